@@ -1,0 +1,1 @@
+"""Real training over the transport under study: workers, server, models, data, phases, filling."""

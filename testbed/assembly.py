@@ -1,0 +1,67 @@
+"""Puts a lab together inside a sandbox: Open vSwitch, Mininet, link shaping, the controller."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import topologies
+from controllers.messages import ControllerClient
+from testbed.lab.network import CONTROLLER_ADDRESS, Network
+from testbed.lab.openvswitch import OpenVSwitch
+from testbed.processes import Processes
+
+_START_TIMEOUT_S = 20.0
+
+
+class Lab:
+    """A running emulated network.
+
+    Args:
+        config: a run's configuration; topology and impairments are used.
+        private: the sandbox's private folder.
+        logs: folder for the logs of all programs.
+        impairment_log: file to which the controller appends what it did.
+    """
+
+    def __init__(
+        self,
+        config: dict[str, Any],
+        *,
+        private: Path,
+        logs: Path,
+        impairment_log: Path,
+        processes: Processes,
+    ) -> None:
+        self.controller_socket = private / "controller.sock"
+        self.switch = OpenVSwitch(private, logs)
+        self.switch.start()
+        processes.adopt(self.switch.processes)
+        parameters = config["topology"]
+        model = topologies.parameters_model(parameters["name"])
+        self.network = Network(
+            topologies.build(parameters["name"], model.model_validate(parameters))
+        )
+        description = private / "lab.json"
+        document = {
+            "network": self.network.info.as_json(),
+            "impairments": config["impairments"],
+            "socket": str(self.controller_socket),
+            "log": str(impairment_log),
+        }
+        description.write_text(json.dumps(document))
+        address, port = CONTROLLER_ADDRESS
+        processes.spawn(
+            "controller",
+            [
+                *(sys.executable, "-m", "controllers", f"--lab-file={description}"),
+                *(f"--ofp-listen-host={address}", f"--ofp-tcp-listen-port={port}"),
+            ],
+        )
+        processes.wait_for(self.controller_socket, "controller", _START_TIMEOUT_S)
+        self.network.start()
+        client = ControllerClient(self.controller_socket, timeout_s=_START_TIMEOUT_S)
+        client.wait_ready()
+        client.close()

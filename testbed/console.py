@@ -1,0 +1,90 @@
+"""What a person sees while runs execute: a progress bar on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from testbed.runner import Outcome
+
+_MARKS = {"ok": "[green]ok[/]", "failed": "[red]failed[/]", "invalid": "[yellow]invalid[/]"}
+
+
+class RunProgress:
+    """Shows the progress of a sequence of runs. Use it through `shown`."""
+
+    def __init__(self, console: Console, bar: Progress | None, total: int) -> None:
+        self._console = console
+        self._bar = bar
+        self._total = total
+        self._done = 0
+        self._executed = 0
+        self._began_s = time.monotonic()
+        self._label = ""
+        if bar is not None:
+            self._task = bar.add_task("", total=float(total), left="")
+
+    def begin(self, label: str) -> None:
+        """A run starts."""
+        self._label = label
+        self._show("starting", 0.0)
+
+    def record(self, record: dict[str, Any]) -> None:
+        """A progress record of the run in execution came."""
+        if "rounds" in record:
+            share = record["round"] / record["rounds"]
+            self._show(f"round {record['round']}/{record['rounds']}", share)
+        elif "stage" in record:
+            self._show(str(record["stage"]), 0.0)
+
+    def end(self, outcome: Outcome) -> None:
+        """A run ended; its verdict stays on the screen."""
+        self._done += 1
+        self._executed += outcome.executed
+        mark = _MARKS.get(outcome.verdict, outcome.verdict)
+        note = "" if outcome.executed else " (done before)"
+        reason = f": {outcome.reason}" if outcome.reason else ""
+        line = f"[{self._done}/{self._total}] {self._label}: {mark}{note}"
+        if self._bar is None and outcome.executed and not reason and self._done < self._total:
+            reason = f", {self._left()}"
+        self._console.print(line, end="", highlight=False)
+        self._console.print(reason, markup=False, highlight=False, soft_wrap=True)
+        self._show("", 0.0)
+
+    def _show(self, what: str, share: float) -> None:
+        if self._bar is None:
+            return
+        text = f"{self._label} {what}" if what else ""
+        self._bar.update(
+            self._task, completed=self._done + share, description=text, left=self._left(share)
+        )
+
+    def _left(self, share: float = 0.0) -> str:
+        """Time left, from the mean of what was executed in this call."""
+        done = self._executed + share
+        if done < 0.2:
+            return ""
+        left_s = (time.monotonic() - self._began_s) / done * (self._total - self._done - share)
+        return f"about {left_s / 60:.0f} min left" if left_s > 90 else f"about {left_s:.0f} s left"
+
+
+@contextmanager
+def shown(console: Console, total: int) -> Iterator[RunProgress]:
+    """A progress display for `total` runs, for the duration of the body."""
+    if not console.is_terminal:
+        yield RunProgress(console, None, total)
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f} %"),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[left]}"),
+    )
+    with Progress(*columns, console=console, transient=True) as bar:
+        yield RunProgress(bar.console, bar, total)

@@ -1,0 +1,280 @@
+"""The YAML schema of an experiment, and its expansion into runs.
+
+Every key is typed and bounded here; an unknown key is an error. What a run finally uses is written
+into its `config.json`, and the hash of that is its key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+import topologies.star
+from controllers.impairments import AnyImpairment
+from testbed import yaml_input
+from testbed.transport import protocols
+from testbed.yaml_input import InputError
+
+SCHEMA = 1
+EXPERIMENTS = Path(__file__).resolve().parent.parent / "experiments"
+
+
+class Section(BaseModel):
+    """A part of an experiment: unknown keys are errors, values do not change after reading."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Arm(BaseModel):
+    """A protocol's preset and, in all further keys, what differs from it.
+
+    The transport knows which keys a preset has and says so when one is wrong.
+    """
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    protocol: str
+
+    def resolved(self) -> protocols.ProtocolConfig:
+        """The transport's configuration.
+
+        Raises:
+            ValueError: unknown protocol, a key that it does not have, or a value out of range.
+        """
+        return protocols.preset(self.protocol, **(self.model_extra or {}))
+
+    @model_validator(mode="after")
+    def _is_a_known_protocol(self) -> Arm:
+        try:
+            self.resolved()
+        except TypeError as error:  # a value of a wrong kind
+            raise ValueError(str(error)) from None
+        return self
+
+
+class Phases(Section):
+    """When training is critical: a relative change of the gradient's norm of `eta` or more.
+
+    DBLP, arXiv 2605.01989, takes eta = 0.5 from Accordion. Its text evaluates the rule once per
+    epoch, its authors' code every ten rounds: `cadence` is `epoch` or a number of rounds.
+    """
+
+    detector: Literal["gradient-norm"] = "gradient-norm"
+    eta: float = Field(default=0.5, gt=0)
+    cadence: Literal["epoch"] | Annotated[int, Field(ge=1)] = 10
+
+
+class Training(Section):
+    """What the workers compute."""
+
+    model: Literal["small-cnn"] = "small-cnn"
+    dataset: Literal["digits"] = "digits"
+    batch_size: int = Field(default=32, ge=1, description="samples per worker and round")
+    learning_rate: float = Field(default=0.05, gt=0)
+    momentum: float = Field(default=0.9, ge=0, lt=1)
+    evaluate_every: int = Field(default=5, ge=1, description="rounds between evaluations")
+
+
+class Transport(Section):
+    """What all arms share."""
+
+    chunk_bytes: int = Field(default=1456, ge=4, le=1456, multiple_of=4)
+    pace: float = Field(default=0.97, gt=0, le=1.5, description="share of the link's rate")
+    peer_timeout_s: float = Field(default=30.0, gt=0)
+
+
+class Limits(Section):
+    """Gates: beyond them the emulator, not the protocol, decided, and the run is invalid."""
+
+    rate_error: float = Field(default=0.1, gt=0, description="calibrated against configured rate")
+    impairment_late_s: float = Field(default=0.1, gt=0)
+    run_timeout_s: float = Field(default=900.0, gt=0)
+
+
+class Experiment(Section):
+    """One YAML file of `experiments/`."""
+
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")
+    description: str = ""
+    rounds: int = Field(ge=1, le=1_000_000)
+    seeds: list[int] = Field(min_length=1)
+    topology: Annotated[topologies.star.Parameters, Field(discriminator=None)]
+    training: Training = Training()
+    transport: Transport = Transport()
+    phases: Phases = Phases()
+    arms: dict[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]{0,63}$")], Arm] = Field(
+        min_length=1
+    )
+    impairments: list[AnyImpairment] = []
+    factors: dict[str, list[Any]] = {}
+    limits: Limits = Limits()
+
+    @field_validator("seeds")
+    @classmethod
+    def _seeds_are_distinct(cls, seeds: list[int]) -> list[int]:
+        if len(set(seeds)) != len(seeds) or any(seed < 0 for seed in seeds):
+            raise ValueError("must be distinct numbers, 0 or more")
+        return seeds
+
+    @model_validator(mode="after")
+    def _impairments_fit(self) -> Experiment:
+        labels = [each.label for each in self.impairments]
+        if len(set(labels)) != len(labels):
+            raise ValueError("impairments need distinct names (key 'name')")
+        hosts = self.topology.host_names()
+        for each in self.impairments:
+            if each.host not in hosts:
+                raise ValueError(
+                    f"impairment {each.label}: unknown host {each.host!r}; valid: {', '.join(hosts)}"
+                )
+            if each.rounds[-1] >= self.rounds:
+                raise ValueError(
+                    f"impairment {each.label}: round {each.rounds[-1]} is never reached; "
+                    f"valid: 0 to {self.rounds - 1}"
+                )
+        return self
+
+
+class Run(BaseModel):
+    """One arm, one point of the factors, one seed."""
+
+    model_config = ConfigDict(frozen=True)
+
+    experiment: Experiment
+    arm: str
+    seed: int
+    factors: dict[str, Any]
+
+    @property
+    def label(self) -> str:
+        """The run in words, for progress displays."""
+        factors = "".join(f", {key.split('.')[-1]} {value}" for key, value in self.factors.items())
+        return f"{self.arm}, seed {self.seed}{factors}"
+
+    @property
+    def protocol(self) -> protocols.ProtocolConfig:
+        """The arm's transport configuration."""
+        return self.experiment.arms[self.arm].resolved()
+
+    def config(self) -> dict[str, Any]:
+        """The fully resolved configuration, as written to `config.json`."""
+        document = self._identity()
+        return {"schema": SCHEMA, "key": self.key, **document}
+
+    @property
+    def key(self) -> str:
+        """The hash of the resolved configuration, with the arm and seed in front for humans."""
+        text = json.dumps(self._identity(), sort_keys=True, separators=(",", ":"))
+        return f"{self.arm}-s{self.seed}-{hashlib.sha256(text.encode()).hexdigest()[:10]}"
+
+    def _identity(self) -> dict[str, Any]:
+        shared = self.experiment.model_dump(
+            mode="json", exclude={"name", "description", "seeds", "arms", "factors"}
+        )
+        return {
+            "experiment": self.experiment.name,
+            "arm": self.arm,
+            "seed": self.seed,
+            "factors": self.factors,
+            "protocol": self.protocol.describe(),
+            **shared,
+        }
+
+
+def load(
+    name_or_path: str,
+    *,
+    overrides: Sequence[str] = (),
+    arms: Sequence[str] = (),
+    seeds: int | None = None,
+    congestion_control: str | None = None,
+) -> list[Run]:
+    """Read an experiment and expand it into runs, arms interleaved within each seed.
+
+    Args:
+        name_or_path: a name in `experiments/`, or the path of a YAML file.
+        overrides: `key.path=value` texts that replace values of the file.
+        arms: keep only these.
+        seeds: use this many seeds, starting with the file's own.
+        congestion_control: replaces every arm's.
+
+    Raises:
+        InputError: one line that names the file, the key, the value and what would be valid.
+    """
+    path = find(name_or_path)
+    document = yaml_input.read(path)
+    for text in overrides:
+        yaml_input.override(document, text)
+    if congestion_control is not None:
+        for arm in document.get("arms", {}).values():
+            arm["congestion_control"] = congestion_control
+    points = list(_points(document.get("factors") or {}, path))
+    experiments = [(point, _validated(document, point, path)) for point in points]
+    first = experiments[0][1]
+    wanted_arms = list(arms) or list(first.arms)
+    for arm in wanted_arms:
+        if arm not in first.arms:
+            raise InputError(f"{path}: unknown arm {arm!r}; valid: {', '.join(first.arms)}")
+    wanted_seeds = _extend(first.seeds, seeds)
+    return [
+        Run(experiment=experiment, arm=arm, seed=seed, factors=point)
+        for seed in wanted_seeds
+        for point, experiment in experiments
+        for arm in wanted_arms
+    ]
+
+
+def find(name_or_path: str) -> Path:
+    """The YAML file of an experiment's name or path.
+
+    Raises:
+        InputError: there is none; the message lists the names that exist.
+    """
+    path = Path(name_or_path)
+    if path.suffix in (".yaml", ".yml"):
+        if not path.is_file():
+            raise InputError(f"{path}: no such file")
+        return path
+    found = EXPERIMENTS / f"{name_or_path}.yaml"
+    if "/" in name_or_path or not found.is_file():
+        raise InputError(
+            f"unknown experiment {name_or_path!r}; valid: {', '.join(names())}, FILE.yaml"
+        )
+    return found
+
+
+def names() -> list[str]:
+    """The experiments that come with the project."""
+    return sorted(path.stem for path in EXPERIMENTS.glob("*.yaml"))
+
+
+def _extend(seeds: Sequence[int], count: int | None) -> list[int]:
+    if count is None:
+        return list(seeds)
+    further = (seed for seed in itertools.count(1) if seed not in seeds)
+    return list(itertools.islice(itertools.chain(seeds, further), count))
+
+
+def _points(factors: Any, path: Path) -> Iterator[dict[str, Any]]:
+    if not isinstance(factors, Mapping) or not all(
+        isinstance(values, list) and values for values in factors.values()
+    ):
+        raise InputError(f"{path}: factors: must map a key path to a list of values")
+    for values in itertools.product(*factors.values()):
+        yield dict(zip(factors, values, strict=True))
+
+
+def _validated(document: dict[str, Any], point: Mapping[str, Any], path: Path) -> Experiment:
+    resolved = json.loads(json.dumps(document))  # a deep copy of plain data
+    for key, value in point.items():
+        yaml_input.replace(resolved, key, value)
+    try:
+        return Experiment.model_validate(resolved)
+    except ValidationError as error:
+        raise InputError(f"{path}: {yaml_input.explain(error, Experiment)}") from None

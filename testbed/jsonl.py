@@ -1,0 +1,32 @@
+"""Event logs: one JSON object per line, each with the schema's version, flushed as written."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+SCHEMA = 1
+
+
+class JsonLinesWriter:
+    """Appends records to a file that this process alone writes.
+
+    A line is written by one call, so that a killed process leaves at most one cut-off last line.
+    """
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("ab", buffering=0)
+
+    def write(self, record: dict[str, Any]) -> None:
+        """Append one record."""
+        line = json.dumps({"schema": SCHEMA, **record}, allow_nan=False).encode() + b"\n"
+        if self._file.write(line) != len(line):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self._file.name)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()

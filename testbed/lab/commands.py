@@ -1,0 +1,30 @@
+"""The one place that runs external programs: argument lists only, and a failure is an exception."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+
+
+class CommandError(RuntimeError):
+    """A program that the lab needs failed; the message is one line with what it printed."""
+
+
+def run(argv: Sequence[str], *, input_text: str | None = None, timeout_s: float = 20.0) -> str:
+    """Run `argv`, return its standard output.
+
+    Raises:
+        CommandError: the program is missing, failed, or ran longer than `timeout_s`.
+    """
+    try:
+        done = subprocess.run(
+            list(argv), input=input_text, capture_output=True, text=True, timeout=timeout_s
+        )
+    except FileNotFoundError as error:
+        raise CommandError(f"{argv[0]}: not installed") from error
+    except subprocess.TimeoutExpired as error:
+        raise CommandError(f"{argv[0]}: no answer within {timeout_s:g} s") from error
+    if done.returncode != 0:
+        printed = " ".join((done.stderr or done.stdout).split())
+        raise CommandError(f"{' '.join(argv)}: exit status {done.returncode}: {printed}")
+    return done.stdout

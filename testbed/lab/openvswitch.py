@@ -1,0 +1,147 @@
+"""A private Open vSwitch: its own database server and switch daemon, in the sandbox's folder."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from testbed.lab.commands import CommandError, run
+
+SCHEMA = Path("/usr/share/openvswitch/vswitch.ovsschema")
+SEND_BUFFER_BYTES = 32 << 20
+RECEIVE_BUFFER_BYTES = 8 << 20
+
+_SYS_PIDFD_GETFD = 438
+_SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 32, 33
+
+
+@dataclass(frozen=True, kw_only=True)
+class SocketBuffers:
+    """What the kernel granted to the switch's packet sockets, and how many there are."""
+
+    sockets: int
+    send_bytes: int
+    receive_bytes: int
+
+    @property
+    def deep(self) -> bool:
+        """Whether they are deep enough that the queues, not the sockets, are what drops."""
+        return self.send_bytes >= SEND_BUFFER_BYTES
+
+
+class OpenVSwitch:
+    """ovsdb-server and ovs-vswitchd, both children of this process.
+
+    Args:
+        directory: private folder for database, sockets and pid files.
+        logs: folder that keeps both programs' logs.
+    """
+
+    def __init__(self, directory: Path, logs: Path) -> None:
+        self.directory = directory
+        self.logs = logs
+        self._children: list[subprocess.Popen[bytes]] = []
+
+    def start(self, *, timeout_s: float = 10.0) -> None:
+        """Start both programs and return when ovs-vsctl works.
+
+        Mininet's own calls of ovs-vsctl find this instance through the environment variables
+        that are set here.
+        """
+        for name in ("OVS_RUNDIR", "OVS_DBDIR", "OVS_LOGDIR", "OVS_SYSCONFDIR"):
+            os.environ[name] = str(self.directory)
+        database = self.directory / "conf.db"
+        run(["ovsdb-tool", "create", str(database), str(SCHEMA)])
+        remote = self.directory / "db.sock"
+        self._spawn("ovsdb-server", f"--remote=punix:{remote}", "--pidfile", str(database))
+        _wait_for(remote.exists, timeout_s, "ovsdb-server")
+        run(["ovs-vsctl", "--no-wait", "init"])
+        self._spawn("ovs-vswitchd", "--pidfile", f"unix:{remote}")
+        _wait_for((self.directory / "ovs-vswitchd.pid").exists, timeout_s, "ovs-vswitchd")
+
+    @property
+    def processes(self) -> dict[str, subprocess.Popen[bytes]]:
+        """The children by program name."""
+        return {Path(str(child.args[0])).name: child for child in self._children}  # type: ignore[index]
+
+    def deepen_buffers(self) -> SocketBuffers:
+        """Give the switch's packet sockets buffers that no queue limit can exhaust.
+
+        All ports send through one AF_PACKET socket whose buffer holds the packets that wait in
+        *every* port's queue: at the kernel's default, 92 packets at one congested port starve all
+        others. The sockets are taken from the running daemon with pidfd_getfd and enlarged
+        there, so that no system-wide setting is changed. Forcing a buffer needs real root; an
+        ordinary user gets what `net.core.{w,r}mem_max` allow, and the result says so.
+
+        Call it after the first packet was forwarded: the sending socket is made then.
+        """
+        pid = self._children[-1].pid
+        sockets, send, receive = 0, 1 << 62, 1 << 62
+        for packet_socket in _packet_sockets(pid):
+            with packet_socket:
+                granted = _enlarge(packet_socket)
+            sockets += 1
+            send, receive = min(send, granted[0]), min(receive, granted[1])
+        if sockets == 0:
+            raise CommandError("ovs-vswitchd has no packet socket: is there no port?")
+        return SocketBuffers(sockets=sockets, send_bytes=send, receive_bytes=receive)
+
+    def _spawn(self, program: str, *arguments: str) -> None:
+        argv = [program, "-vconsole:off", "--no-chdir", f"--log-file={self.logs / program}.log"]
+        self._children.append(
+            subprocess.Popen(
+                [*argv, *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+            )
+        )
+
+
+def _wait_for(condition, timeout_s: float, program: str) -> None:  # type: ignore[no-untyped-def]
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise CommandError(f"{program} did not start within {timeout_s:g} s")
+        time.sleep(0.005)
+
+
+def _packet_sockets(pid: int) -> Iterator[socket.socket]:
+    """Duplicates of all AF_PACKET sockets of process `pid`."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    process = os.pidfd_open(pid)
+    try:
+        for entry in Path(f"/proc/{pid}/fd").iterdir():
+            try:
+                if not str(entry.readlink()).startswith("socket:"):
+                    continue
+            except OSError:  # closed between listing and looking
+                continue
+            descriptor = libc.syscall(_SYS_PIDFD_GETFD, process, int(entry.name), 0)
+            if descriptor < 0:
+                continue
+            found = socket.socket(fileno=descriptor)
+            if found.family == socket.AF_PACKET:
+                yield found
+            else:
+                found.close()
+    finally:
+        os.close(process)
+
+
+def _enlarge(packet_socket: socket.socket) -> tuple[int, int]:
+    wanted = (
+        (socket.SO_SNDBUF, _SO_SNDBUFFORCE, SEND_BUFFER_BYTES),
+        (socket.SO_RCVBUF, _SO_RCVBUFFORCE, RECEIVE_BUFFER_BYTES),
+    )
+    granted = []
+    for option, force, size in wanted:
+        try:
+            packet_socket.setsockopt(socket.SOL_SOCKET, force, size)
+        except PermissionError:
+            packet_socket.setsockopt(socket.SOL_SOCKET, option, size)
+        granted.append(packet_socket.getsockopt(socket.SOL_SOCKET, option))
+    return granted[0], granted[1]

@@ -1,0 +1,91 @@
+"""The sandbox: new network, mount and PID namespaces (and a user namespace when not root).
+
+Everything that a run starts lives inside. When its first process ends, for whatever reason, the
+kernel ends all others and removes every interface, mount and namespace with them: there is no
+clean-up code that could be skipped.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+from testbed.lab.commands import run
+
+# Exists wherever Open vSwitch is installed and holds nobody's results; inside the sandbox a private
+# tmpfs covers it. Its short path keeps UNIX socket names below their limit of 107 bytes.
+PRIVATE_DIRECTORY = Path("/etc/openvswitch")
+
+
+def is_root() -> bool:
+    """Whether the sandbox can do without a user namespace."""
+    return os.geteuid() == 0
+
+
+def start(
+    module: str,
+    *arguments: str,
+    pass_fds: tuple[int, ...] = (),
+    stdout: int | None = None,
+    stderr: int | None = None,
+    terminal: bool = False,
+) -> subprocess.Popen[bytes]:
+    """Start `python -m module arguments` as the first process of a new sandbox.
+
+    The returned process holds the sandbox's lifeline as its `stdin`: closing it (or dying) ends
+    the sandbox, because the module is expected to call `end_with_lifeline`. With `terminal` the
+    module keeps the caller's own standard input instead, and the sandbox ends with the caller by
+    the parent-death signal alone.
+    """
+    namespaces = ["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    if not is_root():
+        namespaces = ["--user", "--map-root-user", *namespaces]
+    return subprocess.Popen(
+        [
+            # The signal covers a killed command at once; the lifeline covers it where the kernel
+            # forgets the signal (it does so when a user namespace is entered).
+            *("setpriv", "--pdeathsig", "KILL"),
+            *("unshare", *namespaces),
+            *(sys.executable, "-m", module, *arguments),
+        ],
+        stdin=None if terminal else subprocess.PIPE,
+        stdout=stdout,
+        stderr=stderr,
+        pass_fds=pass_fds,
+        # Ctrl-C at the terminal is the command's business: it ends the sandbox in order.
+        start_new_session=not terminal,
+    )
+
+
+def stop(process: subprocess.Popen[bytes], *, patience_s: float = 3.0) -> int:
+    """End a sandbox through its lifeline, by force if need be; return its exit status."""
+    if process.stdin is not None:
+        process.stdin.close()
+    try:
+        return process.wait(patience_s)
+    except subprocess.TimeoutExpired:
+        process.kill()  # `unshare --kill-child` takes the sandbox's first process with it
+        return process.wait()
+
+
+def end_with_lifeline() -> None:
+    """Inside: end this process, and with it the sandbox, when standard input closes."""
+
+    def watch() -> None:
+        while os.read(0, 4096):
+            pass
+        os._exit(1)
+
+    threading.Thread(target=watch, name="lifeline", daemon=True).start()
+
+
+def prepare() -> Path:
+    """Inside: make the private folder and bring up loopback; return the folder."""
+    if os.getpid() != 1:
+        raise RuntimeError("this prepares the inside of a sandbox; use testbed.lab.sandbox.start")
+    run(["mount", "-t", "tmpfs", "-o", "mode=0700", "tmpfs", str(PRIVATE_DIRECTORY)])
+    run(["ip", "link", "set", "lo", "up"])
+    return PRIVATE_DIRECTORY

@@ -1,0 +1,77 @@
+"""The processes that a lab's first process started, by name, and why one of them ended."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+
+class ProcessError(RuntimeError):
+    """A process ended, or did not get ready; the message is the reason in the run's status."""
+
+
+class Processes:
+    """Starts processes with their output in `logs`, and watches all of them."""
+
+    def __init__(self, logs: Path) -> None:
+        self._logs = logs
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+
+    def adopt(self, processes: Mapping[str, subprocess.Popen[bytes]]) -> None:
+        """Watch processes that somebody else started."""
+        self._running |= processes
+
+    def spawn(self, name: str, argv: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+        """Start a process; `options` go to `subprocess.Popen`."""
+        with (self._logs / f"{name}.log").open("ab") as log:
+            options = {"stdin": subprocess.DEVNULL} | options
+            self._running[name] = subprocess.Popen(argv, stdout=log, stderr=log, **options)
+        return self._running[name]
+
+    def wait_for(self, path: Path, name: str, timeout_s: float) -> None:
+        """Return when process `name` has made `path`.
+
+        Raises:
+            ProcessError: it ended first, or took longer than `timeout_s`.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        while not path.exists():
+            if self._running[name].poll() is not None:
+                raise ProcessError(self._obituary(name))
+            if time.monotonic() > deadline_s:
+                raise ProcessError(f"{name}: not ready within {timeout_s:g} s")
+            time.sleep(0.005)
+
+    def wait_until_done(self, awaited: str, timeout_s: float) -> None:
+        """Return when process `awaited` has ended well.
+
+        Raises:
+            ProcessError: it failed, any other process ended, or it took longer than `timeout_s`.
+        """
+        with selectors.DefaultSelector() as selector:
+            for name, process in self._running.items():
+                selector.register(os.pidfd_open(process.pid), selectors.EVENT_READ, name)
+            ended = {key.data for key, _ in selector.select(timeout_s)}
+        if not ended:
+            raise ProcessError(f"not finished after {timeout_s:g} s (limits.run_timeout_s)")
+        others = sorted(ended - {awaited})
+        if others:
+            raise ProcessError(self._obituary(others[0]))
+        if self._running[awaited].wait() != 0:
+            raise ProcessError(self._obituary(awaited))
+
+    def _obituary(self, name: str) -> str:
+        """Why a process ended: its own last words, the signal, or the status."""
+        status = self._running[name].wait()
+        words = self._logs / f"{name}.reason"
+        if words.exists():
+            return words.read_text(encoding="utf-8").strip()
+        if status < 0:
+            return f"{name}: killed by {signal.Signals(-status).name}"
+        return f"{name}: ended with status {status}; see logs/{name}.log"

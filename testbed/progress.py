@@ -1,0 +1,29 @@
+"""Progress from inside a sandbox to the command: short JSON lines on an inherited pipe."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+
+class ProgressWriter:
+    """Writes to a pipe that several processes share; a line is shorter than PIPE_BUF, so whole."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        os.set_blocking(descriptor, False)
+
+    def stage(self, name: str) -> None:
+        """A new stage of the run began."""
+        self._write({"stage": name})
+
+    def round(self, number: int, total: int) -> None:
+        """`number` of `total` rounds are done."""
+        self._write({"round": number, "rounds": total})
+
+    def _write(self, record: dict[str, Any]) -> None:
+        try:
+            os.write(self.descriptor, json.dumps(record).encode() + b"\n")
+        except (BlockingIOError, BrokenPipeError):
+            pass  # progress is for the eye; a run never waits or fails for it

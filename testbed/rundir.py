@@ -1,0 +1,149 @@
+"""The run directory: names, states and atomic writing.
+
+`DIR/<experiment>/<key>.partial` while a run is going on, `<key>` when it has a verdict,
+`<key>.attempt<N>` for earlier attempts that were not ok. Nothing is ever overwritten.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+SCHEMA = 1
+Verdict = Literal["ok", "failed", "invalid", "unsupported", "interrupted"]
+VERDICTS: tuple[Verdict, ...] = ("ok", "failed", "invalid", "unsupported", "interrupted")
+
+
+class InUseError(Exception):
+    """Another process is executing this run at the moment."""
+
+
+def now() -> str:
+    """The time of day as ISO 8601 in UTC."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def write_json(path: Path, document: dict[str, Any]) -> None:
+    """Write a JSON file so that it is either complete or not there."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON file's object."""
+    document = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(document, dict):
+        raise ValueError(f"{path}: not a JSON object")
+    return document
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """Hold a directory's own lock, which the kernel drops with the process that holds it."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise InUseError(f"{directory}: another process is executing this run") from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """The place of one run; `path` is where a finished run lies."""
+
+    path: Path
+
+    @property
+    def partial(self) -> Path:
+        """Where it lies while it is going on."""
+        return self.path.with_name(self.path.name + ".partial")
+
+    def verdict(self) -> Verdict | None:
+        """The verdict of the finished run; None when there is none."""
+        try:
+            found = read_json(self.path / "status.json").get("verdict")
+        except (OSError, ValueError):
+            return None
+        return found if found in VERDICTS else None
+
+    @contextmanager
+    def open(self, config: dict[str, Any]) -> Iterator[Path]:
+        """Make the in-progress directory, hold its lock, and finish it afterwards.
+
+        An earlier attempt that left its directory behind is kept under an attempt's name.
+
+        Raises:
+            InUseError: another process is executing this very run.
+        """
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._keep_abandoned()
+        try:
+            self.partial.mkdir()
+        except FileExistsError:
+            raise InUseError(f"{self.partial}: another process is executing this run") from None
+        with _locked(self.partial):
+            for name in ("events", "logs"):
+                (self.partial / name).mkdir()
+            write_json(self.partial / "config.json", config)
+            try:
+                yield self.partial
+            finally:
+                if (self.partial / "status.json").exists():
+                    self._set_aside(self.path)
+                    self.partial.rename(self.path)
+
+    def _keep_abandoned(self) -> None:
+        if not self.partial.exists():
+            return
+        with _locked(self.partial):
+            if not (self.partial / "status.json").exists():
+                write_status(self.partial, "interrupted", "the command ended without a verdict")
+            self._set_aside(self.partial)
+
+    def _set_aside(self, existing: Path) -> None:
+        if not existing.exists():
+            return
+        number = 1
+        while (kept := self.path.with_name(f"{self.path.name}.attempt{number}")).exists():
+            number += 1
+        existing.rename(kept)
+
+
+def write_status(
+    directory: Path,
+    verdict: Verdict,
+    reason: str = "",
+    *,
+    began_at: str | None = None,
+    wall_s: float | None = None,
+    gates: list[dict[str, Any]] | None = None,
+) -> None:
+    """Write a run's `status.json`."""
+    write_json(
+        directory / "status.json",
+        {
+            "schema": SCHEMA,
+            "verdict": verdict,
+            "reason": reason,
+            "began_at": began_at,
+            "ended_at": now(),
+            "wall_s": wall_s,
+            "gates": gates or [],
+        },
+    )

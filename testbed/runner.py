@@ -1,0 +1,138 @@
+"""Executes the runs of an experiment one after another, skips those that are done, shows progress."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from testbed import rundir
+from testbed.experiment import Run
+from testbed.lab import sandbox
+from testbed.rundir import RunDirectory, Verdict
+
+Report = Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How one run ended. `executed` is False when it had been done before."""
+
+    run: Run
+    directory: Path
+    verdict: Verdict
+    reason: str
+    executed: bool
+
+
+def directory_of(results: Path, run: Run) -> RunDirectory:
+    """Where a run's results lie."""
+    return RunDirectory(results / run.experiment.name / run.key)
+
+
+def finished(results: Path, runs: Sequence[Run]) -> list[Run]:
+    """Those runs that already have a verdict below `results`."""
+    return [run for run in runs if directory_of(results, run).verdict() is not None]
+
+
+def write_plan(results: Path, runs: Sequence[Run]) -> None:
+    """Record what is to be executed, so that analysis can tell what is missing."""
+    experiment = runs[0].experiment
+    folder = results / experiment.name
+    folder.mkdir(parents=True, exist_ok=True)
+    arms = list(dict.fromkeys(run.arm for run in runs))
+    rundir.write_json(
+        folder / "experiment.json",
+        {"schema": rundir.SCHEMA, **experiment.model_dump(mode="json"), "arms": arms},
+    )
+    rundir.write_json(
+        folder / "plan.json",
+        {
+            "schema": rundir.SCHEMA,
+            "experiment": experiment.name,
+            "command": shlex.join(["./lab", *sys.argv[1:]]),
+            "runs": [
+                {"key": run.key, "arm": run.arm, "seed": run.seed, "factors": run.factors}
+                for run in runs
+            ],
+        },
+    )
+
+
+def execute(results: Path, run: Run, report: Report) -> Outcome:
+    """Execute one run unless it is done with verdict ok.
+
+    Args:
+        results: the folder that holds all experiments' results.
+        run: what to execute.
+        report: is called with each progress record of the run.
+
+    Raises:
+        InUseError: another process is executing this run.
+        KeyboardInterrupt: after the lab is gone and the verdict `interrupted` is written.
+    """
+    place = directory_of(results, run)
+    if place.verdict() == "ok":
+        return Outcome(run, place.path, "ok", "", executed=False)
+    with place.open(run.config()) as directory:
+        began_at, began_s = rundir.now(), time.monotonic()
+        try:
+            status = _in_sandbox(directory, report)
+        except KeyboardInterrupt:
+            if not (directory / "status.json").exists():
+                rundir.write_status(
+                    directory,
+                    "interrupted",
+                    "interrupted by the user",
+                    began_at=began_at,
+                    wall_s=time.monotonic() - began_s,
+                )
+            raise
+        if not (directory / "status.json").exists():
+            rundir.write_status(
+                directory,
+                "failed",
+                f"the supervisor ended without a verdict (status {status}); see logs/supervisor.log",
+                began_at=began_at,
+                wall_s=time.monotonic() - began_s,
+            )
+    found = rundir.read_json(place.path / "status.json")
+    return Outcome(run, place.path, found["verdict"], found["reason"], executed=True)
+
+
+def _in_sandbox(directory: Path, report: Report) -> int:
+    """Run the supervisor in a new sandbox, pass its progress on, return its exit status."""
+    incoming, outgoing = os.pipe()
+    with (directory / "logs" / "supervisor.log").open("ab") as log:
+        process = sandbox.start(
+            "testbed.supervisor",
+            str(directory.resolve()),
+            f"--progress-descriptor={outgoing}",
+            pass_fds=(outgoing,),
+            stdout=log.fileno(),
+            stderr=log.fileno(),
+        )
+    os.close(outgoing)
+    try:
+        # Ends when the last process of the lab has gone: nobody holds the pipe any more.
+        with os.fdopen(incoming, "rb") as lines:
+            for line in lines:
+                report(json.loads(line))
+        return process.wait()
+    finally:
+        sandbox.stop(process)
+
+
+def hand_over(results: Path) -> None:
+    """Under sudo: give the results to the user who called it."""
+    user, group = os.environ.get("SUDO_UID"), os.environ.get("SUDO_GID")
+    if os.geteuid() != 0 or not user or not group:
+        return
+    for path in (results, *results.rglob("*")):
+        os.chown(path, int(user), int(group), follow_symlinks=False)

@@ -1,0 +1,122 @@
+"""The first process of a sandbox: builds the lab, trains in it, and writes the run's verdict."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from testbed import gates, manifest, rundir
+from testbed.assembly import Lab
+from testbed.lab import calibration, sandbox
+from testbed.lab.commands import CommandError
+from testbed.processes import ProcessError, Processes
+from testbed.progress import ProgressWriter
+
+
+class UnsupportedError(RuntimeError):
+    """This machine lacks what the run needs."""
+
+
+def execute(directory: Path, progress: ProgressWriter) -> list[gates.Gate]:
+    """Build the lab, calibrate it, train in it; return the gates' findings.
+
+    Raises:
+        UnsupportedError, ProcessError, CommandError, OSError: with a one-line reason.
+    """
+    config = rundir.read_json(directory / "config.json")
+    _require_congestion_control(config["protocol"])
+    private = sandbox.prepare()
+    processes = Processes(directory / "logs")
+    progress.stage("building the network")
+    # Importing torch takes longest, so it begins first and goes on while the network is built.
+    training = processes.spawn(
+        "training",
+        [sys.executable, "-m", "testbed.training.launcher", str(directory)],
+        stdin=subprocess.PIPE,
+        pass_fds=(progress.descriptor,),
+    )
+    lab = Lab(
+        config,
+        private=private,
+        logs=directory / "logs",
+        impairment_log=directory / "events" / "impairments.jsonl",
+        processes=processes,
+    )
+    progress.stage("calibrating")
+    hosts = lab.network.info.hosts
+    calibration.warm_up(hosts)
+    buffers = lab.switch.deepen_buffers()
+    paths = calibration.calibrate(hosts)
+    rundir.write_json(
+        directory / "calibration.json",
+        {"schema": rundir.SCHEMA, "links": [path.as_json() for path in paths]},
+    )
+    facts = manifest.gather(lab.network.info, buffers)
+    rundir.write_json(directory / "manifest.json", facts | {"seed": config["seed"]})
+
+    progress.stage("training")
+    order = {
+        "hosts": {name: vars(host) for name, host in hosts.items()},
+        "controller_socket": str(lab.controller_socket),
+        "coordination_socket": str(private / "coordination.sock"),
+        "progress_descriptor": progress.descriptor,
+    }
+    assert training.stdin is not None
+    training.stdin.write(json.dumps(order).encode() + b"\n")
+    training.stdin.close()
+    processes.wait_until_done("training", config["limits"]["run_timeout_s"])
+    return gates.judge(directory, config, paths, deep_buffers=buffers.deep)
+
+
+def _require_congestion_control(protocol: dict[str, Any]) -> None:
+    """Kernel TCP's algorithm must exist before anything is built for it."""
+    if protocol["carrier"] != "tcp":
+        return
+    listed = Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text().split()
+    wanted = protocol["congestion_control"]
+    if wanted not in listed:
+        raise UnsupportedError(
+            f"this kernel has no TCP congestion control {wanted!r}; it has {', '.join(listed)}"
+        )
+
+
+def main() -> None:
+    """Execute the run of a directory; the verdict goes into its `status.json`."""
+    parser = argparse.ArgumentParser(prog="testbed.supervisor")
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--progress-descriptor", type=int, required=True)
+    arguments = parser.parse_args()
+    sandbox.end_with_lifeline()
+    began_at, began_s = rundir.now(), time.monotonic()
+    findings: list[gates.Gate] = []
+    verdict: rundir.Verdict = "ok"
+    reason = ""
+    try:
+        findings = execute(arguments.directory, ProgressWriter(arguments.progress_descriptor))
+        broken = [gate.sentence() for gate in findings if not gate.passed]
+        if broken:
+            verdict, reason = "invalid", "; ".join(broken)
+    except UnsupportedError as error:
+        verdict, reason = "unsupported", str(error)
+    except (ProcessError, CommandError, OSError) as error:
+        verdict, reason = "failed", str(error)
+    rundir.write_status(
+        arguments.directory,
+        verdict,
+        reason,
+        began_at=began_at,
+        wall_s=time.monotonic() - began_s,
+        gates=[gate.as_json() for gate in findings],
+    )
+    # The first process does not unwind: its end is the end of the lab.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""Out-of-band coordination of server and workers over a UNIX socket.
+
+Barriers must not travel through the network that is being hurt. Each message is one JSON line;
+UNIX sockets cross network namespaces.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+_LINE_LIMIT_BYTES = 4096
+
+
+class CoordinationError(ConnectionError):
+    """A peer left or said something unexpected."""
+
+
+class _Line:
+    """One peer's connection."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._incoming = connection.makefile("rb")
+
+    def send(self, message: dict[str, Any]) -> None:
+        try:
+            self._connection.sendall(json.dumps(message).encode() + b"\n")
+        except OSError as error:
+            raise CoordinationError(f"coordination: {error}") from error
+
+    def receive(self, name: str) -> dict[str, Any]:
+        try:
+            line = self._incoming.readline(_LINE_LIMIT_BYTES)
+        except OSError as error:
+            raise CoordinationError(f"{name}: {error}") from error
+        if not line.endswith(b"\n"):
+            raise CoordinationError(f"{name}: left")
+        message = json.loads(line)
+        if not isinstance(message, dict):
+            raise CoordinationError(f"{name}: sent no JSON object")
+        return message
+
+
+class Coordinator:
+    """The server's side: waits for all workers, then lets all go.
+
+    Args:
+        listener: a listening UNIX socket that exists before the workers start.
+        workers: names of all workers.
+        timeout_s: how long a barrier may take.
+    """
+
+    def __init__(self, listener: socket.socket, workers: Sequence[str], timeout_s: float) -> None:
+        self._workers: dict[str, _Line] = {}
+        listener.settimeout(timeout_s)
+        while len(self._workers) < len(workers):
+            connection, _ = listener.accept()
+            connection.settimeout(timeout_s)
+            line = _Line(connection)
+            name = line.receive("a worker").get("name")
+            if name not in workers or name in self._workers:
+                raise CoordinationError(f"coordination: unexpected worker {name!r}")
+            self._workers[name] = line
+        listener.close()
+
+    def gather(self, point: str) -> dict[str, dict[str, Any]]:
+        """Wait until every worker has reached `point`; return their messages by name."""
+        messages = {}
+        for name, line in self._workers.items():
+            message = line.receive(name)
+            if message.get("at") != point:
+                raise CoordinationError(f"{name}: at {message.get('at')!r}, not {point!r}")
+            messages[name] = message
+        return messages
+
+    def release(self, point: str) -> None:
+        """Let every worker leave `point`."""
+        for line in self._workers.values():
+            line.send({"go": point})
+
+
+class Follower:
+    """A worker's side."""
+
+    def __init__(self, path: Path, name: str, timeout_s: float) -> None:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.settimeout(timeout_s)
+        connection.connect(str(path))
+        self._line = _Line(connection)
+        self._line.send({"name": name})
+
+    def reach(self, point: str, **facts: Any) -> None:
+        """Say that this worker is at `point`, with what the server should know."""
+        self._line.send({"at": point, **facts})
+
+    def wait(self, point: str) -> None:
+        """Return when the server lets all workers leave `point`."""
+        message = self._line.receive("server")
+        if message.get("go") != point:
+            raise CoordinationError(f"server: released {message.get('go')!r}, not {point!r}")
+
+
+def listen(path: Path) -> socket.socket:
+    """The listening socket for a `Coordinator`."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(str(path))
+    listener.listen(64)
+    return listener

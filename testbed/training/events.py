@@ -1,0 +1,39 @@
+"""The records that training appends to its event logs, from the transport's reports."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from testbed.transport import TransferReport
+
+
+def finite(value: float) -> float | None:
+    """The value, or None when it is NaN or infinite (JSON has neither)."""
+    return value if math.isfinite(value) else None
+
+
+def transfer_record(
+    report: TransferReport, *, host: str, round_number: int, leg: str
+) -> dict[str, Any]:
+    """One line of `events/transfers-<host>.jsonl`."""
+    return {
+        "round": round_number,
+        "leg": leg,
+        "role": report.role,
+        "host": host,
+        "peer": report.peer,
+        "chunk_count": report.chunk_count,
+        "chunks_received": report.chunks_received,
+        "passes": report.passes,
+        "chunks_sent": report.chunks_sent,
+        "bytes_sent": report.bytes_sent,
+        "bytes_received": report.bytes_received,
+        "control_bytes": report.control_bytes,
+        "retransmitted_bytes": report.retransmitted_bytes,
+        "duplicates": report.duplicates,
+        "began_s": report.began_s,
+        "ended_s": report.ended_s,
+        "duration_s": report.duration_s,
+        "ignored": dict(report.ignored),
+    }

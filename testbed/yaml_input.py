@@ -1,0 +1,136 @@
+"""Reading YAML that a person wrote, and saying in one line what is wrong with it."""
+
+from __future__ import annotations
+
+import types
+import typing
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+_MOST_BYTES = 1 << 20
+
+
+class InputError(Exception):
+    """Bad input: the message is one line for the user; the exit status is 2."""
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The mapping in a YAML file.
+
+    Raises:
+        InputError: unreadable, too large, not YAML, or not a mapping.
+    """
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise InputError(f"{path}: larger than {_MOST_BYTES} bytes")
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: not UTF-8 text") from None
+    except yaml.YAMLError as error:
+        raise InputError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(document, dict):
+        raise InputError(f"{path}: must be a mapping of keys to values")
+    return document
+
+
+def override(document: dict[str, Any], text: str) -> None:
+    """Apply one `key.path=value`; the value is read as YAML.
+
+    Raises:
+        InputError: no '=' in it, or the path does not exist.
+    """
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise InputError(f"--set {text}: must be KEY=VALUE, for example --set rounds=10")
+    try:
+        parsed = yaml.safe_load(value)
+    except yaml.YAMLError:
+        raise InputError(f"--set {text}: the value is not YAML") from None
+    replace(document, key, parsed)
+
+
+def replace(document: dict[str, Any], key: str, value: Any) -> None:
+    """Replace what a dotted path names; numbers index lists. The schema checks the result."""
+    *parents, last = key.split(".")
+    place: Any = document
+    for part in parents:
+        if isinstance(place, dict):
+            place = place.setdefault(part, {})
+        elif isinstance(place, list) and part.isdigit() and int(part) < len(place):
+            place = place[int(part)]
+        else:
+            raise InputError(f"{key}: there is no {part!r}")
+    if isinstance(place, dict):
+        place[last] = value
+    elif isinstance(place, list) and last.isdigit() and int(last) < len(place):
+        place[int(last)] = value
+    else:
+        raise InputError(f"{key}: there is no {last!r}")
+
+
+def explain(error: ValidationError, model: type[BaseModel]) -> str:
+    """The first problem as `key: value: what would be valid`, and how many more there are."""
+    problems = error.errors(include_url=False)
+    first = problems[0]
+    parts = [str(part) for part in first["loc"]]
+    where = ".".join(part for part in parts if not part.startswith(("function-", "literal[")))
+    message = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "extra_forbidden":
+        valid = _valid_keys(model, first["loc"][:-1])
+        message = "unknown key" + (f"; valid: {', '.join(valid)}" if valid else "")
+        text = f"{where}: {message}"
+    elif first["type"] == "missing":
+        text = f"{where}: this key is missing"
+    else:
+        shown = first.get("input")
+        value = "" if isinstance(shown, dict | BaseModel) else f"{shown!r}: "
+        text = f"{where}: {value}{message}" if where else message
+    more = len(problems) - 1
+    return text + (f" (and {more} more problem{'s' if more > 1 else ''})" if more else "")
+
+
+def _valid_keys(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
+    """The keys of the model that a validation error's location leads to."""
+    kind: Any = model
+    for part in location:
+        kind = _step(kind, part)
+    return sorted(kind.model_fields) if _is_model(kind) else []
+
+
+def _step(kind: Any, part: int | str) -> Any:
+    kind = _plain(kind)
+    if _is_model(kind):
+        field = kind.model_fields.get(part)
+        return field.annotation if field is not None else None
+    if typing.get_origin(kind) in (list, dict):
+        return typing.get_args(kind)[-1]
+    if typing.get_origin(kind) in (typing.Union, types.UnionType):
+        for option in map(_plain, typing.get_args(kind)):
+            if _is_model(option) and part in _discriminators(option):
+                return option
+    return kind
+
+
+def _plain(kind: Any) -> Any:
+    while typing.get_origin(kind) is typing.Annotated:
+        kind = typing.get_args(kind)[0]
+    return kind
+
+
+def _discriminators(model: type[BaseModel]) -> set[Any]:
+    annotations = [field.annotation for field in model.model_fields.values()]
+    return {
+        value
+        for annotation in annotations
+        if typing.get_origin(annotation) is typing.Literal
+        for value in typing.get_args(annotation)
+    }
+
+
+def _is_model(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseModel)
