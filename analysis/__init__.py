@@ -1,0 +1,63 @@
+"""From run directories to tables, figures and one report page; it reads nothing else.
+
+    from analysis import write_report
+    paths = write_report(Path("runs"))
+    print(paths.main_table_text)
+
+Importing this package is cheap: polars, scipy and matplotlib are imported by the first call.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from analysis.report import ReportPaths
+    from analysis.tables import Table
+
+__all__ = ["main_table", "main_table_text", "write_report"]
+
+
+def write_report(results_dir: Path, experiment: str | None = None) -> ReportPaths:
+    """Write `results_dir/report/`: the page, `summary.json`, the tables and the figures.
+
+    Args:
+        results_dir: what `./lab run --out` was given; holds one folder per experiment.
+        experiment: which of them; by default the one that was planned last.
+
+    Raises:
+        ValueError: one line: no such folder, no runs, or an unknown experiment.
+        OSError: the report cannot be written; an older report is still there.
+    """
+    from analysis.report import write_report as write
+
+    return write(results_dir, experiment)
+
+
+def main_table(results_dir: Path, experiment: str | None = None) -> Table:
+    """The comparison of the arms as a table model, without writing anything.
+
+    Raises:
+        ValueError: as `write_report`.
+    """
+    from analysis.arm_table import arm_table
+    from analysis.load import load
+    from analysis.metrics import per_run
+    from analysis.summary import summarise
+
+    results = load(results_dir, experiment)
+    return arm_table(summarise(results, per_run(results)))
+
+
+def main_table_text(
+    results_dir: Path, experiment: str | None = None, *, width: int | None = None
+) -> str:
+    """The comparison of the arms as plain text; beyond `width` columns, intervals are left out.
+
+    Raises:
+        ValueError: as `write_report`.
+    """
+    from analysis.tables import to_text
+
+    return to_text(main_table(results_dir, experiment), width=width)

@@ -26,7 +26,7 @@ from controllers.framework import (
     set_ev_cls,
     string_option,
 )
-from controllers.impairments import KINDS, Impairment, ImpairmentParameters
+from controllers.impairments import KINDS, Effect, Impairment, ImpairmentParameters
 from controllers.messages import LINE_LIMIT_BYTES, parse_request
 from controllers.timeline import Timeline
 from testbed.jsonl import JsonLinesWriter
@@ -38,7 +38,7 @@ _REPLY_TIMEOUT_S = 5.0
 string_option("lab-file", "JSON description of the network and its impairments")
 
 
-class LabController(RyuApp):  # type: ignore[misc]
+class LabController(RyuApp):
     """One instance per lab."""
 
     OFP_VERSIONS = [ofproto_v1_3.OFP_VERSION]  # noqa: RUF012 (Ryu's own convention)
@@ -52,7 +52,6 @@ class LabController(RyuApp):  # type: ignore[misc]
         self._log = JsonLinesWriter(Path(document["log"]))
         self._datapaths: dict[str, Datapath] = {}
         self._waiting: dict[tuple[str, int], hub.Event] = {}
-        self._replies: dict[tuple[str, int], Any] = {}
         self._ready = hub.Event()
         self._timeline = Timeline([self._impairment(each) for each in document["impairments"]])
         listener = eventlet.listen(document["socket"], family=socket.AF_UNIX)
@@ -107,39 +106,25 @@ class LabController(RyuApp):  # type: ignore[misc]
     def barrier(self, switch: str) -> None:
         """Return when the switch has processed everything sent before."""
         datapath = self._datapaths[switch]
-        self._request(switch, datapath.ofproto_parser.OFPBarrierRequest(datapath))
-
-    def dropped_at(self, switch: str, port: int) -> int:
-        """Packets that the switch could not hand to a port's queue, since it started."""
-        datapath = self._datapaths[switch]
-        request = datapath.ofproto_parser.OFPPortStatsRequest(datapath, 0, port)
-        return int(sum(each.tx_dropped for each in self._request(switch, request)))
-
-    def _request(self, switch: str, message: Any) -> Any:
-        datapath = self._datapaths[switch]
-        datapath.set_xid(message)
-        key = (switch, message.xid)
+        request = datapath.ofproto_parser.OFPBarrierRequest(datapath)
+        datapath.set_xid(request)
+        key = (switch, request.xid)
         answered = self._waiting[key] = hub.Event()
-        datapath.send_msg(message)
+        datapath.send_msg(request)
         try:
             if not answered.wait(_REPLY_TIMEOUT_S):
                 raise TimeoutError(f"{switch} did not answer within {_REPLY_TIMEOUT_S:g} s")
-            return self._replies.pop(key, None)
         finally:
             del self._waiting[key]
 
+    def sleep(self, duration_s: float) -> None:
+        """Let other green threads run meanwhile."""
+        hub.sleep(duration_s)
+
     @set_ev_cls(ofp_event.EventOFPBarrierReply, [CONFIG_DISPATCHER, MAIN_DISPATCHER])
     def _barrier_reply(self, event: Any) -> None:
-        self._answer(event, None)
-
-    @set_ev_cls(ofp_event.EventOFPPortStatsReply, MAIN_DISPATCHER)
-    def _port_stats_reply(self, event: Any) -> None:
-        self._answer(event, event.msg.body)
-
-    def _answer(self, event: Any, body: Any) -> None:
         key = (self._names.get(event.msg.datapath.id, ""), event.msg.xid)
         if key in self._waiting:
-            self._replies[key] = body
             self._waiting[key].set()
 
     # Impairments
@@ -155,8 +140,10 @@ class LabController(RyuApp):  # type: ignore[misc]
         for impairment in self._timeline.starting(round_number, leg):
             sent_s = time.monotonic()
             impairment.begin()
-            self._record(impairment, "begin", round_number, leg, planned_s, sent_s)
-            hub.spawn(self._keep_going, impairment, round_number, leg, time.monotonic())
+            begun_s = time.monotonic()
+            times_s = (planned_s, sent_s, begun_s)
+            self._record(impairment, "begin", round_number, leg, times_s, Effect())
+            hub.spawn(self._keep_going, impairment, round_number, leg, begun_s)
 
     def _keep_going(
         self, impairment: Impairment[Any], round_number: int, leg: str, began_s: float
@@ -175,17 +162,9 @@ class LabController(RyuApp):  # type: ignore[misc]
         if not self._timeline.ended(impairment):
             return
         sent_s = time.monotonic()
-        effect = impairment.end()
-        self._record(
-            impairment,
-            "end",
-            round_number,
-            leg,
-            planned_s,
-            sent_s,
-            dropped=effect.dropped,
-            frames_sent=effect.frames_sent,
-        )
+        impairment.end()
+        times_s = (planned_s, sent_s, time.monotonic())
+        self._record(impairment, "end", round_number, leg, times_s, impairment.effect())
 
     def _record(
         self,
@@ -193,10 +172,10 @@ class LabController(RyuApp):  # type: ignore[misc]
         action: str,
         round_number: int,
         leg: str,
-        planned_s: float,
-        sent_s: float,
-        **effect: int | None,
+        times_s: tuple[float, float, float],
+        effect: Effect,
     ) -> None:
+        planned_s, sent_s, acknowledged_s = times_s
         self._log.write(
             {
                 "name": impairment.parameters.label,
@@ -207,8 +186,8 @@ class LabController(RyuApp):  # type: ignore[misc]
                 "leg": leg,
                 "planned_s": planned_s,
                 "sent_s": sent_s,
-                "acknowledged_s": time.monotonic(),
-                **({"dropped": None, "frames_sent": None} | effect),
+                "acknowledged_s": acknowledged_s,
+                **vars(effect),
             }
         )
 
@@ -224,8 +203,12 @@ class LabController(RyuApp):  # type: ignore[misc]
         while line := stream.readline(LINE_LIMIT_BYTES):
             try:
                 reply: dict[str, Any] = {"active": self._obey(parse_request(line))}
-            except (ValueError, TimeoutError, RuntimeError, OSError) as error:
+            except ValueError as error:
                 reply = {"error": str(error)}
+            except Exception as error:
+                # The training must not go on as if the impairment were in force.
+                self.logger.exception("request %r failed", line)
+                reply = {"error": f"{type(error).__name__}: {error}"}
             stream.write(json.dumps(reply).encode() + b"\n")
             stream.flush()
 

@@ -12,16 +12,16 @@ import eventlet.wsgi
 if not hasattr(eventlet.wsgi, "ALREADY_HANDLED"):
     eventlet.wsgi.ALREADY_HANDLED = object()
 
-from ryu import cfg  # noqa: E402
-from ryu.base.app_manager import AppManager, RyuApp  # noqa: E402
-from ryu.controller import (  # noqa: E402
+from ryu import cfg
+from ryu.base.app_manager import AppManager, RyuApp
+from ryu.controller import (
     controller,  # noqa: F401 (registers the listener's options)
     ofp_event,
 )
-from ryu.controller.controller import Datapath  # noqa: E402
-from ryu.controller.handler import CONFIG_DISPATCHER, MAIN_DISPATCHER, set_ev_cls  # noqa: E402
-from ryu.lib import hub  # noqa: E402
-from ryu.ofproto import ofproto_v1_3  # noqa: E402
+from ryu.controller.controller import Datapath
+from ryu.controller.handler import CONFIG_DISPATCHER, MAIN_DISPATCHER, set_ev_cls
+from ryu.lib import hub
+from ryu.ofproto import ofproto_v1_3
 
 Options = cfg.CONF
 

@@ -1,4 +1,4 @@
-"""`./lab test`: linters, then unit tests, then tests in real namespaces; one exit status for all."""
+"""`./lab test`: linters, unit tests, then tests in real namespaces; one exit status for all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verbs of `./lab`, nothing else: each reads its input, calls one function, prints the result."""
+"""The verbs of `./lab`, nothing else: read the input, call one function, print the result."""
 
 from __future__ import annotations
 
@@ -230,9 +230,10 @@ def _report(results: Path, experiment: str | None) -> None:
         paths = analysis.write_report(results, experiment)
     except ValueError as error:
         raise InputError(str(error)) from None
-    console = Console()
-    console.print(analysis.main_table_text(results, experiment), markup=False, highlight=False)
-    console.print(f"report: {paths.html}", highlight=False, soft_wrap=True)
+    console = Console(highlight=False, markup=False, soft_wrap=True)
+    width = console.width if console.is_terminal else None
+    console.print("", analysis.main_table_text(results, experiment, width=width), sep="\n")
+    console.print(f"report: {paths.index}")
 
 
 def main() -> None:
@@ -249,12 +250,12 @@ def main() -> None:
         known = error.errno in (errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EDQUOT)
         if not known:
             raise
-        status = _complain(f"{error.filename or 'results'}: {os.strerror(error.errno)}", 2)
+        status = _complain(f"{error.filename or 'results'}: {os.strerror(error.errno or 0)}", 2)
     except Exception as error:
         if not hasattr(error, "exit_code"):  # typer's usage errors carry one
             raise
-        show = getattr(error, "format_message", lambda: str(error))
-        status = _complain(show(), int(error.exit_code))
+        message = error.format_message() if hasattr(error, "format_message") else str(error)
+        status = _complain(message, int(error.exit_code))
     sys.exit(status or 0)
 
 

@@ -1,4 +1,4 @@
-"""System facts of a run, gathered while it runs: versions, kernel, settings, link queues, commit."""
+"""System facts of a run, gathered while it runs: versions, kernel, settings, queues, commit."""
 
 from __future__ import annotations
 

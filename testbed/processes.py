@@ -30,9 +30,11 @@ class Processes:
     def spawn(self, name: str, argv: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
         """Start a process; `options` go to `subprocess.Popen`."""
         with (self._logs / f"{name}.log").open("ab") as log:
-            options = {"stdin": subprocess.DEVNULL} | options
-            self._running[name] = subprocess.Popen(argv, stdout=log, stderr=log, **options)
-        return self._running[name]
+            options.setdefault("stdin", subprocess.DEVNULL)
+            process: subprocess.Popen[bytes]
+            process = subprocess.Popen(list(argv), stdout=log, stderr=log, **options)
+        self._running[name] = process
+        return process
 
     def wait_for(self, path: Path, name: str, timeout_s: float) -> None:
         """Return when process `name` has made `path`.

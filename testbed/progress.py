@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from typing import Any
@@ -23,7 +24,6 @@ class ProgressWriter:
         self._write({"round": number, "rounds": total})
 
     def _write(self, record: dict[str, Any]) -> None:
-        try:
+        # Progress is for the eye; a run never waits or fails for it.
+        with contextlib.suppress(BlockingIOError, BrokenPipeError):
             os.write(self.descriptor, json.dumps(record).encode() + b"\n")
-        except (BlockingIOError, BrokenPipeError):
-            pass  # progress is for the eye; a run never waits or fails for it

@@ -1,4 +1,4 @@
-"""Executes the runs of an experiment one after another, skips those that are done, shows progress."""
+"""Executes the runs of an experiment one after another and skips those that are done."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def execute(results: Path, run: Run, report: Report) -> Outcome:
             rundir.write_status(
                 directory,
                 "failed",
-                f"the supervisor ended without a verdict (status {status}); see logs/supervisor.log",
+                f"the supervisor ended with status {status}, without a verdict",
                 began_at=began_at,
                 wall_s=time.monotonic() - began_s,
             )

@@ -46,7 +46,11 @@ ParametersT = TypeVar("ParametersT", bound=ImpairmentParameters)
 
 @dataclass(frozen=True, kw_only=True)
 class Effect:
-    """What it did: packets that it dropped, and frames that it sent (None: not its business)."""
+    """What it did; None where it is not its business.
+
+    `dropped` counts packets that it dropped or, of a burst, its own frames that found the queue
+    full. `frames_sent` counts the frames that it added to the network.
+    """
 
     dropped: int | None = None
     frames_sent: int | None = None
@@ -61,8 +65,8 @@ class Switches(Protocol):
     def barrier(self, switch: str) -> None:
         """Return when the switch has processed everything sent before."""
 
-    def dropped_at(self, switch: str, port: int) -> int:
-        """Packets that the switch could not hand to a port's queue, since it started."""
+    def sleep(self, duration_s: float) -> None:
+        """Let the controller do other work meanwhile."""
 
 
 class Impairment(ABC, Generic[ParametersT]):
@@ -86,9 +90,13 @@ class Impairment(ABC, Generic[ParametersT]):
     def begin(self) -> None:
         """Put it in force."""
 
-    def tick(self, elapsed_s: float) -> None:  # noqa: B027 (most have nothing to do meanwhile)
+    def tick(self, elapsed_s: float) -> None:
         """Called about every millisecond while it is in force."""
 
     @abstractmethod
-    def end(self) -> Effect:
-        """Take it away and say what it did."""
+    def end(self) -> None:
+        """Take it away; it is gone when this returns."""
+
+    def effect(self) -> Effect:
+        """What it did, measured after its end."""
+        return Effect()

@@ -7,12 +7,12 @@ the rest of its batch, so that independent losses would become bursts of losses.
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import Literal
 
 from pydantic import Field
 
-from controllers.impairments.base import Effect, Impairment, ImpairmentParameters
+from controllers.impairments.base import Effect, Impairment, ImpairmentParameters, Switches
+from testbed.lab.network import HostInfo
 from testbed.lab.packet_filter import PacketFilter
 
 
@@ -33,9 +33,9 @@ class LossParameters(ImpairmentParameters):
 class Loss(Impairment[LossParameters]):
     """Drops a random share of the victim's incoming data packets; control packets are spared."""
 
-    @cached_property
-    def _filter(self) -> PacketFilter:
-        return PacketFilter(self.victim.pid, self.victim.interface)
+    def __init__(self, parameters: LossParameters, victim: HostInfo, switches: Switches) -> None:
+        super().__init__(parameters, victim, switches)
+        self._filter = PacketFilter(victim.pid, victim.interface)
 
     def duration_s(self) -> float:
         return self.parameters.at_most_s
@@ -43,5 +43,8 @@ class Loss(Impairment[LossParameters]):
     def begin(self) -> None:
         self._filter.drop_data(self.parameters.q)
 
-    def end(self) -> Effect:
-        return Effect(dropped=self._filter.clear())
+    def end(self) -> None:
+        self._filter.clear()
+
+    def effect(self) -> Effect:
+        return Effect(dropped=self._filter.take_dropped())

@@ -61,7 +61,7 @@ class Coordinator:
             connection, _ = listener.accept()
             connection.settimeout(timeout_s)
             line = _Line(connection)
-            name = line.receive("a worker").get("name")
+            name = str(line.receive("a worker").get("name"))
             if name not in workers or name in self._workers:
                 raise CoordinationError(f"coordination: unexpected worker {name!r}")
             self._workers[name] = line

@@ -28,9 +28,11 @@ def digits() -> Dataset:
 
     bunch = load_digits()
     order = np.random.default_rng(0).permutation(len(bunch.target))
-    images = torch.from_numpy((bunch.images[order] / 16.0).astype(np.float32)).unsqueeze(1)
+    images = torch.from_numpy(bunch.images[order].astype(np.float32)).unsqueeze(1)
     labels = torch.from_numpy(bunch.target[order].astype(np.int64))
     tests = int(len(labels) * TEST_SHARE)
+    training = images[tests:]
+    images = (images - training.mean()) / training.std()
     return Dataset(
         train_inputs=images[tests:],
         train_labels=labels[tests:],

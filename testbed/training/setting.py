@@ -13,7 +13,6 @@ from testbed.transport import (
     EndpointConfig,
     PayloadLayout,
     ProtocolConfig,
-    preset,
 )
 
 _BARRIER_SLACK_S = 30.0

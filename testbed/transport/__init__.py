@@ -1,0 +1,100 @@
+"""Bounded-loss gradient transport: payloads of float32 of which a part may be given up.
+
+One side is the server, the others are workers; each opens an endpoint and they exchange payloads
+in numbered transfers. A minimal round between a server at 10.0.0.1 and one worker at 10.0.0.2,
+who share `session`, a random 32-bit number:
+
+    layout = PayloadLayout([("conv.weight", 864), ("conv.bias", 32)])
+    common = {"session": session, "protocol": preset("dblp"), "layout": layout, "rate_bps": 95e6}
+
+    # the server                                        # the worker
+    config = EndpointConfig(                            config = EndpointConfig(
+        name="server", is_server=True,                      name="worker-1", is_server=False,
+        bind_address="10.0.0.1",                            bind_address="10.0.0.2",
+        peers={"worker-1": "10.0.0.2"}, **common)           peers={"server": "10.0.0.1"}, **common)
+    with open_endpoint(config) as endpoint:             with open_endpoint(config) as endpoint:
+        buffer = layout.new_buffer()                        buffer = layout.new_buffer()
+        gather = Leg.GATHER.transfer(0)                     layout.floats(buffer)[:] = gradient
+        report = endpoint.receive(                          endpoint.send(
+            gather, 0.008, {"worker-1": buffer}                 Leg.GATHER.transfer(0),
+        )["worker-1"]                                           {"server": buffer})
+        arrived = layout.element_mask(report.received)
+        layout.floats(buffer)[~arrived] = 0.0           # and the other way round with
+                                                        # Leg.BROADCAST.transfer(0)
+
+Instead of a number, `receive` takes `protocol.gather.stop_rule(critical)`: the tolerance policy's
+rule for the present phase. A peer that dies raises PeerLost, which names it.
+
+A protocol is a composition (`ProtocolConfig`, or `preset(NAME)` for the published ones), and each
+axis is a small registry: POLICIES (when may a receiver stop), REPAIRS, CONGESTION_CONTROLS, ORDERS.
+The `base` module of each says how to add an entry. `Sender` and `Receiver` are the protocol
+without sockets and clocks, for tests and simulators.
+"""
+
+from testbed.transport.congestion import (
+    CONGESTION_CONTROLS,
+    CongestionControl,
+    Feedback,
+)
+from testbed.transport.endpoint import SERVER, Endpoint, EndpointConfig, open_endpoint
+from testbed.transport.errors import PeerLost, ProtocolError, TransportError
+from testbed.transport.layout import PayloadLayout
+from testbed.transport.order import ORDERS, ChunkOrder, OrderContext
+from testbed.transport.protocols import PRESETS, Leg, ProtocolConfig, preset
+from testbed.transport.receiver import Receiver
+from testbed.transport.repair import REPAIRS, ReceiverRepair, Repair, SenderRepair
+from testbed.transport.report import TransferReport
+from testbed.transport.sender import Sender, SendingPath
+from testbed.transport.tolerance import (
+    POLICIES,
+    Fixed,
+    FractionRule,
+    Phased,
+    Progress,
+    StopRule,
+    StopRuleFactory,
+    TolerancePolicy,
+    as_policy,
+)
+from testbed.transport.wire import DEFAULT_CHUNK_BYTES, WIRE_OVERHEAD_BYTES, wire_bytes
+
+__all__ = [
+    "CONGESTION_CONTROLS",
+    "DEFAULT_CHUNK_BYTES",
+    "ORDERS",
+    "POLICIES",
+    "PRESETS",
+    "REPAIRS",
+    "SERVER",
+    "WIRE_OVERHEAD_BYTES",
+    "ChunkOrder",
+    "CongestionControl",
+    "Endpoint",
+    "EndpointConfig",
+    "Feedback",
+    "Fixed",
+    "FractionRule",
+    "Leg",
+    "OrderContext",
+    "PayloadLayout",
+    "PeerLost",
+    "Phased",
+    "Progress",
+    "ProtocolConfig",
+    "ProtocolError",
+    "Receiver",
+    "ReceiverRepair",
+    "Repair",
+    "Sender",
+    "SenderRepair",
+    "SendingPath",
+    "StopRule",
+    "StopRuleFactory",
+    "TolerancePolicy",
+    "TransferReport",
+    "TransportError",
+    "as_policy",
+    "open_endpoint",
+    "preset",
+    "wire_bytes",
+]

@@ -1,0 +1,123 @@
+"""The main table: every arm's latency, training time, accuracy, loss, passes and bytes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from analysis import metrics, numbers
+from analysis.statistics import ENOUGH_SEEDS, SAMPLES_FOR_QUANTILE, Estimate
+from analysis.summary import entry
+from analysis.tables import Cell, Table
+
+_ROWS = (
+    "round_latency_s.burst_mean",
+    metrics.IMPAIRED,  # one row per kind of impairment, where there are several
+    "round_latency_s.mean",
+    "round_latency_s.p95",
+    "round_latency_s.p99",
+    "round_latency_s.max",
+    "training_time_s",
+    "accuracy",
+    "realised_loss.gather",
+    "realised_loss.broadcast",
+    "passes_per_transfer",
+    "bytes_sent",
+    "communication_share",
+    "critical_share",
+    "packets_dropped",
+)
+_WHY_NOT = {
+    "passes_per_transfer": "this transport works without passes",
+    "realised_loss.gather": "no chunk counts were logged: a byte stream loses none",
+    "realised_loss.broadcast": "no chunk counts were logged: a byte stream loses none",
+    "round_latency_s.p95": f"fewer than {SAMPLES_FOR_QUANTILE[0.95]} rounds per run",
+    "round_latency_s.p99": f"fewer than {SAMPLES_FOR_QUANTILE[0.99]} rounds per run",
+    "round_latency_s.burst_mean": "no round of an ok run was hit by an impairment",
+    "packets_dropped": "the controller reported no count",
+}
+
+
+def arm_table(summary: dict[str, Any]) -> Table:
+    """One column per arm, one row per metric; the records hold every metric unrounded."""
+    arms: dict[str, Any] = summary["arms"]
+    counts = [cell["n_runs"] for cell in arms.values()]
+    n_row = [Cell(text="Runs (n)"), *(Cell(text=str(count)) for count in counts)]
+    rows = [n_row]
+    names = metrics.expand(_ROWS, arms)
+    latencies = [
+        entry(summary, "arms", arm, name).value
+        for arm in arms
+        for name in names
+        if "latency_s." in name
+    ]
+    for name in names:
+        metric = metrics.describe(name)
+        estimates = [entry(summary, "arms", arm, name) for arm in arms]
+        # All latencies share a unit, so that one can compare down a column too.
+        shown = latencies if "latency_s." in name else [each.value for each in estimates]
+        unit = numbers.unit_for(metric.unit, shown)
+        label = f"{metric.label} ({unit.symbol})" if unit.symbol else metric.label
+        cells = [
+            _cell(each, unit, name, count) for each, count in zip(estimates, counts, strict=True)
+        ]
+        rows.append([Cell(text=label), *cells])
+    return Table(
+        title=f"{summary['experiment']}: what was measured, by arm",
+        columns=["", *arms],
+        rows=rows,
+        notes=_notes(summary, counts),
+        records=_records(summary),
+    )
+
+
+def _cell(estimate: Estimate, unit: numbers.Unit, name: str, n_runs: int) -> Cell:
+    if estimate.value is None:
+        if n_runs == 0:
+            return Cell(text=numbers.DASH, note="no ok run of this arm", tone="quiet")
+        return Cell(
+            text=numbers.DASH,
+            note=_WHY_NOT.get(name, "not in the logs of this arm's runs"),
+            tone="quiet",
+        )
+    details = [numbers.interval(estimate, unit)]
+    if estimate.n != n_runs:
+        details.append(f"n = {estimate.n}")
+    return Cell(text=numbers.number(estimate.value, unit), detail=", ".join(filter(None, details)))
+
+
+def _notes(summary: dict[str, Any], counts: list[int]) -> list[str]:
+    notes = ["Means over seeds; in brackets the 95 % bootstrap interval over seeds."]
+    most = max((each for each in counts), default=0)
+    if most == 1:
+        notes.append("One run per arm: there is no interval.")
+    elif 1 < most < ENOUGH_SEEDS:
+        notes.append(
+            f"With n = {most} an interval is indicative only; use {ENOUGH_SEEDS} seeds or more."
+        )
+    left_out = {
+        verdict: count
+        for verdict, count in summary["verdicts"].items()
+        if verdict != "ok" and count
+    }
+    if left_out:
+        listed = ", ".join(f"{count} {verdict}" for verdict, count in left_out.items())
+        notes.append(f"Not in these numbers: {listed} (of {sum(summary['verdicts'].values())}).")
+    return notes
+
+
+def _records(summary: dict[str, Any]) -> list[dict[str, Any]]:
+    records = []
+    for arm, cell in summary["arms"].items():
+        for name in _leaves(cell):
+            metric = metrics.describe(name)
+            estimate = entry(summary, "arms", arm, name).as_json()
+            records.append({"arm": arm, "metric": name, "unit": metric.unit, **estimate})
+    return records
+
+
+def _leaves(cell: dict[str, Any], path: str = "") -> list[str]:
+    names: list[str] = []
+    for key, value in cell.items():
+        if isinstance(value, dict):
+            names += [path + key] if "value" in value else _leaves(value, f"{path}{key}.")
+    return names

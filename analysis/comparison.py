@@ -1,0 +1,197 @@
+"""The comparison tables: arm against arm, and our ratios beside the paper's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from analysis import metrics, numbers
+from analysis.statistics import Estimate, paper_reduction, true_reduction
+from analysis.summary import entry, pairs
+from analysis.tables import Cell, Table
+
+REDUCTIONS = (
+    'What the DBLP paper calls a "reduction" is baseline / DBLP - 1, a speed-up; the true '
+    "reduction is 1 - DBLP / baseline. Both are given."
+)
+_RATIOS = (
+    "round_latency_s.burst_mean",
+    metrics.IMPAIRED,  # one row per kind of impairment, where there are several
+    "round_latency_s.calm_mean",
+    "round_latency_s.mean",
+    "round_latency_s.p95",
+    "round_latency_s.p99",
+    "round_latency_s.max",
+    "training_time_s",
+    "bytes_sent",
+)
+_POINTS = numbers.Unit("points", 100.0)
+_LIMIT = "DERIVED"  # the confidence of our own arithmetic: a limit, not a result of the paper
+
+
+def ratio_table(summary: dict[str, Any]) -> Table:
+    """Every arm over the reference arm, paired by seed; above 1 the reference is better."""
+    compared = pairs(list(summary["arms"]))
+    names = [f"{left}/{right}" for left, right in compared]
+    rows, shown = [], []
+    for metric in metrics.expand(_RATIOS, summary["arms"]):
+        estimates = [entry(summary, "ratios", name, metric) for name in names]
+        if any(each.value is not None for each in estimates):  # the main table says why it is not
+            label = metrics.describe(metric).label
+            rows.append([Cell(text=label), *(_ratio_cell(estimate) for estimate in estimates)])
+            shown.append(metric)
+    differences = [
+        entry(summary, "differences", f"{left}-{right}", "accuracy") for left, right in compared
+    ]
+    rows.append(
+        [
+            Cell(text="Final test accuracy, difference (points)"),
+            *(_ratio_cell(estimate, _POINTS) for estimate in differences),
+        ]
+    )
+    return Table(
+        title=f"{summary['experiment']}: ratios of paired runs",
+        columns=["", *names],
+        rows=rows,
+        notes=[
+            "A ratio is that of the means over the seeds that both arms have; in brackets its "
+            "95 % interval (seeds resampled in pairs) and the number of pairs. Accuracy is "
+            "compared by difference: first minus second."
+        ],
+        records=[
+            {"ratio": name, "metric": metric, **entry(summary, "ratios", name, metric).as_json()}
+            for name in names
+            for metric in shown
+        ],
+    )
+
+
+def paper_table(summary: dict[str, Any]) -> Table:
+    """Ours, the paper's, and whether the paper's value lies inside our interval."""
+    rows, records = [], []
+    for metric, entries in summary["published"].items():
+        for published in entries:
+            rows.append(_paper_row(metric, published))
+            records.append(_paper_record(metric, published))
+    return Table(
+        title=f"{summary['experiment']}: ours beside the paper's",
+        columns=[
+            "Quantity",
+            "Ours",
+            "Paper",
+            "Paper's value inside our interval",
+            'Paper\'s "reduction": ratio - 1',
+            "True reduction: 1 - 1 / ratio",
+            "Source",
+        ],
+        rows=rows,
+        notes=[
+            REDUCTIONS,
+            "Models, data, link rates and round-trip times differ from the paper's (most of its "
+            "own are not published), so ratios can be compared and absolute times cannot.",
+        ],
+        records=records,
+        numeric=False,
+    )
+
+
+def _ratio_cell(estimate: Estimate, unit: numbers.Unit = numbers.RATIO) -> Cell:
+    if estimate.value is None:
+        note = "no pair of ok runs in which both arms have a value above 0"
+        return Cell(text=numbers.DASH, note=note, tone="quiet")
+    parts = (numbers.interval(estimate, unit), f"n = {estimate.n}")
+    return Cell(text=numbers.number(estimate.value, unit), detail=", ".join(filter(None, parts)))
+
+
+def _paper_row(metric: str, published: dict[str, Any]) -> list[Cell]:
+    ours = Estimate(**published["ours"])
+    is_ratio = published["compared"].startswith("ratio")
+    unit = numbers.RATIO if is_ratio else numbers.Unit("", 1.0 if metric == "perplexity" else 100.0)
+    low, high = bounds(published)
+    decimals = None if is_ratio else 4 if metric == "perplexity" else 2
+    papers = numbers.TO.join(
+        numbers.number(end, unit, decimals=decimals) for end in dict.fromkeys((low, high))
+    )
+    values = published.get("values", {})
+    both = " and ".join(numbers.number(value, unit, decimals=decimals) for value in values.values())
+    detail = ", ".join(filter(None, (both, published["condition"])))
+    label = metrics.describe(metric).label if metric != "perplexity" else "Perplexity"
+    compared = published["compared"].split(" ", 1)[1]
+    if metric == "accuracy" and not is_ratio:
+        label += " (points)"
+    limit = published["confidence"] == _LIMIT
+    return [
+        Cell(text=published["title"], detail=f"{compared}, {label}"),
+        _ours(metric, ours, unit),
+        Cell(text=papers, detail=detail),
+        _inside(ours, published["inside_our_interval"], low, high, limit=limit),
+        *(
+            _reduction_cell(definition, ours.value, low, high)
+            if is_ratio and not limit
+            else Cell(text=numbers.DASH, tone="quiet")
+            for definition in (paper_reduction, true_reduction)
+        ),
+        Cell(
+            text=f"{published['source']} [{published['confidence']}]", detail=published["version"]
+        ),
+    ]
+
+
+def _ours(metric: str, ours: Estimate, unit: numbers.Unit) -> Cell:
+    if ours.value is not None:
+        return _ratio_cell(ours, unit)
+    if metric.endswith((".p95", ".p99")):
+        return Cell(text=numbers.DASH, note="too few rounds per run for this quantile")
+    return Cell(text=numbers.DASH, note="not measured in this experiment")
+
+
+def _inside(ours: Estimate, inside: bool | None, low: float, high: float, *, limit: bool) -> Cell:
+    if ours.value is None:
+        return Cell(text=numbers.DASH, tone="quiet")
+    side = "ours is lower" if ours.value < low else "ours is higher" if ours.value > high else ""
+    if limit:  # nothing to agree or disagree with
+        return Cell(text="a limit", detail=side, tone="quiet")
+    if inside is None:
+        return Cell(text="no interval", detail=", ".join(filter(None, (f"n = {ours.n}", side))))
+    if inside:
+        return Cell(text="yes", tone="good", detail="" if low == high else "the ranges overlap")
+    return Cell(text="no", tone="bad", detail=side)
+
+
+def _reduction_cell(
+    definition: Callable[[float], float], ours: float | None, low: float, high: float
+) -> Cell:
+    """Ours by one definition, and the paper's value or range by the same one."""
+    papers = " to ".join(numbers.percent(definition(end)) for end in dict.fromkeys((low, high)))
+    text = numbers.percent(definition(ours)) if ours else numbers.DASH
+    return Cell(text=text, detail=f"paper: {papers}")
+
+
+def bounds(published: dict[str, Any]) -> tuple[float, float]:
+    """The ends of the paper's range; the same twice for a single value."""
+    if "value" in published:
+        return published["value"], published["value"]
+    return published["low"], published["high"]
+
+
+def _paper_record(metric: str, published: dict[str, Any]) -> dict[str, Any]:
+    ours = published["ours"]
+    low, high = bounds(published)
+    record = {
+        "id": published["id"],
+        "metric": metric,
+        "compared": published["compared"],
+        **{f"ours_{name}": ours[name] for name in ("value", "low", "high", "n")},
+        "paper_low": low,
+        "paper_high": high,
+        "inside_our_interval": published["inside_our_interval"],
+    }
+    if published["compared"].startswith("ratio"):
+        if ours["value"]:
+            record["ours_paper_reduction"] = paper_reduction(ours["value"])
+            record["ours_true_reduction"] = true_reduction(ours["value"])
+        for end, ratio in (("low", low), ("high", high)):
+            record[f"paper_{end}_paper_reduction"] = paper_reduction(ratio)
+            record[f"paper_{end}_true_reduction"] = true_reduction(ratio)
+    names = ("condition", "source", "confidence", "version")
+    return record | {name: published[name] for name in names}

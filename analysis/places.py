@@ -1,0 +1,73 @@
+"""Where things lie: an experiment's folder, and the directories of its runs.
+
+`KEY/` is a finished run, `KEY.partial/` one in progress or left behind, `KEY.attemptN/` an earlier
+attempt that was not ok and is kept for the record.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+UNFINISHED = "unfinished: in progress, or left behind"
+_SUFFIX = re.compile(r"^(?P<key>.+)\.(?:(?P<partial>partial)|attempt(?P<attempt>\d+))$")
+
+
+@dataclass(frozen=True, order=True)
+class Place:
+    """A run's directory; of several, the greatest is the one that counts."""
+
+    rank: tuple[int, int]
+    path: Path
+    note: str  # empty for a finished directory
+
+
+def find_experiment(results_dir: Path, experiment: str | None = None) -> Path:
+    """The folder of an experiment below `results_dir`; the one planned last if none is named.
+
+    Raises:
+        ValueError: there is no such folder or nothing in it.
+    """
+    if not results_dir.is_dir():
+        raise ValueError(f"{results_dir}: no such folder; valid: the folder given to ./lab run")
+    if (results_dir / "plan.json").is_file():
+        raise ValueError(
+            f"{results_dir}: one experiment's own folder; valid: its parent, {results_dir.parent}"
+        )
+    known = sorted(path.parent for path in results_dir.glob("*/plan.json"))
+    known = known or sorted({path.parents[1] for path in results_dir.glob("*/*/config.json")})
+    if experiment is not None:
+        for folder in known:
+            if folder.name == experiment:
+                return folder
+        names = ", ".join(folder.name for folder in known) or "none; run ./lab run first"
+        raise ValueError(f"{results_dir}: no experiment {experiment!r} here; valid: {names}")
+    if not known:
+        raise ValueError(
+            f"{results_dir}: no runs found; valid: a folder with EXPERIMENT/plan.json in it, "
+            "as ./lab run writes it"
+        )
+    return max(known, key=_planned_at)
+
+
+def _planned_at(folder: Path) -> tuple[float, str]:
+    plan = folder / "plan.json"
+    return (plan.stat().st_mtime if plan.is_file() else 0.0, folder.name)
+
+
+def run_directories(folder: Path) -> dict[str, list[Place]]:
+    """All directories of an experiment's runs by key, those of one key in ascending order."""
+    found: dict[str, list[Place]] = {}
+    for path in sorted(folder.iterdir()):
+        if not path.is_dir() or path.is_symlink() or path.name.startswith("."):
+            continue
+        match = _SUFFIX.match(path.name)
+        if match is None:
+            found.setdefault(path.name, []).append(Place((2, 0), path, ""))
+        elif match["partial"]:
+            found.setdefault(match["key"], []).append(Place((1, 0), path, UNFINISHED))
+        else:
+            place = Place((0, int(match["attempt"])), path, f"attempt {match['attempt']}")
+            found.setdefault(match["key"], []).append(place)
+    return {key: sorted(directories) for key, directories in found.items()}

@@ -1,0 +1,151 @@
+"""The papers' numbers (`published.yaml`) and where they lie against ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from analysis.statistics import Estimate
+
+FILE = Path(__file__).with_name("published.yaml")
+CONFIDENCES = ("CODE", "FULL", "2nd-FULL", "ABS", "DERIVED")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Published:
+    """One published number or range: a ratio of two arms, or one value for each of two arms."""
+
+    id: str
+    title: str
+    metrics: tuple[str, ...]
+    condition: str
+    source: str
+    confidence: str
+    version: str
+    ratio: str | None = None
+    low: float | None = None  # equal to `high` for a single value
+    high: float | None = None
+    values: dict[str, float] | None = None
+
+    @property
+    def arms(self) -> list[str]:
+        """The two arms that it compares; the first is the numerator or minuend."""
+        return list(self.values) if self.values else str(self.ratio).split("/")
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """What is compared: the ratio's range, or the difference of the two values."""
+        if self.values:
+            first, second = self.values.values()
+            return (first - second, first - second)
+        assert self.low is not None and self.high is not None
+        return (self.low, self.high)
+
+
+@cache
+def load(path: Path = FILE) -> tuple[Published, ...]:
+    """All entries of a file of published numbers.
+
+    Raises:
+        ValueError: an entry that is malformed; the message names it.
+    """
+    document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    entries = tuple(_entry(each, f"{path.name}: {each.get('id')}") for each in document["entries"])
+    ids = [each.id for each in entries]
+    for each in ids:
+        if ids.count(each) > 1:
+            raise ValueError(f"{path.name}: id {each!r} stands twice; valid: once")
+    return entries
+
+
+def select(
+    entries: Sequence[Published], ids: Sequence[str] | None, arms: Sequence[str]
+) -> list[Published]:
+    """The entries that an experiment names, or else all that compare two of its arms."""
+    if ids is not None:
+        return [each for each in entries if each.id in ids]
+    return [each for each in entries if set(each.arms) <= set(arms)]
+
+
+def beside(
+    entries: Sequence[Published], measured: Callable[[str, str, str], Estimate]
+) -> dict[str, list[dict[str, Any]]]:
+    """The paper's values by metric, each beside our estimate: `published` in `summary.json`.
+
+    `measured` gives ours for a section (`ratios`, `differences`), a pair's name and a metric. A
+    metric that the experiment cannot have (a kind of impairment that it lacks) is left out, unless
+    it is the entry's only one.
+    """
+    found: dict[str, list[dict[str, Any]]] = {}
+    for each in entries:
+        section, name = ("differences", "-") if each.values else ("ratios", "/")
+        for metric in each.metrics:
+            ours = measured(section, name.join(each.arms), metric)
+            if metric != each.metrics[0] and ours.value is None and "impaired" in metric:
+                continue
+            low, high = each.bounds
+            found.setdefault(metric, []).append(
+                {
+                    "id": each.id,
+                    "title": each.title,
+                    "compared": f"{section[:-1]} {name.join(each.arms)}",
+                    **({"value": low} if low == high else {"low": low, "high": high}),
+                    **({"values": each.values} if each.values else {}),
+                    "condition": each.condition,
+                    "source": each.source,
+                    "confidence": each.confidence,
+                    "version": each.version,
+                    "ours": ours.as_json(),
+                    "inside_our_interval": inside(ours, low, high),
+                }
+            )
+    return found
+
+
+def inside(ours: Estimate, low: float, high: float) -> bool | None:
+    """Whether the paper's value, or some value of its range, lies inside our interval.
+
+    None where we have no interval.
+    """
+    if ours.low is None or ours.high is None:
+        return None
+    return ours.low <= high and low <= ours.high
+
+
+def _entry(raw: dict[str, Any], where: str) -> Published:
+    known = {"id", "title", "metric", "also", "ratio", "value", "low", "high", "values"}
+    known |= {"condition", "source", "confidence", "version"}
+    if set(raw) - known:
+        raise ValueError(f"{where}: unknown key {min(set(raw) - known)!r}; valid: {sorted(known)}")
+    if raw.get("confidence") not in CONFIDENCES:
+        raise ValueError(
+            f"{where}: confidence {raw.get('confidence')!r}; valid: {', '.join(CONFIDENCES)}"
+        )
+    shapes = [{"ratio", "value"}, {"ratio", "low", "high"}, {"values"}]
+    given = set(raw) & {"ratio", "value", "low", "high", "values"}
+    if given not in shapes or ("values" in raw and len(raw["values"]) != 2):
+        raise ValueError(
+            f"{where}: valid: ratio and value; ratio, low and high; or values of two arms"
+        )
+    low = raw.get("value", raw.get("low"))
+    high = raw.get("value", raw.get("high"))
+    if low is not None and not 0 < low <= high:
+        raise ValueError(f"{where}: range {low} to {high}; valid: 0 < low <= high")
+    return Published(
+        id=raw["id"],
+        title=raw["title"],
+        metrics=(raw["metric"], *raw.get("also", [])),
+        condition=raw["condition"],
+        source=raw["source"],
+        confidence=raw["confidence"],
+        version=raw["version"],
+        ratio=raw.get("ratio"),
+        low=low,
+        high=high,
+        values=raw.get("values"),
+    )

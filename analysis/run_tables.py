@@ -1,0 +1,218 @@
+"""Tables about the runs themselves: their verdicts, the impairments, the links, the machines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote
+
+import polars as pl
+
+from analysis import numbers
+from analysis.load import MISSING, Results, Run
+from analysis.tables import Cell, Table
+
+_TONES = {"ok": "good", "failed": "bad", "invalid": "bad", MISSING: "quiet"}
+
+
+def status_table(results: Results, link_prefix: str = "../") -> Table:
+    """All runs with verdict, reason and gates; links lead from the report to their directories."""
+    rows = [_status_row(run, results.experiment, link_prefix) for run in results.runs]
+    rows += [_status_row(run, results.experiment, link_prefix) for run in results.others]
+    notes = []
+    if results.others:
+        notes.append(
+            f"The last {len(results.others)} are no part of the plan's count: earlier attempts, "
+            "or runs that the plan does not name. They enter no number of this report."
+        )
+    return Table(
+        title=f"{results.experiment}: all runs",
+        columns=["Run", "Arm", "Seed", "Verdict", "Reason", "Wall time", "Gates"],
+        rows=rows,
+        notes=notes,
+        numeric=False,
+    )
+
+
+def _status_row(run: Run, experiment: str, link_prefix: str) -> list[Cell]:
+    href = ""
+    if run.directory is not None:
+        href = f"{link_prefix}{quote(experiment)}/{quote(run.directory.name)}/"
+    factors = ", ".join(f"{name} = {value}" for name, value in run.factors.items())
+    wall = numbers.DASH if run.wall_s is None else f"{numbers.number(run.wall_s)} s"
+    return [
+        Cell(text=run.key, href=href, detail=", ".join(filter(None, (factors, run.note)))),
+        Cell(text=run.arm),
+        Cell(text=str(run.seed)),
+        Cell(text=run.verdict, tone=_TONES.get(run.verdict, "")),
+        Cell(text=run.reason or numbers.DASH),
+        Cell(text=wall),
+        Cell(text=_gates(run)),
+    ]
+
+
+def _gates(run: Run) -> str:
+    texts = []
+    for gate in run.gates:
+        state = "passed" if gate.get("passed") else "NOT PASSED"
+        value, limit = _short(gate.get("value")), _short(gate.get("limit"))
+        texts.append(f"{gate.get('name')}: {value} (limit {limit}) {state}")
+    return "; ".join(texts) or numbers.DASH
+
+
+def impairment_table(results: Results) -> Table:
+    """Per arm and impairment: how often, how late, and what it dropped, over the ok runs."""
+    frame = results.impairments
+    ends = (
+        frame.filter(pl.col("action") == "end")
+        .group_by("name", "arm")
+        .agg(pl.col("dropped", "frames_sent").sum(), pl.col("dropped").count().alias("counted"))
+    )
+    begins = (
+        frame.filter(pl.col("action") == "begin")
+        .with_columns(
+            (pl.col("sent_s") - pl.col("planned_s")).alias("sent_late_s"),
+            (pl.col("acknowledged_s") - pl.col("planned_s")).alias("acknowledged_late_s"),
+        )
+        .group_by("name", "kind", "host", "arm", maintain_order=True)
+        .agg(
+            pl.len().alias("times"),
+            pl.col("sent_late_s").median().alias("sent_median"),
+            pl.col("sent_late_s").max().alias("sent_max"),
+            pl.col("acknowledged_late_s").median().alias("acknowledged_median"),
+            pl.col("acknowledged_late_s").max().alias("acknowledged_max"),
+        )
+        .join(ends, on=["name", "arm"], how="left")
+        .sort("name", pl.col("arm").cast(pl.Enum(results.arms)))
+    )
+    return Table(
+        title=f"{results.experiment}: impairments as they happened",
+        columns=[
+            "Impairment",
+            "Arm",
+            "Times",
+            "Sent after planned: median / maximum (ms)",
+            "In force after planned: median / maximum (ms)",
+            "Packets dropped per time",
+            "Frames sent per time",
+        ],
+        rows=[_impairment_row(row) for row in begins.iter_rows(named=True)],
+        notes=[
+            "Planned: the leg began. Sent: the controller acted. In force: the switch, or the "
+            "host's filter, had confirmed it."
+        ],
+        records=frame.drop("run_key").to_dicts(),
+    )
+
+
+def _impairment_row(row: dict[str, Any]) -> list[Cell]:
+    per_time = [
+        None if not row["counted"] or row[name] is None else row[name] / row["counted"]
+        for name in ("dropped", "frames_sent")
+    ]
+    return [
+        Cell(text=str(row["name"]), detail=f"{row['kind']} at {row['host']}"),
+        Cell(text=row["arm"]),
+        Cell(text=str(row["times"])),
+        Cell(text=_milliseconds(row["sent_median"], row["sent_max"])),
+        Cell(text=_milliseconds(row["acknowledged_median"], row["acknowledged_max"])),
+        *(Cell(text=numbers.number(value) if value else numbers.DASH) for value in per_time),
+    ]
+
+
+def _milliseconds(median: float | None, maximum: float | None) -> str:
+    unit = numbers.Unit("ms", 1e3)
+    return f"{numbers.number(median, unit)} / {numbers.number(maximum, unit)}"
+
+
+def link_table(results: Results) -> Table:
+    """Calibration of every link before training: the mean over runs, and the extremes."""
+    links: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for run in results.ok_runs:
+        for link in run.calibration.get("links") or []:
+            if isinstance(link, dict):
+                ends = (str(link.get("from")), str(link.get("to")))
+                links.setdefault(ends, []).append(link)
+    return Table(
+        title=f"{results.experiment}: links as calibrated before training",
+        columns=["Link", "Configured rate", "Measured rate", "Round-trip time", "Runs"],
+        rows=[
+            [
+                Cell(text=f"{begin} to {end}"),
+                _spread([link.get("configured_rate_bps") for link in found], "bps"),
+                _spread([link.get("rate_bps") for link in found], "bps"),
+                _spread([link.get("rtt_s") for link in found], "s"),
+                Cell(text=str(len(found))),
+            ]
+            for (begin, end), found in links.items()
+        ],
+        notes=["Means over runs; in brackets the smallest and the largest."],
+        records=[link for found in links.values() for link in found],
+    )
+
+
+def _spread(values: list[Any], quantity: str) -> Cell:
+    known = [float(value) for value in values if isinstance(value, int | float)]
+    if not known:
+        return Cell(text=numbers.DASH, tone="quiet")
+    unit = numbers.unit_for(quantity, known)
+    low, high = numbers.number(min(known), unit), numbers.number(max(known), unit)
+    return Cell(
+        text=f"{numbers.number(sum(known) / len(known), unit)} {unit.symbol}",
+        detail="" if low == high else f"{low}{numbers.TO}{high}",
+    )
+
+
+def machine_tables(results: Results) -> list[Table]:
+    """The manifests, one table per section: what all runs share, and what differs."""
+    collected: dict[str, dict[str, list[str]]] = {}
+    for run in results.ok_runs:
+        for path, value in _flat(run.manifest):
+            section, _, name = path.partition(".")
+            section, name = (section, name) if name else ("run", section)
+            collected.setdefault(section, {}).setdefault(name, []).append(value)
+    return [
+        Table(
+            title=section,
+            columns=["Fact", "Value"],
+            rows=[
+                [Cell(text=name), _agreed(values, len(results.ok_runs))]
+                for name, values in facts.items()
+            ],
+            numeric=False,
+        )
+        for section, facts in collected.items()
+        if section != "schema"
+    ]
+
+
+def _agreed(values: list[str], runs: int) -> Cell:
+    distinct = list(dict.fromkeys(values))
+    shown = "; ".join(distinct[:3])
+    if len(distinct) > 1:
+        more = ", ..." if len(distinct) > 3 else ""
+        return Cell(text=shown + more, detail=f"{len(distinct)} different values")
+    return Cell(
+        text=shown, detail="" if len(values) == runs else f"in {len(values)} of {runs} runs"
+    )
+
+
+def _flat(document: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    if isinstance(document, dict):
+        for key, value in document.items():
+            yield from _flat(value, f"{path}.{key}" if path else str(key))
+    elif isinstance(document, list) and any(isinstance(each, dict | list) for each in document):
+        for index, value in enumerate(document):
+            yield from _flat(value, f"{path}[{index}]")
+    elif isinstance(document, list):
+        yield path, ", ".join(map(_short, document))
+    elif path != "schema":
+        yield path, _short(document)
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if value is None:
+        return numbers.DASH
+    return str(value)

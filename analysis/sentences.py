@@ -1,0 +1,156 @@
+"""The report's plain words, made from the numbers: the headline and the list of assumptions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from analysis import metrics, numbers
+from analysis.load import Results
+from analysis.statistics import ENOUGH_SEEDS, Estimate, true_reduction
+from analysis.summary import BASELINE, entry, pairs
+
+
+def headline(summary: dict[str, Any]) -> list[str]:
+    """What the experiment found, most important sentence first; every number is measured."""
+    compared = sorted(pairs(list(summary["arms"])), key=lambda pair: pair[0] != BASELINE)
+    sentences = []
+    for left, right in compared[:1]:
+        sentences += [
+            *_latency(summary, left, right),
+            *_training_time(summary, left, right),
+            *_accuracy(summary, left, right),
+        ]
+    for left, right in compared[1:]:
+        sentences += _training_time(summary, left, right)
+    if not sentences:
+        return [_single_arm(summary)]
+    pairs_most = max(
+        (entry(summary, "ratios", f"{a}/{b}", "training_time_s").n for a, b in compared)
+    )
+    if pairs_most < ENOUGH_SEEDS:
+        sentences.append(
+            f"n = {pairs_most} paired seeds; with fewer than {ENOUGH_SEEDS}, the intervals are "
+            "only indicative."
+        )
+    return sentences
+
+
+def _latency(summary: dict[str, Any], left: str, right: str) -> list[str]:
+    name, where = "round_latency_s.burst_mean", "In rounds hit by an impairment"
+    if entry(summary, "ratios", f"{left}/{right}", name).value is None:
+        name, where = "round_latency_s.mean", "On average"
+    ratio = entry(summary, "ratios", f"{left}/{right}", name)
+    ours, theirs = (entry(summary, "arms", arm, name) for arm in (right, left))
+    if ratio.value is None:
+        return []
+    unit = numbers.unit_for("s", (ours.value, theirs.value))
+    sentence = (
+        f"{where}, {right} finished a round in {_quantity(ours, unit)} and {left} in "
+        f"{_quantity(theirs, unit)}: {left} took "
+        f"{numbers.number(ratio.value)} x as long {numbers.brackets(ratio)}{_doubt(ratio)}."
+    )
+    kinds = summary["ratios"][f"{left}/{right}"].get(metrics.IMPAIRED.rstrip("."), {})
+    by_kind = {
+        kind: entry(summary, "ratios", f"{left}/{right}", metrics.IMPAIRED + kind) for kind in kinds
+    }
+    if name.endswith("burst_mean") and len(by_kind) > 1:
+        listed = " and ".join(
+            f"{numbers.with_interval(estimate)} for {kind}" for kind, estimate in by_kind.items()
+        )
+        return [sentence, f"By kind of impairment, {left}/{right} is {listed}."]
+    return [sentence]
+
+
+def _training_time(summary: dict[str, Any], left: str, right: str) -> list[str]:
+    ratio = entry(summary, "ratios", f"{left}/{right}", "training_time_s")
+    if not ratio.value:
+        return []
+    saved = true_reduction(ratio.value)
+    word = "less" if saved >= 0 else "more"
+    return [
+        f"Training with {right} took {abs(saved) * 100:.1f} % {word} time than with {left}: "
+        f"{left}/{right} is {numbers.with_interval(ratio)}{_doubt(ratio)}."
+    ]
+
+
+def _accuracy(summary: dict[str, Any], left: str, right: str) -> list[str]:
+    difference = entry(summary, "differences", f"{right}-{left}", "accuracy")
+    ours, theirs = (entry(summary, "arms", arm, "accuracy") for arm in (right, left))
+    if difference.value is None:
+        return []
+    unit = numbers.Unit("points", 100.0)
+    percent = numbers.Unit("%", 100.0)
+    return [
+        f"Final accuracy: {_quantity(ours, percent)} with {right}, {_quantity(theirs, percent)} "
+        f"with {left}; difference {numbers.with_interval(difference, unit)}."
+    ]
+
+
+def _single_arm(summary: dict[str, Any]) -> str:
+    for arm in summary["arms"]:
+        time = entry(summary, "arms", arm, "training_time_s")
+        if time.value is not None:
+            return f"{arm}: training time {numbers.with_interval(time, numbers.Unit('s'))}."
+    return "No run is ok yet: there is nothing to compare. The table of runs says why."
+
+
+def _quantity(estimate: Estimate, unit: numbers.Unit) -> str:
+    return f"{numbers.number(estimate.value, unit)} {unit.symbol}"
+
+
+def _doubt(ratio: Estimate) -> str:
+    if ratio.low is not None and ratio.high is not None and ratio.low <= 1 <= ratio.high:
+        return ", so no clear difference"
+    return ""
+
+
+def assumptions(results: Results) -> list[str]:
+    """What these runs did where the paper is silent, read from the first ok run's configuration."""
+    if not results.ok_runs:
+        return []
+    config = results.ok_runs[0].config
+    topology, training = _section(config, "topology"), _section(config, "training")
+    phases, transport = _section(config, "phases"), _section(config, "transport")
+    rate = topology.get("rate_bps")
+    found: list[str] = []
+    if rate is not None:
+        found.append(
+            "Link rate, queue and round-trip time are not in the paper: here "
+            f"{_quantity(Estimate(value=rate), numbers.unit_for('bps', [rate]))} per link and a "
+            f"queue of {topology.get('queue_bytes', '?')} bytes; round-trip times as calibrated."
+        )
+    if training:
+        found.append(
+            f"Model and data are small on purpose: {training.get('model')} on "
+            f"{training.get('dataset')}, {topology.get('workers', '?')} workers, "
+            f"{config.get('rounds')} rounds. "
+            "Accuracies compare arms here, not with the paper's models."
+        )
+    if transport.get("chunk_bytes"):
+        found.append(
+            f"A chunk carries {transport['chunk_bytes']} bytes and fills one datagram: the loss "
+            "rate of packets is the loss rate of chunks. The paper gives no chunk size."
+        )
+    if phases:
+        cadence = phases.get("cadence", phases.get("every_rounds"))
+        cadence = "once per epoch" if cadence == "epoch" else f"every {cadence} rounds"
+        found.append(
+            f"The phase detector is evaluated {cadence} with eta = {phases.get('eta')}. "
+            "The paper's text says once per epoch, its authors' code every ten rounds."
+        )
+    kinds = sorted(set(metrics.impairment_kinds(config.get("impairments")).values()))
+    if kinds:
+        found.append(
+            f"The paper does not say how its microbursts were made. Here: {', '.join(kinds)}, by "
+            "the controller, in chosen rounds."
+        )
+    found.append("Round latency is gather plus broadcast as the server sees them, without compute.")
+    found.append(
+        "The baseline fixed-low is the same transport with one tolerance, as in the paper."
+    )
+    return found
+
+
+def _section(config: dict[str, Any], name: str) -> dict[str, Any]:
+    section = config.get(name)
+    return section if isinstance(section, dict) else {}

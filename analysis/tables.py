@@ -1,0 +1,174 @@
+"""A table model and its renderings: Markdown, CSV, HTML and plain text.
+
+A cell holds what people read; `records` holds the same numbers unrounded, for the CSV file.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from markupsafe import Markup, escape
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """A text, what stands behind it in brackets, and why there is none (a footnote)."""
+
+    text: str
+    detail: str = ""
+    note: str = ""
+    href: str = ""
+    tone: str = ""  # `good`, `bad` or `quiet`: colours a word, never the only carrier of meaning
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """Rows of cells under column headings; the first column names the row."""
+
+    title: str
+    columns: list[str]
+    rows: list[list[Cell]]
+    notes: list[str] = field(default_factory=list)
+    records: list[dict[str, Any]] = field(default_factory=list)
+    numeric: bool = True  # the columns after the first hold numbers: right-aligned
+
+    def footnotes(self) -> list[str]:
+        """The cells' notes in order of appearance, each once; cell marks count from 1."""
+        return list(dict.fromkeys(cell.note for row in self.rows for cell in row if cell.note))
+
+
+def to_markdown(table: Table) -> str:
+    """A Markdown table with its notes below."""
+    marks = _marks(table)
+    align = "---:" if table.numeric else "---"
+    lines = [
+        f"**{_markdown(table.title)}**",
+        "",
+        "| " + " | ".join(_markdown(column) for column in table.columns) + " |",
+        "| " + " | ".join(["---", *[align] * (len(table.columns) - 1)]) + " |",
+    ]
+    for row in table.rows:
+        cells = [_markdown(_full(cell)) + _mark(cell, marks, " [{}]") for cell in row]
+        lines.append("| " + " | ".join(cells) + " |")
+    notes = [f"[{mark}] {_markdown(note)}" for note, mark in marks.items()]
+    notes += [_markdown(note) for note in table.notes]
+    return "\n".join([*lines, "", *[f"- {note}" for note in notes], ""])
+
+
+def to_csv(table: Table) -> str:
+    """The unrounded numbers, one record per line; without records, the cells' texts."""
+    records = table.records or [
+        dict(zip(table.columns, map(_full, row), strict=True)) for row in table.rows
+    ]
+    names = list(dict.fromkeys(name for record in records for name in record))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, names or table.columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(records)
+    return text.getvalue()
+
+
+def to_html(table: Table) -> Markup:
+    """A table in a box that scrolls sideways; every text is escaped."""
+    marks = _marks(table)
+    head = Markup("").join(
+        Markup('<th scope="col">{}</th>').format(column) for column in table.columns
+    )
+    body = Markup("\n").join(
+        Markup("<tr>{}</tr>").format(
+            Markup("").join(_html_cell(cell, index == 0, marks) for index, cell in enumerate(row))
+        )
+        for row in table.rows
+    )
+    notes = Markup("").join(
+        [
+            *(
+                Markup("<li><sup>{}</sup> {}</li>").format(mark, note)
+                for note, mark in marks.items()
+            ),
+            *(Markup("<li>{}</li>").format(note) for note in table.notes),
+        ]
+    )
+    return Markup(
+        '<div class="scroll" tabindex="0" role="region" aria-label="{title}">'
+        '<table class="{kind}"><caption>{title}</caption>'
+        "<thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table></div>\n{notes}"
+    ).format(
+        title=table.title,
+        kind="numbers" if table.numeric else "words",
+        head=head,
+        body=body,
+        notes=Markup('<ul class="notes">{}</ul>').format(notes) if notes else "",
+    )
+
+
+def to_text(table: Table, *, width: int | None = None) -> str:
+    """Plain text with aligned columns; details in brackets go first when `width` is too small."""
+    marks = _marks(table)
+    lines = _text_lines(table, marks, details=True)
+    if width is not None and max(map(len, lines)) > width:
+        lines = _text_lines(table, marks, details=False)
+    notes = [f"[{mark}] {note}" for note, mark in marks.items()] + table.notes
+    return "\n".join([table.title, *lines, *notes]) + "\n"
+
+
+def _text_lines(table: Table, marks: dict[str, int], *, details: bool) -> list[str]:
+    body = [
+        [(_full(cell) if details else cell.text) + _mark(cell, marks, " [{}]") for cell in row]
+        for row in table.rows
+    ]
+    widths = [max(map(len, column)) for column in zip(table.columns, *body, strict=True)]
+    rule = ["-" * width for width in widths]
+    return [
+        "  ".join(
+            text.rjust(width) if table.numeric and index else text.ljust(width)
+            for index, (text, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in [table.columns, rule, *body]
+    ]
+
+
+def _marks(table: Table) -> dict[str, int]:
+    return {note: number for number, note in enumerate(table.footnotes(), start=1)}
+
+
+def _mark(cell: Cell, marks: dict[str, int], form: str) -> str:
+    return form.format(marks[cell.note]) if cell.note else ""
+
+
+def _full(cell: Cell) -> str:
+    return f"{cell.text} ({cell.detail})" if cell.detail else cell.text
+
+
+def _html_cell(cell: Cell, first: bool, marks: dict[str, int]) -> Markup:
+    text: Markup = escape(unbroken(cell.text))
+    if cell.tone:
+        text = Markup('<span class="{}">{}</span>').format(cell.tone, text)
+    if cell.href:
+        text = Markup('<a href="{}">{}</a>').format(cell.href, text)
+    if cell.note:
+        text += Markup("<sup>{}</sup>").format(marks[cell.note])
+    if cell.detail:
+        text += Markup('<span class="detail">{}</span>').format(unbroken(cell.detail))
+    if first:
+        return Markup('<th scope="row">{}</th>').format(text)
+    return Markup("<td>{}</td>").format(text)
+
+
+def unbroken(text: str) -> str:
+    """Keep `24.4 %` and `n = 2` on one line."""
+    return re.sub(r"(?<=\d) (?=[%x]|m?s\b)", "\u00a0", text).replace("n = ", "n\u00a0=\u00a0")
+
+
+_MARKDOWN = str.maketrans(
+    {"|": "\\|", "<": "&lt;", ">": "&gt;", "\n": " ", "*": "\\*", "_": "\\_", "`": "\\`"}
+    | {"[": "\\[", "]": "\\]"}
+)
+
+
+def _markdown(text: str) -> str:
+    return text.translate(_MARKDOWN)

@@ -1,0 +1,64 @@
+"""What a congestion control is: it hears what became of the data, and names a rate or a window.
+
+To add one, write one file beside this one with a subclass of `CongestionControl` and add it to
+CONGESTION_CONTROLS in `__init__.py`. Its constructor's keyword parameters are its options as
+users write them (`NAME:key=value,...`); parameters named `rate_bps` and `datagram_bytes` are
+supplied from the endpoint's configuration when the text does not set them. One object lives as
+long as the peer does, across transfers, so what it learnt is kept.
+
+All times are seconds on one monotonic clock, as floats and without a granularity of their own: a
+local network's round trip is tens of microseconds.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Feedback:
+    """What one message of the receiver says about the path; all sizes are wire bytes.
+
+    Attributes:
+        now_s: when the message came.
+        delivered_bytes: newly known to have arrived since the last feedback.
+        lost_bytes: newly known to be lost.
+        in_flight_bytes: sent and of unknown fate, after this feedback.
+        rtt_s: one sample of the round trip, None when this message allows none.
+        ecn_marked_bytes: how many of the delivered bytes carried a congestion mark.
+        app_limited: the sender had less to send than it was allowed to, so the delivered bytes
+            say little about the path's capacity.
+    """
+
+    now_s: float
+    delivered_bytes: int
+    lost_bytes: int
+    in_flight_bytes: int
+    rtt_s: float | None = None
+    ecn_marked_bytes: int = 0
+    app_limited: bool = False
+
+
+class CongestionControl(ABC):
+    """Limits one path by a rate, a window, or both."""
+
+    @property
+    @abstractmethod
+    def rate_bps(self) -> float:
+        """Allowed pace now, in bits per second on the wire; math.inf for unpaced."""
+
+    @property
+    def window_bytes(self) -> float:
+        """Allowed wire bytes in flight now; math.inf (the default) for unlimited."""
+        return math.inf
+
+    def on_sent(self, sent_bytes: int, now_s: float) -> None:  # noqa: B027 - optional to override
+        """Hears that `sent_bytes` of datagrams were handed to the network."""
+
+    @abstractmethod
+    def on_feedback(self, feedback: Feedback) -> None:
+        """Hears what became of what was sent."""
+
+    def observe(self) -> dict[str, float]:
+        """The inner state worth logging."""
+        return {"rate_bps": self.rate_bps, "window_bytes": self.window_bytes}

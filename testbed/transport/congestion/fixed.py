@@ -1,0 +1,19 @@
+"""A fixed rate: what the experimenter knows about the path instead of what can be learnt."""
+
+from testbed.transport.congestion.base import CongestionControl, Feedback
+
+
+class FixedRate(CongestionControl):
+    """Paces at `rate_bps` whatever happens."""
+
+    def __init__(self, *, rate_bps: float) -> None:
+        if not rate_bps > 0:
+            raise ValueError(f"rate_bps is {rate_bps}; valid: above 0")
+        self._rate_bps = float(rate_bps)
+
+    @property
+    def rate_bps(self) -> float:
+        return self._rate_bps
+
+    def on_feedback(self, feedback: Feedback) -> None:
+        """A fixed rate learns nothing."""

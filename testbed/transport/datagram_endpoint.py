@@ -1,0 +1,223 @@
+"""Our own transport behind the endpoint's interface: datagrams for data, TCP for control."""
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from testbed.transport.congestion import CONGESTION_CONTROLS
+from testbed.transport.control import ControlMessage
+from testbed.transport.endpoint import SERVER, EndpointConfig
+from testbed.transport.exchange import Exchange
+from testbed.transport.joined_endpoint import JoinedEndpoint
+from testbed.transport.joining import Door
+from testbed.transport.order import ORDERS
+from testbed.transport.receiver import Receiver
+from testbed.transport.repair import REPAIRS
+from testbed.transport.report import TransferReport
+from testbed.transport.sender import Sender, SendingPath
+from testbed.transport.tolerance import StopRuleFactory
+from testbed.transport.udp import UdpSocket
+from testbed.transport.wire import HEADER_BYTES
+
+# Batches in a row before control messages are looked at again; matters only when unpaced.
+_BATCHES_PER_TURN = 16
+# How long to leave an interface alone whose queue is full: about one batch.
+_RETRY_S = 1e-3
+# Receives before a PROBE is answered. A peer that probes sends nothing more, so only a flood of
+# strangers' datagrams can reach this.
+_MAX_DRAINS = 256
+
+
+class DatagramSending(Exchange):
+    """Joins a `Sender` to a socket."""
+
+    def __init__(self, *, peer: str, sender: Sender, udp: UdpSocket) -> None:
+        self.transfer = sender.transfer
+        self._peer = peer
+        self._sender = sender
+        self._udp = udp
+        self._blocked = False
+        self._retry_s: float | None = None
+
+    @property
+    def done(self) -> bool:
+        return self._sender.stopped
+
+    def work(self, now_s: float) -> None:
+        if self._retry_s is not None and now_s < self._retry_s:
+            return
+        self._retry_s = None
+        self._blocked = False
+        self._sender.on_deadline(now_s)
+        for _ in range(_BATCHES_PER_TURN):
+            frames = self._sender.offer(now_s)
+            if not len(frames):
+                return
+            taken = self._udp.send(frames)
+            self._sender.sent(taken, now_s)
+            if taken < len(frames):
+                self._blocked = self._udp.blocked
+                self._retry_s = None if self._blocked else now_s + _RETRY_S
+                return
+
+    def on_message(self, message: ControlMessage, now_s: float) -> None:
+        self._sender.on_message(message, now_s)
+
+    def poll_messages(self) -> list[ControlMessage]:
+        return self._sender.poll_messages()
+
+    def next_deadline_s(self, now_s: float) -> float | None:
+        if self._blocked:
+            return None
+        if self._retry_s is not None:
+            return self._retry_s
+        return self._sender.next_deadline_s(now_s)
+
+    @property
+    def writing(self) -> UdpSocket | None:
+        return self._udp if self._blocked and not self.done else None
+
+    @property
+    def owed_since_s(self) -> float | None:
+        return self._sender.asked_s
+
+    def report(self) -> TransferReport:
+        return self._sender.report(self._peer)
+
+
+class DatagramReceiving(Exchange):
+    """Joins a `Receiver` to a socket."""
+
+    def __init__(self, *, peer: str, receiver: Receiver, udp: UdpSocket, now_s: float) -> None:
+        self.transfer = receiver.transfer
+        self._peer = peer
+        self._receiver = receiver
+        self._udp = udp
+        self._heard_s = now_s
+
+    @property
+    def done(self) -> bool:
+        return self._receiver.stopped
+
+    def work(self, now_s: float) -> None:
+        deadline_s = self._receiver.next_deadline_s()
+        if deadline_s is not None and deadline_s <= now_s:
+            self._receiver.on_deadline(now_s)
+
+    def on_readable(self, now_s: float) -> None:
+        self._take(now_s)
+
+    def _take(self, now_s: float) -> bool:
+        """Reads one batch; whether the socket is empty now."""
+        frames, drained = self._udp.receive()
+        if len(frames):
+            self._heard_s = now_s
+            self._receiver.on_datagrams(frames, now_s)
+        return drained
+
+    def on_message(self, message: ControlMessage, now_s: float) -> None:
+        # What was sent before the PROBE may still wait in the socket; it must not be reported
+        # as missing.
+        for _ in range(_MAX_DRAINS):
+            if self._take(now_s):
+                break
+        self._receiver.on_message(message, now_s)
+
+    def poll_messages(self) -> list[ControlMessage]:
+        return self._receiver.poll_messages()
+
+    def next_deadline_s(self, now_s: float) -> float | None:
+        return self._receiver.next_deadline_s()
+
+    @property
+    def reading(self) -> UdpSocket | None:
+        return self._udp
+
+    @property
+    def owed_since_s(self) -> float | None:
+        return None if self.done else self._heard_s
+
+    def report(self) -> TransferReport:
+        return self._receiver.report(self._peer)
+
+
+class DatagramEndpoint(JoinedEndpoint):
+    """One UDP socket per peer; transfers by `Sender` and `Receiver`."""
+
+    def __init__(self, config: EndpointConfig) -> None:
+        super().__init__(config)
+        self._repair = REPAIRS.create(config.protocol.repair)
+        self._order = ORDERS.create(config.protocol.order)
+        self._sockets: dict[str, UdpSocket] = {}
+        self._paths: dict[str, SendingPath] = {}
+
+    def _open_data(self) -> int:
+        config = self._config
+        chunk_bytes = config.layout.chunk_bytes
+        for peer in config.peers:
+            port = config.server_data_port(peer) if config.is_server else config.data_port
+            self._sockets[peer] = UdpSocket(
+                address=config.bind_address, port=port, datagram_bytes=HEADER_BYTES + chunk_bytes
+            )
+            congestion = CONGESTION_CONTROLS.create(
+                config.protocol.congestion_control,
+                rate_bps=config.rate_bps,
+                datagram_bytes=HEADER_BYTES + chunk_bytes,
+            )
+            self._paths[peer] = SendingPath(congestion=congestion, chunk_bytes=chunk_bytes)
+        return 0 if config.is_server else self._sockets[SERVER].port
+
+    def _data_doors(self) -> list[Door]:
+        return []  # datagrams need no connection
+
+    def _join_data(self, peer: str, port: int, until_s: float) -> None:
+        self._sockets[peer].set_peer(self._config.peers[peer], port)
+
+    def _sending(
+        self, peer: str, transfer: int, payload: NDArray[np.uint8], now_s: float
+    ) -> DatagramSending:
+        sender = Sender(
+            session=self._config.session,
+            transfer=transfer,
+            layout=self._config.layout,
+            payload=payload,
+            repair=self._repair,
+            order=self._order,
+            path=self._paths[peer],
+            now_s=now_s,
+        )
+        return DatagramSending(peer=peer, sender=sender, udp=self._sockets[peer])
+
+    def _receiving(
+        self,
+        peer: str,
+        transfer: int,
+        rule: StopRuleFactory,
+        into: NDArray[np.uint8],
+        now_s: float,
+    ) -> DatagramReceiving:
+        receiver = Receiver(
+            session=self._config.session,
+            transfer=transfer,
+            layout=self._config.layout,
+            into=into,
+            rule=rule(self._config.layout),
+            repair=self._repair,
+            now_s=now_s,
+        )
+        return DatagramReceiving(peer=peer, receiver=receiver, udp=self._sockets[peer], now_s=now_s)
+
+    def counters(self) -> dict[str, int]:
+        total = Counter(super().counters())
+        for udp in self._sockets.values():
+            total.update(udp.counters)
+        return dict(total)
+
+    def facts(self) -> dict[str, Any]:
+        return {peer: udp.facts() for peer, udp in self._sockets.items()}
+
+    def _close_data(self) -> None:
+        for udp in self._sockets.values():
+            udp.close()

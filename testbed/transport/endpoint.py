@@ -1,0 +1,169 @@
+"""What a training process uses: payloads to and from its peers, one transfer after another.
+
+The interface is the same for every protocol; `open_endpoint` chooses what is behind it.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from testbed.transport.control import check_u32
+from testbed.transport.layout import PayloadLayout
+from testbed.transport.protocols import ProtocolConfig
+from testbed.transport.report import TransferReport
+from testbed.transport.tolerance import StopRuleFactory
+
+SERVER = "server"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndpointConfig:
+    """One side of the transport.
+
+    Attributes:
+        session: 32 bits chosen at random for the run and given to all peers out of band;
+            whatever carries another session is a stranger's.
+        name: this side's name; the server's is `server`.
+        bind_address: IPv4 address of this side.
+        peers: name -> IPv4 address. The server lists all workers, a worker lists the server.
+        is_server: the server listens, workers connect.
+        protocol, layout: equal on all sides.
+        rate_bps: the pace of one transfer, in bits per second on the wire; math.inf for unpaced.
+            The congestion control `fixed` takes it as its rate. Kernel TCP ignores it.
+        control_port: where the server awaits its workers.
+        data_port: the server's data ports are data_port + i for worker i in the order of `peers`;
+            a worker's UDP port is data_port itself (0 lets the kernel choose). Data and control
+            thus have ports that a network can tell apart.
+        peer_timeout_s: how long a peer that owes something may be silent.
+        connect_timeout_s: how long `open` waits for the peers.
+    """
+
+    session: int
+    name: str
+    bind_address: str
+    peers: Mapping[str, str]
+    is_server: bool
+    protocol: ProtocolConfig
+    layout: PayloadLayout
+    rate_bps: float
+    control_port: int = 46999
+    data_port: int = 47000
+    peer_timeout_s: float = 30.0
+    connect_timeout_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        check_u32("session", self.session)
+        if not self.peers:
+            raise ValueError("peers is empty; at least one is needed")
+        if not self.is_server and set(self.peers) != {SERVER}:
+            raise ValueError(f"a worker's only peer is {SERVER!r}, not {', '.join(self.peers)}")
+        for field in ("rate_bps", "peer_timeout_s", "connect_timeout_s"):
+            if not getattr(self, field) > 0:
+                raise ValueError(f"{field} is {getattr(self, field)}; valid: above 0")
+        if not 1 <= self.control_port <= 65535:
+            raise ValueError(f"control_port is {self.control_port}; valid: 1 to 65535")
+        lowest = 1 if self.is_server else 0
+        highest = 65535 - (len(self.peers) - 1 if self.is_server else 0)
+        if not lowest <= self.data_port <= highest:
+            raise ValueError(f"data_port is {self.data_port}; valid: {lowest} to {highest}")
+
+    def server_data_port(self, worker: str) -> int:
+        """The server's port for the data of one worker."""
+        return self.data_port + list(self.peers).index(worker)
+
+
+class Endpoint(ABC):
+    """One side's transfers. Not thread-safe; every method blocks until it is done.
+
+    Transfers have ascending numbers, `Leg.GATHER.transfer(round)` and
+    `Leg.BROADCAST.transfer(round)`; both sides call `send` and `receive` with the same number.
+    A peer that dies raises PeerLost, which names it, from whichever method needs it.
+    """
+
+    @abstractmethod
+    def open(self) -> None:
+        """Joins the peers: the server awaits all workers, a worker seeks the server.
+
+        Raises PeerLost naming who did not come within connect_timeout_s, ProtocolError when a
+        peer has another layout (saying what differs), ValueError for a congestion control that
+        the kernel does not have, OSError when an address or port cannot be used.
+        """
+
+    @abstractmethod
+    def send(
+        self, transfer: int, payloads: Mapping[str, NDArray[np.uint8]]
+    ) -> dict[str, TransferReport]:
+        """Sends to several peers at once; returns when each has said that it has enough.
+
+        `payloads` maps peers to buffers of the layout; several peers may share one buffer.
+        """
+
+    @abstractmethod
+    def receive(
+        self,
+        transfer: int,
+        tolerance: float | StopRuleFactory,
+        into: Mapping[str, NDArray[np.uint8]],
+    ) -> dict[str, TransferReport]:
+        """Receives from several peers at once; returns when each sent enough.
+
+        `tolerance` is the fraction that may be missing or, from `policy.stop_rule(critical)`, a
+        rule. `into` maps peers to buffers of the layout; chunks that did not arrive leave their
+        part of the buffer untouched, and the report's `received` tells which they are.
+        """
+
+    @abstractmethod
+    def announce(self, body: bytes) -> None:
+        """Server only: tells every worker something, reliably; at most 65536 bytes."""
+
+    @abstractmethod
+    def await_announcement(self) -> bytes:
+        """Worker only: the server's next announcement, in the order they were made."""
+
+    @abstractmethod
+    def counters(self) -> dict[str, int]:
+        """What was ignored since `open`, by reason: strangers, stale datagrams and the like."""
+
+    @abstractmethod
+    def facts(self) -> dict[str, Any]:
+        """What the kernel granted: buffer sizes, offloads, the congestion control in force."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Ends all connections; what was sent before still arrives. Harmless when repeated."""
+
+    def __enter__(self) -> "Endpoint":
+        self.open()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def open_endpoint(config: EndpointConfig) -> Endpoint:
+    """The endpoint for a configuration, opened: joined with its peers and ready to transfer."""
+    # Imported late because the implementations build on this file's interface.
+    from testbed.transport.datagram_endpoint import DatagramEndpoint
+    from testbed.transport.tcp import TcpEndpoint
+
+    carriers: dict[str, type[DatagramEndpoint] | type[TcpEndpoint]] = {
+        "udp": DatagramEndpoint,
+        "tcp": TcpEndpoint,
+    }
+    endpoint = carriers[config.protocol.carrier](config)
+    try:
+        endpoint.open()
+    except BaseException:
+        endpoint.close()
+        raise
+    return endpoint

@@ -1,0 +1,266 @@
+"""How peers find each other: the server's doors, and the worker's knock.
+
+A worker connects and says HELLO; the server checks session, name, address and layout and says
+WELCOME. Whoever else connects is counted and shown out, each on its own, without holding up those
+who are awaited. The doors are open only while somebody is still awaited.
+"""
+
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from testbed.transport.control import (
+    MAX_REASON_BYTES,
+    ControlMessage,
+    ControlParser,
+    Hello,
+    MessageType,
+    Welcome,
+    body_limits,
+)
+from testbed.transport.errors import PeerLost, ProtocolError
+from testbed.transport.waiting import Waiter
+
+HELLO_WITHIN_S = 5.0
+_MAX_GUESTS = 64
+_RETRY_S = 0.05
+_SERVER = "server"
+_HELLO_LIMITS = body_limits(1)[MessageType.HELLO]
+
+
+class Door:
+    """A listening port and the workers that are awaited there.
+
+    Attributes:
+        arrived: name -> connection and HELLO of those who came.
+    """
+
+    def __init__(
+        self,
+        *,
+        address: str,
+        port: int,
+        expected: Iterable[str],
+        answer: Callable[[Hello], Welcome],
+        prepare: Callable[[socket.socket], None] = lambda listener: None,
+    ) -> None:
+        """Listens at once; OSError when the port is taken.
+
+        `answer` makes the WELCOME, or raises ProtocolError when the worker cannot take part.
+        `prepare` sets options that connections inherit from the listening socket.
+        """
+        self.expected = frozenset(expected)
+        self.answer = answer
+        self.arrived: dict[str, tuple[socket.socket, Hello]] = {}
+        self._listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        try:
+            self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            prepare(self._listener)
+            self._listener.bind((address, port))
+            self._listener.listen(128)
+            self._listener.setblocking(False)
+        except OSError as error:
+            self._listener.close()
+            raise OSError(error.errno, f"cannot listen on {address}:{port}: {error}") from None
+
+    @property
+    def missing(self) -> list[str]:
+        """Who has not come yet."""
+        return sorted(self.expected - self.arrived.keys())
+
+    def fileno(self) -> int:
+        """For a selector."""
+        return self._listener.fileno()
+
+    def accept(self) -> tuple[socket.socket, str] | None:
+        """The next connection and its address, None when there is none now."""
+        try:
+            connection, (address, _) = self._listener.accept()
+        except OSError:  # none waiting, or it has gone again
+            return None
+        connection.setblocking(False)
+        return connection, address
+
+    def close(self) -> None:
+        """Stops listening; the connections stay."""
+        self._listener.close()
+
+
+@dataclass(eq=False)
+class _Guest:
+    """Somebody who has connected and not been recognised yet."""
+
+    connection: socket.socket
+    address: str
+    door: Door
+    until_s: float
+    parser: ControlParser = field(
+        default_factory=lambda: ControlParser({MessageType.HELLO: _HELLO_LIMITS})
+    )
+
+    def fileno(self) -> int:
+        return self.connection.fileno()
+
+
+def await_peers(
+    doors: list[Door],
+    *,
+    session: int,
+    addresses: Mapping[str, str],
+    timeout_s: float,
+    counters: Counter[str],
+) -> None:
+    """Keeps the doors until everybody is there; who is not a peer is counted in `counters`.
+
+    Closes the doors. Raises PeerLost naming who did not come within `timeout_s`, and
+    ProtocolError when a door's `answer` does.
+    """
+    deadline_s = time.monotonic() + timeout_s
+    guests: list[_Guest] = []
+    waiter = Waiter()
+    try:
+        while any(door.missing for door in doors):
+            now_s = time.monotonic()
+            if now_s >= deadline_s:
+                missing = next(door.missing for door in doors if door.missing)
+                raise PeerLost(", ".join(missing), f"did not join within {timeout_s:g} s")
+            ends_s = min([deadline_s, *(guest.until_s for guest in guests)])
+            ready, _ = waiter.wait(
+                readable=[*doors, *guests], writable=[], timeout_s=ends_s - now_s
+            )
+            now_s = time.monotonic()
+            for door in doors:
+                while door in ready and (came := door.accept()) is not None:
+                    connection, address = came
+                    guests.append(_Guest(connection, address, door, now_s + HELLO_WITHIN_S))
+            for guest in list(guests):
+                verdict: str | None = None
+                if guest in ready:
+                    verdict = _listen(guest, session, addresses)
+                elif guest.until_s <= now_s:
+                    verdict = "silent"
+                elif len(guests) > _MAX_GUESTS:
+                    verdict = "crowded-out"  # the oldest first
+                if verdict is None:
+                    continue
+                guests.remove(guest)
+                if verdict != "joined":
+                    counters[f"stranger-{verdict}"] += 1
+                    guest.connection.close()
+    finally:
+        counters["stranger-unfinished"] += len(guests)
+        waiter.close()
+        for guest in guests:
+            guest.connection.close()
+        for door in doors:
+            door.close()
+
+
+def _listen(guest: _Guest, session: int, addresses: Mapping[str, str]) -> str | None:
+    """Reads what a guest says: None to hear more, "joined", or why it is a stranger."""
+    try:
+        data = guest.connection.recv(1 << 16)
+        messages = guest.parser.feed(data)
+        if not messages:
+            return None if data else "silent"
+        hello = Hello.parse(messages[0].body)
+    except BlockingIOError:
+        return None
+    except OSError:
+        return "reset"
+    except ProtocolError:
+        return "garbage"
+    if len(messages) > 1 or guest.parser.pending_bytes:
+        return "garbage"  # a peer waits for the WELCOME
+    if hello.session != session:
+        return "wrong-session"
+    if hello.name not in guest.door.expected:
+        return "unknown-name"
+    if guest.address != addresses[hello.name]:
+        return "unknown-address"
+    if hello.name in guest.door.arrived:
+        return "twice"
+    try:
+        answer = guest.door.answer(hello).message()
+    except ProtocolError as error:
+        _say(guest.connection, _refusal(str(error)))
+        raise ProtocolError(f"{hello.name} cannot join: {error}") from None
+    if not _say(guest.connection, answer):
+        return "reset"
+    guest.door.arrived[hello.name] = guest.connection, hello
+    return "joined"
+
+
+def _refusal(reason: str) -> ControlMessage:
+    # Cutting bytes may cut a character in two; the reader replaces it.
+    return ControlMessage(MessageType.REFUSED, body=reason.encode()[:MAX_REASON_BYTES])
+
+
+def _say(connection: socket.socket, message: ControlMessage) -> bool:
+    """Sends a message that fits the empty buffer of a new connection."""
+    try:
+        connection.sendall(message.encode())
+    except OSError:
+        return False
+    return True
+
+
+def seek_server(
+    *,
+    address: str,
+    port: int,
+    bind_address: str,
+    hello: Hello,
+    until_s: float,
+    prepare: Callable[[socket.socket], None] = lambda connection: None,
+) -> tuple[socket.socket, Welcome]:
+    """Connects to one of the server's doors, trying again until `until_s`.
+
+    Raises PeerLost when that brings no WELCOME, ProtocolError when the server refuses.
+    """
+    problem = "it was not tried"
+    while (left_s := until_s - time.monotonic()) > 0:
+        connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        try:
+            prepare(connection)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection.settimeout(left_s)
+            connection.bind((bind_address, 0))
+            connection.connect((address, port))
+            if connection.getsockname() == connection.getpeername():
+                # Nobody listens and the kernel has connected the socket to itself.
+                raise ConnectionRefusedError(0, "Connection refused")
+            connection.sendall(hello.message().encode())
+            welcome = _await_welcome(connection)
+        except OSError as error:
+            problem = error.strerror or "no answer in time"
+        except BaseException:
+            connection.close()
+            raise
+        else:
+            if welcome is not None and welcome.session == hello.session:
+                return connection, welcome
+            problem = "the connection was closed without a WELCOME; is it another run's server?"
+        connection.close()
+        time.sleep(max(0.0, min(_RETRY_S, until_s - time.monotonic())))
+    raise PeerLost(_SERVER, f"could not join it at {address}:{port}: {problem}")
+
+
+def _await_welcome(connection: socket.socket) -> Welcome | None:
+    """Reads the server's answer; None when the connection ends without one."""
+    limits = body_limits(1)
+    parser = ControlParser(
+        {kind: limits[kind] for kind in (MessageType.WELCOME, MessageType.REFUSED)}
+    )
+    while True:
+        # A WELCOME may be followed by other messages at once: take no byte of those.
+        data = connection.recv(parser.missing_bytes)
+        if not data:
+            return None
+        for message in parser.feed(data):
+            if message.type is MessageType.REFUSED:
+                reason = message.body.decode(errors="replace")
+                raise ProtocolError(f"the server refused: {reason}")
+            return Welcome.parse(message.body)

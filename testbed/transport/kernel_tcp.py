@@ -1,0 +1,102 @@
+"""What the kernel lets one choose and know about a TCP connection."""
+
+import socket
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+_AVAILABLE = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
+# Ethernet, IPv4 and TCP headers with the timestamp option, per segment.
+SEGMENT_OVERHEAD_BYTES = 14 + 20 + 32
+_INFO_BYTES = 256
+# Offsets in struct tcp_info of the kernel's uapi/linux/tcp.h; fields are only ever appended.
+_SEGMENTS_SENT = struct.Struct("=I"), 136
+_DATA_SEGMENTS = struct.Struct("=II"), 152  # in, out
+_BYTES_SENT = struct.Struct("=QQ"), 200  # all, and those sent again
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TcpCounts:
+    """Totals of one connection since it began; bytes are those of the stream."""
+
+    bytes_sent: int
+    bytes_retransmitted: int
+    segments_sent: int
+    data_segments_sent: int
+    data_segments_received: int
+
+    def since(self, before: "TcpCounts") -> "TcpCounts":
+        """What has been added since `before`."""
+        return TcpCounts(
+            bytes_sent=self.bytes_sent - before.bytes_sent,
+            bytes_retransmitted=self.bytes_retransmitted - before.bytes_retransmitted,
+            segments_sent=self.segments_sent - before.segments_sent,
+            data_segments_sent=self.data_segments_sent - before.data_segments_sent,
+            data_segments_received=self.data_segments_received - before.data_segments_received,
+        )
+
+    @property
+    def wire_bytes_sent(self) -> int:
+        """Data with headers and retransmissions."""
+        return self.bytes_sent + self.data_segments_sent * SEGMENT_OVERHEAD_BYTES
+
+    @property
+    def wire_bytes_acknowledging(self) -> int:
+        """Segments sent without data."""
+        return (self.segments_sent - self.data_segments_sent) * SEGMENT_OVERHEAD_BYTES
+
+
+def tcp_counts(connection: socket.socket) -> TcpCounts:
+    """Reads TCP_INFO; OSError when the kernel is older than 4.19 and lacks the byte counts."""
+    info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
+    layout, offset = _BYTES_SENT
+    if len(info) < offset + layout.size:
+        raise OSError("TCP_INFO of this kernel has no bytes_sent")
+    sent, again = layout.unpack_from(info, offset)
+    layout, offset = _SEGMENTS_SENT
+    (segments_sent,) = layout.unpack_from(info, offset)
+    layout, offset = _DATA_SEGMENTS
+    data_in, data_out = layout.unpack_from(info, offset)
+    return TcpCounts(
+        bytes_sent=sent,
+        bytes_retransmitted=again,
+        segments_sent=segments_sent,
+        data_segments_sent=data_out,
+        data_segments_received=data_in,
+    )
+
+
+def available_congestion_controls() -> list[str]:
+    """The algorithms that the kernel offers now; empty when it does not tell."""
+    try:
+        return _AVAILABLE.read_text().split()
+    except OSError:
+        return []
+
+
+def set_congestion_control(connection: socket.socket, name: str) -> None:
+    """Sets the algorithm of one socket (and of what it accepts) and reads it back.
+
+    Raises ValueError naming the algorithm and those available when the kernel does not take it.
+    """
+    try:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name.encode())
+    except OSError as error:
+        raise ValueError(
+            f"the kernel refuses TCP congestion control {name!r} ({error.strerror}); "
+            f"available: {' '.join(available_congestion_controls()) or 'unknown'}"
+        ) from None
+    check_congestion_control(connection, name)
+
+
+def get_congestion_control(connection: socket.socket) -> str:
+    """The algorithm in force on a socket."""
+    raw = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
+    return raw.partition(b"\0")[0].decode()
+
+
+def check_congestion_control(connection: socket.socket, name: str) -> None:
+    """Raises ValueError when another algorithm than `name` is in force."""
+    actual = get_congestion_control(connection)
+    if actual != name:
+        raise ValueError(f"TCP congestion control is {actual!r} although {name!r} was set")

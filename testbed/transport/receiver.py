@@ -1,0 +1,224 @@
+"""The receiving side of one transfer, without socket, clock or thread.
+
+Whoever drives a `Receiver` hands it batches of datagrams and the sender's messages, delivers its
+own (`poll_messages`), and comes back at `next_deadline_s` at the latest. A probe must be handed
+over after the datagrams that the network delivered before it, or the answer calls them missing.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from testbed.transport.control import ControlMessage, MessageType
+from testbed.transport.errors import ProtocolError
+from testbed.transport.layout import PayloadLayout
+from testbed.transport.repair import Repair
+from testbed.transport.report import TransferReport
+from testbed.transport.states import (
+    RECEIVER_TRANSITIONS,
+    Machine,
+    ReceiverEvent,
+    ReceiverState,
+)
+from testbed.transport.tolerance import Progress, StopRule
+from testbed.transport.wire import HEADER_BYTES, fields, wire_bytes
+
+
+class Receiver:
+    """Collects one payload from one sender until the stop rule is satisfied.
+
+    Attributes:
+        received: which chunks are here, shape (chunk_count,).
+        received_count: how many.
+        ignored: datagrams dropped, by reason.
+    """
+
+    def __init__(
+        self,
+        *,
+        session: int,
+        transfer: int,
+        layout: PayloadLayout,
+        into: NDArray[np.uint8],
+        rule: StopRule,
+        repair: Repair,
+        now_s: float,
+    ) -> None:
+        """`into` is a buffer of the layout; chunks are written to their place as they come."""
+        self.transfer = transfer
+        self.received = np.zeros(layout.chunk_count, dtype=np.bool_)
+        self.received_count = 0
+        self.ignored: Counter[str] = Counter()
+        self._session = session
+        self._layout = layout
+        self._rows = layout.rows(into)
+        self._rule = rule
+        self._repair = repair.receiver(transfer=transfer)
+        self._machine = Machine(ReceiverState.GATHERING, RECEIVER_TRANSITIONS)
+        self._outbox: list[ControlMessage] = []
+        self._now_s = now_s
+        self._ended_s = now_s
+        self._first_arrival_s: float | None = None
+        self._last_arrival_s: float | None = None
+        self._probes = 0
+        self._passes: int | None = None
+        self._datagrams = 0
+        self._control_bytes = 0
+
+    @property
+    def state(self) -> ReceiverState:
+        """Where the transfer stands."""
+        return self._machine.state
+
+    @property
+    def stopped(self) -> bool:
+        """Whether enough is here."""
+        return self.state is ReceiverState.STOPPED
+
+    def on_datagrams(self, frames: NDArray[np.uint8], now_s: float) -> None:
+        """Takes a batch, one datagram per row: shape (k, datagram bytes), contiguous rows.
+
+        Whatever is not a new chunk of this transfer is counted in `ignored` and dropped.
+        """
+        if not len(frames):
+            return
+        self._machine.on(ReceiverEvent.DATA)
+        self._now_s = now_s
+        if frames.shape[1] != HEADER_BYTES + self._layout.chunk_bytes:
+            self.ignored["wrong-size"] += len(frames)
+            return
+        batch = self._valid(fields(frames, self._layout.chunk_bytes))
+        if not len(batch):
+            return
+        self._datagrams += len(batch)
+        if self.stopped:
+            self.ignored["late"] += len(batch)
+            return
+        if self._first_arrival_s is None:
+            self._first_arrival_s = now_s
+        if self._place(batch):
+            self._last_arrival_s = now_s
+            self._stop_or(self._repair.on_data)
+
+    def _valid(self, batch: NDArray[np.void]) -> NDArray[np.void]:
+        """The records whose header fits this transfer; the others are counted."""
+        transfers = batch["transfer"]
+        sequences = batch["sequence"]
+        in_range = sequences < self._layout.chunk_count
+        lengths = self._layout.chunk_lengths[np.where(in_range, sequences, 0)]
+        faults: Sequence[tuple[str, NDArray[np.bool_]]] = (
+            ("wrong-session", batch["session"] != self._session),
+            ("stale-transfer", transfers < self.transfer),
+            ("early-transfer", transfers > self.transfer),
+            ("unknown-flags", batch["flags"] != 0),
+            ("out-of-range", ~in_range),
+            ("wrong-length", batch["length"] != lengths),
+        )
+        good = ~np.logical_or.reduce([fault for _, fault in faults])
+        if good.all():
+            return batch
+        suspects = ~good
+        for reason, fault in faults:
+            guilty = suspects & fault
+            if guilty.any():
+                self.ignored[reason] += int(np.count_nonzero(guilty))
+                suspects &= ~fault
+        return batch[good]
+
+    def _place(self, batch: NDArray[np.void]) -> int:
+        """Writes the new chunks to their rows; returns how many there were."""
+        chunks = batch["sequence"].astype(np.int64)
+        new = ~self.received[chunks]
+        if not new.all():
+            batch, chunks = batch[new], chunks[new]
+        # Copies of one chunk within the batch are found by counting: writing it twice is the
+        # same as once, and sorting every batch would cost more than counting.
+        self._rows[chunks] = batch["chunk"]
+        self.received[chunks] = True
+        total = int(np.count_nonzero(self.received))
+        gained = total - self.received_count
+        self.received_count = total
+        duplicates = len(new) - gained
+        if duplicates:
+            self.ignored["duplicate"] += duplicates
+        return gained
+
+    def on_message(self, message: ControlMessage, now_s: float) -> None:
+        """Takes a control message of the sender; ProtocolError when it makes no sense."""
+        if message.type is not MessageType.PROBE:
+            raise ProtocolError(f"{message.type.name} has no place at a receiver")
+        if message.transfer > self.transfer:
+            raise ProtocolError(f"PROBE for transfer {message.transfer} during {self.transfer}")
+        if message.transfer < self.transfer:
+            # Its receiver stopped, or this transfer would not have begun.
+            self._outbox.append(ControlMessage(MessageType.STOP, message.transfer))
+            return
+        self._now_s = now_s
+        self._machine.on(ReceiverEvent.PROBE)
+        if self.stopped:
+            self._outbox.append(ControlMessage(MessageType.STOP, self.transfer))
+            return
+        self._probes += 1
+        self._stop_or(self._repair.on_probe)
+
+    def on_deadline(self, now_s: float) -> None:
+        """To be called when `next_deadline_s` has passed."""
+        if not self.stopped:
+            self._now_s = now_s
+            self._stop_or(self._repair.on_deadline)
+
+    def next_deadline_s(self) -> float | None:
+        """When to call `on_deadline` if nothing arrives before; None for never."""
+        if self.stopped:
+            return None
+        progress = self._progress()
+        deadlines = (self._rule.deadline_s(progress), self._repair.deadline_s(progress))
+        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+
+    def _stop_or(self, otherwise: Callable[[Progress], list[ControlMessage]]) -> None:
+        progress = self._progress()
+        if self.received_count == self._layout.chunk_count or self._rule.satisfied(progress):
+            self._machine.on(ReceiverEvent.SATISFIED)
+            self._ended_s = self._now_s
+            self._outbox.append(ControlMessage(MessageType.STOP, self.transfer))
+        else:
+            self._outbox += otherwise(progress)
+
+    def _progress(self) -> Progress:
+        return Progress(
+            received=self.received,
+            received_count=self.received_count,
+            now_s=self._now_s,
+            first_arrival_s=self._first_arrival_s,
+            last_arrival_s=self._last_arrival_s,
+            probes=self._probes,
+        )
+
+    def poll_messages(self) -> list[ControlMessage]:
+        """The control messages to send now, in order."""
+        messages, self._outbox = self._outbox, []
+        self._control_bytes += sum(message.wire_bytes for message in messages)
+        return messages
+
+    def report(self, peer: str) -> TransferReport:
+        """The account of this side, complete once `stopped`."""
+        return TransferReport(
+            transfer=self.transfer,
+            peer=peer,
+            role="receiver",
+            chunk_count=self._layout.chunk_count,
+            chunks_received=self.received_count,
+            received=self.received,
+            passes=self._probes + 1,
+            chunks_sent=0,
+            bytes_sent=0,
+            bytes_received=wire_bytes(self._datagrams, self._layout.chunk_bytes),
+            control_bytes=self._control_bytes,
+            duplicates=self.ignored["duplicate"],
+            retransmitted_bytes=0,
+            began_s=self._ended_s if self._first_arrival_s is None else self._first_arrival_s,
+            ended_s=self._ended_s,
+            ignored=dict(self.ignored),
+        )

@@ -1,0 +1,231 @@
+"""The sending side of one transfer, without socket, clock or thread.
+
+Whoever drives a `Sender` asks it for datagrams (`offer`), tells it how many of them the network
+took (`sent`), hands it the receiver's messages (`on_message`), delivers its own
+(`poll_messages`), and comes back at `next_deadline_s` at the latest:
+
+    while not sender.stopped:
+        frames = sender.offer(now_s)
+        sender.sent(network.send(frames), now_s)
+        ...
+"""
+
+import math
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from testbed.transport.congestion import CongestionControl
+from testbed.transport.control import ControlMessage, MessageType
+from testbed.transport.errors import ProtocolError
+from testbed.transport.layout import PayloadLayout
+from testbed.transport.order import ChunkOrder, OrderContext
+from testbed.transport.pacing import MAX_BATCH, Pacer
+from testbed.transport.repair import Repair
+from testbed.transport.report import TransferReport
+from testbed.transport.states import SenderEvent, SenderState
+from testbed.transport.wire import MAX_DATAGRAM_BYTES, fields, new_frames, wire_bytes
+
+
+class SendingPath:
+    """What stays from one transfer to the next towards the same peer.
+
+    Holds what the congestion control has learnt, the pacer, and the memory in which batches are
+    composed.
+    """
+
+    def __init__(self, *, congestion: CongestionControl, chunk_bytes: int) -> None:
+        self.congestion = congestion
+        datagram_bytes = new_frames(0, chunk_bytes).shape[1]
+        # One segmented send may not exceed the largest datagram.
+        max_batch = max(1, min(MAX_BATCH, MAX_DATAGRAM_BYTES // datagram_bytes))
+        self.datagram_wire_bytes = wire_bytes(1, chunk_bytes)
+        self.pacer = Pacer(
+            rate_bps=congestion.rate_bps,
+            datagram_wire_bytes=self.datagram_wire_bytes,
+            max_batch=max_batch,
+        )
+        self.frames = new_frames(max_batch, chunk_bytes)
+
+
+class Sender:
+    """Sends one payload to one receiver until that says STOP."""
+
+    def __init__(
+        self,
+        *,
+        session: int,
+        transfer: int,
+        layout: PayloadLayout,
+        payload: NDArray[np.uint8],
+        repair: Repair,
+        order: ChunkOrder,
+        path: SendingPath,
+        now_s: float,
+    ) -> None:
+        """`payload` is a buffer of the layout; it must not change before the transfer ends."""
+        self.transfer = transfer
+        self._layout = layout
+        self._rows = layout.rows(payload)
+        context = OrderContext(transfer=transfer, layout=layout, rows=self._rows)
+        self._repair = repair.sender(
+            transfer=transfer,
+            chunk_count=layout.chunk_count,
+            arrange=lambda missing: order.arrange(missing, context),
+        )
+        self._path = path
+        self._batch = fields(path.frames, layout.chunk_bytes)
+        self._batch["session"] = session
+        self._batch["transfer"] = transfer
+        self._batch["flags"] = 0
+        self._ever_sent = np.zeros(layout.chunk_count, dtype=np.bool_)
+        self._datagrams_sent = 0
+        self._control_bytes = 0
+        self._began_s = now_s
+        self._ended_s = now_s
+        self.ignored: Counter[str] = Counter()
+        path.pacer.resume(now_s)
+
+    @property
+    def state(self) -> SenderState:
+        """Where the transfer stands."""
+        return self._repair.machine.state
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the receiver has said that it has enough."""
+        return self.state is SenderState.STOPPED
+
+    @property
+    def asked_s(self) -> float | None:
+        """Since when the receiver owes an answer; None while it owes none."""
+        return None if self.stopped else self._repair.asked_s
+
+    def offer(self, now_s: float) -> NDArray[np.uint8]:
+        """The datagrams that may go now: shape (k, datagram bytes), k >= 0.
+
+        The array is reused: it is valid until the next call. Nothing counts as sent before
+        `sent` says so.
+        """
+        room = self._room(now_s) if self.state is SenderState.SENDING else 0
+        if not room:
+            return self._path.frames[:0]
+        chunks = self._repair.upcoming(room)
+        count = len(chunks)
+        batch = self._batch[:count]
+        batch["sequence"] = chunks
+        batch["length"] = self._layout.chunk_lengths[chunks]
+        first, last = int(chunks[0]), int(chunks[-1])
+        if last - first == count - 1 and bool((np.diff(chunks) == 1).all()):
+            batch["chunk"] = self._rows[first : last + 1]  # one copy instead of two
+        else:
+            batch["chunk"] = self._rows[chunks]
+        return self._path.frames[:count]
+
+    def _room(self, now_s: float) -> int:
+        """How many datagrams pacing and window admit now."""
+        path = self._path
+        path.pacer.set_rate(path.congestion.rate_bps)
+        window = self._window()
+        if window < 1:
+            self._repair.on_window_closed(now_s)
+            return 0
+        remaining = self._repair.remaining
+        return int(min(path.pacer.allowance(now_s, remaining), window, remaining))
+
+    def _window(self) -> float:
+        """Datagrams that the congestion window still admits; one is always allowed in flight."""
+        window_bytes = self._path.congestion.window_bytes
+        if math.isinf(window_bytes):
+            return window_bytes
+        whole = max(1, int(window_bytes // self._path.datagram_wire_bytes))
+        return whole - self._repair.in_flight
+
+    def sent(self, count: int, now_s: float) -> None:
+        """The network took the first `count` datagrams of the last offer."""
+        if not count:
+            return
+        self._ever_sent[self._repair.upcoming(count)] = True
+        self._datagrams_sent += count
+        self._path.pacer.spend(count)
+        self._path.congestion.on_sent(count * self._path.datagram_wire_bytes, now_s)
+        self._repair.on_sent(count, now_s)
+
+    def on_message(self, message: ControlMessage, now_s: float) -> None:
+        """Takes a control message of the receiver; ProtocolError when it makes no sense."""
+        if message.transfer < self.transfer:
+            self.ignored["stale-control"] += 1
+            return
+        if message.transfer > self.transfer:
+            raise ProtocolError(
+                f"{message.type.name} for transfer {message.transfer} during {self.transfer}"
+            )
+        if message.type is MessageType.STOP:
+            if not self.stopped:
+                self._ended_s = now_s
+            self._repair.machine.on(SenderEvent.STOP)
+            return
+        if self.stopped:
+            return  # an answer that crossed the STOP
+        was_asking = self.state is SenderState.ASKING
+        feedback = self._repair.on_message(message, now_s)
+        if feedback is not None:
+            size = self._path.datagram_wire_bytes
+            self._path.congestion.on_feedback(
+                replace(
+                    feedback,
+                    delivered_bytes=feedback.delivered_bytes * size,
+                    lost_bytes=feedback.lost_bytes * size,
+                    in_flight_bytes=feedback.in_flight_bytes * size,
+                )
+            )
+        if was_asking and self.state is SenderState.SENDING:
+            self._path.pacer.resume(now_s)
+
+    def poll_messages(self) -> list[ControlMessage]:
+        """The control messages to send now, in order."""
+        messages, self._repair.outbox = self._repair.outbox, []
+        if self.stopped:
+            return []  # nobody is interested in the answers any more
+        self._control_bytes += sum(message.wire_bytes for message in messages)
+        return messages
+
+    def on_deadline(self, now_s: float) -> None:
+        """To be called when `next_deadline_s` has passed; `offer` follows in any case."""
+        deadline_s = self._repair.deadline_s()
+        if not self.stopped and deadline_s is not None and deadline_s <= now_s:
+            self._repair.on_deadline(now_s)
+
+    def next_deadline_s(self, now_s: float) -> float | None:
+        """When to call `on_deadline` and `offer` again if nothing else happens; None for never."""
+        if self.stopped:
+            return None
+        deadlines = [self._repair.deadline_s()]
+        if self.state is SenderState.SENDING and self._window() >= 1:
+            deadlines.append(self._path.pacer.next_s(now_s, self._repair.remaining))
+        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+
+    def report(self, peer: str) -> TransferReport:
+        """The account of this side, complete once `stopped`."""
+        chunk_bytes = self._layout.chunk_bytes
+        repeated = self._datagrams_sent - int(np.count_nonzero(self._ever_sent))
+        return TransferReport(
+            transfer=self.transfer,
+            peer=peer,
+            role="sender",
+            chunk_count=self._layout.chunk_count,
+            chunks_received=None,
+            received=None,
+            passes=self._repair.passes,
+            chunks_sent=self._datagrams_sent,
+            bytes_sent=wire_bytes(self._datagrams_sent, chunk_bytes),
+            bytes_received=0,
+            control_bytes=self._control_bytes,
+            duplicates=0,
+            retransmitted_bytes=wire_bytes(repeated, chunk_bytes),
+            began_s=self._began_s,
+            ended_s=self._ended_s,
+            ignored=dict(self.ignored),
+        )

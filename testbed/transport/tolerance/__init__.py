@@ -1,0 +1,59 @@
+"""When may a receiver stop? `base` says what a policy is and how to add one."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from testbed.transport.registry import Registry
+from testbed.transport.tolerance.base import (
+    FractionRule,
+    Progress,
+    StopRule,
+    StopRuleFactory,
+    TolerancePolicy,
+    check_tolerance,
+    required_chunks,
+)
+from testbed.transport.tolerance.fixed import Fixed
+from testbed.transport.tolerance.phased import Phased
+
+POLICIES: Registry[TolerancePolicy] = Registry(
+    "tolerance policy",
+    {
+        "fixed": Fixed,
+        "phased": Phased,
+    },
+)
+
+
+def as_policy(value: TolerancePolicy | float | str | Mapping[str, Any]) -> TolerancePolicy:
+    """A policy from any form a configuration may give it.
+
+    A number is a fixed tolerance; a text is `fixed:tolerance=0.008`; a mapping is
+    {"policy": "phased", "low": 0.008, "high": 0.408}. Raises ValueError saying what is valid.
+    """
+    if isinstance(value, TolerancePolicy):
+        return value
+    if isinstance(value, str):
+        return POLICIES.create(value)
+    if isinstance(value, Mapping):
+        options = dict(value)
+        name = options.pop("policy", None)
+        if not isinstance(name, str):
+            raise ValueError(f"a tolerance policy needs the key 'policy': {', '.join(POLICIES)}")
+        return POLICIES.build(name, options)
+    return Fixed(value)
+
+
+__all__ = [
+    "POLICIES",
+    "Fixed",
+    "FractionRule",
+    "Phased",
+    "Progress",
+    "StopRule",
+    "StopRuleFactory",
+    "TolerancePolicy",
+    "as_policy",
+    "check_tolerance",
+    "required_chunks",
+]

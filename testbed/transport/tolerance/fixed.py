@@ -1,0 +1,23 @@
+"""One tolerance for the whole run: MLT's rule in software, the baseline of DBLP's evaluation."""
+
+from dataclasses import dataclass
+
+from testbed.transport.tolerance.base import TolerancePolicy, check_tolerance
+
+
+@dataclass(frozen=True, init=False)
+class Fixed(TolerancePolicy):
+    """Gives up the same fraction in every phase; 0 makes the transfer reliable."""
+
+    # "tolerance" is taken by the method; the option keeps the word that users know.
+    fraction: float
+
+    def __init__(self, tolerance: float) -> None:
+        check_tolerance(tolerance)
+        object.__setattr__(self, "fraction", float(tolerance))
+
+    def tolerance(self, critical: bool) -> float:
+        return self.fraction
+
+    def __str__(self) -> str:
+        return f"fixed:tolerance={self.fraction!r}"

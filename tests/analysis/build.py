@@ -1,0 +1,251 @@
+"""Builds small results folders with numbers whose statistics are known by hand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+EXPERIMENT = "quick"
+BURST_ROUNDS = (4, 8)
+
+
+class ResultsBuilder:
+    """Writes run directories below `folder`, and the plan that names them."""
+
+    def __init__(
+        self, folder: Path, *, experiment: str = EXPERIMENT, arms: Sequence[str] = ()
+    ) -> None:
+        self.results_dir = folder
+        self.folder = folder / experiment
+        self.experiment = experiment
+        self.arms = list(arms)
+        self._planned: list[dict[str, Any]] = []
+        self.folder.mkdir(parents=True)
+
+    def plan(self, key: str, *, arm: str, seed: int, factors: dict[str, Any] | None = None) -> None:
+        """Name a run in the plan; it need not have a directory."""
+        self._planned.append({"key": key, "arm": arm, "seed": seed, "factors": factors or {}})
+        document = {
+            "schema": 1,
+            "experiment": self.experiment,
+            "command": f"./lab run {self.experiment}",
+            "runs": self._planned,
+        }
+        write(self.folder / "plan.json", document)
+        arms = self.arms or list(dict.fromkeys(each["arm"] for each in self._planned))
+        write(
+            self.folder / "experiment.json",
+            {"schema": 1, "name": self.experiment, "description": "A test", "arms": arms},
+        )
+
+    def run(
+        self,
+        *,
+        arm: str,
+        seed: int,
+        calm_s: float = 0.1,
+        burst_s: float = 1.0,
+        compute_s: float = 0.05,
+        rounds: int = 10,
+        accuracy: float = 0.9,
+        passes: int | None = 2,
+        received: int | None = 90,
+        verdict: str = "ok",
+        reason: str = "",
+        factors: dict[str, Any] | None = None,
+        suffix: str = "",
+        planned: bool = True,
+        key: str | None = None,
+    ) -> Path:
+        """One run: rounds of `calm_s`, but `burst_s` in rounds 4 (loss) and 8 (burst)."""
+        point = "".join(f"-{value}" for value in (factors or {}).values())
+        key = key or f"{arm}-s{seed}{point}"
+        if planned:
+            self.plan(key, arm=arm, seed=seed, factors=factors)
+        directory = self.folder / (key + suffix)
+        (directory / "events").mkdir(parents=True)
+        write(directory / "config.json", _config(key, arm, seed, rounds, factors or {}))
+        write(directory / "manifest.json", _manifest(seed))
+        write(directory / "calibration.json", _calibration())
+        write(directory / "status.json", _status(verdict, reason, seed))
+        latencies = [burst_s if number in BURST_ROUNDS else calm_s for number in range(rounds)]
+        self._events(directory, latencies, compute_s, accuracy, passes, received)
+        return directory
+
+    def _events(
+        self,
+        directory: Path,
+        latencies: list[float],
+        compute_s: float,
+        accuracy: float,
+        passes: int | None,
+        received: int | None,
+    ) -> None:
+        events = directory / "events"
+        labels = {4: ["loss-server"], 8: ["background"]}
+        write_lines(
+            events / "rounds.jsonl",
+            [
+                {
+                    "round": number,
+                    "critical": number == 0,
+                    "gradient_norm": 1.0,
+                    "tolerance_gather": 0.1,
+                    "tolerance_broadcast": 0.1,
+                    "compute_s": compute_s,
+                    "gather_s": latency * 0.75,
+                    "broadcast_s": latency * 0.25,
+                    "latency_s": latency,
+                    "iteration_s": latency + compute_s,
+                    "impairments": labels.get(number, []),
+                }
+                for number, latency in enumerate(latencies)
+            ],
+        )
+        for host, other in (("server", "worker-1"), ("worker-1", "server")):
+            write_lines(
+                events / f"transfers-{host}.jsonl",
+                [
+                    _transfer(number, host, other, role, passes, received)
+                    for number in range(len(latencies))
+                    for role in ("sender", "receiver")
+                ],
+            )
+        elapsed = 0.0
+        lines = []
+        for number, latency in enumerate(latencies):
+            elapsed += latency + compute_s
+            last = number == len(latencies) - 1
+            reached = accuracy if last else accuracy * (number + 1) / len(latencies)
+            lines.append(
+                {
+                    "round": number,
+                    "loss": 2.0,
+                    "compute_s": compute_s,
+                    "accuracy": reached if last or number % 3 == 0 else None,
+                    "elapsed_s": elapsed,
+                }
+            )
+        for host, above in (("worker-1", 0.01), ("worker-2", -0.01)):
+            write_lines(
+                events / f"training-{host}.jsonl",
+                [
+                    line | {"host": host, "accuracy": line["accuracy"] and line["accuracy"] + above}
+                    for line in lines
+                ],
+            )
+        write_lines(events / "impairments.jsonl", [*_impairment(4, 50), *_impairment(8, 7)])
+
+
+def write(path: Path, document: Any) -> None:
+    """A JSON file."""
+    path.write_text(json.dumps(document), encoding="utf-8")
+
+
+def write_lines(path: Path, records: list[dict[str, Any]]) -> None:
+    """A JSON-lines file; every record gets the schema's version."""
+    lines = [json.dumps({"schema": 1, **record}) + "\n" for record in records]
+    path.write_text("".join(lines), encoding="utf-8")
+
+
+def _transfer(
+    number: int, host: str, peer: str, role: str, passes: int | None, received: int | None
+) -> dict[str, Any]:
+    """100 chunks each: gather delivers `received` of them, broadcast five more."""
+    gather = (host == "server") == (role == "receiver")
+    sender = role == "sender"
+    arrived = None if received is None or sender else received + (0 if gather else 5)
+    return {
+        "round": number,
+        "leg": "gather" if gather else "broadcast",
+        "role": role,
+        "host": host,
+        "peer": peer,
+        "chunk_count": 100,
+        "chunks_received": arrived,
+        "passes": passes if sender else None,
+        "chunks_sent": 110 if sender else None,
+        "bytes_sent": 1000 if sender else 0,
+        "bytes_received": 0 if sender else 900,
+        "control_bytes": 10,
+        "retransmitted_bytes": 0,
+        "duplicates": 0,
+        "began_s": 0.0,
+        "ended_s": 1.0,
+        "duration_s": 1.0,
+        "ignored": {"stale": number},
+    }
+
+
+def _impairment(number: int, dropped: int) -> list[dict[str, Any]]:
+    name, kind = ("loss-server", "loss") if number == 4 else ("background", "burst")
+    begin = {
+        "name": name,
+        "kind": kind,
+        "host": "server",
+        "action": "begin",
+        "round": number,
+        "leg": "gather",
+        "planned_s": 100.0,
+        "sent_s": 100.001,
+        "acknowledged_s": 100.003,
+        "dropped": None,
+        "frames_sent": None,
+    }
+    sent = 400 if kind == "burst" else None
+    return [begin, {**begin, "action": "end", "dropped": dropped, "frames_sent": sent}]
+
+
+def _config(key: str, arm: str, seed: int, rounds: int, factors: dict[str, Any]) -> dict[str, Any]:
+    common = {"host": "server", "leg": "gather"}
+    return {
+        "schema": 1,
+        "experiment": EXPERIMENT,
+        "key": key,
+        "arm": arm,
+        "seed": seed,
+        "factors": factors,
+        "rounds": rounds,
+        "topology": {
+            "name": "star",
+            "workers": 2,
+            "rate_bps": 100_000_000,
+            "queue_bytes": 150_000,
+        },
+        "training": {"model": "small-cnn", "dataset": "digits"},
+        "transport": {"chunk_bytes": 1456},
+        "phases": {"detector": "gradient-norm", "eta": 0.5, "cadence": 10},
+        "impairments": [
+            {"kind": "loss", "name": "", "rounds": [4], "q": 0.9, **common},
+            {"kind": "burst", "name": "background", "rounds": [8], **common},
+        ],
+    }
+
+
+def _manifest(seed: int) -> dict[str, Any]:
+    return {
+        "schema": 1,
+        "kernel": "6.1.0-test",
+        "cpu": {"model": "Test CPU", "count": 2},
+        "versions": {"torch": "2.13.0", "numpy": "2.4.6"},
+        "seed": seed,
+    }
+
+
+def _calibration() -> dict[str, Any]:
+    link = {"configured_rate_bps": 1e8, "rate_bps": 9.9e7, "rtt_s": 0.001}
+    return {"schema": 1, "links": [{"from": "worker-1", "to": "server", **link}]}
+
+
+def _status(verdict: str, reason: str, seed: int) -> dict[str, Any]:
+    return {
+        "schema": 1,
+        "verdict": verdict,
+        "reason": reason,
+        "began_at": f"2026-01-0{seed % 9 + 1}T00:00:00+00:00",
+        "ended_at": f"2026-01-0{seed % 9 + 1}T00:00:09+00:00",
+        "wall_s": 9.0,
+        "gates": [{"name": "rate", "value": 0.01, "limit": 0.1, "passed": verdict == "ok"}],
+    }

@@ -1,0 +1,190 @@
+"""Finding and reading runs: everything is counted, nothing broken enters or crashes."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from analysis.load import load
+from tests.analysis.build import ResultsBuilder, write
+
+
+def test_every_planned_run_is_counted_under_its_verdict(tmp_path):
+    build = ResultsBuilder(tmp_path)
+    for seed, verdict in enumerate(["ok", "failed", "invalid", "unsupported", "interrupted"]):
+        build.run(arm="dblp", seed=seed, verdict=verdict, reason=f"because {verdict}")
+    build.plan("dblp-s9", arm="dblp", seed=9)
+    results = load(tmp_path)
+    assert results.verdicts() == {
+        "ok": 1,
+        "failed": 1,
+        "invalid": 1,
+        "unsupported": 1,
+        "interrupted": 1,
+        "missing": 1,
+    }
+    assert set(results.rounds["seed"]) == {0}
+    assert results.runs[2].reason == "because invalid"
+    assert results.runs[-1].reason == "planned, not started"
+
+
+def test_a_partial_directory_is_never_ok(tmp_path):
+    build = ResultsBuilder(tmp_path)
+    build.run(arm="dblp", seed=1, suffix=".partial", verdict="ok")
+    still_running = build.run(arm="dblp", seed=2, suffix=".partial")
+    (still_running / "status.json").unlink()
+    results = load(tmp_path)
+    assert results.verdicts()["interrupted"] == 2
+    assert results.rounds.is_empty()
+    assert "unfinished" in results.runs[1].reason
+
+
+def test_earlier_attempts_and_unplanned_runs_are_listed_apart(tmp_path):
+    build = ResultsBuilder(tmp_path)
+    build.run(arm="dblp", seed=1, burst_s=9.0, verdict="failed", suffix=".attempt2", planned=False)
+    build.run(arm="dblp", seed=1, burst_s=9.0, verdict="invalid", suffix=".attempt10")
+    build.run(arm="dblp", seed=1, burst_s=1.0, planned=False)
+    build.run(arm="tcp-cubic", seed=7, key="tcp-old", planned=False)
+    results = load(tmp_path)
+    assert [run.verdict for run in results.runs] == ["ok"]
+    assert [(run.verdict, run.note) for run in results.others] == [
+        ("failed", "attempt 2"),
+        ("invalid", "attempt 10"),
+        ("ok", "not in the plan"),
+    ]
+    assert results.rounds["latency_s"].max() == 1.0
+    assert results.arms == ["dblp"]
+
+
+def test_the_last_attempt_speaks_for_a_run_that_has_nothing_else(tmp_path):
+    build = ResultsBuilder(tmp_path)
+    build.run(arm="dblp", seed=1, verdict="failed", reason="first", suffix=".attempt9")
+    build.run(
+        arm="dblp", seed=1, verdict="invalid", reason="last", suffix=".attempt10", planned=False
+    )
+    assert [(run.verdict, run.reason) for run in load(tmp_path).runs] == [("invalid", "last")]
+
+
+def test_a_cut_off_last_line_is_left_out_and_reported(tmp_path):
+    directory = ResultsBuilder(tmp_path).run(arm="dblp", seed=1)
+    log = directory / "events" / "transfers-server.jsonl"
+    log.write_bytes(log.read_bytes()[:-20])
+    results = load(tmp_path)
+    assert results.transfers.height == 39
+    assert results.runs[0].problems == [
+        "events/transfers-server.jsonl: last line (line 20) is cut off"
+    ]
+
+
+def test_a_broken_line_in_the_middle_is_left_out_and_reported(tmp_path):
+    directory = ResultsBuilder(tmp_path).run(arm="dblp", seed=1)
+    log = directory / "events" / "rounds.jsonl"
+    lines = log.read_text().splitlines()
+    log.write_text("\n".join([*lines[:3], '{"round": "x"}', "}{", *lines[5:]]) + "\n")
+    results = load(tmp_path)
+    assert results.rounds["round"].to_list() == [0, 1, 2, 5, 6, 7, 8, 9]
+    assert any("2 broken lines left out (4, 5)" in each for each in results.runs[0].problems)
+    assert any("8 of 10 rounds" in each for each in results.runs[0].problems)
+
+
+def test_missing_files_are_reported_and_the_run_still_counts(tmp_path):
+    directory = ResultsBuilder(tmp_path).run(arm="dblp", seed=1)
+    for name in ("manifest.json", "calibration.json", "events/training-worker-1.jsonl"):
+        (directory / name).unlink()
+    (directory / "events" / "training-worker-2.jsonl").unlink()
+    results = load(tmp_path)
+    assert results.verdicts()["ok"] == 1
+    assert results.training.is_empty()
+    assert results.runs[0].problems == [
+        "manifest.json is missing",
+        "calibration.json is missing",
+        "events/training-*.jsonl is missing",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("status.json", None, "status.json is missing"),
+        ("status.json", "{", "status.json cannot be read"),
+        ("status.json", "{}", "no valid verdict: None"),
+        ("status.json", '{"verdict": "great"}', "no valid verdict: 'great'"),
+        ("status.json", '{"schema": 2, "verdict": "ok"}', "schema 2; this version reads 1"),
+        ("config.json", None, "config.json is missing"),
+        ("config.json", "[]", "config.json is not a JSON object"),
+        ("config.json", '{"schema": 0}', "schema 0; this version reads 1"),
+    ],
+)
+def test_a_run_that_cannot_be_trusted_counts_as_failed(tmp_path, name, content, reason):
+    directory = ResultsBuilder(tmp_path).run(arm="dblp", seed=1)
+    if content is None:
+        (directory / name).unlink()
+    else:
+        (directory / name).write_text(content)
+    (run,) = load(tmp_path).runs
+    assert run.verdict == "failed"
+    assert reason in run.reason
+
+
+def test_factors_become_columns(tmp_path):
+    build = ResultsBuilder(tmp_path)
+    build.run(arm="dblp", seed=1, factors={"impairments.0.q": 0.9})
+    results = load(tmp_path)
+    assert results.factor_columns == ["factor.impairments.0.q"]
+    assert results.rounds["factor.impairments.0.q"][0] == "0.9"
+
+
+def test_arms_follow_the_experiments_order(tmp_path):
+    build = ResultsBuilder(tmp_path, arms=["tcp-cubic", "dblp", "never-run"])
+    build.run(arm="dblp", seed=1)
+    build.run(arm="tcp-cubic", seed=1)
+    assert load(tmp_path).arms == ["tcp-cubic", "dblp"]
+
+
+def test_the_experiment_planned_last_is_the_default(tmp_path):
+    for age, name in ((100, "old"), (0, "new"), (200, "older")):
+        ResultsBuilder(tmp_path, experiment=name).run(arm="dblp", seed=1)
+        plan = tmp_path / name / "plan.json"
+        os.utime(plan, (1e9 - age, 1e9 - age))
+    assert load(tmp_path).experiment == "new"
+    assert load(tmp_path, "old").experiment == "old"
+    with pytest.raises(ValueError, match="no experiment 'nope' here; valid: new, old, older"):
+        load(tmp_path, "nope")
+
+
+def test_without_a_plan_every_directory_counts(tmp_path):
+    build = ResultsBuilder(tmp_path)
+    build.run(arm="dblp", seed=1)
+    (build.folder / "plan.json").unlink()
+    results = load(tmp_path)
+    assert results.verdicts()["ok"] == 1
+    assert results.problems == ["plan.json is missing"]
+
+
+def test_bad_folders_are_refused_in_one_line(tmp_path):
+    with pytest.raises(ValueError, match="no such folder"):
+        load(tmp_path / "nowhere")
+    with pytest.raises(ValueError, match=r"no runs found; valid: .*plan\.json"):
+        load(tmp_path)
+    build = ResultsBuilder(tmp_path)
+    build.run(arm="dblp", seed=1)
+    with pytest.raises(ValueError, match="own folder; valid: its parent"):
+        load(build.folder)
+    write(build.folder / "plan.json", {"schema": 1, "runs": []})
+    (build.folder / "dblp-s1").rename(tmp_path / "elsewhere")
+    with pytest.raises(ValueError, match="no runs found"):
+        load(tmp_path, "quick")
+
+
+def test_the_fast_and_the_careful_reader_agree(tmp_path):
+    build = ResultsBuilder(tmp_path)
+    build.run(arm="dblp", seed=1)
+    fast = load(tmp_path).transfers
+    log = build.folder / "dblp-s1" / "events" / "transfers-server.jsonl"
+    log.write_text(log.read_text() + "\n\n")  # blank lines: not the fast way
+    careful = load(tmp_path)
+    assert careful.transfers.equals(fast)
+    assert careful.runs[0].problems == []
+    assert json.loads(log.read_text().splitlines()[0])["ignored"] == {"stale": 0}

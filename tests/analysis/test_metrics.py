@@ -1,0 +1,92 @@
+"""One run's metrics, each worked out by hand from what the builder wrote."""
+
+from __future__ import annotations
+
+import pytest
+
+from analysis import metrics
+from analysis.load import load
+from tests.analysis.build import ResultsBuilder
+
+
+def row(tmp_path, **options):
+    ResultsBuilder(tmp_path).run(arm="dblp", seed=1, **options)
+    frame = metrics.per_run(load(tmp_path))
+    assert frame.height == 1
+    return frame.row(0, named=True)
+
+
+def test_latency_and_time(tmp_path):
+    found = row(tmp_path)  # eight calm rounds of 0.1 s, two of 1 s, each with 0.05 s of compute
+    assert found["training_time_s"] == pytest.approx(0.8 + 2 + 10 * 0.05)
+    assert found["rounds_per_s"] == pytest.approx(10 / 3.3)
+    assert found["round_latency_s.mean"] == pytest.approx(0.28)
+    assert found["round_latency_s.p50"] == pytest.approx(0.1)
+    assert found["round_latency_s.max"] == pytest.approx(1.0)
+    assert found["round_latency_s.burst_mean"] == pytest.approx(1.0)
+    assert found["round_latency_s.calm_mean"] == pytest.approx(0.1)
+    assert found["communication_share"] == pytest.approx(2.8 / 3.3)
+    assert found["critical_share"] == pytest.approx(0.1)
+
+
+def test_tail_quantiles_need_enough_rounds(tmp_path):
+    few = row(tmp_path / "few", rounds=19)
+    assert few["round_latency_s.p95"] is None
+    some = row(tmp_path / "some", rounds=99)
+    assert some["round_latency_s.p95"] == pytest.approx(0.1)
+    assert some["round_latency_s.p99"] is None
+    many = row(tmp_path / "many", rounds=101)  # sorted, position 99 of 0 to 100 is a slow one
+    assert many["round_latency_s.p99"] == pytest.approx(1.0)
+
+
+def test_kinds_of_impairment_are_told_apart(tmp_path):
+    found = row(tmp_path)
+    assert found["impaired_latency_s.loss"] == pytest.approx(1.0)
+    assert found["impaired_latency_s.burst"] == pytest.approx(1.0)
+    assert found["packets_dropped"] == 57
+
+
+def test_loss_counts_receivers_and_passes_count_senders(tmp_path):
+    found = row(tmp_path, received=60, passes=3)
+    assert found["realised_loss.gather"] == pytest.approx(0.40)
+    assert found["realised_loss.broadcast"] == pytest.approx(0.35)
+    assert found["passes_per_transfer"] == 3
+    assert found["bytes_sent"] == 20 * 1000  # ten rounds, two senders
+
+
+def test_tcp_has_no_chunks_and_no_passes(tmp_path):
+    found = row(tmp_path, received=None, passes=None)
+    assert found["realised_loss.gather"] is None
+    assert found["passes_per_transfer"] is None
+    assert found["bytes_sent"] == 20 * 1000
+
+
+def test_accuracy_is_the_mean_of_the_replicas_at_the_last_evaluation(tmp_path):
+    assert row(tmp_path, accuracy=0.8)["accuracy"] == pytest.approx(0.8)  # 0.81 and 0.79
+
+
+def test_a_log_that_lost_rounds_gives_no_totals(tmp_path):
+    directory = ResultsBuilder(tmp_path).run(arm="dblp", seed=1)
+    log = directory / "events" / "rounds.jsonl"
+    log.write_text("".join(log.read_text().splitlines(keepends=True)[:-1]))
+    found = metrics.per_run(load(tmp_path)).row(0, named=True)
+    assert found["training_time_s"] is None
+    assert found["bytes_sent"] is None
+    assert found["round_latency_s.max"] is None
+    assert found["round_latency_s.burst_mean"] == pytest.approx(1.0)
+
+
+def test_a_run_without_any_log_has_no_metric_and_does_not_crash(tmp_path):
+    directory = ResultsBuilder(tmp_path).run(arm="dblp", seed=1)
+    for log in (directory / "events").iterdir():
+        log.unlink()
+    found = metrics.per_run(load(tmp_path)).row(0, named=True)
+    assert {found[name] for name in ("accuracy", "bytes_sent", "round_latency_s.mean")} == {None}
+
+
+def test_every_metric_describes_itself():
+    for metric in metrics.METRICS:
+        assert metrics.describe(metric.name) is metric
+    assert metrics.describe("impaired_latency_s.loss").unit == "s"
+    with pytest.raises(KeyError):
+        metrics.describe("nonsense")

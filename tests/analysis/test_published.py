@@ -1,0 +1,82 @@
+"""The papers' numbers as data: well-formed, the right way round, and the ones that were read."""
+
+from __future__ import annotations
+
+import pytest
+
+from analysis import metrics, published
+from analysis.statistics import Estimate
+
+ENTRIES = {each.id: each for each in published.load()}
+
+
+def test_all_entries_are_complete():
+    for entry in ENTRIES.values():
+        assert entry.title and entry.condition and entry.source and entry.version
+        assert len(entry.arms) == 2
+        for metric in entry.metrics:
+            if metric != "perplexity":
+                metrics.describe(metric)
+
+
+def test_the_numbers_are_those_of_the_paper():
+    assert ENTRIES["dblp-burst-latency"].bounds == (4.00, 5.97)
+    assert ENTRIES["dblp-average-latency"].bounds == (1.52, 1.95)
+    assert ENTRIES["dblp-tail-latency"].bounds == (1.37, 4.17)
+    rows = [each.bounds[0] for name, each in ENTRIES.items() if "training-time" in name]
+    assert rows == [1.2642, 1.1744, 1.1978, 1.1751, 1.3393, 1.3357, 1.248]
+    # The headline is the mean of the six rows: the paper's "reduction" is baseline / DBLP - 1.
+    assert sum(rows[:6]) / 6 == pytest.approx(rows[6], abs=5e-4)
+    assert ENTRIES["dblp-accuracy-resnet"].values == {"dblp": 0.8274, "fixed-low": 0.8322}
+    assert ENTRIES["limit-bytes"].bounds[0] == pytest.approx((1 - 0.008) / (1 - 0.408), abs=1e-3)
+
+
+def test_ratios_are_baseline_over_dblp():
+    ratios = [each for each in ENTRIES.values() if each.ratio]
+    assert {each.ratio for each in ratios} == {"fixed-low/dblp"}
+    assert min(each.bounds[0] for each in ratios) > 1
+
+
+def test_an_experiment_gets_what_it_names_or_what_its_arms_allow():
+    entries = published.load()
+    assert [each.id for each in published.select(entries, ["limit-bytes"], [])] == ["limit-bytes"]
+    assert published.select(entries, None, ["dblp", "tcp-cubic"]) == []
+    assert len(published.select(entries, None, ["dblp", "fixed-low"])) == len(entries)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [(1.5, 1.5, True), (2.5, 2.5, False), (0.5, 0.9, False), (0.5, 1.1, True), (0.1, 9.0, True)],
+)
+def test_inside_means_some_published_value_lies_in_our_interval(low, high, expected):
+    ours = Estimate(value=1.5, low=1.0, high=2.0, n=5)
+    assert published.inside(ours, low, high) is expected
+    assert published.inside(Estimate(value=1.5, n=1), low, high) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("confidence: sure", "confidence 'sure'; valid: CODE"),
+        ("colour: red", "unknown key 'colour'"),
+        ("low: 1", "valid: ratio and value"),
+    ],
+)
+def test_a_malformed_entry_is_named(tmp_path, change, message):
+    entry = {
+        "id": "x",
+        "title": "t",
+        "metric": "training_time_s",
+        "ratio": "a/b",
+        "value": "2",
+        "condition": "c",
+        "source": "s",
+        "confidence": "FULL",
+        "version": "v",
+    }
+    key, _, value = change.partition(": ")
+    lines = [f"    {name}: {text}" for name, text in (entry | {key: value}).items()]
+    file = tmp_path / "published.yaml"
+    file.write_text("entries:\n  -\n" + "\n".join(lines) + "\n")
+    with pytest.raises(ValueError, match=message):
+        published.load(file)

@@ -1,0 +1,281 @@
+"""The whole way from run directories to the report folder, against golden files.
+
+After a wanted change, `UPDATE_GOLDEN=1 pytest tests/analysis` writes them anew; read the diff.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import analysis
+from analysis import comparison, report
+from analysis.arm_table import arm_table
+from analysis.load import load
+from analysis.metrics import per_run
+from analysis.sentences import headline
+from analysis.summary import summarise
+from tests.analysis.build import ResultsBuilder
+
+GOLDEN = Path(__file__).with_name("golden")
+HOSTILE = "<script>alert('x')</script>$y$|&"
+
+
+def three_arms(folder: Path, seeds: int = 2) -> ResultsBuilder:
+    """Seed 1 is 0.9 and seed 2 is 1.1 times as slow; the ratios are the same in both."""
+    build = ResultsBuilder(folder, arms=["dblp", "fixed-low", "tcp-cubic"])
+    for seed in range(1, seeds + 1):
+        slow = 0.7 + 0.2 * seed
+        build.run(arm="dblp", seed=seed, calm_s=0.06 * slow, burst_s=0.2 * slow, compute_s=0)
+        build.run(
+            arm="fixed-low",
+            seed=seed,
+            calm_s=0.1 * slow,
+            burst_s=1.0 * slow,
+            compute_s=0,
+            accuracy=0.91,
+            received=94,
+            passes=4,
+        )
+        build.run(
+            arm="tcp-cubic",
+            seed=seed,
+            calm_s=0.1 * slow,
+            burst_s=2.0 * slow,
+            compute_s=0,
+            received=None,
+            passes=None,
+        )
+    return build
+
+
+def summary_of(folder: Path) -> dict:
+    results = load(folder)
+    return summarise(results, per_run(results))
+
+
+def same(left: object, right: object) -> bool:
+    """Equal, with numbers compared up to rounding."""
+    if isinstance(left, dict) and isinstance(right, dict):
+        return left.keys() == right.keys() and all(same(left[key], right[key]) for key in left)
+    if isinstance(left, list) and isinstance(right, list):
+        return len(left) == len(right) and all(map(same, left, right))
+    if isinstance(left, float) and isinstance(right, float):
+        return left == pytest.approx(right, rel=1e-9)
+    return left == right
+
+
+def test_the_report_equals_the_golden_files(tmp_path):
+    build = three_arms(tmp_path)
+    build.run(arm="dblp", seed=3, verdict="invalid", reason="the link was too slow")
+    build.plan("fixed-low-s3", arm="fixed-low", seed=3)
+    paths = analysis.write_report(tmp_path)
+    written = {
+        path.name: path.read_text(encoding="utf-8")
+        for path in (paths.summary, *paths.tables)
+        if path.suffix in (".md", ".json")
+    }
+    if os.environ.get("UPDATE_GOLDEN"):
+        for name, text in written.items():
+            (GOLDEN / name).write_text(text, encoding="utf-8")
+    assert {path.name for path in GOLDEN.iterdir()} == set(written)
+    for name, text in written.items():
+        golden = (GOLDEN / name).read_text(encoding="utf-8")
+        if name.endswith(".json"):
+            assert same(json.loads(text), json.loads(golden)), name
+        else:
+            assert text == golden, name
+
+
+def test_ratios_are_baseline_over_dblp_in_the_papers_direction(tmp_path):
+    three_arms(tmp_path)
+    summary = summary_of(tmp_path)
+    ratios = summary["ratios"]
+    burst = ratios["fixed-low/dblp"]["round_latency_s"]["burst_mean"]
+    assert burst["value"] == pytest.approx(5.0)
+    assert burst["low"] == pytest.approx(5.0) and burst["n"] == 2  # paired: no spread left
+    assert ratios["dblp/fixed-low"]["round_latency_s"]["burst_mean"]["value"] == pytest.approx(0.2)
+    assert ratios["tcp-cubic/dblp"]["training_time_s"]["value"] == pytest.approx(4.8 / 0.88)
+    dblp = summary["arms"]["dblp"]["round_latency_s"]["burst_mean"]
+    assert [dblp[key] for key in ("value", "low", "high")] == pytest.approx([0.2, 0.18, 0.22])
+    assert summary["differences"]["dblp-fixed-low"]["accuracy"]["value"] == pytest.approx(-0.01)
+    (paper,) = summary["published"]["round_latency_s.burst_mean"]
+    assert paper["inside_our_interval"] is True
+    assert paper["confidence"] == "2nd-FULL"
+
+
+def test_both_meanings_of_reduction_are_printed(tmp_path):
+    three_arms(tmp_path)
+    row = comparison.paper_table(summary_of(tmp_path)).rows[0]
+    texts = [f"{cell.text} | {cell.detail}" for cell in row]
+    assert "+400.0 % | paper: +300.0 % to +497.0 %" in texts
+    assert "+80.0 % | paper: +75.0 % to +83.2 %" in texts
+
+
+def test_a_pair_that_lacks_a_seed_is_compared_over_what_both_have(tmp_path):
+    build = three_arms(tmp_path, seeds=3)
+    build.run(arm="dblp", seed=4, calm_s=50.0, burst_s=50.0)
+    build.plan("fixed-low-s4", arm="fixed-low", seed=4)
+    ratio = summary_of(tmp_path)["ratios"]["fixed-low/dblp"]["round_latency_s"]["burst_mean"]
+    assert (ratio["value"], ratio["n"]) == (pytest.approx(5.0), 3)
+
+
+def test_one_seed_gives_values_without_intervals(tmp_path):
+    three_arms(tmp_path, seeds=1)
+    paths = analysis.write_report(tmp_path)
+    summary = json.loads(paths.summary.read_text())
+    entry = summary["arms"]["dblp"]["training_time_s"]
+    assert entry["value"] == pytest.approx(0.9 * 0.88)
+    assert (entry["low"], entry["high"], entry["n"]) == (None, None, 1)
+    assert "One run per arm: there is no interval." in paths.main_table_text
+    assert "no interval" in (paths.index.parent / "published.md").read_text()
+
+
+def test_an_arm_without_ok_runs_says_so(tmp_path):
+    build = three_arms(tmp_path)
+    build.run(arm="none", seed=1, verdict="unsupported", reason="no such kernel module")
+    table = arm_table(summary_of(tmp_path))
+    assert table.columns[-1] == "none"
+    assert {row[-1].note for row in table.rows[1:]} == {"no ok run of this arm"}
+    assert any("1 unsupported (of 7)" in note for note in table.notes)
+    analysis.write_report(tmp_path)
+
+
+def test_a_report_without_any_ok_run_still_shows_why(tmp_path):
+    build = ResultsBuilder(tmp_path)
+    build.run(arm="dblp", seed=1, verdict="failed", reason="the server ended with signal 9")
+    build.plan("fixed-low-s1", arm="fixed-low", seed=1)
+    paths = analysis.write_report(tmp_path)
+    page = paths.index.read_text()
+    assert "No run is ok yet" in page and "the server ended with signal 9" in page
+    assert paths.figures == []
+    assert json.loads(paths.summary.read_text())["arms"]["dblp"]["n_runs"] == 0
+
+
+def test_points_of_a_sweep_are_apart_and_averaged_per_seed(tmp_path):
+    build = ResultsBuilder(tmp_path)
+    for seed in (1, 2):
+        for q, burst in ((0.6, 1.0), (0.9, 3.0)):
+            for arm, factor in (("dblp", 1), ("fixed-low", 2)):
+                build.run(arm=arm, seed=seed, burst_s=burst * factor, factors={"q": q})
+    summary = summary_of(tmp_path)
+    entry = summary["arms"]["dblp"]["round_latency_s"]["burst_mean"]
+    assert (entry["value"], entry["n"]) == (pytest.approx(2.0), 2)
+    assert summary["arms"]["dblp"]["n_runs"] == 4
+    assert [point["factors"] for point in summary["points"]] == [{"q": "0.6"}, {"q": "0.9"}]
+    high = summary["points"][1]
+    assert high["arms"]["dblp"]["round_latency_s"]["burst_mean"]["value"] == pytest.approx(3.0)
+    assert high["ratios"]["fixed-low/dblp"]["round_latency_s"]["max"]["value"] == pytest.approx(2.0)
+
+
+def test_the_headline_is_made_of_measured_numbers(tmp_path):
+    three_arms(tmp_path)
+    sentences = headline(summary_of(tmp_path))
+    assert sentences[0] == (
+        "In rounds hit by an impairment, dblp finished a round in 0.200 s and fixed-low in "
+        "1.00 s: fixed-low took 5.00 x as long (5.00\u20135.00, n = 2)."
+    )
+    assert any("82.4 % less time than with tcp-cubic" in each for each in sentences) is False
+    assert any("81.7 % less time than with tcp-cubic" in each for each in sentences)
+    assert "fewer than 5" in sentences[-1]
+
+
+def test_a_hostile_arm_name_is_escaped_everywhere(tmp_path):
+    build = ResultsBuilder(tmp_path)
+    build.run(arm="dblp", seed=1)
+    build.run(arm=HOSTILE, seed=1, key="hostile-s1", reason=HOSTILE)
+    paths = analysis.write_report(tmp_path)
+    page = paths.index.read_text()
+    assert "<script" not in page
+    assert "&lt;script&gt;alert(" in page
+    for path in paths.figures:
+        if path.suffix == ".svg":
+            assert "<script" not in path.read_text()
+    assert "| <script" not in (paths.index.parent / "main.md").read_text()
+
+
+def test_the_page_needs_nothing_from_elsewhere(tmp_path):
+    three_arms(tmp_path)
+    page = analysis.write_report(tmp_path).index.read_text()
+    assert not re.findall(r'(?:src|xlink:href|href)="(?:https?:)?//', page)
+    assert "@import" not in page and "url(http" not in page
+    assert page.count("<svg ") == 4
+    identifiers = re.findall(r'\bid="([^"]+)"', page)
+    assert len(identifiers) == len(set(identifiers))
+    for target in re.findall(r'href="(\.\./[^"]+)"', page):
+        assert (tmp_path / "report" / target).is_dir()
+    assert "var(--blue, #0063a3)" in page and "prefers-color-scheme: dark" in page
+
+
+def test_the_page_tells_of_damaged_logs(tmp_path):
+    build = three_arms(tmp_path)
+    log = build.folder / "dblp-s1" / "events" / "training-worker-1.jsonl"
+    log.write_bytes(log.read_bytes()[:-5])
+    page = analysis.write_report(tmp_path).index.read_text()
+    assert "events/training-worker-1.jsonl: last line (line 10) is cut off" in page
+
+
+def test_the_same_runs_give_the_same_bytes(tmp_path):
+    three_arms(tmp_path)
+    first = {path.name: path.read_bytes() for path in report_files(tmp_path)}
+    second = {path.name: path.read_bytes() for path in report_files(tmp_path)}
+    assert first == second
+    assert {"index.html", "latency-cdf.png", "latency-cdf.svg"} <= first.keys()
+
+
+def report_files(folder: Path) -> list[Path]:
+    return list(analysis.write_report(folder).index.parent.iterdir())
+
+
+def test_a_crash_leaves_the_old_report_and_no_litter(tmp_path, monkeypatch):
+    three_arms(tmp_path)
+    paths = analysis.write_report(tmp_path)
+    before = paths.index.read_bytes()
+
+    def crash(*_: object) -> str:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(report, "to_csv", crash)
+    with pytest.raises(OSError, match="No space left"):
+        analysis.write_report(tmp_path)
+    assert paths.index.read_bytes() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["quick", "report"]
+
+
+def test_a_failed_swap_puts_the_old_report_back(tmp_path):
+    old, new = tmp_path / "report", tmp_path / "not-there"
+    old.mkdir()
+    (old / "index.html").write_text("old")
+    with pytest.raises(OSError):
+        report._swap(new, old)
+    assert (old / "index.html").read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["report"]
+
+
+def test_a_new_report_replaces_all_of_the_old_one(tmp_path):
+    three_arms(tmp_path)
+    folder = analysis.write_report(tmp_path).index.parent
+    (folder / "stale.txt").write_text("from an older version")
+    analysis.write_report(tmp_path)
+    assert not (folder / "stale.txt").exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["quick", "report"]
+
+
+def test_importing_the_package_is_cheap():
+    heavy = ["polars", "matplotlib", "scipy", "numpy", "jinja2"]
+    code = f"import sys, analysis; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_main_table_is_available_without_writing(tmp_path):
+    three_arms(tmp_path)
+    assert "Training time (s)" in analysis.main_table_text(tmp_path, width=200)
+    assert analysis.main_table(tmp_path, "quick").columns[1:] == ["dblp", "fixed-low", "tcp-cubic"]
+    assert not (tmp_path / "report").exists()

@@ -1,0 +1,91 @@
+"""Intervals, ratios and quantiles against numbers known by hand, and against scipy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from analysis.statistics import (
+    difference_interval,
+    mean_interval,
+    paper_reduction,
+    permutation_p_value,
+    quantile,
+    ratio_interval,
+    true_reduction,
+)
+
+
+def test_one_seed_has_a_value_but_no_interval():
+    estimate = mean_interval([3.0])
+    assert (estimate.value, estimate.low, estimate.high, estimate.n) == (3.0, None, None, 1)
+
+
+def test_no_seed_has_no_value():
+    assert mean_interval([]).value is None
+    assert ratio_interval([], []).as_json() == {"value": None, "low": None, "high": None, "n": 0}
+
+
+def test_two_seeds_give_their_own_values_as_the_interval():
+    estimate = mean_interval([1.0, 3.0])
+    assert (estimate.value, estimate.low, estimate.high, estimate.n) == (2.0, 1.0, 3.0, 2)
+
+
+@pytest.mark.parametrize("n", [5, 12])
+def test_the_mean_interval_agrees_with_scipy(n):
+    values = np.random.default_rng(1).exponential(size=n)
+    theirs = stats.bootstrap(
+        (values,), np.mean, method="percentile", n_resamples=20000, rng=np.random.default_rng(2)
+    ).confidence_interval
+    ours = mean_interval(values)
+    assert ours.low == pytest.approx(theirs.low, rel=0.05)
+    assert ours.high == pytest.approx(theirs.high, rel=0.05)
+
+
+def test_a_ratio_is_that_of_the_means_and_not_the_mean_of_ratios():
+    estimate = ratio_interval([1.0, 9.0], [1.0, 3.0])
+    assert estimate.value == 2.5  # 5 / 2, not (1 + 3) / 2
+    assert (estimate.low, estimate.high) == (1.0, 3.0)
+
+
+def test_pairing_removes_what_the_seeds_have_in_common():
+    slow_seeds = [1.0, 2.0, 4.0, 8.0, 16.0]
+    estimate = ratio_interval([2 * each for each in slow_seeds], slow_seeds)
+    assert estimate.low == pytest.approx(2.0)
+    assert estimate.high == pytest.approx(2.0)
+
+
+def test_a_ratio_to_nothing_has_no_value():
+    assert ratio_interval([1.0, 2.0], [0.0, 0.0]).value is None
+
+
+def test_a_difference_is_paired():
+    estimate = difference_interval([5.0, 9.0], [4.0, 8.0])
+    assert (estimate.value, estimate.low, estimate.high) == (1.0, 1.0, 1.0)
+
+
+def test_pairs_of_unequal_length_are_refused():
+    with pytest.raises(ValueError, match="equal lengths"):
+        ratio_interval([1.0, 2.0], [1.0])
+    with pytest.raises(ValueError, match="equal lengths"):
+        permutation_p_value([1.0, 2.0], [1.0])
+
+
+def test_the_smallest_p_value_of_n_pairs_is_two_over_two_to_the_n():
+    left = [2.0, 3.0, 4.0, 5.0, 6.5]
+    assert permutation_p_value(left, [each - 1 for each in left]) == pytest.approx(2 / 2**5)
+    assert permutation_p_value([1.0], [2.0]) is None
+
+
+def test_tail_quantiles_need_enough_samples():
+    assert quantile(range(99), 0.99) is None
+    assert quantile(range(101), 0.99) == pytest.approx(99.0)
+    assert quantile(range(19), 0.95) is None
+    assert quantile(range(21), 0.95) == pytest.approx(19.0)
+    assert quantile([], 0.5) is None
+
+
+def test_the_papers_reduction_is_not_the_true_one():
+    assert paper_reduction(1.2642) == pytest.approx(0.2642)
+    assert true_reduction(1.2642) == pytest.approx(0.209, abs=5e-4)

@@ -1,0 +1,90 @@
+"""Rendering tables and numbers: rounding, footnotes, and escaping in each format."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import pytest
+
+from analysis import numbers
+from analysis.statistics import Estimate
+from analysis.tables import Cell, Table, to_csv, to_html, to_markdown, to_text
+
+TABLE = Table(
+    title="a <title>",
+    columns=["", "one|two"],
+    rows=[
+        [Cell(text="time (s)"), Cell(text="2.00", detail="1.00-3.00")],
+        [Cell(text="<b>loss</b>"), Cell(text=numbers.DASH, note="it has none")],
+    ],
+    notes=["n = 2"],
+    records=[{"arm": "a,b", "value": 2.0000001}, {"arm": "c", "value": None, "n": 1}],
+)
+
+
+def test_markdown():
+    assert to_markdown(TABLE) == (
+        "**a &lt;title&gt;**\n\n"
+        "|  | one\\|two |\n"
+        "| --- | ---: |\n"
+        "| time (s) | 2.00 (1.00-3.00) |\n"
+        "| &lt;b&gt;loss&lt;/b&gt; | \u2014 [1] |\n\n"
+        "- [1] it has none\n"
+        "- n = 2\n"
+    )
+
+
+def test_csv_holds_the_unrounded_records():
+    rows = list(csv.DictReader(io.StringIO(to_csv(TABLE))))
+    assert rows == [
+        {"arm": "a,b", "value": "2.0000001", "n": ""},
+        {"arm": "c", "value": "", "n": "1"},
+    ]
+
+
+def test_html_escapes_every_text():
+    html = str(to_html(TABLE))
+    assert "<b>" not in html and "&lt;b&gt;loss&lt;/b&gt;" in html
+    assert 'aria-label="a &lt;title&gt;"' in html
+    assert "<sup>1</sup> it has none" in html
+
+
+def test_plain_text_leaves_intervals_out_when_it_gets_too_wide():
+    wide = to_text(TABLE)
+    assert "2.00 (1.00-3.00)" in wide and "[1] it has none" in wide
+    narrow = to_text(TABLE, width=25)
+    assert "(1.00-3.00)" not in narrow and "2.00" in narrow
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0123456, "0.0123"),
+        (2.0, "2.00"),
+        (96.66, "96.7"),
+        (612.4, "612"),
+        (1234567.0, "1\u202f234\u202f567"),
+        (0.0, "0"),
+        (-0.001234, "-0.00123"),
+        (None, "\u2014"),
+    ],
+)
+def test_numbers_have_three_digits(value, text):
+    assert numbers.number(value) == text
+
+
+def test_units_fit_the_greatest_number_of_a_row():
+    assert numbers.unit_for("s", [0.5, 0.02]).symbol == "ms"
+    assert numbers.unit_for("s", [0.02, 2.5, None]).symbol == "s"
+    assert numbers.unit_for("bytes", [2_500_000.0]).symbol == "MB"
+    assert numbers.unit_for("s", []).symbol == "s"
+
+
+def test_an_interval_has_the_decimals_of_its_value():
+    unit = numbers.Unit("ms", 1e3)
+    estimate = Estimate(value=0.6124, low=0.59811, high=0.64, n=2)
+    assert numbers.with_interval(estimate, unit) == "612 ms (598\u2013640, n = 2)"
+    assert numbers.interval(Estimate(value=0.1, low=-0.25, high=0.3, n=2)) == "-0.250 to 0.300"
+    assert numbers.with_interval(Estimate(value=2.0, n=1)) == "2.00 x (n = 1)"
+    assert numbers.with_interval(Estimate(value=None)) == "\u2014"

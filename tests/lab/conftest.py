@@ -1,0 +1,162 @@
+"""Tests in here build real labs; each checks that the host is as it was before."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+
+from testbed.lab import capabilities
+
+SMALL: dict[str, Any] = {
+    "name": "small",
+    "rounds": 6,
+    "seeds": [1],
+    "topology": {"name": "star", "workers": 2, "rate_bps": 100_000_000, "queue_bytes": 150_000},
+    "training": {"batch_size": 16, "evaluate_every": 3},
+    "transport": {"peer_timeout_s": 10},
+    "arms": {"dblp": {"protocol": "dblp"}},
+    # These tests share two cores with whatever else runs: timing gates are tested by themselves.
+    "limits": {"rate_error": 0.5, "impairment_late_s": 5, "run_timeout_s": 60},
+}
+
+
+@pytest.fixture(scope="session")
+def found_capabilities() -> dict[str, capabilities.Capability]:
+    return capabilities.probe()
+
+
+@pytest.fixture(autouse=True)
+def _needs_a_lab(found_capabilities: dict[str, capabilities.Capability]) -> None:
+    absent = capabilities.missing(found_capabilities)
+    if absent:
+        pytest.skip(f"needs capability {absent[0]}")
+
+
+def host_state() -> dict[str, Any]:
+    """Interfaces, namespaces, mounts, network settings and switch processes of the host."""
+
+    def printed(*argv: str) -> str:
+        return subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+
+    settings = {}
+    for path in [*Path("/proc/sys/net").rglob("*"), Path("/proc/sys/fs/file-max")]:
+        try:
+            settings[str(path)] = path.read_text() if path.is_file() else ""
+        except OSError:
+            continue
+    ours = {"ovs-vswitchd", "ovsdb-server", "unshare", "mnexec"}
+    return {
+        "links": sorted(each["ifname"] for each in json.loads(printed("ip", "-j", "link"))),
+        "namespaces": printed("ip", "netns", "list"),
+        "mounts": sorted(Path("/proc/self/mounts").read_text().splitlines()),
+        "settings": settings,
+        "processes": sorted(each.name() for each in psutil.process_iter() if each.name() in ours),
+    }
+
+
+@pytest.fixture
+def unchanged_host() -> Iterator[None]:
+    """Fails the test if the host differs afterwards; waits a moment for the kernel's clean-up."""
+    before = host_state()
+    yield
+    deadline_s = time.monotonic() + 5
+    while (after := host_state()) != before and time.monotonic() < deadline_s:
+        time.sleep(0.1)
+    assert after == before
+
+
+class Results:
+    """The finished run of a small experiment, and how the command ended."""
+
+    def __init__(self, status: int, output: str, folder: Path) -> None:
+        self.status = status
+        self.output = output
+        self.folder = folder
+
+    def run(self, arm: str = "dblp") -> Path:
+        found = [path for path in self.folder.glob(f"*/{arm}-s*") if path.suffix == ""]
+        assert len(found) == 1, (self.output, list(self.folder.rglob("*")))
+        return found[0]
+
+    def verdict(self, arm: str = "dblp") -> dict[str, Any]:
+        return dict(json.loads((self.run(arm) / "status.json").read_text()))
+
+    def events(self, name: str, arm: str = "dblp") -> list[dict[str, Any]]:
+        lines = (self.run(arm) / "events" / f"{name}.jsonl").read_text().splitlines()
+        return [json.loads(line) for line in lines]
+
+
+Command = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> Iterator[Command]:
+    """Starts `lab run` on SMALL with changes; what is still alive afterwards is ended."""
+    started = []
+
+    def start(folder: str = "out", **changes: Any) -> subprocess.Popen[str]:
+        path = tmp_path / f"{folder}.yaml"
+        path.write_text(yaml.safe_dump({**SMALL, **changes}))
+        process = subprocess.Popen(
+            [sys.executable, "-m", "testbed", "run", str(path), "--out", str(tmp_path / folder)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def run_small(command: Command, tmp_path: Path) -> Callable[..., Results]:
+    """Runs SMALL with changes to its end."""
+
+    def run(**changes: Any) -> Results:
+        process = command(**changes)
+        output, _ = process.communicate(timeout=100)
+        return Results(process.returncode, output, tmp_path / "out")
+
+    return run
+
+
+def wait_for(condition: Callable[[], Any], timeout_s: float = 30.0) -> Any:
+    """The first true value of `condition`, asked every 10 ms."""
+    deadline_s = time.monotonic() + timeout_s
+    while time.monotonic() < deadline_s:
+        if value := condition():
+            return value
+        time.sleep(0.01)
+    raise TimeoutError
+
+
+def find_process(command: subprocess.Popen[str], *words: str) -> list[psutil.Process]:
+    """The command's descendants whose command line contains all words, oldest first."""
+    found = []
+    for process in psutil.Process(command.pid).children(recursive=True):
+        try:
+            line = process.cmdline()
+        except psutil.Error:
+            continue
+        if all(any(word in part for part in line) for word in words):
+            found.append(process)
+    return sorted(found, key=lambda each: (each.create_time(), each.pid))
+
+
+def training_has_begun(folder: Path) -> bool:
+    """Whether a round of some run below `folder` is finished."""
+    return any(path.stat().st_size > 0 for path in folder.rglob("rounds.jsonl"))

@@ -1,0 +1,136 @@
+"""Whole runs through Mininet, Open vSwitch and Ryu: delivery, exact weights, injected loss."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from testbed.training import datasets, models
+from testbed.training.aggregation import mean_into
+from testbed.training.worker import _gradient, apply_gradient
+
+pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("unchanged_host")]
+
+RELIABLE = {"protocol": "dblp", "low": 0, "high": 0}
+
+
+def single_process_weights(*, rounds, workers, seed, batch_size, learning_rate, momentum):
+    """Train by averaging the workers' gradients in one process, without any network."""
+    dataset = datasets.load("digits")
+    model = models.build("small-cnn", seed)
+    optimiser = torch.optim.SGD(model.parameters(), lr=learning_rate, momentum=momentum)
+    count = len(dataset.train_labels)
+    streams = [
+        datasets.batches(datasets.share(count, rank, workers, seed), batch_size, seed, rank)
+        for rank in range(workers)
+    ]
+    size = sum(size for _, size in models.tensor_sizes(model))
+    gradients = [np.empty(size, dtype=np.float32) for _ in streams]
+    mean = np.empty(size, dtype=np.float32)
+    for _ in range(rounds):
+        for stream, gradient in zip(streams, gradients, strict=True):
+            chosen = next(stream)
+            _gradient(model, dataset.train_inputs[chosen], dataset.train_labels[chosen], gradient)
+        mean_into(gradients, mean)
+        apply_gradient(model, optimiser, mean)
+    return model.state_dict()
+
+
+@pytest.mark.parametrize(
+    "arm", [RELIABLE, {"protocol": "tcp-reno"}], ids=["udp-tolerance-0", "tcp"]
+)
+def test_without_loss_the_weights_equal_a_single_process_bit_for_bit(run_small, arm):
+    torch.set_num_threads(1)
+    results = run_small(arms={"dblp": arm})
+    assert results.verdict()["verdict"] == "ok", results.verdict()
+    expected = single_process_weights(
+        rounds=6, workers=2, seed=1, batch_size=16, learning_rate=0.1, momentum=0.9
+    )
+    for worker in ("worker-1", "worker-2"):
+        weights = torch.load(results.run() / f"weights-{worker}.pt", weights_only=True)
+        assert weights.keys() == expected.keys()
+        for name, tensor in weights.items():
+            assert torch.equal(tensor, expected[name]), (worker, name)
+
+
+def test_injected_loss_is_what_was_configured_and_the_bound_is_kept(run_small):
+    hit = {"kind": "loss", "host": "server", "leg": "gather", "rounds": [2, 4], "q": 0.5}
+    results = run_small(arms={"dblp": {"protocol": "fixed-low"}}, impairments=[hit])
+    assert results.status == 0, results.output
+    transfers = results.events("transfers-server")
+    gathered = [each for each in transfers if each["leg"] == "gather"]
+    for each in gathered:
+        assert each["chunks_received"] >= math.ceil(each["chunk_count"] * (1 - 0.008))
+        assert (each["passes"] > 1) is (each["round"] in (2, 4)), each
+    impairments = results.events("impairments")
+    assert [(each["action"], each["round"]) for each in impairments] == [
+        ("begin", 2),
+        ("end", 2),
+        ("begin", 4),
+        ("end", 4),
+    ]
+    for each in impairments:
+        assert each["planned_s"] <= each["sent_s"] <= each["acknowledged_s"]
+    # Every datagram that the workers sent in those rounds either arrived or was dropped on purpose.
+    sent = sum(
+        each["chunks_sent"]
+        for worker in ("worker-1", "worker-2")
+        for each in results.events(f"transfers-{worker}")
+        if each["leg"] == "gather" and each["round"] in (2, 4)
+    )
+    dropped = sum(each["dropped"] or 0 for each in impairments)
+    deviation = math.sqrt(sent * 0.5 * 0.5)
+    assert abs(dropped - 0.5 * sent) < 5 * deviation
+    rounds = results.events("rounds")
+    assert [bool(each["impairments"]) for each in rounds] == [
+        number in (2, 4) for number in range(6)
+    ]
+
+
+def test_a_burst_overflows_the_real_queue_and_the_transfer_survives(run_small):
+    hit = {
+        "kind": "burst",
+        "host": "server",
+        "leg": "gather",
+        "rounds": [2],
+        "rate_factor": 4.0,
+        "duration_s": 0.05,
+    }
+    results = run_small(arms={"dblp": RELIABLE}, impairments=[hit])
+    assert results.status == 0, results.output
+    begin, end = results.events("impairments")
+    assert (begin["action"], end["action"]) == ("begin", "end")
+    assert end["frames_sent"] == int(4.0 * 100e6 * 0.05 / (1514 * 8))
+    # A queue of 150 kB and a link that drains 0.6 MB meanwhile cannot hold 2.5 MB.
+    assert end["dropped"] > 0.5 * end["frames_sent"]
+    for each in results.events("transfers-server"):
+        if each["leg"] == "gather":
+            assert each["chunks_received"] == each["chunk_count"]
+
+
+def test_lossy_rounds_stop_early_and_workers_follow_the_announced_phase(run_small):
+    arm = {"protocol": "dblp", "high": 0.5}
+    # A cadence of one round and an eta that no change reaches: calm from the second round on.
+    phases = {"eta": 1000.0, "cadence": 1}
+    results = run_small(arms={"dblp": arm}, phases=phases, rounds=5)
+    assert results.status == 0, results.output
+    rounds = results.events("rounds")
+    assert [each["critical"] for each in rounds] == [True, False, False, False, False]
+    for worker in ("worker-1", "worker-2"):
+        for each in results.events(f"transfers-{worker}"):
+            if each["role"] == "receiver":
+                arrived = each["chunks_received"] / each["chunk_count"]
+                assert arrived >= (0.992 if each["round"] == 0 else 0.5)
+                # The bound is used: the receiver stops within a few batches of it.
+                assert each["round"] == 0 or arrived < 0.9
+
+
+def test_kernel_tcp_uses_the_named_congestion_control_or_the_run_is_unsupported(run_small):
+    results = run_small(arms={"dblp": {"protocol": "tcp", "congestion_control": "nonesuch"}})
+    status = results.verdict()
+    assert status["verdict"] == "unsupported"
+    assert "nonesuch" in status["reason"]
+    assert "reno" in status["reason"]

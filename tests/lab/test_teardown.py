@@ -1,0 +1,141 @@
+"""A lab leaves nothing behind, however it ends; two of them do not meet."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+import yaml
+
+from tests.lab.conftest import SMALL, Results, find_process, training_has_begun, wait_for
+
+pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("unchanged_host")]
+
+LONG = {"rounds": 100_000}
+
+
+def begin(command, tmp_path):
+    process = command(**LONG)
+    wait_for(lambda: training_has_begun(tmp_path / "out"))
+    return process
+
+
+def in_the_sandbox(process):
+    return psutil.Process(process.pid).children(recursive=True)
+
+
+def test_interrupting_ends_the_lab_and_keeps_the_run_as_interrupted(command, tmp_path):
+    process = begin(command, tmp_path)
+    inside = in_the_sandbox(process)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=20)
+    assert process.returncode == 130, output
+    assert not [each for each in inside if each.is_running()]
+    results = Results(130, output, tmp_path / "out")
+    assert results.verdict()["verdict"] == "interrupted"
+
+
+def test_killing_the_command_ends_the_lab_and_leaves_no_result(command, tmp_path):
+    process = begin(command, tmp_path)
+    inside = in_the_sandbox(process)
+    assert len(inside) > 5
+    process.kill()
+    process.wait()
+    gone, alive = psutil.wait_procs(inside, timeout=10)
+    assert not alive
+    assert not list((tmp_path / "out").rglob("status.json"))
+
+
+@pytest.mark.parametrize(
+    ("words", "which", "reason"),
+    [
+        (("testbed.supervisor",), -1, "the supervisor ended with status"),
+        (("controllers",), 0, "controller: killed by SIGKILL"),
+        (("testbed.training.launcher",), 2, "worker-1: killed by SIGKILL"),
+        (("ovs-vswitchd",), 0, "ovs-vswitchd: killed by SIGKILL"),
+    ],
+    ids=["supervisor", "controller", "worker", "switch"],
+)
+def test_killing_a_part_fails_the_run_and_says_which(command, tmp_path, words, which, reason):
+    process = begin(command, tmp_path)
+    inside = in_the_sandbox(process)
+    find_process(process, *words)[which].kill()
+    output, _ = process.communicate(timeout=40)
+    assert process.returncode == 1, output
+    assert not [each for each in inside if each.is_running()]
+    status = Results(1, output, tmp_path / "out").verdict()
+    assert status["verdict"] == "failed"
+    assert reason in status["reason"]
+    assert reason in output
+
+
+def test_two_labs_side_by_side_do_not_disturb_each_other(command, tmp_path):
+    processes = {name: command(folder=name) for name in ("left", "right")}
+    for name, process in processes.items():
+        output, _ = process.communicate(timeout=100)
+        assert process.returncode == 0, output
+        assert Results(0, output, tmp_path / name).verdict()["verdict"] == "ok"
+
+
+def test_a_second_run_is_refused_and_resume_continues_where_it_stopped(command, tmp_path):
+    process = command(seeds=[1, 2])
+    wait_for(lambda: list((tmp_path / "out").glob("small/dblp-s1-*/status.json")))
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=20)
+    first = next((tmp_path / "out").glob("small/dblp-s1-*"))
+    written = (first / "status.json").stat().st_mtime_ns
+
+    path, out = str(tmp_path / "out.yaml"), str(tmp_path / "out")
+    again = run_lab("run", path, "--out", out)
+    assert again.returncode == 2
+    assert "./lab resume" in again.stderr
+    assert len(again.stderr.splitlines()) == 1
+
+    resumed = run_lab("resume", path, "--out", out)
+    assert resumed.returncode == 0, resumed.stdout + resumed.stderr
+    assert (first / "status.json").stat().st_mtime_ns == written
+    finished = [each for each in (tmp_path / "out").glob("small/dblp-s*") if not each.suffix]
+    assert len(finished) == 2
+
+
+def test_a_full_disk_fails_with_one_line_and_leaves_no_result(tmp_path):
+    """The results lie on a file system of 64 kB, mounted in a namespace of the test's own."""
+    path = tmp_path / "small.yaml"
+    path.write_text(yaml.safe_dump({**SMALL, **LONG}))
+    out = tmp_path / "out"
+    out.mkdir()
+    script = (
+        'mount -t tmpfs -o size=64k tmpfs "$1" && "$2" -m testbed run "$3" --out "$1"; '
+        'status=$?; find "$1" -name status.json -exec cat {} +; exit $status'
+    )
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", script, "sh", str(out), sys.executable, str(path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode in (1, 2), done
+    assert "No space left on device" in done.stdout + done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+    assert '"verdict": "ok"' not in done.stdout
+
+
+def test_a_lab_is_up_within_seconds(command, tmp_path):
+    began_s = time.monotonic()
+    begin(command, tmp_path).kill()
+    assert time.monotonic() - began_s < 12
+
+
+def run_lab(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "testbed", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )

@@ -1,0 +1,132 @@
+"""Endpoints on loopback addresses that no other test uses, workers in threads."""
+
+import itertools
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from testbed.transport import (
+    Endpoint,
+    EndpointConfig,
+    PayloadLayout,
+    ProtocolConfig,
+    open_endpoint,
+    preset,
+)
+
+SESSION = 0x5E55104
+_blocks = itertools.count()
+
+
+@dataclass(frozen=True)
+class Site:
+    """A server address and worker addresses of their own."""
+
+    prefix: str
+    protocol: ProtocolConfig
+    layout: PayloadLayout
+    workers: int
+    settings: dict[str, Any]
+
+    @property
+    def server_address(self) -> str:
+        return f"{self.prefix}.1"
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        return {f"worker-{i}": f"{self.prefix}.{i + 1}" for i in range(1, self.workers + 1)}
+
+    def server(self, **changes: Any) -> EndpointConfig:
+        return EndpointConfig(
+            **{
+                "session": SESSION,
+                "name": "server",
+                "bind_address": self.server_address,
+                "peers": self.addresses,
+                "is_server": True,
+                "protocol": self.protocol,
+                "layout": self.layout,
+                **self.settings,
+                **changes,
+            }
+        )
+
+    def worker(self, index: int = 1, **changes: Any) -> EndpointConfig:
+        name = f"worker-{index}"
+        return EndpointConfig(
+            **{
+                "session": SESSION,
+                "name": name,
+                "bind_address": self.addresses[name],
+                "peers": {"server": self.server_address},
+                "is_server": False,
+                "protocol": self.protocol,
+                "layout": self.layout,
+                **self.settings,
+                **changes,
+            }
+        )
+
+
+def site(
+    protocol: ProtocolConfig | None = None,
+    *,
+    layout: PayloadLayout | None = None,
+    workers: int = 1,
+    **settings: Any,
+) -> Site:
+    """127.x.y.0 with x from the process and y counted up; ports below the ephemeral range."""
+    block = next(_blocks)
+    prefix = f"127.{1 + os.getpid() % 250}.{block % 250}"
+    defaults = {
+        "rate_bps": 500e6,
+        "control_port": 21000,
+        "data_port": 21100,
+        "peer_timeout_s": 10.0,
+        "connect_timeout_s": 5.0,
+    }
+    return Site(
+        prefix,
+        protocol or preset("fixed-low", tolerance=0),
+        layout or PayloadLayout([("weights", 100_001)]),
+        workers,
+        {**defaults, **settings},
+    )
+
+
+def internals(endpoint: Endpoint) -> Any:
+    """The endpoint, for reaching into it."""
+    return endpoint
+
+
+def in_thread(work: Callable[..., Any], *arguments: Any) -> "Future[Any]":
+    """Runs in a daemon thread; the future has the result or the exception."""
+    future: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work(*arguments))
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future
+
+
+def run_all(
+    place: Site,
+    server: Callable[[Endpoint], Any],
+    worker: Callable[[Endpoint, int], Any],
+) -> tuple[Any, list[Any]]:
+    """Opens all endpoints, runs both functions, and gives their results."""
+
+    def one(config: EndpointConfig, work: Callable[..., Any], *arguments: Any) -> Any:
+        with open_endpoint(config) as endpoint:
+            return work(endpoint, *arguments)
+
+    futures = [in_thread(one, place.worker(i), worker, i) for i in range(1, place.workers + 1)]
+    result = one(place.server(), server)
+    return result, [future.result(timeout=20) for future in futures]

@@ -1,0 +1,136 @@
+"""Control messages and their parser."""
+
+import contextlib
+import struct
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from testbed.transport.control import (
+    MAX_ANNOUNCEMENT_BYTES,
+    ControlMessage,
+    ControlParser,
+    Hello,
+    MessageType,
+    Welcome,
+    body_limits,
+    pack_bitmap,
+    unpack_bitmap,
+)
+from testbed.transport.errors import ProtocolError
+
+CHUNKS = 77
+LIMITS = body_limits(CHUNKS)
+transfers = st.integers(0, 2**32 - 1)
+messages = st.one_of(
+    st.builds(ControlMessage, st.sampled_from([MessageType.PROBE, MessageType.STOP]), transfers),
+    st.builds(
+        ControlMessage, st.just(MessageType.BITMAP), transfers, st.binary(min_size=10, max_size=10)
+    ),
+    st.builds(ControlMessage, st.just(MessageType.ANNOUNCE), transfers, st.binary(max_size=40)),
+)
+
+
+def test_a_message_is_a_twelve_byte_header_and_its_body():
+    message = ControlMessage(MessageType.BITMAP, 0x01020304, b"\xaa\xbb")
+    assert message.encode() == bytes([5, 1, 0, 0, 1, 2, 3, 4, 0, 0, 0, 2, 0xAA, 0xBB])
+    assert ControlMessage(MessageType.STOP, 7).encode() == bytes([6, 1, 0, 0, 0, 0, 0, 7] + [0] * 4)
+
+
+@given(st.lists(messages, max_size=8), st.data())
+def test_any_split_of_the_stream_gives_the_same_messages(sent, data):
+    stream = b"".join(message.encode() for message in sent)
+    parser = ControlParser(LIMITS)
+    got, at = [], 0
+    while at < len(stream):
+        end = at + data.draw(st.integers(1, len(stream) - at))
+        got += parser.feed(stream[at:end])
+        at = end
+    assert got == sent
+    assert parser.pending_bytes == 0
+
+
+def test_a_message_in_single_bytes_is_complete_with_the_last_and_not_before():
+    stream = ControlMessage(MessageType.BITMAP, 3, bytes(10)).encode()
+    parser = ControlParser(LIMITS)
+    for byte in stream[:-1]:
+        assert parser.missing_bytes > 0
+        assert parser.feed(bytes([byte])) == []
+    assert parser.feed(stream[-1:]) == [ControlMessage(MessageType.BITMAP, 3, bytes(10))]
+
+
+@given(st.lists(st.binary(max_size=64), max_size=8))
+def test_random_bytes_give_messages_or_a_protocol_error_and_bounded_memory(pieces):
+    parser = ControlParser(LIMITS)
+    try:
+        for piece in pieces:
+            for message in parser.feed(piece):
+                smallest, largest = LIMITS[message.type]
+                assert smallest <= len(message.body) <= largest
+    except ProtocolError:
+        pass
+
+
+def header(kind=6, version=1, reserved=0, length=0):
+    return struct.pack("!BBHII", kind, version, reserved, 0, length)
+
+
+@pytest.mark.parametrize(
+    ("stream", "named"),
+    [
+        (header(kind=0), "type 0"),
+        (header(kind=200), "type 200"),
+        (header(version=2), "version 2"),
+        (header(reserved=1), "reserved"),
+        (header(length=1), "STOP with a body of 1"),
+        (header(kind=4, length=5), "PROBE with a body of 5"),
+        (header(kind=5, length=9), "BITMAP with a body of 9 bytes, not 10"),
+        (header(kind=5, length=11), "BITMAP with a body of 11"),
+        (header(kind=7, length=MAX_ANNOUNCEMENT_BYTES + 1), "ANNOUNCE"),
+        (header(kind=1, length=2**32 - 1), "HELLO"),
+    ],
+)
+def test_a_malformed_header_is_refused_before_its_body_is_awaited(stream, named):
+    with pytest.raises(ProtocolError, match=named):
+        ControlParser(LIMITS).feed(stream)
+
+
+def test_a_type_that_is_not_expected_is_refused():
+    parser = ControlParser({MessageType.HELLO: LIMITS[MessageType.HELLO]})
+    with pytest.raises(ProtocolError, match="unexpected type 6"):
+        parser.feed(ControlMessage(MessageType.STOP).encode())
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=70))
+def test_bitmaps_survive_the_way(bits):
+    mask = np.array(bits, dtype=np.bool_)
+    body = pack_bitmap(mask)
+    assert len(body) == -(-len(bits) // 8)
+    assert unpack_bitmap(body, len(bits)).tolist() == bits
+
+
+def test_bitmaps_begin_with_the_least_significant_bit():
+    mask = np.zeros(10, dtype=np.bool_)
+    mask[[0, 3, 9]] = True
+    assert pack_bitmap(mask) == bytes([0b00001001, 0b00000010])
+
+
+@pytest.mark.parametrize(("body", "named"), [(bytes(3), "3 bytes"), (b"\0\x04", "behind the last")])
+def test_bitmaps_of_another_size_are_refused(body, named):
+    with pytest.raises(ProtocolError, match=named):
+        unpack_bitmap(body, 10)
+
+
+def test_introductions_survive_the_way():
+    hello = Hello(session=2**32 - 1, name="wörker-1", data_port=47000, layout=b"\1\2\3")
+    assert Hello.parse(hello.message().body) == hello
+    welcome = Welcome(session=5, data_port=47001)
+    assert Welcome.parse(welcome.message().body) == welcome
+
+
+@given(st.binary(min_size=8, max_size=64))
+def test_random_introductions_are_read_or_refused(body):
+    with contextlib.suppress(ProtocolError):
+        Hello.parse(body)

@@ -1,0 +1,105 @@
+"""Payload layouts: buffers, masks, and the binary form that peers exchange."""
+
+import contextlib
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from testbed.transport import PayloadLayout, ProtocolError
+
+layouts = st.builds(
+    PayloadLayout,
+    st.lists(
+        st.tuples(st.text(max_size=12).filter(lambda text: text.isprintable()), st.integers(1, 50)),
+        min_size=1,
+        max_size=6,
+        unique_by=lambda entry: entry[0],
+    ),
+    st.sampled_from([4, 8, 12, 64]),
+)
+
+
+@given(layouts)
+def test_floats_and_rows_share_the_buffer(layout):
+    buffer = layout.new_buffer()
+    values = np.arange(1, layout.element_count + 1, dtype=np.float32)
+    layout.floats(buffer)[:] = values
+    rows = layout.rows(buffer)
+    assert rows.shape == (layout.chunk_count, layout.chunk_bytes)
+    assert rows.tobytes()[: layout.payload_bytes] == values.tobytes()
+    assert not any(rows.tobytes()[layout.payload_bytes :])
+    assert int(layout.chunk_lengths.sum()) == layout.payload_bytes
+    assert 0 < layout.chunk_lengths[-1] <= layout.chunk_bytes
+
+
+@given(layouts, st.data())
+def test_element_mask_covers_exactly_the_elements_of_the_chunks(layout, data):
+    chunks = np.array(
+        data.draw(st.lists(st.booleans(), min_size=layout.chunk_count, max_size=layout.chunk_count))
+    )
+    buffer = layout.new_buffer()
+    layout.rows(buffer)[chunks] = 0xFF
+    touched = layout.floats(buffer).view(np.uint32) == 0xFFFFFFFF
+    assert np.array_equal(layout.element_mask(chunks), touched)
+
+
+@given(layouts)
+def test_the_binary_form_survives_the_way(layout):
+    assert PayloadLayout.decode(layout.encode()) == layout
+
+
+@given(st.binary(max_size=60))
+def test_random_bytes_are_a_layout_or_a_protocol_error(body):
+    with contextlib.suppress(ProtocolError):
+        assert PayloadLayout.decode(body).encode() == body
+
+
+def test_a_cut_binary_form_is_refused_wherever_it_is_cut():
+    body = PayloadLayout([("a", 3), ("b", 4)], 8).encode()
+    for end in range(len(body)):
+        with pytest.raises(ProtocolError):
+            PayloadLayout.decode(body[:end])
+    with pytest.raises(ProtocolError, match="too many"):
+        PayloadLayout.decode(body + b"\0")
+
+
+def test_the_difference_says_what_differs():
+    layout = PayloadLayout([("a", 3), ("b", 4)], 8)
+    assert layout.difference(PayloadLayout([("a", 3), ("b", 4)], 8)) is None
+    owners = ("the server", "worker-2")
+    other = layout.difference(PayloadLayout([("a", 3), ("b", 4)], 12), owners)
+    assert other == "chunk_bytes is 8 at the server and 12 at worker-2"
+    other = layout.difference(PayloadLayout([("a", 3)], 8), owners)
+    assert other == "2 tensors at the server and 1 at worker-2"
+    other = layout.difference(PayloadLayout([("a", 3), ("b", 5)], 8), owners)
+    assert other == ("tensor 1 is 'b' with 4 elements at the server and 'b' with 5 at worker-2")
+
+
+@pytest.mark.parametrize(
+    ("tensors", "chunk_bytes", "named"),
+    [
+        ([], 8, "empty"),
+        ([("a", 0)], 8, "empty"),
+        ([("a", -1)], 8, "-1"),
+        ([("a", 1), ("a", 1)], 8, "same name"),
+        ([("a", 1)], 7, "chunk_bytes"),
+    ],
+)
+def test_impossible_layouts_are_refused(tensors, chunk_bytes, named):
+    with pytest.raises(ValueError, match=named):
+        PayloadLayout(tensors, chunk_bytes)
+
+
+@pytest.mark.parametrize(
+    "buffer",
+    [
+        np.zeros(15, dtype=np.uint8),
+        np.zeros(16, dtype=np.float32),
+        np.zeros(32, dtype=np.uint8)[::2],
+    ],
+)
+def test_foreign_buffers_are_refused(buffer):
+    with pytest.raises(ValueError, match="valid: 16 contiguous uint8"):
+        PayloadLayout([("a", 3)], 16).rows(buffer)

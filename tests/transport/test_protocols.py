@@ -1,0 +1,88 @@
+"""Protocol configurations and presets."""
+
+from typing import Any
+
+import pytest
+
+from testbed.transport import EndpointConfig, Fixed, Leg, Phased, ProtocolConfig, preset
+from tests.transport.virtual import layout_of
+
+
+def test_presets_have_the_published_tolerances():
+    dblp = preset("dblp")
+    assert dblp.gather == dblp.broadcast == Phased(low=0.008, high=0.408)
+    assert preset("fixed-low").gather == Fixed(0.008)
+    assert preset("fixed-high").broadcast == Fixed(0.408)
+    assert (preset("tcp").carrier, preset("tcp").congestion_control) == ("tcp", "cubic")
+    assert preset("tcp").policy(Leg.BROADCAST).tolerance(False) == 0
+
+
+def test_overrides_reach_the_preset_and_its_fields():
+    changed = preset("dblp", low=0.024, high=0.424, broadcast=0, name="dblp-reliable-broadcast")
+    assert changed.gather == Phased(low=0.024, high=0.424)
+    assert changed.broadcast == Fixed(0)
+    assert changed.name == "dblp-reliable-broadcast"
+    assert preset("tcp-bbr").congestion_control == "bbr"
+    assert preset("tcp-bbr").name == "tcp-bbr"
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides", "named"),
+    [
+        ("dbpl", {}, "valid: dblp, fixed-low, fixed-high, tcp"),
+        ("dblp", {"lo": 0.1}, "valid: low, high, name"),
+        ("dblp", {"low": 1}, "low is 1"),
+        ("dblp", {"repair": "pases"}, "valid: passes"),
+        ("dblp", {"order": "random"}, "valid: in-order"),
+        ("dblp", {"congestion_control": "fixt"}, "valid: fixed"),
+        ("dblp", {"congestion_control": "fixed:rate=1"}, "valid options: rate_bps"),
+        ("dblp", {"congestion_control": "fixed:rate_bps=0"}, "above 0"),
+        ("dblp", {"carrier": "sctp"}, "valid: udp, tcp"),
+        ("tcp", {"gather": 0.1}, "reliable"),
+        ("tcp", {"congestion_control": "fixed:rate_bps=1"}, "kernel's name"),
+    ],
+)
+def test_mistakes_are_answered_with_what_is_valid(name, overrides, named):
+    with pytest.raises(ValueError, match=named):
+        preset(name, **overrides)
+
+
+@pytest.mark.parametrize("name", ["dblp", "fixed-low", "fixed-high", "tcp", "tcp-reno"])
+def test_a_description_builds_the_protocol_again(name):
+    protocol = preset(name)
+    described: dict[str, Any] = dict(protocol.describe())
+    assert ProtocolConfig(**described) == protocol
+
+
+def test_transfers_are_numbered_by_round_and_leg():
+    numbers = [leg.transfer(index) for index in range(3) for leg in Leg]
+    assert numbers == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"session": 2**32}, "session"),
+        ({"peers": {}}, "peers"),
+        ({"peers": {"worker-1": "127.0.0.1"}, "is_server": False}, "'server'"),
+        ({"rate_bps": 0}, "rate_bps is 0"),
+        ({"rate_bps": float("nan")}, "rate_bps"),
+        ({"peer_timeout_s": -1}, "peer_timeout_s"),
+        ({"control_port": 0}, "control_port"),
+        ({"data_port": 65535}, "data_port"),
+    ],
+)
+def test_impossible_endpoints_are_refused(change, named):
+    good: dict[str, Any] = {
+        "session": 1,
+        "name": "server",
+        "bind_address": "127.0.0.1",
+        "peers": {"worker-1": "127.0.0.2", "worker-2": "127.0.0.3"},
+        "is_server": True,
+        "protocol": preset("dblp"),
+        "layout": layout_of(3),
+        "rate_bps": 1e6,
+    }
+    EndpointConfig(**good)
+    with pytest.raises(ValueError, match=named):
+        EndpointConfig(**{**good, **change})

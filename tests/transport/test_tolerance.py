@@ -1,0 +1,162 @@
+"""Tolerance policies and stop rules."""
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from testbed.transport import (
+    POLICIES,
+    Fixed,
+    Phased,
+    Progress,
+    StopRule,
+    TolerancePolicy,
+    as_policy,
+)
+from testbed.transport.tolerance import required_chunks
+from tests.transport.virtual import Network, layout_of, random_payload, transfer
+
+
+@pytest.mark.parametrize(
+    ("chunks", "tolerance", "required"),
+    [
+        (1000, 0.008, 992),
+        (1000, 0.408, 592),
+        (1000, 0.0, 1000),
+        (1000, 0.1 + 0.2, 700),
+        (10, 1 - 0.2, 2),
+        (3, 0.5, 2),
+        (1, 0.999, 1),
+        (10, 0.99999999999, 1),
+        (687, 0.008, 682),
+        (687, 0.408, 407),
+    ],
+)
+def test_required_chunks_round_up_without_float_fuzz(chunks, tolerance, required):
+    assert required_chunks(chunks, tolerance) == required
+
+
+@given(st.integers(1, 100_000), st.integers(0, 9999))
+def test_never_more_than_the_tolerance_is_given_up_and_never_less_than_possible(chunks, tenths):
+    required = required_chunks(chunks, tenths / 10000)
+    given_up = chunks - required
+    assert Fraction(given_up, chunks) <= Fraction(tenths, 10000)
+    assert Fraction(given_up + 1, chunks) > Fraction(tenths, 10000) or required == 1
+
+
+@pytest.mark.parametrize("value", [-0.01, 1, 1.5, float("nan"), float("inf"), "0.5", None])
+def test_tolerances_outside_zero_to_one_are_refused(value):
+    with pytest.raises(ValueError, match="valid: 0"):
+        Fixed(value)
+
+
+def test_a_phased_policy_follows_the_phase():
+    policy = Phased(low=0.008, high=0.408)
+    assert policy.tolerance(True) == 0.008
+    assert policy.tolerance(False) == 0.408
+    assert Fixed(0.3).tolerance(True) == Fixed(0.3).tolerance(False) == 0.3
+
+
+@pytest.mark.parametrize("options", [{"low": 0.5, "high": 0.4}, {"low": -1, "high": 0.4}])
+def test_impossible_phases_are_refused(options):
+    with pytest.raises(ValueError, match="low"):
+        Phased(**options)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        0.25,
+        "fixed:tolerance=0.25",
+        {"policy": "fixed", "tolerance": 0.25},
+        Fixed(0.25),
+    ],
+)
+def test_a_policy_may_be_written_in_any_form(value):
+    assert as_policy(value) == Fixed(0.25)
+
+
+def test_the_text_of_a_policy_builds_it_again():
+    for policy in (Fixed(0.1 + 0.2), Phased(low=0.008, high=0.408)):
+        assert as_policy(str(policy)) == policy
+
+
+@pytest.mark.parametrize(
+    ("value", "named"),
+    [
+        ("fixd:tolerance=0.1", "valid: fixed, phased"),
+        ("fixed:p=0.1", "valid options: tolerance"),
+        ("fixed", "needs the option tolerance"),
+        ("fixed:tolerance", "key=value"),
+        ("fixed:tolerance=x", "valid: 0"),
+        ({"tolerance": 0.1}, "'policy'"),
+        ({"policy": "phased", "low": 0.1}, "high"),
+    ],
+)
+def test_mistakes_are_answered_with_what_is_valid(value, named):
+    with pytest.raises(ValueError, match=named):
+        as_policy(value)
+
+
+class _EarlyClose(StopRule):
+    """Enough is a fraction, or less than that once the deadline has passed."""
+
+    def __init__(self, chunks: int, by_s: float) -> None:
+        self.needed, self.by_s = chunks // 10, by_s
+
+    def satisfied(self, progress: Progress) -> bool:
+        return progress.now_s >= self.by_s and progress.received_count >= self.needed
+
+    def deadline_s(self, progress: Progress) -> float:
+        return max(self.by_s, progress.now_s + 1e-3)
+
+
+def test_a_rule_may_stop_at_a_deadline_without_any_datagram():
+    layout = layout_of(200)
+    lost_after_20 = Network(survives=lambda sequence, nth: sequence < 20)
+    rule = _EarlyClose(200, by_s=0.5)
+    outcome = transfer(random_payload(layout), layout, rule=rule, network=lost_after_20)
+    assert outcome.receiver.received_count == 20
+    assert 0.5 <= outcome.receiver.report("x").ended_s < 0.502
+    assert outcome.ended_s == pytest.approx(0.501, abs=2e-3)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _FirstTensor(TolerancePolicy):
+    """Every chunk of the first tensor, and whatever of the others."""
+
+    def tolerance(self, critical: bool) -> float:
+        raise NotImplementedError
+
+    def stop_rule(self, critical):
+        def make(layout):
+            elements = np.arange(layout.element_count) < layout.tensors[0][1]
+            starts = np.arange(0, layout.element_count, layout.elements_per_chunk)
+            return _Needs(elements[starts])
+
+        return make
+
+
+class _Needs(StopRule):
+    def __init__(self, needed: np.ndarray) -> None:
+        self.needed = needed
+
+    def satisfied(self, progress: Progress) -> bool:
+        return bool(progress.received[self.needed].all())
+
+
+def test_a_new_policy_needs_one_class_and_one_registration():
+    name = "first-tensor-for-this-test"
+    POLICIES.add(name, _FirstTensor)
+    with pytest.raises(ValueError, match="exists already"):
+        POLICIES.add(name, _FirstTensor)
+    layout = layout_of(50).__class__([("a", 40), ("b", 160)], 16)
+    rule = as_policy(name).stop_rule(critical=True)(layout)
+    lossy = Network(survives=lambda sequence, nth: sequence >= 10 or nth == 2)
+    outcome = transfer(random_payload(layout), layout, rule=rule, network=lossy)
+    assert outcome.receiver.received[:10].all()
+    assert outcome.sender.report("x").passes == 3

@@ -1,0 +1,417 @@
+"""A sender and a receiver in virtual time: what arrives, in how many passes, what is ignored."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from testbed.transport import PayloadLayout, ProtocolError
+from testbed.transport.congestion import CongestionControl, Feedback, FixedRate
+from testbed.transport.control import ControlMessage, MessageType
+from testbed.transport.order import InOrder
+from testbed.transport.receiver import Receiver
+from testbed.transport.repair import Passes
+from testbed.transport.sender import Sender, SendingPath
+from testbed.transport.tolerance import FractionRule, required_chunks
+from testbed.transport.wire import fields, wire_bytes
+from tests.transport.virtual import (
+    SESSION,
+    Network,
+    bernoulli,
+    layout_of,
+    random_payload,
+    transfer,
+)
+
+
+def new_sender(layout, *, rate_bps=10e6, number=6):
+    return Sender(
+        session=SESSION,
+        transfer=number,
+        layout=layout,
+        payload=random_payload(layout),
+        repair=Passes(),
+        order=InOrder(),
+        path=SendingPath(congestion=FixedRate(rate_bps=rate_bps), chunk_bytes=layout.chunk_bytes),
+        now_s=0.0,
+    )
+
+
+def new_receiver(layout, *, tolerance=0.0, number=6):
+    into = layout.new_buffer()
+    receiver = Receiver(
+        session=SESSION,
+        transfer=number,
+        layout=layout,
+        into=into,
+        rule=FractionRule(chunk_count=layout.chunk_count, tolerance=tolerance),
+        repair=Passes(),
+        now_s=0.0,
+    )
+    return receiver, into
+
+
+def all_frames(layout, number=6):
+    """Every datagram of the transfer, in order."""
+    sender = new_sender(layout, rate_bps=math.inf, number=number)
+    parts = []
+    while len(frames := sender.offer(0.0)):
+        parts.append(frames.copy())
+        sender.sent(len(frames), 0.0)
+    return np.concatenate(parts)
+
+
+# Delivery.
+
+
+def test_without_loss_one_pass_delivers_every_byte():
+    layout = layout_of(100, last_elements=1)
+    payload = random_payload(layout)
+    outcome = transfer(payload, layout)
+    assert np.array_equal(outcome.into, payload)
+    sent, received = outcome.sender.report("r"), outcome.receiver.report("s")
+    assert (sent.passes, sent.chunks_sent, sent.retransmitted_bytes) == (1, 100, 0)
+    assert sent.bytes_sent == received.bytes_received == wire_bytes(100, 16)
+    assert received.chunks_received == 100
+    assert received.received is not None
+    assert received.received.all()
+    assert received.ignored == {}
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    chunks=st.integers(1, 120),
+    last=st.integers(1, 4),
+    loss=st.floats(0, 0.95),
+    tolerance=st.sampled_from([0.0, 0.008, 0.1, 0.408, 0.9]),
+    jitter_s=st.sampled_from([0.0, 0.01]),
+    duplicate=st.sampled_from([0.0, 0.3]),
+    corrupt=st.sampled_from([0.0, 0.3]),
+    seed=st.integers(0, 2**16),
+)
+def test_whatever_the_network_does_enough_arrives_and_it_is_right(
+    chunks, last, loss, tolerance, jitter_s, duplicate, corrupt, seed
+):
+    layout = layout_of(chunks, last_elements=last)
+    payload = random_payload(layout, seed)
+    network = Network(
+        survives=bernoulli(loss, seed),
+        jitter_s=jitter_s,
+        duplicate=duplicate,
+        corrupt=corrupt,
+        seed=seed,
+    )
+    outcome = transfer(payload, layout, tolerance=tolerance, network=network)
+    receiver = outcome.receiver
+    assert receiver.stopped
+    assert receiver.received_count == int(receiver.received.sum())
+    # One datagram at a time here, so the receiver stops at exactly what is required.
+    assert receiver.received_count == required_chunks(chunks, tolerance)
+    rows, sent = layout.rows(outcome.into), layout.rows(payload)
+    assert np.array_equal(rows[receiver.received], sent[receiver.received])
+    assert not rows[~receiver.received].any()
+
+
+def test_rows_that_do_not_arrive_are_left_untouched():
+    layout = layout_of(4)
+    receiver, into = new_receiver(layout, tolerance=0.5)
+    into[:] = 7
+    frames = all_frames(layout)
+    receiver.on_datagrams(frames[[1, 3]], 0.0)
+    assert receiver.stopped
+    rows = layout.rows(into)
+    assert (rows[[0, 2]] == 7).all()
+    assert np.array_equal(rows[[1, 3]], frames[[1, 3], 16:])
+
+
+# Passes.
+
+
+@pytest.mark.parametrize(("losses", "passes"), [(0, 1), (1, 2), (2, 3), (5, 6)])
+def test_a_chunk_that_is_lost_n_times_takes_n_more_passes(losses, passes):
+    layout = layout_of(30)
+    network = Network(survives=lambda sequence, nth: sequence != 17 or nth >= losses)
+    outcome = transfer(random_payload(layout), layout, network=network)
+    sent, received = outcome.sender.report("r"), outcome.receiver.report("s")
+    assert (sent.passes, received.passes) == (passes, passes)
+    assert sent.chunks_sent == 30 + losses
+    assert sent.retransmitted_bytes == wire_bytes(losses, 16)
+
+
+def test_a_pass_sends_only_what_is_missing():
+    layout = layout_of(40)
+    lost_first = {3, 4, 5, 39}
+    network = Network(survives=lambda sequence, nth: nth > 0 or sequence not in lost_first)
+    transfer(random_payload(layout), layout, network=network)
+    assert {chunk for chunk, count in network.sent_of.items() if count == 2} == lost_first
+    assert max(network.sent_of.values()) == 2
+
+
+def test_what_is_within_the_tolerance_is_not_sent_again():
+    layout = layout_of(1000)
+    network = Network(survives=lambda sequence, nth: sequence >= 8)
+    outcome = transfer(random_payload(layout), layout, tolerance=0.008, network=network)
+    sent = outcome.sender.report("r")
+    assert sent.passes == 1
+    assert outcome.receiver.received_count == 992
+
+
+def test_a_stop_in_the_middle_of_a_pass_ends_it_at_once():
+    layout = layout_of(1000)
+    network = Network(delay_s=0.0)
+    outcome = transfer(random_payload(layout), layout, tolerance=0.408, network=network)
+    sent = outcome.sender.report("r")
+    assert outcome.receiver.received_count == 592
+    # The batch in which the bound was met, and nothing after it.
+    assert 592 <= sent.chunks_sent < 592 + 44
+    assert sent.passes == 1
+    assert not len(outcome.sender.offer(outcome.ended_s + 1))
+    assert outcome.sender.next_deadline_s(outcome.ended_s) is None
+
+
+def test_the_sender_keeps_its_pace():
+    layout = layout_of(2000)
+    outcome = transfer(random_payload(layout), layout, congestion=FixedRate(rate_bps=10e6))
+    ideal_s = wire_bytes(2000, 16) * 8 / 10e6
+    assert outcome.ended_s == pytest.approx(ideal_s + 2e-3, rel=0.03)
+    assert max(count for _, count in outcome.batches) <= 44
+
+
+def test_datagrams_that_the_network_did_not_take_are_offered_again():
+    layout = layout_of(20)
+    sender = new_sender(layout, rate_bps=1e9)
+    assert fields(sender.offer(0.0), 16)["sequence"].tolist() == list(range(20))
+    sender.sent(3, 0.0)
+    again = fields(sender.offer(0.1), 16)["sequence"].tolist()
+    assert again == list(range(3, 20))
+    assert sender.report("r").chunks_sent == 3
+
+
+# Control messages.
+
+
+def test_every_probe_after_the_stop_is_answered_with_stop_again():
+    layout = layout_of(3)
+    receiver, _ = new_receiver(layout)
+    receiver.on_datagrams(all_frames(layout), 0.0)
+    probe, stop = (ControlMessage(kind, 6) for kind in (MessageType.PROBE, MessageType.STOP))
+    assert receiver.poll_messages() == [stop]
+    for _ in range(3):
+        receiver.on_message(probe, 1.0)
+        assert receiver.poll_messages() == [stop]
+    older = ControlMessage(MessageType.PROBE, 4)
+    receiver.on_message(older, 1.0)
+    assert receiver.poll_messages() == [ControlMessage(MessageType.STOP, 4)]
+
+
+def test_the_receiver_says_nothing_unasked_but_stop():
+    layout = layout_of(50)
+    receiver, _ = new_receiver(layout)
+    frames = all_frames(layout)
+    receiver.on_datagrams(frames[:49], 0.0)
+    assert receiver.poll_messages() == []
+    receiver.on_message(ControlMessage(MessageType.PROBE, 6), 0.0)
+    (bitmap,) = receiver.poll_messages()
+    assert bitmap.type is MessageType.BITMAP
+    receiver.on_datagrams(frames[49:], 0.0)
+    assert [message.type for message in receiver.poll_messages()] == [MessageType.STOP]
+
+
+def asking_sender(chunks=10):
+    sender = new_sender(layout_of(chunks), rate_bps=1e12)
+    sender.sent(len(sender.offer(0.0)), 0.0)
+    assert [message.type for message in sender.poll_messages()] == [MessageType.PROBE]
+    return sender
+
+
+@pytest.mark.parametrize(
+    ("message", "named"),
+    [
+        (ControlMessage(MessageType.PROBE, 6), "PROBE has no place at a sender"),
+        (ControlMessage(MessageType.BITMAP, 6, b"\0"), "1 bytes for 10 chunks"),
+        (ControlMessage(MessageType.BITMAP, 6, b"\xff\x03"), "without a gap"),
+        (ControlMessage(MessageType.BITMAP, 6, b"\xff\xff"), "behind the last"),
+        (ControlMessage(MessageType.STOP, 8), "transfer 8 during 6"),
+    ],
+)
+def test_senseless_messages_to_a_sender_are_protocol_errors(message, named):
+    with pytest.raises(ProtocolError, match=named):
+        asking_sender().on_message(message, 1.0)
+
+
+def test_a_bitmap_that_nobody_asked_for_is_a_protocol_error():
+    sender = new_sender(layout_of(100), rate_bps=1e3)
+    with pytest.raises(ProtocolError, match="without a PROBE"):
+        sender.on_message(ControlMessage(MessageType.BITMAP, 6, bytes(13)), 0.0)
+
+
+def test_messages_of_earlier_transfers_are_counted_and_ignored():
+    sender = asking_sender()
+    sender.on_message(ControlMessage(MessageType.STOP, 4), 1.0)
+    assert not sender.stopped
+    assert sender.ignored == {"stale-control": 1}
+
+
+def test_an_answer_that_crosses_the_stop_is_harmless():
+    sender = asking_sender()
+    sender.on_message(ControlMessage(MessageType.STOP, 6), 1.0)
+    sender.on_message(ControlMessage(MessageType.STOP, 6), 2.0)
+    sender.on_message(ControlMessage(MessageType.BITMAP, 6, bytes(2)), 3.0)
+    assert sender.stopped
+    assert sender.report("r").ended_s == 1.0
+
+
+@pytest.mark.parametrize("kind", [MessageType.STOP, MessageType.BITMAP])
+def test_senseless_messages_to_a_receiver_are_protocol_errors(kind):
+    receiver, _ = new_receiver(layout_of(3))
+    with pytest.raises(ProtocolError, match="no place at a receiver"):
+        receiver.on_message(ControlMessage(kind, 6), 0.0)
+
+
+# What is ignored.
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "reason"),
+    [
+        ("session", SESSION + 1, "wrong-session"),
+        ("transfer", 5, "stale-transfer"),
+        ("transfer", 7, "early-transfer"),
+        ("flags", 1, "unknown-flags"),
+        ("sequence", 10, "out-of-range"),
+        ("sequence", 2**32 - 1, "out-of-range"),
+        ("length", 15, "wrong-length"),
+        ("length", 0, "wrong-length"),
+    ],
+)
+def test_datagrams_that_do_not_fit_are_counted_by_reason_and_dropped(field, value, reason):
+    layout = layout_of(10)
+    receiver, into = new_receiver(layout)
+    frames = all_frames(layout)
+    good = frames.copy()
+    fields(frames, 16)[field][2:5] = value
+    receiver.on_datagrams(frames, 0.0)
+    assert receiver.ignored == {reason: 3}
+    assert receiver.received.tolist() == [not 2 <= index < 5 for index in range(10)]
+    assert not layout.rows(into)[2:5].any()
+    receiver.on_datagrams(good[2:5], 0.0)
+    assert receiver.stopped
+    assert np.array_equal(layout.rows(into), good[:, 16:])
+
+
+def test_a_length_other_than_the_last_chunks_is_wrong_there():
+    layout = layout_of(3, last_elements=1)
+    receiver, _ = new_receiver(layout)
+    frames = all_frames(layout)
+    fields(frames, 16)["length"][2] = 16
+    receiver.on_datagrams(frames, 0.0)
+    assert receiver.ignored == {"wrong-length": 1}
+
+
+def test_duplicates_are_counted_within_a_batch_and_across_batches():
+    layout = layout_of(10)
+    receiver, _ = new_receiver(layout)
+    frames = all_frames(layout)
+    receiver.on_datagrams(frames[[0, 1, 1, 1, 2]], 0.0)
+    receiver.on_datagrams(frames[[2, 3]], 0.0)
+    assert receiver.ignored == {"duplicate": 3}
+    assert receiver.received_count == 4
+    assert receiver.report("s").duplicates == 3
+
+
+def test_datagrams_after_the_stop_are_late():
+    layout = layout_of(10)
+    receiver, into = new_receiver(layout, tolerance=0.5)
+    frames = all_frames(layout)
+    receiver.on_datagrams(frames[:5], 0.0)
+    receiver.on_datagrams(frames[5:], 1.0)
+    assert receiver.ignored == {"late": 5}
+    assert not layout.rows(into)[5:].any()
+    assert receiver.report("s").ended_s == 0.0
+
+
+def test_datagrams_of_another_size_are_counted():
+    receiver, _ = new_receiver(layout_of(10))
+    receiver.on_datagrams(np.zeros((4, 31), dtype=np.uint8), 0.0)
+    receiver.on_datagrams(np.zeros((0, 32), dtype=np.uint8), 0.0)
+    assert receiver.ignored == {"wrong-size": 4}
+
+
+@given(st.binary(max_size=32 * 20), st.booleans())
+def test_random_datagrams_never_do_more_than_count(data, right_session):
+    layout = layout_of(10)
+    receiver, into = new_receiver(layout)
+    frames = np.frombuffer(data[: len(data) // 32 * 32], dtype=np.uint8).reshape(-1, 32).copy()
+    if right_session:
+        fields(frames, 16)["session"] = SESSION
+    receiver.on_datagrams(frames, 0.0)
+    assert sum(receiver.ignored.values()) + receiver.received_count == len(frames)
+    assert receiver.poll_messages() == []
+    assert into.any() <= bool(receiver.received_count)
+
+
+# Congestion control.
+
+
+class _Recorder(CongestionControl):
+    """A window of a few datagrams, and everything it hears."""
+
+    def __init__(self, window: float) -> None:
+        self.window = window
+        self.sent: list[int] = []
+        self.heard: list[Feedback] = []
+
+    @property
+    def rate_bps(self) -> float:
+        return 10e6
+
+    @property
+    def window_bytes(self) -> float:
+        return self.window
+
+    def on_sent(self, sent_bytes: int, now_s: float) -> None:
+        self.sent.append(sent_bytes)
+
+    def on_feedback(self, feedback: Feedback) -> None:
+        self.heard.append(feedback)
+
+
+def test_congestion_control_hears_what_became_of_each_pass():
+    layout = layout_of(30)
+    lossy = Network(survives=lambda sequence, nth: sequence >= 10 or nth > 0, delay_s=0.004)
+    control = _Recorder(float("inf"))
+    transfer(random_payload(layout), layout, network=lossy, congestion=control)
+    assert sum(control.sent) == wire_bytes(40, 16)
+    (feedback,) = control.heard
+    assert feedback.delivered_bytes == wire_bytes(20, 16)
+    assert feedback.lost_bytes == wire_bytes(10, 16)
+    assert feedback.in_flight_bytes == 0
+    assert feedback.rtt_s == pytest.approx(0.008)
+
+
+@pytest.mark.parametrize("loss", [0.0, 0.5])
+@pytest.mark.parametrize("window", [0.0, wire_bytes(3, 16), wire_bytes(64, 16)])
+def test_a_window_limits_what_is_in_flight_and_never_locks_the_transfer(window, loss):
+    layout = layout_of(100)
+    payload = random_payload(layout)
+    control = _Recorder(window)
+    outcome = transfer(
+        payload, layout, network=Network(survives=bernoulli(loss, 3)), congestion=control
+    )
+    assert np.array_equal(outcome.into, payload)
+    limit = max(window, wire_bytes(1, 16))
+    assert max(control.sent) <= limit
+    assert all(feedback.in_flight_bytes <= limit for feedback in control.heard)
+    delivered = sum(feedback.delivered_bytes for feedback in control.heard)
+    lost = sum(feedback.lost_bytes for feedback in control.heard)
+    assert delivered <= wire_bytes(100, 16)
+    assert delivered + lost <= sum(control.sent)
+
+
+def test_many_tensors_travel_as_one_payload():
+    layout = PayloadLayout([(f"t{index}", index) for index in range(40)], 64)
+    payload = random_payload(layout)
+    outcome = transfer(payload, layout, network=Network(survives=bernoulli(0.4, 2)))
+    assert np.array_equal(layout.floats(outcome.into), layout.floats(payload))

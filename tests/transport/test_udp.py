@@ -1,0 +1,202 @@
+"""The UDP socket: batches, fallbacks, and what it drops."""
+
+import errno
+import socket
+import time
+
+import numpy as np
+import pytest
+
+from testbed.transport.errors import TransportError
+from testbed.transport.udp import SOL_UDP, UDP_SEGMENT, UdpSocket
+
+SIZE = 1472
+
+
+@pytest.fixture
+def pair():
+    one = UdpSocket(address="127.0.0.1", port=0, datagram_bytes=SIZE)
+    two = UdpSocket(address="127.0.0.1", port=0, datagram_bytes=SIZE)
+    one.set_peer("127.0.0.1", two.port)
+    two.set_peer("127.0.0.1", one.port)
+    yield one, two
+    one.close()
+    two.close()
+
+
+def batch(count, seed=0):
+    return np.random.default_rng(seed).integers(0, 256, (count, SIZE), dtype=np.uint8)
+
+
+def collect(udp, count, within_s=2.0):
+    """The next `count` datagrams, or those that came in time."""
+    parts: list[np.ndarray] = []
+    deadline_s = time.monotonic() + within_s
+    while sum(len(part) for part in parts) < count and time.monotonic() < deadline_s:
+        rows, _ = udp.receive()
+        parts.append(rows.copy())
+    return np.concatenate(parts)
+
+
+class Refusing:
+    """A socket whose sends fail as told: `failures` maps a call's number to an errno."""
+
+    def __init__(self, inner, failures, segmented_only=False):
+        self.inner, self.failures, self.segmented_only = inner, failures, segmented_only
+        self.calls, self.segmented_calls = 0, 0
+
+    def _fail(self):
+        number, self.calls = self.calls, self.calls + 1
+        code = self.failures.get(number, self.failures.get("always"))
+        if code is not None:
+            raise OSError(code, errno.errorcode[code])
+
+    def sendmsg(self, buffers, ancillary, flags, address):
+        assert [entry[:2] for entry in ancillary] == [(SOL_UDP, UDP_SEGMENT)]
+        self.segmented_calls += 1
+        self._fail()
+        return self.inner.sendmsg(buffers, ancillary, flags, address)
+
+    def sendto(self, data, address):
+        if not self.segmented_only:
+            self._fail()
+        return self.inner.sendto(data, address)
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+
+def refuse(udp, failures, **options):
+    udp._socket = Refusing(udp._socket, failures, **options)
+    return udp._socket
+
+
+@pytest.mark.parametrize("count", [1, 2, 44])
+def test_a_batch_arrives_as_it_was_sent(pair, count):
+    one, two = pair
+    frames = batch(count)
+    assert one.send(frames) == count
+    assert np.array_equal(collect(two, count), frames)
+    assert two.receive()[1]
+    assert not two.counters
+
+
+def test_several_batches_come_out_of_one_receive(pair):
+    one, two = pair
+    for seed in range(3):
+        one.send(batch(44, seed))
+    rows, drained = two.receive()
+    assert drained
+    assert np.array_equal(rows, np.concatenate([batch(44, seed) for seed in range(3)]))
+
+
+def test_one_receive_is_bounded_and_says_that_more_is_there(pair):
+    one, two = pair
+    for seed in range(8):
+        one.send(batch(44, seed))
+    rows, drained = two.receive()
+    assert 0 < len(rows) < 8 * 44
+    assert not drained
+    assert len(rows) + len(collect(two, 8 * 44 - len(rows))) == 8 * 44
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.EINVAL, errno.ENOPROTOOPT])
+def test_a_refused_segmentation_is_given_up_for_good(pair, code):
+    one, two = pair
+    fake = refuse(one, {"always": code}, segmented_only=True)
+    for seed in range(2):
+        assert one.send(batch(20, seed)) == 20
+        assert np.array_equal(collect(two, 20), batch(20, seed))
+    assert fake.segmented_calls == 1
+    assert one.facts()["segmentation"] is False
+
+
+def test_a_full_socket_takes_a_part_and_asks_to_be_waited_for(pair):
+    one, two = pair
+    one.segmentation = False
+    refuse(one, {3: errno.EAGAIN})
+    frames = batch(10)
+    assert one.send(frames) == 3
+    assert one.blocked
+    assert one.send(frames[3:]) == 7
+    assert not one.blocked
+    assert np.array_equal(collect(two, 10), frames)
+
+
+def test_a_full_interface_queue_is_counted_and_not_waited_for(pair):
+    one, _ = pair
+    refuse(one, {0: errno.ENOBUFS})
+    assert one.send(batch(10)) == 0
+    assert not one.blocked
+    assert one.counters == {"no-buffers": 1}
+    assert one.send(batch(10)) == 10
+    assert one.facts()["segmentation"] is True
+
+
+@pytest.mark.parametrize("code", [errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.EPERM])
+@pytest.mark.parametrize("segmentation", [True, False])
+def test_what_the_network_loses_counts_as_sent(pair, code, segmentation):
+    one, _ = pair
+    one.segmentation = segmentation
+    refuse(one, {0: code})
+    assert one.send(batch(5)) == 5
+    assert one.counters == {"unreachable": 1}
+
+
+def test_a_port_where_nobody_listens_does_not_disturb():
+    one = UdpSocket(address="127.0.0.1", port=0, datagram_bytes=SIZE)
+    gone = UdpSocket(address="127.0.0.1", port=0, datagram_bytes=SIZE)
+    one.set_peer("127.0.0.1", gone.port)
+    gone.close()
+    for _ in range(3):
+        assert one.send(batch(3)) == 3
+        assert len(one.receive()[0]) == 0
+    one.close()
+
+
+def test_datagrams_that_are_too_large_for_the_path_are_a_clear_error(pair):
+    one, _ = pair
+    refuse(one, {0: errno.EMSGSIZE})
+    with pytest.raises(TransportError, match="chunk_bytes"):
+        one.send(batch(2))
+
+
+def test_strangers_and_other_sizes_are_counted_and_dropped(pair):
+    one, two = pair
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+        stranger.sendto(bytes(SIZE), ("127.0.0.1", two.port))
+        stranger.sendto(b"x", ("127.0.0.1", two.port))
+    for size in (0, 1, SIZE - 1, SIZE + 1, 2 * SIZE, 65507):
+        one._socket.sendto(bytes(size), ("127.0.0.1", two.port))
+    one.send(batch(2))
+    assert np.array_equal(collect(two, 2), batch(2))
+    assert two.counters == {"unknown-address": 2, "wrong-size": 6}
+
+
+def test_a_segmented_send_of_another_size_is_counted(pair):
+    one, two = pair
+    import struct
+
+    for segment, size in ((736, 4 * 736), (SIZE, 3 * SIZE - 5)):
+        one._socket.sendmsg(
+            [bytes(size)],
+            [(SOL_UDP, UDP_SEGMENT, struct.pack("=H", segment))],
+            0,
+            ("127.0.0.1", two.port),
+        )
+    rows = collect(two, 2)
+    assert len(rows) == 2
+    assert two.counters == {"wrong-size": 5}
+
+
+def test_the_granted_buffers_are_reported(pair):
+    facts = pair[0].facts()
+    assert facts["receive_buffer_bytes"] >= 212_992
+    assert facts["send_buffer_bytes"] >= 212_992
+
+
+def test_a_taken_port_is_named():
+    one = UdpSocket(address="127.0.0.1", port=0, datagram_bytes=SIZE)
+    with pytest.raises(OSError, match=f"cannot bind UDP 127.0.0.1:{one.port}"):
+        UdpSocket(address="127.0.0.1", port=one.port, datagram_bytes=SIZE)
+    one.close()
