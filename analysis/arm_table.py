@@ -22,6 +22,8 @@ _ROWS = (
     "realised_loss.broadcast",
     "passes_per_transfer",
     "bytes_sent",
+    "burst_tolerance.gather",
+    "burst_tolerance.broadcast",
     "communication_share",
     "critical_share",
     "packets_dropped",
@@ -33,6 +35,8 @@ _WHY_NOT = {
     "round_latency_s.p95": f"fewer than {SAMPLES_FOR_QUANTILE[0.95]} rounds per run",
     "round_latency_s.p99": f"fewer than {SAMPLES_FOR_QUANTILE[0.99]} rounds per run",
     "round_latency_s.burst_mean": "no round of an ok run was hit by an impairment",
+    "burst_tolerance.gather": "no round of an ok run was hit by an impairment",
+    "burst_tolerance.broadcast": "no round of an ok run was hit by an impairment",
     "packets_dropped": "the controller reported no count",
 }
 
@@ -86,7 +90,7 @@ def _cell(estimate: Estimate, unit: numbers.Unit, name: str, n_runs: int) -> Cel
 
 
 def _notes(summary: dict[str, Any], counts: list[int]) -> list[str]:
-    notes = ["Means over seeds; in brackets the 95 % bootstrap interval over seeds."]
+    notes = ["Means over seeds, each with its 95 % bootstrap interval over seeds."]
     most = max((each for each in counts), default=0)
     if most == 1:
         notes.append("One run per arm: there is no interval.")

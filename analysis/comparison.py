@@ -25,7 +25,6 @@ _RATIOS = (
     "training_time_s",
     "bytes_sent",
 )
-_POINTS = numbers.Unit("points", 100.0)
 _LIMIT = "DERIVED"  # the confidence of our own arithmetic: a limit, not a result of the paper
 
 
@@ -46,7 +45,7 @@ def ratio_table(summary: dict[str, Any]) -> Table:
     rows.append(
         [
             Cell(text="Final test accuracy, difference (points)"),
-            *(_ratio_cell(estimate, _POINTS) for estimate in differences),
+            *(_ratio_cell(estimate, numbers.POINTS) for estimate in differences),
         ]
     )
     return Table(
@@ -54,7 +53,7 @@ def ratio_table(summary: dict[str, Any]) -> Table:
         columns=["", *names],
         rows=rows,
         notes=[
-            "A ratio is that of the means over the seeds that both arms have; in brackets its "
+            "A ratio is that of the means over the seeds that both arms have; with its "
             "95 % interval (seeds resampled in pairs) and the number of pairs. Accuracy is "
             "compared by difference: first minus second."
         ],
@@ -106,14 +105,13 @@ def _ratio_cell(estimate: Estimate, unit: numbers.Unit = numbers.RATIO) -> Cell:
 def _paper_row(metric: str, published: dict[str, Any]) -> list[Cell]:
     ours = Estimate(**published["ours"])
     is_ratio = published["compared"].startswith("ratio")
-    unit = numbers.RATIO if is_ratio else numbers.Unit("", 1.0 if metric == "perplexity" else 100.0)
+    unit = numbers.RATIO
+    if not is_ratio:
+        unit = numbers.Unit("", decimals=4) if metric == "perplexity" else numbers.POINTS
     low, high = bounds(published)
-    decimals = None if is_ratio else 4 if metric == "perplexity" else 2
-    papers = numbers.TO.join(
-        numbers.number(end, unit, decimals=decimals) for end in dict.fromkeys((low, high))
-    )
+    papers = numbers.TO.join(numbers.number(end, unit) for end in dict.fromkeys((low, high)))
     values = published.get("values", {})
-    both = " and ".join(numbers.number(value, unit, decimals=decimals) for value in values.values())
+    both = " and ".join(numbers.number(value, unit) for value in values.values())
     detail = ", ".join(filter(None, (both, published["condition"])))
     label = metrics.describe(metric).label if metric != "perplexity" else "Perplexity"
     compared = published["compared"].split(" ", 1)[1]

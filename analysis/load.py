@@ -220,7 +220,7 @@ def _remark_on_missing_rounds(runs: Sequence[Run], rounds: pl.DataFrame) -> None
 
 
 def _labelled(frame: pl.DataFrame, run: Run, factors: list[str]) -> pl.DataFrame:
-    point = {FACTOR_PREFIX + name: _text(run.factors.get(name)) for name in factors}
+    point = {FACTOR_PREFIX + name: factor_text(run.factors.get(name)) for name in factors}
     labels = {"run_key": run.key, "arm": run.arm, "seed": run.seed, **point}
     columns = [
         pl.lit(value, dtype=pl.Int64 if name == "seed" else pl.String).alias(name)
@@ -234,7 +234,8 @@ def _schema(schema: records.Schema, factors: list[str]) -> dict[str, Any]:
     return labels | {FACTOR_PREFIX + name: pl.String for name in factors} | dict(schema)
 
 
-def _text(value: Any) -> str | None:
+def factor_text(value: Any) -> str | None:
+    """A factor's value as it stands in the factor columns."""
     return None if value is None else str(value)
 
 

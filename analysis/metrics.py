@@ -12,9 +12,10 @@ from typing import Any
 
 import polars as pl
 
-from analysis.load import FACTOR_PREFIX, Results
+from analysis.load import FACTOR_PREFIX, Results, factor_text
 from analysis.statistics import SAMPLES_FOR_QUANTILE
 
+ALL_BURSTS = "round_latency_s.burst_mean"
 IMPAIRED = "impaired_latency_s."  # followed by a kind of impairment
 
 
@@ -86,6 +87,18 @@ METRICS = tuple(
             "share",
             "round latency / iteration time, summed over a run",
         ),
+        (
+            "burst_tolerance.gather",
+            "Tolerance in burst rounds, gather",
+            "share",
+            "mean of the loss that was allowed in the rounds in which an impairment was active",
+        ),
+        (
+            "burst_tolerance.broadcast",
+            "Tolerance in burst rounds, broadcast",
+            "share",
+            "mean of the loss that was allowed in the rounds in which an impairment was active",
+        ),
         ("critical_share", "Share of critical rounds", "share", "rounds with the low tolerance"),
         (
             "packets_dropped",
@@ -147,7 +160,7 @@ def per_run(results: Results) -> pl.DataFrame:
                 "arm": run.arm,
                 "seed": run.seed,
                 **{
-                    column: _factor(run.factors.get(column.removeprefix(FACTOR_PREFIX)))
+                    column: factor_text(run.factors.get(column.removeprefix(FACTOR_PREFIX)))
                     for column in results.factor_columns
                 },
                 "_expected": run.config.get("rounds"),
@@ -174,10 +187,6 @@ def per_run(results: Results) -> pl.DataFrame:
     ).drop("_rounds", "_expected")
 
 
-def _factor(value: object) -> str | None:
-    return None if value is None else str(value)
-
-
 def _latency(rounds: pl.DataFrame) -> pl.DataFrame:
     latency, iteration = pl.col("latency_s"), pl.col("iteration_s")
     hit = pl.col("impairments").list.len() > 0
@@ -193,6 +202,8 @@ def _latency(rounds: pl.DataFrame) -> pl.DataFrame:
         latency.max().alias("round_latency_s.max"),
         latency.filter(hit).mean().alias("round_latency_s.burst_mean"),
         latency.filter(calm).mean().alias("round_latency_s.calm_mean"),
+        pl.col("tolerance_gather").filter(hit).mean().alias("burst_tolerance.gather"),
+        pl.col("tolerance_broadcast").filter(hit).mean().alias("burst_tolerance.broadcast"),
         (_sum(latency) / _sum(iteration)).alias("communication_share"),
         pl.col("critical").cast(pl.Float64).mean().alias("critical_share"),
     )

@@ -14,13 +14,15 @@ TO = "\u2013"
 
 @dataclass(frozen=True)
 class Unit:
-    """A unit to print in, and the factor from the unit of the data."""
+    """A unit to print in, the factor from the unit of the data, and decimals if they are fixed."""
 
     symbol: str
     factor: float = 1.0
+    decimals: int | None = None
 
 
 RATIO = Unit("x")
+POINTS = Unit("points", 100.0, decimals=2)  # differences of percentages
 _PREFIXED = {
     "s": (Unit("s"), Unit("ms", 1e3)),
     "bytes": (Unit("GB", 1e-9), Unit("MB", 1e-6), Unit("kB", 1e-3), Unit("B")),
@@ -46,7 +48,7 @@ def number(value: float | None, unit: Unit = RATIO, *, decimals: int | None = No
     if value is None:
         return DASH
     scaled = value * unit.factor
-    places = _decimals(scaled) if decimals is None else decimals
+    places = _decimals(scaled, unit) if decimals is None else decimals
     text = f"{scaled:,.{places}f}".replace(",", "\u202f")  # narrow space
     return text.removeprefix("-") if not any(digit in text for digit in "123456789") else text
 
@@ -55,7 +57,7 @@ def interval(estimate: Estimate, unit: Unit = RATIO) -> str:
     """`low-high` with the decimals of the value; empty where there is no interval."""
     if estimate.value is None or estimate.low is None or estimate.high is None:
         return ""
-    decimals = _decimals(estimate.value * unit.factor)
+    decimals = _decimals(estimate.value * unit.factor, unit)
     low, high = (number(end, unit, decimals=decimals) for end in (estimate.low, estimate.high))
     return f"{low} to {high}" if "-" in low + high else f"{low}{TO}{high}"
 
@@ -79,7 +81,9 @@ def percent(share: float) -> str:
     return f"{share * 100:+.1f} %"
 
 
-def _decimals(value: float) -> int:
+def _decimals(value: float, unit: Unit) -> int:
+    if unit.decimals is not None:
+        return unit.decimals
     if value == 0 or not math.isfinite(value):
         return 0
     exponent = int(f"{abs(value):.2e}".split("e")[1])  # after rounding: 9.999 has that of 10

@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from analysis.metrics import ALL_BURSTS, IMPAIRED
 from analysis.statistics import Estimate
 
 FILE = Path(__file__).with_name("published.yaml")
@@ -77,34 +78,43 @@ def beside(
 ) -> dict[str, list[dict[str, Any]]]:
     """The paper's values by metric, each beside our estimate: `published` in `summary.json`.
 
-    `measured` gives ours for a section (`ratios`, `differences`), a pair's name and a metric. A
-    metric that the experiment cannot have (a kind of impairment that it lacks) is left out, unless
-    it is the entry's only one.
+    `measured` gives ours for a section (`ratios`, `differences`), a pair's name and a metric. Where
+    one kind of impairment makes all burst rounds, its rounds are not shown a second time; where an
+    experiment lacks that kind, only an entry that is about nothing else is shown.
     """
     found: dict[str, list[dict[str, Any]]] = {}
     for each in entries:
         section, name = ("differences", "-") if each.values else ("ratios", "/")
+        compared = name.join(each.arms)
+        shown: dict[str, Estimate] = {}
         for metric in each.metrics:
-            ours = measured(section, name.join(each.arms), metric)
-            if metric != each.metrics[0] and ours.value is None and "impaired" in metric:
-                continue
-            low, high = each.bounds
-            found.setdefault(metric, []).append(
-                {
-                    "id": each.id,
-                    "title": each.title,
-                    "compared": f"{section[:-1]} {name.join(each.arms)}",
-                    **({"value": low} if low == high else {"low": low, "high": high}),
-                    **({"values": each.values} if each.values else {}),
-                    "condition": each.condition,
-                    "source": each.source,
-                    "confidence": each.confidence,
-                    "version": each.version,
-                    "ours": ours.as_json(),
-                    "inside_our_interval": inside(ours, low, high),
-                }
-            )
+            ours = measured(section, compared, metric)
+            if metric.startswith(IMPAIRED):
+                if metric != each.metrics[0] and ours.value is None:
+                    continue
+                if ours == measured(section, compared, ALL_BURSTS):
+                    metric = ALL_BURSTS
+            shown[metric] = ours
+        for metric, ours in shown.items():
+            found.setdefault(metric, []).append(_beside(each, f"{section[:-1]} {compared}", ours))
     return found
+
+
+def _beside(entry: Published, compared: str, ours: Estimate) -> dict[str, Any]:
+    low, high = entry.bounds
+    return {
+        "id": entry.id,
+        "title": entry.title,
+        "compared": compared,
+        **({"value": low} if low == high else {"low": low, "high": high}),
+        **({"values": entry.values} if entry.values else {}),
+        "condition": entry.condition,
+        "source": entry.source,
+        "confidence": entry.confidence,
+        "version": entry.version,
+        "ours": ours.as_json(),
+        "inside_our_interval": inside(ours, low, high),
+    }
 
 
 def inside(ours: Estimate, low: float, high: float) -> bool | None:

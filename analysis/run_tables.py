@@ -47,17 +47,24 @@ def _status_row(run: Run, experiment: str, link_prefix: str) -> list[Cell]:
         Cell(text=run.verdict, tone=_TONES.get(run.verdict, "")),
         Cell(text=run.reason or numbers.DASH),
         Cell(text=wall),
-        Cell(text=_gates(run)),
+        _gates(run),
     ]
 
 
-def _gates(run: Run) -> str:
-    texts = []
-    for gate in run.gates:
-        state = "passed" if gate.get("passed") else "NOT PASSED"
-        value, limit = _short(gate.get("value")), _short(gate.get("limit"))
-        texts.append(f"{gate.get('name')}: {value} (limit {limit}) {state}")
-    return "; ".join(texts) or numbers.DASH
+def _gates(run: Run) -> Cell:
+    if not run.gates:
+        return Cell(text=numbers.DASH)
+    failed = [str(gate.get("name")) for gate in run.gates if not gate.get("passed")]
+    text = f"{len(run.gates) - len(failed)} of {len(run.gates)} passed"
+    values = [
+        f"{gate.get('name')}: {_short(gate.get('value'))} (limit {_short(gate.get('limit'))})"
+        for gate in run.gates
+    ]
+    return Cell(
+        text="; ".join([text, *(f"not passed: {name}" for name in failed)]),
+        detail="; ".join(values),
+        tone="bad" if failed else "",
+    )
 
 
 def impairment_table(results: Results) -> Table:
@@ -146,7 +153,7 @@ def link_table(results: Results) -> Table:
             ]
             for (begin, end), found in links.items()
         ],
-        notes=["Means over runs; in brackets the smallest and the largest."],
+        notes=["Means over runs, each with the smallest and the largest."],
         records=[link for found in links.values() for link in found],
     )
 
@@ -169,7 +176,7 @@ def machine_tables(results: Results) -> list[Table]:
     for run in results.ok_runs:
         for path, value in _flat(run.manifest):
             section, _, name = path.partition(".")
-            section, name = (section, name) if name else ("run", section)
+            section, name = (section, name) if name else ("machine", section)
             collected.setdefault(section, {}).setdefault(name, []).append(value)
     return [
         Table(
@@ -203,7 +210,7 @@ def _flat(document: Any, path: str = "") -> Iterator[tuple[str, str]]:
             yield from _flat(value, f"{path}.{key}" if path else str(key))
     elif isinstance(document, list) and any(isinstance(each, dict | list) for each in document):
         for index, value in enumerate(document):
-            yield from _flat(value, f"{path}[{index}]")
+            yield from _flat(value, f"{path}.{index}")
     elif isinstance(document, list):
         yield path, ", ".join(map(_short, document))
     elif path != "schema":

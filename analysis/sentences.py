@@ -27,7 +27,9 @@ def headline(summary: dict[str, Any]) -> list[str]:
     pairs_most = max(
         (entry(summary, "ratios", f"{a}/{b}", "training_time_s").n for a, b in compared)
     )
-    if pairs_most < ENOUGH_SEEDS:
+    if pairs_most == 1:
+        sentences.append("n = 1 paired seed: there are no intervals.")
+    elif pairs_most < ENOUGH_SEEDS:
         sentences.append(
             f"n = {pairs_most} paired seeds; with fewer than {ENOUGH_SEEDS}, the intervals are "
             "only indicative."
@@ -49,6 +51,7 @@ def _latency(summary: dict[str, Any], left: str, right: str) -> list[str]:
         f"{_quantity(theirs, unit)}: {left} took "
         f"{numbers.number(ratio.value)} x as long {numbers.brackets(ratio)}{_doubt(ratio)}."
     )
+    sentences = [sentence, *_tolerance(summary, left, right)]
     kinds = summary["ratios"][f"{left}/{right}"].get(metrics.IMPAIRED.rstrip("."), {})
     by_kind = {
         kind: entry(summary, "ratios", f"{left}/{right}", metrics.IMPAIRED + kind) for kind in kinds
@@ -57,8 +60,20 @@ def _latency(summary: dict[str, Any], left: str, right: str) -> list[str]:
         listed = " and ".join(
             f"{numbers.with_interval(estimate)} for {kind}" for kind, estimate in by_kind.items()
         )
-        return [sentence, f"By kind of impairment, {left}/{right} is {listed}."]
-    return [sentence]
+        sentences.append(f"By kind of impairment, {left}/{right} is {listed}.")
+    return sentences
+
+
+def _tolerance(summary: dict[str, Any], left: str, right: str) -> list[str]:
+    """Whether the bursts met the arms with different tolerances at all: it depends on the phase."""
+    ours, theirs = (entry(summary, "arms", arm, "burst_tolerance.gather") for arm in (right, left))
+    if ours.value is None or theirs.value is None:
+        return []
+    unit = numbers.Unit("%", 100.0)
+    return [
+        f"In those rounds {right} allowed a loss of {_quantity(ours, unit)} on the gather leg, "
+        f"{left} {_quantity(theirs, unit)} (means; {right}'s depends on the phase of training)."
+    ]
 
 
 def _training_time(summary: dict[str, Any], left: str, right: str) -> list[str]:
@@ -78,11 +93,10 @@ def _accuracy(summary: dict[str, Any], left: str, right: str) -> list[str]:
     ours, theirs = (entry(summary, "arms", arm, "accuracy") for arm in (right, left))
     if difference.value is None:
         return []
-    unit = numbers.Unit("points", 100.0)
     percent = numbers.Unit("%", 100.0)
     return [
         f"Final accuracy: {_quantity(ours, percent)} with {right}, {_quantity(theirs, percent)} "
-        f"with {left}; difference {numbers.with_interval(difference, unit)}."
+        f"with {left}; difference {numbers.with_interval(difference, numbers.POINTS)}."
     ]
 
 

@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from testbed.rundir import InUseError
 from testbed.yaml_input import InputError
 
 app = typer.Typer(
@@ -206,7 +207,10 @@ def _execute(out: Path, runs: list[Any]) -> None:
     from testbed import console, runner
 
     _require_capabilities()
-    runner.write_plan(out, runs)
+    try:
+        runner.write_plan(out, runs)
+    except OSError as error:
+        raise InputError(f"{error.filename}: {error.strerror}") from None
     verdicts = []
     try:
         with console.shown(Console(), len(runs)) as progress:
@@ -241,6 +245,8 @@ def main() -> None:
     try:
         status = app(standalone_mode=False)
     except InputError as error:
+        status = _complain(str(error), 2)
+    except InUseError as error:
         status = _complain(str(error), 2)
     except typer.Abort:
         status = 130

@@ -76,7 +76,7 @@ class Training(Section):
     model: Literal["small-cnn"] = "small-cnn"
     dataset: Literal["digits"] = "digits"
     batch_size: int = Field(default=32, ge=1, description="samples per worker and round")
-    learning_rate: float = Field(default=0.1, gt=0)
+    learning_rate: float = Field(default=0.05, gt=0)
     momentum: float = Field(default=0.9, ge=0, lt=1)
     evaluate_every: int = Field(default=5, ge=1, description="rounds between evaluations")
 

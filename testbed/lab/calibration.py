@@ -22,7 +22,8 @@ from testbed.lab.shaping import ETHERNET_FRAME_BYTES
 _SO_TIMESTAMPNS = 35
 _PAYLOAD_BYTES = ETHERNET_FRAME_BYTES - 14 - 20 - 8
 _RATE_TIME_S = 0.02
-_RATE_TRIALS = 3
+_MOST_RATE_TRIALS = 8
+_GOOD_SHARE = 0.99
 _ROUND_TRIPS = 20
 _ANSWER_TIMEOUT_S = 0.5
 
@@ -85,8 +86,12 @@ def _measure(sender: HostInfo, receiver: HostInfo) -> PathCalibration:
     with _udp(sender) as source, _udp(receiver) as sink:
         trips = [_round_trip(source, sink) for _ in range(_ROUND_TRIPS)]
         answered = [trip for trip in trips if trip is not None]
-        # A trial that this process could not keep saturated shows less than the link can do.
-        rate_bps = max(_delivered_rate_bps(source, sink, configured) for _ in range(_RATE_TRIALS))
+        rate_bps = 0.0
+        for _ in range(_MOST_RATE_TRIALS):
+            # A trial that this process could not keep saturated shows less than the link can do.
+            rate_bps = max(rate_bps, _delivered_rate_bps(source, sink, configured))
+            if rate_bps >= _GOOD_SHARE * configured:
+                break
     if not answered:
         raise CommandError(f"no answer from {receiver.name} to {sender.name}")
     return PathCalibration(

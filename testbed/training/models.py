@@ -9,8 +9,12 @@ from torch import nn
 
 
 def small_cnn() -> nn.Module:
-    """Two convolutions and two dense layers for 1 x 8 x 8 images in 10 classes: 50,311 weights."""
-    return nn.Sequential(
+    """Two convolutions and two dense layers for 1 x 8 x 8 images in 10 classes: 50,311 weights.
+
+    Initialised for rectifiers (He et al., 2015): with torch's defaults the gradient's norm starts
+    tiny and grows twentyfold, so that the phase rule would see a critical regime almost always.
+    """
+    model = nn.Sequential(
         nn.Conv2d(1, 16, kernel_size=3, padding=1),
         nn.ReLU(),
         nn.Conv2d(16, 32, kernel_size=3, padding=1),
@@ -21,6 +25,11 @@ def small_cnn() -> nn.Module:
         nn.ReLU(),
         nn.Linear(87, 10),
     )
+    for layer in model:
+        if isinstance(layer, nn.Conv2d | nn.Linear):
+            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+            nn.init.zeros_(layer.bias)
+    return model
 
 
 MODELS: dict[str, Callable[[], nn.Module]] = {"small-cnn": small_cnn}

@@ -96,15 +96,17 @@ class DatagramReceiving(Exchange):
         self._receiver = receiver
         self._udp = udp
         self._heard_s = now_s
+        self._deadline_s: float | None = None
 
     @property
     def done(self) -> bool:
         return self._receiver.stopped
 
     def work(self, now_s: float) -> None:
-        deadline_s = self._receiver.next_deadline_s()
-        if deadline_s is not None and deadline_s <= now_s:
+        self._deadline_s = self._receiver.next_deadline_s()
+        if self._deadline_s is not None and self._deadline_s <= now_s:
             self._receiver.on_deadline(now_s)
+            self._deadline_s = self._receiver.next_deadline_s()
 
     def on_readable(self, now_s: float) -> None:
         self._take(now_s)
@@ -129,7 +131,7 @@ class DatagramReceiving(Exchange):
         return self._receiver.poll_messages()
 
     def next_deadline_s(self, now_s: float) -> float | None:
-        return self._receiver.next_deadline_s()
+        return self._deadline_s
 
     @property
     def reading(self) -> UdpSocket | None:

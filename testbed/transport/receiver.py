@@ -23,7 +23,7 @@ from testbed.transport.states import (
     ReceiverState,
 )
 from testbed.transport.tolerance import Progress, StopRule
-from testbed.transport.wire import HEADER_BYTES, fields, wire_bytes
+from testbed.transport.wire import HEADER_BYTES, fields, is_run, wire_bytes
 
 
 class Receiver:
@@ -58,6 +58,13 @@ class Receiver:
         self._repair = repair.receiver(transfer=transfer)
         self._machine = Machine(ReceiverState.GATHERING, RECEIVER_TRANSITIONS)
         self._outbox: list[ControlMessage] = []
+        # The header's halves, (session, sequence) and (transfer, length, flags), of full chunks.
+        self._full_tail = np.uint64(transfer << 32 | layout.chunk_bytes << 16)
+        self._first_head = np.uint64(session << 32)
+        last_is_full = int(layout.chunk_lengths[-1]) == layout.chunk_bytes
+        full_chunks = layout.chunk_count if last_is_full else layout.chunk_count - 1
+        self._has_full_chunks = full_chunks > 0
+        self._last_full_head = np.uint64(session << 32 | max(0, full_chunks - 1))
         self._now_s = now_s
         self._ended_s = now_s
         self._first_arrival_s: float | None = None
@@ -89,7 +96,9 @@ class Receiver:
         if frames.shape[1] != HEADER_BYTES + self._layout.chunk_bytes:
             self.ignored["wrong-size"] += len(frames)
             return
-        batch = self._valid(fields(frames, self._layout.chunk_bytes))
+        batch = fields(frames, self._layout.chunk_bytes)
+        if not self._all_valid(frames):
+            batch = self._valid(batch)
         if not len(batch):
             return
         self._datagrams += len(batch)
@@ -101,6 +110,18 @@ class Receiver:
         if self._place(batch):
             self._last_arrival_s = now_s
             self._stop_or(self._repair.on_data)
+
+    def _all_valid(self, frames: NDArray[np.uint8]) -> bool:
+        """Whether all headers are those of full chunks of this transfer, which is the rule.
+
+        Two comparisons of 64 bits instead of one per field, because this is done for all data.
+        """
+        heads = frames[:, :HEADER_BYTES].view(">u8")
+        return self._has_full_chunks and bool(
+            (heads[:, 1] == self._full_tail).all()
+            and (heads[:, 0] >= self._first_head).all()
+            and (heads[:, 0] <= self._last_full_head).all()
+        )
 
     def _valid(self, batch: NDArray[np.void]) -> NDArray[np.void]:
         """The records whose header fits this transfer; the others are counted."""
@@ -135,7 +156,10 @@ class Receiver:
             batch, chunks = batch[new], chunks[new]
         # Copies of one chunk within the batch are found by counting: writing it twice is the
         # same as once, and sorting every batch would cost more than counting.
-        self._rows[chunks] = batch["chunk"]
+        if len(chunks) and is_run(chunks):
+            self._rows[chunks[0] : chunks[-1] + 1] = batch["chunk"]  # much faster
+        else:
+            self._rows[chunks] = batch["chunk"]
         self.received[chunks] = True
         total = int(np.count_nonzero(self.received))
         gained = total - self.received_count

@@ -26,7 +26,7 @@ from testbed.transport.pacing import MAX_BATCH, Pacer
 from testbed.transport.repair import Repair
 from testbed.transport.report import TransferReport
 from testbed.transport.states import SenderEvent, SenderState
-from testbed.transport.wire import MAX_DATAGRAM_BYTES, fields, new_frames, wire_bytes
+from testbed.transport.wire import MAX_DATAGRAM_BYTES, fields, is_run, new_frames, wire_bytes
 
 
 class SendingPath:
@@ -117,9 +117,8 @@ class Sender:
         batch = self._batch[:count]
         batch["sequence"] = chunks
         batch["length"] = self._layout.chunk_lengths[chunks]
-        first, last = int(chunks[0]), int(chunks[-1])
-        if last - first == count - 1 and bool((np.diff(chunks) == 1).all()):
-            batch["chunk"] = self._rows[first : last + 1]  # one copy instead of two
+        if is_run(chunks):
+            batch["chunk"] = self._rows[chunks[0] : chunks[-1] + 1]  # one copy instead of two
         else:
             batch["chunk"] = self._rows[chunks]
         return self._path.frames[:count]

@@ -26,6 +26,7 @@ def test_latency_and_time(tmp_path):
     assert found["round_latency_s.burst_mean"] == pytest.approx(1.0)
     assert found["round_latency_s.calm_mean"] == pytest.approx(0.1)
     assert found["communication_share"] == pytest.approx(2.8 / 3.3)
+    assert found["burst_tolerance.gather"] == pytest.approx(0.1)
     assert found["critical_share"] == pytest.approx(0.1)
 
 

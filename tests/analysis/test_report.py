@@ -21,7 +21,7 @@ from analysis.load import load
 from analysis.metrics import per_run
 from analysis.sentences import headline
 from analysis.summary import summarise
-from tests.analysis.build import ResultsBuilder
+from tests.analysis.build import ResultsBuilder, write_lines
 
 GOLDEN = Path(__file__).with_name("golden")
 HOSTILE = "<script>alert('x')</script>$y$|&"
@@ -105,9 +105,29 @@ def test_ratios_are_baseline_over_dblp_in_the_papers_direction(tmp_path):
     dblp = summary["arms"]["dblp"]["round_latency_s"]["burst_mean"]
     assert [dblp[key] for key in ("value", "low", "high")] == pytest.approx([0.2, 0.18, 0.22])
     assert summary["differences"]["dblp-fixed-low"]["accuracy"]["value"] == pytest.approx(-0.01)
-    (paper,) = summary["published"]["round_latency_s.burst_mean"]
+    paper = summary["published"]["round_latency_s.burst_mean"][0]
     assert paper["inside_our_interval"] is True
     assert paper["confidence"] == "2nd-FULL"
+
+
+def test_kinds_of_impairment_have_their_own_rows_only_where_they_differ(tmp_path):
+    build = three_arms(tmp_path / "one")
+    impaired = "impaired_latency_s.loss"
+    assert impaired not in summary_of(tmp_path / "one")["published"]
+    for directory in build.folder.glob("*-s*"):
+        log = directory / "events" / "rounds.jsonl"
+        lines = [json.loads(line) for line in log.read_text().splitlines()]
+        lines[8]["latency_s"] *= 0.5 if directory.name.startswith("dblp") else 1
+        write_lines(log, lines)
+    published = summary_of(tmp_path / "one")["published"]
+    assert [each["id"] for each in published[impaired]] == [
+        "dblp-burst-latency",
+        "limit-bytes",
+        "limit-passes",
+    ]
+    assert published[impaired][0]["ours"]["value"] == pytest.approx(5.0)
+    burst = published["round_latency_s.burst_mean"][0]["ours"]["value"]
+    assert burst == pytest.approx(1.0 / 0.15)
 
 
 def test_both_meanings_of_reduction_are_printed(tmp_path):

@@ -88,3 +88,5 @@ def test_an_interval_has_the_decimals_of_its_value():
     assert numbers.interval(Estimate(value=0.1, low=-0.25, high=0.3, n=2)) == "-0.250 to 0.300"
     assert numbers.with_interval(Estimate(value=2.0, n=1)) == "2.00 x (n = 1)"
     assert numbers.with_interval(Estimate(value=None)) == "\u2014"
+    noise = Estimate(value=2e-8, low=-2e-8, high=0.0123, n=2)
+    assert numbers.with_interval(noise, numbers.POINTS) == "0.00 points (0.00\u20131.23, n = 2)"

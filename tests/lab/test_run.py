@@ -47,7 +47,7 @@ def test_without_loss_the_weights_equal_a_single_process_bit_for_bit(run_small, 
     results = run_small(arms={"dblp": arm})
     assert results.verdict()["verdict"] == "ok", results.verdict()
     expected = single_process_weights(
-        rounds=6, workers=2, seed=1, batch_size=16, learning_rate=0.1, momentum=0.9
+        rounds=6, workers=2, seed=1, batch_size=16, learning_rate=0.05, momentum=0.9
     )
     for worker in ("worker-1", "worker-2"):
         weights = torch.load(results.run() / f"weights-{worker}.pt", weights_only=True)

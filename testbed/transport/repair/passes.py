@@ -71,6 +71,7 @@ class PassesSender(SenderRepair):
         missing = np.flatnonzero(~received)
         if not len(missing):
             raise ProtocolError("BITMAP without a gap; STOP was due")
+        # With the time the receiver took to answer: long if it had not begun to receive yet.
         rtt_s = now_s - self.asked_s
         self.asked_s = None
         swept = self.machine.state is SenderState.ASKING

@@ -1,0 +1,79 @@
+"""The command: exit status and one line for what a person can get wrong."""
+
+import subprocess
+import sys
+
+import pytest
+
+
+def lab(*arguments, **options):
+    return subprocess.run(
+        [sys.executable, "-m", "testbed", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        **options,
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("run", "quik"), "unknown experiment 'quik'; valid: "),
+        (("run", "no/such.yaml"), "no/such.yaml: no such file"),
+        (("run", "quick", "--arms", "dblpp"), "unknown arm 'dblpp'; valid: dblp, fixed-low,"),
+        (("run", "quick", "--seeds", "0"), "--seeds"),
+        (("run", "quick", "--set", "topology.rate_bps=0"), "topology.rate_bps: 0: "),
+        (("run", "quick", "--set", "topology.workers=0"), "topology.workers: 0: "),
+        (("run", "quick", "--set", "arms.dblp.high=1"), "high is 1; valid: 0"),
+        (("run", "quick", "--set", "speed=1"), "speed: unknown key; valid: arms,"),
+        (("run", "quick", "--congestion-control", "warp"), "congestion control"),
+        (("report", "no-such-folder"), "no-such-folder: no such folder"),
+        (("clean", "quick", "--out", "no-such-folder"), "holds no experiment's results"),
+        (("fly",), "fly"),
+        (("run", "quick", "--fast"), "--fast"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_status_2(arguments, expected, tmp_path):
+    done = lab(*arguments, cwd=tmp_path)
+    assert done.returncode == 2, done
+    assert expected in done.stderr
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "verb", ["check", "list", "plan", "run", "resume", "report", "shell", "test", "clean"]
+)
+def test_every_verb_has_help_with_an_example(verb):
+    done = lab(verb, "--help")
+    assert done.returncode == 0
+    assert f"Example: ./lab {verb}" in done.stdout
+
+
+def test_plan_prints_the_runs_and_makes_nothing(tmp_path):
+    done = lab("plan", "quick", "--arms", "dblp", "--seeds", "3", "--out", str(tmp_path / "x"))
+    assert done.returncode == 0
+    assert done.stdout.count("to do") == 3
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_output_folder_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    done = lab("run", "quick", "--out", str(tmp_path / "file"))
+    assert done.returncode == 2, done
+    assert "file" in done.stderr
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+
+
+def test_the_command_starts_without_heavy_imports():
+    code = (
+        "import sys, testbed.cli, testbed.experiment, analysis;"
+        "heavy = {'torch', 'matplotlib', 'polars', 'sklearn', 'ryu', 'mininet'};"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.strip() == "[]"
