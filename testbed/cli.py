@@ -229,6 +229,7 @@ def _execute(out: Path, runs: list[Any]) -> None:
 
 def _report(results: Path, experiment: str | None) -> None:
     import analysis
+    from analysis.tables import to_text
 
     try:
         paths = analysis.write_report(results, experiment)
@@ -236,7 +237,7 @@ def _report(results: Path, experiment: str | None) -> None:
         raise InputError(str(error)) from None
     console = Console(highlight=False, markup=False, soft_wrap=True)
     width = console.width if console.is_terminal else None
-    console.print("", analysis.main_table_text(results, experiment, width=width), sep="\n")
+    console.print("", to_text(paths.main_table, width=width), sep="\n")
     console.print(f"report: {paths.index}")
 
 

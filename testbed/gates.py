@@ -34,24 +34,21 @@ def judge(
     config: dict[str, Any],
     paths: Sequence[PathCalibration],
     *,
-    deep_buffers: bool,
+    switch_holds_bytes: int,
 ) -> list[Gate]:
     """Check a finished run against the limits of its experiment."""
     limits = config["limits"]
     rate_error = max(abs(path.rate_bps / path.configured_rate_bps - 1) for path in paths)
     lost = sum(path.probes_lost for path in paths)
     late_s = _latest_impairment_s(directory / "events" / "impairments.jsonl")
-    # An ordinary user's switch sockets hold about 180 full frames; a deeper queue would never fill.
-    shallow = 0 if deep_buffers else max(0, config["topology"]["queue_bytes"] - _SHALLOW_BYTES)
+    # All ports send through one socket: a queue that it cannot hold would never fill.
+    shallow = max(0, config["topology"]["queue_bytes"] - switch_holds_bytes)
     return [
         _gate("calibrated rate error", rate_error, limits["rate_error"]),
         _gate("probes lost on the idle network", lost, 0),
         _gate("impairment lateness in seconds", late_s, limits["impairment_late_s"]),
         _gate("queue bytes that the switch's socket buffer cannot hold", shallow, 0),
     ]
-
-
-_SHALLOW_BYTES = 180 * 1514
 
 
 def _gate(name: str, value: float, limit: float) -> Gate:

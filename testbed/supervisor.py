@@ -71,7 +71,7 @@ def execute(directory: Path, progress: ProgressWriter) -> list[gates.Gate]:
     training.stdin.write(json.dumps(order).encode() + b"\n")
     training.stdin.close()
     processes.wait_until_done("training", config["limits"]["run_timeout_s"])
-    return gates.judge(directory, config, paths, deep_buffers=buffers.deep)
+    return gates.judge(directory, config, paths, switch_holds_bytes=buffers.queue_bytes)
 
 
 def _require_congestion_control(protocol: dict[str, Any]) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from testbed.gates import judge
 from testbed.lab.calibration import PathCalibration
+from testbed.lab.openvswitch import SocketBuffers
 
 CONFIG = {
     "limits": {"rate_error": 0.1, "impairment_late_s": 0.01},
@@ -26,8 +27,8 @@ def path(**changes):
     return PathCalibration(**{**facts, **changes})
 
 
-def broken(tmp_path, *paths, deep_buffers=True, config=CONFIG):
-    findings = judge(tmp_path, config, paths or [path()], deep_buffers=deep_buffers)
+def broken(tmp_path, *paths, holds_bytes=44_000_000, config=CONFIG):
+    findings = judge(tmp_path, config, paths or [path()], switch_holds_bytes=holds_bytes)
     return [gate.name for gate in findings if not gate.passed]
 
 
@@ -61,7 +62,9 @@ def test_a_late_impairment_is_found(tmp_path, late_s, passed):
 def test_a_queue_that_the_switch_s_socket_cannot_hold_is_found(tmp_path):
     deep = {**CONFIG, "topology": {"queue_bytes": 1_000_000}}
     assert broken(tmp_path, config=deep) == []
-    assert broken(tmp_path, deep_buffers=False) == []
-    assert broken(tmp_path, deep_buffers=False, config=deep) == [
+    shallow = SocketBuffers(sockets=5, send_bytes=425_984, receive_bytes=425_984).queue_bytes
+    assert 150_000 < shallow < 1_000_000
+    assert broken(tmp_path, holds_bytes=shallow) == []
+    assert broken(tmp_path, holds_bytes=shallow, config=deep) == [
         "queue bytes that the switch's socket buffer cannot hold"
     ]

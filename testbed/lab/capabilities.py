@@ -92,7 +92,7 @@ def _inside() -> dict[str, Capability]:
         "switch": _attempt(lambda: _switch(switch), "every run: Open vSwitch, userspace datapath"),
         "switch-kernel": _attempt(_kernel_datapath, "faster links: Open vSwitch, kernel datapath"),
         "deep-switch-buffers": _attempt(
-            _deep_buffers, "queues beyond about 270 kB per switch (needs real root)"
+            _deep_buffers, "queues deeper than the system's limit for socket buffers"
         ),
         "netem": _attempt(lambda: _qdisc("netem delay 1ms"), "delay and jitter in the kernel"),
         "ecn-marking": _attempt(
@@ -138,7 +138,11 @@ def _kernel_datapath() -> None:
 
 def _deep_buffers() -> None:
     with socket.socket(socket.AF_UNIX) as probe_socket:
-        probe_socket.setsockopt(socket.SOL_SOCKET, 32, 1 << 20)  # SO_SNDBUFFORCE
+        try:
+            probe_socket.setsockopt(socket.SOL_SOCKET, 32, 1 << 20)  # SO_SNDBUFFORCE
+        except PermissionError:
+            limit = Path("/proc/sys/net/core/wmem_max").read_text().strip()
+            raise OSError(f"needs real root; net.core.wmem_max is {limit}") from None
 
 
 def _qdisc(description: str) -> None:

@@ -12,10 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from testbed.lab.commands import CommandError, run
+from testbed.lab.shaping import ETHERNET_FRAME_BYTES
 
 SCHEMA = Path("/usr/share/openvswitch/vswitch.ovsschema")
 SEND_BUFFER_BYTES = 32 << 20
 RECEIVE_BUFFER_BYTES = 8 << 20
+# What the kernel charges for a full frame: 92 of them exhaust its default buffer of 212,992 bytes.
+FRAME_MEMORY_BYTES = 2304
 
 _SYS_PIDFD_GETFD = 438
 _SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 32, 33
@@ -30,9 +33,9 @@ class SocketBuffers:
     receive_bytes: int
 
     @property
-    def deep(self) -> bool:
-        """Whether they are deep enough that the queues, not the sockets, are what drops."""
-        return self.send_bytes >= SEND_BUFFER_BYTES
+    def queue_bytes(self) -> int:
+        """Full frames, in bytes, that may wait in the queues of all ports together."""
+        return self.send_bytes // FRAME_MEMORY_BYTES * ETHERNET_FRAME_BYTES
 
 
 class OpenVSwitch:

@@ -65,4 +65,3 @@ def test_an_ordinary_user_gets_the_same_lab(tmp_path):
     manifest, _ = decoder.raw_decode(text[end:].lstrip())
     assert status["verdict"] == "ok"
     assert manifest["user_namespace"] is True
-

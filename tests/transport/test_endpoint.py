@@ -275,6 +275,53 @@ def test_a_silent_peer_that_owes_something_is_given_up(protocol):
             assert 0.25 < time.monotonic() - began_s < 2
 
 
+def test_a_peer_that_goes_away_during_a_pass_is_noticed_before_its_end():
+    place = site(rate_bps=0.5e6)  # a pass of 6 s
+    opened = in_thread(lambda: open_endpoint(place.server()))
+    with open_endpoint(place.worker()) as endpoint:
+        threading.Timer(0.1, opened.result(timeout=5).close).start()
+        began_s = time.monotonic()
+        with pytest.raises(PeerLost, match="server"):
+            endpoint.send(0, {"server": place.layout.new_buffer()})
+        assert time.monotonic() - began_s < 3
+
+
+def test_a_probe_that_comes_before_its_transfer_begins_is_kept():
+    place = site(workers=2, peer_timeout_s=3)
+    payload = random_payload(place.layout)
+    buffers = {name: place.layout.new_buffer() for name in place.addresses}
+    early = threading.Event()
+
+    def server(endpoint):
+        endpoint.send(1, dict.fromkeys(buffers, payload))
+        assert early.is_set()
+        endpoint.receive(2, 0, buffers)
+
+    def worker(endpoint, index):
+        if index == 1:  # the server is held up by this one
+            assert early.wait(timeout=5)
+            time.sleep(0.1)
+        endpoint.receive(1, 0, {"server": place.layout.new_buffer()})
+        udp = internals(endpoint)._sockets["server"]
+        if index == 2:  # all of its first pass is lost, so that only its PROBE helps
+            really_send, passing = udp.send, []
+
+            def send(frames):
+                passing.append(len(frames))
+                if sum(passing) > place.layout.chunk_count:
+                    return really_send(frames)
+                if sum(passing) == place.layout.chunk_count:
+                    threading.Timer(0.05, early.set).start()
+                return len(frames)
+
+            udp.send = send
+        return endpoint.send(2, {"server": payload})["server"].passes
+
+    _, passes = run_all(place, server, worker)
+    assert passes == [1, 2]
+    assert all(np.array_equal(buffer, payload) for buffer in buffers.values())
+
+
 def test_a_long_pass_is_no_silence():
     place = site(layout=PayloadLayout([("w", 25_000)]), rate_bps=1e6, peer_timeout_s=0.4)
     buffer = place.layout.new_buffer()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from testbed.transport import PayloadLayout, ProtocolError
 from testbed.transport.congestion import CongestionControl, Feedback, FixedRate
 from testbed.transport.control import ControlMessage, MessageType
-from testbed.transport.order import InOrder
+from testbed.transport.order import ChunkOrder, InOrder, OrderContext
 from testbed.transport.receiver import Receiver
 from testbed.transport.repair import Passes
 from testbed.transport.sender import Sender, SendingPath
@@ -177,6 +177,48 @@ def test_the_sender_keeps_its_pace():
     ideal_s = wire_bytes(2000, 16) * 8 / 10e6
     assert outcome.ended_s == pytest.approx(ideal_s + 2e-3, rel=0.03)
     assert max(count for _, count in outcome.batches) <= 44
+
+
+def test_each_transfer_begins_with_one_batch_however_long_the_path_was_idle():
+    layout = layout_of(2000)
+    path = SendingPath(congestion=FixedRate(rate_bps=10e6), chunk_bytes=16)
+    for number, now_s in ((0, 0.0), (2, 60.0)):
+        sender = Sender(
+            session=SESSION,
+            transfer=number,
+            layout=layout,
+            payload=random_payload(layout),
+            repair=Passes(),
+            order=InOrder(),
+            path=path,
+            now_s=now_s,
+        )
+        at_once = 0
+        while len(frames := sender.offer(now_s)):
+            at_once += len(frames)
+            sender.sent(len(frames), now_s)
+        assert at_once == path.pacer.quantum
+
+
+class _Shuffled(ChunkOrder):
+    def arrange(self, missing: np.ndarray, context: OrderContext) -> np.ndarray:
+        return np.random.default_rng(context.transfer).permutation(missing)
+
+
+@pytest.mark.parametrize("loss", [0.0, 0.5])
+@pytest.mark.parametrize("chunks", [3, 4, 5, 300])
+def test_any_order_of_chunks_delivers_the_same(chunks, loss):
+    layout = layout_of(chunks)
+    for number in range(20 if chunks < 10 else 1):  # small ones look like runs now and then
+        payload = random_payload(layout, number)
+        outcome = transfer(
+            payload,
+            layout,
+            order=_Shuffled(),
+            number=number,
+            network=Network(survives=bernoulli(loss, number)),
+        )
+        assert np.array_equal(outcome.into, payload)
 
 
 def test_datagrams_that_the_network_did_not_take_are_offered_again():
