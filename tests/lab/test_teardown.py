@@ -45,7 +45,7 @@ def test_killing_the_command_ends_the_lab_and_leaves_no_result(command, tmp_path
     assert len(inside) > 5
     process.kill()
     process.wait()
-    gone, alive = psutil.wait_procs(inside, timeout=10)
+    _, alive = psutil.wait_procs(inside, timeout=10)
     assert not alive
     assert not list((tmp_path / "out").rglob("status.json"))
 
