@@ -249,9 +249,7 @@ def main() -> None:
         status = _complain(str(error), 2)
     except InUseError as error:
         status = _complain(str(error), 2)
-    except typer.Abort:
-        status = 130
-    except KeyboardInterrupt:
+    except (typer.Abort, KeyboardInterrupt):
         status = _complain("interrupted; './lab resume' continues", 130)
     except OSError as error:
         known = error.errno in (errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EDQUOT)

@@ -9,10 +9,11 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
 from testbed.runner import Outcome
 
-_MARKS = {"ok": "[green]ok[/]", "failed": "[red]failed[/]", "invalid": "[yellow]invalid[/]"}
+_STYLES = {"ok": "green", "failed": "red", "invalid": "yellow", "unsupported": "yellow"}
 
 
 class RunProgress:
@@ -46,14 +47,16 @@ class RunProgress:
         """A run ended; its verdict stays on the screen."""
         self._done += 1
         self._executed += outcome.executed
-        mark = _MARKS.get(outcome.verdict, outcome.verdict)
-        note = "" if outcome.executed else " (done before)"
-        reason = f": {outcome.reason}" if outcome.reason else ""
-        line = f"[{self._done}/{self._total}] {self._label}: {mark}{note}"
-        if self._bar is None and outcome.executed and not reason and self._done < self._total:
-            reason = f", {self._left()}"
-        self._console.print(line, end="", highlight=False)
-        self._console.print(reason, markup=False, highlight=False, soft_wrap=True)
+        line = Text(f"[{self._done}/{self._total}] {self._label}: ")
+        line.append(outcome.verdict, style=_STYLES.get(outcome.verdict, ""))
+        if not outcome.executed:
+            line.append(" (done before)")
+        if outcome.reason:
+            line.append(f": {outcome.reason}")
+        elif self._bar is None and outcome.executed and self._done < self._total:
+            line.append(f", {self._left()}")
+        # One line per run, however long its reason: a live display counts the lines.
+        self._console.print(line, soft_wrap=True)
         self._show("", 0.0)
 
     def _show(self, what: str, share: float) -> None:

@@ -34,6 +34,7 @@ def test_interrupting_ends_the_lab_and_keeps_the_run_as_interrupted(command, tmp
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=20)
     assert process.returncode == 130, output
+    assert "interrupted; './lab resume' continues" in output
     assert not [each for each in inside if each.is_running()]
     results = Results(130, output, tmp_path / "out")
     assert results.verdict()["verdict"] == "interrupted"
