@@ -49,7 +49,7 @@ def check(
     if as_json:
         print(json.dumps({name: each.as_json() for name, each in found.items()}, indent=2))
     else:
-        table = Table("capability", "", "enables", "reason", box=None)
+        table = Table("capability", "here", "for", "why", box=None)
         for name, each in found.items():
             mark = "[green]yes[/]" if each.available else "[yellow]no[/]"
             table.add_row(name, mark, each.enables, each.reason)

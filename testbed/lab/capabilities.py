@@ -40,7 +40,7 @@ class Capability:
 
 def probe() -> dict[str, Capability]:
     """Try everything; the machine is as before afterwards."""
-    enables = "every run: a private network that leaves nothing behind"
+    enables = "every run: a private network"
     process = sandbox.start(__spec__.name, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
         # The sandbox ends when its standard input closes, so it stays open until all is read.
@@ -86,14 +86,12 @@ def _inside() -> dict[str, Capability]:
         run(["ip", "link", "set", name, "up"])
     switch = OpenVSwitch(private, private)
     return {
-        "tun-device": _attempt(_tun_device, "every run: the switch's own port"),
-        "shaping": _attempt(_shaping, "every run: link rates and queues (HTB, bfifo)"),
-        "packet-filter": _attempt(_packet_filter, "impairment loss (nftables, netdev hook)"),
-        "switch": _attempt(lambda: _switch(switch), "every run: Open vSwitch, userspace datapath"),
-        "switch-kernel": _attempt(_kernel_datapath, "faster links: Open vSwitch, kernel datapath"),
-        "deep-switch-buffers": _attempt(
-            _deep_buffers, "queues deeper than the system's limit for socket buffers"
-        ),
+        "tun-device": _attempt(_tun_device, "every run: Open vSwitch"),
+        "shaping": _attempt(_shaping, "every run: rates and queues (HTB, bfifo)"),
+        "packet-filter": _attempt(_packet_filter, "every run: impairments (nftables)"),
+        "switch": _attempt(lambda: _switch(switch), "every run: userspace datapath"),
+        "switch-kernel": _attempt(_kernel_datapath, "faster links: kernel datapath"),
+        "deep-switch-buffers": _attempt(_deep_buffers, "queues beyond net.core.wmem_max"),
         "netem": _attempt(lambda: _qdisc("netem delay 1ms"), "delay and jitter in the kernel"),
         "ecn-marking": _attempt(
             lambda: _qdisc("red limit 100000 min 10000 max 30000 avpkt 1000 burst 20 ecn"),
@@ -103,7 +101,7 @@ def _inside() -> dict[str, Capability]:
         **{
             f"tcp-{name}": _attempt(
                 lambda name=name: _congestion_control(name),  # type: ignore[misc]
-                f"arms with congestion_control: {name} over kernel TCP",
+                f"kernel TCP with {name}",
             )
             for name in TCP_CONGESTION_CONTROLS
         },
@@ -146,7 +144,12 @@ def _deep_buffers() -> None:
 
 
 def _qdisc(description: str) -> None:
-    run(["tc", "qdisc", "add", "dev", "probe1", "root", *description.split()])
+    kind, *options = description.split()
+    try:
+        run(["tc", "qdisc", "add", "dev", "probe1", "root", kind, *options])
+    except CommandError as error:
+        unknown = "qdisc kind is unknown" in str(error)
+        raise CommandError(f"the kernel has no {kind}" if unknown else str(error)) from None
     run(["tc", "qdisc", "del", "dev", "probe1", "root"])
 
 
