@@ -53,8 +53,8 @@ def probe() -> dict[str, Capability]:
     try:
         found = json.loads(output)
     except ValueError:
-        printed = " ".join(error.decode(errors="replace").split())[-300:]
-        reason = f"cannot make namespaces: {printed}"
+        last_words = error.decode(errors="replace").strip().splitlines()[-1:]
+        reason = f"cannot make namespaces: {''.join(last_words)}"
         return {"sandbox": Capability(available=False, reason=reason, enables=enables)}
     kind = "as root" if sandbox.is_root() else "in a user namespace"
     first = Capability(available=True, reason=kind, enables=enables)
