@@ -36,6 +36,7 @@ Settings = Annotated[
     list[str] | None, typer.Option("--set", help="replace a value: key.path=value (repeatable)")
 ]
 RESULTS = Path("runs")
+_INTERRUPTED = 130
 
 
 @app.command(epilog="Example: ./lab check --json")
@@ -245,12 +246,14 @@ def main() -> None:
     """Run a verb; bad input is one line and exit status 2, an interruption is 130."""
     try:
         status = app(standalone_mode=False)
+        if status == _INTERRUPTED:  # typer's answer to Ctrl-C
+            raise KeyboardInterrupt
     except InputError as error:
         status = _complain(str(error), 2)
     except InUseError as error:
         status = _complain(str(error), 2)
     except (typer.Abort, KeyboardInterrupt):
-        status = _complain("interrupted; './lab resume' continues", 130)
+        status = _complain("interrupted; './lab resume' continues", _INTERRUPTED)
     except OSError as error:
         known = error.errno in (errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EDQUOT)
         if not known:

@@ -41,6 +41,14 @@ def _needs_a_lab(found_capabilities: dict[str, capabilities.Capability]) -> None
         pytest.skip(f"needs capability {absent[0]}")
 
 
+def is_alive(process: psutil.Process) -> bool:
+    """Whether it runs; an ended one that nobody has waited for does not."""
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
 def host_state() -> dict[str, Any]:
     """Interfaces, namespaces, mounts, network settings and switch processes of the host."""
 
@@ -59,7 +67,9 @@ def host_state() -> dict[str, Any]:
         "namespaces": printed("ip", "netns", "list"),
         "mounts": sorted(Path("/proc/self/mounts").read_text().splitlines()),
         "settings": settings,
-        "processes": sorted(each.name() for each in psutil.process_iter() if each.name() in ours),
+        "processes": sorted(
+            each.name() for each in psutil.process_iter() if each.name() in ours and is_alive(each)
+        ),
     }
 
 

@@ -33,8 +33,9 @@ chmod 0644 /mnt/small.yaml
 chown 65534:65534 /mnt/out
 cd /mnt/lab
 set +e
-setpriv --reuid 65534 --regid 65534 --clear-groups --bounding-set=-all --no-new-privs \
-  env -i PATH="$PATH" HOME=/mnt/out PYTHONPATH=/mnt/lab PYTHONDONTWRITEBYTECODE=1 \
+as_user="setpriv --reuid 65534 --regid 65534 --clear-groups --bounding-set=-all --no-new-privs"
+$as_user unshare --user true || exit 77
+$as_user env -i PATH="$PATH" HOME=/mnt/out PYTHONPATH=/mnt/lab PYTHONDONTWRITEBYTECODE=1 \
   /mnt/venv/bin/python -m testbed run /mnt/small.yaml --out /mnt/out
 status=$?
 cat /mnt/out/small/*/status.json /mnt/out/small/*/manifest.json >"$4"
@@ -58,6 +59,8 @@ def test_an_ordinary_user_gets_the_same_lab(tmp_path):
         timeout=100,
         check=False,
     )
+    if done.returncode == 77:
+        pytest.skip(f"needs capability user namespaces: {done.stderr.strip()}")
     assert done.returncode == 0, done.stdout + done.stderr
     decoder = json.JSONDecoder()
     text = facts.read_text()

@@ -11,7 +11,14 @@ import psutil
 import pytest
 import yaml
 
-from tests.lab.conftest import SMALL, Results, find_process, training_has_begun, wait_for
+from tests.lab.conftest import (
+    SMALL,
+    Results,
+    find_process,
+    is_alive,
+    training_has_begun,
+    wait_for,
+)
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("unchanged_host")]
 
@@ -35,7 +42,7 @@ def test_interrupting_ends_the_lab_and_keeps_the_run_as_interrupted(command, tmp
     output, _ = process.communicate(timeout=20)
     assert process.returncode == 130, output
     assert "interrupted; './lab resume' continues" in output
-    assert not [each for each in inside if each.is_running()]
+    assert not [each for each in inside if is_alive(each)]
     results = Results(130, output, tmp_path / "out")
     assert results.verdict()["verdict"] == "interrupted"
 
@@ -46,8 +53,7 @@ def test_killing_the_command_ends_the_lab_and_leaves_no_result(command, tmp_path
     assert len(inside) > 5
     process.kill()
     process.wait()
-    _, alive = psutil.wait_procs(inside, timeout=10)
-    assert not alive
+    wait_for(lambda: not any(is_alive(each) for each in inside), timeout_s=10)
     assert not list((tmp_path / "out").rglob("status.json"))
 
 
@@ -67,7 +73,7 @@ def test_killing_a_part_fails_the_run_and_says_which(command, tmp_path, words, w
     find_process(process, *words)[which].kill()
     output, _ = process.communicate(timeout=40)
     assert process.returncode == 1, output
-    assert not [each for each in inside if each.is_running()]
+    assert not [each for each in inside if is_alive(each)]
     status = Results(1, output, tmp_path / "out").verdict()
     assert status["verdict"] == "failed"
     assert reason in status["reason"]
