@@ -15,6 +15,11 @@ def main() -> None:
     """Build the network of the configuration that is the first argument; open the prompt."""
     from mininet.cli import CLI
 
+    class Prompt(CLI):
+        """Takes host names with a hyphen for commands, as in `worker-1 ping server`."""
+
+        identchars = CLI.identchars + "-"
+
     private = sandbox.prepare()
     lab = Lab(
         json.loads(sys.argv[1]) | {"impairments": []},
@@ -25,7 +30,7 @@ def main() -> None:
     )
     calibration.warm_up(lab.network.info.hosts)
     lab.switch.deepen_buffers()
-    CLI(lab.network.mininet)
+    Prompt(lab.network.mininet)
     os._exit(0)
 
 
