@@ -1,6 +1,59 @@
-"""`python -m testbed VERB`: the same as `./lab VERB`."""
+"""`python -m testbed VERB`, the same as `./lab VERB`: how every verb ends, in words and status."""
 
-from testbed.cli import main
+from __future__ import annotations
+
+import errno
+import os
+import sys
+
+import typer
+
+from testbed.cli import app
+from testbed.rundir import InUseError
+from testbed.yaml_input import InputError
+
+_INTERRUPTED = 130
+
+
+def main() -> None:
+    """Run a verb; bad input is one line and exit status 2, an interruption is 130."""
+    try:
+        status = app(_with_default_host(sys.argv[1:]), standalone_mode=False)
+        if status == _INTERRUPTED:  # typer's answer to Ctrl-C
+            raise KeyboardInterrupt
+    except InputError as error:
+        status = _complain(str(error), 2)
+    except InUseError as error:
+        status = _complain(str(error), 2)
+    except (typer.Abort, KeyboardInterrupt):
+        status = _complain("interrupted; './lab resume' continues", _INTERRUPTED)
+    except OSError as error:
+        known = error.errno in (errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EDQUOT)
+        if not known:
+            raise
+        status = _complain(f"{error.filename or 'results'}: {os.strerror(error.errno or 0)}", 2)
+    except Exception as error:
+        if not hasattr(error, "exit_code"):  # typer's usage errors carry one
+            raise
+        message = error.format_message() if hasattr(error, "format_message") else str(error)
+        status = _complain(message, int(error.exit_code))
+    sys.exit(status or 0)
+
+
+def _with_default_host(arguments: list[str]) -> list[str]:
+    """Gives a `--pcap` without hosts its default, which typer's options cannot have."""
+    completed = []
+    for index, word in enumerate(arguments):
+        following = arguments[index + 1 : index + 2]
+        alone = word == "--pcap" and (not following or following[0].startswith("-"))
+        completed.append("--pcap=server" if alone else word)
+    return completed
+
+
+def _complain(message: str, status: int) -> int:
+    print(f"lab: {message}", file=sys.stderr)
+    return status
+
 
 if __name__ == "__main__":
     main()

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import os
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +10,6 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from testbed.rundir import InUseError
 from testbed.yaml_input import InputError
 
 app = typer.Typer(
@@ -35,8 +31,15 @@ Control = Annotated[
 Settings = Annotated[
     list[str] | None, typer.Option("--set", help="replace a value: key.path=value (repeatable)")
 ]
+Pcap = Annotated[
+    str | None,
+    typer.Option(
+        "--pcap",
+        metavar="[HOSTS]",
+        help="record these hosts' links (worker-1,server; without HOSTS: server) into pcap/",
+    ),
+]
 RESULTS = Path("runs")
-_INTERRUPTED = 130
 
 
 @app.command(epilog="Example: ./lab check --json")
@@ -101,6 +104,7 @@ def run(
     seeds: Seeds = None,
     congestion_control: Control = None,
     settings: Settings = None,
+    pcap: Pcap = None,
 ) -> None:
     """Execute an experiment, print its main table, write its report."""
     from testbed import runner
@@ -112,7 +116,7 @@ def run(
             f"{out / runs[0].experiment.name}: already holds {len(done)} of these runs; continue "
             f"with './lab resume {name}', or choose another folder with --out DIR"
         )
-    _execute(out, runs)
+    _execute(out, runs, _links(runs, pcap))
 
 
 @app.command(epilog="Example: ./lab resume quick")
@@ -123,9 +127,11 @@ def resume(
     seeds: Seeds = None,
     congestion_control: Control = None,
     settings: Settings = None,
+    pcap: Pcap = None,
 ) -> None:
     """Execute what of an experiment is not done yet, or did not end well."""
-    _execute(out, _runs(name, arms, seeds, congestion_control, settings))
+    runs = _runs(name, arms, seeds, congestion_control, settings)
+    _execute(out, runs, _links(runs, pcap))
 
 
 @app.command(epilog="Example: ./lab report runs")
@@ -148,6 +154,49 @@ def shell(name: Name, settings: Settings = None) -> None:
     _require_capabilities()
     process = sandbox.start("testbed.shell", json.dumps(runs[0].config()), terminal=True)
     raise typer.Exit(process.wait())
+
+
+@app.command(epilog="Example: ./lab dissect runs/quick/RUN/pcap/server.pcap --transfer 20")
+def dissect(
+    capture: Annotated[Path, typer.Argument(metavar="FILE.pcap", help="a capture")],
+    transfer: Annotated[
+        int | None, typer.Option("--transfer", min=0, help="tell this transfer in detail")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+) -> None:
+    """Tell from a capture what transfers did: passes, holes, Stop, strangers' datagrams."""
+    from testbed.capture import telling
+    from testbed.capture.dissect import dissect as read
+
+    found = read(capture)
+    if transfer is not None:
+        found.require(transfer)
+    if as_json:
+        print(json.dumps(telling.as_json(found, transfer), indent=1))
+    else:
+        telling.tell(found, transfer, telling.console())
+    if found.problem is not None:
+        raise InputError(f"{capture}: {found.problem}; told is what comes before")
+
+
+@app.command(epilog="Example: ./lab bench transport --quick --json bench.json")
+def bench(
+    what: Annotated[str, typer.Argument(help="what to measure: transport")],
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="write records here, a figure beside them")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="a few cases, under a minute")] = False,
+    cases: Annotated[
+        str, typer.Option("--cases", metavar="GLOB", help="only cases whose name matches")
+    ] = "*",
+) -> None:
+    """Measure the transport beside kernel TCP and Gloo, on private links."""
+    from testbed.bench import console
+
+    if what != "transport":
+        raise InputError(f"unknown benchmark {what!r}; valid: transport")
+    if not console.run(pattern=cases, quick=quick, json_file=json_file):
+        raise typer.Exit(1)
 
 
 @app.command(
@@ -196,6 +245,16 @@ def _runs(
     )
 
 
+def _links(runs: list[Any], pcap: str | None) -> list[str]:
+    """The hosts whose links are to be recorded."""
+    names = [name for name in (pcap or "").split(",") if name]
+    valid = [name for run in runs[:1] for name in run.experiment.topology.host_names()]
+    for name in names:
+        if name not in valid:
+            raise InputError(f"--pcap {pcap}: unknown host {name!r}; valid: {', '.join(valid)}")
+    return list(dict.fromkeys(names))
+
+
 def _require_capabilities() -> None:
     from testbed.lab import capabilities
 
@@ -204,7 +263,7 @@ def _require_capabilities() -> None:
         raise InputError(f"this machine or user cannot run a lab: {'; '.join(absent)}")
 
 
-def _execute(out: Path, runs: list[Any]) -> None:
+def _execute(out: Path, runs: list[Any], capture: list[str]) -> None:
     from testbed import console, runner
 
     _require_capabilities()
@@ -212,19 +271,21 @@ def _execute(out: Path, runs: list[Any]) -> None:
         runner.write_plan(out, runs)
     except OSError as error:
         raise InputError(f"{error.filename}: {error.strerror}") from None
-    verdicts = []
+    outcomes = []
     try:
         with console.shown(Console(), len(runs)) as progress:
             for each in runs:
                 progress.begin(each.label)
-                outcome = runner.execute(out, each, progress.record)
+                outcome = runner.execute(out, each, progress.record, capture=capture)
                 progress.end(outcome)
-                verdicts.append(outcome.verdict)
+                outcomes.append(outcome)
     finally:
         runner.hand_over(out)
     _report(out, runs[0].experiment.name)
+    for line in runner.captures(outcomes):
+        print(line)
     runner.hand_over(out)
-    if any(verdict in ("failed", "invalid") for verdict in verdicts):
+    if any(outcome.verdict in ("failed", "invalid") for outcome in outcomes):
         raise typer.Exit(1)
 
 
@@ -240,33 +301,3 @@ def _report(results: Path, experiment: str | None) -> None:
     width = console.width if console.is_terminal else None
     console.print("", to_text(paths.main_table, width=width), sep="\n")
     console.print(f"report: {paths.index}")
-
-
-def main() -> None:
-    """Run a verb; bad input is one line and exit status 2, an interruption is 130."""
-    try:
-        status = app(standalone_mode=False)
-        if status == _INTERRUPTED:  # typer's answer to Ctrl-C
-            raise KeyboardInterrupt
-    except InputError as error:
-        status = _complain(str(error), 2)
-    except InUseError as error:
-        status = _complain(str(error), 2)
-    except (typer.Abort, KeyboardInterrupt):
-        status = _complain("interrupted; './lab resume' continues", _INTERRUPTED)
-    except OSError as error:
-        known = error.errno in (errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EDQUOT)
-        if not known:
-            raise
-        status = _complain(f"{error.filename or 'results'}: {os.strerror(error.errno or 0)}", 2)
-    except Exception as error:
-        if not hasattr(error, "exit_code"):  # typer's usage errors carry one
-            raise
-        message = error.format_message() if hasattr(error, "format_message") else str(error)
-        status = _complain(message, int(error.exit_code))
-    sys.exit(status or 0)
-
-
-def _complain(message: str, status: int) -> int:
-    print(f"lab: {message}", file=sys.stderr)
-    return status

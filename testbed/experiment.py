@@ -18,44 +18,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 import topologies.star
 from controllers.impairments import AnyImpairment
 from testbed import yaml_input
-from testbed.transport import protocols
-from testbed.yaml_input import InputError
+from testbed.arm import Arm
+from testbed.transport import path_mtu, protocols
+from testbed.yaml_input import InputError, Section
 
 SCHEMA = 1
+LAB_MTU_BYTES = 1500
 EXPERIMENTS = Path(__file__).resolve().parent.parent / "experiments"
-
-
-class Section(BaseModel):
-    """A part of an experiment: unknown keys are errors, values do not change after reading."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Arm(BaseModel):
-    """A protocol's preset and, in all further keys, what differs from it.
-
-    The transport knows which keys a preset has and says so when one is wrong.
-    """
-
-    model_config = ConfigDict(extra="allow", frozen=True)
-
-    protocol: str
-
-    def resolved(self) -> protocols.ProtocolConfig:
-        """The transport's configuration.
-
-        Raises:
-            ValueError: unknown protocol, a key that it does not have, or a value out of range.
-        """
-        return protocols.preset(self.protocol, **(self.model_extra or {}))
-
-    @model_validator(mode="after")
-    def _is_a_known_protocol(self) -> Arm:
-        try:
-            self.resolved()
-        except TypeError as error:  # a value of a wrong kind
-            raise ValueError(str(error)) from None
-        return self
 
 
 class Phases(Section):
@@ -84,9 +53,20 @@ class Training(Section):
 class Transport(Section):
     """What all arms share."""
 
-    chunk_bytes: int = Field(default=1456, ge=4, le=1456, multiple_of=4)
+    chunk_bytes: int = Field(default=1456, ge=4, multiple_of=4)
     pace: float = Field(default=0.97, gt=0, le=1.5, description="share of the link's rate")
     peer_timeout_s: float = Field(default=30.0, gt=0)
+
+    @field_validator("chunk_bytes")
+    @classmethod
+    def _fits_a_frame(cls, chunk_bytes: int) -> int:
+        largest = path_mtu.largest_chunk_bytes(LAB_MTU_BYTES)
+        if chunk_bytes > largest:
+            raise ValueError(
+                f"the lab's links carry packets of {LAB_MTU_BYTES} bytes, headers included; "
+                f"valid: multiples of 4 up to {largest}"
+            )
+        return chunk_bytes
 
 
 class Limits(Section):
@@ -111,8 +91,8 @@ class Experiment(Section):
     arms: dict[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]{0,63}$")], Arm] = Field(
         min_length=1
     )
-    impairments: list[AnyImpairment] = []
-    factors: dict[str, list[Any]] = {}
+    impairments: list[AnyImpairment] = Field(default_factory=list)
+    factors: dict[str, list[Any]] = Field(default_factory=dict)
     limits: Limits = Limits()
 
     @field_validator("seeds")
@@ -184,6 +164,7 @@ class Run(BaseModel):
             "seed": self.seed,
             "factors": self.factors,
             "protocol": self.protocol.describe(),
+            "filling": self.experiment.arms[self.arm].resolved_filling(),
             **shared,
         }
 

@@ -7,7 +7,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from testbed.lab import sandbox
 from testbed.rundir import RunDirectory, Verdict
 
 Report = Callable[[dict[str, Any]], None]
+_CAPTURES_SHOWN = 6
 
 
 @dataclass(frozen=True)
@@ -65,13 +66,15 @@ def write_plan(results: Path, runs: Sequence[Run]) -> None:
     )
 
 
-def execute(results: Path, run: Run, report: Report) -> Outcome:
+def execute(results: Path, run: Run, report: Report, *, capture: Sequence[str] = ()) -> Outcome:
     """Execute one run unless it is done with verdict ok.
 
     Args:
         results: the folder that holds all experiments' results.
         run: what to execute.
         report: is called with each progress record of the run.
+        capture: hosts whose links are recorded. It changes nothing of what is run, so it is in
+            `config.json` but not in the run's key.
 
     Raises:
         InUseError: another process is executing this run.
@@ -80,7 +83,7 @@ def execute(results: Path, run: Run, report: Report) -> Outcome:
     place = directory_of(results, run)
     if place.verdict() == "ok":
         return Outcome(run, place.path, "ok", "", executed=False)
-    with place.open(run.config()) as directory:
+    with place.open(run.config() | {"capture": list(capture)}) as directory:
         began_at, began_s = rundir.now(), time.monotonic()
         try:
             status = _in_sandbox(directory, report)
@@ -104,6 +107,31 @@ def execute(results: Path, run: Run, report: Report) -> Outcome:
             )
     found = rundir.read_json(place.path / "status.json")
     return Outcome(run, place.path, found["verdict"], found["reason"], executed=True)
+
+
+def captures(outcomes: Sequence[Outcome]) -> list[str]:
+    """One line for each of the first captures of these runs, and how many more there are."""
+    lines = []
+    for outcome in outcomes:
+        manifest = outcome.directory / "manifest.json"
+        if not outcome.executed or not manifest.exists():
+            continue
+        for each in rundir.read_json(manifest).get("captures", []):
+            lines.append(f"capture: {outcome.directory / 'pcap' / each['file']}{_flaws(each)}")
+    more = len(lines) - _CAPTURES_SHOWN
+    return lines[:_CAPTURES_SHOWN] + ([f"and {more} more captures"] if more > 0 else [])
+
+
+def _flaws(capture: Mapping[str, Any]) -> str:
+    """What is missing from a capture, in words; empty for a complete one."""
+    flaws = []
+    if capture["bound_reached"]:
+        flaws.append(f"ended early at its bound of {capture['bound_bytes'] / 1e6:g} MB")
+    if capture["packets_dropped"]:
+        flaws.append(f"{capture['packets_dropped']} packets came too fast and are missing")
+    if capture["failure"]:
+        flaws.append(f"ended early: {capture['failure']}")
+    return f" ({'; '.join(flaws)})" if flaws else ""
 
 
 def _in_sandbox(directory: Path, report: Report) -> int:

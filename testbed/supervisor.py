@@ -8,13 +8,17 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from testbed import gates, manifest, rundir
 from testbed.assembly import Lab
+from testbed.capture import recorder
 from testbed.lab import calibration, sandbox
 from testbed.lab.commands import CommandError
+from testbed.lab.network import HostInfo
 from testbed.processes import ProcessError, Processes
 from testbed.progress import ProgressWriter
 
@@ -60,18 +64,33 @@ def execute(directory: Path, progress: ProgressWriter) -> list[gates.Gate]:
     facts = manifest.gather(lab.network.info, buffers)
     rundir.write_json(directory / "manifest.json", facts | {"seed": config["seed"]})
 
-    progress.stage("training")
     order = {
         "hosts": {name: vars(host) for name, host in hosts.items()},
         "controller_socket": str(lab.controller_socket),
         "coordination_socket": str(private / "coordination.sock"),
         "progress_descriptor": progress.descriptor,
     }
-    assert training.stdin is not None
-    training.stdin.write(json.dumps(order).encode() + b"\n")
-    training.stdin.close()
-    processes.wait_until_done("training", config["limits"]["run_timeout_s"])
+    with _captured(directory, config["capture"], hosts):
+        progress.stage("training")
+        assert training.stdin is not None
+        training.stdin.write(json.dumps(order).encode() + b"\n")
+        training.stdin.close()
+        processes.wait_until_done("training", config["limits"]["run_timeout_s"])
     return gates.judge(directory, config, paths, switch_holds_bytes=buffers.queue_bytes)
+
+
+@contextmanager
+def _captured(
+    directory: Path, names: Sequence[str], hosts: Mapping[str, HostInfo]
+) -> Iterator[None]:
+    """Record the links of some hosts; what was recorded is added to the manifest."""
+    recordings: list[dict[str, Any]] = []
+    try:
+        with recorder.recording(hosts, names, directory / "pcap") as recordings:
+            yield
+    finally:
+        facts = rundir.read_json(directory / "manifest.json")
+        rundir.write_json(directory / "manifest.json", facts | {"captures": recordings})
 
 
 def _require_congestion_control(protocol: dict[str, Any]) -> None:

@@ -8,13 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 _MOST_BYTES = 1 << 20
 
 
 class InputError(Exception):
     """Bad input: the message is one line for the user; the exit status is 2."""
+
+
+class Section(BaseModel):
+    """A part of an experiment: unknown keys are errors, values do not change after reading."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -29,6 +29,11 @@ def lab(*arguments, **options):
         (("run", "quick", "--set", "arms.dblp.high=1"), "high is 1; valid: 0"),
         (("run", "quick", "--set", "speed=1"), "speed: unknown key; valid: arms,"),
         (("run", "quick", "--congestion-control", "warp"), "congestion control"),
+        (("run", "quick", "--set", "arms.dblp.repair=warp"), "repair"),
+        (("run", "quick", "--set", "arms.dblp.repair=passes:warp=1"), "warp"),
+        (("run", "quick", "--pcap", "worker-9"), "unknown host 'worker-9'; valid: server, worker-"),
+        (("run", "quick", "--pcap=server,", "--arms", "x"), "unknown arm 'x'"),
+        (("dissect", "no-such.pcap"), "no-such.pcap: No such file"),
         (("report", "no-such-folder"), "no-such-folder: no such folder"),
         (("clean", "quick", "--out", "no-such-folder"), "holds no experiment's results"),
         (("fly",), "fly"),
@@ -44,7 +49,8 @@ def test_bad_input_is_one_line_and_exit_status_2(arguments, expected, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "verb", ["check", "list", "plan", "run", "resume", "report", "shell", "test", "clean"]
+    "verb",
+    ["check", "list", "plan", "run", "resume", "report", "dissect", "shell", "test", "clean"],
 )
 def test_every_verb_has_help_with_an_example(verb):
     done = lab(verb, "--help")

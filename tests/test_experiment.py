@@ -62,6 +62,44 @@ def test_congestion_control_is_swapped_in_every_arm(tmp_path):
     assert {run.protocol.congestion_control for run in runs} == {"reno"}
 
 
+@pytest.mark.parametrize(
+    ("arm", "expected"),
+    [
+        ({"protocol": "dblp"}, ("zero", "zero")),
+        ({"protocol": "dblp-stream"}, ("rescale", "rescale")),
+        ({"protocol": "dblp", "filling": "previous"}, ("previous", "previous")),
+        ({"protocol": "dblp-stream", "filling": {"gather": "zero"}}, ("zero", "rescale")),
+        (
+            {"protocol": "dblp", "filling": {"gather": "rescale:by=fraction"}},
+            ("rescale:by=fraction", "zero"),
+        ),
+    ],
+)
+def test_filling_is_chosen_per_leg_and_has_a_default_per_protocol(tmp_path, arm, expected):
+    (run, _) = experiment.load(write(tmp_path, arms={"x": arm}))
+    assert run.config()["filling"] == {"gather": expected[0], "broadcast": expected[1]}
+    assert "filling" not in run.config()["protocol"]
+
+
+def test_the_key_depends_on_the_filling(tmp_path):
+    arms = {"x": {"protocol": "dblp"}}
+    plain = experiment.load(write(tmp_path, arms=arms))[0].key
+    assert experiment.load(write(tmp_path, arms=arms), overrides=["arms.x.filling=zero"])[
+        0
+    ].key == (plain)
+    changed = experiment.load(write(tmp_path, arms=arms), overrides=["arms.x.filling=rescale"])
+    assert changed[0].key != plain
+
+
+def test_tolerances_may_be_written_as_mappings(tmp_path):
+    gather = {"policy": "per-layer", "default": 0.1, "tensors": {"*.bias": 0}}
+    (run, _) = experiment.load(
+        write(tmp_path, arms={"x": {"protocol": "dblp", "gather": gather, "order": "rotating"}})
+    )
+    assert run.config()["protocol"]["gather"] == "per-layer:default=0.1,tensors=*.bias@0.0"
+    assert run.config()["protocol"]["order"] == "rotating"
+
+
 def test_set_replaces_a_value(tmp_path):
     runs = experiment.load(write(tmp_path), overrides=["topology.rate_bps=50000000"])
     assert runs[0].config()["topology"]["rate_bps"] == 50_000_000
@@ -85,6 +123,33 @@ def test_every_experiment_that_comes_with_the_lab_is_valid():
         ({"arms": {"x": {"protocol": "dblpp"}}}, "unknown protocol 'dblpp'; valid: dblp,"),
         ({"arms": {"x": {"protocol": "dblp", "high": 1.0}}}, "arms.x: high is 1.0; valid: 0"),
         ({"arms": {"x": {"protocol": "dblp", "hihg": 0.5}}}, "no setting 'hihg'; valid: low, high"),
+        (
+            {"arms": {"x": {"protocol": "dblp", "filling": "zeros"}}},
+            "arms.x.filling.gather: 'zeros': unknown filling 'zeros'; valid: zero, rescale,",
+        ),
+        (
+            {"arms": {"x": {"protocol": "dblp", "filling": {"both": "zero"}}}},
+            "arms.x.filling.both: unknown key; valid: broadcast, gather",
+        ),
+        (
+            {"arms": {"x": {"protocol": "tcp", "filing": "zero"}}},
+            "arms.x: protocol 'tcp' has no setting 'filing'; valid: name, carrier, gather, "
+            "broadcast, repair, order, congestion_control, filling",
+        ),
+        (
+            {"arms": {"x": {"protocol": "dblp", "filling": 3}}},
+            "arms.x.filling: 3: ",
+        ),
+        (
+            {"arms": {"x": {"protocol": "dblp", "order": "shuffle"}}},
+            "arms.x: unknown chunk order 'shuffle'; valid: in-order, rotating, shuffled,",
+        ),
+        (
+            {"transport": {"chunk_bytes": 8192}},
+            "transport.chunk_bytes: 8192: the lab's links carry packets of 1500 bytes, headers "
+            "included; valid: multiples of 4 up to 1456",
+        ),
+        ({"transport": {"chunk_bytes": 0}}, "transport.chunk_bytes: 0: Input should be greater"),
         ({"seeds": [1, 1]}, "seeds: [1, 1]: must be distinct"),
         (
             {"impairments": [{"kind": "lost", "rounds": [1]}]},

@@ -5,12 +5,20 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from testbed.transport import TransferReport
 
 
 def finite(value: float) -> float | None:
     """The value, or None when it is NaN or infinite (JSON has neither)."""
     return value if math.isfinite(value) else None
+
+
+def nonfinite(values: NDArray[np.float32]) -> int:
+    """How many elements are NaN or infinite: they are delivered as they are, and reported."""
+    return int(values.size - np.count_nonzero(np.isfinite(values)))
 
 
 def transfer_record(

@@ -8,15 +8,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
+from numpy.typing import NDArray
 
 from controllers.messages import ControllerClient
 from testbed.jsonl import JsonLinesWriter
 from testbed.progress import ProgressWriter
-from testbed.training import datasets, filling
-from testbed.training.aggregation import mean_into
+from testbed.training import datasets
 from testbed.training.announcement import Phase
 from testbed.training.coordination import Coordinator
-from testbed.training.events import finite, transfer_record
+from testbed.training.events import finite, nonfinite, transfer_record
 from testbed.training.phases import GradientNormDetector
 from testbed.training.setting import Setting
 from testbed.transport import Leg, TransferReport, open_endpoint
@@ -30,6 +30,9 @@ def run(setting: Setting, listener: socket.socket, progress: ProgressWriter) -> 
     layout = setting.layout
     gathered = {name: layout.new_buffer() for name in setting.workers}
     averaged = layout.new_buffer()
+    gather_filling = setting.filling(Leg.GATHER)
+    broadcast_filling = setting.filling(Leg.BROADCAST)
+    memories = {name: broadcast_filling.sender_memory(layout) for name in setting.workers}
     detector = _detector(setting)
 
     # The workers' endpoints join while they reach the first barrier, so the endpoint comes first.
@@ -51,26 +54,27 @@ def run(setting: Setting, listener: socket.socket, progress: ProgressWriter) -> 
                     Leg.GATHER.transfer(number), policies(Leg.GATHER).stop_rule(critical), gathered
                 )
                 gather_ended_s = time.monotonic()
-            for name, report in reports.items():
-                assert report.received is not None
-                filling.zero(layout.rows(gathered[name]), report.received)
-            mean_into(
-                [layout.floats(gathered[name]) for name in setting.workers], layout.floats(averaged)
+            gather_filling.estimate_mean(
+                layout,
+                [gathered[name] for name in setting.workers],
+                [_received(reports[name]) for name in setting.workers],
+                out=averaged,
             )
             norm = float(np.linalg.norm(layout.floats(averaged)))
             detector.observe(number, norm)
             after = detector.critical
+            payloads = {name: memory.payload(averaged) for name, memory in memories.items()}
 
             with _impaired(controller, number, "broadcast") as hurt_broadcast:
                 broadcast_began_s = time.monotonic()
                 endpoint.announce(Phase(after).encode())
-                sent = endpoint.send(
-                    Leg.BROADCAST.transfer(number), dict.fromkeys(setting.workers, averaged)
-                )
+                sent = endpoint.send(Leg.BROADCAST.transfer(number), payloads)
                 received = coordinator.gather("received")
                 broadcast_ended_s = max(facts["ended_s"] for facts in received.values())
             coordinator.gather("updated")
             ended_s = time.monotonic()
+            for name, memory in memories.items():
+                memory.settle(sent[name])
 
             gather_s = gather_ended_s - gather_began_s
             broadcast_s = broadcast_ended_s - broadcast_began_s
@@ -79,6 +83,7 @@ def run(setting: Setting, listener: socket.socket, progress: ProgressWriter) -> 
                     "round": number,
                     "critical": after,
                     "gradient_norm": finite(norm),
+                    "nonfinite": nonfinite(layout.floats(averaged)),
                     "tolerance_gather": policies(Leg.GATHER).tolerance(critical),
                     "tolerance_broadcast": policies(Leg.BROADCAST).tolerance(after),
                     "began_s": began_s,
@@ -122,6 +127,11 @@ def _impaired(controller: ControllerClient, number: int, leg: str) -> Iterator[l
     """
     yield controller.begin(number, leg)
     controller.end(number, leg)
+
+
+def _received(report: TransferReport) -> NDArray[np.bool_]:
+    assert report.received is not None  # a receiver's always says what arrived
+    return report.received
 
 
 def _record(

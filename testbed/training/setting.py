@@ -8,9 +8,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from testbed.training import models
+from testbed.training.filling import FILLINGS, Filling
 from testbed.transport import (
     EndpointConfig,
+    Leg,
     PayloadLayout,
     ProtocolConfig,
 )
@@ -66,6 +70,10 @@ class Setting:
         described = dict(self.config["protocol"])
         return ProtocolConfig(**described)
 
+    def filling(self, leg: Leg) -> Filling:
+        """What stands in for what a leg did not deliver."""
+        return FILLINGS.create(self.config["filling"][leg.name.lower()])
+
     @cached_property
     def layout(self) -> PayloadLayout:
         """How the flat gradient is cut into chunks."""
@@ -82,13 +90,15 @@ class Setting:
         """The transport's configuration for one host.
 
         All workers send to the server at once and it sends to all of them at once, so each
-        transfer is paced at its share of the slowest link that they have in common.
+        transfer is paced at its share of the slowest link that they have in common. Random
+        choices follow from the run's seed, for each host in its own way.
         """
         is_server = host == "server"
         peers = {name: self.addresses[name] for name in (self.workers if is_server else ["server"])}
         share_bps = self.link_rates_bps["server"] / len(self.workers)
         slowest_bps = min(share_bps, *(self.link_rates_bps[name] for name in self.workers))
         transport = self.config["transport"]
+        own = np.random.SeedSequence([self.seed, list(self.addresses).index(host)])
         return EndpointConfig(
             session=self.session,
             name=host,
@@ -98,5 +108,6 @@ class Setting:
             protocol=self.protocol,
             layout=self.layout,
             rate_bps=math.floor(slowest_bps * transport["pace"]),
+            seed=int(own.generate_state(1)[0]),
             peer_timeout_s=transport["peer_timeout_s"],
         )

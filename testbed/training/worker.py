@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from torch import nn
 
 from testbed.jsonl import JsonLinesWriter
-from testbed.training import datasets, filling, models
+from testbed.training import datasets, models
 from testbed.training.announcement import Phase
 from testbed.training.coordination import Follower
-from testbed.training.events import finite, transfer_record
+from testbed.training.events import finite, nonfinite, transfer_record
 from testbed.training.setting import Setting
 from testbed.transport import Leg, open_endpoint
 
@@ -32,7 +32,9 @@ def run(setting: Setting, name: str) -> None:
     log = JsonLinesWriter(setting.directory / "events" / f"training-{name}.jsonl")
     transfers = JsonLinesWriter(setting.directory / "events" / f"transfers-{name}.jsonl")
     layout = setting.layout
-    outgoing, incoming = layout.new_buffer(), layout.new_buffer()
+    outgoing, incoming, update = (layout.new_buffer() for _ in range(3))
+    memory = setting.filling(Leg.GATHER).sender_memory(layout)
+    broadcast_filling = setting.filling(Leg.BROADCAST)
     follower = Follower(setting.coordination_socket, name, setting.barrier_timeout_s)
     trained_s = 0.0
 
@@ -48,10 +50,12 @@ def run(setting: Setting, name: str) -> None:
                 dataset.train_labels[chosen],
                 layout.floats(outgoing),
             )
+            payload = memory.payload(outgoing)
             computed_s = time.monotonic()
             follower.reach("gather")
             follower.wait("gather")
-            sent = endpoint.send(Leg.GATHER.transfer(round_number), {"server": outgoing})["server"]
+            sent = endpoint.send(Leg.GATHER.transfer(round_number), {"server": payload})["server"]
+            memory.settle(sent)
 
             phase = Phase.decode(endpoint.await_announcement())
             rule = setting.protocol.policy(Leg.BROADCAST).stop_rule(phase.critical)
@@ -60,8 +64,8 @@ def run(setting: Setting, name: str) -> None:
             )["server"]
             follower.reach("received", ended_s=report.ended_s)
             assert report.received is not None
-            filling.zero(layout.rows(incoming), report.received)
-            apply_gradient(model, optimiser, layout.floats(incoming))
+            broadcast_filling.estimate_mean(layout, [incoming], [report.received], out=update)
+            apply_gradient(model, optimiser, layout.floats(update))
             ended_s = time.monotonic()
             trained_s += ended_s - began_s
             follower.reach("updated")
@@ -79,6 +83,7 @@ def run(setting: Setting, name: str) -> None:
                     "round": round_number,
                     "host": name,
                     "loss": finite(loss),
+                    "nonfinite": nonfinite(layout.floats(outgoing)),
                     "compute_s": computed_s - began_s,
                     "accuracy": accuracy(model, dataset) if evaluated else None,
                     "elapsed_s": trained_s,

@@ -38,9 +38,10 @@ from testbed.transport.congestion import (
 )
 from testbed.transport.endpoint import SERVER, Endpoint, EndpointConfig, open_endpoint
 from testbed.transport.errors import PeerLost, ProtocolError, TransportError
-from testbed.transport.layout import PayloadLayout
+from testbed.transport.layout import PayloadLayout, Pieces
+from testbed.transport.leg import Leg
 from testbed.transport.order import ORDERS, ChunkOrder, OrderContext
-from testbed.transport.protocols import PRESETS, Leg, ProtocolConfig, preset
+from testbed.transport.protocols import PRESETS, ProtocolConfig, preset
 from testbed.transport.receiver import Receiver
 from testbed.transport.repair import REPAIRS, ReceiverRepair, Repair, SenderRepair
 from testbed.transport.report import TransferReport
@@ -79,6 +80,7 @@ __all__ = [
     "PayloadLayout",
     "PeerLost",
     "Phased",
+    "Pieces",
     "Progress",
     "ProtocolConfig",
     "ProtocolError",

@@ -6,7 +6,8 @@ A stream has no message borders: `ControlParser` takes its bytes in any pieces a
 messages. Sizes are checked as soon as the header is there, before the body is waited for.
 
 PROBE, BITMAP and STOP are DBLP's signals (arXiv 2605.01989, its description of the control
-plane); the other types introduce peers to each other and carry the server's announcements.
+plane); REPORT is that of the repairs whose receiver speaks while data flows (`report_message`); the
+other types introduce peers to each other and carry the server's announcements.
 """
 
 import struct
@@ -18,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.transport.errors import ProtocolError
-from testbed.transport.wire import U32_MAX
+from testbed.transport.wire import SEND_INDEX_MODULUS, U32_MAX
 
 VERSION = 1
 _HEADER = struct.Struct("!BBHII")
@@ -29,6 +30,10 @@ WIRE_OVERHEAD_BYTES = 14 + 20 + 32
 MAX_HELLO_BYTES = 1 << 20
 MAX_ANNOUNCEMENT_BYTES = 1 << 16
 MAX_REASON_BYTES = 1024
+SENT = struct.Struct("!I")  # a PROBE's body, where the repair numbers its datagrams
+# A REPORT's fixed fields, and a bit for each of at most a whole turn of send indices.
+REPORT_FIELDS_BYTES = 16
+MAX_REPORT_BYTES = REPORT_FIELDS_BYTES + SEND_INDEX_MODULUS // 8
 _WELCOME = struct.Struct("!IH")
 _HELLO = struct.Struct("!IHH")
 
@@ -39,10 +44,12 @@ class MessageType(IntEnum):
     HELLO = 1  # worker to server: who I am - session, data port, name, layout
     WELCOME = 2  # server to worker: joined - session, the server's data port for this worker
     REFUSED = 3  # server to worker: why not - text
-    PROBE = 4  # sender to receiver: what is missing? - empty
+    PROBE = 4  # sender to receiver: what is missing? - empty, or u32 datagrams sent until now
     BITMAP = 5  # receiver to sender: this is - one bit per chunk
-    STOP = 6  # receiver to sender: enough - empty
+    STOP = 6  # receiver to sender: enough - one bit per chunk, or empty
     ANNOUNCE = 7  # server to worker: anything the training wants to say - bytes
+    REPORT = 8  # receiver to sender: this came - `report_message.Report`
+    LATE_BITMAP = 9  # a BITMAP for a PROBE that had to wait: its timing says nothing of the path
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +77,11 @@ def body_limits(chunk_count: int) -> dict[MessageType, tuple[int, int]]:
         MessageType.HELLO: (_HELLO.size, MAX_HELLO_BYTES),
         MessageType.WELCOME: (_WELCOME.size, _WELCOME.size),
         MessageType.REFUSED: (0, MAX_REASON_BYTES),
-        MessageType.PROBE: (0, 0),
+        MessageType.PROBE: (0, SENT.size),
         MessageType.BITMAP: (bitmap_bytes, bitmap_bytes),
-        MessageType.STOP: (0, 0),
+        MessageType.LATE_BITMAP: (bitmap_bytes, bitmap_bytes),
+        MessageType.STOP: (0, bitmap_bytes),
+        MessageType.REPORT: (REPORT_FIELDS_BYTES, MAX_REPORT_BYTES),
         MessageType.ANNOUNCE: (0, MAX_ANNOUNCEMENT_BYTES),
     }
 

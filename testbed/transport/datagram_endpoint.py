@@ -9,20 +9,24 @@ from numpy.typing import NDArray
 from testbed.transport.congestion import CONGESTION_CONTROLS
 from testbed.transport.control import ControlMessage
 from testbed.transport.endpoint import SERVER, EndpointConfig
+from testbed.transport.errors import ProtocolError
 from testbed.transport.exchange import Exchange
 from testbed.transport.joined_endpoint import JoinedEndpoint
 from testbed.transport.joining import Door
 from testbed.transport.order import ORDERS
+from testbed.transport.path_mtu import check_chunk_fits
 from testbed.transport.receiver import Receiver
 from testbed.transport.repair import REPAIRS
 from testbed.transport.report import TransferReport
 from testbed.transport.sender import Sender, SendingPath
 from testbed.transport.tolerance import StopRuleFactory
 from testbed.transport.udp import UdpSocket
-from testbed.transport.wire import HEADER_BYTES
+from testbed.transport.wire import HEADER_BYTES, wire_bytes
 
 # Batches in a row before control messages are looked at again; matters only when unpaced.
-_BATCHES_PER_TURN = 16
+_BATCHES_PER_TURN = 4
+# Receives in a row before other peers, messages and deadlines are looked at again.
+_RECEIVES_PER_TURN = 8
 # How long to leave an interface alone whose queue is full: about one batch.
 _RETRY_S = 1e-3
 # Receives before a PROBE is answered. A peer that probes sends nothing more, so only a flood of
@@ -97,33 +101,49 @@ class DatagramReceiving(Exchange):
         self._udp = udp
         self._heard_s = now_s
         self._deadline_s: float | None = None
+        # What is read before the first wait has been over may have come long ago.
+        self._receiver.attentive = False
+        self._waited = False
+        self._drained = True
 
     @property
     def done(self) -> bool:
         return self._receiver.stopped
 
     def work(self, now_s: float) -> None:
+        self._receiver.attentive = self._waited and self._drained
+        self._waited = True
         self._deadline_s = self._receiver.next_deadline_s()
         if self._deadline_s is not None and self._deadline_s <= now_s:
             self._receiver.on_deadline(now_s)
             self._deadline_s = self._receiver.next_deadline_s()
 
     def on_readable(self, now_s: float) -> None:
-        self._take(now_s)
+        for _ in range(_RECEIVES_PER_TURN):
+            if self._take(now_s)[1] or self.done:
+                break
 
-    def _take(self, now_s: float) -> bool:
-        """Reads one batch; whether the socket is empty now."""
+    def _take(self, now_s: float) -> tuple[int, bool]:
+        """Reads one batch; how many bytes, and whether the socket is empty now."""
         frames, drained = self._udp.receive()
+        self._drained = drained
         if len(frames):
-            self._heard_s = now_s
+            before = self._receiver.valid_datagrams
             self._receiver.on_datagrams(frames, now_s)
-        return drained
+            # Whoever forges the peer's address must not keep it alive when it is dead.
+            if self._receiver.valid_datagrams > before:
+                self._heard_s = now_s
+        return frames.size, drained
 
     def on_message(self, message: ControlMessage, now_s: float) -> None:
         # What was sent before the PROBE may still wait in the socket; it must not be reported
-        # as missing.
+        # as missing. What comes meanwhile need not be waited for: an unpaced sender goes on
+        # sending while it asks.
+        backlog_bytes = self._udp.backlog_bytes
         for _ in range(_MAX_DRAINS):
-            if self._take(now_s):
+            taken_bytes, drained = self._take(now_s)
+            backlog_bytes -= taken_bytes
+            if drained or backlog_bytes <= 0:
                 break
         self._receiver.on_message(message, now_s)
 
@@ -151,30 +171,50 @@ class DatagramEndpoint(JoinedEndpoint):
     def __init__(self, config: EndpointConfig) -> None:
         super().__init__(config)
         self._repair = REPAIRS.create(config.protocol.repair)
-        self._order = ORDERS.create(config.protocol.order)
+        self._order = ORDERS.create(config.protocol.order, seed=config.seed)
         self._sockets: dict[str, UdpSocket] = {}
         self._paths: dict[str, SendingPath] = {}
 
     def _open_data(self) -> int:
         config = self._config
         chunk_bytes = config.layout.chunk_bytes
-        for peer in config.peers:
+        kind, trailer_bytes = UdpSocket, 0
+        if config.checksum:
+            # Imported late: the package that computes them is needed for nothing else.
+            from testbed.transport.checksum import TRAILER_BYTES, ChecksummedUdpSocket
+
+            kind, trailer_bytes = ChecksummedUdpSocket, TRAILER_BYTES
+        for peer, address in config.peers.items():
+            check_chunk_fits(chunk_bytes + trailer_bytes, local=config.bind_address, peer=address)
             port = config.server_data_port(peer) if config.is_server else config.data_port
-            self._sockets[peer] = UdpSocket(
+            self._sockets[peer] = kind(
                 address=config.bind_address, port=port, datagram_bytes=HEADER_BYTES + chunk_bytes
             )
             congestion = CONGESTION_CONTROLS.create(
                 config.protocol.congestion_control,
                 rate_bps=config.rate_bps,
-                datagram_bytes=HEADER_BYTES + chunk_bytes,
+                datagram_bytes=wire_bytes(1, chunk_bytes),
             )
-            self._paths[peer] = SendingPath(congestion=congestion, chunk_bytes=chunk_bytes)
+            if congestion.needs_ecn:
+                raise ValueError(
+                    f"congestion control {config.protocol.congestion_control!r} needs congestion "
+                    "marks and this endpoint's datagrams cannot carry any; choose another"
+                )
+            self._paths[peer] = SendingPath(
+                congestion=congestion,
+                chunk_bytes=chunk_bytes,
+                trailer_bytes=trailer_bytes,
+                # The peer's has the same size, if its system is set up alike.
+                receive_buffer_bytes=self._sockets[peer].buffer_bytes,
+            )
         return 0 if config.is_server else self._sockets[SERVER].port
 
     def _data_doors(self) -> list[Door]:
         return []  # datagrams need no connection
 
     def _join_data(self, peer: str, port: int, until_s: float) -> None:
+        if not port:
+            raise ProtocolError(f"{peer} names no port for its data")
         self._sockets[peer].set_peer(self._config.peers[peer], port)
 
     def _sending(

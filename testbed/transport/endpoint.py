@@ -39,6 +39,9 @@ class EndpointConfig:
         data_port: the server's data ports are data_port + i for worker i in the order of `peers`;
             a worker's UDP port is data_port itself (0 lets the kernel choose). Data and control
             thus have ports that a network can tell apart.
+        checksum: whether every datagram carries a CRC32C; equal on all sides. The chunk must then
+            be 4 bytes smaller. Off by default because UDP has a checksum; `tcp` ignores it.
+        seed: what random choices of this side depend on; give each side its own.
         peer_timeout_s: how long a peer that owes something may be silent.
         connect_timeout_s: how long `open` waits for the peers.
     """
@@ -53,11 +56,14 @@ class EndpointConfig:
     rate_bps: float
     control_port: int = 46999
     data_port: int = 47000
+    seed: int = 0
+    checksum: bool = False
     peer_timeout_s: float = 30.0
     connect_timeout_s: float = 10.0
 
     def __post_init__(self) -> None:
         check_u32("session", self.session)
+        check_u32("seed", self.seed)
         if not self.peers:
             raise ValueError("peers is empty; at least one is needed")
         if not self.is_server and set(self.peers) != {SERVER}:
@@ -91,7 +97,8 @@ class Endpoint(ABC):
 
         Raises PeerLost naming who did not come within connect_timeout_s, ProtocolError when a
         peer has another layout (saying what differs), ValueError for a congestion control that
-        the kernel does not have, OSError when an address or port cannot be used.
+        the kernel does not have or a chunk larger than the path's MTU, OSError when an address
+        or port cannot be used.
         """
 
     @abstractmethod

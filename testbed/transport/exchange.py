@@ -17,7 +17,13 @@ from testbed.transport.links import ControlLink
 from testbed.transport.report import TransferReport
 from testbed.transport.waiting import Waiter
 
-_FOR_TRANSFERS = (MessageType.PROBE, MessageType.BITMAP, MessageType.STOP)
+_FOR_TRANSFERS = (
+    MessageType.PROBE,
+    MessageType.BITMAP,
+    MessageType.LATE_BITMAP,
+    MessageType.REPORT,
+    MessageType.STOP,
+)
 
 
 class Exchange(ABC):
@@ -114,7 +120,7 @@ class Loop:
         link = self._links[name]
         began_s = time.monotonic()
         self._until(lambda: bool(link.announcements), {}, lambda _: began_s)
-        return link.announcements.popleft()
+        return link.take_announcement()
 
     def flush(self) -> None:
         """Returns when all messages are on their way; PeerLost when one cannot be."""
@@ -189,7 +195,7 @@ class Loop:
         """Hands a message to whom it concerns, now or later."""
         link = self._links[name]
         if message.type is MessageType.ANNOUNCE:
-            link.announcements.append(message.body)
+            link.keep_announcement(message.body)
         elif message.type not in _FOR_TRANSFERS:
             raise PeerLost(name, f"it broke the protocol: {message.type.name} after joining")
         elif exchange is not None and message.transfer == exchange.transfer:

@@ -157,9 +157,9 @@ class JoinedEndpoint(Endpoint):
         limits = body_limits(self._config.layout.chunk_count)
         if self._config.is_server:
             del limits[MessageType.ANNOUNCE]
-        self._links[name] = ControlLink(
-            peer=name, connection=connection, parser=ControlParser(limits)
-        )
+        link = ControlLink(peer=name, connection=connection, parser=ControlParser(limits))
+        link.give_up_after(self._config.peer_timeout_s)
+        self._links[name] = link
 
     def send(
         self, transfer: int, payloads: Mapping[str, NDArray[np.uint8]]

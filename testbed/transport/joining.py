@@ -3,6 +3,18 @@
 A worker connects and says HELLO; the server checks session, name, address and layout and says
 WELCOME. Whoever else connects is counted and shown out, each on its own, without holding up those
 who are awaited. The doors are open only while somebody is still awaited.
+
+Threat model. The session identifier (32 random bits per run) tells runs apart and keeps strangers
+out who can only guess; it is no secret from whoever can read the traffic, and there is no
+encryption. A stranger has to guess it, and to send from a peer's address, before anything it
+sends is believed: at a door, one guess costs it a TCP connection, closed without a word; on a data
+port, what carries another session or comes from another address and port is counted and dropped,
+and nothing is ever answered there: what a receiver has to say goes to the joined peer, over TCP. So
+nobody is amplified against. Someone who reads the traffic can forge data, and the payload then
+holds what they wrote, but cannot make a process fail or grow without bound. A peer that joined is
+trusted with its own data and with nothing else: whatever it says is checked, what is kept for it is
+bounded, and what cannot be valid ends the transfer with an error that names it.
+Networks that strangers can reach need a tunnel (WireGuard, IPsec) below this transport.
 """
 
 import socket
@@ -12,6 +24,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from testbed.transport.control import (
+    HEADER_BYTES,
     MAX_REASON_BYTES,
     ControlMessage,
     ControlParser,
@@ -28,6 +41,9 @@ _MAX_GUESTS = 64
 _RETRY_S = 0.05
 _SERVER = "server"
 _HELLO_LIMITS = body_limits(1)[MessageType.HELLO]
+# Up to here a HELLO says its session: enough to know whether the rest is worth waiting for.
+_SESSION_AT = HEADER_BYTES
+_SESSION_BYTES = 4
 
 
 class Door:
@@ -96,6 +112,7 @@ class _Guest:
     address: str
     door: Door
     until_s: float
+    head: bytes = b""
     parser: ControlParser = field(
         default_factory=lambda: ControlParser({MessageType.HELLO: _HELLO_LIMITS})
     )
@@ -164,6 +181,11 @@ def _listen(guest: _Guest, session: int, addresses: Mapping[str, str]) -> str | 
         data = guest.connection.recv(1 << 16)
         messages = guest.parser.feed(data)
         if not messages:
+            # Who cannot name the session does not get to fill memory with a long HELLO.
+            guest.head = (guest.head + data)[: _SESSION_AT + _SESSION_BYTES]
+            named = guest.head[_SESSION_AT:]
+            if len(named) == _SESSION_BYTES and int.from_bytes(named, "big") != session:
+                return "wrong-session"
             return None if data else "silent"
         hello = Hello.parse(messages[0].body)
     except BlockingIOError:

@@ -8,6 +8,7 @@ import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,19 @@ ELEMENT_BYTES = 4
 _HEAD = struct.Struct("!II")  # chunk_bytes, number of tensors
 _NAME = struct.Struct("!H")  # length of the name that follows
 _COUNT = struct.Struct("!Q")  # elements of the tensor
+
+
+class Pieces(NamedTuple):
+    """The stretches of a payload that lie in one chunk and in one tensor, in its order.
+
+    Attributes:
+        chunk, tensor: their numbers, shape (piece_count,).
+        elements: how many elements the stretch has, at least 1, shape (piece_count,).
+    """
+
+    chunk: NDArray[np.int64]
+    tensor: NDArray[np.int64]
+    elements: NDArray[np.int64]
 
 
 @dataclass(frozen=True, init=False)
@@ -82,6 +96,19 @@ class PayloadLayout:
         lengths = np.full(self.chunk_count, self.chunk_bytes, dtype=np.uint16)
         lengths[-1] = self.payload_bytes - (self.chunk_count - 1) * self.chunk_bytes
         return lengths
+
+    @cached_property
+    def pieces(self) -> Pieces:
+        """How chunks and tensors overlap; a tensor without elements has no piece."""
+        counts = np.array([count for _, count in self.tensors], dtype=np.int64)
+        ends = np.cumsum(counts)
+        chunk_starts = np.arange(self.chunk_count, dtype=np.int64) * self.elements_per_chunk
+        starts = np.unique(np.concatenate([chunk_starts, (ends - counts)[counts > 0]]))
+        return Pieces(
+            chunk=starts // self.elements_per_chunk,
+            tensor=np.searchsorted(ends, starts, side="right"),
+            elements=np.diff(starts, append=self.element_count),
+        )
 
     def new_buffer(self) -> NDArray[np.uint8]:
         """A zeroed buffer for one payload."""

@@ -16,6 +16,11 @@ from testbed.transport.errors import PeerLost, ProtocolError
 _READ_BYTES = 1 << 16
 # Messages that wait for the method that wants them; a well-behaved peer has a handful.
 _MAX_EARLY = 4096
+_MAX_EARLY_BYTES = 8 << 20
+# What waits for a peer to read; one that reads at all is never this far behind.
+_MAX_UNSENT_BYTES = 8 << 20
+# In these parts of the peer's timeout the kernel asks whether an idle peer's host is there.
+_KEEPALIVE_PARTS = 4
 _POLL_S = 1e-3
 
 
@@ -42,7 +47,25 @@ class ControlLink:
         self._connection = connection
         self._parser = parser
         self._unsent = bytearray()
+        self._kept_bytes = 0
         self._broken: str | None = None
+
+    def give_up_after(self, timeout_s: float) -> None:
+        """Lets the kernel end the connection when the peer's host does not answer for so long.
+
+        That notices a dead host or a path that swallows everything even while nothing is owed,
+        such as during a long pass. A process that is merely stopped is not noticed: its kernel
+        goes on answering.
+        """
+        part_s = max(1, round(timeout_s / _KEEPALIVE_PARTS))
+        for option, value in (
+            (socket.TCP_KEEPIDLE, part_s),
+            (socket.TCP_KEEPINTVL, part_s),
+            (socket.TCP_KEEPCNT, _KEEPALIVE_PARTS - 1),
+            (socket.TCP_USER_TIMEOUT, max(1, round(timeout_s * 1000))),
+        ):
+            self._connection.setsockopt(socket.IPPROTO_TCP, option, value)
+        self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
     def fileno(self) -> int:
         """For a selector."""
@@ -59,6 +82,9 @@ class ControlLink:
             for message in messages:
                 self._unsent += message.encode()
             self.flush()
+            if len(self._unsent) > _MAX_UNSENT_BYTES:
+                self._unsent.clear()
+                self._broken = self.closed = "it does not read what it is sent"
 
     def flush(self) -> None:
         """Tries again to send what is left; a broken connection shows in `closed`."""
@@ -96,15 +122,32 @@ class ControlLink:
 
     def keep(self, message: ControlMessage) -> None:
         """Keeps a message that came too early for the transfer in progress."""
-        if len(self.early) >= _MAX_EARLY:
-            raise PeerLost(self.peer, "it sends control messages for transfers that never begin")
+        self._count_kept(len(self.early), len(message.body))
         self.early.append(message)
 
     def take_early(self) -> list[ControlMessage]:
         """The messages that were kept, in order; they are not kept any longer."""
         messages = list(self.early)
         self.early.clear()
+        self._kept_bytes -= sum(len(message.body) for message in messages)
         return messages
+
+    def keep_announcement(self, body: bytes) -> None:
+        """Keeps an announcement until it is asked for."""
+        self._count_kept(len(self.announcements), len(body))
+        self.announcements.append(body)
+
+    def take_announcement(self) -> bytes:
+        """The first announcement that nobody has asked for yet."""
+        body = self.announcements.popleft()
+        self._kept_bytes -= len(body)
+        return body
+
+    def _count_kept(self, messages: int, more_bytes: int) -> None:
+        """Raises PeerLost when a peer says more than anybody will ever want to hear."""
+        self._kept_bytes += more_bytes
+        if messages >= _MAX_EARLY or self._kept_bytes > _MAX_EARLY_BYTES:
+            raise PeerLost(self.peer, "it sends control messages that nobody waits for")
 
     def require(self) -> None:
         """Raises PeerLost when the connection has ended."""

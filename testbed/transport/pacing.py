@@ -9,18 +9,29 @@ is older is forgotten, so a long stall does not end in a burst.
 import math
 
 QUANTUM_S = 1e-3
-CATCH_UP_S = 2e-3
+# A busy system's scheduler takes a process away for a tick of 4 ms.
+CATCH_UP_S = 5e-3
 MAX_BATCH = 44  # datagrams; 44 of MTU size are the most that one segmented send can carry
+# Without a rate a batch is several segmented sends: what a batch costs besides its bytes is then
+# shared by 500 kB, which still fit a processor's cache on their way to the kernel.
+UNPACED_BATCH = 8 * MAX_BATCH
 
 
 class Pacer:
     """Token pacing of equal datagrams; sizes are wire bytes, times are seconds."""
 
     def __init__(
-        self, *, rate_bps: float, datagram_wire_bytes: int, max_batch: int = MAX_BATCH
+        self,
+        *,
+        rate_bps: float,
+        datagram_wire_bytes: int,
+        max_batch: int = MAX_BATCH,
+        unpaced_batch: int | None = None,
     ) -> None:
+        """At most `max_batch` datagrams go at once, without a rate `unpaced_batch` (as many)."""
         self._datagram_bytes = datagram_wire_bytes
         self._max_batch = max_batch
+        self._unpaced_batch = max_batch if unpaced_batch is None else unpaced_batch
         self._tokens = 0.0
         self._refilled_s: float | None = None
         self.set_rate(rate_bps)
@@ -29,7 +40,7 @@ class Pacer:
         """Paces at this rate from the next refill on; math.inf for not at all."""
         self._bytes_per_s = rate_bps / 8
         if math.isinf(rate_bps):
-            self.quantum = self._max_batch
+            self.quantum = self._unpaced_batch
         else:
             datagrams = int(self._bytes_per_s * QUANTUM_S / self._datagram_bytes)
             self.quantum = max(1, min(self._max_batch, datagrams))
@@ -41,7 +52,7 @@ class Pacer:
         no more does not have to wait for a whole quantum's tokens.
         """
         if math.isinf(self._bytes_per_s):
-            return self._max_batch
+            return self._unpaced_batch
         self._refill(now_s)
         batch = self.quantum if wanted is None else min(self.quantum, wanted)
         # A byte of tolerance: clocks of large values round, and must not cost another wait.

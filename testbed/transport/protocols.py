@@ -2,24 +2,21 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from enum import IntEnum
 from typing import Any, Literal
 
 from testbed.transport.congestion import CONGESTION_CONTROLS
+from testbed.transport.leg import Leg
 from testbed.transport.order import ORDERS
 from testbed.transport.repair import REPAIRS
-from testbed.transport.tolerance import Fixed, Phased, TolerancePolicy, as_policy
-
-
-class Leg(IntEnum):
-    """The two directions of a round; a transfer's number is 2 * round + leg."""
-
-    GATHER = 0  # worker to server
-    BROADCAST = 1  # server to worker
-
-    def transfer(self, round_index: int) -> int:
-        """The number of this leg's transfer in round `round_index` (from 0)."""
-        return 2 * round_index + self
+from testbed.transport.tolerance import (
+    EarlyClose,
+    Fixed,
+    PerLayer,
+    Phased,
+    QuickLossOnly,
+    TolerancePolicy,
+    as_policy,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,13 +70,27 @@ class ProtocolConfig:
         return {entry.name: str(getattr(self, entry.name)) for entry in fields(self)}
 
 
-def _lossy(name: str, policy: TolerancePolicy, settings: Mapping[str, Any]) -> ProtocolConfig:
-    return ProtocolConfig(**{"name": name, "gather": policy, "broadcast": policy, **settings})
+def _lossy(
+    name: str, policy: TolerancePolicy, settings: Mapping[str, Any], **axes: str
+) -> ProtocolConfig:
+    """A protocol with the same tolerance on both legs; what the user sets wins."""
+    return ProtocolConfig(
+        **{"name": name, "gather": policy, "broadcast": policy, **axes, **settings}
+    )
 
 
 def _dblp(*, low: float = 0.008, high: float = 0.408, **settings: Any) -> ProtocolConfig:
     """DBLP with its tolerances for EfficientNet-B0 (arXiv 2605.01989, Table I: P_low and k)."""
     return _lossy("dblp", Phased(low=low, high=high), settings)
+
+
+def _dblp_stream(*, low: float = 0.008, high: float = 0.408, **settings: Any) -> ProtocolConfig:
+    """Ours: DBLP's schedule, repair without waiting, and random losses.
+
+    Random so that training can fill them without bias; see `testbed.training.filling`.
+    """
+    policy = Phased(low=low, high=high)
+    return _lossy("dblp-stream", policy, settings, repair="streaming", order="shuffled")
 
 
 def _fixed_low(*, tolerance: float = 0.008, **settings: Any) -> ProtocolConfig:
@@ -90,6 +101,62 @@ def _fixed_low(*, tolerance: float = 0.008, **settings: Any) -> ProtocolConfig:
 def _fixed_high(*, tolerance: float = 0.408, **settings: Any) -> ProtocolConfig:
     """The control that the paper lacks: the same transport with P_high all the time."""
     return _lossy("fixed-high", Fixed(tolerance), settings)
+
+
+def _mlt(*, tolerance: float = 0.1, **settings: Any) -> ProtocolConfig:
+    """MLT-style, end hosts only (NSDI 2024): one constant bound, counted per tensor; TIMELY.
+
+    10 % is the bound of MLT's evaluation. Its switch policies are left out. What it does for a
+    lost parameter, to keep the old one, is for a lost gradient of the broadcast the same as zero.
+    """
+    return _lossy("mlt", PerLayer(default=tolerance), settings, congestion_control="timely")
+
+
+def _plot(
+    *,
+    default: float = 0.1,
+    first: float | None = None,
+    last: float | None = 0.036,
+    tensors: str | Mapping[str, float] = "",
+    **settings: Any,
+) -> ProtocolConfig:
+    """PLOT-style (IEEE TNSM 2024): a bound per layer; the bounds themselves are our assumption.
+
+    MLT's 10 % everywhere except at the last layer, which gets less in the proportion in which
+    back layers tolerated less than front layers in DLCP (arXiv 2008.08445): 0.4 to 1.1. Repair
+    and rate control are DBLP's, since PLOT's are not known to us.
+    """
+    return _lossy("plot", PerLayer(default, first, last, tensors), settings)
+
+
+def _ltp(
+    *, tolerance: float = 0.1, deadline_s: float = 0.1, must: str = "", **settings: Any
+) -> ProtocolConfig:
+    """LTP-style (arXiv 2305.04279): Early Close on the gather leg, a reliable broadcast.
+
+    Out-of-order acknowledgements and a congestion control that ignores random loss. Fraction,
+    deadline and what must be delivered are not known to us: assumed here.
+    """
+    return ProtocolConfig(
+        **{
+            "name": "ltp",
+            "gather": EarlyClose(tolerance, deadline_s, must),
+            "broadcast": Fixed(0),
+            "repair": "selective",
+            "congestion_control": "ltp",
+            **settings,
+        }
+    )
+
+
+def _apnet(*, tolerance: float = 0.1, quiet_s: float = 0.02, **settings: Any) -> ProtocolConfig:
+    """APNet'19-style (Xia et al.): quick losses are repaired, slow ones given up within a bound.
+
+    10 % is the lower end of what its abstract calls harmless. What counts as slow, and its rate
+    control, are not known to us: no new chunk for 20 ms (a round trip through a full queue of
+    150 kB takes 12 ms at 100 Mbit/s), and a fixed rate as for DBLP.
+    """
+    return _lossy("apnet", QuickLossOnly(tolerance, quiet_s), settings, repair="selective")
 
 
 def _tcp(*, congestion_control: str = "cubic", **settings: Any) -> ProtocolConfig:
@@ -106,27 +173,39 @@ def _tcp(*, congestion_control: str = "cubic", **settings: Any) -> ProtocolConfi
 
 PRESETS = {
     "dblp": (_dblp, ("low", "high")),
+    "dblp-stream": (_dblp_stream, ("low", "high")),
     "fixed-low": (_fixed_low, ("tolerance",)),
     "fixed-high": (_fixed_high, ("tolerance",)),
+    "mlt": (_mlt, ("tolerance",)),
+    "plot": (_plot, ("default", "first", "last", "tensors")),
+    "ltp": (_ltp, ("tolerance", "deadline_s", "must")),
+    "apnet": (_apnet, ("tolerance", "quiet_s")),
     "tcp": (_tcp, ()),
 }
+
+
+def settings(name: str) -> list[str]:
+    """What may be changed of the preset `name`; ValueError, with the names, for an unknown one."""
+    known, _, algorithm = name.partition("-")
+    if name not in PRESETS and not (known == "tcp" and algorithm):
+        raise ValueError(f"unknown protocol {name!r}; valid: {', '.join(PRESETS)}")
+    _, parameters = PRESETS[name if name in PRESETS else "tcp"]
+    return [*parameters, *(entry.name for entry in fields(ProtocolConfig))]
 
 
 def preset(name: str, /, **overrides: Any) -> ProtocolConfig:
     """The published protocol called `name`, changed by `overrides`.
 
-    Overrides are the preset's own parameters (`low` and `high` for dblp, `tolerance` for
-    fixed-low and fixed-high) and the fields of ProtocolConfig. `tcp-cubic`, `tcp-bbr` and so on
-    are `tcp` with that congestion control. Raises ValueError listing what is valid.
+    Overrides are the preset's own parameters (for example `low` and `high` for dblp) and the
+    fields of ProtocolConfig. `tcp-cubic`, `tcp-bbr` and so on are `tcp` with that congestion
+    control. Raises ValueError listing what is valid.
     """
-    known, _, algorithm = name.partition("-")
-    if known == "tcp" and algorithm and name not in PRESETS:
-        return preset("tcp", **{"name": name, "congestion_control": algorithm, **overrides})
-    if name not in PRESETS:
-        raise ValueError(f"unknown protocol {name!r}; valid: {', '.join(PRESETS)}")
-    build, parameters = PRESETS[name]
-    valid = [*parameters, *(entry.name for entry in fields(ProtocolConfig))]
+    valid = settings(name)
     for key in overrides:
         if key not in valid:
             raise ValueError(f"protocol {name!r} has no setting {key!r}; valid: {', '.join(valid)}")
+    if name not in PRESETS:
+        algorithm = name.partition("-")[2]
+        return _tcp(**{"name": name, "congestion_control": algorithm, **overrides})
+    build, _ = PRESETS[name]
     return build(**overrides)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.transport.control import ControlMessage, MessageType
+from testbed.transport.control import ControlMessage, MessageType, pack_bitmap
 from testbed.transport.errors import ProtocolError
 from testbed.transport.layout import PayloadLayout
 from testbed.transport.repair import Repair
@@ -25,6 +25,8 @@ from testbed.transport.states import (
 from testbed.transport.tolerance import Progress, StopRule
 from testbed.transport.wire import HEADER_BYTES, fields, is_run, wire_bytes
 
+_STAMP_BITS = np.uint64(16)
+
 
 class Receiver:
     """Collects one payload from one sender until the stop rule is satisfied.
@@ -33,6 +35,8 @@ class Receiver:
         received: which chunks are here, shape (chunk_count,).
         received_count: how many.
         ignored: datagrams dropped, by reason.
+        attentive: to be set to False by a driver that hands over what had waited, it does not know
+            for how long, because nobody was receiving. Such things do not time the path.
     """
 
     def __init__(
@@ -51,15 +55,18 @@ class Receiver:
         self.received = np.zeros(layout.chunk_count, dtype=np.bool_)
         self.received_count = 0
         self.ignored: Counter[str] = Counter()
+        self.attentive = True
         self._session = session
         self._layout = layout
         self._rows = layout.rows(into)
         self._rule = rule
-        self._repair = repair.receiver(transfer=transfer)
+        self._repair = repair.receiver(
+            transfer=transfer, datagram_wire_bytes=wire_bytes(1, layout.chunk_bytes)
+        )
         self._machine = Machine(ReceiverState.GATHERING, RECEIVER_TRANSITIONS)
         self._outbox: list[ControlMessage] = []
-        # The header's halves, (session, sequence) and (transfer, length, flags), of full chunks.
-        self._full_tail = np.uint64(transfer << 32 | layout.chunk_bytes << 16)
+        # The header's halves, (session, sequence) and (transfer, length), of full chunks.
+        self._full_tail = np.uint64(transfer << 16 | layout.chunk_bytes)
         self._first_head = np.uint64(session << 32)
         last_is_full = int(layout.chunk_lengths[-1]) == layout.chunk_bytes
         full_chunks = layout.chunk_count if last_is_full else layout.chunk_count - 1
@@ -84,6 +91,11 @@ class Receiver:
         """Whether enough is here."""
         return self.state is ReceiverState.STOPPED
 
+    @property
+    def valid_datagrams(self) -> int:
+        """Datagrams of this transfer that came so far, new or not."""
+        return self._datagrams
+
     def on_datagrams(self, frames: NDArray[np.uint8], now_s: float) -> None:
         """Takes a batch, one datagram per row: shape (k, datagram bytes), contiguous rows.
 
@@ -97,19 +109,51 @@ class Receiver:
             self.ignored["wrong-size"] += len(frames)
             return
         batch = fields(frames, self._layout.chunk_bytes)
-        if not self._all_valid(frames):
-            batch = self._valid(batch)
-        if not len(batch):
-            return
+        first = self._first_of_new_run(frames)
+        if first is None:
+            if not self._all_valid(frames):
+                batch = self._valid(batch)
+            if not len(batch):
+                return
         self._datagrams += len(batch)
         if self.stopped:
             self.ignored["late"] += len(batch)
             return
         if self._first_arrival_s is None:
             self._first_arrival_s = now_s
-        if self._place(batch):
+        self._repair.on_arrivals(batch["stamp"], now_s, self.attentive)
+        if first is not None:
+            self._place_run(first, batch)
+            gained = len(batch)
+        else:
+            gained = self._place(batch)
+        if gained:
             self._last_arrival_s = now_s
-            self._stop_or(self._repair.on_data)
+        self._stop_or(self._repair.on_data)
+
+    def _first_of_new_run(self, frames: NDArray[np.uint8]) -> int | None:
+        """The first chunk, if all are valid, full, consecutive and new: the rule without loss.
+
+        Told by two comparisons of 64 bits per datagram.
+        """
+        heads = frames[:, :HEADER_BYTES].view(">u8").astype(np.uint64)
+        first_head, count = heads[0, 0], len(heads)
+        if not (
+            self._first_head <= first_head <= heads[-1, 0] <= self._last_full_head
+            and self._has_full_chunks
+            and (heads[:, 0] - first_head == np.arange(count, dtype=np.uint64)).all()
+            and (heads[:, 1] >> _STAMP_BITS == self._full_tail).all()
+        ):
+            return None
+        first = int(first_head - self._first_head)
+        return None if self.received[first : first + count].any() else first
+
+    def _place_run(self, first: int, batch: NDArray[np.void]) -> None:
+        """`_place` for the rule: by slices, which saves a third of the work on every datagram."""
+        end = first + len(batch)
+        self._rows[first:end] = batch["chunk"]
+        self.received[first:end] = True
+        self.received_count += len(batch)
 
     def _all_valid(self, frames: NDArray[np.uint8]) -> bool:
         """Whether all headers are those of full chunks of this transfer, which is the rule.
@@ -118,7 +162,7 @@ class Receiver:
         """
         heads = frames[:, :HEADER_BYTES].view(">u8")
         return self._has_full_chunks and bool(
-            (heads[:, 1] == self._full_tail).all()
+            (heads[:, 1] >> _STAMP_BITS == self._full_tail).all()
             and (heads[:, 0] >= self._first_head).all()
             and (heads[:, 0] <= self._last_full_head).all()
         )
@@ -133,7 +177,6 @@ class Receiver:
             ("wrong-session", batch["session"] != self._session),
             ("stale-transfer", transfers < self.transfer),
             ("early-transfer", transfers > self.transfer),
-            ("unknown-flags", batch["flags"] != 0),
             ("out-of-range", ~in_range),
             ("wrong-length", batch["length"] != lengths),
         )
@@ -185,7 +228,7 @@ class Receiver:
             self._outbox.append(ControlMessage(MessageType.STOP, self.transfer))
             return
         self._probes += 1
-        self._stop_or(self._repair.on_probe)
+        self._stop_or(lambda progress: self._repair.on_probe(message, progress, self.attentive))
 
     def on_deadline(self, now_s: float) -> None:
         """To be called when `next_deadline_s` has passed."""
@@ -206,7 +249,9 @@ class Receiver:
         if self.received_count == self._layout.chunk_count or self._rule.satisfied(progress):
             self._machine.on(ReceiverEvent.SATISFIED)
             self._ended_s = self._now_s
-            self._outbox.append(ControlMessage(MessageType.STOP, self.transfer))
+            # Those that follow are for senders who have this one.
+            bitmap = pack_bitmap(self.received)
+            self._outbox.append(ControlMessage(MessageType.STOP, self.transfer, bitmap))
         else:
             self._outbox += otherwise(progress)
 
@@ -235,7 +280,7 @@ class Receiver:
             chunk_count=self._layout.chunk_count,
             chunks_received=self.received_count,
             received=self.received,
-            passes=self._probes + 1,
+            passes=self._probes + 1 if self._repair.has_passes else None,
             chunks_sent=0,
             bytes_sent=0,
             bytes_received=wire_bytes(self._datagrams, self._layout.chunk_bytes),

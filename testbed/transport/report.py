@@ -17,9 +17,10 @@ class TransferReport:
         peer: the other side's name.
         role: what this side did.
         chunk_count: chunks of the payload.
-        chunks_received: at the receiver, how many arrived before it stopped; at the sender,
-            None: it is told that they were enough, not how many they were.
-        received: at the receiver, which chunks arrived, shape (chunk_count,); at the sender None.
+        chunks_received: how many arrived before the receiver stopped; at the sender None if it was
+            only told that they were enough, which takes another implementation than ours.
+        received: which chunks arrived, shape (chunk_count,), or None like chunks_received. The
+            sender has it from STOP, which carries a bit per chunk: less than 0.01 % of the data.
         passes: sweeps over what was missing, None where the protocol has no passes. A receiver
             sees a pass end by its probe.
         chunks_sent: datagrams handed to the network, repetitions included; 0 for a receiver.

@@ -17,37 +17,63 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.transport.congestion import CongestionControl
-from testbed.transport.control import ControlMessage, MessageType
+from testbed.transport.congestion import CongestionControl, Feedback
+from testbed.transport.control import ControlMessage, MessageType, unpack_bitmap
 from testbed.transport.errors import ProtocolError
 from testbed.transport.layout import PayloadLayout
 from testbed.transport.order import ChunkOrder, OrderContext
-from testbed.transport.pacing import MAX_BATCH, Pacer
-from testbed.transport.repair import Repair
+from testbed.transport.pacing import MAX_BATCH, UNPACED_BATCH, Pacer
+from testbed.transport.repair import PathEstimates, Repair
 from testbed.transport.report import TransferReport
 from testbed.transport.states import SenderEvent, SenderState
-from testbed.transport.wire import MAX_DATAGRAM_BYTES, fields, is_run, new_frames, wire_bytes
+from testbed.transport.wire import (
+    MAX_DATAGRAM_BYTES,
+    REPORT_WANTED,
+    SEND_INDEX_MODULUS,
+    fields,
+    is_run,
+    new_frames,
+    wire_bytes,
+)
 
 
 class SendingPath:
     """What stays from one transfer to the next towards the same peer.
 
-    Holds what the congestion control has learnt, the pacer, and the memory in which batches are
-    composed.
+    Holds what the congestion control and the repair have learnt, the pacer, and the memory in which
+    batches are composed.
     """
 
-    def __init__(self, *, congestion: CongestionControl, chunk_bytes: int) -> None:
+    def __init__(
+        self,
+        *,
+        congestion: CongestionControl,
+        chunk_bytes: int,
+        receive_buffer_bytes: float = math.inf,
+        trailer_bytes: int = 0,
+    ) -> None:
+        """`receive_buffer_bytes` is what the peer's socket holds: the limit for an unpaced sender,
+        which would otherwise outrun the receiver for as long as it pleases. `trailer_bytes` is
+        what the socket appends to each datagram."""
         self.congestion = congestion
+        self.estimates = PathEstimates()
         datagram_bytes = new_frames(0, chunk_bytes).shape[1]
+        self._flow_window = max(2, receive_buffer_bytes / wire_bytes(1, chunk_bytes))
         # One segmented send may not exceed the largest datagram.
         max_batch = max(1, min(MAX_BATCH, MAX_DATAGRAM_BYTES // datagram_bytes))
-        self.datagram_wire_bytes = wire_bytes(1, chunk_bytes)
+        self.datagram_wire_bytes = wire_bytes(1, chunk_bytes) + trailer_bytes
         self.pacer = Pacer(
             rate_bps=congestion.rate_bps,
             datagram_wire_bytes=self.datagram_wire_bytes,
             max_batch=max_batch,
+            unpaced_batch=max_batch * UNPACED_BATCH // MAX_BATCH,
         )
-        self.frames = new_frames(max_batch, chunk_bytes)
+        self.frames = new_frames(max_batch * UNPACED_BATCH // MAX_BATCH, chunk_bytes)
+
+    @property
+    def flow_window(self) -> float:
+        """Datagrams that may be in flight for the receiver's sake; it limits the unpaced only."""
+        return self._flow_window if math.isinf(self.congestion.rate_bps) else math.inf
 
 
 class Sender:
@@ -73,19 +99,22 @@ class Sender:
         self._repair = repair.sender(
             transfer=transfer,
             chunk_count=layout.chunk_count,
-            arrange=lambda missing: order.arrange(missing, context),
+            arrange=order.arranger(context),
+            estimates=path.estimates,
         )
         self._path = path
         self._batch = fields(path.frames, layout.chunk_bytes)
         self._batch["session"] = session
         self._batch["transfer"] = transfer
-        self._batch["flags"] = 0
         self._ever_sent = np.zeros(layout.chunk_count, dtype=np.bool_)
+        self._received: NDArray[np.bool_] | None = None
+        self._places = np.arange(len(path.frames))
         self._datagrams_sent = 0
         self._control_bytes = 0
         self._began_s = now_s
         self._ended_s = now_s
         self.ignored: Counter[str] = Counter()
+        path.congestion.on_transfer_begin(now_s)
         path.pacer.resume(now_s)
 
     @property
@@ -116,11 +145,17 @@ class Sender:
         count = len(chunks)
         batch = self._batch[:count]
         batch["sequence"] = chunks
-        batch["length"] = self._layout.chunk_lengths[chunks]
         if is_run(chunks):
-            batch["chunk"] = self._rows[chunks[0] : chunks[-1] + 1]  # one copy instead of two
+            run = slice(chunks[0], chunks[-1] + 1)
+            batch["length"] = self._layout.chunk_lengths[run]
+            batch["chunk"] = self._rows[run]  # one copy instead of two
         else:
+            batch["length"] = self._layout.chunk_lengths[chunks]
             batch["chunk"] = self._rows[chunks]
+        places = self._places[:count] + self._datagrams_sent
+        batch["stamp"] = places & (SEND_INDEX_MODULUS - 1)
+        if self._repair.wants_report(count, self._window() - count):
+            batch["stamp"][-1] |= REPORT_WANTED
         return self._path.frames[:count]
 
     def _room(self, now_s: float) -> int:
@@ -128,6 +163,9 @@ class Sender:
         path = self._path
         path.pacer.set_rate(path.congestion.rate_bps)
         window = self._window()
+        if self._repair.in_flight > path.flow_window / 4:
+            # Early, so that the answer comes before the window is used up.
+            self._repair.on_window_closed(now_s)
         if window < 1:
             self._repair.on_window_closed(now_s)
             return 0
@@ -137,9 +175,9 @@ class Sender:
     def _window(self) -> float:
         """Datagrams that the congestion window still admits; one is always allowed in flight."""
         window_bytes = self._path.congestion.window_bytes
-        if math.isinf(window_bytes):
-            return window_bytes
-        whole = max(1, int(window_bytes // self._path.datagram_wire_bytes))
+        whole = self._path.flow_window
+        if not math.isinf(window_bytes):
+            whole = min(whole, max(1, int(window_bytes // self._path.datagram_wire_bytes)))
         return whole - self._repair.in_flight
 
     def sent(self, count: int, now_s: float) -> None:
@@ -162,26 +200,36 @@ class Sender:
                 f"{message.type.name} for transfer {message.transfer} during {self.transfer}"
             )
         if message.type is MessageType.STOP:
-            if not self.stopped:
-                self._ended_s = now_s
-            self._repair.machine.on(SenderEvent.STOP)
+            self._on_stop(message, now_s)
             return
         if self.stopped:
             return  # an answer that crossed the STOP
         was_asking = self.state is SenderState.ASKING
-        feedback = self._repair.on_message(message, now_s)
-        if feedback is not None:
-            size = self._path.datagram_wire_bytes
-            self._path.congestion.on_feedback(
-                replace(
-                    feedback,
-                    delivered_bytes=feedback.delivered_bytes * size,
-                    lost_bytes=feedback.lost_bytes * size,
-                    in_flight_bytes=feedback.in_flight_bytes * size,
-                )
-            )
+        self._tell(self._repair.on_message(message, now_s))
         if was_asking and self.state is SenderState.SENDING:
             self._path.pacer.resume(now_s)
+
+    def _on_stop(self, message: ControlMessage, now_s: float) -> None:
+        if not self.stopped:
+            if message.body:
+                self._received = unpack_bitmap(message.body, self._layout.chunk_count)
+            self._ended_s = now_s
+        self._repair.machine.on(SenderEvent.STOP)
+
+    def _tell(self, feedback: Feedback | None) -> None:
+        """Passes on what the repair has found out, in bytes instead of datagrams."""
+        if feedback is None:
+            return
+        size = self._path.datagram_wire_bytes
+        self._path.congestion.on_feedback(
+            replace(
+                feedback,
+                delivered_bytes=feedback.delivered_bytes * size,
+                lost_bytes=feedback.lost_bytes * size,
+                in_flight_bytes=feedback.in_flight_bytes * size,
+                ecn_marked_bytes=feedback.ecn_marked_bytes * size,
+            )
+        )
 
     def poll_messages(self) -> list[ControlMessage]:
         """The control messages to send now, in order."""
@@ -194,16 +242,21 @@ class Sender:
     def on_deadline(self, now_s: float) -> None:
         """To be called when `next_deadline_s` has passed; `offer` follows in any case."""
         deadline_s = self._repair.deadline_s()
-        if not self.stopped and deadline_s is not None and deadline_s <= now_s:
-            self._repair.on_deadline(now_s)
+        if self.stopped or deadline_s is None or deadline_s > now_s:
+            return
+        was_asking = self.state is SenderState.ASKING
+        self._tell(self._repair.on_deadline(now_s))
+        if was_asking and self.state is SenderState.SENDING:
+            self._path.pacer.resume(now_s)
 
     def next_deadline_s(self, now_s: float) -> float | None:
         """When to call `on_deadline` and `offer` again if nothing else happens; None for never."""
         if self.stopped:
             return None
         deadlines = [self._repair.deadline_s()]
-        if self.state is SenderState.SENDING and self._window() >= 1:
-            deadlines.append(self._path.pacer.next_s(now_s, self._repair.remaining))
+        sending = self.state is SenderState.SENDING and self._window() >= 1
+        if sending and (remaining := self._repair.remaining):
+            deadlines.append(self._path.pacer.next_s(now_s, remaining))
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def report(self, peer: str) -> TransferReport:
@@ -215,8 +268,8 @@ class Sender:
             peer=peer,
             role="sender",
             chunk_count=self._layout.chunk_count,
-            chunks_received=None,
-            received=None,
+            chunks_received=None if self._received is None else int(self._received.sum()),
+            received=self._received,
             passes=self._repair.passes,
             chunks_sent=self._datagrams_sent,
             bytes_sent=wire_bytes(self._datagrams_sent, chunk_bytes),

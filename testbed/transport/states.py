@@ -25,7 +25,7 @@ class SenderState(Enum):
     """Where a sender stands."""
 
     SENDING = auto()  # there are chunks to send
-    ASKING = auto()  # all were sent once; a PROBE is out
+    ASKING = auto()  # there are none, and a PROBE is out
     STOPPED = auto()  # the receiver has enough
 
 
@@ -34,6 +34,7 @@ class SenderEvent(Enum):
 
     RAN_DRY = auto()  # nothing left to send before the receiver speaks
     REPORT = auto()  # the receiver said what it has
+    GAVE_UP = auto()  # a timer said that something is lost, so there is something to send
     STOP = auto()  # the receiver said that it has enough
 
 
@@ -58,7 +59,9 @@ SENDER_TRANSITIONS = {
     # receiver that reports on its own.
     (SenderState.SENDING, SenderEvent.REPORT): SenderState.SENDING,
     (SenderState.SENDING, SenderEvent.STOP): SenderState.STOPPED,
+    (SenderState.SENDING, SenderEvent.GAVE_UP): SenderState.SENDING,
     (SenderState.ASKING, SenderEvent.REPORT): SenderState.SENDING,
+    (SenderState.ASKING, SenderEvent.GAVE_UP): SenderState.SENDING,
     (SenderState.ASKING, SenderEvent.STOP): SenderState.STOPPED,
     # A STOP that crossed our PROBE is followed by the PROBE's own answer.
     (SenderState.STOPPED, SenderEvent.REPORT): SenderState.STOPPED,

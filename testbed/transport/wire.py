@@ -1,12 +1,17 @@
 """How a chunk of the payload lies in a datagram: a 16-byte header, then the chunk.
 
-    u32 session | u32 sequence | u32 transfer | u16 length | u16 flags | chunk, zero-padded
+    u32 session | u32 sequence | u32 transfer | u16 length | u16 stamp | chunk, zero-padded
 
 All header fields are in network order. `sequence`, `transfer` and `length` are the three fields
 that DBLP describes (arXiv 2605.01989: position within the round, round counter, data length);
-`session` keeps two runs apart, `flags` is 0 for now. Every datagram of a transfer has the same
-size, the last one too, because the kernel's segmentation offload cuts one large send into equal
-pieces; `length` says how many of the chunk's bytes are payload.
+`session` keeps two runs apart. Every datagram of a transfer has the same size, the last one too,
+because the kernel's segmentation offload cuts one large send into equal pieces; `length` says how
+many of the chunk's bytes are payload.
+
+`stamp` tells the transmissions of one chunk apart: its lower 15 bits are the *send index*, the
+datagram's place among all that the transfer has sent (0, 1, 2, ...) modulo 2^15, and its highest
+bit is set where the sender wants a report at once. Reports name datagrams by their send index;
+repair in passes needs neither, and its receiver ignores the stamp.
 
 Batches are arrays of bytes with one datagram per row, so reading and writing headers costs a few
 numpy operations per batch and none per datagram.
@@ -25,6 +30,8 @@ WIRE_OVERHEAD_BYTES = 14 + 20 + 8
 # What one UDP datagram can carry over IPv4.
 MAX_DATAGRAM_BYTES = 65507
 U32_MAX = 2**32 - 1
+REPORT_WANTED = 1 << 15
+SEND_INDEX_MODULUS = 1 << 15
 
 
 def check_chunk_bytes(chunk_bytes: int) -> None:
@@ -45,7 +52,7 @@ def datagram_dtype(chunk_bytes: int) -> np.dtype:
             ("sequence", ">u4"),
             ("transfer", ">u4"),
             ("length", ">u2"),
-            ("flags", ">u2"),
+            ("stamp", ">u2"),
             ("chunk", "u1", (chunk_bytes,)),
         ]
     )

@@ -36,7 +36,7 @@ set +e
 as_user="setpriv --reuid 65534 --regid 65534 --clear-groups --bounding-set=-all --no-new-privs"
 $as_user unshare --user true || exit 77
 $as_user env -i PATH="$PATH" HOME=/mnt/out PYTHONPATH=/mnt/lab PYTHONDONTWRITEBYTECODE=1 \
-  /mnt/venv/bin/python -m testbed run /mnt/small.yaml --out /mnt/out
+  /mnt/venv/bin/python -m testbed run /mnt/small.yaml --out /mnt/out --pcap
 status=$?
 cat /mnt/out/small/*/status.json /mnt/out/small/*/manifest.json >"$4"
 exit $status
@@ -68,3 +68,6 @@ def test_an_ordinary_user_gets_the_same_lab(tmp_path):
     manifest, _ = decoder.raw_decode(text[end:].lstrip())
     assert status["verdict"] == "ok"
     assert manifest["user_namespace"] is True
+    [capture] = manifest["captures"]
+    assert capture["packets"] > 1000
+    assert not capture["failure"]

@@ -128,6 +128,29 @@ def test_lossy_rounds_stop_early_and_workers_follow_the_announced_phase(run_smal
                 assert each["round"] == 0 or arrived < 0.9
 
 
+def test_order_and_filling_of_each_leg_reach_the_training(run_small):
+    arm = {
+        "protocol": "dblp-stream",
+        "low": 0.3,
+        "high": 0.3,
+        "filling": {"gather": "error-feedback", "broadcast": "previous"},
+    }
+    results = run_small(arms={"dblp": arm})
+    assert results.status == 0, results.output
+    for host, leg, count in (("server", "gather", 12), ("worker-1", "broadcast", 6)):
+        received = [
+            each
+            for each in results.events(f"transfers-{host}")
+            if each["role"] == "receiver" and each["leg"] == leg
+        ]
+        assert len(received) == count
+        assert all(each["chunks_received"] < each["chunk_count"] for each in received)
+    # What was not delivered is owed: the sender knows how much arrived.
+    sent = [each for each in results.events("transfers-worker-1") if each["role"] == "sender"]
+    assert all(0.7 <= each["chunks_received"] / each["chunk_count"] < 1 for each in sent)
+    assert all(each["nonfinite"] == 0 for each in results.events("training-worker-1"))
+
+
 def test_kernel_tcp_uses_the_named_congestion_control_or_the_run_is_unsupported(run_small):
     results = run_small(arms={"dblp": {"protocol": "tcp", "congestion_control": "nonesuch"}})
     status = results.verdict()

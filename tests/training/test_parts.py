@@ -1,4 +1,4 @@
-"""Training's parts: phases, filling, mean, shares, announcements, barriers."""
+"""Training's parts: phases, mean, shares, announcements, barriers."""
 
 import threading
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from testbed.training import coordination, datasets, filling, models
+from testbed.training import coordination, datasets, models
 from testbed.training.aggregation import mean_into
 from testbed.training.announcement import Phase
 from testbed.training.coordination import CoordinationError, Coordinator, Follower
@@ -42,14 +42,6 @@ def test_a_norm_that_cannot_be_compared_is_critical(odd):
     assert phases([odd, 1.0])[-1] is True
     if odd != 0.0:
         assert phases([1.0, odd])[-1] is True
-
-
-def test_missing_chunks_become_zero_and_nothing_else_changes():
-    rows = np.arange(12, dtype=np.uint8).reshape(3, 4) + 1
-    expected = rows.copy()
-    expected[1] = 0
-    filling.zero(rows, np.array([True, False, True]))
-    np.testing.assert_array_equal(rows, expected)
 
 
 def test_the_mean_is_added_in_rank_order():

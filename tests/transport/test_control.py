@@ -84,7 +84,7 @@ def header(kind=6, version=1, reserved=0, length=0):
         (header(kind=200), "type 200"),
         (header(version=2), "version 2"),
         (header(reserved=1), "reserved"),
-        (header(length=1), "STOP with a body of 1"),
+        (header(length=11), "STOP with a body of 11"),
         (header(kind=4, length=5), "PROBE with a body of 5"),
         (header(kind=5, length=9), "BITMAP with a body of 9 bytes, not 10"),
         (header(kind=5, length=11), "BITMAP with a body of 11"),

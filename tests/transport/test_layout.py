@@ -45,6 +45,19 @@ def test_element_mask_covers_exactly_the_elements_of_the_chunks(layout, data):
     assert np.array_equal(layout.element_mask(chunks), touched)
 
 
+@given(
+    st.lists(st.integers(0, 20), min_size=1, max_size=6).filter(any), st.sampled_from([4, 8, 64])
+)
+def test_pieces_tell_chunk_and_tensor_of_every_element(counts, chunk_bytes):
+    layout = PayloadLayout([(str(i), count) for i, count in enumerate(counts)], chunk_bytes)
+    pieces = layout.pieces
+    assert (pieces.elements > 0).all()
+    by_element = np.arange(layout.element_count) // layout.elements_per_chunk
+    assert np.array_equal(np.repeat(pieces.chunk, pieces.elements), by_element)
+    tensors = np.repeat(np.arange(len(counts)), counts)
+    assert np.array_equal(np.repeat(pieces.tensor, pieces.elements), tensors)
+
+
 @given(layouts)
 def test_the_binary_form_survives_the_way(layout):
     assert PayloadLayout.decode(layout.encode()) == layout

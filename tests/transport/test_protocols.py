@@ -4,7 +4,16 @@ from typing import Any
 
 import pytest
 
-from testbed.transport import EndpointConfig, Fixed, Leg, Phased, ProtocolConfig, preset
+from testbed.transport import (
+    PRESETS,
+    EndpointConfig,
+    Fixed,
+    Leg,
+    Phased,
+    ProtocolConfig,
+    preset,
+)
+from testbed.transport.tolerance import EarlyClose, PerLayer, QuickLossOnly
 from tests.transport.virtual import layout_of
 
 
@@ -17,6 +26,23 @@ def test_presets_have_the_published_tolerances():
     assert preset("tcp").policy(Leg.BROADCAST).tolerance(False) == 0
 
 
+def test_the_presets_in_the_style_of_others_are_composed_as_documented():
+    ltp = preset("ltp")
+    assert (ltp.gather, ltp.broadcast) == (EarlyClose(0.1, 0.1), Fixed(0))
+    assert (ltp.repair, ltp.congestion_control) == ("selective", "ltp")
+    apnet = preset("apnet")
+    assert apnet.gather == apnet.broadcast == QuickLossOnly(0.1, 0.02)
+    assert (apnet.repair, apnet.congestion_control) == ("selective", "fixed")
+    plot = preset("plot")
+    assert plot.gather == plot.broadcast == PerLayer(0.1, last=0.036)
+    mlt = preset("mlt")
+    assert mlt.gather == mlt.broadcast == PerLayer(0.1)
+    assert (mlt.repair, mlt.congestion_control) == ("passes", "timely")
+    ours = preset("dblp-stream")
+    assert ours.gather == preset("dblp").gather
+    assert (ours.repair, ours.order) == ("streaming", "shuffled")
+
+
 def test_overrides_reach_the_preset_and_its_fields():
     changed = preset("dblp", low=0.024, high=0.424, broadcast=0, name="dblp-reliable-broadcast")
     assert changed.gather == Phased(low=0.024, high=0.424)
@@ -24,14 +50,24 @@ def test_overrides_reach_the_preset_and_its_fields():
     assert changed.name == "dblp-reliable-broadcast"
     assert preset("tcp-bbr").congestion_control == "bbr"
     assert preset("tcp-bbr").name == "tcp-bbr"
+    assert preset("ltp", deadline_s=0.5, must="*.bias").gather == EarlyClose(0.1, 0.5, "*.bias")
+    assert preset("plot", tensors={"head.*": 0}).gather == PerLayer(
+        0.1, last=0.036, tensors={"head.*": 0}
+    )
+    assert preset("dblp-stream", order="rotating").order == "rotating"
 
 
 @pytest.mark.parametrize(
     ("name", "overrides", "named"),
     [
-        ("dbpl", {}, "valid: dblp, fixed-low, fixed-high, tcp"),
+        ("dbpl", {}, "valid: dblp, dblp-stream, fixed-low, .*, tcp"),
         ("dblp", {"lo": 0.1}, "valid: low, high, name"),
         ("dblp", {"low": 1}, "low is 1"),
+        ("plot", {"tolerance": 0.1}, "valid: default, first, last, tensors, name"),
+        ("ltp", {"deadline_s": 0}, "deadline_s is 0"),
+        ("apnet", {"quiet_s": "x"}, "quiet_s is 'x'"),
+        ("mlt", {"tolerance": 1}, "default is 1"),
+        ("dblp", {"order": "rotating:share=2"}, "share is 2"),
         ("dblp", {"repair": "pases"}, "valid: passes"),
         ("dblp", {"order": "random"}, "valid: in-order"),
         ("dblp", {"congestion_control": "fixt"}, "valid: fixed"),
@@ -47,7 +83,7 @@ def test_mistakes_are_answered_with_what_is_valid(name, overrides, named):
         preset(name, **overrides)
 
 
-@pytest.mark.parametrize("name", ["dblp", "fixed-low", "fixed-high", "tcp", "tcp-reno"])
+@pytest.mark.parametrize("name", [*PRESETS, "tcp-reno"])
 def test_a_description_builds_the_protocol_again(name):
     protocol = preset(name)
     described: dict[str, Any] = dict(protocol.describe())

@@ -7,14 +7,19 @@ import time
 import numpy as np
 import pytest
 
+from testbed.transport import mmsg, udp
 from testbed.transport.errors import TransportError
-from testbed.transport.udp import SOL_UDP, UDP_SEGMENT, UdpSocket
+from testbed.transport.mmsg import SOL_UDP, UDP_SEGMENT
+from testbed.transport.udp import UdpSocket
 
 SIZE = 1472
 
 
-@pytest.fixture
-def pair():
+@pytest.fixture(params=["many-per-call", "one-per-call"])
+def pair(request, monkeypatch):
+    """Two sockets, with recvmmsg and sendmmsg and without."""
+    if request.param == "one-per-call":
+        monkeypatch.setattr(mmsg, "available", lambda: False)
     one = UdpSocket(address="127.0.0.1", port=0, datagram_bytes=SIZE)
     two = UdpSocket(address="127.0.0.1", port=0, datagram_bytes=SIZE)
     one.set_peer("127.0.0.1", two.port)
@@ -67,6 +72,7 @@ class Refusing:
 
 
 def refuse(udp, failures, **options):
+    udp._departures = None
     udp._socket = Refusing(udp._socket, failures, **options)
     return udp._socket
 
@@ -92,12 +98,12 @@ def test_several_batches_come_out_of_one_receive(pair):
 
 def test_one_receive_is_bounded_and_says_that_more_is_there(pair):
     one, two = pair
-    for seed in range(8):
+    for seed in range(16):
         one.send(batch(44, seed))
     rows, drained = two.receive()
-    assert 0 < len(rows) < 8 * 44
+    assert 0 < len(rows) < 16 * 44
     assert not drained
-    assert len(rows) + len(collect(two, 8 * 44 - len(rows))) == 8 * 44
+    assert len(rows) + len(collect(two, 16 * 44 - len(rows))) == 16 * 44
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.EINVAL, errno.ENOPROTOOPT])
@@ -187,6 +193,68 @@ def test_a_segmented_send_of_another_size_is_counted(pair):
     rows = collect(two, 2)
     assert len(rows) == 2
     assert two.counters == {"wrong-size": 5}
+
+
+@pytest.mark.parametrize("segmentation", [True, False])
+@pytest.mark.parametrize("coalescing", [True, False])
+def test_long_batches_arrive_as_they_were_sent(pair, segmentation, coalescing):
+    """In every arrangement, and while the receiver finds out which one fits."""
+    one, two = pair
+    one.segmentation = segmentation
+    two._socket.setsockopt(SOL_UDP, mmsg.UDP_GRO, int(coalescing))
+    for count in (1, 300, 7, 2, 300, 45):
+        frames = batch(count, seed=count)
+        assert one.send(frames) == count
+        assert np.array_equal(collect(two, count), frames)
+    assert not two.counters
+
+
+def test_single_and_coalesced_datagrams_may_alternate(pair):
+    one, two = pair
+    expected = []
+    for seed, count in enumerate([1, 1, 1, 30, 1, 1, 44, 44, 3, 1, 1, 1, 1, 20]):
+        expected.append(batch(count, seed))
+        assert one.send(expected[-1]) == count
+    frames = np.concatenate(expected)
+    assert np.array_equal(collect(two, len(frames)), frames)
+    for seed in range(5):  # whatever arrangement that led to
+        one.send(batch(1, seed))
+        one.send(batch(44, seed))
+        assert np.array_equal(collect(two, 45), np.concatenate([batch(1, seed), batch(44, seed)]))
+
+
+def test_strangers_between_coalesced_datagrams_are_dropped(pair):
+    one, two = pair
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+        for seed in range(3):
+            one.send(batch(44, seed))
+            stranger.sendto(bytes(SIZE), ("127.0.0.1", two.port))
+    frames = np.concatenate([batch(44, seed) for seed in range(3)])
+    assert np.array_equal(collect(two, len(frames)), frames)
+    assert two.receive()[1]
+    assert two.counters == {"unknown-address": 3}
+
+
+def test_what_waits_in_the_socket_is_known(pair):
+    one, two = pair
+    assert two.backlog_bytes == 0
+    one.send(batch(44))
+    assert 44 * SIZE <= two.backlog_bytes <= 4 * 44 * SIZE
+    collect(two, 44)
+    assert two.backlog_bytes == 0
+
+
+def test_a_buffer_that_is_not_granted_is_warned_of_once(monkeypatch):
+    monkeypatch.setattr(udp, "_warned", set())
+    size = 8 << 20
+    monkeypatch.setattr(UdpSocket, "_grant", lambda self, forced, plain, size: 212_992)
+    with pytest.warns(RuntimeWarning) as caught:
+        for _ in range(2):
+            UdpSocket(address="127.0.0.1", port=0, datagram_bytes=SIZE, buffer_bytes=size).close()
+    messages = [str(warning.message) for warning in caught]
+    assert len(messages) == 2
+    assert f"sysctl -w net.core.rmem_max={size}" in messages[0]
+    assert f"sysctl -w net.core.wmem_max={size}" in messages[1]
 
 
 def test_the_granted_buffers_are_reported(pair):

@@ -26,7 +26,7 @@ def test_header_is_sixteen_bytes_in_network_order():
     record["sequence"] = 0x05060708
     record["transfer"] = 0x090A0B0C
     record["length"] = 0x0D0E
-    record["flags"] = 0x0F10
+    record["stamp"] = 0x0F10
     record["chunk"] = 0xFF
     assert frames.tobytes() == bytes(range(1, 17)) + b"\xff" * 8
 
@@ -64,6 +64,6 @@ def test_all_datagrams_have_one_size_and_say_how_much_is_payload():
     assert batch["sequence"].tolist() == [0, 1, 2]
     assert batch["transfer"].tolist() == [9] * 3
     assert batch["length"].tolist() == [16, 16, 4]
-    assert batch["flags"].tolist() == [0] * 3
+    assert batch["stamp"].tolist() == [0, 1, 2]
     assert batch["chunk"].tobytes() == payload.tobytes()
     assert not np.any(batch["chunk"][2, 4:])

@@ -6,9 +6,9 @@ sockets, clocks, rates or the stop rule: `sender.Sender` and `receiver.Receiver`
 handle STOP for every repair alike.
 
 To add one, write one file beside this one with a subclass of `Repair` and its two halves, and
-add it to REPAIRS in `__init__.py`. A repair whose receiver speaks during a pass overrides
-`ReceiverRepair.on_data` and `deadline_s`; one that needs a new kind of message adds it to
-`control.MessageType` and `control.body_limits`.
+add it to REPAIRS in `__init__.py`. One whose receiver reports while data flows finds most of what
+it needs in `acknowledged.AcknowledgedSender` and `reporting.ReportingReceiver`; one that needs a
+new kind of message adds it to `control.MessageType` and `control.body_limits`.
 """
 
 from abc import ABC, abstractmethod
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from testbed.transport.congestion import Feedback
 from testbed.transport.control import ControlMessage
+from testbed.transport.repair.estimates import PathEstimates
 from testbed.transport.states import SENDER_TRANSITIONS, Machine, SenderEvent, SenderState
 from testbed.transport.tolerance import Progress
 
@@ -33,7 +34,7 @@ class SenderRepair(ABC):
         machine: the state; the half reports RAN_DRY and REPORT to it, `Sender` reports STOP.
         outbox: control messages to send, in order; `Sender` empties it.
         passes: sweeps begun so far, None where the repair has none.
-        in_flight: datagrams sent and of unknown fate.
+        in_flight: datagrams sent of which it is not known that they came or were lost.
         asked_s: since when an answer of the receiver is owed, None while none is.
     """
 
@@ -50,7 +51,7 @@ class SenderRepair(ABC):
     @property
     @abstractmethod
     def remaining(self) -> int:
-        """How many chunks could be sent now, had the path room for them."""
+        """How many datagrams could be sent now, had the path room for them."""
 
     @abstractmethod
     def upcoming(self, limit: int) -> NDArray[np.int64]:
@@ -70,26 +71,55 @@ class SenderRepair(ABC):
 
     @abstractmethod
     def on_window_closed(self, now_s: float) -> None:
-        """The congestion window is full: ask, unless an answer is on its way anyway."""
+        """The congestion window is full: see to it that the receiver says something."""
+
+    def wants_report(self, count: int, window_left: float) -> bool:
+        """Whether the last of the next `count` datagrams is to ask for a report at once.
+
+        `window_left` is how many more the congestion window will admit then. The default is no.
+        """
+        return False
 
     def deadline_s(self) -> float | None:
         """When `on_deadline` wants to be called; None (the default) for never."""
         return None
 
-    def on_deadline(self, now_s: float) -> None:  # noqa: B027 - optional to override
-        """The deadline has passed."""
+    def on_deadline(self, now_s: float) -> Feedback | None:
+        """The deadline has passed; what that tells about the path, in datagrams, if anything."""
+        return None
 
 
 class ReceiverRepair(ABC):
-    """The receiver's half, for one transfer; it returns the messages to send."""
+    """The receiver's half, for one transfer; it returns the messages to send.
+
+    Attributes:
+        has_passes: whether a PROBE ends a pass.
+    """
+
+    has_passes = False
+
+    def on_arrivals(  # noqa: B027 - optional to override
+        self, stamps: NDArray[np.uint16], now_s: float, attentive: bool
+    ) -> None:
+        """Valid datagrams of this transfer came, duplicates among them; `on_data` follows.
+
+        `stamps` are from their headers; `attentive` is False when they had waited in the socket
+        for some unknown time.
+        """
 
     def on_data(self, progress: Progress) -> list[ControlMessage]:
-        """New chunks came and were not enough to stop. The default says nothing."""
+        """Datagrams came and were not enough to stop. The default says nothing."""
         return []
 
     @abstractmethod
-    def on_probe(self, progress: Progress) -> list[ControlMessage]:
-        """The sender asked and what is here is not enough to stop."""
+    def on_probe(
+        self, message: ControlMessage, progress: Progress, attentive: bool
+    ) -> list[ControlMessage]:
+        """The sender asked and what is here is not enough to stop.
+
+        Raises ProtocolError for a PROBE that is malformed. `attentive` is False when it had
+        waited for some unknown time.
+        """
 
     def deadline_s(self, progress: Progress) -> float | None:
         """When `on_deadline` wants to be called; None (the default) for never."""
@@ -105,9 +135,15 @@ class Repair(ABC):
     """One way of repairing; subclasses' fields are its options."""
 
     @abstractmethod
-    def sender(self, *, transfer: int, chunk_count: int, arrange: Arrange) -> SenderRepair:
-        """The sender's half; `arrange` puts ascending chunk numbers in the order of sending."""
+    def sender(
+        self, *, transfer: int, chunk_count: int, arrange: Arrange, estimates: PathEstimates
+    ) -> SenderRepair:
+        """The sender's half.
+
+        `arrange` puts ascending chunk numbers in the order of sending; `estimates` is what
+        earlier transfers have learnt about the path.
+        """
 
     @abstractmethod
-    def receiver(self, *, transfer: int) -> ReceiverRepair:
+    def receiver(self, *, transfer: int, datagram_wire_bytes: int) -> ReceiverRepair:
         """The receiver's half."""

@@ -2,7 +2,9 @@
 
 The sender sends every chunk that is not known to have arrived, then a PROBE. The receiver
 answers with a BITMAP of what it has (or STOP, if that is enough), and the next pass sends the
-rest. There is no limit to the passes. The receiver never speaks unasked, except for STOP.
+rest. There is no limit to the passes. The receiver never speaks unasked, except for STOP. The time
+from PROBE to BITMAP is a sample of the round trip, unless the PROBE had to wait for a receiver that
+was busy elsewhere, which a LATE_BITMAP says.
 """
 
 from dataclasses import dataclass
@@ -19,6 +21,7 @@ from testbed.transport.control import (
 )
 from testbed.transport.errors import ProtocolError
 from testbed.transport.repair.base import Arrange, ReceiverRepair, Repair, SenderRepair
+from testbed.transport.repair.estimates import PathEstimates
 from testbed.transport.states import SenderEvent, SenderState
 from testbed.transport.tolerance import Progress
 
@@ -63,20 +66,19 @@ class PassesSender(SenderRepair):
             self.outbox.append(ControlMessage(MessageType.PROBE, self._transfer))
 
     def on_message(self, message: ControlMessage, now_s: float) -> Feedback | None:
-        if message.type is not MessageType.BITMAP:
+        if message.type not in (MessageType.BITMAP, MessageType.LATE_BITMAP):
             raise ProtocolError(f"{message.type.name} has no place at a sender")
         if self.asked_s is None:
-            raise ProtocolError("BITMAP without a PROBE")
+            raise ProtocolError(f"{message.type.name} without a PROBE")
         received = unpack_bitmap(message.body, self._chunk_count)
-        missing = np.flatnonzero(~received)
-        if not len(missing):
-            raise ProtocolError("BITMAP without a gap; STOP was due")
-        # With the time the receiver took to answer: long if it had not begun to receive yet.
-        rtt_s = now_s - self.asked_s
+        arrived = int(np.count_nonzero(received))
+        if arrived == self._chunk_count:
+            raise ProtocolError(f"{message.type.name} without a gap; STOP was due")
+        rtt_s = now_s - self.asked_s if message.type is MessageType.BITMAP else None
+        probed_s = self.asked_s
         self.asked_s = None
         swept = self.machine.state is SenderState.ASKING
         self.machine.on(SenderEvent.REPORT)
-        arrived = self._chunk_count - len(missing)
         delivered = max(0, arrived - self._known_received)
         feedback = Feedback(
             now_s=now_s,
@@ -85,6 +87,8 @@ class PassesSender(SenderRepair):
             in_flight_bytes=self.in_flight - self._probed,
             rtt_s=rtt_s,
             app_limited=swept,
+            newest_sent_s=probed_s,
+            newest_lost_sent_s=probed_s,
         )
         self.in_flight -= self._probed
         self._known_received = max(arrived, self._known_received)
@@ -94,7 +98,7 @@ class PassesSender(SenderRepair):
                 self.machine.on(SenderEvent.RAN_DRY)
                 self._ask(now_s)
             else:
-                self._queue = self._arrange(missing)
+                self._queue = self._arrange(np.flatnonzero(~received))
                 self._cursor = 0
                 self.passes += 1
         return feedback
@@ -103,19 +107,28 @@ class PassesSender(SenderRepair):
 class PassesReceiver(ReceiverRepair):
     """Speaks when spoken to."""
 
+    has_passes = True
+
     def __init__(self, *, transfer: int) -> None:
         self._transfer = transfer
 
-    def on_probe(self, progress: Progress) -> list[ControlMessage]:
-        return [ControlMessage(MessageType.BITMAP, self._transfer, pack_bitmap(progress.received))]
+    def on_probe(
+        self, message: ControlMessage, progress: Progress, attentive: bool
+    ) -> list[ControlMessage]:
+        if message.body:
+            raise ProtocolError(f"PROBE with a body of {len(message.body)} bytes, not 0")
+        answer = MessageType.BITMAP if attentive else MessageType.LATE_BITMAP
+        return [ControlMessage(answer, self._transfer, pack_bitmap(progress.received))]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Passes(Repair):
     """Probe, bitmap, stop."""
 
-    def sender(self, *, transfer: int, chunk_count: int, arrange: Arrange) -> PassesSender:
+    def sender(
+        self, *, transfer: int, chunk_count: int, arrange: Arrange, estimates: PathEstimates
+    ) -> PassesSender:
         return PassesSender(transfer=transfer, chunk_count=chunk_count, arrange=arrange)
 
-    def receiver(self, *, transfer: int) -> PassesReceiver:
+    def receiver(self, *, transfer: int, datagram_wire_bytes: int) -> PassesReceiver:
         return PassesReceiver(transfer=transfer)

@@ -13,14 +13,20 @@ from testbed.transport.tolerance.base import (
     check_tolerance,
     required_chunks,
 )
+from testbed.transport.tolerance.early_close import EarlyClose
 from testbed.transport.tolerance.fixed import Fixed
+from testbed.transport.tolerance.per_layer import PerLayer
 from testbed.transport.tolerance.phased import Phased
+from testbed.transport.tolerance.quick_loss_only import QuickLossOnly
 
 POLICIES: Registry[TolerancePolicy] = Registry(
     "tolerance policy",
     {
         "fixed": Fixed,
         "phased": Phased,
+        "per-layer": PerLayer,
+        "early-close": EarlyClose,
+        "quick-loss-only": QuickLossOnly,
     },
 )
 
@@ -46,10 +52,13 @@ def as_policy(value: TolerancePolicy | float | str | Mapping[str, Any]) -> Toler
 
 __all__ = [
     "POLICIES",
+    "EarlyClose",
     "Fixed",
     "FractionRule",
+    "PerLayer",
     "Phased",
     "Progress",
+    "QuickLossOnly",
     "StopRule",
     "StopRuleFactory",
     "TolerancePolicy",

@@ -67,6 +67,8 @@ class TolerancePolicy(ABC):
     def tolerance(self, critical: bool) -> float:
         """The fraction P of a transfer's chunks that may be missing, 0 <= P < 1.
 
+        A policy that is more than a fraction says how much it gives up at most.
+
         `critical` tells whether the training is in a critical learning regime.
         """
 
@@ -90,6 +92,12 @@ def check_tolerance(tolerance: float, name: str = "tolerance") -> None:
     """Raises ValueError unless 0 <= tolerance < 1."""
     if not (isinstance(tolerance, int | float) and 0 <= tolerance < 1):
         raise ValueError(f"{name} is {tolerance!r}; valid: 0 (reliable) up to but not including 1")
+
+
+def check_seconds(seconds: float, name: str) -> None:
+    """Raises ValueError unless it is a finite time above 0."""
+    if not (isinstance(seconds, int | float) and 0 < seconds < math.inf):
+        raise ValueError(f"{name} is {seconds!r}; valid: seconds, above 0")
 
 
 def required_chunks(chunk_count: int, tolerance: float) -> int:

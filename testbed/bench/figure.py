@@ -1,0 +1,86 @@
+"""The benchmark's figure: completion over the byte bound against loss, per repair and peer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+_TOLERANCE = 0.008
+# Where a case that ran out of time is drawn: at the time it was given, a lower limit.
+_UNFINISHED_MARK = "x"
+
+
+def draw(records: Iterable[Mapping[str, Any]], path: Path) -> bool:
+    """Writes the figure; False when no case of it was measured."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+    from analysis import style
+
+    lines = _lines(records)
+    if not lines:
+        return False
+    import matplotlib as mpl
+
+    with mpl.rc_context(style.RC):
+        figure = Figure(figsize=(5.4, 3.6))
+        axes = figure.add_subplot()
+        for (label, points), look in zip(
+            lines.items(), style.arm_styles(list(lines)).values(), strict=True
+        ):
+            finished = [(loss, ratio) for loss, ratio, done in points if done]
+            common: Any = {"color": look.colour.light}
+            axes.plot(
+                [_place(loss) for loss, _ in finished],
+                [ratio for _, ratio in finished],
+                marker=look.marker,
+                linestyle=look.line,
+                label=label,
+                **common,
+            )
+            late = [(loss, ratio) for loss, ratio, done in points if not done]
+            for loss, ratio in late:
+                axes.annotate(
+                    "",
+                    (_place(loss), ratio * 1.35),
+                    (_place(loss), ratio),
+                    arrowprops={"arrowstyle": "->", **common},
+                )
+                axes.plot(_place(loss), ratio, marker=look.marker, markerfacecolor="none", **common)
+        losses = sorted({loss for points in lines.values() for loss, _, _ in points})
+        axes.xaxis.set_major_locator(FixedLocator([_place(loss) for loss in losses]))
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.set_xticklabels([f"{loss * 100:g} %" for loss in losses])
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(FixedLocator([1, 2, 5, 10, 20, 50, 100, 200]))
+        axes.yaxis.set_minor_locator(NullLocator())
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.set_ylim(bottom=0.9)
+        axes.axhline(1.0, color=style.MUTED.light, linewidth=0.8)
+        axes.set_xlabel("loss of data packets")
+        axes.set_ylabel("completion / byte bound")
+        axes.set_title("1 MB at 100 Mbit/s; arrows: not done in time", fontsize=10, loc="left")
+        axes.legend(loc="upper left", ncols=2)
+        figure.savefig(path, dpi=160)
+    return True
+
+
+def _place(loss: float) -> float:
+    """Losses are spread evenly enough to be read: the square root does that."""
+    return loss**0.5
+
+
+def _lines(records: Iterable[Mapping[str, Any]]) -> dict[str, list[tuple[float, float, bool]]]:
+    """Name -> (loss, ratio, whether it finished) in ascending loss, for 100 Mbit/s, no delay."""
+    lines: dict[str, list[tuple[float, float, bool]]] = {}
+    for record in records:
+        ours = record["peer"] == "ours"
+        plain = record["added_rtt_s"] == 0 and record["workers"] == 1 and record["rate_bps"]
+        if not plain or (ours and record["tolerance"] != _TOLERANCE):
+            continue
+        label = f"ours, {record['repair']}" if ours else record["peer"]
+        done = record["status"] == "ok"
+        ratio = record["ratio_to_bound"] if done else record["limit_s"] / record["byte_bound_s"]
+        lines.setdefault(label, []).append((record["loss"], ratio, done))
+    return {label: sorted(points) for label, points in lines.items() if len(points) > 1}

@@ -1,0 +1,276 @@
+"""The benchmark's network: namespaces joined by veth pairs, made and unmade for each kind of link.
+
+Must run inside a sandbox. Every host is a process that does nothing but hold a network namespace;
+whoever is to run there forks and enters it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from testbed.lab.commands import CommandError, run
+from testbed.lab.delay_line import DelayLine
+from testbed.lab.netns import CLONE_NEWNET, entered
+from testbed.lab.shaping import LinkShape, inside, shape
+
+SERVER_ADDRESS = "10.77.0.1"
+# What queues hold: the product of rate and delay plus this, so that TCP finds a usual buffer.
+QUEUE_S = 0.02
+# The transport's data ports, kernel TCP's too, where loss applies.
+DATA_PORTS = (47000, 47999)
+# Off as in the labs: without checksum offload a relay sees whole packets too.
+_SINGLE_PACKETS = ("tx", "rx", "tso", "gso", "gro")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkKind:
+    """Everything about the links of a case.
+
+    Attributes:
+        rate_bps: of each host's link, Ethernet frames; None for unshaped.
+        rtt_s: added round trip, half of it each way; 0 for none.
+        loss: Bernoulli, of data datagrams towards the server (and of TCP segments with data).
+        workers: 1 for a single veth pair; more share the server's link through a bridge.
+        offloads: whether segmentation and coalescing are left to the interfaces.
+    """
+
+    rate_bps: int | None = None
+    rtt_s: float = 0.0
+    loss: float = 0.0
+    workers: int = 1
+    offloads: bool = False
+
+
+@dataclass
+class Host:
+    """A network namespace and the process that holds it."""
+
+    name: str
+    address: str
+    pid: int
+
+
+@dataclass
+class Network:
+    """Hosts that are joined; `close` ends all of it."""
+
+    server: Host
+    workers: list[Host]
+    relay: DelayLine | None = None
+
+    def close(self) -> None:
+        """Ends the relay and the holders; the kernel removes interfaces with namespaces."""
+        if self.relay is not None:
+            self.relay.close()
+        # Before their namespaces, which the kernel clears up later and in its own time.
+        for interface in _interfaces():
+            if interface.startswith("bench"):
+                _quietly(["ip", "link", "delete", interface])
+        for pid in [self.server.pid, *(worker.pid for worker in self.workers)]:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+
+def build(kind: LinkKind) -> Network:
+    """Makes the network of a case: a server and its workers."""
+    server = _host("server", SERVER_ADDRESS)
+    workers = [_host(f"worker-{i}", f"10.77.0.{i + 1}") for i in range(1, kind.workers + 1)]
+    for host in (server, *workers):
+        _prepare(host)
+    network = _pair(server, workers[0], kind) if len(workers) == 1 else _star(server, workers, kind)
+    if kind.loss:
+        _lose(server, kind.loss)
+    return network
+
+
+def _pair(server: Host, worker: Host, kind: LinkKind) -> Network:
+    relay = None
+    if kind.rtt_s and not _netem_works():
+        for name, host in (("benchs", server), ("benchw", worker)):
+            run(
+                [
+                    "ip",
+                    "link",
+                    "add",
+                    name,
+                    "type",
+                    "veth",
+                    "peer",
+                    "name",
+                    "eth0",
+                    "netns",
+                    str(host.pid),
+                ]
+            )
+            run(["ip", "link", "set", name, "up"])
+            _offloads(None, name, False)
+    else:
+        run(
+            [
+                "ip",
+                "link",
+                "add",
+                "benchs",
+                "type",
+                "veth",
+                "peer",
+                "name",
+                "eth0",
+                "netns",
+                str(server.pid),
+            ]
+        )
+        run(["ip", "link", "set", "benchs", "name", "eth0", "netns", str(worker.pid)])
+    for host in (server, worker):
+        _address(host, kind)
+        if kind.rate_bps is not None:
+            shape("eth0", _shape_of(kind), pid=host.pid)
+    if kind.rtt_s:
+        if _netem_works():
+            for host in (server, worker):
+                _add_netem(host, kind)
+        else:
+            relay = DelayLine.start("benchs", "benchw", delay_s=kind.rtt_s / 2)
+    _wait_until_reachable(worker)
+    return Network(server, [worker], relay)
+
+
+def _star(server: Host, workers: list[Host], kind: LinkKind) -> Network:
+    run(["ip", "link", "add", "benchbr", "type", "bridge"])
+    run(["ip", "link", "set", "benchbr", "up"])
+    for index, host in enumerate([server, *workers]):
+        name = f"bench{index}"
+        run(
+            [
+                "ip",
+                "link",
+                "add",
+                name,
+                "type",
+                "veth",
+                "peer",
+                "name",
+                "eth0",
+                "netns",
+                str(host.pid),
+            ]
+        )
+        run(["ip", "link", "set", name, "master", "benchbr", "up"])
+        _offloads(None, name, kind.offloads)
+        _address(host, kind)
+        if kind.rate_bps is not None:
+            shape("eth0", _shape_of(kind), pid=host.pid)
+            shape(name, _shape_of(kind))
+    for worker in workers:
+        _wait_until_reachable(worker)
+    return Network(server, workers)
+
+
+def _shape_of(kind: LinkKind) -> LinkShape:
+    assert kind.rate_bps is not None
+    queue_bytes = max(150_000, int(kind.rate_bps / 8 * QUEUE_S))
+    return LinkShape(rate_bps=kind.rate_bps, queue_bytes=queue_bytes)
+
+
+def _host(name: str, address: str) -> Host:
+    """Forks a holder of a new network namespace; returns when it has it."""
+    ready, tell = os.pipe()
+    pid = os.fork()
+    if not pid:
+        failed = ctypes.CDLL(None).unshare(CLONE_NEWNET)
+        os.write(tell, b"x" if failed else b"k")
+        while True:
+            signal.pause()
+    os.close(tell)
+    answer = os.read(ready, 1)
+    os.close(ready)
+    if answer != b"k":
+        raise CommandError("unshare: the kernel refuses a network namespace")
+    return Host(name, address, pid)
+
+
+def _prepare(host: Host) -> None:
+    with entered(host.pid):
+        choose_ports(lossy=False)
+        Path("/proc/sys/net/ipv6/conf/default/disable_ipv6").write_text("1\n")
+    run([*inside(host.pid), "ip", "link", "set", "lo", "up"])
+
+
+def choose_ports(*, lossy: bool) -> None:
+    """Where connections of the present namespace that name no port get theirs from.
+
+    Gloo's must be among those that loss applies to, our control connections' must not.
+    """
+    low, high = (DATA_PORTS[0] + 500, DATA_PORTS[1]) if lossy else (DATA_PORTS[1] + 1, 60999)
+    Path("/proc/sys/net/ipv4/ip_local_port_range").write_text(f"{low} {high}\n")
+
+
+def _address(host: Host, kind: LinkKind) -> None:
+    here = inside(host.pid)
+    run([*here, "ip", "address", "add", f"{host.address}/24", "dev", "eth0"])
+    run([*here, "ip", "link", "set", "eth0", "up"])
+    _offloads(host.pid, "eth0", kind.offloads)
+
+
+def _offloads(pid: int | None, interface: str, wanted: bool) -> None:
+    words = [word for name in _SINGLE_PACKETS for word in (name, "on" if wanted else "off")]
+    run([*inside(pid), "ethtool", "-K", interface, *words])
+
+
+def _lose(server: Host, loss: float) -> None:
+    """Drops data that arrives at the server: UDP, and TCP segments that are not bare ACKs."""
+    from testbed.lab.packet_filter import PacketFilter
+
+    # The filter's table lives as long as the namespace.
+    PacketFilter(server.pid, "eth0").drop_data(loss)
+
+
+def _add_netem(host: Host, kind: LinkKind) -> None:
+    place = ["root"] if kind.rate_bps is None else ["parent", "1:10"]
+    delay = f"{kind.rtt_s / 2 * 1e6:.0f}us"
+    netem = ["netem", "delay", delay, "limit", "10000"]
+    run([*inside(host.pid), "tc", "qdisc", "replace", "dev", "eth0", *place, *netem])
+
+
+_netem: bool | None = None
+
+
+def _netem_works() -> bool:
+    """By trying: on the loopback interface of the sandbox."""
+    global _netem
+    if _netem is None:
+        try:
+            run(["tc", "qdisc", "add", "dev", "lo", "root", "netem", "delay", "1ms"])
+            run(["tc", "qdisc", "delete", "dev", "lo", "root"])
+            _netem = True
+        except CommandError:
+            _netem = False
+    return _netem
+
+
+def _wait_until_reachable(worker: Host) -> None:
+    """Resolves addresses beforehand, so that no case pays for it."""
+    deadline_s = time.monotonic() + 5
+    while True:
+        try:
+            run([*inside(worker.pid), "ping", "-c", "1", "-W", "1", SERVER_ADDRESS])
+            return
+        except CommandError:
+            if time.monotonic() > deadline_s:
+                raise
+
+
+def _interfaces() -> list[str]:
+    return [path.name for path in Path("/sys/class/net").iterdir()]
+
+
+def _quietly(argv: list[str]) -> None:
+    try:
+        run(argv)
+    except CommandError:
+        return

@@ -1,0 +1,165 @@
+"""Our datagrams and control messages for scapy, from the same descriptions as the transport's.
+
+    >>> from scapy.utils import rdpcap
+    >>> import testbed.capture.layers
+    >>> rdpcap("server.pcap")[100].show()
+
+Importing this binds the layers to the transport's ports: data to UDP 47000 to 47999, control to TCP
+46999. A segment may hold several messages, one the payload of the other; one that goes on in
+the next segment needs `scapy.sessions.TCPSession`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from scapy.fields import (
+    ByteEnumField,
+    ByteField,
+    FieldLenField,
+    IntField,
+    MultipleTypeField,
+    PacketLenField,
+    ShortField,
+    StrField,
+    StrLenField,
+    XIntField,
+)
+from scapy.layers.inet import TCP, UDP
+from scapy.packet import Packet, Raw, bind_bottom_up, bind_top_down
+
+from testbed.capture.streams import CONTROL_FIELDS, CONTROL_HEADER
+from testbed.lab.packet_filter import DATA_PORTS
+from testbed.transport import EndpointConfig
+from testbed.transport.control import HEADER_BYTES, VERSION, MessageType
+from testbed.transport.wire import datagram_dtype
+
+_BY_SIZE = {1: ByteField, 2: ShortField, 4: IntField}
+
+
+def _datagram_fields() -> list[Any]:
+    """The header's fields in wire's order; the chunk is the payload."""
+    described = datagram_dtype(4)
+    fields: list[Any] = []
+    for name in described.names or ():
+        if name != "chunk":
+            kind = XIntField if name == "session" else _BY_SIZE[described[name].itemsize]
+            fields.append(kind(name, 0))
+    return fields
+
+
+class Datagram(Packet):
+    """A chunk of a payload with its header."""
+
+    name = "Datagram"
+    fields_desc = _datagram_fields()
+
+    def mysummary(self) -> str:
+        """One line."""
+        return self.sprintf("Datagram transfer %transfer% chunk %sequence%")
+
+
+class HelloBody(Packet):
+    """Who a worker is."""
+
+    name = "Hello"
+    fields_desc = [  # noqa: RUF012 - scapy's way
+        XIntField("session", 0),
+        ShortField("data_port", 0),
+        FieldLenField("name_bytes", None, length_of="peer", fmt="!H"),
+        StrLenField("peer", b"", length_from=lambda packet: packet.name_bytes),
+        StrField("layout", b""),
+    ]
+
+
+class WelcomeBody(Packet):
+    """The server's answer."""
+
+    name = "Welcome"
+    fields_desc = [XIntField("session", 0), ShortField("data_port", 0)]  # noqa: RUF012
+
+
+# Types with a body that has fields of its own; all others are bytes.
+_BODIES = {MessageType.HELLO: HelloBody, MessageType.WELCOME: WelcomeBody}
+
+
+def _body_bytes(packet: Packet) -> int:
+    return int(packet.length)
+
+
+def _body_field() -> Any:
+    kinds: list[Any] = [
+        (
+            PacketLenField("body", body(), body, length_from=_body_bytes),
+            lambda packet, kind=kind: packet.type == kind,
+        )
+        for kind, body in _BODIES.items()
+    ]
+    return MultipleTypeField(kinds, StrLenField("body", b"", length_from=_body_bytes))
+
+
+def _control_fields() -> list[Any]:
+    """The header's fields in the order and sizes of `CONTROL_HEADER`, then the body."""
+    names = {kind.value: kind.name for kind in MessageType}
+    special: dict[str, Any] = {
+        "type": ByteEnumField("type", MessageType.STOP.value, names),
+        "version": ByteField("version", VERSION),
+        "length": FieldLenField("length", None, length_of="body", fmt="!I"),
+    }
+    by_code = {"B": ByteField, "H": ShortField, "I": IntField}
+    codes = CONTROL_HEADER.format.lstrip("!")
+    fields = [
+        special.get(name) or by_code[code](name, 0)
+        for name, code in zip(CONTROL_FIELDS, codes, strict=True)
+    ]
+    return [*fields, _body_field()]
+
+
+class Control(Packet):
+    """A control message; what follows it in the same segment is its payload."""
+
+    name = "Control"
+    fields_desc = _control_fields()
+
+    def guess_payload_class(self, payload: bytes) -> type[Packet]:
+        """The next message."""
+        return Control if len(payload) >= HEADER_BYTES else Raw
+
+    def mysummary(self) -> str:
+        """One line."""
+        return self.sprintf("Control %type% transfer %transfer%")
+
+    @classmethod
+    def tcp_reassemble(
+        cls, data: bytes, metadata: dict[str, Any], session: dict[str, Any]
+    ) -> Packet | None:
+        """For `TCPSession`: the messages, once the last one is complete."""
+        at = 0
+        while len(data) - at >= HEADER_BYTES:
+            at += HEADER_BYTES + CONTROL_HEADER.unpack_from(data, at)[-1]
+        return cls(data) if at == len(data) else None
+
+
+class PortRange:
+    """Equal to every port in it, so that one binding does for a thousand ports."""
+
+    def __init__(self, lowest: int, highest: int) -> None:
+        self._lowest, self._highest = lowest, highest
+
+    def __eq__(self, port: object) -> bool:
+        return isinstance(port, int) and self._lowest <= port <= self._highest
+
+    def __hash__(self) -> int:
+        return hash((self._lowest, self._highest))
+
+
+def _bind() -> None:
+    data_port, control_port = EndpointConfig.data_port, EndpointConfig.control_port
+    for end in ("dport", "sport"):
+        bind_bottom_up(UDP, Datagram, {end: PortRange(*DATA_PORTS)})
+        bind_bottom_up(TCP, Control, {end: control_port})
+    bind_top_down(UDP, Datagram, sport=data_port, dport=data_port)
+    bind_top_down(TCP, Control, dport=control_port)
+
+
+_bind()

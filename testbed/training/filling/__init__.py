@@ -1,0 +1,37 @@
+"""What stands in for gradients that did not arrive? `base` says what a filling is."""
+
+from __future__ import annotations
+
+from testbed.training.filling.base import Filling, SenderMemory
+from testbed.training.filling.error_feedback import ErrorFeedback
+from testbed.training.filling.previous import Previous
+from testbed.training.filling.rescale import Rescale
+from testbed.training.filling.zero import Zero
+from testbed.transport.registry import Registry
+
+FILLINGS: Registry[Filling] = Registry(
+    "filling",
+    {
+        "zero": Zero,
+        "rescale": Rescale,
+        "previous": Previous,
+        "error-feedback": ErrorFeedback,
+    },
+)
+
+# The transport knows nothing of training, so what its presets are filled with is said here; the
+# published systems fill gradients with zero.
+DEFAULT_FILLING = "zero"
+PRESET_FILLINGS = {"dblp-stream": "rescale"}
+
+__all__ = [
+    "DEFAULT_FILLING",
+    "FILLINGS",
+    "PRESET_FILLINGS",
+    "ErrorFeedback",
+    "Filling",
+    "Previous",
+    "Rescale",
+    "SenderMemory",
+    "Zero",
+]

@@ -1,0 +1,73 @@
+"""What a filling is: how one leg makes up for the chunks that did not arrive.
+
+A filling has two halves. At the receiver it estimates the mean of the payloads that were sent from
+what arrived of them; the server has one payload per worker, and a worker has the server's alone,
+of which it is the mean all the same. At the sender it may remember what was lost.
+
+To add one, write one file beside this one with a subclass of `Filling`, usually a frozen dataclass
+whose fields are its options, and add it to FILLINGS in `__init__.py`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from testbed.transport import PayloadLayout, TransferReport
+
+Buffer = NDArray[np.uint8]
+Mask = NDArray[np.bool_]
+
+
+class SenderMemory:
+    """The sender's half towards one peer. This one remembers nothing."""
+
+    def payload(self, gradient: Buffer) -> Buffer:
+        """What to send for a gradient; neither may change before the transfer ends."""
+        return gradient
+
+    def settle(self, report: TransferReport) -> None:
+        """Hears how the transfer ended."""
+
+
+class Filling(ABC):
+    """One way of making up for what is missing, for one leg and the whole run."""
+
+    @abstractmethod
+    def estimate_mean(
+        self,
+        layout: PayloadLayout,
+        buffers: Sequence[Buffer],
+        received: Sequence[Mask],
+        out: Buffer,
+    ) -> None:
+        """Writes an estimate of the mean of the payloads to `out`.
+
+        Args:
+            layout: of all buffers.
+            buffers: what arrived, one buffer per sender, in the same order and the same memory in
+                every round; the parts that did not arrive are as this filling left them in the
+                round before (zero in the first). They may be changed.
+            received: one flag per chunk, for each sender.
+            out: another buffer.
+        """
+
+    def sender_memory(self, layout: PayloadLayout) -> SenderMemory:
+        """The sender's half for one peer; the default remembers nothing."""
+        return SenderMemory()
+
+
+def zero_missing(
+    layout: PayloadLayout, buffers: Sequence[Buffer], received: Sequence[Mask]
+) -> None:
+    """Sets what did not arrive to zero, in place."""
+    for buffer, mask in zip(buffers, received, strict=True):
+        layout.rows(buffer)[~mask] = 0
+
+
+def chunk_elements(layout: PayloadLayout, buffer: Buffer) -> NDArray[np.float32]:
+    """A buffer's elements by chunk, padding included: shape (chunk_count, elements_per_chunk)."""
+    return layout.rows(buffer).view("<f4")

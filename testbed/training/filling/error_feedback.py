@@ -1,0 +1,45 @@
+"""The sender adds what was not delivered to its next payload, so that nothing is lost for good.
+
+The memory of gradient compression (Seide et al., Interspeech 2014; Karimireddy et al., ICML 2019),
+with the receiver's final bitmap in the compressor's place: over any number of rounds, what was
+applied plus what is still owed is the sum of all gradients. The receiver fills with zeros.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from testbed.training.filling.base import Buffer, SenderMemory
+from testbed.training.filling.zero import Zero
+from testbed.transport import PayloadLayout, TransferReport
+
+
+class Residual(SenderMemory):
+    """Holds what the peer is owed; while a transfer is under way, what is being sent."""
+
+    def __init__(self, layout: PayloadLayout) -> None:
+        self.owed = layout.new_buffer()
+        self._layout = layout
+
+    def payload(self, gradient: Buffer) -> Buffer:
+        owed = self._layout.floats(self.owed)
+        owed += self._layout.floats(gradient)
+        return self.owed
+
+    def settle(self, report: TransferReport) -> None:
+        if report.received is not None:
+            self._layout.rows(self.owed)[report.received] = 0
+        elif report.chunks_received == report.chunk_count:
+            self.owed[:] = 0  # a reliable transport tells no more than that
+        else:
+            raise ValueError(
+                f"filling error-feedback: the transfer to {report.peer} does not say what arrived"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ErrorFeedback(Zero):
+    """Zero at the receiver, a residual at the sender."""
+
+    def sender_memory(self, layout: PayloadLayout) -> Residual:
+        return Residual(layout)

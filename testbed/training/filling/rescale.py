@@ -1,0 +1,69 @@
+"""Scaled up by what arrived, so that the expectation is the mean of what was sent.
+
+Let g_w be the gradient of worker w, n the number of workers, and A_w(i) tell whether chunk i of w
+arrived. `by=count` divides each element's sum by the number of workers who contributed to it (as
+arXiv 2507.07114 does), and by the share of the chunks to which anybody did, K/N:
+
+    estimate(i) = (N / K) * sum_w A_w(i) g_w / c(i),    c(i) = sum_w A_w(i),    zero where c(i) = 0
+
+It is unbiased if (a) chunks are exchangeable: which ones are lost does not depend on where they
+are, and (b) workers are: none loses more than the others. For then chunk i is one of the K with
+probability K/N, and given c(i) the contributors are a uniform choice of workers, whose mean has
+the expectation mean(g). The factor N/K is for the elements that nobody delivered; without it the
+estimate is too small by P^n, 7 % for P = 0.408 and three workers. A broadcast is the case n = 1:
+divide by the share that arrived.
+
+`by=fraction` is the Horvitz-Thompson estimator: scale each worker's payload by N over the number
+of its chunks that arrived, missing ones are zero, then the plain mean. It needs (a) only, so it is
+right when workers lose unequally, at the price of a larger variance.
+
+(a) holds with the order `shuffled` and a tolerance that counts chunks alike (`fixed`, `phased`,
+`early-close` without `must`, `quick-loss-only`). With `in-order` a receiver that stops early always
+loses the end: then the beginning is overestimated and the end lost all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+
+from testbed.training.aggregation import mean_into, sum_into
+from testbed.training.filling.base import Buffer, Filling, Mask, chunk_elements, zero_missing
+from testbed.transport import PayloadLayout
+
+By = Literal["count", "fraction"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rescale(Filling):
+    """Unbiased where losses are random; with everything there it is the plain mean, bit for bit."""
+
+    by: By = "count"
+
+    def __post_init__(self) -> None:
+        if self.by not in get_args(By):
+            raise ValueError(f"by is {self.by!r}; valid: {', '.join(get_args(By))}")
+
+    def estimate_mean(
+        self,
+        layout: PayloadLayout,
+        buffers: Sequence[Buffer],
+        received: Sequence[Mask],
+        out: Buffer,
+    ) -> None:
+        zero_missing(layout, buffers, received)
+        payloads = [layout.floats(buffer) for buffer in buffers]
+        if self.by == "fraction":
+            for payload, mask in zip(payloads, received, strict=True):
+                payload *= np.float32(mask.size / np.count_nonzero(mask))
+            mean_into(payloads, layout.floats(out))
+            return
+        sum_into(payloads, layout.floats(out))
+        contributions = np.sum(received, axis=0)
+        covered = np.count_nonzero(contributions) / layout.chunk_count
+        divisor = np.maximum(contributions, 1) * covered
+        by_chunk = chunk_elements(layout, out)
+        by_chunk /= divisor.astype(np.float32)[:, np.newaxis]

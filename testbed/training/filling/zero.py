@@ -1,0 +1,25 @@
+"""Nothing in the place of what is missing, as DBLP does: no rescaling, no memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from testbed.training.aggregation import mean_into
+from testbed.training.filling.base import Buffer, Filling, Mask, zero_missing
+from testbed.transport import PayloadLayout
+
+
+@dataclass(frozen=True, kw_only=True)
+class Zero(Filling):
+    """The plain mean, zeros included: too small by the share that is missing."""
+
+    def estimate_mean(
+        self,
+        layout: PayloadLayout,
+        buffers: Sequence[Buffer],
+        received: Sequence[Mask],
+        out: Buffer,
+    ) -> None:
+        zero_missing(layout, buffers, received)
+        mean_into([layout.floats(buffer) for buffer in buffers], layout.floats(out))

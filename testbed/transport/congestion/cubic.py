@@ -1,0 +1,86 @@
+"""CUBIC: the window is a cubic function of the time since the last loss (RFC 9438).
+
+The window rises quickly towards the size at which the last loss happened, lingers there, and then
+probes ever faster. Where that would be slower than Reno, as it is on every local network, it
+follows the window that Reno would have (section 4.3, the Reno-friendly region). Fast convergence
+(section 4.7) gives up room to newcomers. HyStart++ is not implemented.
+"""
+
+import math
+
+from testbed.transport.congestion.options import DATAGRAM_BYTES, INITIAL_WINDOW, check_options
+from testbed.transport.congestion.window import WindowControl
+
+
+class Cubic(WindowControl):
+    """RFC 9438; windows are counted in datagrams here, as the RFC's constants want it."""
+
+    def __init__(
+        self,
+        *,
+        datagram_bytes: int = DATAGRAM_BYTES,
+        initial_window: float = INITIAL_WINDOW,
+        beta: float = 0.7,
+        c: float = 0.4,
+        fast_convergence: bool = True,
+    ) -> None:
+        """`beta` is what a loss leaves of the window; `c` is in datagrams per second cubed."""
+        super().__init__(datagram_bytes=datagram_bytes, initial_window=initial_window)
+        check_options(at_most=0.99, beta=beta)
+        check_options(c=c)
+        self._beta = beta
+        self._c = c
+        self._fast_convergence = fast_convergence
+        self._w_max = 0.0
+        self._prior = 0.0  # the window before the last reduction
+        self._epoch_s: float | None = None
+        self._k_s = 0.0  # from the epoch's begin until the window is _w_max again
+        self._estimate = 0.0  # the window that Reno would have
+
+    def _increase(self, delivered_bytes: float, now_s: float) -> float:
+        window = self._window / self._datagram_bytes
+        if self._epoch_s is None:
+            self._begin_epoch(window, now_s)
+        assert self._epoch_s is not None
+        acknowledged = delivered_bytes / self._datagram_bytes
+        # Section 4.3: alpha makes the mean window that of Reno with its factor of a half.
+        alpha = 3 * (1 - self._beta) / (1 + self._beta) if self._estimate < self._prior else 1.0
+        self._estimate += alpha * acknowledged / window
+        age_s = now_s - self._epoch_s
+        if self._cubic(age_s) < self._estimate:
+            return max(0.0, self._estimate - window) * self._datagram_bytes
+        ahead_s = self.path.smoothed_rtt_s or 0.0
+        target = min(max(self._cubic(age_s + ahead_s), window), 1.5 * window)
+        return (target - window) / window * acknowledged * self._datagram_bytes
+
+    def _cubic(self, age_s: float) -> float:
+        return self._c * (age_s - self._k_s) ** 3 + self._w_max
+
+    def _begin_epoch(self, window: float, now_s: float) -> None:
+        self._epoch_s = now_s
+        self._estimate = window
+        if window < self._w_max:
+            self._k_s = math.cbrt((self._w_max - window) / self._c)
+        else:
+            self._k_s = 0.0
+            self._w_max = window
+
+    def _after_loss(self, now_s: float) -> float:
+        window = self._window / self._datagram_bytes
+        shrinks = self._fast_convergence and window < self._w_max
+        self._w_max = window * (1 + self._beta) / 2 if shrinks else window
+        self._prior = window
+        self._epoch_s = None
+        return self._beta * self._window
+
+    def _idle(self, pause_s: float) -> None:
+        # Section 4.2's time excludes when nothing was sent; Linux shifts its epoch alike.
+        if self._epoch_s is not None:
+            self._epoch_s += pause_s
+
+    def observe(self) -> dict[str, float]:
+        return {
+            **super().observe(),
+            "w_max_bytes": self._w_max * self._datagram_bytes,
+            "reno_window_bytes": self._estimate * self._datagram_bytes,
+        }

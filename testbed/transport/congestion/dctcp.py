@@ -1,0 +1,56 @@
+"""DCTCP: the window falls by as much as the path is congested (RFC 8257; SIGCOMM 2010).
+
+Switches mark what they queue beyond a threshold; the sender estimates the fraction that is marked
+and takes half of that off its window, once per round trip. Without marks it would be Reno in
+disguise, so it refuses to be built unless the lab's configuration says that queues mark.
+"""
+
+from testbed.transport.congestion.base import Feedback
+from testbed.transport.congestion.options import DATAGRAM_BYTES, INITIAL_WINDOW, check_options
+from testbed.transport.congestion.reno import Reno
+
+
+class Dctcp(Reno):
+    """Reno, but marks reduce the window in proportion to their number."""
+
+    needs_ecn = True
+
+    def __init__(
+        self,
+        *,
+        datagram_bytes: int = DATAGRAM_BYTES,
+        initial_window: float = INITIAL_WINDOW,
+        gain: float = 1 / 16,
+        ecn_marking: bool = False,
+    ) -> None:
+        """`gain` weighs a new round trip's fraction of marks (RFC 8257, section 4.2).
+
+        `ecn_marking` states that the queues of the path mark datagrams and that the receiver's
+        messages tell the sender which: ValueError unless it is true.
+        """
+        if ecn_marking is not True:
+            raise ValueError(
+                "dctcp needs queues that mark datagrams (ECN) and the path has none configured; "
+                "valid: ecn_marking=true where there are some, or another congestion control"
+            )
+        super().__init__(datagram_bytes=datagram_bytes, initial_window=initial_window)
+        check_options(at_most=1, gain=gain)
+        self._gain = gain
+        self._alpha = 1.0  # section 4.2: careful until the path is known
+        self._delivered = 0
+        self._marks = 0
+
+    def _marked(self, feedback: Feedback) -> None:
+        self._delivered += feedback.delivered_bytes
+        self._marks += feedback.ecn_marked_bytes
+        if self.path.round_began and self._delivered:
+            self._alpha += self._gain * (self._marks / self._delivered - self._alpha)
+            self._delivered = self._marks = 0
+        if not feedback.ecn_marked_bytes:
+            return
+        sent_s = self.path.newest_sent_s(feedback)
+        if sent_s is None or sent_s > self._recovery_from_s:
+            self._congested(feedback.now_s, self._window * (1 - self._alpha / 2))
+
+    def observe(self) -> dict[str, float]:
+        return {**super().observe(), "alpha": self._alpha}

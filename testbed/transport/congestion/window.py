@@ -1,0 +1,158 @@
+"""What Reno, CUBIC and DCTCP have in common: slow start, recovery, pacing, idle times.
+
+* Slow start adds what was delivered, so the window doubles each round trip (RFC 5681, with the
+  byte counting of RFC 9002, section 7.3.1).
+* A loss or a mark reduces the window once per round trip: what was sent before the last reduction
+  belongs to it and changes nothing (NewReno's recovery, RFC 6582; RFC 9002, section 7.3.2).
+* A window that was not at least half used does not grow (RFC 7661, section 4.3: it is not
+  validated), so a sender that has little to send does not earn a large window by it.
+* Datagrams are paced at 2 windows per round trip in slow start and 1.2 afterwards (the ratios of
+  Linux' tcp_pacing_ss_ratio and tcp_pacing_ca_ratio), because feedback comes for many datagrams
+  at once and the queue of a switch is shallow. Only the very first window is not paced.
+* If nothing at all arrives for three round trips while losses are reported, the window falls to
+  its minimum of 2 datagrams (persistent congestion, RFC 9002, section 7.6) and slow start
+  begins again, up to half of what the window was. It never closes: two datagrams
+  may always be in flight, and the repair's timer declares lost what nobody reports.
+
+Idle times. Training computes between transfers, and the path is the same afterwards: window and
+threshold stay as they are. That is less careful than RFC 5681, section 4.1, which starts again
+from the initial window; its reason, a burst of a whole window into the network, is met by pacing,
+which spreads the first window over a round trip (RFC 9002, section 7.8, permits that).
+"""
+
+import math
+from abc import abstractmethod
+
+from testbed.transport.congestion.base import CongestionControl, Feedback
+from testbed.transport.congestion.options import MINIMUM_WINDOW, check_options
+from testbed.transport.congestion.path import PathMonitor
+
+_SLOW_START_PACING = 2.0
+_AVOIDANCE_PACING = 1.2
+_USED = 0.5
+_PERSISTENT_ROUNDS = 3
+
+
+class WindowControl(CongestionControl):
+    """A congestion window; subclasses say how it grows and how far it falls."""
+
+    def __init__(self, *, datagram_bytes: int, initial_window: float) -> None:
+        """`datagram_bytes` is one datagram on the wire, `initial_window` is in datagrams."""
+        check_options(datagram_bytes=datagram_bytes, initial_window=initial_window)
+        self.path = PathMonitor()
+        self._datagram_bytes = datagram_bytes
+        self._minimum_bytes = MINIMUM_WINDOW * datagram_bytes
+        self._window = max(float(initial_window * datagram_bytes), self._minimum_bytes)
+        self._threshold = math.inf
+        self._recovery_from_s = -math.inf  # what was sent until then belongs to the last reduction
+        self._recovering = False
+        self._arrived_s: float | None = None  # since when nothing arrived, at most
+        self._active_s: float | None = None
+
+    @property
+    def window_bytes(self) -> float:
+        return self._window
+
+    @property
+    def rate_bps(self) -> float:
+        smoothed_s = self.path.smoothed_rtt_s
+        if smoothed_s is None:
+            return math.inf
+        gain = _SLOW_START_PACING if self.slow_start else _AVOIDANCE_PACING
+        return gain * self._window * 8 / smoothed_s
+
+    @property
+    def slow_start(self) -> bool:
+        """Whether the window is below the threshold."""
+        return self._window < self._threshold
+
+    def on_transfer_begin(self, now_s: float) -> None:
+        self.path.on_transfer_begin(now_s)
+        self._recovering = False
+        self._recovery_from_s = -math.inf
+        self._arrived_s = now_s
+        if self._active_s is not None:
+            self._idle(now_s - self._active_s)
+        self._active_s = now_s
+
+    def on_sent(self, sent_bytes: int, now_s: float) -> None:
+        self.path.on_sent(now_s)
+        self._active_s = now_s
+        if self._arrived_s is None:
+            self._arrived_s = now_s
+
+    def on_feedback(self, feedback: Feedback) -> None:
+        self.path.on_feedback(feedback)
+        self._active_s = feedback.now_s
+        sent_s = self.path.newest_sent_s(feedback)
+        if self._recovering and feedback.delivered_bytes:
+            # An unknown time of sending ends the recovery: the transfer must go on.
+            self._recovering = sent_s is not None and sent_s <= self._recovery_from_s
+        if feedback.delivered_bytes:
+            self._arrived_s = feedback.now_s
+            self._marked(feedback)
+        if feedback.lost_bytes:
+            self._lost(feedback)
+        elif feedback.delivered_bytes and not self._recovering and self._validated(feedback):
+            self._grow(feedback)
+
+    def _validated(self, feedback: Feedback) -> bool:
+        """Whether the window was used, and not only allowed."""
+        settled = feedback.delivered_bytes + feedback.lost_bytes
+        used = feedback.in_flight_bytes + settled
+        return not feedback.app_limited and used >= _USED * self._window
+
+    def _grow(self, feedback: Feedback) -> None:
+        delivered = float(feedback.delivered_bytes)
+        if self.slow_start:
+            room = max(0.0, self._threshold - self._window)
+            self._window += min(delivered, room)
+            delivered -= room
+            if delivered <= 0:
+                return
+        self._window += self._increase(delivered, feedback.now_s)
+
+    def _lost(self, feedback: Feedback) -> None:
+        if self.path.newest_lost_sent_s(feedback) > self._recovery_from_s:
+            self._congested(feedback.now_s, self._after_loss(feedback.now_s))
+        smoothed_s = self.path.smoothed_rtt_s
+        if feedback.delivered_bytes or smoothed_s is None or self._arrived_s is None:
+            return
+        if feedback.now_s - self._arrived_s > _PERSISTENT_ROUNDS * smoothed_s:
+            self._window = self._minimum_bytes
+            self._recovering = False
+
+    def _marked(self, feedback: Feedback) -> None:
+        """Reacts to congestion marks: as to a loss, unless a subclass knows better."""
+        if not feedback.ecn_marked_bytes:
+            return
+        sent_s = self.path.newest_sent_s(feedback)
+        if sent_s is None or sent_s > self._recovery_from_s:
+            self._congested(feedback.now_s, self._after_loss(feedback.now_s))
+
+    def _congested(self, now_s: float, window: float) -> None:
+        """Begins a recovery with this window."""
+        self._window = max(window, self._minimum_bytes)
+        self._threshold = self._window
+        self._recovery_from_s = now_s
+        self._recovering = True
+
+    @abstractmethod
+    def _increase(self, delivered_bytes: float, now_s: float) -> float:
+        """What congestion avoidance adds to the window for what was delivered."""
+
+    @abstractmethod
+    def _after_loss(self, now_s: float) -> float:
+        """The window that a loss leaves."""
+
+    def _idle(self, pause_s: float) -> None:
+        """A transfer begins `pause_s` after the last event of the one before."""
+
+    def observe(self) -> dict[str, float]:
+        return {
+            **super().observe(),
+            **self.path.observe(),
+            "threshold_bytes": self._threshold,
+            "slow_start": float(self.slow_start),
+            "recovering": float(self._recovering),
+        }

@@ -1,0 +1,325 @@
+"""recvmmsg and sendmmsg: many datagrams per system call, which Python's socket module lacks.
+
+All that the kernel reads and writes (message headers, addresses, ancillary data, the datagrams
+themselves) lies in numpy arrays that are made once, so a call costs a few array operations
+however many datagrams it moves. Linux on 64 bits only; `available` says whether this is one.
+"""
+
+import ctypes
+import os
+import socket
+import struct
+import sys
+
+import numpy as np
+from numpy.typing import NDArray
+
+SOL_UDP = 17
+UDP_SEGMENT = 103
+UDP_GRO = 104
+LARGEST_DATAGRAM = 65535
+# The kernel cuts one large send into at most this many pieces (UDP_MAX_SEGMENTS since Linux 4.18).
+MAX_SEGMENTS = 64
+
+# struct mmsghdr, iovec and sockaddr_in of a 64-bit Linux.
+_MESSAGE = np.dtype(
+    {
+        "names": [
+            *("name", "name_bytes", "vectors", "vector_count"),
+            *("control", "control_bytes", "flags", "bytes"),
+        ],
+        "formats": ["u8", "u4", "u8", "u8", "u8", "u8", "i4", "u4"],
+        "offsets": [0, 8, 16, 24, 32, 40, 48, 56],
+        "itemsize": 64,
+    }
+)
+_VECTOR = np.dtype([("base", "u8"), ("bytes", "u8")])
+_ADDRESS_BYTES = 16
+# One cmsghdr with an int, padded.
+_CONTROL = np.dtype(
+    [("bytes", "u8"), ("level", "i4"), ("type", "i4"), ("data", "u4"), ("pad", "u4")]
+)
+
+
+def _load() -> ctypes.CDLL | None:
+    fits = sys.byteorder == "little" and ctypes.sizeof(ctypes.c_void_p) == 8
+    if not sys.platform.startswith("linux") or not fits:
+        return None
+    try:
+        library = ctypes.CDLL(None, use_errno=True)
+        receive, send = library.recvmmsg, library.sendmmsg
+    except (OSError, AttributeError):
+        return None
+    # Addresses as integers: ctypes converts those fastest.
+    integer, address = ctypes.c_int, ctypes.c_void_p
+    receive.argtypes = [integer, address, ctypes.c_uint, integer, address]
+    send.argtypes = [integer, address, ctypes.c_uint, integer]
+    return library
+
+
+_LIBRARY = _load()
+
+
+def available() -> bool:
+    """Whether this system has both calls."""
+    return _LIBRARY is not None
+
+
+def _address_of(array: NDArray[np.generic]) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+def _failed() -> OSError:
+    number = ctypes.get_errno()
+    return OSError(number, os.strerror(number))
+
+
+def packed_address(address: str, port: int) -> int:
+    """What identifies an IPv4 source in the first eight bytes of its sockaddr_in."""
+    raw = struct.pack("=H", socket.AF_INET) + struct.pack("!H", port) + socket.inet_aton(address)
+    return int.from_bytes(raw, sys.byteorder)
+
+
+class _Messages:
+    """`count` message headers with `vectors` pieces of memory each."""
+
+    def __init__(self, count: int, vectors: int = 1) -> None:
+        self.count = count
+        self.headers = np.zeros(count, dtype=_MESSAGE)
+        self.vectors = np.zeros((count, vectors), dtype=_VECTOR)
+        self.address = _address_of(self.headers)
+        steps = np.arange(count, dtype=np.uint64)
+        self.headers["vectors"] = _address_of(self.vectors) + steps * (vectors * _VECTOR.itemsize)
+        self.headers["vector_count"] = vectors
+
+
+class _Arriving(_Messages):
+    """Messages to receive into: with room for the source and for the size of coalesced pieces."""
+
+    def __init__(self, count: int, vectors: int) -> None:
+        super().__init__(count, vectors)
+        self.sources = np.zeros((count, _ADDRESS_BYTES), dtype=np.uint8)
+        self.controls = np.zeros(count, dtype=_CONTROL)
+        steps = np.arange(count, dtype=np.uint64)
+        self.headers["name"] = _address_of(self.sources) + steps * _ADDRESS_BYTES
+        self.headers["control"] = _address_of(self.controls) + steps * _CONTROL.itemsize
+        self.source_heads = self.sources.view("u8")[:, 0]
+        self.name_bytes = self.headers["name_bytes"]
+        self.control_bytes = self.headers["control_bytes"]
+        self.lengths = self.headers["bytes"]
+        self.flags = self.headers["flags"]
+
+    def receive(self, descriptor: int) -> int:
+        """How many messages have come; 0 for none. OSError for what else can go wrong."""
+        assert _LIBRARY is not None
+        # The kernel overwrites both with what it has used.
+        self.name_bytes[:] = _ADDRESS_BYTES
+        self.control_bytes[:] = _CONTROL.itemsize
+        count = _LIBRARY.recvmmsg(descriptor, self.address, self.count, socket.MSG_DONTWAIT, None)
+        if count < 0:
+            error = _failed()
+            if isinstance(error, BlockingIOError):
+                return 0
+            raise error
+        return int(count)
+
+
+class Ring:
+    """Frames of any size up to `slot_bytes` that are received, kept, and sent on in order.
+
+    For relays: what `receive` put at some slots is handed to `send` from the same memory.
+    """
+
+    def __init__(self, slots: int, slot_bytes: int) -> None:
+        self.slots = slots
+        self._memory = np.zeros((slots, slot_bytes), dtype=np.uint8)
+        self._in = _Messages(slots)
+        self._out = _Messages(slots)
+        steps = np.arange(slots, dtype=np.uint64)
+        for each in (self._in, self._out):
+            each.vectors["base"][:, 0] = _address_of(self._memory) + steps * slot_bytes
+            each.vectors["bytes"][:, 0] = slot_bytes
+
+    def receive(self, descriptor: int, first: int, limit: int) -> int:
+        """Fills slots from `first` on without wrapping; how many."""
+        assert _LIBRARY is not None
+        limit = min(limit, self.slots - first)
+        at = self._in.address + first * _MESSAGE.itemsize
+        count = _LIBRARY.recvmmsg(descriptor, at, limit, socket.MSG_DONTWAIT, None)
+        if count < 0:
+            error = _failed()
+            if isinstance(error, BlockingIOError):
+                return 0
+            raise error
+        lengths = self._in.headers["bytes"][first : first + count]
+        self._out.vectors["bytes"][first : first + count, 0] = lengths
+        return int(count)
+
+    def send(self, descriptor: int, first: int, count: int) -> int:
+        """Sends slots from `first` on; how many the kernel took. OSError when none."""
+        assert _LIBRARY is not None
+        at = self._out.address + first * _MESSAGE.itemsize
+        taken = _LIBRARY.sendmmsg(descriptor, at, count, socket.MSG_DONTWAIT)
+        if taken < 0:
+            raise _failed()
+        return int(taken)
+
+
+class Arrivals:
+    """Receives batches of datagrams of one size.
+
+    Attributes:
+        unknown_address, wrong_size: datagrams of the last batch that were dropped, by reason.
+
+    Two arrangements of the same memory, because the kernel may or may not coalesce datagrams.
+    *Wide* has few messages, each with room for the largest coalesced one; full ones lie one
+    behind the other, without a gap. *Narrow* has many messages of one datagram each. It too
+    loses nothing: what is longer continues in a spare area. The arrangement follows what came.
+    """
+
+    def __init__(self, datagram_bytes: int, *, wide: int = 12, narrow: int = 256) -> None:
+        self._size = datagram_bytes
+        self._per_wide = max(1, LARGEST_DATAGRAM // datagram_bytes)
+        self._narrow_count = max(2, min(narrow, (1 << 20) // datagram_bytes))
+        rows = max(wide * self._per_wide, self._narrow_count)
+        self._rows = np.zeros((rows, datagram_bytes), dtype=np.uint8)
+        base = _address_of(self._rows)
+        self._wide = _Arriving(wide, 1)
+        stride = self._per_wide * datagram_bytes
+        steps = np.arange(wide, dtype=np.uint64)
+        self._wide.vectors["base"][:, 0] = base + steps * stride
+        self._wide.vectors["bytes"][:, 0] = stride
+        self._narrow = _Arriving(self._narrow_count, 2)
+        # Never touched, hence without memory of its own, unless narrow guesses wrong.
+        self._spare = np.empty((self._narrow_count, stride - datagram_bytes), dtype=np.uint8)
+        steps = np.arange(self._narrow_count, dtype=np.uint64)
+        self._narrow.vectors["base"][:, 0] = base + steps * datagram_bytes
+        self._narrow.vectors["bytes"][:, 0] = datagram_bytes
+        spare_bytes = self._spare.shape[1]
+        self._narrow.vectors["base"][:, 1] = _address_of(self._spare) + steps * spare_bytes
+        self._narrow.vectors["bytes"][:, 1] = spare_bytes
+        self._arrangement = self._wide
+        self._peer = 0
+        self.unknown_address = 0
+        self.wrong_size = 0
+
+    def set_peer(self, address: str, port: int) -> None:
+        """Admits datagrams of this source only."""
+        self._peer = packed_address(address, port)
+
+    def receive(self, descriptor: int) -> tuple[NDArray[np.uint8], bool]:
+        """One batch, shape (k, datagram_bytes), valid until the next call; and was it all?"""
+        self.unknown_address = self.wrong_size = 0
+        now = self._arrangement
+        count = now.receive(descriptor)
+        if not count:
+            return self._rows[:0], True
+        known = bool((now.source_heads[:count] == self._peer).all())
+        lengths = now.lengths[:count]
+        drained = count < now.count
+        if now is self._narrow:
+            if known and bool((lengths == self._size).all()):
+                return self._rows[:count], drained
+        elif known and (rows := self._dense(count)):
+            return self._rows[:rows], drained
+        return self._sort_out(now, count), drained
+
+    def _dense(self, count: int) -> int:
+        """How many rows the wide messages fill if there is no gap and no oddity; else 0."""
+        full = self._per_wide * self._size
+        lengths = self._wide.lengths[:count].tolist()
+        if any(length != full for length in lengths[:-1]) or not lengths[-1]:
+            return 0
+        controls = self._wide.controls["data"][:count].tolist()
+        coalesced = self._wide.control_bytes[:count].tolist()
+        for length, size, used in zip(lengths, controls, coalesced, strict=True):
+            if (size if used else length) != self._size or length % self._size:
+                return 0
+        if count > 1 and self._per_wide > 1 and not any(coalesced):
+            return 0  # cannot be: full messages are coalesced ones
+        return sum(lengths) // self._size
+
+    def _sort_out(self, now: _Arriving, count: int) -> NDArray[np.uint8]:
+        """The admissible datagrams of a batch that is not all alike."""
+        lengths = now.lengths[:count].tolist()
+        sizes = now.controls["data"][:count].tolist()
+        coalesced = (now.control_bytes[:count] > 0).tolist()
+        truncated = ((now.flags[:count] & socket.MSG_TRUNC) != 0).tolist()
+        known = (now.source_heads[:count] == self._peer).tolist()
+        parts = []
+        for index in range(count):
+            length = lengths[index]
+            size = sizes[index] if coalesced[index] else length
+            datagrams = max(1, -(-length // size)) if size else 1
+            if not known[index]:
+                self.unknown_address += datagrams
+            elif size != self._size or (truncated[index] and not coalesced[index]):
+                self.wrong_size += datagrams
+            else:
+                if length % size:  # only the last one may be shorter
+                    self.wrong_size += 1
+                parts += self._parts(now, index, length // size)
+        several = any(coalesced)
+        if now is self._narrow and several:
+            self._arrangement = self._wide
+        elif now is self._wide and not several and count > 1:
+            self._arrangement = self._narrow
+        if not parts:
+            return self._rows[:0]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def _parts(self, now: _Arriving, index: int, datagrams: int) -> list[NDArray[np.uint8]]:
+        if now is self._wide:
+            first = index * self._per_wide
+            return [self._rows[first : first + datagrams]]
+        rest = self._spare[index, : (datagrams - 1) * self._size].reshape(-1, self._size)
+        return [self._rows[index : index + 1], rest]
+
+
+class Departures:
+    """Sends batches of datagrams of one size to one peer."""
+
+    def __init__(self, datagram_bytes: int, *, messages: int = 128) -> None:
+        self._size = datagram_bytes
+        self.per_segmented = max(1, min(MAX_SEGMENTS, 65507 // datagram_bytes))
+        self._plain = _Messages(messages)
+        self._segmented = _Messages(messages)
+        self._control = np.zeros(1, dtype=_CONTROL)
+        self._control[0] = (
+            18,
+            SOL_UDP,
+            UDP_SEGMENT,
+            datagram_bytes,
+            0,
+        )  # 18 is 16 + sizeof(uint16)
+        self._segmented.headers["control"] = _address_of(self._control)
+        self._segmented.headers["control_bytes"] = _CONTROL.itemsize
+        self._steps = np.arange(messages, dtype=np.uint64)
+        self._peer = np.zeros(_ADDRESS_BYTES, dtype=np.uint8)
+        for each in (self._plain, self._segmented):
+            each.headers["name"] = _address_of(self._peer)
+            each.headers["name_bytes"] = _ADDRESS_BYTES
+
+    def set_peer(self, address: str, port: int) -> None:
+        """Where all datagrams go."""
+        self._peer.view("u8")[0] = packed_address(address, port)
+
+    def send(self, descriptor: int, frames: NDArray[np.uint8], *, segmented: bool) -> int:
+        """Sends rows, with `segmented` as large sends that the kernel cuts; how many it took.
+
+        OSError when it took none.
+        """
+        assert _LIBRARY is not None
+        messages = self._segmented if segmented else self._plain
+        per_message = self.per_segmented if segmented else 1
+        rows = min(len(frames), messages.count * per_message)
+        count = -(-rows // per_message)
+        vectors = messages.vectors[:count, 0]
+        step = per_message * self._size
+        vectors["base"] = _address_of(frames) + self._steps[:count] * np.uint64(step)
+        vectors["bytes"] = step
+        vectors["bytes"][-1] = (rows - (count - 1) * per_message) * self._size
+        taken = _LIBRARY.sendmmsg(descriptor, messages.address, count, socket.MSG_DONTWAIT)
+        if taken < 0:
+            raise _failed()
+        return int(min(taken * per_message, rows))

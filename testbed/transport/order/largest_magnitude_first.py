@@ -1,0 +1,40 @@
+"""Large values first, so that what is given up is what matters least.
+
+MLT (NSDI 2024) protects large gradients in its switches; without such switches the sender can do
+something similar by sending them first.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from testbed.transport.order.base import ChunkOrder, OrderContext
+
+Measure = Literal["mean", "max"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LargestMagnitudeFirst(ChunkOrder):
+    """Descending by the mean or the maximum of a chunk's absolute values; equals ascending.
+
+    A chunk with a NaN or an infinity comes first: the receiver should learn of it.
+    """
+
+    by: Measure = "mean"
+
+    def __post_init__(self) -> None:
+        if self.by not in get_args(Measure):
+            raise ValueError(f"by is {self.by!r}; valid: {', '.join(get_args(Measure))}")
+
+    def permutation(self, context: OrderContext) -> NDArray[np.int64]:
+        values = np.abs(context.rows.view("<f4"))
+        if self.by == "max":
+            score = values.max(axis=1).astype(np.float64)
+        else:
+            # In double precision: a sum of large floats must not become infinite.
+            elements = context.layout.chunk_lengths / values.itemsize  # without the padding
+            score = values.sum(axis=1, dtype=np.float64) / elements
+        score[~np.isfinite(score)] = np.inf
+        return np.argsort(-score, kind="stable")

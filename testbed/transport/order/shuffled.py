@@ -1,0 +1,28 @@
+"""Random, so that every chunk is equally likely to be lost: what unbiased filling needs."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from testbed.transport.order.base import ChunkOrder, OrderContext
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shuffled(ChunkOrder):
+    """A new uniform permutation per transfer, which depends on the seed and its number alone.
+
+    All peers of one transfer get the same permutation: replicas that lose the same part of a
+    broadcast stay closer together. A seed in the configuration's text is every host's; without
+    one each host has its own, so that workers do not lose the same part of a gather.
+    """
+
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.seed, int) and self.seed >= 0):
+            raise ValueError(f"seed is {self.seed!r}; valid: whole numbers, 0 or more")
+
+    def permutation(self, context: OrderContext) -> NDArray[np.int64]:
+        generator = np.random.default_rng([self.seed, context.transfer])
+        return generator.permutation(context.layout.chunk_count)

@@ -1,0 +1,291 @@
+"""The sender's half of the repairs whose receiver reports while data flows.
+
+Every datagram has a send index and reports name those that came, so the fate of each is soon known:
+
+* it came, says a report;
+* it is lost, because one that was sent `reordering` places later came (RFC 9002, section 6.1.1), or
+  because any later one came, or the answer to a PROBE, and it has had a round trip and a bit to be
+  reported too (RACK, RFC 8985). What comes after all raises both limits for a while;
+* when nothing tells, because the window is full or there is nothing more to send and the receiver
+  is silent, a PROBE asks. Its answer settles all that was sent before.
+
+Subclasses say in which order lost chunks and those never sent go, and what else may be sent when
+there are neither.
+"""
+
+import math
+from abc import abstractmethod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from testbed.transport.congestion import Feedback
+from testbed.transport.control import SENT, ControlMessage, MessageType
+from testbed.transport.errors import ProtocolError
+from testbed.transport.repair.base import Arrange, SenderRepair
+from testbed.transport.repair.chunk_queue import ChunkQueue
+from testbed.transport.repair.estimates import PathEstimates
+from testbed.transport.repair.ledger import Ledger
+from testbed.transport.report_message import Report
+from testbed.transport.states import SenderEvent, SenderState
+from testbed.transport.wire import SEND_INDEX_MODULUS
+
+# Send indices are clear while the newest sent is less than half a turn ahead of what the receiver
+# knows to have been sent.
+_SPAN = SEND_INDEX_MODULUS // 2 - 1
+# Silence that makes the sender ask: before a round trip is known, and what is added to it then.
+_FIRST_SILENCE_S = 0.02
+_LEAST_SILENCE_S = 1e-3
+# Datagrams between two requests for a report, unless the window is full or nothing is left.
+_LEAST_REQUEST_GAP = 8
+# Clocks of large values round; a deadline must not be missed by that.
+_ROUNDING_S = 1e-6
+_NEVER = 1 << 62
+
+
+class AcknowledgedSender(SenderRepair):
+    """Knows the fate of every datagram."""
+
+    def __init__(
+        self,
+        *,
+        transfer: int,
+        chunk_count: int,
+        arrange: Arrange,
+        estimates: PathEstimates,
+        lost_first: bool,
+    ) -> None:
+        """`lost_first`: lost chunks go before those that were never sent, not after them."""
+        super().__init__()
+        self.estimates = estimates
+        estimates.on_transfer_begin()
+        self.ledger = Ledger(chunk_count)
+        self._transfer = transfer
+        self._lost_first = lost_first
+        self._fresh = arrange(np.arange(chunk_count, dtype=np.int64))
+        self._cursor = 0
+        self._lost = ChunkQueue()
+        self._known_count = 0
+        self._settled = 0  # an answered PROBE named this many datagrams
+        self._asked_at = 0
+        self._requested_at = 0
+        self._requesting: int | None = None  # `_requested_at`, once this has been sent
+        self._waiting = False  # for room in the window
+        self._last_s = -math.inf  # something was sent or heard
+        self._overdue_s: float | None = None  # when the next datagram will count as lost
+        # Datagrams from `_thin_from` on were sent after the sender had run dry; those from
+        # `_thin_to` on after the path had filled again.
+        self._thin_from = self._thin_to = _NEVER
+
+    # What subclasses decide.
+
+    @abstractmethod
+    def on_dry(self, now_s: float) -> None:
+        """There is nothing to send."""
+
+    def spare(self) -> NDArray[np.int64]:
+        """Chunks under way of which further copies may go when there is nothing else."""
+        return self._fresh[:0]
+
+    def on_spare_sent(self, count: int, now_s: float) -> None:
+        """The first `count` of the spare chunks were sent."""
+
+    def on_change(self, now_s: float) -> None:
+        """Fates have become known: spare copies are others than before."""
+
+    # Sending.
+
+    @property
+    def _due(self) -> int:
+        """How many chunks wait that have no copy under way."""
+        return len(self._lost) + len(self._fresh) - self._cursor
+
+    @property
+    def _span_left(self) -> int:
+        return _SPAN - (self.ledger.next - max(self.ledger.largest + 1, self._settled))
+
+    @property
+    def remaining(self) -> int:
+        return max(0, min(self._due or len(self.spare()), self._span_left))
+
+    def _shares(self, count: int) -> tuple[int, int]:
+        """How many of the next `count` chunks are lost ones and how many were never sent."""
+        lost, fresh = len(self._lost), len(self._fresh) - self._cursor
+        if self._lost_first:
+            again = min(count, lost)
+            return again, min(count - again, fresh)
+        new = min(count, fresh)
+        return min(count - new, lost), new
+
+    def upcoming(self, limit: int) -> NDArray[np.int64]:
+        limit = min(limit, self.remaining)
+        if not self._due:
+            return self.spare()[:limit]
+        again, new = self._shares(limit)
+        fresh = self._fresh[self._cursor : self._cursor + new]
+        if not again:
+            return fresh
+        parts = (self._lost.peek(again), fresh)
+        return np.concatenate(parts if self._lost_first else parts[::-1])
+
+    def on_sent(self, count: int, now_s: float) -> None:
+        chunks = self.upcoming(count)
+        spare = not self._due
+        self.ledger.record(chunks, now_s)
+        self.in_flight = self.ledger.in_flight
+        if self._requesting == self.ledger.next:
+            self._requested_at = self.ledger.next
+        self._last_s = now_s
+        self._waiting = False
+        if spare:
+            self.on_spare_sent(count, now_s)
+        else:
+            again, new = self._shares(count)
+            self._lost.drop(again)
+            self._cursor += new
+        self._look(now_s)
+
+    def _look(self, now_s: float) -> None:
+        """Notices when there is nothing to send."""
+        if not self._due and not len(self.spare()):
+            self._thin_from = self._thin_to = self.ledger.next
+            self.on_dry(now_s)
+
+    def on_window_closed(self, now_s: float) -> None:
+        self._waiting = True
+
+    def wants_report(self, count: int, window_left: float) -> bool:
+        end = self.ledger.next + count
+        gap = end - self._requested_at
+        quarter = (self.in_flight + count + window_left) / 4
+        wanted = (
+            window_left < 1
+            or (gap >= 2 and count >= self.remaining)
+            or (not math.isinf(window_left) and gap >= max(quarter, _LEAST_REQUEST_GAP))
+        )
+        self._requesting = end if wanted else None
+        return wanted
+
+    # Asking.
+
+    def ask(self, now_s: float) -> None:
+        """Sends a PROBE, unless the answer to one is still to come."""
+        if self.asked_s is None:
+            self.asked_s = now_s
+            self._asked_at = self.ledger.next
+            body = SENT.pack(self.ledger.next)
+            self.outbox.append(ControlMessage(MessageType.PROBE, self._transfer, body))
+
+    @property
+    def all_settled(self) -> bool:
+        """Whether the answer to a PROBE has covered all that was sent."""
+        return self._settled == self.ledger.next
+
+    def _silence_s(self) -> float | None:
+        """When the receiver will have been silent for too long; None if nothing is expected."""
+        waiting = self._waiting or not self.remaining
+        if not waiting or self.asked_s is not None or not self.in_flight or self.all_settled:
+            return None
+        known = self.estimates
+        if known.smoothed_s is None:
+            return self._last_s + _FIRST_SILENCE_S
+        spread_s = max(4 * known.deviation_s, _LEAST_SILENCE_S)
+        return self._last_s + known.smoothed_s + spread_s
+
+    def deadline_s(self) -> float | None:
+        deadlines = (self._overdue_s, self._silence_s())
+        return min((at_s for at_s in deadlines if at_s is not None), default=None)
+
+    def on_deadline(self, now_s: float) -> Feedback | None:
+        feedback = None
+        if self._overdue_s is not None and self._overdue_s <= now_s:
+            lost, newest_s = self._give_up(now_s)
+            if lost:
+                self.machine.on(SenderEvent.GAVE_UP)
+                self.on_change(now_s)
+                feedback = Feedback(
+                    now_s=now_s,
+                    delivered_bytes=0,
+                    lost_bytes=lost,
+                    in_flight_bytes=self.in_flight,
+                    newest_lost_sent_s=newest_s,
+                )
+                self._look(now_s)
+        silence_s = self._silence_s()
+        if silence_s is not None and silence_s <= now_s:
+            self.ask(now_s)
+            if not self.remaining and self.machine.state is SenderState.SENDING:
+                self.machine.on(SenderEvent.RAN_DRY)
+        return feedback
+
+    # Hearing.
+
+    def on_message(self, message: ControlMessage, now_s: float) -> Feedback | None:
+        if message.type is not MessageType.REPORT:
+            raise ProtocolError(f"{message.type.name} has no place at a sender")
+        report = Report.parse(message.body)
+        if report.probed > self._asked_at:
+            raise ProtocolError("REPORT that answers a PROBE which was never sent")
+        dry = not self._due
+        first = self.ledger.index(report.first)
+        arrivals = self.ledger.arrive(first + np.flatnonzero(report.arrived))
+        self._known_count += len(arrivals.chunks)
+        if self._known_count == len(self._fresh):
+            raise ProtocolError("REPORT without a gap; STOP was due")
+        if self.ledger.largest >= self._thin_from == self._thin_to:
+            self._thin_to = self.ledger.next
+        rtt_s = self._round_trip_s(report, now_s)
+        if arrivals.overtaken:
+            self.estimates.on_overtaken(arrivals.overtaken, arrivals.extent)
+        if len(self._lost) and len(arrivals.chunks):
+            self._lost.remove(self.ledger.arrived)
+        self._settled = max(self._settled, report.probed)
+        if self._settled >= self._asked_at:
+            self.asked_s = None
+        self.estimates.on_fates(arrived=arrivals.datagrams - arrivals.overtaken)
+        lost, newest_lost_s = self._give_up(now_s)
+        self._last_s = now_s
+        self._waiting = False
+        self.machine.on(SenderEvent.REPORT)
+        self.on_change(now_s)
+        feedback = Feedback(
+            now_s=now_s,
+            delivered_bytes=arrivals.datagrams,
+            lost_bytes=lost,
+            in_flight_bytes=self.in_flight,
+            rtt_s=rtt_s,
+            ecn_marked_bytes=min(report.marked, arrivals.datagrams),
+            app_limited=dry or self._thin_from <= arrivals.newest < self._thin_to,
+            newest_sent_s=self.ledger.sent_s(arrivals.newest),
+            newest_lost_sent_s=newest_lost_s,
+        )
+        self._look(now_s)
+        return feedback
+
+    def _round_trip_s(self, report: Report, now_s: float) -> float | None:
+        """The report's sample of the round trip, which the estimates take note of."""
+        if report.echo is None:
+            return None
+        sent_s = self.ledger.sent_s(self.ledger.index(report.echo))
+        if sent_s is None or now_s - sent_s - report.held_s <= 0:
+            return None
+        sample_s = now_s - sent_s - report.held_s
+        self.estimates.on_round_trip(sample_s)
+        return sample_s
+
+    def _give_up(self, now_s: float) -> tuple[int, float | None]:
+        """Calls lost what is overdue: how many datagrams, and when the newest of them was sent."""
+        known = self.estimates
+        patience_s = max(known.smoothed_s or 0.0, known.latest_s or 0.0) + known.overtaking_s()
+        sent_by = max(self.ledger.largest + 1, self._settled)
+        lost, newest_s, chunks = self.ledger.give_up(
+            sent_by=sent_by,
+            ahead=known.reordering,
+            sent_before_s=now_s - patience_s + _ROUNDING_S,
+        )
+        known.on_fates(lost=lost)
+        self._lost.push(chunks)
+        self.in_flight = self.ledger.in_flight
+        oldest_s = self.ledger.oldest_sent_s(sent_by)
+        self._overdue_s = None if oldest_s is None else oldest_s + patience_s
+        return lost, newest_s

@@ -1,0 +1,96 @@
+"""What a repair learns about a path and keeps from one transfer to the next."""
+
+import math
+
+# Weights of a new sample in the smoothed round trip and its deviation (RFC 6298, section 2).
+_SMOOTHING = 1 / 8
+_DEVIATION_SMOOTHING = 1 / 4
+# How many datagrams of known fate the loss estimate remembers: enough for a steady estimate, few
+# enough to follow a microburst.
+_LOSS_MEMORY = 64
+# A later datagram has to be this much ahead to prove a loss; RFC 9002, section 6.1.1, has 3, and
+# Linux lets what it sees of reordering raise its own threshold to 300.
+REORDERING = 3
+_MOST_REORDERING = 300
+_FLOOR_S = 1e-6
+# A round trip of more than this times the smallest and this many seconds has met a long queue.
+_QUEUEING = 1.5
+_QUEUEING_S = 2e-3
+
+
+class PathEstimates:
+    """Round trips, loss and reordering of one path.
+
+    Attributes:
+        smoothed_s, deviation_s, latest_s, min_s: the round trip, without the receiver's delay;
+            None before the first sample, `min_s` then math.inf.
+        reordering: how many datagrams later a datagram must have been sent whose arrival proves
+            that this one is lost.
+        patience: how many quarters of the smallest round trip a datagram may be overtaken by.
+    """
+
+    def __init__(self) -> None:
+        self.smoothed_s: float | None = None
+        self.deviation_s = 0.0
+        self.latest_s: float | None = None
+        self.min_s = math.inf
+        self.reordering = REORDERING
+        self.patience = 1
+        self._arrived = 0.0
+        self._lost = 0.0
+        self._reordered = False
+
+    @property
+    def loss(self) -> float:
+        """The fraction of the latest datagrams that was lost; 0 while nothing is known."""
+        known = self._arrived + self._lost
+        return self._lost / known if known else 0.0
+
+    def on_transfer_begin(self) -> None:
+        """Forgets half of the caution, unless the last transfer saw datagrams overtake again."""
+        if not self._reordered:
+            self.reordering = REORDERING + (self.reordering - REORDERING) // 2
+            self.patience = max(1, self.patience // 2)
+        self._reordered = False
+
+    def on_round_trip(self, sample_s: float) -> None:
+        """Takes a sample of the round trip."""
+        sample_s = max(sample_s, _FLOOR_S)
+        self.latest_s = sample_s
+        self.min_s = min(self.min_s, sample_s)
+        if self.smoothed_s is None:
+            self.smoothed_s, self.deviation_s = sample_s, sample_s / 2
+            return
+        error_s = sample_s - self.smoothed_s
+        self.smoothed_s += _SMOOTHING * error_s
+        self.deviation_s += _DEVIATION_SMOOTHING * (abs(error_s) - self.deviation_s)
+
+    def on_fates(self, *, arrived: int = 0, lost: int = 0) -> None:
+        """Takes the newly known fates of datagrams."""
+        known = arrived + lost
+        if known:
+            kept = max(0.0, 1 - known / _LOSS_MEMORY)
+            scale = min(1.0, _LOSS_MEMORY / known)
+            self._arrived = self._arrived * kept + arrived * scale
+            self._lost = self._lost * kept + lost * scale
+
+    def on_overtaken(self, count: int, extent: int) -> None:
+        """So many datagrams came that had been called lost, the worst `extent` behind."""
+        self._reordered = True
+        self.reordering = max(self.reordering, min(extent + 1, _MOST_REORDERING))
+        self.patience += 1
+        self._lost = max(0.0, self._lost - count)
+
+    @property
+    def queueing(self) -> bool:
+        """Whether round trips are so long that losses are probably those of a full queue."""
+        if self.smoothed_s is None or self.latest_s is None:
+            return False
+        most_s = _QUEUEING * self.min_s + _QUEUEING_S
+        return min(self.smoothed_s, self.latest_s) > most_s
+
+    def overtaking_s(self) -> float:
+        """How long after a later datagram's arrival one may still come (RACK, RFC 8985: 6.2)."""
+        if self.smoothed_s is None:
+            return 0.0
+        return min(self.patience * self.min_s / 4, self.smoothed_s)

@@ -1,0 +1,118 @@
+"""The receiver's half of the repairs whose receiver reports while data flows.
+
+When to speak: at once when a datagram asks for it (the sender knows when its window is full or its
+queue empty) or a PROBE does; otherwise at intervals, as long as reports stay a small fraction of
+the bytes that were sent. What was sent the receiver knows from the send indices, so a path that
+loses nearly everything costs no more reports than a good one.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from testbed.transport.control import SENT, WIRE_OVERHEAD_BYTES, ControlMessage
+from testbed.transport.errors import ProtocolError
+from testbed.transport.repair.base import ReceiverRepair
+from testbed.transport.report_message import Report
+from testbed.transport.tolerance import Progress
+from testbed.transport.wire import REPORT_WANTED, SEND_INDEX_MODULUS
+
+_HALF = SEND_INDEX_MODULUS // 2
+# What may be said before anything is earned: about one report.
+_FIRST_CREDIT_BYTES = 150.0
+
+
+def _distance(index: NDArray[np.int64] | int, origin: int) -> NDArray[np.int64]:
+    """How far ahead of `origin` send indices are; negative for behind."""
+    return (np.asarray(index, dtype=np.int64) - origin + _HALF) % SEND_INDEX_MODULUS - _HALF
+
+
+class ReportingReceiver(ReceiverRepair):
+    """Says what came since it spoke last."""
+
+    def __init__(
+        self, *, transfer: int, datagram_wire_bytes: int, interval_s: float, overhead: float
+    ) -> None:
+        """Unasked reports are `interval_s` apart and cost `overhead` of the bytes sent at most."""
+        self._transfer = transfer
+        self._earned_bytes = datagram_wire_bytes * overhead  # by one datagram
+        self._interval_s = interval_s
+        self._credit_bytes = _FIRST_CREDIT_BYTES
+        self._pending: list[NDArray[np.int64]] = []
+        self._newest = SEND_INDEX_MODULUS - 1  # the send index "before the first"
+        self._echo: int | None = None
+        self._echo_s = 0.0
+        self._probed = 0
+        self._wanted = False
+        self._next_s = -np.inf
+
+    def on_arrivals(self, stamps: NDArray[np.uint16], now_s: float, attentive: bool) -> None:
+        if int(stamps.max()) >= REPORT_WANTED:
+            self._wanted = True
+        indices = stamps.astype(np.int64) & (SEND_INDEX_MODULUS - 1)
+        self._pending.append(indices)
+        if self._reach(int(_distance(indices, self._newest).max())):
+            self._echo, self._echo_s = (self._newest if attentive else None), now_s
+
+    def _reach(self, ahead: int) -> bool:
+        """Moves on to the newest datagram known to have been sent; whether there was a newer."""
+        if ahead <= 0:
+            return False
+        self._newest = (self._newest + ahead) % SEND_INDEX_MODULUS
+        self._credit_bytes += ahead * self._earned_bytes
+        return True
+
+    def on_data(self, progress: Progress) -> list[ControlMessage]:
+        due = self._wanted or (self._may_speak and progress.now_s >= self._next_s)
+        return [self._report(progress.now_s)] if due else []
+
+    @property
+    def _may_speak(self) -> bool:
+        return bool(self._pending) and self._credit_bytes > 0
+
+    def deadline_s(self, progress: Progress) -> float | None:
+        return self._next_s if self._may_speak else None
+
+    def on_deadline(self, progress: Progress) -> list[ControlMessage]:
+        return self.on_data(progress)
+
+    def on_probe(
+        self, message: ControlMessage, progress: Progress, attentive: bool
+    ) -> list[ControlMessage]:
+        if len(message.body) != SENT.size:
+            raise ProtocolError(f"PROBE with a body of {len(message.body)} bytes, not {SENT.size}")
+        (sent,) = SENT.unpack(message.body)
+        self._probed = max(self._probed, sent)
+        self._reach(int(_distance(sent - 1, self._newest)))
+        return [self._report(progress.now_s)]
+
+    def _report(self, now_s: float) -> ControlMessage:
+        arrived = np.zeros(0, dtype=np.bool_)
+        first = 0
+        if self._pending:
+            places = _distance(np.concatenate(self._pending), self._newest)
+            lowest = int(places.min())
+            first = (self._newest + lowest) % SEND_INDEX_MODULUS
+            arrived = np.zeros(int(places.max()) - lowest + 1, dtype=np.bool_)
+            arrived[places - lowest] = True
+        message = Report(
+            first=first,
+            arrived=arrived,
+            echo=self._echo,
+            held_s=now_s - self._echo_s,
+            probed=self._probed,
+        ).message(self._transfer)
+        self._pending.clear()
+        self._echo = None
+        self._wanted = False
+        self._next_s = now_s + self._interval_s
+        # The kernel acknowledges what TCP carries.
+        self._credit_bytes -= message.wire_bytes + WIRE_OVERHEAD_BYTES
+        return message
+
+
+def check_reporting(interval_s: float, overhead: float) -> None:
+    """Raises ValueError for options that make no sense."""
+    if not 0 < interval_s < np.inf:
+        raise ValueError(f"interval_s is {interval_s}; valid: seconds, above 0")
+    if not 0 < overhead <= 1:
+        raise ValueError(f"overhead is {overhead}; valid: above 0, up to 1")

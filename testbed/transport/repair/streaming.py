@@ -1,0 +1,149 @@
+"""Streaming repair (ours): the receiver reports while data flows, and the sender never idles.
+
+What a report shows to be lost goes behind the chunks that were sent less often, so the order of
+sending is that of passes without the pauses between them. Towards the end of a transfer, when every
+chunk that the receiver lacks is under way, waiting for reports would cost a round trip for each
+further loss. Instead the sender repeats what is under way:
+
+* a chunk that was lost before, until the probability that all copies under way are lost, at the
+  loss that was seen lately, is below `residual`; any other only while its copies are more likely
+  lost than not. So at 60 % loss at most 8 copies of a chunk are under way at once, at 10 % two, and
+  on a path that loses less than `residual` nothing is sent twice;
+* the chunk with the fewest copies first, and of those the one sent last: of the others a report
+  will soon tell whether they need it;
+* not when round trips say that a queue is full, for copies would feed it, and not to a receiver
+  that has been silent for long.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from testbed.transport.repair.acknowledged import AcknowledgedSender
+from testbed.transport.repair.base import Arrange, Repair
+from testbed.transport.repair.estimates import PathEstimates
+from testbed.transport.repair.reporting import ReportingReceiver, check_reporting
+from testbed.transport.states import SenderEvent, SenderState
+
+_MOST_COPIES = 64
+_FIRST_RISK = 0.5  # of a chunk that was never lost
+# A receiver that has been silent for so many round trips may not be listening: no more copies.
+_TRUSTED_ROUND_TRIPS = 2.0
+_TRUSTED_S = 2e-3
+
+
+class StreamingSender(AcknowledgedSender):
+    """Keeps the path busy until the receiver has enough."""
+
+    def __init__(
+        self,
+        *,
+        transfer: int,
+        chunk_count: int,
+        arrange: Arrange,
+        estimates: PathEstimates,
+        residual: float,
+    ) -> None:
+        super().__init__(
+            transfer=transfer,
+            chunk_count=chunk_count,
+            arrange=arrange,
+            estimates=estimates,
+            lost_first=False,
+        )
+        self._residual = residual
+        self._spare: NDArray[np.int64] | None = None
+        self._trusted_until_s: float | None = None
+
+    def copies_wanted(self, risk: float) -> int:
+        """How many copies under way leave at most this probability that all of them are lost."""
+        loss = self.estimates.loss
+        if loss <= risk:
+            return 1
+        if loss >= 1:
+            return _MOST_COPIES
+        return min(_MOST_COPIES, math.ceil(math.log(risk) / math.log(loss)))
+
+    def spare(self) -> NDArray[np.int64]:
+        if self._spare is None:
+            self._spare = self._repeatable()
+        return self._spare
+
+    def _repeatable(self) -> NDArray[np.int64]:
+        most = self.copies_wanted(self._residual)
+        if most == 1 or self._trusted_until_s is None or self.estimates.queueing:
+            return np.empty(0, dtype=np.int64)
+        ledger = self.ledger
+        wanted = np.where(ledger.losses > 0, most, self.copies_wanted(_FIRST_RISK))
+        chunks = np.flatnonzero(~ledger.arrived & (ledger.copies < wanted))
+        return chunks[np.lexsort((-ledger.last_sent[chunks], ledger.copies[chunks]))]
+
+    def on_spare_sent(self, count: int, now_s: float) -> None:
+        rest = self.spare()[count:]
+        self._spare = rest if len(rest) else None
+
+    def on_sent(self, count: int, now_s: float) -> None:
+        if self.ledger.next == 0:
+            self._trust(now_s)
+        elif self._trusted_until_s is not None and now_s > self._trusted_until_s:
+            self._trusted_until_s = None
+        super().on_sent(count, now_s)
+        if self._trusted_until_s is None:
+            self._spare = None
+
+    def on_change(self, now_s: float) -> None:
+        self._spare = None
+        self._trust(now_s)
+
+    def _trust(self, now_s: float) -> None:
+        round_trip_s = self.estimates.smoothed_s
+        if round_trip_s is not None:
+            self._trusted_until_s = now_s + _TRUSTED_ROUND_TRIPS * round_trip_s + _TRUSTED_S
+
+    def on_dry(self, now_s: float) -> None:
+        if self.all_settled:
+            return  # what is under way is overdue soon
+        self.ask(now_s)
+        if self.machine.state is SenderState.SENDING:
+            self.machine.on(SenderEvent.RAN_DRY)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Streaming(Repair):
+    """Reports during the pass, and no pauses.
+
+    Attributes:
+        interval_s: time between reports that nobody asked for.
+        overhead: what fraction of the bytes sent these may cost at most.
+        residual: with which probability all copies of a chunk under way may be lost.
+    """
+
+    interval_s: float = 1e-3
+    overhead: float = 0.0125
+    residual: float = 0.02
+
+    def __post_init__(self) -> None:
+        check_reporting(self.interval_s, self.overhead)
+        if not 0 < self.residual <= 1:
+            raise ValueError(f"residual is {self.residual}; valid: above 0, up to 1")
+
+    def sender(
+        self, *, transfer: int, chunk_count: int, arrange: Arrange, estimates: PathEstimates
+    ) -> StreamingSender:
+        return StreamingSender(
+            transfer=transfer,
+            chunk_count=chunk_count,
+            arrange=arrange,
+            estimates=estimates,
+            residual=self.residual,
+        )
+
+    def receiver(self, *, transfer: int, datagram_wire_bytes: int) -> ReportingReceiver:
+        return ReportingReceiver(
+            transfer=transfer,
+            datagram_wire_bytes=datagram_wire_bytes,
+            interval_s=self.interval_s,
+            overhead=self.overhead,
+        )

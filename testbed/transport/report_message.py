@@ -1,0 +1,76 @@
+"""A REPORT: which datagrams came, by send index, for repairs whose receiver speaks unasked.
+
+    u16 first | u16 echo | u32 held_us | u32 probed | u16 marked | u16 reserved | bits
+
+Bit i (least significant first) is set when the datagram with send index `first` + i came since the
+report before; the connection is reliable, so nothing is said twice. `echo` is the datagram that
+came last and `held_us` how long ago: together a sample of the round trip without the receiver's
+own delay. `echo` is 65535 when there is none, or when it had waited before it was read. `probed` is
+the largest number of sent datagrams that a PROBE named, 0 before the first: all before that are
+now here, or late, or lost. `marked` counts those that came with a congestion mark.
+"""
+
+import struct
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from testbed.transport.control import ControlMessage, MessageType, pack_bitmap
+from testbed.transport.errors import ProtocolError
+from testbed.transport.wire import SEND_INDEX_MODULUS, U32_MAX
+
+_FIELDS = struct.Struct("!HHIIHH")
+_NONE = 0xFFFF
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Report:
+    """What a receiver says while data flows; send indices are modulo SEND_INDEX_MODULUS.
+
+    Attributes:
+        first: the send index of the first bit.
+        arrived: whether the datagrams from `first` on came since the last report.
+        echo, held_s: the latest arrival and how long ago it was, None for not known.
+        probed: how many datagrams the sender had sent at its latest PROBE.
+        marked: how many of the arrived bore a congestion mark.
+    """
+
+    first: int
+    arrived: NDArray[np.bool_]
+    echo: int | None
+    held_s: float
+    probed: int
+    marked: int = 0
+
+    def message(self, transfer: int) -> ControlMessage:
+        """The REPORT that says this."""
+        head = _FIELDS.pack(
+            self.first,
+            _NONE if self.echo is None else self.echo,
+            min(U32_MAX, max(0, round(self.held_s * 1e6))),
+            self.probed,
+            min(_NONE, self.marked),
+            0,
+        )
+        return ControlMessage(MessageType.REPORT, transfer, head + pack_bitmap(self.arrived))
+
+    @classmethod
+    def parse(cls, body: bytes) -> "Report":
+        """Reads a body whose size the parser has checked; ProtocolError when malformed."""
+        if len(body) < _FIELDS.size:
+            raise ProtocolError(f"REPORT with a body of {len(body)} bytes")
+        first, echo, held_us, probed, marked, reserved = _FIELDS.unpack_from(body)
+        if reserved:
+            raise ProtocolError(f"REPORT with reserved field {reserved}, not 0")
+        if first >= SEND_INDEX_MODULUS or SEND_INDEX_MODULUS <= echo < _NONE:
+            raise ProtocolError(f"REPORT of send indices {first} and {echo}")
+        bits = np.frombuffer(body, dtype=np.uint8, offset=_FIELDS.size)
+        return cls(
+            first=first,
+            arrived=np.unpackbits(bits, bitorder="little").astype(np.bool_),
+            echo=None if echo == _NONE else echo,
+            held_s=held_us / 1e6,
+            probed=probed,
+            marked=marked,
+        )

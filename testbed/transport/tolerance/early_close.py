@@ -1,0 +1,85 @@
+"""A fraction and a deadline: "LTP-style" Early Close.
+
+LTP (arXiv 2305.04279, IWQoS 2023) gives its receiver two limits: how much data is acceptable, which
+protects the quality, and a cut-off time, which removes the tail; some data must arrive in any
+case. How LTP adapts the limits to the network, its defaults, and which of its packets are critical
+are not known to us, so all three are options here and stay as they are given.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from testbed.transport.layout import PayloadLayout
+from testbed.transport.tensor_names import matching, parse_globs
+from testbed.transport.tolerance.base import (
+    Progress,
+    StopRule,
+    StopRuleFactory,
+    TolerancePolicy,
+    check_seconds,
+    check_tolerance,
+    required_chunks,
+)
+
+
+@dataclass(frozen=True, init=False)
+class EarlyClose(TolerancePolicy):
+    """Waits for everything until the deadline, afterwards only for the acceptable fraction.
+
+    Args:
+        tolerance: the fraction of chunks that may be missing after the deadline.
+        deadline_s: the cut-off time, in seconds since the transfer's first chunk arrived.
+        must: tensors that have to arrive completely, `*.bias;head.*`; none when empty.
+    """
+
+    fraction: float
+    deadline_s: float
+    must: tuple[str, ...]
+
+    def __init__(self, tolerance: float, deadline_s: float, must: str | Sequence[str] = "") -> None:
+        check_tolerance(tolerance)
+        check_seconds(deadline_s, "deadline_s")
+        object.__setattr__(self, "fraction", float(tolerance))
+        object.__setattr__(self, "deadline_s", float(deadline_s))
+        object.__setattr__(self, "must", parse_globs(must, "must"))
+
+    def tolerance(self, critical: bool) -> float:
+        return self.fraction
+
+    def stop_rule(self, critical: bool) -> StopRuleFactory:
+        return lambda layout: EarlyCloseRule(layout=layout, policy=self)
+
+    def __str__(self) -> str:
+        must = f",must={';'.join(self.must)}" if self.must else ""
+        return f"early-close:tolerance={self.fraction!r},deadline_s={self.deadline_s!r}{must}"
+
+
+class EarlyCloseRule(StopRule):
+    """Stop when the deadline has passed, the fraction is here and nothing that must be lacks."""
+
+    def __init__(self, *, layout: PayloadLayout, policy: EarlyClose) -> None:
+        self._required = required_chunks(layout.chunk_count, policy.fraction)
+        self._patience_s = policy.deadline_s
+        named = [i for glob in policy.must for i in matching(layout, glob, "must")]
+        pieces = layout.pieces
+        self._must = np.unique(pieces.chunk[np.isin(pieces.tensor, named)])
+
+    def satisfied(self, progress: Progress) -> bool:
+        cut_off_s = self._cut_off_s(progress)
+        return (
+            cut_off_s is not None
+            and progress.now_s >= cut_off_s
+            and progress.received_count >= self._required
+            and bool(progress.received[self._must].all())
+        )
+
+    def deadline_s(self, progress: Progress) -> float | None:
+        cut_off_s = self._cut_off_s(progress)
+        # Once it has passed, only a new chunk can change the answer.
+        return None if cut_off_s is None or progress.now_s >= cut_off_s else cut_off_s
+
+    def _cut_off_s(self, progress: Progress) -> float | None:
+        first_s = progress.first_arrival_s
+        return None if first_s is None else first_s + self._patience_s

@@ -1,0 +1,75 @@
+"""Losses that are found quickly are repaired, the others given up within a bound: "APNet'19-style".
+
+Xia et al. (APNet 2019) still retransmit what duplicate acknowledgements reveal at once, and abandon
+what only a long wait would reveal, as long as the bound is kept. What a wait is, is said here by
+two signs: the sender has run out of other things to do and asks, or nothing new has come for a
+while. Their bounds per task are not known to us; the abstract calls 10 to 35 % harmless.
+"""
+
+from dataclasses import dataclass
+
+from testbed.transport.layout import PayloadLayout
+from testbed.transport.tolerance.base import (
+    Progress,
+    StopRule,
+    StopRuleFactory,
+    TolerancePolicy,
+    check_seconds,
+    check_tolerance,
+    required_chunks,
+)
+
+
+@dataclass(frozen=True, init=False)
+class QuickLossOnly(TolerancePolicy):
+    """Within the bound, stops as soon as the rest would have to be waited for.
+
+    Args:
+        tolerance: the bound: the fraction of chunks that may be missing.
+        quiet_s: how long no new chunk may come before the rest counts as slow, in seconds; longer
+            than a round trip with full queues, or quick repairs are cut off.
+    """
+
+    fraction: float
+    quiet_s: float
+
+    def __init__(self, tolerance: float, quiet_s: float) -> None:
+        check_tolerance(tolerance)
+        check_seconds(quiet_s, "quiet_s")
+        object.__setattr__(self, "fraction", float(tolerance))
+        object.__setattr__(self, "quiet_s", float(quiet_s))
+
+    def tolerance(self, critical: bool) -> float:
+        return self.fraction
+
+    def stop_rule(self, critical: bool) -> StopRuleFactory:
+        return lambda layout: QuickLossRule(layout=layout, policy=self)
+
+    def __str__(self) -> str:
+        return f"quick-loss-only:tolerance={self.fraction!r},quiet_s={self.quiet_s!r}"
+
+
+class QuickLossRule(StopRule):
+    """Stop when the bound is kept and the sender has asked, or been quiet, since the last chunk."""
+
+    def __init__(self, *, layout: PayloadLayout, policy: QuickLossOnly) -> None:
+        self._required = required_chunks(layout.chunk_count, policy.fraction)
+        self._quiet_s = policy.quiet_s
+        self._count = 0
+        self._probes = 0  # how many there had been when the last new chunk came
+
+    def satisfied(self, progress: Progress) -> bool:
+        if progress.received_count != self._count:
+            self._count, self._probes = progress.received_count, progress.probes
+        if self._count < self._required:
+            return False
+        quiet_s = self._quiet_until_s(progress)
+        asked = progress.probes > self._probes
+        return asked or (quiet_s is not None and progress.now_s >= quiet_s)
+
+    def deadline_s(self, progress: Progress) -> float | None:
+        return self._quiet_until_s(progress) if self._count >= self._required else None
+
+    def _quiet_until_s(self, progress: Progress) -> float | None:
+        last_s = progress.last_arrival_s
+        return None if last_s is None else last_s + self._quiet_s

@@ -1,0 +1,86 @@
+"""Captures made by hand: a conversation's packets, crafted with scapy's layers."""
+
+from pathlib import Path
+from typing import Any
+
+from scapy.layers.inet import IP, TCP, UDP
+from scapy.layers.l2 import Ether
+
+from testbed.capture.layers import Datagram
+from testbed.capture.pcap import PcapWriter, pack_record
+from testbed.transport import PayloadLayout
+from testbed.transport.control import ControlMessage, Hello, MessageType, Welcome, pack_bitmap
+
+SERVER, WORKER, STRANGER = "10.0.0.1", "10.0.0.2", "10.0.0.66"
+SESSION = 0x5E55104
+CHUNK = 16
+
+
+class Conversation:
+    """Packets between a worker and the server, a millisecond apart."""
+
+    def __init__(self, chunks: int = 10) -> None:
+        self.layout = PayloadLayout([("w", chunks * CHUNK // 4)], CHUNK)
+        self.packets: list[tuple[int, bytes, int]] = []
+        self.stamp = 0
+        self.now_ns = 1_800_000_000_000_000_000
+        self._next = {WORKER: 1000, SERVER: 2**32 - 20}  # one wraps around soon
+
+    def add(self, packet: Any, *, snapshot: int = 65536) -> bytes:
+        self.now_ns += 1_000_000
+        data = bytes(Ether() / packet)
+        self.packets.append((self.now_ns, data[:snapshot], len(data)))
+        return data
+
+    def datagram(
+        self, transfer: int, sequence: int, *, source: str = WORKER, **changes: Any
+    ) -> None:
+        target = SERVER if source != SERVER else WORKER
+        fields = {"session": SESSION, "length": CHUNK, "stamp": self.stamp, **changes}
+        self.stamp += 1
+        header = Datagram(transfer=transfer, sequence=sequence, **fields)
+        self.add(IP(src=source, dst=target) / UDP(sport=47000, dport=47000) / header / bytes(CHUNK))
+
+    def segment(self, source: str, stream: bytes, at: int | None = None, flags: str = "PA") -> Any:
+        """A segment of the control connection; `at` repeats or skips bytes of the stream."""
+        target = SERVER if source == WORKER else WORKER
+        ports = (40000, 46999) if source == WORKER else (46999, 40000)
+        sequence = self._next[source] if at is None else at
+        self._next[source] = max(self._next[source], sequence + len(stream) + ("S" in flags))
+        tcp = TCP(sport=ports[0], dport=ports[1], seq=sequence % 2**32, flags=flags)
+        return IP(src=source, dst=target) / tcp / stream
+
+    def message(self, source: str, *messages: ControlMessage) -> None:
+        self.add(self.segment(source, b"".join(message.encode() for message in messages)))
+
+    def join(self) -> None:
+        self.add(self.segment(WORKER, b"", flags="S"))
+        self.add(self.segment(SERVER, b"", flags="SA"))
+        hello = Hello(
+            session=SESSION, name="worker-1", data_port=47000, layout=self.layout.encode()
+        )
+        self.message(WORKER, hello.message())
+        self.message(SERVER, Welcome(session=SESSION, data_port=47000).message())
+
+    def gather(self, transfer: int, lost: set[int]) -> None:
+        """One transfer of two passes; the first one loses some chunks on its way."""
+        import numpy as np
+
+        count = self.layout.chunk_count
+        for sequence in range(count):
+            self.datagram(transfer, sequence)
+        self.message(WORKER, ControlMessage(MessageType.PROBE, transfer))
+        mask = np.array([each not in lost for each in range(count)])
+        self.message(SERVER, ControlMessage(MessageType.BITMAP, transfer, pack_bitmap(mask)))
+        for sequence in sorted(lost):
+            self.datagram(transfer, sequence)
+        self.message(WORKER, ControlMessage(MessageType.PROBE, transfer))
+        self.message(SERVER, ControlMessage(MessageType.STOP, transfer))
+
+    def write(self, path: Path) -> Path:
+        writer = PcapWriter(path, snapshot_bytes=65536)
+        for time_ns, data, length in self.packets:
+            seconds, nanoseconds = divmod(time_ns, 1_000_000_000)
+            writer.write(pack_record(seconds, nanoseconds, len(data), length) + data)
+        writer.close()
+        return path

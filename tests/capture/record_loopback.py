@@ -1,0 +1,50 @@
+"""Run inside a network namespace of its own: records loopback traffic, prints what came of it."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from testbed.capture.recorder import Recorder
+from testbed.lab.network import HostInfo
+
+BODY = bytes(5000)
+
+
+def main() -> None:
+    path, bound_bytes = Path(sys.argv[1]), int(sys.argv[2])
+    subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+    nowhere: dict[str, Any] = {"switch": "", "switch_port": 0, "switch_interface": ""}
+    host = HostInfo(
+        name="lo",
+        address="127.0.0.1",
+        mac="",
+        pid=os.getpid(),
+        interface="lo",
+        rate_bps=0,
+        queue_bytes=0,
+        **nowhere,
+    )
+    listener = socket.create_server(("127.0.0.1", 46999))
+    target = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    target.bind(("127.0.0.1", 47000))
+    sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    sender.sendto(b"before", target.getsockname())
+    recorder = Recorder(host, path, bound_bytes=bound_bytes)
+    # The first and the last packet of the recording, and much in between.
+    for number in range(1000):
+        sender.sendto(number.to_bytes(4, "big") + bytes(1400), target.getsockname())
+    connection = socket.create_connection(listener.getsockname())
+    connection.sendall(BODY)
+    sender.sendto(b"last" + bytes(300), target.getsockname())
+    recording = recorder.stop()
+    sender.sendto(b"after", target.getsockname())
+    print(json.dumps(asdict(recording)))
+
+
+if __name__ == "__main__":
+    main()

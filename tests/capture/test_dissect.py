@@ -1,0 +1,416 @@
+"""What `dissect` tells about captures whose content is known, whole and damaged."""
+
+import json
+import random
+import socket
+import struct
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scapy.layers.inet import IP, TCP, UDP
+from scapy.utils import wrpcap
+
+from testbed.capture import frames
+from testbed.capture.dissect import dissect
+from testbed.capture.pcap import CaptureError, PcapReader, PcapWriter, pack_record
+from testbed.capture.story import Story
+from testbed.capture.streams import ControlStreams, Message
+from testbed.capture.telling import as_json
+from testbed.transport.control import SENT, ControlMessage, Hello, MessageType
+from testbed.transport.report_message import Report
+from tests.capture.craft import CHUNK, SERVER, SESSION, STRANGER, WORKER, Conversation
+from tests.test_cli import lab
+
+
+def told(conversation, path):
+    return as_json(dissect(conversation.write(path / "x.pcap")), None)
+
+
+def joined():
+    conversation = Conversation()
+    conversation.join()
+    return conversation
+
+
+def test_a_transfer_is_told_pass_by_pass(tmp_path):
+    conversation = joined()
+    conversation.gather(6, lost={2, 5, 9})
+    document = told(conversation, tmp_path)
+    [transfer] = document["transfers"]
+    assert document["peers"] == {WORKER: "worker-1", SERVER: "server"}
+    assert document["sessions"] == [SESSION]
+    assert document["strays"] == []
+    expected = {
+        "transfer": 6,
+        "round": 3,
+        "leg": "gather",
+        "sender": "worker-1",
+        "receiver": "server",
+        "chunk_count": 10,
+        "datagrams": 13,
+        "distinct_chunks": 10,
+        "repeated": 3,
+        "duplicates": 0,
+        "late": 0,
+        "messages": {"PROBE": 2, "BITMAP": 1, "STOP": 1},
+        "duration_s": 0.016,
+    }
+    assert {key: transfer[key] for key in expected} == expected
+    assert [(each["datagrams"], each["missing"]) for each in transfer["passes"]] == [
+        (10, 3),
+        (3, None),
+    ]
+    assert [(each["message"], each["note"]) for each in transfer["events"]] == [
+        ("PROBE", ""),
+        ("BITMAP", "3 of 10 missing"),
+        ("PROBE", ""),
+        ("STOP", ""),
+    ]
+
+
+def test_copies_repetitions_and_what_comes_after_stop_are_told_apart(tmp_path):
+    conversation = joined()
+    conversation.datagram(0, 1, stamp=0)
+    conversation.datagram(0, 1, stamp=0)
+    conversation.datagram(0, 1, stamp=1)
+    conversation.message(SERVER, ControlMessage(MessageType.STOP, 0))
+    conversation.datagram(0, 2)
+    [transfer] = told(conversation, tmp_path)["transfers"]
+    counts = [transfer[key] for key in ("datagrams", "repeated", "duplicates", "late")]
+    assert counts == [4, 1, 1, 1]
+
+
+def test_what_streaming_repair_says_is_told(tmp_path):
+    conversation = joined()
+    for sequence in range(10):
+        conversation.datagram(0, sequence)
+    arrived = np.array([True, False, True])
+    report = Report(first=0, arrived=arrived, echo=2, held_s=0.001, probed=0, marked=1)
+    conversation.message(SERVER, report.message(0))
+    conversation.message(SERVER, ControlMessage(MessageType.REPORT, 0, b"\xff" * 16))
+    conversation.message(WORKER, ControlMessage(MessageType.PROBE, 0, SENT.pack(1234)))
+    conversation.message(SERVER, ControlMessage(MessageType.STOP, 0, b"\xff\x01"))
+    conversation.message(SERVER, ControlMessage(MessageType(7), 0, b"said"))
+    unknown = ControlMessage(MessageType.STOP, 0, b"abc").encode()
+    conversation.add(conversation.segment(SERVER, b"\x3f" + unknown[1:]))
+    document = told(conversation, tmp_path)
+    assert [(each["message"], each["note"]) for each in document["transfers"][0]["events"]] == [
+        ("REPORT", "2 more arrived, 1 marked"),
+        ("REPORT", "malformed"),
+        ("PROBE", "1,234 sent until now"),
+        ("STOP", "1 of 10 missing"),
+        ("type 63", "3 bytes"),
+    ]
+    assert document["messages"]["ANNOUNCE"] == 1
+
+
+def test_datagrams_of_nobody_are_counted_by_reason_and_source(tmp_path):
+    conversation = joined()
+    conversation.datagram(0, 0)
+    conversation.datagram(0, 0, session=SESSION + 1)
+    conversation.datagram(0, 0, source=STRANGER)
+    conversation.datagram(0, 10)
+    conversation.datagram(0, 1, length=CHUNK + 1)
+    conversation.datagram(0, 0, source=SERVER)
+    conversation.add(IP(src=WORKER, dst=SERVER) / UDP(sport=47000, dport=47000) / b"short")
+    document = told(conversation, tmp_path)
+    assert {each["reason"]: each["source"] for each in document["strays"]} == {
+        f"of another session, {SESSION + 1:#010x}": WORKER,
+        "from an address that did not join": STRANGER,
+        "behind the last chunk": WORKER,
+        "says to be longer than it is": WORKER,
+        "against the direction of its transfer": SERVER,
+        "too short for a header": WORKER,
+    }
+    assert [each["datagrams"] for each in document["transfers"]] == [1]
+
+
+def test_a_capture_that_begins_late_goes_by_the_most_frequent_session(tmp_path):
+    conversation = Conversation()
+    conversation.datagram(4, 0, session=77)
+    conversation.gather(4, lost={1})
+    document = told(conversation, tmp_path)
+    [transfer] = document["transfers"]
+    assert (transfer["datagrams"], transfer["sender"]) == (11, WORKER)
+    assert [each["missing"] for each in transfer["passes"]] == [1, None]
+    assert [each["datagrams"] for each in document["strays"]] == [1]
+
+
+def test_data_packets_that_are_cut_behind_their_header_are_told_all_the_same(tmp_path):
+    whole, cut = joined(), joined()
+    for conversation, snapshot in ((whole, 65536), (cut, 58)):
+        conversation.gather(2, lost={3})
+        conversation.packets = [
+            (time_ns, data if data[23] == frames.TCP else data[:snapshot], length)
+            for time_ns, data, length in conversation.packets
+        ]
+    assert told(cut, tmp_path)["transfers"] == told(whole, tmp_path)["transfers"]
+
+
+def test_kernel_tcp_is_told_by_its_segments(tmp_path):
+    conversation = joined()
+    for sequence in (1, 101, 101, 201):
+        tcp = TCP(sport=40001, dport=47000, seq=sequence, flags="PA")
+        conversation.add(IP(src=WORKER, dst=SERVER) / tcp / bytes(100))
+    conversation.message(SERVER, ControlMessage(MessageType.STOP, 8))
+    [transfer] = told(conversation, tmp_path)["transfers"]
+    expected = {"carrier": "tcp", "sender": "worker-1", "datagrams": 4, "data_bytes": 400}
+    assert {key: transfer[key] for key in expected} == expected
+    assert (transfer["repeated"], transfer["transfer"]) == (1, 8)
+
+
+# The control stream.
+
+
+def reassembled(segments):
+    streams = ControlStreams()
+    found = []
+    for data in segments:
+        segment = frames.segment(data, 14)
+        assert segment is not None
+        found += list(streams.feed(segment))
+    return found, streams
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**32))
+def test_segments_out_of_order_and_repeated_give_the_messages_once(seed):
+    generator = random.Random(seed)
+    conversation = Conversation()
+    messages = [
+        ControlMessage(MessageType.BITMAP, number, generator.randbytes(generator.randrange(40)))
+        for number in range(12)
+    ]
+    stream = b"".join(message.encode() for message in messages)
+    start = 2**32 - 100  # wraps around
+    conversation.add(conversation.segment(WORKER, b"", at=start - 1, flags="S"))
+    pieces, at = [], 0
+    while at < len(stream):
+        size = generator.randrange(1, 60)
+        pieces.append((at, stream[at : at + size]))
+        at += size
+    pieces += generator.choices(pieces, k=5)
+    pieces.sort(key=lambda piece: piece[0] + generator.randrange(200))
+    for offset, piece in pieces:
+        conversation.add(conversation.segment(WORKER, piece, at=start + offset))
+    found, streams = reassembled(data for _, data, _ in conversation.packets)
+    assert [(each.transfer, each.body) for each in found] == [
+        (each.transfer, each.body) for each in messages
+    ]
+    assert streams.lost_track == 0
+
+
+def test_a_body_that_was_not_captured_whole_is_known_by_its_size():
+    conversation = Conversation()
+    big = ControlMessage(MessageType.BITMAP, 1, bytes(3000)).encode()
+    conversation.add(conversation.segment(WORKER, big[:1400]), snapshot=96)
+    conversation.add(conversation.segment(WORKER, big[1400:]), snapshot=96)
+    conversation.message(WORKER, ControlMessage(MessageType.PROBE, 2))
+    found, streams = reassembled(data for _, data, _ in conversation.packets)
+    assert [tuple(each) for each in found] == [(5, 1, 3000, None), (4, 2, 0, b"")]
+    assert streams.lost_track == 0
+
+
+def test_a_segment_that_was_never_captured_costs_its_messages_and_no_others():
+    conversation = Conversation()
+    conversation.message(WORKER, ControlMessage(MessageType.PROBE, 1))
+    conversation.segment(WORKER, bytes(5000))  # not captured
+    for number in range(300):
+        conversation.message(WORKER, ControlMessage(MessageType.BITMAP, number, bytes(100)))
+    found, streams = reassembled(data for _, data, _ in conversation.packets)
+    assert found[0] == Message(4, 1, 0, b"")
+    assert [each.transfer for each in found[1:258]] == list(range(257))
+    assert streams.lost_track == 1
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.binary(max_size=120), st.integers(0, 2)), max_size=40))
+def test_noise_on_our_ports_never_fails(pieces):
+    story = Story(SESSION)
+    conversation = joined()
+    for noise, kind in pieces:
+        port = 46999 if kind == 2 else 47000
+        tcp = TCP(sport=40000, dport=port, seq=len(noise))
+        layer = UDP(sport=47000, dport=47000) if kind == 0 else tcp
+        conversation.add(IP(src=WORKER, dst=SERVER) / layer / noise)
+        conversation.packets.append((conversation.now_ns, noise, 2 * len(noise)))
+    for time_ns, data, _ in conversation.packets:
+        story.on_packet(time_ns, frames.segment(data, frames.link(1)(data)))
+    assert story.packets == len(conversation.packets)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32))
+def test_packets_with_flipped_bits_never_fail(seed):
+    generator = random.Random(seed)
+    conversation = joined()
+    conversation.gather(6, lost={1})
+    story = Story(SESSION)
+    for time_ns, data, _ in conversation.packets:
+        changed = bytearray(data[: generator.randrange(len(data) + 1)])
+        for _ in range(generator.randrange(4)):
+            if changed:
+                changed[generator.randrange(len(changed))] ^= 1 << generator.randrange(8)
+        story.on_packet(time_ns, frames.segment(bytes(changed), frames.link(1)(bytes(changed))))
+    json.dumps([each.as_json(0, story.name_of) for each in story.transfers])
+
+
+def test_a_flood_of_transfers_and_sequence_numbers_is_bounded(monkeypatch):
+    monkeypatch.setattr("testbed.capture.story.MOST_TRANSFERS", 50)
+    story = Story(SESSION)
+    for number in range(500):
+        payload = struct.pack("!IIIHH", SESSION, 2**32 - 1 - number, 1000 - number, 0, 0)
+        segment = frames.Segment(17, b"aaaa", b"bbbb", 47000, 47000, payload, 16, 0, 0)
+        story.on_packet(number + 1, segment)
+    assert len(story.transfers) == 50
+    assert story.untold_transfers == 450
+    assert sum(story.strays.values()) == 450
+    assert sum(len(each._seen or ()) for each in story.transfers) <= 1
+
+
+# Files.
+
+
+def test_captures_of_other_byte_orders_and_programs_are_read(tmp_path):
+    conversation = joined()
+    conversation.gather(0, lost=set())
+    expected = told(conversation, tmp_path)["transfers"][0]["datagrams"]
+    for nano in (True, False):
+        for endianness in ("<", ">"):
+            path = tmp_path / f"{nano}{endianness}.pcap"
+            packets = [data for _, data, _ in conversation.packets]
+            wrpcap(str(path), packets, linktype=1, endianness=endianness, nano=nano)
+            assert dissect(path).story.transfers[0].datagrams == expected
+
+
+def test_records_that_lie_across_the_borders_of_reads_are_whole(tmp_path, monkeypatch):
+    monkeypatch.setattr("testbed.capture.pcap._READ_BYTES", 37)
+    conversation = joined()
+    conversation.gather(0, lost={1})
+    with conversation.write(tmp_path / "x.pcap").open("rb") as file:
+        assert [tuple(each) for each in PcapReader(file)] == conversation.packets
+
+
+def damaged(kind, path):
+    conversation = joined()
+    conversation.gather(0, lost={1})
+    whole = conversation.write(path).read_bytes()
+    writer = PcapWriter(path, snapshot_bytes=100)
+    if kind == "foreign":
+        writer.write(pack_record(1, 2, 60, 60) + bytes(60))
+    writer.close()
+    foreign = path.read_bytes()
+    record_too_long = whole[:24] + struct.pack("<IIII", 1, 2, 1 << 30, 1 << 30)
+    return {
+        "truncated": whole[:-3],
+        "header only": whole[:20],
+        "empty": b"",
+        "text": b"hello, this is no capture at all\n",
+        "pcapng": b"\x0a\x0d\x0d\x0a" + bytes(40),
+        "damaged": record_too_long,
+        "no packets": foreign,
+        "foreign": foreign,
+        "link type": whole[:20] + struct.pack("<I", 147) + whole[24:],
+    }[kind]
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("truncated", "truncated: ends within packet 19; told is what comes before"),
+        ("header only", "truncated: ends within the file's header"),
+        ("empty", "empty, not a pcap file"),
+        ("text", "not a pcap file"),
+        ("pcapng", "a pcapng file, which this cannot read; 'tcpdump -r"),
+        ("damaged", "damaged: packet 1 claims to have 1073741824 bytes"),
+        ("no packets", "none of its 0 packets is ours"),
+        ("foreign", "none of its 1 packets is ours (TCP port 46999,"),
+        ("link type", "link type 147 is not supported; valid: 0, 1,"),
+    ],
+)
+def test_a_damaged_or_foreign_capture_is_one_line_and_exit_status_2(kind, expected, tmp_path):
+    path = tmp_path / "x.pcap"
+    path.write_bytes(damaged(kind, path))
+    done = lab("dissect", str(path))
+    assert done.returncode == 2
+    [line] = done.stderr.splitlines()
+    assert line.startswith(f"lab: {path}: ")
+    assert expected in line
+    assert bool(done.stdout) == (kind == "truncated")
+
+
+def test_the_verb_prints_the_story_and_refuses_what_is_not_there(tmp_path):
+    conversation = joined()
+    for number in range(0, 80, 2):
+        conversation.gather(number, lost={1, 2})
+    path = str(conversation.write(tmp_path / "x.pcap"))
+    done = lab("dissect", path)
+    assert done.returncode == 0, done.stderr
+    assert "The slowest 24 of 40 transfers" in done.stdout
+    assert len(done.stdout.splitlines()) < 45
+    assert max(map(len, done.stdout.splitlines())) <= 132
+    done = lab("dissect", path, "--transfer", "4")
+    assert "BITMAP  2 of 10 missing" in done.stdout
+    done = lab("dissect", path, "--json", "--transfer", "4")
+    assert [each["transfer"] for each in json.loads(done.stdout)["transfers"]] == [4]
+    for arguments, expected in (
+        (("dissect", path, "--transfer", "99"), "transfer 99 is not in it; valid: 0 to 78"),
+        (("dissect", "no-such.pcap"), "no-such.pcap: No such file"),
+        (("dissect", str(tmp_path)), "Is a directory"),
+    ):
+        done = lab(*arguments)
+        assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done
+        assert expected in done.stderr
+
+
+def test_a_hostile_name_does_not_reach_the_terminal(tmp_path):
+    conversation = Conversation()
+    hello = Hello(session=SESSION, name="\x1b[2J[red]x\n", layout=conversation.layout.encode())
+    conversation.message(WORKER, hello.message())
+    conversation.datagram(0, 0)
+    assert told(conversation, tmp_path)["peers"][WORKER] == "??2J?red?x?"
+
+
+def test_a_hundred_thousand_packets_are_read_in_a_few_seconds(tmp_path):
+    conversation = joined()
+    conversation.gather(0, lost=set(range(10)))
+    _, data, length = next(packet for packet in conversation.packets if packet[1][23] == frames.UDP)
+    records = bytearray()
+    for number in range(100_000):
+        head = struct.pack("!III", SESSION, number % 10, number // 10)
+        records += pack_record(1_800_000_001, number, len(data), length)
+        records += data[:42] + head + data[54:]
+    path = conversation.write(tmp_path / "x.pcap")
+    with path.open("ab") as file:
+        file.write(records)
+    began_s = time.process_time()
+    assert len(dissect(path).story.transfers) == 10_000
+    assert time.process_time() - began_s < 5
+
+
+def test_addresses_are_printed_as_people_write_them():
+    assert Story().name_of(socket.inet_aton(WORKER)) == WORKER
+    assert Story().name_of(None) == "?"
+
+
+def test_the_bitmap_of_a_capture_without_layout_is_counted_by_what_was_seen():
+    story = Story(SESSION)
+    conversation = Conversation(chunks=13)
+    conversation.gather(0, lost={0, 12})
+    for time_ns, data, _ in conversation.packets:
+        story.on_packet(time_ns, frames.segment(data, 14))
+    assert story.transfers[0].passes[0].missing == 2
+
+
+def test_a_reader_stops_where_the_file_does(tmp_path):
+    path = joined().write(tmp_path / "x.pcap")
+    path.write_bytes(path.read_bytes()[:-1])
+    with path.open("rb") as file:
+        reader = PcapReader(file)
+        with pytest.raises(CaptureError, match="packet 4"):
+            list(reader)
+        assert reader.packets == 3
+    assert np.isclose(dissect(path).story.ended_ns - dissect(path).story.began_ns, 2e6)

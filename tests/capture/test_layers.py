@@ -1,0 +1,137 @@
+"""The scapy layers say the same as the transport's own encoders and parsers."""
+
+import struct
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scapy.layers.inet import IP, TCP, UDP
+from scapy.packet import Packet, Raw
+
+from testbed.capture import story, streams
+from testbed.capture.layers import Control, Datagram, HelloBody, WelcomeBody
+from testbed.transport import wire
+from testbed.transport.control import (
+    HEADER_BYTES,
+    ControlMessage,
+    ControlParser,
+    Hello,
+    MessageType,
+    Welcome,
+    body_limits,
+)
+
+u16, u32 = st.integers(0, 2**16 - 1), st.integers(0, 2**32 - 1)
+quickly = settings(max_examples=30, deadline=None)
+HEADER = [name for name in wire.datagram_dtype(4).names or () if name != "chunk"]
+PLAIN = [kind for kind in MessageType if kind not in (MessageType.HELLO, MessageType.WELCOME)]
+
+
+def as_datagram(values, chunk):
+    frames = wire.new_frames(1, len(chunk))
+    record = wire.fields(frames, len(chunk))[0]
+    for name, value in values.items():
+        record[name] = value
+    record["chunk"] = np.frombuffer(chunk, dtype=np.uint8)
+    return frames.tobytes()
+
+
+header_values = st.fixed_dictionaries(
+    {name: u16 if wire.datagram_dtype(4)[name].itemsize == 2 else u32 for name in HEADER}
+)
+
+
+@quickly
+@given(header_values, st.binary(min_size=8, max_size=8))
+def test_a_datagram_of_wire_is_read_field_by_field(values, chunk):
+    packet = Datagram(as_datagram(values, chunk))
+    assert {name: getattr(packet, name) for name in HEADER} == values
+    assert [field.name for field in Datagram.fields_desc] == HEADER
+    assert bytes(packet.payload) == chunk
+
+
+@quickly
+@given(header_values, st.binary(min_size=8, max_size=8))
+def test_a_crafted_datagram_is_what_wire_would_have_made(values, chunk):
+    assert bytes(Datagram(**values) / chunk) == as_datagram(values, chunk)
+
+
+def test_the_headers_have_the_transports_sizes():
+    assert len(Datagram()) == story._HEADER.size == wire.HEADER_BYTES
+    assert len(Control()) == streams.CONTROL_HEADER.size == HEADER_BYTES
+
+
+@quickly
+@given(st.sampled_from(PLAIN), u32, st.binary(max_size=20))
+def test_control_messages_are_read_and_crafted_like_controls_own(kind, transfer, body):
+    message = ControlMessage(kind, transfer, body)
+    packet = Control(message.encode())
+    assert (packet.type, packet.transfer, packet.length) == (kind, transfer, len(body))
+    assert packet.body == body
+    crafted = Control(type=kind.value, transfer=transfer, body=body)
+    assert bytes(crafted) == message.encode()
+    accept = {kind: (0, 20)}
+    assert ControlParser(accept).feed(bytes(crafted)) == [message]
+
+
+@quickly
+@given(u32, u16, st.text(max_size=8), st.binary(max_size=9))
+def test_introductions_are_read_and_crafted_like_controls_own(session, port, name, layout):
+    hello = Hello(session=session, name=name, data_port=port, layout=layout)
+    encoded = hello.message().encode()
+    body = Control(encoded).body
+    assert (body.session, body.data_port, body.peer, body.layout) == (
+        session,
+        port,
+        name.encode(),
+        layout,
+    )
+    hello_body = HelloBody(session=session, data_port=port, peer=name.encode(), layout=layout)
+    assert bytes(Control(type="HELLO", body=hello_body)) == encoded
+    welcome = Welcome(session=session, data_port=port)
+    assert Control(welcome.message().encode()).body.data_port == port
+    crafted = Control(type="WELCOME", body=WelcomeBody(session=session, data_port=port))
+    [parsed] = ControlParser(body_limits(1)).feed(bytes(crafted))
+    assert Welcome.parse(parsed.body) == welcome
+
+
+def test_every_type_of_message_has_a_name_and_an_unknown_one_is_shown_by_its_number():
+    for kind in MessageType:
+        assert Control(type=kind.value, body=b"").sprintf("%type%") == kind.name
+        assert streams.Message(kind.value, 0, 0, b"").name == kind.name
+    unknown = Control(struct.pack("!BBHII", 63, 1, 0, 4, 2) + b"ab")
+    assert (unknown.type, unknown.body) == (63, b"ab")
+    assert streams.Message(63, 0, 0, b"").name == "type 63"
+
+
+def test_several_messages_in_one_segment_follow_each_other():
+    stream = b"".join(ControlMessage(MessageType.PROBE, number).encode() for number in (1, 2, 3))
+    packet: Packet = Control(stream + b"\x06\x01")
+    found = []
+    while isinstance(packet, Control):
+        found.append(packet.transfer)
+        packet = packet.payload
+    assert found == [1, 2, 3]
+    assert isinstance(packet, Raw)
+    assert Control.tcp_reassemble(stream[:-1], {}, {}) is None
+    whole = Control.tcp_reassemble(stream, {}, {})
+    assert whole is not None
+    assert bytes(whole) == stream
+
+
+@pytest.mark.parametrize("port", [47000, 47001, 47500, 47999])
+@pytest.mark.parametrize("end", ["sport", "dport"])
+def test_the_data_ports_carry_datagrams(port, end):
+    ports = {"sport": 50000, "dport": 50000, end: port}
+    packet = IP(bytes(IP() / UDP(**ports) / bytes(Datagram(sequence=9)) / b"data"))
+    assert packet[Datagram].sequence == 9
+
+
+def test_other_ports_carry_none_and_the_control_port_carries_messages():
+    for port in (46998, 46999, 48000):
+        assert Datagram not in IP(bytes(IP() / UDP(sport=1, dport=port) / bytes(20)))
+    stop = ControlMessage(MessageType.STOP, 5).encode()
+    assert IP(bytes(IP() / TCP(sport=46999, dport=1) / stop))[Control].transfer == 5
+    assert (IP() / UDP() / Datagram())[UDP].dport == 47000
+    assert (IP() / TCP() / Control())[TCP].dport == 46999

@@ -1,0 +1,95 @@
+"""The benchmark verb and its delay line, in sandboxes of their own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("unchanged_host")]
+
+CONTRACT = {
+    *("case", "rate_bps", "rtt_s", "loss", "tolerance", "repair", "congestion_control"),
+    *("completion_s", "byte_bound_s", "ratio_to_bound", "goodput_bps"),
+    *("cpu_s_per_gb_sender", "cpu_s_per_gb_receiver", "peer"),
+}
+
+# Inside a sandbox: a pair with an added round trip, and what pings through it took, in ms.
+PING = """
+import json, os, re
+from testbed.bench.network import LinkKind, SERVER_ADDRESS, build
+from testbed.lab.commands import run
+from testbed.lab.shaping import inside
+network = build(LinkKind(rtt_s=0.01))
+here = inside(network.workers[0].pid)
+printed = run([*here, "ping", "-c", "40", "-i", "0.01", "-s", "1400", SERVER_ADDRESS])
+times = [float(each) for each in re.findall(r"time=([0-9.]+) ms", printed)]
+statistics = network.relay.close() if network.relay else None
+network.relay = None
+network.close()
+print(json.dumps({"times": times, "late_s": statistics and statistics.late_p50_s}))
+"""
+
+
+def bench(*arguments, **options):
+    return subprocess.run(
+        [sys.executable, "-m", "testbed", "bench", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+        **options,
+    )
+
+
+def test_a_quick_benchmark_writes_the_contracts_records(tmp_path):
+    path = tmp_path / "bench.json"
+    done = bench("transport", "--quick", "--json", str(path), "--cases", "100M/loss-*s*[sc]")
+    assert done.returncode == 0, done.stdout + done.stderr
+    records = json.loads(path.read_text())
+    assert {record["peer"] for record in records} == {"ours", "tcp-cubic"}
+    for record in records:
+        assert record.keys() >= CONTRACT
+        if record["status"] == "ok":
+            assert record["completion_s"] > 0.4 * record["byte_bound_s"]
+            assert record["n"] >= 1
+            assert record["cpu_s_per_gb_sender"] > 0
+        assert record["case"] in done.stdout
+    assert {record["status"] for record in records if record["peer"] == "ours"} == {"ok"}
+    assert path.with_suffix(".png").stat().st_size > 1000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("tranport",), "unknown benchmark 'tranport'; valid: transport"),
+        (("transport", "--cases", "warp"), "--cases warp: matches none; they begin with 100M"),
+        (("transport", "--json", "no/such.json"), "--json no/such.json: no such folder"),
+    ],
+)
+def test_bad_input_is_one_line(arguments, expected, tmp_path):
+    done = bench(*arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert expected in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_the_delay_line_adds_its_delay():
+    done = subprocess.run(
+        [
+            *("unshare", "--user", "--map-root-user", "--net", "--mount", "--pid", "--fork"),
+            *("--kill-child", "--mount-proc", sys.executable, "-c", PING),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    measured = json.loads(done.stdout)
+    times_ms = sorted(measured["times"])
+    assert len(times_ms) == 40
+    assert times_ms[0] >= 9.9
+    assert times_ms[20] < 14  # two relays and two hosts share the processors with whatever else

@@ -1,0 +1,210 @@
+"""Fillings: what stands where, what is conserved, and what is left as it is."""
+
+import numpy as np
+import pytest
+
+from testbed.training.aggregation import mean_into
+from testbed.training.events import nonfinite
+from testbed.training.filling import FILLINGS, PRESET_FILLINGS, ErrorFeedback, Rescale
+from testbed.transport import PRESETS, TransferReport
+from tests.training.one_round import LAYOUT, buffer_of, estimate, gradients_of
+from tests.transport.virtual import transfer
+
+
+def masks(*rows):
+    return [np.array(row, dtype=np.bool_) for row in rows]
+
+
+def report(received, peer="server", chunks_received=None):
+    return TransferReport(
+        transfer=0,
+        peer=peer,
+        role="sender",
+        chunk_count=4,
+        chunks_received=chunks_received,
+        received=received,
+        passes=1,
+        chunks_sent=4,
+        bytes_sent=0,
+        bytes_received=0,
+        control_bytes=0,
+        duplicates=0,
+        retransmitted_bytes=0,
+        began_s=0.0,
+        ended_s=0.0,
+    )
+
+
+EVERY = ["zero", "rescale", "rescale:by=fraction", "previous", "error-feedback"]
+
+
+def test_every_entry_of_the_registry_is_tested_here():
+    assert {text.partition(":")[0] for text in EVERY} == set(FILLINGS)
+    assert set(PRESET_FILLINGS) <= set(PRESETS)
+
+
+@pytest.mark.parametrize("filling", EVERY)
+@pytest.mark.parametrize("workers", [1, 3])
+def test_with_everything_there_it_is_the_plain_mean_bit_for_bit(filling, workers):
+    gradients = gradients_of(workers)
+    expected = np.empty(LAYOUT.element_count, dtype=np.float32)
+    mean_into(list(gradients), expected)
+    everything = [np.ones(4, dtype=np.bool_)] * workers
+    assert estimate(filling, gradients, everything).tobytes() == expected.tobytes()
+
+
+def test_zero_divides_by_all_workers():
+    gradients = gradients_of(2)
+    result = estimate("zero", gradients, masks([1, 0, 1, 0], [1, 1, 0, 0]))
+    expected = [
+        (gradients[0] + gradients[1])[0:4] / 2,
+        gradients[1][4:8] / 2,
+        gradients[0][8:12] / 2,
+        np.zeros(3),
+    ]
+    np.testing.assert_array_equal(result, np.concatenate(expected))
+
+
+def test_rescale_divides_each_element_by_who_contributed_to_it():
+    gradients = gradients_of(3)
+    received = masks([1, 0, 1, 0], [1, 1, 0, 0], [1, 1, 0, 1])
+    result = estimate("rescale", gradients, received)
+    first, second, third = gradients
+    expected = [
+        ((first + second) + third)[0:4] / np.float32(3),
+        (second + third)[4:8] / np.float32(2),
+        first[8:12],
+        third[12:15],
+    ]
+    np.testing.assert_array_equal(result, np.concatenate(expected))
+
+
+def test_rescale_makes_up_for_the_chunks_that_nobody_delivered():
+    gradients = gradients_of(2)
+    result = estimate("rescale", gradients, masks([1, 0, 1, 0], [1, 1, 0, 0]))
+    assert not result[12:].any()
+    np.testing.assert_allclose(result[8:12], gradients[0][8:12] * 4 / 3, rtol=1e-6)
+    np.testing.assert_allclose(result[:4], gradients.mean(axis=0)[:4] * 4 / 3, rtol=1e-6)
+
+
+def test_a_broadcast_is_divided_by_the_share_that_arrived():
+    gradients = gradients_of(1)
+    for filling in ("rescale", "rescale:by=fraction"):
+        result = estimate(filling, gradients, masks([0, 1, 0, 0]))
+        np.testing.assert_array_equal(result[4:8], gradients[0][4:8] * 4)
+        assert np.count_nonzero(result) == 4
+
+
+# Memory.
+
+
+def test_previous_keeps_what_the_same_worker_sent_last():
+    buffers = [LAYOUT.new_buffer() for _ in range(2)]
+    rounds = [gradients_of(2, seed=seed) for seed in range(3)]
+    estimate("previous", rounds[0], masks([1, 1, 1, 1], [0, 1, 1, 1]), buffers=buffers)
+    estimate("previous", rounds[1], masks([0, 1, 1, 1], [1, 1, 1, 1]), buffers=buffers)
+    result = estimate("previous", rounds[2], masks([0, 0, 1, 1], [1, 0, 1, 1]), buffers=buffers)
+    expected = (rounds[2][0] + rounds[2][1]) / 2
+    expected[0:4] = (rounds[0][0] + rounds[2][1])[0:4] / 2
+    expected[4:8] = (rounds[1][0] + rounds[1][1])[4:8] / 2
+    np.testing.assert_array_equal(result, expected)
+
+
+def test_previous_begins_with_zero():
+    result = estimate("previous", gradients_of(1), masks([0, 1, 1, 1]))
+    assert not result[:4].any()
+
+
+@pytest.mark.parametrize("loss", [0.1, 0.9])
+def test_error_feedback_loses_nothing_for_good(loss):
+    generator = np.random.default_rng(0)
+    memory = ErrorFeedback().sender_memory(LAYOUT)
+    applied, total = np.zeros(15), np.zeros(15)
+    for _ in range(200):
+        gradient = generator.integers(-8, 9, 15)  # whole numbers, so that sums are exact
+        payload = LAYOUT.floats(memory.payload(buffer_of(gradient))).copy()
+        received = generator.random(4) >= loss
+        applied += estimate("error-feedback", [payload], [received])
+        memory.settle(report(received))
+        total += gradient
+        np.testing.assert_array_equal(applied + LAYOUT.floats(memory.owed), total)
+    assert np.count_nonzero(applied)
+
+
+def test_each_peer_is_owed_on_its_own():
+    memories = [ErrorFeedback().sender_memory(LAYOUT) for _ in range(2)]
+    gradient = buffer_of(1.0)
+    for memory, mask in zip(memories, masks([1, 1, 1, 0], [1, 1, 1, 1]), strict=True):
+        memory.payload(gradient)
+        memory.settle(report(mask))
+    again = [LAYOUT.floats(memory.payload(gradient)) for memory in memories]
+    assert again[0].tolist() == [1.0] * 12 + [2.0] * 3
+    assert again[1].tolist() == [1.0] * 15
+    assert LAYOUT.floats(gradient).tolist() == [1.0] * 15
+
+
+def test_error_feedback_over_a_reliable_transport_owes_nothing():
+    memory = ErrorFeedback().sender_memory(LAYOUT)
+    memory.payload(buffer_of(1.0))
+    memory.settle(report(None, chunks_received=4))
+    assert not memory.owed.any()
+
+
+def test_error_feedback_refuses_a_transport_that_does_not_say_what_arrived():
+    memory = ErrorFeedback().sender_memory(LAYOUT)
+    memory.payload(buffer_of(1.0))
+    with pytest.raises(ValueError, match="the transfer to worker-2 does not say what arrived"):
+        memory.settle(report(None, peer="worker-2"))
+
+
+@pytest.mark.parametrize("filling", [text for text in EVERY if text != "error-feedback"])
+def test_a_sender_without_memory_sends_the_gradient_itself(filling):
+    memory = FILLINGS.create(filling).sender_memory(LAYOUT)
+    gradient = buffer_of(1.0)
+    assert memory.payload(gradient) is gradient
+    memory.settle(report(None))
+
+
+# Odd values and mistakes.
+
+
+@pytest.mark.parametrize("filling", EVERY)
+def test_what_is_not_a_number_is_delivered_as_it_is_and_counted(filling):
+    gradients = gradients_of(2)
+    gradients[0][1], gradients[1][5], gradients[1][6] = np.nan, np.inf, -np.inf
+    result = estimate(filling, gradients, masks([1, 1, 1, 1], [1, 1, 1, 0]))
+    assert np.isnan(result[1])
+    assert result[5:7].tolist() == [np.inf, -np.inf]
+    assert nonfinite(result) == 3
+    # It is gone once it is not sent any more.
+    assert nonfinite(estimate(filling, gradients_of(2), masks([1, 1, 1, 1], [1, 1, 1, 0]))) == 0
+
+
+def test_what_is_not_a_number_and_was_lost_is_not_there():
+    gradients = gradients_of(1)
+    gradients[0][1] = np.nan
+    for filling in EVERY:
+        assert nonfinite(estimate(filling, gradients, masks([0, 1, 1, 1]))) == 0
+
+
+def test_the_payload_crosses_the_transport_unchanged_although_it_is_not_a_number():
+    payload = buffer_of(1.0)
+    LAYOUT.floats(payload)[2:5] = [np.nan, np.inf, -np.inf]
+    assert transfer(payload, LAYOUT).into.tobytes() == payload.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("zeros", "valid: zero, rescale, previous, error-feedback"),
+        ("rescale:by=worker", "valid: count, fraction"),
+        ("zero:x=1", "valid options: none"),
+    ],
+)
+def test_mistakes_are_answered_with_what_is_valid(text, named):
+    with pytest.raises(ValueError, match=named):
+        FILLINGS.create(text)
+
+
+def test_a_filling_may_be_built_directly():
+    assert Rescale() == FILLINGS.create("rescale") == Rescale(by="count")

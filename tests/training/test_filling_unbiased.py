@@ -1,0 +1,125 @@
+"""Which fillings are unbiased, and when: by enumeration, and through the transport itself."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from testbed.transport import ORDERS, REPAIRS, Leg
+from testbed.transport.tolerance import required_chunks
+from tests.training.one_round import estimate, gradients_of
+from tests.transport.virtual import Network, bernoulli, layout_of, transfer
+
+# The exact expectation, over every way in which chunks may be lost.
+
+
+def exact_expectation(filling, gradients, counts):
+    """The mean over all choices of `counts[w]` chunks from each worker, each equally likely."""
+    choices = [
+        [np.isin(range(4), chosen) for chosen in itertools.combinations(range(4), count)]
+        for count in counts
+    ]
+    results = [
+        estimate(filling, gradients, received).astype(np.float64)
+        for received in itertools.product(*choices)
+    ]
+    return np.mean(results, axis=0)
+
+
+@pytest.mark.parametrize("counts", [(1,), (3,), (2, 2), (3, 3), (1, 1, 1), (2, 2, 2)])
+@pytest.mark.parametrize("filling", ["rescale", "rescale:by=fraction"])
+def test_rescale_is_exactly_unbiased_when_every_chunk_is_lost_alike(filling, counts):
+    gradients = gradients_of(len(counts))
+    expected = gradients.mean(axis=0)
+    np.testing.assert_allclose(exact_expectation(filling, gradients, counts), expected, atol=1e-6)
+
+
+def test_by_fraction_is_unbiased_although_workers_lose_unequally_and_by_count_is_not():
+    gradients = gradients_of(2)
+    expected = gradients.mean(axis=0)
+    by_fraction = exact_expectation("rescale:by=fraction", gradients, (1, 3))
+    np.testing.assert_allclose(by_fraction, expected, atol=1e-6)
+    by_count = exact_expectation("rescale", gradients, (1, 3))
+    towards_the_second = (by_count - expected) / (gradients[1] - expected)
+    assert (towards_the_second > 0.2).all()
+
+
+@pytest.mark.parametrize("filling", ["zero", "error-feedback"])
+def test_zero_is_too_small_by_what_is_missing(filling):
+    gradients = gradients_of(2)
+    expected = gradients.mean(axis=0) * 3 / 4
+    np.testing.assert_allclose(exact_expectation(filling, gradients, (3, 3)), expected, atol=1e-6)
+
+
+# Through the transport's own orders, stop rule and repair, in virtual time.
+
+STATISTICS = layout_of(40)
+TOLERANCE = 0.408
+SEEDS = 400
+
+
+def arrivals(order, *, loss, transfer_number, seed, repair):
+    """Which chunks a receiver has when it stops."""
+    network = Network(survives=bernoulli(loss, seed), seed=seed)
+    outcome = transfer(
+        STATISTICS.new_buffer(),
+        STATISTICS,
+        tolerance=TOLERANCE,
+        repair=REPAIRS.create(repair),
+        order=ORDERS.create(order, seed=seed),
+        network=network,
+        number=transfer_number,
+    )
+    return outcome.receiver.received
+
+
+def round_errors(order, filling, *, loss, repair="passes", workers=3, seeds=SEEDS):
+    """Estimate minus truth after gather and broadcast: shape (seeds, elements)."""
+    gradients = gradients_of(workers, STATISTICS)
+    errors = []
+    for seed in range(seeds):
+        gathered, broadcast = (
+            [
+                arrivals(
+                    order, loss=loss, transfer_number=leg.transfer(seed), seed=own, repair=repair
+                )
+                for own in senders
+            ]
+            for leg, senders in (
+                (Leg.GATHER, range(10 * seed, 10 * seed + workers)),
+                (Leg.BROADCAST, [10 * seed + 9]),
+            )
+        )
+        mean = estimate(filling, gradients, gathered, STATISTICS)
+        result = estimate(filling, [mean], broadcast, STATISTICS)
+        errors.append(result - gradients.mean(axis=0))
+    return np.array(errors, dtype=np.float64)
+
+
+@pytest.mark.parametrize("loss", [0.0, 0.3])
+@pytest.mark.parametrize("repair", ["passes", "streaming"])
+def test_shuffled_and_rescaled_both_legs_are_unbiased_within_the_standard_error(repair, loss):
+    errors = round_errors("shuffled", "rescale", loss=loss, repair=repair)
+    standard_error = errors.std(axis=0, ddof=1) / np.sqrt(SEEDS)
+    z = errors.mean(axis=0) / standard_error
+    # 160 elements: their mean square is near 1 if they are unbiased, and none lies far out.
+    assert np.abs(z).max() < 4.5
+    assert 0.6 < np.mean(z**2) < 1.5
+
+
+def test_in_order_and_rescaled_is_biased():
+    errors = round_errors("in-order", "rescale", loss=0.0, seeds=3)
+    truth = gradients_of(3, STATISTICS).mean(axis=0)
+    kept = required_chunks(40, TOLERANCE) * 4
+    # The beginning is overestimated twice, once per leg, and the end is never there.
+    expected = np.where(np.arange(160) < kept, (160 / kept) ** 2 - 1, -1) * truth
+    np.testing.assert_allclose(errors.mean(axis=0), expected, atol=1e-5)
+
+
+def test_shuffled_and_zero_is_biased_towards_zero():
+    errors = round_errors("shuffled", "zero", loss=0.0, seeds=100)
+    truth = gradients_of(3, STATISTICS).mean(axis=0)
+    kept = required_chunks(40, TOLERANCE) / 40
+    assert np.sum(errors.mean(axis=0) * truth) / np.sum(truth**2) == pytest.approx(
+        kept**2 - 1, abs=0.03
+    )

@@ -1,0 +1,343 @@
+"""Peers and strangers who mean harm, and peers that are gone without saying so."""
+
+import contextlib
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from testbed.transport import PayloadLayout, PeerLost, ProtocolError, open_endpoint, preset
+from testbed.transport.control import ControlMessage, ControlParser, Hello, MessageType, body_limits
+from testbed.transport.links import ControlLink
+from testbed.transport.repair import REPAIRS
+from testbed.transport.wire import new_frames
+from tests.transport.hostile import CHUNK, Victim, control_bytes, encoded, record, stranger_record
+from tests.transport.loopback import SESSION, in_thread, internals, site
+
+CARRIERS = [preset("fixed-low", tolerance=0), preset("tcp")]
+both = pytest.mark.parametrize("protocol", CARRIERS, ids=lambda protocol: protocol.carrier)
+repairs = st.sampled_from(sorted(REPAIRS))
+
+
+class HostilePeer(RuleBasedStateMachine):
+    """Any interleaving of datagrams, control messages and time."""
+
+    @initialize(repair=repairs, chunks=st.integers(1, 40), tolerance=st.sampled_from([0, 0.1, 0.5]))
+    def begin(self, repair, chunks, tolerance):
+        self.victim = Victim(repair, chunks, tolerance)
+
+    @rule(records=st.lists(record, min_size=1, max_size=8))
+    def datagrams(self, records):
+        self.victim.datagrams(encoded(records))
+
+    @rule(records=st.lists(stranger_record, min_size=1, max_size=8))
+    def datagrams_of_another_session(self, records):
+        assert self.victim.datagrams(encoded(records)) == 0
+
+    @rule(size=st.sampled_from([16, 17, 20, 25, 1472]), noise=st.binary(min_size=20, max_size=200))
+    def datagrams_of_another_size(self, size, noise):
+        assert self.victim.datagrams(noise * (1472 // 20), size) == 0
+
+    @rule(noise=st.binary(min_size=24, max_size=240))
+    def noise(self, noise):
+        self.victim.datagrams(noise)
+
+    @rule(side=st.sampled_from(["sender", "receiver"]), data=control_bytes())
+    def control(self, side, data):
+        self.victim.control(side, data)
+
+    @rule(seconds=st.sampled_from([0.0, 1e-4, 0.01, 1.0, 1000.0]))
+    def wait(self, seconds):
+        self.victim.wait(seconds)
+
+    @invariant()
+    def everything_is_accounted_for(self):
+        if hasattr(self, "victim"):
+            self.victim.check()
+
+
+TestHostilePeer = HostilePeer.TestCase
+TestHostilePeer.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+
+
+# Nobody is answered who has not shown that they belong here.
+
+
+def drained(connection, for_s=0.3):
+    """How many bytes a stranger gets to see."""
+    connection.settimeout(for_s)
+    received = 0
+    with contextlib.suppress(OSError):
+        while data := connection.recv(65536):
+            received += len(data)
+    return received
+
+
+def test_a_stranger_gets_no_byte_for_its_datagrams():
+    place = site(rate_bps=5e6)
+    opened = in_thread(lambda: open_endpoint(place.server()))
+    with open_endpoint(place.worker()) as worker, opened.result(timeout=5) as server:
+        buffer = place.layout.new_buffer()
+        receiving = in_thread(server.receive, 0, 0, {"worker-1": buffer})
+        sending = in_thread(worker.send, 0, {"server": buffer})
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+            stranger.bind(("127.0.0.1", 0))
+            frame = new_frames(1, place.layout.chunk_bytes)
+            config = place.server()
+            for data in (b"", b"x", frame.tobytes(), os.urandom(1472)):
+                for port in (config.data_port, internals(worker)._sockets["server"].port):
+                    stranger.sendto(data, (config.bind_address, port))
+            assert drained(stranger) == 0
+        receiving.result(timeout=10)
+        sending.result(timeout=10)
+
+
+@both
+@pytest.mark.parametrize(
+    "said",
+    [
+        Hello(session=SESSION + 1, name="worker-1", layout=bytes(1000)).message().encode(),
+        Hello(session=SESSION, name="worker-1").message().encode(),  # not from its address
+        ControlMessage(MessageType.PROBE, 0).encode() * 50,
+        b"GET / HTTP/1.1\r\n\r\n",
+        os.urandom(2000),
+    ],
+    ids=["another-session", "another-address", "probes", "http", "noise"],
+)
+def test_a_stranger_gets_no_byte_for_what_it_says_at_a_door(protocol, said):
+    place = site(protocol, connect_timeout_s=3)
+    opened = in_thread(lambda: open_endpoint(place.server()))
+    config = place.server()
+    ports = [config.control_port] + [config.data_port] * (protocol.carrier == "tcp")
+    for port in ports:
+        connection = knock(config.bind_address, port)
+        with connection, contextlib.suppress(OSError):
+            connection.sendall(said)
+            assert drained(connection) == 0
+    with open_endpoint(place.worker()), opened.result(timeout=5) as server:
+        assert sum(server.counters().values()) == len(ports)
+
+
+def knock(address, port, source=""):
+    deadline_s = time.monotonic() + 3
+    while True:
+        try:
+            return socket.create_connection((address, port), timeout=3, source_address=(source, 0))
+        except ConnectionRefusedError:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.01)
+
+
+def test_who_cannot_name_the_session_is_shown_out_before_a_long_hello_is_complete():
+    place = site(connect_timeout_s=3)
+    opened = in_thread(lambda: open_endpoint(place.server()))
+    hello = Hello(session=SESSION + 1, name="worker-1", layout=bytes(1 << 19)).message().encode()
+    with knock(place.server_address, 21000) as connection:
+        connection.settimeout(2)
+        connection.sendall(hello[:10])
+        time.sleep(0.05)
+        connection.sendall(hello[10:16])
+        assert connection.recv(1) == b""
+    with open_endpoint(place.worker()), opened.result(timeout=5) as server:
+        assert server.counters() == {"stranger-wrong-session": 1}
+
+
+# Peers that have joined and mean harm.
+
+
+def test_a_peer_without_a_port_for_its_data_is_named_when_it_joins():
+    place = site(connect_timeout_s=3)
+    opened = in_thread(lambda: open_endpoint(place.server()))
+    layout = place.layout.encode()
+    hello = Hello(session=SESSION, name="worker-1", data_port=0, layout=layout).message()
+    with knock(place.server_address, 21000, source=place.addresses["worker-1"]) as connection:
+        connection.sendall(hello.encode())
+        with pytest.raises(ProtocolError, match="worker-1 names no port"):
+            opened.result(timeout=5)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_joined_peer_that_talks_nonsense_is_given_up_by_name(seed):
+    generator = random.Random(seed)
+    place = site(peer_timeout_s=1, rate_bps=50e6)
+    opened = in_thread(lambda: open_endpoint(place.server()))
+    with open_endpoint(place.worker()) as worker, opened.result(timeout=5) as server:
+        link = internals(worker)._links["server"]
+        udp = internals(worker)._sockets["server"]
+
+        def harm():
+            kinds = [kind for kind in MessageType if kind >= MessageType.PROBE]
+            limits = body_limits(place.layout.chunk_count)
+            for _ in range(200):
+                frames = new_frames(4, place.layout.chunk_bytes)
+                frames[:] = np.frombuffer(generator.randbytes(frames.size), np.uint8).reshape(
+                    frames.shape
+                )
+                udp.send(frames)
+                kind = generator.choice(kinds)
+                size = min(limits[kind][generator.randrange(2)], 2000)
+                transfer = generator.choice([0, 0, 1, 2**32 - 1])
+                link.send([ControlMessage(kind, transfer, generator.randbytes(size))])
+
+        harming = in_thread(harm)
+        with pytest.raises(PeerLost, match="worker-1"):
+            server.receive(0, 0, {"worker-1": place.layout.new_buffer()})
+        harming.result(timeout=5)
+
+
+@pytest.fixture
+def connected():
+    """A link and its peer's end of the connection."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        peer = socket.create_connection(listener.getsockname())
+        connection, _ = listener.accept()
+    link = ControlLink(
+        peer="worker-1", connection=connection, parser=ControlParser(body_limits(100_000))
+    )
+    yield link, peer
+    peer.close()
+    connection.close()
+
+
+def test_a_peer_that_does_not_read_what_it_asked_for_is_given_up(connected):
+    link, _ = connected
+    bitmap = ControlMessage(MessageType.BITMAP, 0, bytes(12_500))
+    with pytest.raises(PeerLost, match="does not read"):
+        for _ in range(3000):
+            link.send([bitmap])
+            link.require()
+    assert not link.has_unsent
+
+
+@pytest.mark.parametrize(("size", "most"), [(0, 4096), (12_500, 1000)])
+def test_messages_that_nobody_waits_for_are_bounded_in_number_and_size(connected, size, most):
+    for keep in (
+        lambda link: link.keep(ControlMessage(MessageType.BITMAP, 9, bytes(size))),
+        lambda link: link.keep_announcement(bytes(size)),
+    ):
+        link = ControlLink(
+            peer="worker-1", connection=connected[1], parser=ControlParser(body_limits(1))
+        )
+        kept: Counter[str] = Counter()
+        with pytest.raises(PeerLost, match="worker-1: it sends control messages that nobody"):
+            while True:
+                keep(link)
+                kept["messages"] += 1
+        assert 10 < kept["messages"] <= most
+
+
+def test_what_was_taken_makes_room_for_more(connected):
+    link, _ = connected
+    for _ in range(20):
+        for _ in range(100):
+            link.keep_announcement(bytes(65536))
+            link.keep(ControlMessage(MessageType.PROBE, 9))
+        assert len(link.take_early()) == 100
+        for _ in range(100):
+            assert len(link.take_announcement()) == 65536
+
+
+# Peers that are gone without saying so.
+
+
+@both
+@pytest.mark.parametrize("stopped", ["sender", "receiver"])
+def test_a_stopped_process_is_noticed_in_time_and_named(protocol, stopped):
+    place = site(
+        protocol, layout=PayloadLayout([("w", 250_000)]), rate_bps=20e6, peer_timeout_s=1.0
+    )
+    buffer = place.layout.new_buffer()
+    child = os.fork()
+    if child == 0:
+        try:
+            with open_endpoint(place.worker()) as endpoint:
+                if stopped == "sender":
+                    threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGSTOP)).start()
+                    if protocol.carrier == "tcp":  # it would be through in no time
+                        internals(endpoint)._connections["server"].socket.send(bytes(1))
+                        time.sleep(30)
+                    endpoint.send(0, {"server": buffer})
+                else:
+                    os.kill(os.getpid(), signal.SIGSTOP)
+        finally:
+            os._exit(0)
+    try:
+        with open_endpoint(place.server()) as server:
+            began_s = time.monotonic()
+            with pytest.raises(PeerLost, match="worker-1") as caught:
+                if stopped == "sender":
+                    server.receive(0, 0, {"worker-1": buffer})
+                else:
+                    server.send(0, {"worker-1": buffer})
+            assert caught.value.peer == "worker-1"
+            # A pass takes 0.4 s; then the timeout.
+            assert 0.9 < time.monotonic() - began_s < 3
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def test_forged_datagrams_do_not_keep_a_dead_peer_alive():
+    place = site(peer_timeout_s=0.5)
+    opened = in_thread(lambda: open_endpoint(place.server()))
+    over = threading.Event()
+    with open_endpoint(place.worker()) as worker, opened.result(timeout=5) as server:
+        udp = internals(worker)._sockets["server"]
+        frames = new_frames(2, place.layout.chunk_bytes)  # from the peer's own address and port
+
+        def forge():
+            while not over.wait(0.02):
+                udp.send(frames)
+
+        forging = in_thread(forge)
+        began_s = time.monotonic()
+        with pytest.raises(PeerLost, match=r"worker-1: silent for 0\.5 s"):
+            server.receive(0, 0, {"worker-1": place.layout.new_buffer()})
+        over.set()
+        forging.result(timeout=5)
+        assert time.monotonic() - began_s < 2
+
+
+def test_a_path_that_swallows_everything_is_noticed_at_both_ends_even_during_a_long_pass():
+    namespace = ["unshare", "--user", "--map-root-user", "--net"]
+    if os.geteuid() == 0:
+        namespace = ["unshare", "--net"]
+    trial = subprocess.run([*namespace, "nft", "list", "ruleset"], capture_output=True, check=False)
+    if trial.returncode:
+        pytest.skip(f"needs '{' '.join(namespace)}' and nft")
+    done = subprocess.run(
+        [*namespace, sys.executable, "-m", "tests.transport.black_hole"],
+        capture_output=True,
+        text=True,
+        timeout=40,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = dict(line.split(": ", 1) for line in done.stdout.splitlines())
+    assert set(lines) == {"sender", "receiver"}
+    for side, peer in (("sender", "server"), ("receiver", "worker-1")):
+        seconds, words = lines[side].split(" ", 1)
+        assert 1 <= float(seconds) < 7, done.stdout
+        assert words.startswith(f"lost {peer}: "), done.stdout
+
+
+@settings(max_examples=200, deadline=None)
+@given(repairs, st.lists(stranger_record, min_size=1, max_size=20))
+def test_datagrams_of_other_sessions_are_counted_and_leave_no_trace(name, records):
+    victim = Victim(name, 30, 0.1)
+    assert victim.datagrams(encoded(records)) == 0
+    assert victim.receiver.ignored == {"wrong-session": len(records)}
+    assert victim.receiver.received_count == 0
+    assert len(encoded(records)) == len(records) * (16 + CHUNK)
+    victim.check()

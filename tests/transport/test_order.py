@@ -1,0 +1,184 @@
+"""Chunk orders: permutations that stay the same within a transfer, and what each is for."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from testbed.transport import ORDERS, Leg, OrderContext, PayloadLayout
+from tests.transport.virtual import Network, bernoulli, layout_of, random_payload, transfer
+
+EVERY = [
+    "in-order",
+    "rotating",
+    "rotating:share=0.25",
+    "shuffled:seed=3",
+    "largest-magnitude-first",
+    "largest-magnitude-first:by=max",
+    "layer-priority:reverse=true",
+    "layer-priority:tensors=b*;a",
+]
+# Tensors that end within chunks of 4 elements: a fills 0 and half of 1, empty nothing.
+TENSORS = [("a", 6), ("empty", 0), ("b.weight", 11), ("b.bias", 1), ("c", 14)]
+MIXED = PayloadLayout(TENSORS, 16)
+
+
+def context(layout=MIXED, transfer_number=0, payload=None):
+    payload = random_payload(layout) if payload is None else payload
+    return OrderContext(transfer=transfer_number, layout=layout, rows=layout.rows(payload))
+
+
+def order_of(text, **given):
+    return ORDERS.create(text).permutation(context(**given)).tolist()
+
+
+def test_every_entry_of_the_registry_is_tested_here():
+    assert {text.partition(":")[0] for text in EVERY} == set(ORDERS)
+
+
+@pytest.mark.parametrize("text", EVERY)
+@given(
+    counts=st.lists(st.integers(0, 40), min_size=1, max_size=6), number=st.integers(0, 2**32 - 1)
+)
+def test_an_order_is_a_permutation(text, counts, number):
+    names = ["a", *(f"b{index}" for index in range(1, len(counts)))]
+    layout = PayloadLayout([*zip(names, counts, strict=True), ("b", 1)], 16)
+    order = order_of(text, layout=layout, transfer_number=number)
+    assert sorted(order) == list(range(layout.chunk_count))
+
+
+@pytest.mark.parametrize("text", EVERY)
+@given(missing=st.sets(st.integers(0, MIXED.chunk_count - 1)), number=st.integers(0, 100))
+def test_what_is_sent_again_keeps_its_place(text, missing, number):
+    order = ORDERS.create(text)
+    where = context(transfer_number=number)
+    arrange = order.arranger(where)
+    ascending = np.array(sorted(missing), dtype=np.int64)
+    expected = [chunk for chunk in order.permutation(where) if chunk in missing]
+    assert arrange(ascending).tolist() == expected
+    assert arrange(ascending).tolist() == expected  # in the next pass too
+
+
+@pytest.mark.parametrize("text", EVERY)
+def test_every_order_delivers_through_loss(text):
+    payload = random_payload(MIXED)
+    network = Network(survives=bernoulli(0.5, 1))
+    outcome = transfer(payload, MIXED, order=ORDERS.create(text), network=network)
+    assert np.array_equal(outcome.into, payload)
+
+
+def test_rotating_begins_where_the_round_says_and_alike_on_both_legs():
+    layout = layout_of(8)
+    starts = [
+        [
+            order_of("rotating:share=0.25", layout=layout, transfer_number=leg.transfer(r))[0]
+            for leg in Leg
+        ]
+        for r in range(5)
+    ]
+    assert starts == [[0, 0], [2, 2], [4, 4], [6, 6], [0, 0]]
+    assert order_of("rotating:share=0.25", layout=layout, transfer_number=2) == [
+        2, 3, 4, 5, 6, 7, 0, 1,
+    ]  # fmt: skip
+
+
+def test_rotating_spreads_what_an_early_stop_gives_up():
+    layout = layout_of(100)
+    given_up = np.zeros(100)
+    for index in range(50):
+        order = order_of("rotating", layout=layout, transfer_number=Leg.GATHER.transfer(index))
+        given_up[order[59:]] += 1
+    assert given_up.min() >= 0.41 * 50 - 4
+    assert given_up.max() <= 0.41 * 50 + 4
+
+
+def test_shuffled_depends_on_seed_and_transfer_alone():
+    layout = layout_of(100)
+    orders = {
+        (seed, number): tuple(
+            order_of(f"shuffled:seed={seed}", layout=layout, transfer_number=number)
+        )
+        for seed in (0, 1)
+        for number in (0, 1, 2)
+    }
+    assert len(set(orders.values())) == 6
+    other_payload = context(layout, 1, random_payload(layout, seed=9))
+    assert tuple(ORDERS.create("shuffled", seed=1).permutation(other_payload)) == orders[1, 1]
+
+
+def test_shuffled_gives_every_chunk_every_place_equally_often():
+    layout = layout_of(5)
+    counts = np.zeros((5, 5))
+    for number in range(2000):
+        counts[range(5), order_of("shuffled:seed=4", layout=layout, transfer_number=number)] += 1
+    # Five standard deviations of a binomial count.
+    assert np.abs(counts - 400).max() < 5 * np.sqrt(2000 * 0.2 * 0.8)
+
+
+def test_largest_magnitude_goes_first_by_mean_or_maximum():
+    layout = layout_of(3, last_elements=1)
+    payload = layout.new_buffer()
+    layout.floats(payload)[:] = [1, -1, 1, 1, -3, 0, 0, 0, 2]
+    by = "largest-magnitude-first:by="
+    assert order_of(by + "max", layout=layout, payload=payload) == [1, 2, 0]
+    # The last chunk has one element; its padding does not count.
+    assert order_of(by + "mean", layout=layout, payload=payload) == [2, 0, 1]
+
+
+@pytest.mark.parametrize("by", ["mean", "max"])
+@pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
+def test_a_chunk_with_a_value_that_is_no_number_goes_first(by, odd):
+    layout = layout_of(4)
+    payload = random_payload(layout)
+    layout.floats(payload)[9] = odd
+    layout.floats(payload)[0] = 3e38
+    assert order_of(f"largest-magnitude-first:by={by}", layout=layout, payload=payload)[:2] == [
+        2,
+        0,
+    ]
+
+
+def test_large_finite_values_do_not_count_as_infinite():
+    layout = layout_of(2)
+    payload = layout.new_buffer()
+    layout.floats(payload)[:] = [2e38] * 4 + [3e38] * 4
+    assert order_of("largest-magnitude-first", layout=layout, payload=payload) == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        # chunks: 0 a | 1 a,b.weight | 2,3 b.weight | 4 b.weight,b.bias,c | 5..7 c
+        ("reverse=true", [4, 5, 6, 7, 1, 2, 3, 0]),
+        ("tensors=c", [4, 5, 6, 7, 0, 1, 2, 3]),
+        ("tensors=*.bias;b.*", [4, 1, 2, 3, 0, 5, 6, 7]),
+        ("tensors=a,reverse=true", [0, 1, 4, 5, 6, 7, 2, 3]),
+    ],
+)
+def test_layers_go_by_priority_and_a_shared_chunk_with_the_more_urgent(options, expected):
+    assert order_of(f"layer-priority:{options}") == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("random", "valid: in-order, rotating, shuffled, largest-magnitude-first, layer-priority"),
+        ("rotating:share=1.5", "share is 1.5"),
+        ("rotating:step=1", "valid options: share"),
+        ("shuffled:seed=-1", "seed is -1"),
+        ("shuffled:seed=x", "seed is 'x'"),
+        ("largest-magnitude-first:by=sum", "valid: mean, max"),
+        ("layer-priority", "needs tensors=GLOB;GLOB or reverse=true"),
+        ("layer-priority:reverse=1", "valid: true, false"),
+        ("layer-priority:tensors=3", "valid: names or globs"),
+        ("layer-priority:tensors=a;a", "given twice"),
+    ],
+)
+def test_mistakes_are_answered_with_what_is_valid(text, named):
+    with pytest.raises(ValueError, match=named):
+        ORDERS.create(text)
+
+
+def test_a_name_that_fits_no_tensor_is_answered_with_the_names():
+    with pytest.raises(ValueError, match=r"called 'head'; there are a, empty, b.weight, b.bias, c"):
+        order_of("layer-priority:tensors=head")
