@@ -160,6 +160,7 @@ class TcpReceiving(_TcpExchange):
         self._stop = ControlMessage(MessageType.STOP, self.transfer)
         self._outbox: list[ControlMessage] = []
         self._begun = False
+        self._counts: TcpCounts
 
     @property
     def done(self) -> bool:
@@ -191,6 +192,8 @@ class TcpReceiving(_TcpExchange):
                 self._began_s = now_s
             if self.done:
                 self._ended_s = time.monotonic()
+                # Before STOP, which lets the peer begin the next transfer.
+                self._counts = self._data.count_received()
                 self._outbox.append(self._stop)
 
     def _read_head(self) -> int:
@@ -217,7 +220,7 @@ class TcpReceiving(_TcpExchange):
         return None if self.done else self._connection
 
     def report(self) -> TransferReport:
-        counts = self._data.count_received()
+        counts = self._counts
         stream_bytes = _FRAME.size + self._layout.payload_bytes
         return TransferReport(
             transfer=self.transfer,

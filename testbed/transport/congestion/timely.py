@@ -223,9 +223,10 @@ class Timely(CongestionControl):
             self._calm_rounds = 0
             rate *= _OVERFLOW_CUT
         elif rtt_s < low_s:
-            self.state = TimelyState.LOW
-            self._calm_rounds = 0
-            rate += self._step_bps
+            self._calm_rounds += 1
+            hyperactive = self._calm_rounds >= self._hyperactive_rounds
+            self.state = TimelyState.HYPERACTIVE if hyperactive else TimelyState.LOW
+            rate += (_HYPERACTIVE_STEPS if hyperactive else 1) * self._step_bps
         elif rtt_s > high_s:
             self.state = TimelyState.HIGH
             self._calm_rounds = 0
