@@ -56,7 +56,8 @@ def draw(records: Iterable[Mapping[str, Any]], path: Path) -> bool:
         axes.yaxis.set_major_locator(FixedLocator([1, 2, 5, 10, 20, 50, 100, 200]))
         axes.yaxis.set_minor_locator(NullLocator())
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axes.set_ylim(bottom=0.9)
+        worst = max(ratio for points in lines.values() for _, ratio, _ in points)
+        axes.set_ylim(0.9, 8 * worst)  # the legend lies above the lines
         axes.axhline(1.0, color=style.MUTED.light, linewidth=0.8)
         axes.set_xlabel("loss of data packets")
         axes.set_ylabel("completion / byte bound")

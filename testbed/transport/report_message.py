@@ -1,13 +1,15 @@
 """A REPORT: which datagrams came, by send index, for repairs whose receiver speaks unasked.
 
-    u16 first | u16 echo | u32 held_us | u32 probed | u16 marked | u16 reserved | bits
+    u16 first | u16 echo | u32 held_us | u32 probed | u16 marked | u16 flags | bits
 
 Bit i (least significant first) is set when the datagram with send index `first` + i came since the
 report before; the connection is reliable, so nothing is said twice. `echo` is the datagram that
 came last and `held_us` how long ago: together a sample of the round trip without the receiver's
 own delay. `echo` is 65535 when there is none, or when it had waited before it was read. `probed` is
 the largest number of sent datagrams that a PROBE named, 0 before the first: all before that are
-now here, or late, or lost. `marked` counts those that came with a congestion mark.
+now here, or late, or lost. `marked` counts those that came with a congestion mark. Of the flags, 1
+says that this answers a PROBE as soon as that came, so that its round trip is the path's; the
+others are 0.
 """
 
 import struct
@@ -22,6 +24,7 @@ from testbed.transport.wire import SEND_INDEX_MODULUS, U32_MAX
 
 _FIELDS = struct.Struct("!HHIIHH")
 _NONE = 0xFFFF
+_AT_ONCE = 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,6 +37,7 @@ class Report:
         echo, held_s: the latest arrival and how long ago it was, None for not known.
         probed: how many datagrams the sender had sent at its latest PROBE.
         marked: how many of the arrived bore a congestion mark.
+        at_once: whether it answers a PROBE that did not have to wait.
     """
 
     first: int
@@ -42,6 +46,7 @@ class Report:
     held_s: float
     probed: int
     marked: int = 0
+    at_once: bool = False
 
     def message(self, transfer: int) -> ControlMessage:
         """The REPORT that says this."""
@@ -51,7 +56,7 @@ class Report:
             min(U32_MAX, max(0, round(self.held_s * 1e6))),
             self.probed,
             min(_NONE, self.marked),
-            0,
+            _AT_ONCE if self.at_once else 0,
         )
         return ControlMessage(MessageType.REPORT, transfer, head + pack_bitmap(self.arrived))
 
@@ -60,9 +65,9 @@ class Report:
         """Reads a body whose size the parser has checked; ProtocolError when malformed."""
         if len(body) < _FIELDS.size:
             raise ProtocolError(f"REPORT with a body of {len(body)} bytes")
-        first, echo, held_us, probed, marked, reserved = _FIELDS.unpack_from(body)
-        if reserved:
-            raise ProtocolError(f"REPORT with reserved field {reserved}, not 0")
+        first, echo, held_us, probed, marked, flags = _FIELDS.unpack_from(body)
+        if flags not in (0, _AT_ONCE):
+            raise ProtocolError(f"REPORT with flags {flags:#x}; valid: 0 and {_AT_ONCE}")
         if first >= SEND_INDEX_MODULUS or SEND_INDEX_MODULUS <= echo < _NONE:
             raise ProtocolError(f"REPORT of send indices {first} and {echo}")
         bits = np.frombuffer(body, dtype=np.uint8, offset=_FIELDS.size)
@@ -73,4 +78,5 @@ class Report:
             held_s=held_us / 1e6,
             probed=probed,
             marked=marked,
+            at_once=flags == _AT_ONCE,
         )

@@ -72,7 +72,7 @@ def test_captures_of_both_ends_agree_with_what_the_hosts_noted(tmp_path):
             assert seen.stopped_ns is not None
             assert seen.duplicates == 0
             assert seen.chunk_count == noted["chunk_count"]
-            assert seen.repeated == noted["chunks_sent"] - seen.distinct
+            assert seen.datagrams == seen.distinct + seen.repeated + seen.late
     # The worker's own link has its transfers only.
     assert len(stories["worker-1"].story.transfers) == 2 * 6
     hit_round = at_server[4, "worker-1", "server"]

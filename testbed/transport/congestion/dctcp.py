@@ -49,7 +49,7 @@ class Dctcp(Reno):
         if not feedback.ecn_marked_bytes:
             return
         sent_s = self.path.newest_sent_s(feedback)
-        if sent_s is None or sent_s > self._recovery_from_s:
+        if sent_s is None or sent_s >= self._recovery_from_s:
             self._congested(feedback.now_s, self._window * (1 - self._alpha / 2))
 
     def observe(self) -> dict[str, float]:

@@ -74,7 +74,7 @@ class Ltp(Bbr):
                 self._excused_from_s = feedback.now_s
                 return enough_bps * _FUTILE_CUT
         sent_s = self.path.newest_sent_s(feedback)
-        excused = sent_s is not None and sent_s > self._excused_from_s and not self._queued
+        excused = sent_s is not None and sent_s >= self._excused_from_s and not self._queued
         return self.path.arrival_rate_bps if excused else delivered_bps
 
     @property

@@ -170,7 +170,7 @@ class Timely(CongestionControl):
         if feedback.rtt_s is None or self.path.latest_rtt_s is None:
             return
         self._round_rtt_s = min(self._round_rtt_s, self.path.latest_rtt_s)
-        if feedback.lost_bytes and self.path.newest_lost_sent_s(feedback) > self._fell_s:
+        if feedback.lost_bytes and self.path.newest_lost_sent_s(feedback) >= self._fell_s:
             self._round_lost = True
         if not self.path.round_began:
             return
@@ -223,10 +223,9 @@ class Timely(CongestionControl):
             self._calm_rounds = 0
             rate *= _OVERFLOW_CUT
         elif rtt_s < low_s:
-            self._calm_rounds += 1
-            hyperactive = self._calm_rounds >= self._hyperactive_rounds
-            self.state = TimelyState.HYPERACTIVE if hyperactive else TimelyState.LOW
-            rate += (_HYPERACTIVE_STEPS if hyperactive else 1) * self._step_bps
+            self.state = TimelyState.LOW
+            self._calm_rounds = 0
+            rate += self._step_bps
         elif rtt_s > high_s:
             self.state = TimelyState.HIGH
             self._calm_rounds = 0

@@ -44,7 +44,7 @@ class WindowControl(CongestionControl):
         self._minimum_bytes = MINIMUM_WINDOW * datagram_bytes
         self._window = max(float(initial_window * datagram_bytes), self._minimum_bytes)
         self._threshold = math.inf
-        self._recovery_from_s = -math.inf  # what was sent until then belongs to the last reduction
+        self._recovery_from_s = -math.inf  # what was sent before belongs to the last reduction
         self._recovering = False
         self._arrived_s: float | None = None  # since when nothing arrived, at most
         self._active_s: float | None = None
@@ -87,7 +87,7 @@ class WindowControl(CongestionControl):
         sent_s = self.path.newest_sent_s(feedback)
         if self._recovering and feedback.delivered_bytes:
             # An unknown time of sending ends the recovery: the transfer must go on.
-            self._recovering = sent_s is not None and sent_s <= self._recovery_from_s
+            self._recovering = sent_s is not None and sent_s < self._recovery_from_s
         if feedback.delivered_bytes:
             self._arrived_s = feedback.now_s
             self._marked(feedback)
@@ -113,7 +113,7 @@ class WindowControl(CongestionControl):
         self._window += self._increase(delivered, feedback.now_s)
 
     def _lost(self, feedback: Feedback) -> None:
-        if self.path.newest_lost_sent_s(feedback) > self._recovery_from_s:
+        if self.path.newest_lost_sent_s(feedback) >= self._recovery_from_s:
             self._congested(feedback.now_s, self._after_loss(feedback.now_s))
         smoothed_s = self.path.smoothed_rtt_s
         if feedback.delivered_bytes or smoothed_s is None or self._arrived_s is None:
@@ -127,7 +127,7 @@ class WindowControl(CongestionControl):
         if not feedback.ecn_marked_bytes:
             return
         sent_s = self.path.newest_sent_s(feedback)
-        if sent_s is None or sent_s > self._recovery_from_s:
+        if sent_s is None or sent_s >= self._recovery_from_s:
             self._congested(feedback.now_s, self._after_loss(feedback.now_s))
 
     def _congested(self, now_s: float, window: float) -> None:

@@ -264,12 +264,17 @@ class AcknowledgedSender(SenderRepair):
 
     def _round_trip_s(self, report: Report, now_s: float) -> float | None:
         """The report's sample of the round trip, which the estimates take note of."""
-        if report.echo is None:
+        sent_s = None
+        if report.echo is not None:
+            sent_s = self.ledger.sent_s(self.ledger.index(report.echo))
+        if sent_s is not None:
+            sample_s = now_s - sent_s - report.held_s
+        elif report.at_once and self.asked_s is not None:
+            sample_s = now_s - self.asked_s
+        else:
             return None
-        sent_s = self.ledger.sent_s(self.ledger.index(report.echo))
-        if sent_s is None or now_s - sent_s - report.held_s <= 0:
+        if sample_s <= 0:
             return None
-        sample_s = now_s - sent_s - report.held_s
         self.estimates.on_round_trip(sample_s)
         return sample_s
 

@@ -83,9 +83,9 @@ class ReportingReceiver(ReceiverRepair):
         (sent,) = SENT.unpack(message.body)
         self._probed = max(self._probed, sent)
         self._reach(int(_distance(sent - 1, self._newest)))
-        return [self._report(progress.now_s)]
+        return [self._report(progress.now_s, at_once=attentive)]
 
-    def _report(self, now_s: float) -> ControlMessage:
+    def _report(self, now_s: float, *, at_once: bool = False) -> ControlMessage:
         arrived = np.zeros(0, dtype=np.bool_)
         first = 0
         if self._pending:
@@ -100,6 +100,7 @@ class ReportingReceiver(ReceiverRepair):
             echo=self._echo,
             held_s=now_s - self._echo_s,
             probed=self._probed,
+            at_once=at_once,
         ).message(self._transfer)
         self._pending.clear()
         self._echo = None

@@ -1,0 +1,624 @@
+"""Each congestion control by itself, fed with hand-made feedback."""
+
+import inspect
+import math
+
+import pytest
+
+from testbed.transport.congestion import (
+    CONGESTION_CONTROLS,
+    Bbr,
+    CongestionControl,
+    Cubic,
+    Dctcp,
+    Feedback,
+    Ltp,
+    Reno,
+    Timely,
+)
+from testbed.transport.congestion.bbr import BbrState
+from testbed.transport.congestion.path import MaxFilter, PathMonitor
+from testbed.transport.congestion.timely import TimelyState
+from testbed.transport.congestion.window import WindowControl
+from testbed.transport.congestion.worth import WorthCheck
+
+SIZE = 1514
+RTT_S = 100e-6  # of a local network
+MARKING = {"ecn_marking": True}
+LOSS_BASED = [
+    pytest.param(Reno, {}, 0.5, id="reno"),
+    pytest.param(Cubic, {}, 0.7, id="cubic"),
+    pytest.param(Dctcp, MARKING, 0.5, id="dctcp"),
+]
+ALL = [
+    "fixed",
+    "timely",
+    "reno",
+    "cubic",
+    "bbr",
+    "ltp",
+    "dctcp:ecn_marking=true",
+]
+
+
+def create(text: str) -> CongestionControl:
+    return CONGESTION_CONTROLS.create(text, rate_bps=50e6, datagram_bytes=SIZE)
+
+
+class Rounds:
+    """Answers whole windows: each round, what the window admits is sent and then reported."""
+
+    def __init__(self, control: CongestionControl, *, rtt_s: float = RTT_S) -> None:
+        self.control = control
+        self.now_s = 5.0
+        self.rtt_s = rtt_s
+        control.on_transfer_begin(self.now_s)
+
+    def round(
+        self, *, lost: int = 0, marked: float = 0.0, sent: int | None = None, limited: bool = False
+    ) -> None:
+        """One round trip in which `lost` datagrams are lost, and `marked` of the rest marked."""
+        count = int(self.control.window_bytes // SIZE) if sent is None else sent
+        sent_s = self.now_s
+        self.control.on_sent(count * SIZE, sent_s)
+        self.now_s += self.rtt_s
+        delivered = count - lost
+        self.control.on_feedback(
+            Feedback(
+                now_s=self.now_s,
+                delivered_bytes=delivered * SIZE,
+                lost_bytes=lost * SIZE,
+                in_flight_bytes=0,
+                rtt_s=self.rtt_s if delivered else None,
+                ecn_marked_bytes=round(delivered * marked) * SIZE,
+                app_limited=limited,
+                newest_lost_sent_s=sent_s if lost else None,
+            )
+        )
+
+    @property
+    def window(self) -> float:
+        return self.control.window_bytes / SIZE
+
+
+# Options.
+
+
+def test_the_registry_has_all_of_them():
+    assert list(CONGESTION_CONTROLS) == [text.partition(":")[0] for text in ALL]
+
+
+@pytest.mark.parametrize("text", ALL)
+def test_each_can_be_built_and_observed_before_and_after_feedback(text):
+    control = create(text)
+    assert control.rate_bps > 0
+    assert control.window_bytes >= SIZE
+    rounds = Rounds(control)
+    rounds.round(sent=10)
+    rounds.round(sent=10, lost=3)
+    for name, value in control.observe().items():
+        assert isinstance(value, float), name
+
+
+@pytest.mark.parametrize("text", ALL[1:])
+def test_no_other_needs_a_rate(text):
+    CONGESTION_CONTROLS.create(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("vegas", "valid: fixed, timely, reno, cubic, bbr, ltp, dctcp"),
+        ("cubic:betta=0.7", "valid options: datagram_bytes, initial_window, beta, c"),
+        ("cubic:beta=1.5", "beta is 1.5; valid: above 0 and at most 0.99"),
+        ("reno:initial_window=0", "initial_window is 0; valid: above 0"),
+        ("reno:beta=half", "beta is half; valid"),
+        ("timely:alpha=2", "alpha is 2; valid: above 0 and at most 1"),
+        ("timely:t_low_s=2e-3,t_high_s=1e-3", "t_high_s is 0.001; valid: at least t_low_s"),
+        ("timely:t_low_s=-1", "t_low_s is -1; valid: above 0, or 0"),
+        ("bbr:window_gain=0", "window_gain is 0; valid: above 0"),
+        ("ltp:delay_factor=1", "delay_factor is 1; valid: above 1"),
+        ("dctcp:gain=2,ecn_marking=true", "gain is 2; valid: above 0 and at most 1"),
+        ("dctcp", "needs queues that mark datagrams"),
+        ("dctcp:ecn_marking=false", "needs queues that mark datagrams"),
+    ],
+)
+def test_wrong_options_say_what_would_be_valid(text, named):
+    with pytest.raises(ValueError, match="valid") as error:
+        create(text)
+    assert named in str(error.value)
+
+
+@pytest.mark.parametrize("text", ALL)
+def test_every_option_has_a_default_or_comes_from_the_endpoint(text):
+    factory = type(create(text))
+    for name, parameter in inspect.signature(factory).parameters.items():
+        assert name == "rate_bps" or parameter.default is not inspect.Parameter.empty
+
+
+# What Reno, CUBIC and DCTCP share.
+
+
+@pytest.mark.parametrize(("kind", "options", "beta"), LOSS_BASED)
+def test_slow_start_doubles_each_round_trip(kind, options, beta):
+    rounds = Rounds(kind(**options))
+    windows = [rounds.window]
+    for _ in range(5):
+        rounds.round()
+        windows.append(rounds.window)
+    assert windows == [10 * 2**n for n in range(6)]
+
+
+@pytest.mark.parametrize(("kind", "options", "beta"), LOSS_BASED)
+def test_a_loss_cuts_the_window_by_the_specified_factor_once_per_round_trip(kind, options, beta):
+    control = kind(**options)
+    rounds = Rounds(control)
+    for _ in range(3):
+        rounds.round()
+    sent_s = rounds.now_s
+    for late_s in (RTT_S, 1.2 * RTT_S, 1.9 * RTT_S):  # three reports about the same flight
+        control.on_feedback(
+            Feedback(
+                now_s=sent_s + late_s,
+                delivered_bytes=SIZE,
+                lost_bytes=SIZE,
+                in_flight_bytes=70 * SIZE,
+                rtt_s=late_s,
+                newest_lost_sent_s=sent_s,
+            )
+        )
+        assert rounds.window == pytest.approx(80 * beta)
+    assert not control.slow_start
+    rounds.now_s = sent_s + 2 * RTT_S
+    rounds.round(lost=1)  # sent after the cut: a loss of its own
+    assert rounds.window == pytest.approx(80 * beta**2)
+
+
+@pytest.mark.parametrize(("kind", "options", "beta"), LOSS_BASED)
+def test_when_nothing_arrives_the_window_falls_to_two_datagrams_and_stays_open(kind, options, beta):
+    control = kind(**options)
+    rounds = Rounds(control)
+    for _ in range(6):
+        rounds.round()
+    for _ in range(40):
+        rounds.round(lost=int(rounds.window))
+        assert rounds.window >= 2
+    assert rounds.window == 2
+    assert math.isfinite(control.rate_bps)
+    assert control.rate_bps > 0
+    rounds.round()
+    assert rounds.window > 2  # and it recovers at once
+
+
+@pytest.mark.parametrize(("kind", "options", "beta"), LOSS_BASED)
+def test_a_window_that_is_not_used_does_not_grow(kind, options, beta):
+    rounds = Rounds(kind(**options))
+    rounds.round()
+    before = rounds.window
+    rounds.round(sent=3)
+    rounds.round(sent=20, limited=True)
+    assert rounds.window == before
+
+
+@pytest.mark.parametrize(("kind", "options", "beta"), LOSS_BASED)
+def test_a_pause_keeps_what_was_learnt_and_the_restart_is_paced(kind, options, beta):
+    control = kind(**options)
+    rounds = Rounds(control)
+    for _ in range(4):
+        rounds.round()
+    rounds.round(lost=1)
+    learnt = control.observe()
+    rounds.now_s += 30.0
+    control.on_transfer_begin(rounds.now_s)
+    assert control.window_bytes == learnt["window_bytes"]
+    assert control.observe()["threshold_bytes"] == learnt["threshold_bytes"]
+    assert control.path.min_rtt_s == RTT_S
+    # The first window is spread over most of a round trip.
+    assert control.window_bytes * 8 / control.rate_bps == pytest.approx(RTT_S / 1.2)
+    rounds.round(lost=1)  # a loss after the pause counts, whatever happened before it
+    assert rounds.window < learnt["window_bytes"] / SIZE
+
+
+def test_losses_of_unknown_age_count_once_per_round_trip():
+    control = Reno()
+    rounds = Rounds(control)
+    for _ in range(3):
+        rounds.round()
+    for step in range(4):
+        control.on_feedback(
+            Feedback(
+                now_s=rounds.now_s + (1 + step / 5) * RTT_S,
+                delivered_bytes=SIZE,
+                lost_bytes=SIZE,
+                in_flight_bytes=50 * SIZE,
+                rtt_s=RTT_S,
+            )
+        )
+    assert rounds.window == 40
+
+
+def test_a_feedback_of_losses_only_is_heard():
+    control = Reno()
+    rounds = Rounds(control)
+    rounds.round()
+    rounds.round(lost=20)
+    assert rounds.window == 10
+
+
+# Reno.
+
+
+def test_reno_adds_one_datagram_each_round_trip_after_a_loss():
+    rounds = Rounds(Reno())
+    for _ in range(3):
+        rounds.round()
+    rounds.round(lost=1)
+    windows = []
+    for _ in range(5):
+        rounds.round()
+        windows.append(rounds.window)
+    growth = [later - earlier for earlier, later in zip(windows, windows[1:], strict=False)]
+    assert all(0.95 < step <= 1.0 for step in growth)
+
+
+# CUBIC.
+
+
+def test_cubic_follows_the_function_of_the_rfc_on_a_long_path():
+    rtt_s = 0.1
+    control = Cubic()
+    rounds = Rounds(control, rtt_s=rtt_s)
+    for _ in range(6):
+        rounds.round()
+    rounds.round(lost=1)
+    w_max, start = 640.0, 640 * 0.7
+    k_s = ((w_max - start) / 0.4) ** (1 / 3)
+    rounds.round()  # the epoch begins with the first growth
+    began_s = rounds.now_s
+    while rounds.now_s < began_s + 1.3 * k_s:
+        expected = 0.4 * (rounds.now_s + rtt_s - began_s - k_s) ** 3 + w_max
+        assert rounds.window == pytest.approx(expected, rel=0.02)
+        rounds.round()
+
+
+def test_cubic_is_as_fast_as_reno_on_a_short_path():
+    cubic, reno = Rounds(Cubic()), Rounds(Reno())
+    for rounds in (cubic, reno):
+        for _ in range(4):
+            rounds.round()
+        rounds.round(lost=1)
+        for _ in range(300):
+            rounds.round()
+    assert cubic.window > 0.9 * reno.window
+
+
+def test_cubic_with_fast_convergence_aims_lower_after_two_losses():
+    windows = []
+    for fast in (True, False):
+        control = Cubic(fast_convergence=fast)
+        rounds = Rounds(control)
+        for _ in range(4):
+            rounds.round()
+        rounds.round(lost=1)
+        rounds.round(lost=1)
+        windows.append(control.observe()["w_max_bytes"] / SIZE)
+    assert windows == pytest.approx([112 * (1 + 0.7) / 2, 112])
+
+
+def test_cubic_does_not_count_a_pause_as_time_since_the_loss():
+    rtt_s = 0.05
+    control = Cubic()
+    rounds = Rounds(control, rtt_s=rtt_s)
+    for _ in range(5):
+        rounds.round()
+    rounds.round(lost=1)
+    for _ in range(5):
+        rounds.round()
+    before = rounds.window
+    rounds.now_s += 60.0
+    control.on_transfer_begin(rounds.now_s)
+    rounds.round()
+    assert rounds.window < 1.1 * before
+
+
+# DCTCP.
+
+
+def test_dctcp_reduces_by_half_the_fraction_of_marks():
+    control = Dctcp(**MARKING)
+    rounds = Rounds(control)
+    for _ in range(3):
+        rounds.round()
+    for _ in range(400):
+        rounds.round(marked=0.25, sent=80)
+    assert control.observe()["alpha"] == pytest.approx(0.25, rel=0.01)
+    control._window = 1000.0 * SIZE
+    rounds.round(marked=0.25, sent=80)
+    assert rounds.window == pytest.approx(1000 * (1 - 0.25 / 2), rel=0.01)
+
+
+def test_dctcp_begins_carefully_and_halves_at_a_loss():
+    control = Dctcp(**MARKING)
+    rounds = Rounds(control)
+    rounds.round(marked=1.0)
+    assert control.observe()["alpha"] == 1.0
+    assert rounds.window == 5
+    rounds.round()
+    before = rounds.window
+    rounds.round(lost=1)
+    assert rounds.window == pytest.approx(before / 2)
+
+
+def test_reno_takes_a_mark_for_a_loss():
+    rounds = Rounds(Reno())
+    rounds.round()
+    rounds.round(marked=0.1)
+    assert rounds.window == 10
+
+
+# TIMELY.
+
+
+def timely(**options: float) -> Rounds:
+    """Past its start, at 100 datagrams in 1 ms, with thresholds of 2 and 4 ms."""
+    given = {"t_low_s": 2e-3, "t_high_s": 4e-3, "min_rtt_s": 1e-3, "step_bps": 1e6, **options}
+    control = Timely(**given)
+    rounds = Rounds(control, rtt_s=1e-3)
+    rounds.round(sent=10)
+    control.state = TimelyState.LOW
+    control._rate = 100e6
+    control._previous_s = 1e-3
+    return rounds
+
+
+@pytest.mark.parametrize(
+    ("rtts_s", "rate_bps", "state"),
+    [
+        ([1e-3], 101e6, TimelyState.LOW),
+        ([8e-3], 100e6 * (1 - 0.8 * (1 - 4 / 8)), TimelyState.HIGH),
+        ([2.5e-3], 100e6 * 0.5, TimelyState.FALLING),  # no cut is deeper than a half
+        ([2.5e-3, 2.5e-3], 50e6 * (1 - 0.8 * 0.125 * 1.5 * 0.875), TimelyState.FALLING),
+        ([2.5e-3, 2.4e-3, 2.3e-3], None, TimelyState.RISING),
+        ([2.5e-3, *[2.4e-3 - n * 1e-5 for n in range(8)]], None, TimelyState.HYPERACTIVE),
+    ],
+)
+def test_timely_steps_as_algorithm_1_says(rtts_s, rate_bps, state):
+    rounds = timely()
+    for rtt_s in rtts_s:
+        rounds.rtt_s = rtt_s
+        rounds.round(sent=100)
+    assert rounds.control.state is state
+    if rate_bps is not None:
+        assert rounds.control.rate_bps == pytest.approx(rate_bps)
+
+
+def test_timely_s_hyperactive_increase_is_five_steps():
+    rounds = timely()
+    rates = []
+    rounds.rtt_s = 2.5e-3
+    rounds.round(sent=100)
+    for n in range(9):
+        rounds.rtt_s = 2.4e-3 - n * 1e-5
+        rounds.round(sent=100)
+        rates.append(rounds.control.rate_bps)
+    steps = [later - earlier for earlier, later in zip(rates, rates[1:], strict=False)]
+    assert steps[1:] == pytest.approx([1e6] * 4 + [5e6] * 3)
+
+
+def test_timely_ignores_losses_without_a_queue_and_heeds_them_with_one():
+    rounds = timely()
+    rounds.round(sent=100, lost=30)
+    assert rounds.control.rate_bps == pytest.approx(101e6)
+    rounds.rtt_s = 3e-3
+    rounds.round(sent=100, lost=30)
+    assert rounds.control.state is TimelyState.OVERFLOW
+    assert rounds.control.rate_bps == pytest.approx(101e6 * 0.8)
+
+
+def test_timely_doubles_its_rate_at_the_start_until_a_queue_shows():
+    control = Timely()
+    rounds = Rounds(control, rtt_s=1e-3)
+    rounds.round(sent=10)
+    rates = [control.rate_bps]
+    for n in range(4):
+        rounds.round(sent=10 * 2**n)
+        rates.append(control.rate_bps)
+    assert [rate / rates[0] for rate in rates] == pytest.approx([1, 2, 4, 8, 16])
+    rounds.rtt_s = 2e-3
+    rounds.round(sent=320)
+    assert control.rate_bps == pytest.approx(rates[-1] / 2)
+    assert control.state is not TimelyState.STARTUP
+
+
+def test_timely_keeps_its_rate_over_a_pause_and_takes_no_gradient_across_it():
+    rounds = timely()
+    rounds.rtt_s = 3e-3
+    rounds.round(sent=100)
+    rate_bps = rounds.control.rate_bps
+    rounds.now_s += 10
+    rounds.control.on_transfer_begin(rounds.now_s)
+    assert rounds.control.rate_bps == rate_bps
+    rounds.rtt_s = 3.9e-3
+    rounds.round(sent=100)
+    assert rounds.control.state is TimelyState.RISING
+
+
+# BBR and LTP.
+
+
+def filled(kind: type[Bbr], *, sent: int = 100) -> Rounds:
+    """A model that has found 100 datagrams per millisecond."""
+    rounds = Rounds(kind(), rtt_s=1e-3)
+    for _ in range(8):
+        rounds.round(sent=sent)
+    return rounds
+
+
+@pytest.mark.parametrize("kind", [Bbr, Ltp])
+def test_bbr_goes_through_its_states(kind):
+    control = kind()
+    rounds = Rounds(control, rtt_s=1e-3)
+    sizes = [10, 20, 40, 80, 120, 120, 120, 120]
+    states = []
+    for size in sizes:
+        assert control.pacing_gain == pytest.approx(2 / math.log(2))
+        rounds.round(sent=size)
+        states.append(control.state)
+    # In one step through DRAIN: nothing is in flight between these rounds.
+    assert states == [BbrState.STARTUP] * 7 + [BbrState.PROBE_BW]
+    assert control.bandwidth_bps == pytest.approx(120 * SIZE * 8 / 1e-3)
+    assert control.bdp_bytes == pytest.approx(120 * SIZE)
+    gains = []
+    for _ in range(16):
+        rounds.round(sent=120)
+        rounds.now_s += 0.1e-3
+        gains.append(control.pacing_gain)
+    assert {1.25, 0.75, 1.0} == set(gains)
+    assert gains[gains.index(1.25) + 1] == 0.75
+
+
+def test_bbr_s_window_is_twice_the_product_and_what_one_report_settles():
+    control = filled(Bbr).control
+    assert control.window_bytes == pytest.approx((2 * 100 + 100) * SIZE)
+
+
+def test_bbr_s_startup_doubles_what_is_in_flight_each_round_trip():
+    control = Bbr()
+    rounds = Rounds(control)
+    windows = [rounds.window]
+    for _ in range(5):
+        rounds.round()
+        windows.append(rounds.window)
+    assert all(late >= 2 * early for early, late in zip(windows, windows[1:], strict=False))
+
+
+def test_bbr_counts_a_limited_sample_only_if_it_is_larger():
+    rounds = filled(Bbr)
+    bandwidth_bps = rounds.control.bandwidth_bps
+    for _ in range(20):
+        rounds.round(sent=5, limited=True)
+    assert rounds.control.bandwidth_bps == bandwidth_bps
+    rounds.round(sent=200, limited=True)
+    assert rounds.control.bandwidth_bps == pytest.approx(2 * bandwidth_bps)
+
+
+@pytest.mark.parametrize("kind", [Bbr, Ltp])
+def test_bbr_probes_the_round_trip_when_the_minimum_is_old(kind):
+    rounds = filled(kind)
+    control = rounds.control
+    rounds.rtt_s = 1.2e-3
+    for _ in range(850):
+        rounds.round(sent=100)
+        if control.state is BbrState.PROBE_RTT:
+            break
+    assert control.state is BbrState.PROBE_RTT
+    assert control.window_bytes == 4 * SIZE
+    began_s = rounds.now_s
+    while control.state is BbrState.PROBE_RTT:
+        rounds.round(sent=4)
+    assert rounds.now_s - began_s == pytest.approx(10e-3, abs=3e-3)
+    assert control.path.min_rtt_s == 1.2e-3
+
+
+@pytest.mark.parametrize("kind", [Bbr, Ltp])
+def test_bbr_restarts_after_a_pause_at_the_bandwidth_and_without_a_probe(kind):
+    rounds = filled(kind)
+    control = rounds.control
+    bandwidth_bps = control.bandwidth_bps
+    for _ in range(3):
+        rounds.now_s += 60.0
+        control.on_transfer_begin(rounds.now_s)
+        assert control.rate_bps == pytest.approx(bandwidth_bps)
+        rounds.round(sent=100)
+        assert control.state is BbrState.PROBE_BW
+        assert control.bandwidth_bps == pytest.approx(bandwidth_bps)
+
+
+def test_ltp_counts_what_was_lost_without_a_queue_and_bbr_does_not():
+    rates = []
+    for kind in (Bbr, Ltp):
+        rounds = filled(kind)
+        for _ in range(40):
+            rounds.round(sent=100, lost=40)
+        rates.append(rounds.control.bandwidth_bps / (100 * SIZE * 8 / 1e-3))
+    assert rates == pytest.approx([0.6, 1.0])
+
+
+def test_ltp_does_not_excuse_losses_behind_a_queue():
+    rounds = filled(Ltp)
+    rounds.rtt_s = 2e-3
+    for _ in range(40):
+        rounds.round(sent=200, lost=80)
+    assert rounds.control.bandwidth_bps == pytest.approx(120 * SIZE * 8 / 2e-3)
+
+
+# Measuring.
+
+
+def test_the_delivery_rate_is_not_fooled_by_reports_that_come_together():
+    path = PathMonitor()
+    path.on_sent(0.0)
+    for now_s, sent_s in ((0.010, 0.0), (0.0101, 0.005), (0.0102, 0.010), (0.0201, 0.0101)):
+        path.on_feedback(
+            Feedback(
+                now_s=now_s,
+                delivered_bytes=10_000,
+                lost_bytes=0,
+                in_flight_bytes=10_000,
+                rtt_s=now_s - sent_s,
+            )
+        )
+        assert path.delivery_rate_bps is None or path.delivery_rate_bps <= 30_000 * 8 / 0.01 * 1.01
+
+
+def test_rates_are_not_measured_across_a_pause():
+    path = PathMonitor()
+    for begin_s in (0.0, 100.0):
+        path.on_transfer_begin(begin_s)
+        path.on_sent(begin_s)
+        path.on_feedback(
+            Feedback(
+                now_s=begin_s + 0.01,
+                delivered_bytes=10_000,
+                lost_bytes=5_000,
+                in_flight_bytes=0,
+                rtt_s=0.01,
+            )
+        )
+        assert path.delivery_rate_bps == pytest.approx(8e6)
+        assert path.arrival_rate_bps == pytest.approx(12e6)
+
+
+def test_round_trips_of_microseconds_are_kept_as_they_are():
+    path = PathMonitor()
+    for rtt_s in (52e-6, 48e-6, 61e-6, 0.0):
+        path.on_feedback(
+            Feedback(now_s=1.0, delivered_bytes=1, lost_bytes=0, in_flight_bytes=1, rtt_s=rtt_s)
+        )
+        assert path.min_rtt_s == pytest.approx(min(path.min_rtt_s, max(rtt_s, 1e-6)))
+    assert path.min_rtt_s == 1e-6
+    assert 40e-6 < (path.smoothed_rtt_s or 0) < 61e-6
+
+
+def test_the_max_filter_forgets_after_its_rounds():
+    largest = MaxFilter(3)
+    seen = []
+    for round_, value in enumerate([5.0, 9.0, 1.0, 2.0, 3.0, 0.5]):
+        largest.add(value, round_)
+        seen.append(largest.value)
+    assert seen == [5, 9, 9, 9, 3, 3]
+
+
+@pytest.mark.parametrize(("loss", "futile"), [(0.0, False), (0.5, False), (None, True)])
+def test_growth_is_futile_behind_a_full_queue_and_not_under_random_loss(loss, futile):
+    check = WorthCheck()
+    verdicts = []
+    rates = [100.0 * 1.1**n for n in range(12)]
+    for before, rate in zip([rates[0], *rates], rates, strict=False):
+        delivered = 100.0 if loss is None else before * (1 - loss)
+        verdicts.append(check.futile_bps(rate, delivered, growth=1.25, gain=1.1))
+    assert any(verdict is not None for verdict in verdicts) == futile
+
+
+def test_a_subclass_of_the_window_control_says_two_things():
+    assert WindowControl.__abstractmethods__ == {"_increase", "_after_loss"}

@@ -1,0 +1,145 @@
+"""How fast the repairs are, in virtual time: against the byte bound, and against each other."""
+
+import functools
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from testbed.transport import SendingPath
+from testbed.transport.congestion import FixedRate
+from testbed.transport.repair import REPAIRS
+from testbed.transport.tolerance import required_chunks
+from tests.transport.virtual import Network, bernoulli, layout_of, random_payload, transfer
+
+RATE_BPS = 100e6
+_CHUNK_S = 1514 * 8 / RATE_BPS
+_MEGABYTE = 687  # chunks
+_ROUND_TRIPS_S = (1e-4, 1e-3, 1e-2)
+
+
+@dataclass(frozen=True)
+class Run:
+    """Means over some transfers with different losses; times in seconds.
+
+    Attributes:
+        bound_s: the byte bound, but for the losses that happened: what the receiver let arrive
+            and lost of what it was sent until it had enough, at link rate.
+    """
+
+    completion_s: float
+    bound_s: float
+    sent: float
+    needed: float
+    control: float
+    idle_s: float
+    stop_s: float
+
+
+@functools.cache
+def run(repair, *, chunks=_MEGABYTE, loss=0.0, rtt_s=1e-3, tolerance=0.008, seeds=3, jitter_s=0.0):
+    layout = layout_of(chunks, chunk_bytes=1456, last_elements=364)
+    payload = random_payload(layout)
+    path = SendingPath(congestion=FixedRate(rate_bps=RATE_BPS), chunk_bytes=1456)
+    began_s, rows = 0.0, []
+    for seed in range(seeds + 1):  # the first one teaches the path's round trip and loss
+        network = Network(
+            survives=bernoulli(loss, seed), rate_bps=RATE_BPS, delay_s=rtt_s / 2, jitter_s=jitter_s
+        )
+        outcome = transfer(
+            payload,
+            layout,
+            tolerance=tolerance,
+            network=network,
+            path=path,
+            repair=REPAIRS.create(repair),
+            began_s=began_s,
+            number=seed,
+        )
+        sent, got = outcome.sender.report("r"), outcome.receiver.report("s")
+        assert np.array_equal(sent.received, got.received)
+        assert got.chunks_received == required_chunks(chunks, tolerance)
+        rows.append(
+            (
+                got.ended_s - began_s,
+                required_chunks(chunks, tolerance) * _CHUNK_S / (1 - loss),
+                sent.chunks_sent,
+                required_chunks(chunks, tolerance) / (1 - loss),
+                (sent.control_bytes + got.control_bytes) / sent.bytes_sent,
+                network.idle_s,
+                outcome.ended_s - got.ended_s,
+            )
+        )
+        began_s = outcome.ended_s + 0.05
+    return Run(*np.mean(rows[1:], axis=0))
+
+
+@pytest.mark.parametrize("repair", list(REPAIRS))
+@pytest.mark.parametrize("rtt_s", _ROUND_TRIPS_S)
+def test_without_loss_the_link_is_never_idle(repair, rtt_s):
+    result = run(repair, rtt_s=rtt_s, seeds=1)
+    assert result.completion_s <= 1.05 * result.bound_s + rtt_s / 2
+    assert result.sent <= _MEGABYTE  # nothing twice
+    assert result.idle_s < 2 * _CHUNK_S
+
+
+@pytest.mark.parametrize("loss", [0.01, 0.1, 0.3, 0.6, 0.9])
+@pytest.mark.parametrize("rtt_s", _ROUND_TRIPS_S)
+def test_streaming_is_close_to_the_byte_bound(loss, rtt_s):
+    result = run("streaming", loss=loss, rtt_s=rtt_s)
+    assert result.completion_s <= 1.1 * result.bound_s + 2 * rtt_s
+    # Nor does it get there by sending everything several times.
+    assert result.sent <= 1.15 * result.needed + 2 * rtt_s / _CHUNK_S
+    assert result.control <= 0.02
+    assert result.stop_s == pytest.approx(rtt_s / 2)
+
+
+@pytest.mark.parametrize("loss", [0.3, 0.6, 0.9])
+def test_streaming_leaves_the_link_idle_for_less_than_a_round_trip(loss):
+    assert run("streaming", loss=loss, rtt_s=1e-2).idle_s < 1e-2
+    assert run("passes", loss=loss, rtt_s=1e-2).idle_s > 2e-2
+
+
+@pytest.mark.parametrize("loss", [0.6, 0.7, 0.8, 0.9])
+@pytest.mark.parametrize("chunks", [40, 83, 163])
+def test_streaming_takes_half_as_long_as_passes_for_short_payloads(loss, chunks):
+    """At most two round trips of link time, 10 ms each."""
+    streaming, passes = (
+        run(repair, chunks=chunks, loss=loss, rtt_s=1e-2, seeds=8)
+        for repair in ("streaming", "passes")
+    )
+    assert passes.completion_s >= 2 * streaming.completion_s
+
+
+def test_one_outstanding_chunk_does_not_cost_a_round_trip_per_attempt():
+    result = run("streaming", chunks=1, loss=0.9, rtt_s=1e-2, tolerance=0.0, seeds=20)
+    # Ten attempts on average; one copy after the other would take 100 ms, as passes do.
+    assert result.completion_s < 0.04
+    assert run("passes", chunks=1, loss=0.9, rtt_s=1e-2, tolerance=0.0, seeds=20).completion_s > 0.06
+
+
+@pytest.mark.parametrize("loss", [0.0, 0.01, 0.1, 0.3])
+def test_selective_repairs_while_data_flows(loss):
+    result = run("selective", loss=loss, rtt_s=1e-2, tolerance=0.0)
+    assert result.sent <= 1.03 * result.needed
+    assert result.control <= 0.02
+    if loss:
+        passes = run("passes", loss=loss, rtt_s=1e-2, tolerance=0.0)
+        assert result.completion_s < passes.completion_s + 1e-2
+
+
+@pytest.mark.parametrize("repair", ["streaming", "selective"])
+@pytest.mark.parametrize("loss", [0.0, 0.3, 0.6, 0.9])
+@pytest.mark.parametrize("chunks", [163, _MEGABYTE])
+def test_control_costs_less_than_a_fiftieth(repair, loss, chunks):
+    for rtt_s in (1e-4, 1e-2):
+        assert run(repair, chunks=chunks, loss=loss, rtt_s=rtt_s).control <= 0.02
+
+
+@pytest.mark.parametrize("repair", ["streaming", "selective"])
+@pytest.mark.parametrize("jitter_s", [3e-4, 1e-3, 5e-3])
+def test_reordering_is_not_taken_for_loss(repair, jitter_s):
+    """Up to 40 datagrams overtake one another; what is sent twice is little, and is learnt from."""
+    result = run(repair, rtt_s=1e-2, jitter_s=jitter_s, tolerance=0.0)
+    assert result.sent <= 1.03 * _MEGABYTE
+    assert result.completion_s <= 1.05 * result.bound_s + 1e-2 + jitter_s
