@@ -1,6 +1,7 @@
-"""Any interleaving of sending, delivery, loss, duplication, reordering and time, for all repairs."""
+"""Any interleaving of sending, delivery, loss, duplication, reordering and time; all repairs."""
 
 from collections import deque
+from typing import Any
 
 import numpy as np
 from hypothesis import settings
@@ -157,7 +158,7 @@ class Repairs(RuleBasedStateMachine):
 
     @invariant()
     def the_window_is_kept_and_every_datagram_is_accounted_for(self):
-        repair = self.sender._repair
+        repair: Any = self.sender._repair
         sent = self.sender._datagrams_sent
         assert 0 <= repair.in_flight <= min(sent, self.limit)
         assert self.control.sent == sent * _WIRE_BYTES

@@ -12,7 +12,7 @@ from testbed.transport.congestion import CongestionControl, Feedback, FixedRate
 from testbed.transport.control import ControlMessage, MessageType
 from testbed.transport.order import ChunkOrder, InOrder, OrderContext
 from testbed.transport.receiver import Receiver
-from testbed.transport.repair import Passes
+from testbed.transport.repair import REPAIRS, Passes
 from testbed.transport.sender import Sender, SendingPath
 from testbed.transport.tolerance import FractionRule, required_chunks
 from testbed.transport.wire import fields, wire_bytes
@@ -90,9 +90,10 @@ def test_without_loss_one_pass_delivers_every_byte():
     duplicate=st.sampled_from([0.0, 0.3]),
     corrupt=st.sampled_from([0.0, 0.3]),
     seed=st.integers(0, 2**16),
+    repair=st.sampled_from(list(REPAIRS)),
 )
 def test_whatever_the_network_does_enough_arrives_and_it_is_right(
-    chunks, last, loss, tolerance, jitter_s, duplicate, corrupt, seed
+    chunks, last, loss, tolerance, jitter_s, duplicate, corrupt, seed, repair
 ):
     layout = layout_of(chunks, last_elements=last)
     payload = random_payload(layout, seed)
@@ -103,7 +104,9 @@ def test_whatever_the_network_does_enough_arrives_and_it_is_right(
         corrupt=corrupt,
         seed=seed,
     )
-    outcome = transfer(payload, layout, tolerance=tolerance, network=network)
+    outcome = transfer(
+        payload, layout, tolerance=tolerance, network=network, repair=REPAIRS.create(repair)
+    )
     receiver = outcome.receiver
     assert receiver.stopped
     assert receiver.received_count == int(receiver.received.sum())
@@ -205,9 +208,10 @@ class _Shuffled(ChunkOrder):
         return np.random.default_rng(context.transfer).permutation(context.layout.chunk_count)
 
 
+@pytest.mark.parametrize("repair", list(REPAIRS))
 @pytest.mark.parametrize("loss", [0.0, 0.5])
 @pytest.mark.parametrize("chunks", [3, 4, 5, 300])
-def test_any_order_of_chunks_delivers_the_same(chunks, loss):
+def test_any_order_of_chunks_delivers_the_same(chunks, loss, repair):
     layout = layout_of(chunks)
     for number in range(20 if chunks < 10 else 1):  # small ones look like runs now and then
         payload = random_payload(layout, number)
@@ -215,6 +219,7 @@ def test_any_order_of_chunks_delivers_the_same(chunks, loss):
             payload,
             layout,
             order=_Shuffled(),
+            repair=REPAIRS.create(repair),
             number=number,
             network=Network(survives=bernoulli(loss, number)),
         )
@@ -432,14 +437,19 @@ def test_congestion_control_hears_what_became_of_each_pass():
     assert feedback.rtt_s == pytest.approx(0.008)
 
 
+@pytest.mark.parametrize("repair", list(REPAIRS))
 @pytest.mark.parametrize("loss", [0.0, 0.5])
 @pytest.mark.parametrize("window", [0.0, wire_bytes(3, 16), wire_bytes(64, 16)])
-def test_a_window_limits_what_is_in_flight_and_never_locks_the_transfer(window, loss):
+def test_a_window_limits_what_is_in_flight_and_never_locks_the_transfer(window, loss, repair):
     layout = layout_of(100)
     payload = random_payload(layout)
     control = _Recorder(window)
     outcome = transfer(
-        payload, layout, network=Network(survives=bernoulli(loss, 3)), congestion=control
+        payload,
+        layout,
+        network=Network(survives=bernoulli(loss, 3)),
+        congestion=control,
+        repair=REPAIRS.create(repair),
     )
     assert np.array_equal(outcome.into, payload)
     limit = max(window, wire_bytes(1, 16))
