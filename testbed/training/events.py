@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.transport import TransferReport
+from testbed.jsonl import JsonLinesWriter
+from testbed.transport import Endpoint, TransferReport
 
 
 def finite(value: float) -> float | None:
@@ -19,6 +21,16 @@ def finite(value: float) -> float | None:
 def nonfinite(values: NDArray[np.float32]) -> int:
     """How many elements are NaN or infinite: they are delivered as they are, and reported."""
     return int(values.size - np.count_nonzero(np.isfinite(values)))
+
+
+def write_endpoint(directory: Path, host: str, endpoint: Endpoint) -> None:
+    """Note what the kernel granted to a host's endpoint and what it ignored, after all rounds.
+
+    Here stands, for example, the congestion control that kernel TCP really used.
+    """
+    log = JsonLinesWriter(directory / "events" / f"endpoint-{host}.jsonl")
+    log.write({"host": host, "facts": endpoint.facts(), "ignored": endpoint.counters()})
+    log.close()
 
 
 def transfer_record(

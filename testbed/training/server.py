@@ -16,7 +16,7 @@ from testbed.progress import ProgressWriter
 from testbed.training import datasets
 from testbed.training.announcement import Phase
 from testbed.training.coordination import Coordinator
-from testbed.training.events import finite, nonfinite, transfer_record
+from testbed.training.events import finite, nonfinite, transfer_record, write_endpoint
 from testbed.training.phases import GradientNormDetector
 from testbed.training.setting import Setting
 from testbed.transport import Leg, TransferReport, open_endpoint
@@ -102,6 +102,7 @@ def run(setting: Setting, listener: socket.socket, progress: ProgressWriter) -> 
             for leg, by_peer in (("gather", reports), ("broadcast", sent)):
                 _record(transfers, by_peer, number, leg)
             progress.round(number + 1, setting.rounds)
+        write_endpoint(setting.directory, "server", endpoint)
         coordinator.gather("idle")
         coordinator.release("end")
     controller.close()

@@ -13,7 +13,7 @@ from testbed.jsonl import JsonLinesWriter
 from testbed.training import datasets, models
 from testbed.training.announcement import Phase
 from testbed.training.coordination import Follower
-from testbed.training.events import finite, nonfinite, transfer_record
+from testbed.training.events import finite, nonfinite, transfer_record, write_endpoint
 from testbed.training.setting import Setting
 from testbed.transport import Leg, open_endpoint
 
@@ -90,6 +90,7 @@ def run(setting: Setting, name: str) -> None:
                 }
             )
         torch.save(model.state_dict(), setting.directory / f"weights-{name}.pt")
+        write_endpoint(setting.directory, name, endpoint)
         follower.reach("idle")
         follower.wait("end")
 

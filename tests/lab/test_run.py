@@ -157,3 +157,11 @@ def test_kernel_tcp_uses_the_named_congestion_control_or_the_run_is_unsupported(
     assert status["verdict"] == "unsupported"
     assert "nonesuch" in status["reason"]
     assert "reno" in status["reason"]
+
+
+def test_each_host_notes_the_congestion_control_that_the_kernel_really_used(run_small):
+    results = run_small(arms={"dblp": {"protocol": "tcp-reno"}}, rounds=2)
+    assert results.status == 0, results.output
+    for host in ("server", "worker-1", "worker-2"):
+        (record,) = results.events(f"endpoint-{host}")
+        assert "reno" in str(record["facts"]), record
