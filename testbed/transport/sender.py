@@ -189,6 +189,10 @@ class Sender:
         self._path.pacer.spend(count)
         self._path.congestion.on_sent(count * self._path.datagram_wire_bytes, now_s)
         self._repair.on_sent(count, now_s)
+        if self.state is SenderState.SENDING and self._window() < 1:
+            # Now and not at the next `offer`: the driver may not ask again before a deadline,
+            # and with a full window nothing but the repair's own sets one.
+            self._repair.on_window_closed(now_s)
 
     def on_message(self, message: ControlMessage, now_s: float) -> None:
         """Takes a control message of the receiver; ProtocolError when it makes no sense."""

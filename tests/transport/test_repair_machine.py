@@ -90,6 +90,7 @@ class Repairs(RuleBasedStateMachine):
         self.to_sender: deque[ControlMessage] = deque()
 
     def collect(self):
+        self.sender.offer(self.now_s)  # as drivers do after every event
         self.to_receiver.extend(self.sender.poll_messages())
         self.to_sender.extend(self.receiver.poll_messages())
 
@@ -99,7 +100,6 @@ class Repairs(RuleBasedStateMachine):
         count = round(taken * len(frames))
         self.network.extend(frames[:count].copy())
         self.sender.sent(count, self.now_s)
-        self.sender.offer(self.now_s)  # as drivers do, until there is nothing more
         self.collect()
 
     @precondition(lambda self: self.network)

@@ -20,10 +20,14 @@ Where this differs:
   number, so that a simulation repeats itself.
 
 Idle times. Bandwidth and round trip are kept: the bandwidth's window counts rounds, which do not
-pass while nothing is sent. A transfer that begins in PROBE_BW paces at the bandwidth, without
-gain (draft, section 4.3.4.4), and because the pause has drained our own queue, its first sample
-replaces an expired minimum without a PROBE_RTT (draft, section 4.3.5). Samples marked
-application-limited count only when they exceed the maximum.
+pass while nothing is sent. A transfer that begins in PROBE_BW paces at the bandwidth without gain,
+and because the pause has drained our own queue, its first sample replaces an expired minimum
+without a PROBE_RTT (both as the draft says). Samples marked application-limited count only when
+they exceed the maximum.
+
+A price that version 1 is known for: where the queue holds less than the 2 bandwidth-delay products
+that flows together keep in flight, they lose steadily: a fifth of what is sent when eight flows of
+5 datagrams each share a queue of one product.
 """
 
 import math
@@ -96,7 +100,7 @@ class Bbr(CongestionControl):
     @property
     def bdp_bytes(self) -> float:
         """What the path holds without a queue; 0 before the first samples."""
-        if not self.bandwidth_bps:
+        if math.isinf(self.path.min_rtt_s):
             return 0.0
         return self.bandwidth_bps * self.path.min_rtt_s / 8
 
@@ -121,7 +125,7 @@ class Bbr(CongestionControl):
 
     @property
     def window_bytes(self) -> float:
-        if not self.bandwidth_bps:
+        if not self.bdp_bytes:
             return self._initial_bytes
         if self.state is BbrState.PROBE_RTT:
             return self._minimum_bytes

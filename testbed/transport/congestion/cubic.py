@@ -74,7 +74,7 @@ class Cubic(WindowControl):
         return self._beta * self._window
 
     def _idle(self, pause_s: float) -> None:
-        # Section 4.2's time excludes when nothing was sent; Linux shifts its epoch alike.
+        # Section 5.8: the time excludes when nothing was sent. Linux shifts its epoch alike.
         if self._epoch_s is not None:
             self._epoch_s += pause_s
 

@@ -23,7 +23,7 @@ class Dctcp(Reno):
         gain: float = 1 / 16,
         ecn_marking: bool = False,
     ) -> None:
-        """`gain` weighs a new round trip's fraction of marks (RFC 8257, section 4.2).
+        """`gain` weighs a new round trip's fraction of marks (RFC 8257, section 3.3).
 
         `ecn_marking` states that the queues of the path mark datagrams and that the receiver's
         messages tell the sender which: ValueError unless it is true.
@@ -36,7 +36,7 @@ class Dctcp(Reno):
         super().__init__(datagram_bytes=datagram_bytes, initial_window=initial_window)
         check_options(at_most=1, gain=gain)
         self._gain = gain
-        self._alpha = 1.0  # section 4.2: careful until the path is known
+        self._alpha = 1.0  # section 3.3: careful until the path is known
         self._delivered = 0
         self._marks = 0
 

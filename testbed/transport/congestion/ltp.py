@@ -14,7 +14,9 @@ not known to us. This is therefore LTP-*style*, and the following are assumption
   what was delivered counts. A path whose delay has grown is thus treated as `bbr` treats it.
 * Where the round trip does not tell, the estimate would rise for ever. So when it has grown by
   half without a tenth more being delivered for three rounds, it falls back to four fifths of what
-  it was (see `worth`). The surplus until then is lost, which this transport tolerates.
+  it was (see `worth`). The surplus until then is lost, which this transport tolerates: half of
+  what is sent on average behind a queue of a tenth of the bandwidth-delay product, next to nothing
+  behind one of half of it.
 
 Idle times are treated as `bbr` does.
 """

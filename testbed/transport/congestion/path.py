@@ -1,11 +1,11 @@
 """What the feedback tells about a path: round trips, their minimum, delivery rates, rounds.
 
 Everything is derived from the times in `Feedback`, so a repair need not keep per-datagram records
-for the congestion control. The delivery rate is the estimator of BBR (draft-cheng-iccrg-delivery-
-rate-estimation-00, section 2): bytes delivered between the sending and the acknowledgement of one
-datagram, over the longer of the time it took to send them and the time it took to acknowledge
-them. The longer one, because acknowledgements that were held up and come together would
-otherwise look like a fast path.
+for the congestion control. The delivery rate is the estimator of BBR
+(draft-cheng-iccrg-delivery-rate-estimation-00): bytes delivered between the sending and the
+acknowledgement of one datagram, over the longer of the time it took to send them and the time it
+took to acknowledge them. The longer one, because acknowledgements that were held up and come
+together would otherwise look like a fast path.
 """
 
 import math
@@ -149,9 +149,13 @@ class PathMonitor:
 
     def _sample_rtt(self, feedback: Feedback) -> None:
         self.min_rtt_expired = False
-        if feedback.rtt_s is None:
+        sample_s = feedback.rtt_s
+        if sample_s is None and self.latest_rtt_s is None and feedback.newest_sent_s is not None:
+            # It includes the receiver's delay, but too long a round trip is better than none.
+            sample_s = feedback.now_s - feedback.newest_sent_s
+        if sample_s is None:
             return
-        rtt_s = max(feedback.rtt_s, FLOOR_S)
+        rtt_s = max(sample_s, FLOOR_S)
         self.latest_rtt_s = rtt_s
         if self.smoothed_rtt_s is None:
             self.smoothed_rtt_s = rtt_s

@@ -36,6 +36,10 @@ The window is what the rate fills in T_high, and the initial 10 datagrams at lea
 flight when the round trip is too long anyway. So a path that fell silent is not filled for ever,
 and a repair that reports only when asked is asked.
 
+On real hosts the round trip includes waiting for a processor. Where that varies by more than the
+thresholds leave, as it does on an unshaped loopback (0.3 ms), the rate stays near 4 datagrams in
+that time; set t_low_s and t_high_s for such paths.
+
 Idle times. The rate is kept; the gradient is not taken across a pause.
 """
 
@@ -167,7 +171,7 @@ class Timely(CongestionControl):
 
     def on_feedback(self, feedback: Feedback) -> None:
         self.path.on_feedback(feedback)
-        if feedback.rtt_s is None or self.path.latest_rtt_s is None:
+        if self.path.latest_rtt_s is None:
             return
         self._round_rtt_s = min(self._round_rtt_s, self.path.latest_rtt_s)
         if feedback.lost_bytes and self.path.newest_lost_sent_s(feedback) >= self._fell_s:

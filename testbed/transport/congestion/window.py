@@ -4,8 +4,8 @@
   byte counting of RFC 9002, section 7.3.1).
 * A loss or a mark reduces the window once per round trip: what was sent before the last reduction
   belongs to it and changes nothing (NewReno's recovery, RFC 6582; RFC 9002, section 7.3.2).
-* A window that was not at least half used does not grow (RFC 7661, section 4.3: it is not
-  validated), so a sender that has little to send does not earn a large window by it.
+* A window that was not at least half used in two rounds does not grow (RFC 7661, section 4.3: it
+  is not validated), so a sender that has little to send does not earn a large window by it.
 * Datagrams are paced at 2 windows per round trip in slow start and 1.2 afterwards (the ratios of
   Linux' tcp_pacing_ss_ratio and tcp_pacing_ca_ratio), because feedback comes for many datagrams
   at once and the queue of a switch is shallow. Only the very first window is not paced.
@@ -17,7 +17,7 @@
 Idle times. Training computes between transfers, and the path is the same afterwards: window and
 threshold stay as they are. That is less careful than RFC 5681, section 4.1, which starts again
 from the initial window; its reason, a burst of a whole window into the network, is met by pacing,
-which spreads the first window over a round trip (RFC 9002, section 7.8, permits that).
+which spreads the first window over a round trip (RFC 9002, section 7.7).
 """
 
 import math
@@ -48,6 +48,7 @@ class WindowControl(CongestionControl):
         self._recovering = False
         self._arrived_s: float | None = None  # since when nothing arrived, at most
         self._active_s: float | None = None
+        self._used = self._used_before = 0  # the most in flight in this round and in the last
 
     @property
     def window_bytes(self) -> float:
@@ -83,6 +84,7 @@ class WindowControl(CongestionControl):
 
     def on_feedback(self, feedback: Feedback) -> None:
         self.path.on_feedback(feedback)
+        validated = self._validated(feedback)
         self._active_s = feedback.now_s
         sent_s = self.path.newest_sent_s(feedback)
         if self._recovering and feedback.delivered_bytes:
@@ -93,14 +95,18 @@ class WindowControl(CongestionControl):
             self._marked(feedback)
         if feedback.lost_bytes:
             self._lost(feedback)
-        elif feedback.delivered_bytes and not self._recovering and self._validated(feedback):
+        elif feedback.delivered_bytes and not self._recovering and validated:
             self._grow(feedback)
 
     def _validated(self, feedback: Feedback) -> bool:
-        """Whether the window was used, and not only allowed."""
+        """Whether the window was used lately, and not only allowed."""
         settled = feedback.delivered_bytes + feedback.lost_bytes
         used = feedback.in_flight_bytes + settled
-        return not feedback.app_limited and used >= _USED * self._window
+        if self.path.round_began:
+            self._used_before, self._used = self._used, 0
+        self._used = max(self._used, used)
+        most = max(self._used, self._used_before)
+        return not feedback.app_limited and most >= _USED * self._window
 
     def _grow(self, feedback: Feedback) -> None:
         delivered = float(feedback.delivered_bytes)

@@ -23,7 +23,7 @@ from testbed.transport.congestion import Feedback
 from testbed.transport.control import SENT, ControlMessage, MessageType
 from testbed.transport.errors import ProtocolError
 from testbed.transport.repair.base import Arrange, SenderRepair
-from testbed.transport.repair.chunk_queue import ChunkQueue
+from testbed.transport.repair.chunk_queue import SendQueue
 from testbed.transport.repair.estimates import PathEstimates
 from testbed.transport.repair.ledger import Ledger
 from testbed.transport.report_message import Report
@@ -61,11 +61,9 @@ class AcknowledgedSender(SenderRepair):
         estimates.on_transfer_begin()
         self.ledger = Ledger(chunk_count)
         self._transfer = transfer
-        self._lost_first = lost_first
-        self._fresh = arrange(np.arange(chunk_count, dtype=np.int64))
-        self._cursor = 0
-        self._lost = ChunkQueue()
-        self._known_count = 0
+        chunks = arrange(np.arange(chunk_count, dtype=np.int64))
+        self._due = SendQueue(chunks, lost_first=lost_first)
+        self._missing = chunk_count  # as far as is known
         self._settled = 0  # an answered PROBE named this many datagrams
         self._asked_at = 0
         self._requested_at = 0
@@ -85,7 +83,7 @@ class AcknowledgedSender(SenderRepair):
 
     def spare(self) -> NDArray[np.int64]:
         """Chunks under way of which further copies may go when there is nothing else."""
-        return self._fresh[:0]
+        return np.empty(0, dtype=np.int64)
 
     def on_spare_sent(self, count: int, now_s: float) -> None:
         """The first `count` of the spare chunks were sent."""
@@ -96,37 +94,16 @@ class AcknowledgedSender(SenderRepair):
     # Sending.
 
     @property
-    def _due(self) -> int:
-        """How many chunks wait that have no copy under way."""
-        return len(self._lost) + len(self._fresh) - self._cursor
-
-    @property
     def _span_left(self) -> int:
         return _SPAN - (self.ledger.next - max(self.ledger.largest + 1, self._settled))
 
     @property
     def remaining(self) -> int:
-        return max(0, min(self._due or len(self.spare()), self._span_left))
-
-    def _shares(self, count: int) -> tuple[int, int]:
-        """How many of the next `count` chunks are lost ones and how many were never sent."""
-        lost, fresh = len(self._lost), len(self._fresh) - self._cursor
-        if self._lost_first:
-            again = min(count, lost)
-            return again, min(count - again, fresh)
-        new = min(count, fresh)
-        return min(count - new, lost), new
+        return max(0, min(len(self._due) or len(self.spare()), self._span_left))
 
     def upcoming(self, limit: int) -> NDArray[np.int64]:
         limit = min(limit, self.remaining)
-        if not self._due:
-            return self.spare()[:limit]
-        again, new = self._shares(limit)
-        fresh = self._fresh[self._cursor : self._cursor + new]
-        if not again:
-            return fresh
-        parts = (self._lost.peek(again), fresh)
-        return np.concatenate(parts if self._lost_first else parts[::-1])
+        return self._due.peek(limit) if self._due else self.spare()[:limit]
 
     def on_sent(self, count: int, now_s: float) -> None:
         chunks = self.upcoming(count)
@@ -140,9 +117,7 @@ class AcknowledgedSender(SenderRepair):
         if spare:
             self.on_spare_sent(count, now_s)
         else:
-            again, new = self._shares(count)
-            self._lost.drop(again)
-            self._cursor += new
+            self._due.drop(count)
         self._look(now_s)
 
     def _look(self, now_s: float) -> None:
@@ -229,16 +204,16 @@ class AcknowledgedSender(SenderRepair):
         dry = not self._due
         first = self.ledger.index(report.first)
         arrivals = self.ledger.arrive(first + np.flatnonzero(report.arrived))
-        self._known_count += len(arrivals.chunks)
-        if self._known_count == len(self._fresh):
-            raise ProtocolError("REPORT without a gap; STOP was due")
+        self._missing -= len(arrivals.chunks)
         if self.ledger.largest >= self._thin_from == self._thin_to:
             self._thin_to = self.ledger.next
         rtt_s = self._round_trip_s(report, now_s)
         if arrivals.overtaken:
             self.estimates.on_overtaken(arrivals.overtaken, arrivals.extent)
-        if len(self._lost) and len(arrivals.chunks):
-            self._lost.remove(self.ledger.arrived)
+        if len(arrivals.chunks):
+            self._due.remove(self.ledger.arrived)
+        if not self._missing:
+            self._start_over()
         self._settled = max(self._settled, report.probed)
         if self._settled >= self._asked_at:
             self.asked_s = None
@@ -261,6 +236,16 @@ class AcknowledgedSender(SenderRepair):
         )
         self._look(now_s)
         return feedback
+
+    def _start_over(self) -> None:
+        """All is there, say the reports, but STOP would have come instead of the last of them.
+
+        So a stamp was changed on the way, unnoticed by UDP's checksum, and which it was is not
+        known.
+        """
+        self.ledger.arrived[:] = False
+        self._missing = len(self.ledger.arrived)
+        self._due.restart()
 
     def _round_trip_s(self, report: Report, now_s: float) -> float | None:
         """The report's sample of the round trip, which the estimates take note of."""
@@ -289,7 +274,7 @@ class AcknowledgedSender(SenderRepair):
             sent_before_s=now_s - patience_s + _ROUNDING_S,
         )
         known.on_fates(lost=lost)
-        self._lost.push(chunks)
+        self._due.push_lost(chunks)
         self.in_flight = self.ledger.in_flight
         oldest_s = self.ledger.oldest_sent_s(sent_by)
         self._overdue_s = None if oldest_s is None else oldest_s + patience_s

@@ -1,4 +1,4 @@
-"""Chunks that wait to be sent again, first in, first out."""
+"""Chunks that wait to be sent: those never sent, and those that were lost, in their order."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,3 +41,55 @@ class ChunkQueue:
         wanted = waiting[~unwanted[waiting]]
         self._end = self._first + len(wanted)
         self._chunks[self._first : self._end] = wanted
+
+
+class SendQueue:
+    """The chunks of a transfer of which no copy is under way or at the receiver."""
+
+    def __init__(self, chunks: NDArray[np.int64], *, lost_first: bool) -> None:
+        """All `chunks` wait, in this order; `lost_first`: lost ones go before, not after them."""
+        self._fresh = chunks
+        self._cursor = 0
+        self._lost = ChunkQueue()
+        self._lost_first = lost_first
+
+    def __len__(self) -> int:
+        return len(self._lost) + len(self._fresh) - self._cursor
+
+    def _shares(self, count: int) -> tuple[int, int]:
+        """How many of the next `count` chunks are lost ones and how many were never sent."""
+        lost, fresh = len(self._lost), len(self._fresh) - self._cursor
+        if self._lost_first:
+            again = min(count, lost)
+            return again, min(count - again, fresh)
+        new = min(count, fresh)
+        return min(count - new, lost), new
+
+    def peek(self, count: int) -> NDArray[np.int64]:
+        """The next chunks, at most `count`; valid until the next change."""
+        again, new = self._shares(count)
+        fresh = self._fresh[self._cursor : self._cursor + new]
+        if not again:
+            return fresh
+        parts = (self._lost.peek(again), fresh)
+        return np.concatenate(parts if self._lost_first else parts[::-1])
+
+    def drop(self, count: int) -> None:
+        """The next `count` chunks were sent."""
+        again, new = self._shares(count)
+        self._lost.drop(again)
+        self._cursor += new
+
+    def push_lost(self, chunks: NDArray[np.int64]) -> None:
+        """The last copies of these chunks are lost."""
+        self._lost.push(chunks)
+
+    def remove(self, arrived: NDArray[np.bool_]) -> None:
+        """Lost chunks for which the mask is True have come after all."""
+        if len(self._lost):
+            self._lost.remove(arrived)
+
+    def restart(self) -> None:
+        """All chunks wait again."""
+        self._lost = ChunkQueue()
+        self._cursor = 0

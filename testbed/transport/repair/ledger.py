@@ -70,14 +70,14 @@ class Ledger:
         self._fate = np.zeros(_ROWS, dtype=np.uint8)
 
     def record(self, chunks: Chunks, now_s: float) -> None:
-        """These chunks, all different, were sent in this order."""
+        """These chunks were sent in this order."""
         count = len(chunks)
         self._make_room(count)
         rows = slice(self.next - self._base, self.next - self._base + count)
         self._chunk[rows] = chunks
         self._sent_s[rows] = now_s
         self._fate[rows] = _IN_FLIGHT
-        self.copies[chunks] += 1
+        np.add.at(self.copies, chunks, 1)
         self.last_sent[chunks] = np.arange(self.next, self.next + count)
         self.next += count
         self.in_flight += count
