@@ -2,7 +2,8 @@
 
 Nothing here knows the time of day and every random choice has a seed, so a run repeats itself to
 the last bit. A `Link` needs no event per departure: when a datagram leaves a first-in-first-out
-queue is known when it enters. `link_flows` has what travels over it.
+queue is known when it enters. `link_flows` and `link_transfers` have what
+travels over it.
 """
 
 import heapq

@@ -6,8 +6,9 @@ import pytest
 from testbed.transport import PayloadLayout, preset
 from testbed.transport.congestion import CONGESTION_CONTROLS
 from testbed.transport.repair import REPAIRS
-from tests.transport.link_flows import DATAGRAM_BYTES, TransferFlow
+from tests.transport.link_flows import DATAGRAM_BYTES
 from tests.transport.link_model import Link, Simulation, jain
+from tests.transport.link_transfers import TransferFlow
 from tests.transport.loopback import run_all, site
 from tests.transport.virtual import layout_of, random_payload
 
