@@ -10,8 +10,6 @@ from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from testbed.bench.network import choose_ports
-
 if TYPE_CHECKING:
     from testbed.bench.cases import Case
     from testbed.bench.network import Host
@@ -27,7 +25,6 @@ def new_store() -> Path:
 
 def run(case: Case, host: Host, barrier: Barrier, store: Path) -> list[dict[str, Any]]:
     """All-reduces the payload; each rank sends and receives as many bytes as it has."""
-    choose_ports(lossy=True)
     os.environ["GLOO_SOCKET_IFNAME"] = "eth0"
     import torch
     from torch import distributed

@@ -197,18 +197,14 @@ def _host(name: str, address: str) -> Host:
 
 def _prepare(host: Host) -> None:
     with entered(host.pid):
-        choose_ports(lossy=False)
+        spare_control_connections()
         Path("/proc/sys/net/ipv6/conf/default/disable_ipv6").write_text("1\n")
     run([*inside(host.pid), "ip", "link", "set", "lo", "up"])
 
 
-def choose_ports(*, lossy: bool) -> None:
-    """Where connections of the present namespace that name no port get theirs from.
-
-    Gloo's must be among those that loss applies to, our control connections' must not.
-    """
-    low, high = (DATA_PORTS[0] + 500, DATA_PORTS[1]) if lossy else (DATA_PORTS[1] + 1, 60999)
-    Path("/proc/sys/net/ipv4/ip_local_port_range").write_text(f"{low} {high}\n")
+def spare_control_connections() -> None:
+    """Keep ports that nobody names out of the range that loss applies to."""
+    Path("/proc/sys/net/ipv4/ip_local_port_range").write_text(f"{DATA_PORTS[1] + 1} 60999\n")
 
 
 def _address(host: Host, kind: LinkKind) -> None:
