@@ -93,39 +93,11 @@ def _pair(server: Host, worker: Host, kind: LinkKind) -> Network:
     relay = None
     if kind.rtt_s and not _netem_works():
         for name, host in (("benchs", server), ("benchw", worker)):
-            run(
-                [
-                    "ip",
-                    "link",
-                    "add",
-                    name,
-                    "type",
-                    "veth",
-                    "peer",
-                    "name",
-                    "eth0",
-                    "netns",
-                    str(host.pid),
-                ]
-            )
+            _veth(name, host)
             run(["ip", "link", "set", name, "up"])
             _offloads(None, name, False)
     else:
-        run(
-            [
-                "ip",
-                "link",
-                "add",
-                "benchs",
-                "type",
-                "veth",
-                "peer",
-                "name",
-                "eth0",
-                "netns",
-                str(server.pid),
-            ]
-        )
+        _veth("benchs", server)
         run(["ip", "link", "set", "benchs", "name", "eth0", "netns", str(worker.pid)])
     for host in (server, worker):
         _address(host, kind)
@@ -141,26 +113,18 @@ def _pair(server: Host, worker: Host, kind: LinkKind) -> Network:
     return Network(server, [worker], relay)
 
 
+def _veth(name: str, host: Host) -> None:
+    """A link between `name` here and `eth0` in a host's namespace."""
+    peer = ["peer", "name", "eth0", "netns", str(host.pid)]
+    run(["ip", "link", "add", name, "type", "veth", *peer])
+
+
 def _star(server: Host, workers: list[Host], kind: LinkKind) -> Network:
     run(["ip", "link", "add", "benchbr", "type", "bridge"])
     run(["ip", "link", "set", "benchbr", "up"])
     for index, host in enumerate([server, *workers]):
         name = f"bench{index}"
-        run(
-            [
-                "ip",
-                "link",
-                "add",
-                name,
-                "type",
-                "veth",
-                "peer",
-                "name",
-                "eth0",
-                "netns",
-                str(host.pid),
-            ]
-        )
+        _veth(name, host)
         run(["ip", "link", "set", name, "master", "benchbr", "up"])
         _offloads(None, name, kind.offloads)
         _address(host, kind)
