@@ -44,6 +44,8 @@ class EndpointConfig:
         seed: what random choices of this side depend on; give each side its own.
         peer_timeout_s: how long a peer that owes something may be silent.
         connect_timeout_s: how long `open` waits for the peers.
+        survive_peers: whether the server goes on with the others when it loses a worker; `lost`
+            then tells which are gone, and reports and announcements leave them out.
     """
 
     session: int
@@ -60,6 +62,7 @@ class EndpointConfig:
     checksum: bool = False
     peer_timeout_s: float = 30.0
     connect_timeout_s: float = 10.0
+    survive_peers: bool = False
 
     def __post_init__(self) -> None:
         check_u32("session", self.session)
@@ -88,7 +91,8 @@ class Endpoint(ABC):
 
     Transfers have ascending numbers, `Leg.GATHER.transfer(round)` and
     `Leg.BROADCAST.transfer(round)`; both sides call `send` and `receive` with the same number.
-    A peer that dies raises PeerLost, which names it, from whichever method needs it.
+    A peer that dies raises PeerLost, which names it, from whichever method needs it; with the
+    configuration's `survive_peers` only the last one does.
     """
 
     @abstractmethod
@@ -123,6 +127,11 @@ class Endpoint(ABC):
         rule. `into` maps peers to buffers of the layout; chunks that did not arrive leave their
         part of the buffer untouched, and the report's `received` tells which they are.
         """
+
+    @property
+    @abstractmethod
+    def lost(self) -> dict[str, str]:
+        """Peers that are gone and without which this side goes on, each with the reason."""
 
     @abstractmethod
     def announce(self, body: bytes) -> None:

@@ -84,8 +84,12 @@ class Loop:
         *,
         peer_timeout_s: float,
         counters: Counter[str],
+        keep_going: bool = False,
     ) -> None:
-        self._links = links
+        """With `keep_going` a lost peer is noted in `lost`, and the others' exchanges go on."""
+        self._links = dict(links)
+        self._keep_going = keep_going
+        self.lost: dict[str, str] = {}
         self._peer_timeout_s = peer_timeout_s
         self._counters = counters
         self._waiter = Waiter()
@@ -94,17 +98,26 @@ class Loop:
     def run(self, exchanges: Mapping[str, Exchange]) -> None:
         """Returns when all exchanges are done and all their messages are on their way.
 
-        Raises PeerLost for the first peer that is gone while it still owes something.
+        Raises PeerLost for the first peer that is gone while it still owes something, or, when
+        the others go on, once nobody is left.
         """
-        for name, exchange in exchanges.items():
-            for message in self._links[name].take_early():
-                self._dispatch(name, message, exchange, time.monotonic())
-        self._until(
-            lambda: all(exchange.done for exchange in exchanges.values()),
-            exchanges,
-            lambda name: exchanges[name].owed_since_s if name in exchanges else None,
-        )
-        for name, exchange in exchanges.items():
+        left = dict(exchanges)
+
+        def begin() -> None:
+            for name, exchange in left.items():
+                for message in self._links[name].take_early():
+                    self._dispatch(name, message, exchange, time.monotonic())
+
+        def finish() -> None:
+            self._until(
+                lambda: all(exchange.done for exchange in left.values()),
+                left,
+                lambda name: left[name].owed_since_s if name in left else None,
+            )
+
+        self._outlive(begin, left)
+        self._outlive(finish, left)
+        for name, exchange in left.items():
             self._finished[name] = exchange.transfer
 
     def check_transfer(self, name: str, transfer: int) -> None:
@@ -124,13 +137,32 @@ class Loop:
 
     def flush(self) -> None:
         """Returns when all messages are on their way; PeerLost when one cannot be."""
-        self._until(lambda: True, {}, lambda _: None)
-        for link in self._links.values():
-            link.require_writable()
+
+        def finish() -> None:
+            self._until(lambda: True, {}, lambda _: None)
+            for link in self._links.values():
+                link.require_writable()
+
+        self._outlive(finish, {})
 
     def close(self) -> None:
         """Frees the selector."""
         self._waiter.close()
+
+    def _outlive(self, step: Callable[[], None], exchanges: dict[str, Exchange]) -> None:
+        """Does a step, again without each peer that is lost in it, if the others are to go on."""
+        while True:
+            try:
+                step()
+                return
+            except PeerLost as loss:
+                if not self._keep_going or loss.peer not in self._links:
+                    raise
+                self.lost[loss.peer] = loss.reason
+                del self._links[loss.peer]
+                exchanges.pop(loss.peer, None)
+                if not self._links:
+                    raise
 
     def _until(
         self,

@@ -89,7 +89,10 @@ class JoinedEndpoint(Endpoint):
             self.close()
             raise
         self._loop = Loop(
-            self._links, peer_timeout_s=self._config.peer_timeout_s, counters=self._counters
+            self._links,
+            peer_timeout_s=self._config.peer_timeout_s,
+            counters=self._counters,
+            keep_going=self._config.is_server and self._config.survive_peers,
         )
 
     def _await_workers(self) -> None:
@@ -194,14 +197,21 @@ class JoinedEndpoint(Endpoint):
         for peer in buffers:
             if peer not in self._links:
                 raise ValueError(f"unknown peer {peer!r}; valid: {', '.join(self._links)}")
-            loop.check_transfer(peer, transfer)
+            if peer not in loop.lost:
+                loop.check_transfer(peer, transfer)
         now_s = time.monotonic()
-        exchanges = {peer: begin(peer, now_s) for peer in buffers}
+        exchanges = {peer: begin(peer, now_s) for peer in buffers if peer not in loop.lost}
         loop.run(exchanges)
-        reports = {peer: exchange.report() for peer, exchange in exchanges.items()}
+        reports = {
+            peer: exchange.report() for peer, exchange in exchanges.items() if peer not in loop.lost
+        }
         for report in reports.values():
             self._counters.update(report.ignored)
         return reports
+
+    @property
+    def lost(self) -> dict[str, str]:
+        return dict(self._joined().lost)
 
     def announce(self, body: bytes) -> None:
         loop = self._joined()
@@ -211,8 +221,9 @@ class JoinedEndpoint(Endpoint):
             raise ValueError(
                 f"an announcement of {len(body)} bytes; valid: at most {MAX_ANNOUNCEMENT_BYTES}"
             )
-        for link in self._links.values():
-            link.send([ControlMessage(MessageType.ANNOUNCE, body=body)])
+        for name, link in self._links.items():
+            if name not in loop.lost:
+                link.send([ControlMessage(MessageType.ANNOUNCE, body=body)])
         loop.flush()
 
     def await_announcement(self) -> bytes:
