@@ -11,7 +11,7 @@ whose fields are its options, and add it to FILLINGS in `__init__.py`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,13 @@ class SenderMemory:
 
     def settle(self, report: TransferReport) -> None:
         """Hears how the transfer ended."""
+
+    def state(self) -> dict[str, Buffer]:
+        """What a checkpoint keeps, between two transfers."""
+        return {}
+
+    def restore(self, state: Mapping[str, Buffer]) -> None:
+        """Goes on from what `state` returned."""
 
 
 class Filling(ABC):

@@ -7,6 +7,7 @@ applied plus what is still owed is the sum of all gradients. The receiver fills 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from testbed.training.filling.base import Buffer, SenderMemory
@@ -35,6 +36,12 @@ class Residual(SenderMemory):
             raise ValueError(
                 f"filling error-feedback: the transfer to {report.peer} does not say what arrived"
             )
+
+    def state(self) -> dict[str, Buffer]:
+        return {"owed": self.owed}
+
+    def restore(self, state: Mapping[str, Buffer]) -> None:
+        self.owed[:] = state["owed"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,75 @@
+"""Checkpoints: the state after a round, so that an interrupted run continues from there.
+
+`checkpoint/<round>.partial/` while the processes write their parts into it, `checkpoint/<round>/`
+once all have: only a whole checkpoint is ever read. Each process writes one file; files hold
+tensors and plain values, and are read without unpickling anything else.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+_FOLDER = "checkpoint"
+_PARTIAL = ".partial"
+
+
+def write(directory: Path, rounds_done: int, name: str, state: dict[str, Any]) -> None:
+    """Write the part of process `name`; numpy arrays may stand anywhere in `state`."""
+    folder = directory / _FOLDER / f"{rounds_done}{_PARTIAL}"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}.pt"
+    with path.open("wb") as file:
+        torch.save(_to_tensors(state), file)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def complete(directory: Path, rounds_done: int) -> None:
+    """All parts are written: make it the checkpoint, and remove older ones."""
+    folder = directory / _FOLDER
+    (folder / f"{rounds_done}{_PARTIAL}").rename(folder / str(rounds_done))
+    for other in folder.iterdir():
+        if other.name != str(rounds_done):
+            shutil.rmtree(other)
+
+
+def latest(directory: Path) -> int | None:
+    """After how many rounds the last whole checkpoint of a run directory was taken."""
+    folder = directory / _FOLDER
+    whole = [int(each.name) for each in folder.glob("*") if each.name.isdigit()]
+    return max(whole, default=None)
+
+
+def folder(directory: Path, rounds_done: int) -> Path:
+    """Where a whole checkpoint lies."""
+    return directory / _FOLDER / str(rounds_done)
+
+
+def read(directory: Path, rounds_done: int, name: str) -> dict[str, Any]:
+    """The part of process `name`; arrays come back as tensors.
+
+    Raises:
+        ValueError: it cannot be read.
+    """
+    path = folder(directory, rounds_done) / f"{name}.pt"
+    try:
+        state: dict[str, Any] = torch.load(path, weights_only=True)
+    except Exception as error:
+        raise ValueError(f"{path}: cannot be read: {error}") from None
+    return state
+
+
+def _to_tensors(state: Any) -> Any:
+    if isinstance(state, np.ndarray):
+        return torch.from_numpy(state.copy())
+    if isinstance(state, dict):
+        return {key: _to_tensors(value) for key, value in state.items()}
+    if isinstance(state, list | tuple):
+        return [_to_tensors(value) for value in state]
+    return state

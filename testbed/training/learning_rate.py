@@ -1,0 +1,106 @@
+"""Learning-rate schedules by name: what the rate is multiplied with in each round.
+
+A schedule is a pure function of the round, so that a run that continues from a checkpoint, and the
+server's phase detector, know it without any state. To add one: a section with a `kind` of its own
+and a `factor` method, and its name in `AnySchedule`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator
+
+from testbed.yaml_input import Section
+
+
+@dataclass(frozen=True, kw_only=True)
+class Position:
+    """Where the training is: `round_number` of `rounds`, `rounds_per_epoch` in one epoch."""
+
+    round_number: int
+    rounds: int
+    rounds_per_epoch: int
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that this round belongs to, from 0."""
+        return self.round_number // self.rounds_per_epoch
+
+    def next_epoch(self) -> Position:
+        """The first round of the next epoch."""
+        first = (self.epoch + 1) * self.rounds_per_epoch
+        return Position(
+            round_number=first, rounds=self.rounds, rounds_per_epoch=self.rounds_per_epoch
+        )
+
+
+class _Schedule(Section):
+    warmup_rounds: int = Field(default=0, ge=0, description="linear rise from 0 before all else")
+
+    def factor(self, at: Position) -> float:
+        """What the learning rate is multiplied with."""
+        if at.round_number < self.warmup_rounds:
+            return (at.round_number + 1) / (self.warmup_rounds + 1)
+        return self._factor(at)
+
+    def _factor(self, at: Position) -> float:
+        raise NotImplementedError
+
+
+class ConstantRate(_Schedule):
+    """The same rate in all rounds."""
+
+    kind: Literal["constant"] = "constant"
+
+    def _factor(self, at: Position) -> float:
+        return 1.0
+
+
+class StepRate(_Schedule):
+    """Multiplied with `factor_per_step` at each of the given epochs."""
+
+    kind: Literal["step"]
+    at_epochs: list[int] = Field(min_length=1, description="epochs, from 1, in rising order")
+    factor_per_step: float = Field(default=0.1, gt=0, lt=1)
+
+    @field_validator("at_epochs")
+    @classmethod
+    def _rises(cls, epochs: list[int]) -> list[int]:
+        if sorted(set(epochs)) != epochs or epochs[0] < 1:
+            raise ValueError("must be epochs of 1 or more in rising order")
+        return epochs
+
+    def _factor(self, at: Position) -> float:
+        return float(self.factor_per_step ** sum(at.epoch >= epoch for epoch in self.at_epochs))
+
+
+class CosineRate(_Schedule):
+    """Half a cosine from 1 down to `final` in the last round."""
+
+    kind: Literal["cosine"]
+    final: float = Field(default=0.0, ge=0, lt=1)
+
+    def _factor(self, at: Position) -> float:
+        span = max(1, at.rounds - 1 - self.warmup_rounds)
+        done = min(1.0, (at.round_number - self.warmup_rounds) / span)
+        return self.final + (1 - self.final) * (1 + math.cos(math.pi * done)) / 2
+
+
+class LinearRate(_Schedule):
+    """A straight line from 1 down to `final` in the last round."""
+
+    kind: Literal["linear"]
+    final: float = Field(default=0.0, ge=0, lt=1)
+
+    def _factor(self, at: Position) -> float:
+        span = max(1, at.rounds - 1 - self.warmup_rounds)
+        done = min(1.0, (at.round_number - self.warmup_rounds) / span)
+        return 1 - (1 - self.final) * done
+
+
+AnySchedule = Annotated[
+    ConstantRate | StepRate | CosineRate | LinearRate, Field(discriminator="kind")
+]

@@ -1,0 +1,68 @@
+"""How long an iteration computes: what this machine needs, or a time that the experiment gives.
+
+A laptop computes slower than the paper's GPUs and its emulated links are slower than theirs. What
+carries over is the ratio of computing to communicating, and `paced` sets it: every worker waits
+until its iteration has taken the given time.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from testbed.yaml_input import Section
+
+
+class RealPace(Section):
+    """Iterations take what the machine needs."""
+
+    kind: Literal["real"] = "real"
+
+
+class PacedIterations(Section):
+    """Every iteration computes for `compute_s`; a slower machine overruns, which is reported."""
+
+    kind: Literal["paced"]
+    compute_s: float = Field(gt=0, le=3600)
+
+
+class PayloadOnly(Section):
+    """Nothing is computed: payloads have the model's exact size and layers, and random content.
+
+    Every iteration lasts `compute_s` all the same. For latencies with models that are too large to
+    train here; there is no accuracy.
+    """
+
+    kind: Literal["payload-only"]
+    compute_s: float = Field(default=0.0, ge=0, le=3600)
+
+
+def _named(pace: Any) -> Any:
+    return {"kind": pace} if isinstance(pace, str) else pace
+
+
+AnyPace = Annotated[
+    Annotated[RealPace | PacedIterations | PayloadOnly, Field(discriminator="kind")],
+    BeforeValidator(_named),
+]
+
+
+def wait_until_computed(pace: dict[str, Any], began_s: float) -> float:
+    """Sleep until the iteration that began at `began_s` has lasted its time.
+
+    Args:
+        pace: the pace section as in `config.json`.
+        began_s: on the monotonic clock.
+
+    Returns:
+        By how many seconds computing took longer than it was given; 0 where no time is given.
+    """
+    ends_s = began_s + float(pace.get("compute_s", 0.0))
+    late_s = time.monotonic() - ends_s
+    if pace["kind"] == "real":
+        return 0.0
+    if late_s < 0:
+        time.sleep(-late_s)
+    return max(0.0, late_s)

@@ -1,0 +1,89 @@
+"""Optimisers, learning rates and the pace of iterations."""
+
+import time
+
+import pytest
+import torch
+from pydantic import TypeAdapter, ValidationError
+
+from testbed.training import optimisers, pace
+from testbed.training.learning_rate import AnySchedule, Position
+from testbed.training.pace import AnyPace
+
+
+def factors(section, *, rounds=10, rounds_per_epoch=2):
+    schedule = TypeAdapter(AnySchedule).validate_python(section)
+    return [
+        schedule.factor(
+            Position(round_number=number, rounds=rounds, rounds_per_epoch=rounds_per_epoch)
+        )
+        for number in range(rounds)
+    ]
+
+
+def test_schedules():
+    assert factors({"kind": "constant"}) == [1.0] * 10
+    assert factors({"kind": "step", "at_epochs": [1, 3]}) == pytest.approx(
+        [1, 1, 0.1, 0.1, 0.1, 0.1, 0.01, 0.01, 0.01, 0.01]
+    )
+    assert factors({"kind": "linear", "final": 0.1}) == pytest.approx(
+        [1 - 0.1 * number for number in range(10)]
+    )
+    cosine = factors({"kind": "cosine"}, rounds=11)
+    assert cosine[0] == 1
+    assert cosine[5] == pytest.approx(0.5)
+    assert cosine[10] == pytest.approx(0)
+    warm = factors({"kind": "constant", "warmup_rounds": 3})
+    assert warm[:4] == pytest.approx([0.25, 0.5, 0.75, 1.0])
+
+
+def test_the_next_epoch_begins_with_its_first_round():
+    here = Position(round_number=5, rounds=10, rounds_per_epoch=4)
+    assert (here.epoch, here.next_epoch().round_number) == (1, 8)
+
+
+@pytest.mark.parametrize(
+    "section",
+    [{"kind": "step", "at_epochs": [3, 1]}, {"kind": "step", "at_epochs": [0]}, {"kind": "poly"}],
+)
+def test_impossible_schedules_are_refused(section):
+    with pytest.raises(ValidationError):
+        factors(section)
+
+
+@pytest.mark.parametrize("name", list(optimisers.OPTIONS))
+def test_every_optimiser_goes_downhill_with_the_rate_it_is_given(name):
+    weight = torch.nn.Parameter(torch.tensor([3.0]))
+    found = optimisers.build(name, [weight], learning_rate=0.01, momentum=0.5, weight_decay=0.0)
+    optimisers.set_rate(found, 0.0)
+    for rate, moves in ((0.0, False), (0.02, True)):
+        before = weight.detach().clone()
+        optimisers.set_rate(found, rate)
+        weight.grad = 2 * weight.detach()
+        found.step()
+        assert bool(weight < before) is moves
+
+
+def test_weight_decay_and_contradictions():
+    weight = torch.nn.Parameter(torch.tensor([1.0]))
+    found = optimisers.build("sgd", [weight], learning_rate=0.1, momentum=0.0, weight_decay=0.5)
+    weight.grad = torch.zeros(1)
+    found.step()
+    assert weight.item() == pytest.approx(0.95)
+    with pytest.raises(ValueError, match="momentum above 0"):
+        optimisers.build("nesterov", [weight], learning_rate=0.1, momentum=0.0, weight_decay=0.0)
+    with pytest.raises(ValueError, match="valid: sgd"):
+        optimisers.build("lamb", [weight], learning_rate=0.1, momentum=0.0, weight_decay=0.0)
+
+
+def paced(section, began_s):
+    resolved = TypeAdapter(AnyPace).validate_python(section).model_dump(mode="json")
+    return pace.wait_until_computed(resolved, began_s)
+
+
+def test_a_paced_iteration_takes_its_time_and_says_when_it_took_more():
+    began_s = time.monotonic()
+    assert paced({"kind": "paced", "compute_s": 0.05}, began_s) == 0
+    assert time.monotonic() - began_s >= 0.05
+    assert paced({"kind": "paced", "compute_s": 0.01}, began_s) > 0.03
+    assert paced("real", began_s - 100) == 0
