@@ -6,8 +6,10 @@ from typing import Any
 from scapy.layers.inet import IP, TCP, UDP
 from scapy.layers.l2 import Ether
 
+from testbed.capture.dissect import dissect
 from testbed.capture.layers import Datagram
 from testbed.capture.pcap import PcapWriter, pack_record
+from testbed.capture.telling import as_json
 from testbed.transport import PayloadLayout
 from testbed.transport.control import ControlMessage, Hello, MessageType, Welcome, pack_bitmap
 
@@ -84,3 +86,13 @@ class Conversation:
             writer.write(pack_record(seconds, nanoseconds, len(data), length) + data)
         writer.close()
         return path
+
+
+def told(conversation, path):
+    return as_json(dissect(conversation.write(path / "x.pcap")), None)
+
+
+def joined():
+    conversation = Conversation()
+    conversation.join()
+    return conversation

@@ -1,21 +1,18 @@
 """A sender and a receiver in virtual time: what arrives, in how many passes, what is ignored."""
 
-import math
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from testbed.transport import PayloadLayout, ProtocolError
+from testbed.transport import PayloadLayout
 from testbed.transport.congestion import CongestionControl, Feedback, FixedRate
-from testbed.transport.control import ControlMessage, MessageType
 from testbed.transport.order import ChunkOrder, InOrder, OrderContext
-from testbed.transport.receiver import Receiver
 from testbed.transport.repair import REPAIRS, Passes
 from testbed.transport.sender import Sender, SendingPath
-from testbed.transport.tolerance import FractionRule, required_chunks
+from testbed.transport.tolerance import required_chunks
 from testbed.transport.wire import fields, wire_bytes
+from tests.transport.transfer_parts import all_frames, new_receiver, new_sender
 from tests.transport.virtual import (
     SESSION,
     Network,
@@ -24,44 +21,6 @@ from tests.transport.virtual import (
     random_payload,
     transfer,
 )
-
-
-def new_sender(layout, *, rate_bps=10e6, number=6):
-    return Sender(
-        session=SESSION,
-        transfer=number,
-        layout=layout,
-        payload=random_payload(layout),
-        repair=Passes(),
-        order=InOrder(),
-        path=SendingPath(congestion=FixedRate(rate_bps=rate_bps), chunk_bytes=layout.chunk_bytes),
-        now_s=0.0,
-    )
-
-
-def new_receiver(layout, *, tolerance=0.0, number=6):
-    into = layout.new_buffer()
-    receiver = Receiver(
-        session=SESSION,
-        transfer=number,
-        layout=layout,
-        into=into,
-        rule=FractionRule(chunk_count=layout.chunk_count, tolerance=tolerance),
-        repair=Passes(),
-        now_s=0.0,
-    )
-    return receiver, into
-
-
-def all_frames(layout, number=6):
-    """Every datagram of the transfer, in order."""
-    sender = new_sender(layout, rate_bps=math.inf, number=number)
-    parts = []
-    while len(frames := sender.offer(0.0)):
-        parts.append(frames.copy())
-        sender.sent(len(frames), 0.0)
-    return np.concatenate(parts)
-
 
 # Delivery.
 
@@ -234,168 +193,6 @@ def test_datagrams_that_the_network_did_not_take_are_offered_again():
     again = fields(sender.offer(0.1), 16)["sequence"].tolist()
     assert again == list(range(3, 20))
     assert sender.report("r").chunks_sent == 3
-
-
-# Control messages.
-
-
-def test_every_probe_after_the_stop_is_answered_with_stop_again():
-    layout = layout_of(3)
-    receiver, _ = new_receiver(layout)
-    receiver.on_datagrams(all_frames(layout), 0.0)
-    probe, stop = (ControlMessage(kind, 6) for kind in (MessageType.PROBE, MessageType.STOP))
-    assert receiver.poll_messages() == [ControlMessage(MessageType.STOP, 6, b"\7")]
-    for _ in range(3):
-        receiver.on_message(probe, 1.0)
-        assert receiver.poll_messages() == [stop]
-    older = ControlMessage(MessageType.PROBE, 4)
-    receiver.on_message(older, 1.0)
-    assert receiver.poll_messages() == [ControlMessage(MessageType.STOP, 4)]
-
-
-def test_the_receiver_says_nothing_unasked_but_stop():
-    layout = layout_of(50)
-    receiver, _ = new_receiver(layout)
-    frames = all_frames(layout)
-    receiver.on_datagrams(frames[:49], 0.0)
-    assert receiver.poll_messages() == []
-    receiver.on_message(ControlMessage(MessageType.PROBE, 6), 0.0)
-    (bitmap,) = receiver.poll_messages()
-    assert bitmap.type is MessageType.BITMAP
-    receiver.on_datagrams(frames[49:], 0.0)
-    assert [message.type for message in receiver.poll_messages()] == [MessageType.STOP]
-
-
-def asking_sender(chunks=10):
-    sender = new_sender(layout_of(chunks), rate_bps=1e12)
-    sender.sent(len(sender.offer(0.0)), 0.0)
-    assert [message.type for message in sender.poll_messages()] == [MessageType.PROBE]
-    return sender
-
-
-@pytest.mark.parametrize(
-    ("message", "named"),
-    [
-        (ControlMessage(MessageType.PROBE, 6), "PROBE has no place at a sender"),
-        (ControlMessage(MessageType.BITMAP, 6, b"\0"), "1 bytes for 10 chunks"),
-        (ControlMessage(MessageType.BITMAP, 6, b"\xff\x03"), "without a gap"),
-        (ControlMessage(MessageType.BITMAP, 6, b"\xff\xff"), "behind the last"),
-        (ControlMessage(MessageType.STOP, 8), "transfer 8 during 6"),
-    ],
-)
-def test_senseless_messages_to_a_sender_are_protocol_errors(message, named):
-    with pytest.raises(ProtocolError, match=named):
-        asking_sender().on_message(message, 1.0)
-
-
-def test_a_bitmap_that_nobody_asked_for_is_a_protocol_error():
-    sender = new_sender(layout_of(100), rate_bps=1e3)
-    with pytest.raises(ProtocolError, match="without a PROBE"):
-        sender.on_message(ControlMessage(MessageType.BITMAP, 6, bytes(13)), 0.0)
-
-
-def test_messages_of_earlier_transfers_are_counted_and_ignored():
-    sender = asking_sender()
-    sender.on_message(ControlMessage(MessageType.STOP, 4), 1.0)
-    assert not sender.stopped
-    assert sender.ignored == {"stale-control": 1}
-
-
-def test_an_answer_that_crosses_the_stop_is_harmless():
-    sender = asking_sender()
-    sender.on_message(ControlMessage(MessageType.STOP, 6), 1.0)
-    sender.on_message(ControlMessage(MessageType.STOP, 6), 2.0)
-    sender.on_message(ControlMessage(MessageType.BITMAP, 6, bytes(2)), 3.0)
-    assert sender.stopped
-    assert sender.report("r").ended_s == 1.0
-
-
-@pytest.mark.parametrize("kind", [MessageType.STOP, MessageType.BITMAP])
-def test_senseless_messages_to_a_receiver_are_protocol_errors(kind):
-    receiver, _ = new_receiver(layout_of(3))
-    with pytest.raises(ProtocolError, match="no place at a receiver"):
-        receiver.on_message(ControlMessage(kind, 6), 0.0)
-
-
-# What is ignored.
-
-
-@pytest.mark.parametrize(
-    ("field", "value", "reason"),
-    [
-        ("session", SESSION + 1, "wrong-session"),
-        ("transfer", 5, "stale-transfer"),
-        ("transfer", 7, "early-transfer"),
-        ("sequence", 10, "out-of-range"),
-        ("sequence", 2**32 - 1, "out-of-range"),
-        ("length", 15, "wrong-length"),
-        ("length", 0, "wrong-length"),
-    ],
-)
-def test_datagrams_that_do_not_fit_are_counted_by_reason_and_dropped(field, value, reason):
-    layout = layout_of(10)
-    receiver, into = new_receiver(layout)
-    frames = all_frames(layout)
-    good = frames.copy()
-    fields(frames, 16)[field][2:5] = value
-    receiver.on_datagrams(frames, 0.0)
-    assert receiver.ignored == {reason: 3}
-    assert receiver.received.tolist() == [not 2 <= index < 5 for index in range(10)]
-    assert not layout.rows(into)[2:5].any()
-    receiver.on_datagrams(good[2:5], 0.0)
-    assert receiver.stopped
-    assert np.array_equal(layout.rows(into), good[:, 16:])
-
-
-def test_a_length_other_than_the_last_chunks_is_wrong_there():
-    layout = layout_of(3, last_elements=1)
-    receiver, _ = new_receiver(layout)
-    frames = all_frames(layout)
-    fields(frames, 16)["length"][2] = 16
-    receiver.on_datagrams(frames, 0.0)
-    assert receiver.ignored == {"wrong-length": 1}
-
-
-def test_duplicates_are_counted_within_a_batch_and_across_batches():
-    layout = layout_of(10)
-    receiver, _ = new_receiver(layout)
-    frames = all_frames(layout)
-    receiver.on_datagrams(frames[[0, 1, 1, 1, 2]], 0.0)
-    receiver.on_datagrams(frames[[2, 3]], 0.0)
-    assert receiver.ignored == {"duplicate": 3}
-    assert receiver.received_count == 4
-    assert receiver.report("s").duplicates == 3
-
-
-def test_datagrams_after_the_stop_are_late():
-    layout = layout_of(10)
-    receiver, into = new_receiver(layout, tolerance=0.5)
-    frames = all_frames(layout)
-    receiver.on_datagrams(frames[:5], 0.0)
-    receiver.on_datagrams(frames[5:], 1.0)
-    assert receiver.ignored == {"late": 5}
-    assert not layout.rows(into)[5:].any()
-    assert receiver.report("s").ended_s == 0.0
-
-
-def test_datagrams_of_another_size_are_counted():
-    receiver, _ = new_receiver(layout_of(10))
-    receiver.on_datagrams(np.zeros((4, 31), dtype=np.uint8), 0.0)
-    receiver.on_datagrams(np.zeros((0, 32), dtype=np.uint8), 0.0)
-    assert receiver.ignored == {"wrong-size": 4}
-
-
-@given(st.binary(max_size=32 * 20), st.booleans())
-def test_random_datagrams_never_do_more_than_count(data, right_session):
-    layout = layout_of(10)
-    receiver, into = new_receiver(layout)
-    frames = np.frombuffer(data[: len(data) // 32 * 32], dtype=np.uint8).reshape(-1, 32).copy()
-    if right_session:
-        fields(frames, 16)["session"] = SESSION
-    receiver.on_datagrams(frames, 0.0)
-    assert sum(receiver.ignored.values()) + receiver.received_count == len(frames)
-    assert receiver.poll_messages() == []
-    assert into.any() <= bool(receiver.received_count)
 
 
 # Congestion control.

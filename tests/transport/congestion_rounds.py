@@ -1,0 +1,73 @@
+"""Hand-made feedback for a congestion control by itself."""
+
+from typing import Generic, TypeVar
+
+import pytest
+
+from testbed.transport.congestion import (
+    CONGESTION_CONTROLS,
+    CongestionControl,
+    Cubic,
+    Dctcp,
+    Feedback,
+    Reno,
+)
+
+C = TypeVar("C", bound=CongestionControl)
+SIZE = 1514
+RTT_S = 100e-6  # of a local network
+MARKING = {"ecn_marking": True}
+LOSS_BASED = [
+    pytest.param(Reno, {}, 0.5, id="reno"),
+    pytest.param(Cubic, {}, 0.7, id="cubic"),
+    pytest.param(Dctcp, MARKING, 0.5, id="dctcp"),
+]
+ALL = [
+    "fixed",
+    "timely",
+    "reno",
+    "cubic",
+    "bbr",
+    "ltp",
+    "dctcp:ecn_marking=true",
+]
+
+
+def create(text: str) -> CongestionControl:
+    return CONGESTION_CONTROLS.create(text, rate_bps=50e6, datagram_bytes=SIZE)
+
+
+class Rounds(Generic[C]):
+    """Answers whole windows: each round, what the window admits is sent and then reported."""
+
+    def __init__(self, control: C, *, rtt_s: float = RTT_S) -> None:
+        self.control = control
+        self.now_s = 5.0
+        self.rtt_s = rtt_s
+        control.on_transfer_begin(self.now_s)
+
+    def round(
+        self, *, lost: int = 0, marked: float = 0.0, sent: int | None = None, limited: bool = False
+    ) -> None:
+        """One round trip in which `lost` datagrams are lost, and `marked` of the rest marked."""
+        count = int(self.control.window_bytes // SIZE) if sent is None else sent
+        sent_s = self.now_s
+        self.control.on_sent(count * SIZE, sent_s)
+        self.now_s += self.rtt_s
+        delivered = count - lost
+        self.control.on_feedback(
+            Feedback(
+                now_s=self.now_s,
+                delivered_bytes=delivered * SIZE,
+                lost_bytes=lost * SIZE,
+                in_flight_bytes=0,
+                rtt_s=self.rtt_s if delivered else None,
+                ecn_marked_bytes=round(delivered * marked) * SIZE,
+                app_limited=limited,
+                newest_lost_sent_s=sent_s if lost else None,
+            )
+        )
+
+    @property
+    def window(self) -> float:
+        return self.control.window_bytes / SIZE

@@ -1,0 +1,163 @@
+"""How server and workers find each other, and strangers at their doors."""
+
+import contextlib
+import socket
+import time
+
+import pytest
+
+from testbed.transport import (
+    PayloadLayout,
+    PeerLost,
+    ProtocolError,
+    open_endpoint,
+    preset,
+)
+from testbed.transport.control import ControlMessage, Hello, MessageType
+from tests.transport.loopback import SESSION, in_thread, site
+
+CARRIERS = [preset("fixed-low", tolerance=0), preset("tcp")]
+both = pytest.mark.parametrize("protocol", CARRIERS, ids=lambda protocol: protocol.carrier)
+
+
+# Joining.
+
+
+def lonely(config):
+    with pytest.raises((PeerLost, ProtocolError, ValueError)) as caught:
+        open_endpoint(config)
+    return caught.value
+
+
+@both
+def test_those_who_do_not_come_are_named(protocol):
+    place = site(protocol, workers=3, connect_timeout_s=0.5)
+    came = in_thread(lonely_after_join, place)
+    error = lonely(place.server())
+    assert isinstance(error, PeerLost)
+    assert error.peer == "worker-1, worker-3"
+    came.result(timeout=5)
+
+
+def lonely_after_join(place):
+    with open_endpoint(place.worker(2)) as endpoint, pytest.raises(PeerLost, match="server"):
+        endpoint.await_announcement()
+
+
+def test_a_server_that_is_not_there_is_named_with_its_address():
+    place = site(connect_timeout_s=0.3)
+    error = lonely(place.worker())
+    assert isinstance(error, PeerLost)
+    assert f"{place.server_address}:21000" in str(error)
+
+
+def test_a_worker_waits_for_a_server_that_comes_later():
+    place = site()
+    waiting = in_thread(lambda: open_endpoint(place.worker()).close())
+    time.sleep(0.3)
+    open_endpoint(place.server()).close()
+    waiting.result(timeout=5)
+
+
+@both
+def test_different_layouts_are_an_error_on_both_sides_that_says_what_differs(protocol):
+    place = site(protocol)
+    other = PayloadLayout([("weights", 99)])
+    refused = in_thread(lonely, place.worker(layout=other))
+    for error in (lonely(place.server()), refused.result(timeout=5)):
+        assert isinstance(error, ProtocolError)
+        assert "'weights' with 100001 elements at the server" in str(error)
+        assert "99 at worker-1" in str(error)
+
+
+@both
+def test_strangers_at_the_doors_are_counted_and_hold_nobody_up(protocol):
+    place = site(protocol, workers=2)
+    config = place.server()
+    opened = in_thread(lambda: open_endpoint(config))
+
+    def knock(data, source="127.0.0.1"):
+        deadline_s = time.monotonic() + 3
+        while True:
+            connection = socket.socket()
+            connection.bind((source, 0))
+            try:
+                connection.connect((config.bind_address, config.control_port))
+                break
+            except ConnectionRefusedError:
+                connection.close()
+                assert time.monotonic() < deadline_s
+                time.sleep(0.01)
+        connection.sendall(data)
+        return connection
+
+    def hello(**changes):
+        return Hello(**{"session": SESSION, "name": "worker-1", **changes}).message().encode()
+
+    silent = knock(b"")
+    half = knock(hello()[:13])
+    closed = [
+        knock(b"GET / HTTP/1.1\r\n\r\n"),
+        knock(hello(session=SESSION + 1)),
+        knock(hello(name="worker-7")),
+        knock(hello()),  # the right words from the wrong address
+        knock(ControlMessage(MessageType.STOP, 0).encode()),
+        knock(hello() + b"more", source=place.addresses["worker-1"]),
+    ]
+    for connection in closed:
+        connection.settimeout(3)
+        with contextlib.suppress(ConnectionResetError):
+            assert connection.recv(1) == b""
+        connection.close()
+    began_s = time.monotonic()
+    workers = [open_endpoint(place.worker(index)) for index in (1, 2)]
+    server = opened.result(timeout=3)
+    assert time.monotonic() - began_s < 1
+    assert server.counters() == {
+        "stranger-garbage": 3,
+        "stranger-wrong-session": 1,
+        "stranger-unknown-name": 1,
+        "stranger-unknown-address": 1,
+        "stranger-unfinished": 2,
+    }
+    with pytest.raises(OSError):  # the door is closed now
+        socket.create_connection((config.bind_address, config.control_port), timeout=1)
+    for each in (*workers, server, silent, half):
+        each.close()
+
+
+def test_a_worker_of_another_run_is_a_stranger_and_told_nothing():
+    place = site(connect_timeout_s=0.5)
+    outcome = in_thread(lonely, place.worker(session=SESSION + 1))
+    lonely(place.server())
+    error = outcome.result(timeout=5)
+    assert isinstance(error, PeerLost)
+
+
+def test_a_stranger_who_says_nothing_is_shown_out_in_time(monkeypatch):
+    monkeypatch.setattr("testbed.transport.joining.HELLO_WITHIN_S", 0.1)
+    place = site()
+    opened = in_thread(lambda: open_endpoint(place.server()))
+    time.sleep(0.1)
+    with socket.create_connection((place.server_address, 21000)) as silent:
+        silent.settimeout(2)
+        assert silent.recv(1) == b""
+    worker = open_endpoint(place.worker())
+    server = opened.result(timeout=3)
+    assert server.counters() == {"stranger-silent": 1}
+    worker.close()
+    server.close()
+
+
+def test_a_crowd_of_silent_strangers_does_not_keep_the_workers_out():
+    place = site()
+    opened = in_thread(lambda: open_endpoint(place.server()))
+    time.sleep(0.1)
+    crowd = [socket.create_connection((place.server_address, 21000)) for _ in range(100)]
+    worker = open_endpoint(place.worker())
+    server = opened.result(timeout=3)
+    counters = server.counters()
+    assert counters["stranger-crowded-out"] + counters["stranger-unfinished"] == 100
+    assert counters["stranger-unfinished"] <= 64
+    for each in (worker, server, *crowd):
+        each.close()

@@ -1,0 +1,195 @@
+"""Peers of an endpoint that die, fall silent, come too early or break the protocol."""
+
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from testbed.transport import (
+    PayloadLayout,
+    PeerLost,
+    open_endpoint,
+    preset,
+)
+from testbed.transport.control import ControlMessage, MessageType
+from tests.transport.loopback import in_thread, internals, run_all, site
+from tests.transport.virtual import random_payload
+
+CARRIERS = [preset("fixed-low", tolerance=0), preset("tcp")]
+both = pytest.mark.parametrize("protocol", CARRIERS, ids=lambda protocol: protocol.carrier)
+
+
+# Peers that die.
+
+
+@both
+def test_a_worker_that_is_killed_in_the_middle_of_a_transfer_is_named(protocol):
+    layout = PayloadLayout([("w", 2_000_000)])
+    place = site(protocol, workers=2, layout=layout, rate_bps=20e6)
+    child = os.fork()
+    if child == 0:
+        try:
+            with open_endpoint(place.worker(2)) as endpoint:
+                if protocol.carrier == "tcp":  # begins its payload and never ends it
+                    internals(endpoint)._connections["server"].socket.send(bytes(1))
+                    time.sleep(10)
+                endpoint.send(0, {"server": layout.new_buffer()})
+        finally:
+            os._exit(0)
+    other = in_thread(lambda: open_endpoint(place.worker(1)))
+    try:
+        with open_endpoint(place.server()) as endpoint:
+            healthy = other.result(timeout=5)
+            threading.Timer(0.2, os.kill, (child, signal.SIGKILL)).start()
+            began_s = time.monotonic()
+            with pytest.raises(PeerLost, match="worker-2") as caught:
+                endpoint.receive(0, 0, {name: layout.new_buffer() for name in place.addresses})
+            assert 0.15 < time.monotonic() - began_s < 3
+            assert caught.value.peer == "worker-2"
+            healthy.close()
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+@both
+def test_a_server_that_goes_away_is_named_by_everything_that_needs_it(protocol):
+    place = site(protocol)
+    left = in_thread(lambda: open_endpoint(place.server()).close())
+    with open_endpoint(place.worker()) as endpoint:
+        left.result(timeout=5)
+        buffer = place.layout.new_buffer()
+        for act in (
+            lambda: endpoint.send(0, {"server": buffer}),
+            lambda: endpoint.receive(1, 0, {"server": buffer}),
+            endpoint.await_announcement,
+        ):
+            with pytest.raises(PeerLost, match="server") as caught:
+                act()
+            assert caught.value.peer == "server"
+
+
+@both
+def test_a_silent_peer_that_owes_something_is_given_up(protocol):
+    place = site(protocol, peer_timeout_s=0.3)
+    opened = in_thread(lambda: open_endpoint(place.server()))
+    with open_endpoint(place.worker()) as endpoint, opened.result(timeout=5) as server:
+        buffer = place.layout.new_buffer()
+        for act in (
+            lambda: server.receive(0, 0, {"worker-1": buffer}),
+            lambda: endpoint.send(0, {"server": buffer}),
+            endpoint.await_announcement,
+        ):
+            began_s = time.monotonic()
+            with pytest.raises(PeerLost, match=r"silent for 0\.3 s"):
+                act()
+            assert 0.25 < time.monotonic() - began_s < 2
+
+
+def test_a_peer_that_goes_away_during_a_pass_is_noticed_before_its_end():
+    place = site(rate_bps=0.5e6)  # a pass of 6 s
+    opened = in_thread(lambda: open_endpoint(place.server()))
+    with open_endpoint(place.worker()) as endpoint:
+        threading.Timer(0.1, opened.result(timeout=5).close).start()
+        began_s = time.monotonic()
+        with pytest.raises(PeerLost, match="server"):
+            endpoint.send(0, {"server": place.layout.new_buffer()})
+        assert time.monotonic() - began_s < 3
+
+
+def test_a_probe_that_comes_before_its_transfer_begins_is_kept():
+    place = site(workers=2, peer_timeout_s=3)
+    payload = random_payload(place.layout)
+    buffers = {name: place.layout.new_buffer() for name in place.addresses}
+    early = threading.Event()
+
+    def server(endpoint):
+        endpoint.send(1, dict.fromkeys(buffers, payload))
+        assert early.is_set()
+        endpoint.receive(2, 0, buffers)
+
+    def worker(endpoint, index):
+        if index == 1:  # the server is held up by this one
+            assert early.wait(timeout=5)
+            time.sleep(0.1)
+        endpoint.receive(1, 0, {"server": place.layout.new_buffer()})
+        udp = internals(endpoint)._sockets["server"]
+        if index == 2:  # all of its first pass is lost, so that only its PROBE helps
+            really_send, passing = udp.send, []
+
+            def send(frames):
+                passing.append(len(frames))
+                if sum(passing) > place.layout.chunk_count:
+                    return really_send(frames)
+                if sum(passing) == place.layout.chunk_count:
+                    threading.Timer(0.05, early.set).start()
+                return len(frames)
+
+            udp.send = send
+        return endpoint.send(2, {"server": payload})["server"].passes
+
+    _, passes = run_all(place, server, worker)
+    assert passes == [1, 2]
+    assert all(np.array_equal(buffer, payload) for buffer in buffers.values())
+
+
+def test_a_long_pass_is_no_silence():
+    place = site(layout=PayloadLayout([("w", 25_000)]), rate_bps=1e6, peer_timeout_s=0.4)
+    buffer = place.layout.new_buffer()
+    _, [sent] = run_all(
+        place,
+        lambda endpoint: endpoint.receive(0, 0, {"worker-1": buffer}),
+        lambda endpoint, index: endpoint.send(0, {"server": buffer})["server"],
+    )
+    assert sent.duration_s > 0.6
+
+
+def test_a_peer_may_leave_once_it_owes_nothing():
+    place = site(workers=2, rate_bps=20e6)
+    payload = random_payload(place.layout)
+    buffers = {name: place.layout.new_buffer() for name in place.addresses}
+
+    def worker(endpoint, index):
+        time.sleep(0.3 * (index - 1))
+        endpoint.send(0, {"server": payload})  # and closes
+
+    run_all(place, lambda endpoint: endpoint.receive(0, 0, buffers), worker)
+    assert all(np.array_equal(buffer, payload) for buffer in buffers.values())
+
+
+def test_a_peer_that_breaks_the_protocol_is_named():
+    place = site()
+    opened = in_thread(lambda: open_endpoint(place.server()))
+    with open_endpoint(place.worker()) as endpoint, opened.result(timeout=5) as server:
+        internals(endpoint)._links["server"].send(
+            [ControlMessage(MessageType.BITMAP, 0, bytes(35))]
+        )
+        with pytest.raises(PeerLost, match="worker-1: it broke the protocol"):
+            server.receive(0, 0, {"worker-1": place.layout.new_buffer()})
+
+
+def test_a_probe_for_a_finished_transfer_is_answered_even_while_sending():
+    place = site()
+    payload = random_payload(place.layout)
+
+    def server(endpoint):
+        endpoint.receive(0, 0, {"worker-1": place.layout.new_buffer()})
+        endpoint.send(1, {"worker-1": payload})
+        return endpoint.counters()
+
+    def worker(endpoint, index):
+        endpoint.send(0, {"server": payload})
+        link = internals(endpoint)._links["server"]
+        link.send([ControlMessage(MessageType.PROBE, 0)])
+        endpoint.receive(1, 0, {"server": place.layout.new_buffer()})
+        stops: list[ControlMessage] = []
+        deadline_s = time.monotonic() + 1
+        while not stops and time.monotonic() < deadline_s:
+            stops = link.read(time.monotonic())
+        return endpoint.counters()
+
+    counters, [at_worker] = run_all(place, server, worker)
+    assert "stale-control" not in counters | at_worker
