@@ -12,10 +12,13 @@ from typing import Any
 import jinja2
 
 from analysis import arm_table, comparison, figures, metrics, run_tables, sentences
+from analysis.gate_table import gate_table
 from analysis.inline_svg import colour_variables, inline_svg
 from analysis.load import Results, load
 from analysis.summary import summarise, write_json
 from analysis.tables import Table, to_csv, to_html, to_markdown, to_text, unbroken
+from analysis.timeline import FILE as TIMELINE
+from analysis.timeline import timeline_page
 
 FOLDER = "report"
 _TEMPLATES = Path(__file__).with_name("templates")
@@ -50,14 +53,18 @@ def write_report(results_dir: Path, experiment: str | None = None) -> ReportPath
         "impairments": run_tables.impairment_table(results),
         "links": run_tables.link_table(results),
         "runs": run_tables.status_table(results),
+        "gates": gate_table(results),
     }
     drawings = figures.draw_all(results, summary)
-    page = render_page(results, summary, tables, drawings)
+    timeline = timeline_page(results)
+    page = render_page(results, summary, tables, drawings, timeline=timeline is not None)
 
     temporary = Path(tempfile.mkdtemp(prefix=f".{FOLDER}-", dir=results_dir))
     try:
         temporary.chmod(0o755)
         (temporary / "index.html").write_text(page, encoding="utf-8")
+        if timeline is not None:
+            (temporary / TIMELINE).write_text(timeline, encoding="utf-8")
         write_json(temporary / "summary.json", summary)
         for name, table in tables.items():
             (temporary / f"{name}.md").write_text(to_markdown(table), encoding="utf-8")
@@ -88,6 +95,8 @@ def render_page(
     summary: dict[str, Any],
     tables: dict[str, Table],
     drawings: list[figures.Drawing],
+    *,
+    timeline: bool = False,
 ) -> str:
     """The HTML page: it loads nothing, so it can be opened offline and sent to others."""
     environment = jinja2.Environment(
@@ -109,6 +118,7 @@ def render_page(
         has={name: bool(table.rows) for name, table in tables.items()},
         machines=[to_html(table) for table in run_tables.machine_tables(results)],
         definitions=metrics.METRICS,
+        timeline=TIMELINE if timeline else None,
         drawings=[
             (each, inline_svg(each.svg, name=each.name, description=each.title))
             for each in drawings

@@ -54,14 +54,23 @@ def _status_row(run: Run, experiment: str, link_prefix: str) -> list[Cell]:
 def _gates(run: Run) -> Cell:
     if not run.gates:
         return Cell(text=numbers.DASH)
-    failed = [str(gate.get("name")) for gate in run.gates if not gate.get("passed")]
-    text = f"{len(run.gates) - len(failed)} of {len(run.gates)} passed"
-    values = [
+    failed = [str(gate.get("name")) for gate in run.gates if gate.get("passed") is False]
+    unknown = [str(gate.get("name")) for gate in run.gates if gate.get("passed") is None]
+    passed = len(run.gates) - len(failed) - len(unknown)
+    text = f"{passed} of {len(run.gates)} passed"
+    values = [  # all values stand in the table of gates
         f"{gate.get('name')}: {_short(gate.get('value'))} (limit {_short(gate.get('limit'))})"
         for gate in run.gates
+        if gate.get("passed") is not True
     ]
     return Cell(
-        text="; ".join([text, *(f"not passed: {name}" for name in failed)]),
+        text="; ".join(
+            [
+                text,
+                *(f"not passed: {name}" for name in failed),
+                *(f"not checked: {name}" for name in unknown),
+            ]
+        ),
         detail="; ".join(values),
         tone="bad" if failed else "",
     )
@@ -75,13 +84,15 @@ def impairment_table(results: Results) -> Table:
         .group_by("name", "arm")
         .agg(pl.col("dropped", "frames_sent").sum(), pl.col("dropped").count().alias("counted"))
     )
+    skipped = frame.filter(pl.col("action") == "skipped").height
     begins = (
         frame.filter(pl.col("action") == "begin")
         .with_columns(
             (pl.col("sent_s") - pl.col("planned_s")).alias("sent_late_s"),
             (pl.col("acknowledged_s") - pl.col("planned_s")).alias("acknowledged_late_s"),
         )
-        .group_by("name", "kind", "host", "arm", maintain_order=True)
+        .with_columns(pl.coalesce("target", "host"))
+        .group_by("name", "kind", "target", "arm", maintain_order=True)
         .agg(
             pl.len().alias("times"),
             pl.col("sent_late_s").median().alias("sent_median"),
@@ -106,7 +117,15 @@ def impairment_table(results: Results) -> Table:
         rows=[_impairment_row(row) for row in begins.iter_rows(named=True)],
         notes=[
             "Planned: the leg began. Sent: the controller acted. In force: the switch, or the "
-            "host's filter, had confirmed it."
+            "host's filter, had confirmed it.",
+            *(
+                [
+                    f"{skipped} planned times were skipped: their leg, or the run, had ended "
+                    "before, or the same impairment was still in force."
+                ]
+                if skipped
+                else []
+            ),
         ],
         records=frame.drop("run_key").to_dicts(),
     )
@@ -118,7 +137,7 @@ def _impairment_row(row: dict[str, Any]) -> list[Cell]:
         for name in ("dropped", "frames_sent")
     ]
     return [
-        Cell(text=str(row["name"]), detail=f"{row['kind']} at {row['host']}"),
+        Cell(text=str(row["name"]), detail=f"{row['kind']} at {row['target']}"),
         Cell(text=row["arm"]),
         Cell(text=str(row["times"])),
         Cell(text=_milliseconds(row["sent_median"], row["sent_max"])),
@@ -133,7 +152,7 @@ def _milliseconds(median: float | None, maximum: float | None) -> str:
 
 
 def link_table(results: Results) -> Table:
-    """Calibration of every link before training: the mean over runs, and the extremes."""
+    """Calibration of every path before training: the mean over runs, and the extremes."""
     links: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for run in results.ok_runs:
         for link in run.calibration.get("links") or []:
@@ -141,13 +160,17 @@ def link_table(results: Results) -> Table:
                 ends = (str(link.get("from")), str(link.get("to")))
                 links.setdefault(ends, []).append(link)
     return Table(
-        title=f"{results.experiment}: links as calibrated before training",
-        columns=["Link", "Configured rate", "Measured rate", "Round-trip time", "Runs"],
+        title=f"{results.experiment}: paths as calibrated before training",
+        columns=[
+            *("Path", "Configured rate", "Measured rate"),
+            *("Configured round trip", "Round-trip time", "Runs"),
+        ],
         rows=[
             [
                 Cell(text=f"{begin} to {end}"),
                 _spread([link.get("configured_rate_bps") for link in found], "bps"),
                 _spread([link.get("rate_bps") for link in found], "bps"),
+                _spread([link.get("configured_rtt_s") for link in found], "s"),
                 _spread([link.get("rtt_s") for link in found], "s"),
                 Cell(text=str(len(found))),
             ]

@@ -145,7 +145,11 @@ def assumptions(results: Results) -> list[str]:
             f"A chunk carries {transport['chunk_bytes']} bytes and fills one datagram: the loss "
             "rate of packets is the loss rate of chunks. The paper gives no chunk size."
         )
-    if phases:
+    if phases.get("detector", "gradient-norm") != "gradient-norm":
+        found.append(
+            f"Phases are told by the detector {phases['detector']}, not by the paper's rule."
+        )
+    elif phases:
         cadence = phases.get("cadence", phases.get("every_rounds"))
         cadence = "once per epoch" if cadence == "epoch" else f"every {cadence} rounds"
         found.append(

@@ -1,4 +1,4 @@
-"""The SDN side of the lab: a Ryu application that forwards, and that hurts the network on schedule.
+"""The SDN side of the lab: an application that forwards, and that hurts the network on schedule.
 
-Only `framework.py` imports Ryu; impairment parameters and the timeline load without it.
+Only `framework.py` imports the framework, Ryu or os-ken; the rest loads without it.
 """

@@ -1,8 +1,34 @@
-"""`python -m controllers --lab-file FILE [ryu-manager options]`: run the lab's controller."""
+"""`python -m controllers [--framework os-ken] --lab-file FILE [options]`: run the controller.
 
+Further options are the framework's own, for example `--ofp-tcp-listen-port=6653`.
+"""
+
+import argparse
 import sys
+from pathlib import Path
 
-from controllers.framework import run_application
+from controllers import framework_choice, lab_file
+from testbed.yaml_input import InputError
+
+
+def main() -> None:
+    """Choose the framework, then hand the other options to it."""
+    parser = argparse.ArgumentParser(prog="python -m controllers", allow_abbrev=False)
+    parser.add_argument("--framework", choices=framework_choice.FRAMEWORKS, default="ryu")
+    parser.add_argument(
+        "--lab-file", type=Path, required=True, help="network and impairments: see by-hand.yaml"
+    )
+    arguments, others = parser.parse_known_args(sys.argv[1:])
+    try:
+        lab_file.read(arguments.lab_file)
+    except InputError as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)
+    framework_choice.choose(arguments.framework)
+    from controllers.framework import run_application
+
+    run_application("controllers.app", [f"--lab-file={arguments.lab_file}", *others])
+
 
 if __name__ == "__main__":
-    run_application("controllers.app", sys.argv[1:])
+    main()

@@ -1,24 +1,28 @@
-"""The Ryu application: proactive forwarding, then impairments on the training's schedule.
+"""The controller application: proactive forwarding, then impairments on the training's schedule.
 
-It reads one JSON file (`--lab-file`): the network's description, the impairments, the socket to
-listen on and the file to log to.
+It reads one file (`--lab-file`): the network's description, the impairments, the socket to listen
+on and the file to log to; or one that a person wrote (see `lab_file.py`).
 """
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import json
+import os
 import socket
 import time
 from pathlib import Path
 from typing import Any
 
-from controllers.forwarding import next_hops
+from controllers import lab_file
+from controllers.conductor import Conductor
 from controllers.framework import (
     CONFIG_DISPATCHER,
+    DEAD_DISPATCHER,
     MAIN_DISPATCHER,
-    Datapath,
+    Application,
     Options,
-    RyuApp,
     eventlet,
     hub,
     ofp_event,
@@ -26,177 +30,126 @@ from controllers.framework import (
     set_ev_cls,
     string_option,
 )
-from controllers.impairments import KINDS, Effect, Impairment, ImpairmentParameters
+from controllers.impairments import KINDS, Impairment
+from controllers.lab_access import Access
 from controllers.messages import LINE_LIMIT_BYTES, parse_request
+from controllers.plan import contradict, places_of
+from controllers.routing import Routing
 from controllers.timeline import Timeline
 from testbed.jsonl import JsonLinesWriter
-from testbed.lab.network import hosts_from_json
 
-_TICK_S = 0.001
-_REPLY_TIMEOUT_S = 5.0
+# Above the training processes: an impairment that waits for their time slices is late.
+_NICENESS = -10
 
 string_option("lab-file", "JSON description of the network and its impairments")
 
 
-class LabController(RyuApp):
+class LabController(Application):
     """One instance per lab."""
 
-    OFP_VERSIONS = [ofproto_v1_3.OFP_VERSION]  # noqa: RUF012 (Ryu's own convention)
+    OFP_VERSIONS = [ofproto_v1_3.OFP_VERSION]  # noqa: RUF012 (the framework's own convention)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        document = json.loads(Path(Options.lab_file).read_text())
+        with contextlib.suppress(OSError):  # without privileges it stays as it is
+            os.setpriority(os.PRIO_PROCESS, 0, _NICENESS)
+        document = lab_file.read(Path(Options.lab_file))
         self._network = document["network"]
-        self._names = {dpid: name for name, dpid in self._network["switches"].items()}
-        self._routes = next_hops(self._network)
-        self._log = JsonLinesWriter(Path(document["log"]))
-        self._datapaths: dict[str, Datapath] = {}
-        self._waiting: dict[tuple[str, int], hub.Event] = {}
+        self._lab = Access(self._network)
+        self._routing = Routing(self._network, self._lab, self.logger.info)
+        places = places_of(self._network)
         self._ready = hub.Event()
-        self._timeline = Timeline([self._impairment(each) for each in document["impairments"]])
-        listener = eventlet.listen(document["socket"], family=socket.AF_UNIX)
-        hub.spawn(self._accept, listener)
+        self._confirmed: set[str] = set()  # switches whose forwarding rules are in force
+        self._conductor = Conductor(
+            Timeline(
+                [self._impairment(each) for each in document["impairments"]],
+                lambda first, second: contradict(first, second, places),
+            ),
+            JsonLinesWriter(Path(document["log"])),
+        )
+        self._lab.in_thread(time.monotonic)  # starts the pool of threads now, not at an instant
+        gc.freeze()
+        if "socket" in document:
+            listener = eventlet.listen(document["socket"], family=socket.AF_UNIX)
+            hub.spawn(self._accept, listener)
+        else:  # by hand: nobody announces rounds, time counts from here
+            hub.spawn(self._start_when_ready)
+
+    def _start_when_ready(self) -> None:
+        self._ready.wait()
+        self._conductor.start(time.monotonic())
+
+    def _impairment(self, document: dict[str, Any]) -> Impairment[Any]:
+        model, implementation = KINDS[document["kind"]]
+        return implementation(model.model_validate(document), self._lab)
 
     # Forwarding
 
     @set_ev_cls(ofp_event.EventOFPSwitchFeatures, CONFIG_DISPATCHER)
     def _switch_connected(self, event: Any) -> None:
         datapath = event.msg.datapath
-        name = self._names.get(datapath.id)
+        name = self._lab.name(datapath)
         if name is None:
             self.logger.warning("a switch that is not of this lab connected: %s", datapath.id)
             return
-        self._datapaths[name] = datapath
-        parser, protocol = datapath.ofproto_parser, datapath.ofproto
-        for mac, port in self._routes[name]:
-            action = parser.OFPActionOutput(port)
-            datapath.send_msg(
-                parser.OFPFlowMod(
-                    datapath=datapath,
-                    priority=10,
-                    match=parser.OFPMatch(eth_dst=mac),
-                    instructions=[
-                        parser.OFPInstructionActions(protocol.OFPIT_APPLY_ACTIONS, [action])
-                    ],
-                )
-            )
-        hub.spawn(self._confirm_forwarding, name)
+        self._lab.connected(name, datapath)
+        hub.spawn(self._forward, name, datapath)
 
-    def _confirm_forwarding(self, name: str) -> None:
-        self.barrier(name)
-        if set(self._datapaths) == set(self._network["switches"]):
+    def _forward(self, name: str, datapath: Any) -> None:
+        self._lab.learn_ports(name)
+        self._routing.connect(name, datapath)
+        self._lab.barrier(name)
+        self._confirmed.add(name)
+        if self._confirmed == set(self._network["switches"]):
             self._ready.set()
 
-    # What impairments ask for (the `Switches` protocol)
-
-    def packet_out(self, switch: str, port: int, frame: bytes, copies: int) -> None:
-        """Emit `frame` `copies` times at `port` with one message."""
-        datapath = self._datapaths[switch]
-        parser, protocol = datapath.ofproto_parser, datapath.ofproto
-        datapath.send_msg(
-            parser.OFPPacketOut(
-                datapath=datapath,
-                buffer_id=protocol.OFP_NO_BUFFER,
-                in_port=protocol.OFPP_CONTROLLER,
-                actions=[parser.OFPActionOutput(port)] * copies,
-                data=frame,
+    @set_ev_cls(ofp_event.EventOFPPortStatus, MAIN_DISPATCHER)
+    def _port_changed(self, event: Any) -> None:
+        name = self._lab.name(event.msg.datapath)
+        if name is not None:
+            port, protocol = event.msg.desc, event.msg.datapath.ofproto
+            is_dead = bool(
+                port.config & protocol.OFPPC_PORT_DOWN or port.state & protocol.OFPPS_LINK_DOWN
             )
-        )
+            hub.spawn(lambda: self._routing.port_state(name, port.port_no, up=not is_dead))
 
-    def barrier(self, switch: str) -> None:
-        """Return when the switch has processed everything sent before."""
-        datapath = self._datapaths[switch]
-        request = datapath.ofproto_parser.OFPBarrierRequest(datapath)
-        datapath.set_xid(request)
-        key = (switch, request.xid)
-        answered = self._waiting[key] = hub.Event()
-        datapath.send_msg(request)
-        try:
-            if not answered.wait(_REPLY_TIMEOUT_S):
-                raise TimeoutError(f"{switch} did not answer within {_REPLY_TIMEOUT_S:g} s")
-        finally:
-            del self._waiting[key]
+    # What switches say
 
-    def sleep(self, duration_s: float) -> None:
-        """Let other green threads run meanwhile."""
-        hub.sleep(duration_s)
+    @set_ev_cls(
+        [
+            ofp_event.EventOFPBarrierReply,
+            ofp_event.EventOFPDescStatsReply,
+            ofp_event.EventOFPFlowStatsReply,
+            ofp_event.EventOFPMeterStatsReply,
+            ofp_event.EventOFPPortDescStatsReply,
+        ],
+        [CONFIG_DISPATCHER, MAIN_DISPATCHER],
+    )
+    def _answered(self, event: Any) -> None:
+        self._lab.answered(event.msg)
 
-    @set_ev_cls(ofp_event.EventOFPBarrierReply, [CONFIG_DISPATCHER, MAIN_DISPATCHER])
-    def _barrier_reply(self, event: Any) -> None:
-        key = (self._names.get(event.msg.datapath.id, ""), event.msg.xid)
-        if key in self._waiting:
-            self._waiting[key].set()
+    @set_ev_cls(ofp_event.EventOFPErrorMsg, [CONFIG_DISPATCHER, MAIN_DISPATCHER])
+    def _refused(self, event: Any) -> None:
+        self._lab.refused(event.msg)
 
-    # Impairments
-
-    def _impairment(self, document: dict[str, Any]) -> Impairment[ImpairmentParameters]:
-        model, implementation = KINDS[document["kind"]]
-        parameters = model.model_validate(document)
-        victim = hosts_from_json(self._network)[parameters.host]
-        return implementation(parameters, victim, self)
-
-    def _begin(self, round_number: int, leg: str) -> None:
-        planned_s = time.monotonic()
-        for impairment in self._timeline.starting(round_number, leg):
-            sent_s = time.monotonic()
-            impairment.begin()
-            begun_s = time.monotonic()
-            times_s = (planned_s, sent_s, begun_s)
-            self._record(impairment, "begin", round_number, leg, times_s, Effect())
-            hub.spawn(self._keep_going, impairment, round_number, leg, begun_s)
-
-    def _keep_going(
-        self, impairment: Impairment[Any], round_number: int, leg: str, began_s: float
-    ) -> None:
-        ends_s = began_s + impairment.duration_s()
-        while (now_s := time.monotonic()) < ends_s:
-            if impairment.parameters.label not in self._timeline.active:
-                return
-            impairment.tick(now_s - began_s)
-            hub.sleep(_TICK_S)
-        self._end(impairment, round_number, leg, ends_s)
-
-    def _end(
-        self, impairment: Impairment[Any], round_number: int, leg: str, planned_s: float
-    ) -> None:
-        if not self._timeline.ended(impairment):
-            return
-        sent_s = time.monotonic()
-        impairment.end()
-        times_s = (planned_s, sent_s, time.monotonic())
-        self._record(impairment, "end", round_number, leg, times_s, impairment.effect())
-
-    def _record(
-        self,
-        impairment: Impairment[Any],
-        action: str,
-        round_number: int,
-        leg: str,
-        times_s: tuple[float, float, float],
-        effect: Effect,
-    ) -> None:
-        planned_s, sent_s, acknowledged_s = times_s
-        self._log.write(
-            {
-                "name": impairment.parameters.label,
-                "kind": impairment.parameters.kind,
-                "host": impairment.parameters.host,
-                "action": action,
-                "round": round_number,
-                "leg": leg,
-                "planned_s": planned_s,
-                "sent_s": sent_s,
-                "acknowledged_s": acknowledged_s,
-                **vars(effect),
-            }
-        )
+    @set_ev_cls(ofp_event.EventOFPStateChange, DEAD_DISPATCHER)
+    def _disconnected(self, event: Any) -> None:
+        name = self._lab.disconnected(event.datapath)
+        if name is not None:
+            self._routing.disconnect(name)
+            self.logger.warning("switch %s disconnected", name)
 
     # The UNIX socket
 
     def _accept(self, listener: Any) -> None:
         while True:
             connection, _ = listener.accept()
-            hub.spawn(self._serve, connection)
+            hub.spawn(self._serve_until_gone, connection)
+
+    def _serve_until_gone(self, connection: Any) -> None:
+        # A client that was killed with replies unread is its own failure, not the controller's.
+        with contextlib.suppress(ConnectionError):
+            self._serve(connection)
 
     def _serve(self, connection: Any) -> None:
         stream = connection.makefile("rwb")
@@ -213,12 +166,16 @@ class LabController(RyuApp):
             stream.flush()
 
     def _obey(self, request: dict[str, Any]) -> list[str]:
+        # The sender's clock is this machine's: the time in the socket counts as lateness too.
+        at_s = request.get("at_s") or time.monotonic()
         if request["do"] == "wait-ready":
             self._ready.wait()
+        elif request["do"] == "processes":
+            self._lab.processes.update(request["pids"])
         elif request["do"] == "begin":
-            self._begin(request["round"], request["leg"])
+            return self._conductor.leg_begins(request["round"], request["leg"], at_s)
+        elif request["do"] == "end":
+            return self._conductor.leg_ends(request["round"], request["leg"], at_s)
         else:
-            planned_s = time.monotonic()
-            for impairment in self._timeline.ending_with_leg():
-                self._end(impairment, request["round"], request["leg"], planned_s)
-        return self._timeline.active
+            self._conductor.finish(at_s)
+        return self._conductor.active

@@ -1,28 +1,136 @@
-"""Shortest paths as data: which port of which switch leads to which host."""
+"""Shortest paths as data: which ports of which switch lead to which host, and how to change that.
+
+Pure computation on the lab's description; `routing.py` talks to the switches.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Any
 
 import networkx
 
+MOST_BUCKETS = 64  # of one group: so many values has Open vSwitch's own hash
 
-def next_hops(network: dict[str, Any]) -> dict[str, list[tuple[str, int]]]:
-    """For each switch, `(destination MAC, output port)` for every host.
+
+@dataclass(frozen=True)
+class Hops:
+    """How a switch forwards to one host.
+
+    Args:
+        ports: output ports of equal cost, in increasing order.
+        distance: links from here to the host, at least 1.
+        repeat: how many ways were open before this switch on a path to it. Switches that choose
+            one after another by the same hash would all choose alike, and half of a fat tree's
+            paths would be idle: this one has to look at another digit of the hash.
+    """
+
+    ports: tuple[int, ...]
+    distance: int
+    repeat: int = 1
+
+    def buckets(self, turn: int = 0) -> tuple[int, ...]:
+        """Output ports of a SELECT group, of which the switch takes the one at hash modulo n.
+
+        `turn` moves every hash value on by so many ports.
+        """
+        count = len(self.ports)
+        return tuple(
+            self.ports[(place + turn) % count] for place in range(count) for _ in range(self.repeat)
+        )
+
+
+Routes = dict[str, dict[str, Hops]]  # switch -> destination MAC -> how
+
+
+@dataclass(frozen=True)
+class Change:
+    """One rule to write; `hops` None: to remove, since no path is left."""
+
+    switch: str
+    mac: str
+    hops: Hops | None
+
+
+def link_name(first: str, second: str) -> frozenset[str]:
+    """A link by its two ends, in either order."""
+    return frozenset((first, second))
+
+
+def routes(network: dict[str, Any], down: Collection[frozenset[str]] = ()) -> Routes:
+    """All shortest paths to all hosts; a host that cannot be reached has no entry.
 
     Args:
         network: the lab's description (`LabInfo.as_json`): hosts, switches, links.
+        down: links that carry nothing, as `link_name` gives them.
     """
     graph = networkx.Graph()
+    graph.add_nodes_from([*network["switches"], *network["hosts"]])
     ports: dict[tuple[str, str], int] = {}
     for link in network["links"]:
         first, second = link["first"], link["second"]
-        graph.add_edge(first["node"], second["node"])
         ports[first["node"], second["node"]] = first["number"]
         ports[second["node"], first["node"]] = second["number"]
-    table: dict[str, list[tuple[str, int]]] = {name: [] for name in network["switches"]}
+        if link_name(first["node"], second["node"]) not in down:
+            graph.add_edge(first["node"], second["node"])
+    table: Routes = {name: {} for name in network["switches"]}
     for host, facts in network["hosts"].items():
-        for switch in table:
-            path = networkx.shortest_path(graph, switch, host)
-            table[switch].append((facts["mac"], ports[switch, path[1]]))
+        for switch, hops in _towards(graph, ports, table, host).items():
+            table[switch][facts["mac"]] = hops
     return table
+
+
+def _towards(
+    graph: networkx.Graph, ports: dict[tuple[str, str], int], switches: Collection[str], host: str
+) -> dict[str, Hops]:
+    distance = networkx.single_source_shortest_path_length(graph, host)
+    ways: dict[str, int] = {}
+    found: dict[str, Hops] = {}
+    # From far to near: what a switch has to choose depends on the choices made before it.
+    for switch in sorted(distance, key=lambda node: -distance[node]):
+        if switch not in switches:
+            continue
+        nearer = [node for node in graph[switch] if distance[node] == distance[switch] - 1]
+        count, before = len(nearer), ways.get(switch, 1)
+        for node in nearer:
+            ways[node] = max(ways.get(node, 1), before * count)
+        repeat = before if count > 1 and before * count <= MOST_BUCKETS else 1
+        towards = tuple(sorted(ports[switch, node] for node in nearer))
+        found[switch] = Hops(towards, distance[switch], repeat)
+    return found
+
+
+def udp_turns(hops: Hops) -> list[tuple[int, int]]:
+    """Values and mask of UDP's source port for each turn of a group's buckets; none for one port.
+
+    The bits are above those that were used by the choices before.
+    """
+    if len(hops.ports) == 1:
+        return []
+    shift = (hops.repeat - 1).bit_length()
+    count = 1 << (len(hops.ports) - 1).bit_length()
+    if count > len(hops.ports):
+        count *= 2  # three ports share eight values 3:3:2, but four values 2:1:1
+    return [(turn << shift, (count - 1) << shift) for turn in range(count)]
+
+
+def waves(old: Routes, new: Routes) -> list[list[Change]]:
+    """What to change, in an order that never makes a loop.
+
+    Each wave may begin when the one before it is in force. Rules nearer to their destination come
+    first: a packet that meets a changed switch meets only changed switches from there on and comes
+    nearer with each hop, and so does one that meets unchanged switches, by the old distance.
+    Rules that are no longer possible are removed at the very end.
+    """
+    changes: dict[int, list[Change]] = {}
+    removals: list[Change] = []
+    for switch in new:
+        before, after = old.get(switch, {}), new[switch]
+        for mac, hops in after.items():
+            known = before.get(mac)
+            if known is None or known.buckets() != hops.buckets():
+                changes.setdefault(hops.distance, []).append(Change(switch, mac, hops))
+        removals += [Change(switch, mac, None) for mac in before if mac not in after]
+    ordered = [changes[distance] for distance in sorted(changes)]
+    return [*ordered, removals] if removals else ordered

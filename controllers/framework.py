@@ -1,54 +1,130 @@
-"""The only file that imports the SDN framework, so that Ryu can be replaced in one place.
+"""The only file that imports the SDN framework: Ryu, or its maintained fork os-ken.
 
-Ryu 4.34 is unmaintained; its fork os-ken has the same programming interface.
+Both have the same programming interface. Which one is chosen before this module is imported, by
+`choose` (the name in the environment variable, so that child processes agree); Ryu is the default.
+
+Both frameworks log an exception in a green thread or an event handler and go on without it. Here
+such an exception ends the process: a controller that lost a part of itself must not look alive.
 """
 
 from __future__ import annotations
 
+import functools
+import importlib
+import logging
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
 import eventlet
+import eventlet.tpool
 import eventlet.wsgi
+
+from controllers.framework_choice import ENVIRONMENT_VARIABLE, FRAMEWORKS
 
 # Newer eventlet dropped a name that Ryu's (unused here) web server imports.
 if not hasattr(eventlet.wsgi, "ALREADY_HANDLED"):
     eventlet.wsgi.ALREADY_HANDLED = object()
 
-from ryu import cfg
-from ryu.base.app_manager import AppManager, RyuApp
-from ryu.controller import (
-    controller,  # noqa: F401 (registers the listener's options)
-    ofp_event,
-)
-from ryu.controller.controller import Datapath
-from ryu.controller.handler import CONFIG_DISPATCHER, MAIN_DISPATCHER, set_ev_cls
-from ryu.lib import hub
-from ryu.ofproto import ofproto_v1_3
+# os-ken's other hub, on native threads, swallows the exceptions of its threads.
+os.environ["OSKEN_HUB_TYPE"] = os.environ["RYU_HUB_TYPE"] = "eventlet"
 
-Options = cfg.CONF
+FRAMEWORK = os.environ.get(ENVIRONMENT_VARIABLE, "ryu")
+_PACKAGE = FRAMEWORKS[FRAMEWORK]
+
+
+def _module(name: str) -> Any:
+    return importlib.import_module(f"{_PACKAGE}.{name}")
+
+
+_app_manager = _module("base.app_manager")
+_controller = _module("controller.controller")  # registers the listener's options
+_handler = _module("controller.handler")
+hub = _module("lib.hub")
+ofp_event = _module("controller.ofp_event")
+ofproto_v1_3 = _module("ofproto.ofproto_v1_3")
+Options = _module("cfg").CONF
+CONFIG_DISPATCHER = _handler.CONFIG_DISPATCHER
+MAIN_DISPATCHER = _handler.MAIN_DISPATCHER
+DEAD_DISPATCHER = _handler.DEAD_DISPATCHER
+if TYPE_CHECKING:
+    Application = Any
+    Datapath = Any
+else:
+    Application = _app_manager.RyuApp if FRAMEWORK == "ryu" else _app_manager.OSKenApp
+    Datapath = _controller.Datapath
+
+
+def _or_end(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function`, but an exception that leaves it is logged and ends the process."""
+
+    @functools.wraps(function)
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except hub.TaskExit:
+            raise
+        except BaseException:
+            name = getattr(function, "__qualname__", repr(function))
+            logging.getLogger("controllers").critical("%s failed", name, exc_info=True)
+            sys.stderr.flush()
+            os._exit(1)  # sys.exit would end this green thread only
+
+    return guarded
+
+
+_spawn, _spawn_after = hub.spawn, hub.spawn_after
+
+
+def _spawn_or_end(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return _spawn(_or_end(function), *args, **kwargs)
+
+
+def _spawn_after_or_end(delay_s: float, function: Callable[..., Any], *args: Any) -> Any:
+    return _spawn_after(delay_s, _or_end(function), *args)
+
+
+# The framework's own threads are started through the same name.
+hub.spawn, hub.spawn_after = _spawn_or_end, _spawn_after_or_end
+
+
+def set_ev_cls(event: Any, dispatchers: Any = None) -> Callable[..., Any]:
+    """The frameworks' decorator of event handlers; a handler that fails ends the process."""
+
+    def decorate(handler: Callable[..., Any]) -> Any:
+        return _handler.set_ev_cls(event, dispatchers)(_or_end(handler))
+
+    return decorate
 
 
 def string_option(name: str, help_text: str) -> None:
     """Register a command-line option, read later as `Options.<name with underscores>`."""
-    cfg.CONF.register_cli_opts([cfg.StrOpt(name, default="", help=help_text)])
+    option = _module("cfg").StrOpt(name, default="", help=help_text)
+    Options.register_cli_opts([option])
 
 
-def run_application(module: str, arguments: list[str]) -> None:
-    """Run the Ryu application of a module and the OpenFlow listener in this process, for ever.
+def run_application(module: str, arguments: Sequence[str]) -> None:
+    """Run the application of a module and the OpenFlow listener in this process, for ever.
 
     Args:
-        module: dotted name of a module that defines one `RyuApp` subclass.
-        arguments: Ryu's command-line options, as for ryu-manager.
+        module: dotted name of a module that defines one subclass of `Application`.
+        arguments: the framework's command-line options, as for ryu-manager or osken-manager.
     """
+    logging.basicConfig(stream=sys.stderr)  # what the frameworks' own commands would set up
     __import__(module)  # registers its own options before they are parsed
-    cfg.CONF(args=arguments, project="ryu", default_config_files=[])
-    AppManager.run_apps([module, "ryu.controller.ofp_handler"])
+    Options(args=list(arguments), project=_PACKAGE, default_config_files=[])
+    _app_manager.AppManager.run_apps([module, f"{_PACKAGE}.controller.ofp_handler"])
 
 
 __all__ = [
     "CONFIG_DISPATCHER",
+    "DEAD_DISPATCHER",
+    "FRAMEWORK",
     "MAIN_DISPATCHER",
+    "Application",
     "Datapath",
     "Options",
-    "RyuApp",
     "eventlet",
     "hub",
     "ofp_event",

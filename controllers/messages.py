@@ -1,19 +1,25 @@
 """The controller's UNIX socket: one JSON object per line in, one per line out, and a client.
 
-Requests: `{"do": "wait-ready"}`, `{"do": "begin"|"end", "round": 3, "leg": "gather"}`.
-Replies carry `"active"`, the names of the impairments in force; a request that is not understood
-is answered with `"error"` and changes nothing.
+Requests: `{"do": "wait-ready"}`; `{"do": "begin"|"end", "round": 3, "leg": "gather"}`, where a
+leg is also `round`, the whole of it; `{"do": "finish"}` ends all impairments. The last three may
+carry `"at_s"`, the sender's monotonic time: then that is the planned instant.
+`{"do": "processes", "pids": {"worker-1": 17}}` names the processes that train.
+Replies carry `"active"`, the names of the impairments in force (of `end`: of all that were at any
+time of the leg); a request that is not understood is answered with `"error"` and changes nothing.
 """
 
 from __future__ import annotations
 
 import json
 import socket
+import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-LINE_LIMIT_BYTES = 4096
-LEGS = ("gather", "broadcast")
+LINE_LIMIT_BYTES = 1 << 16
+LEGS = ("gather", "broadcast", "round")
+REQUESTS = ("wait-ready", "processes", "begin", "end", "finish")
 
 
 def parse_request(line: bytes) -> dict[str, Any]:
@@ -26,15 +32,28 @@ def parse_request(line: bytes) -> dict[str, Any]:
         request = json.loads(line)
     except ValueError as error:
         raise ValueError("not JSON") from error
-    if not isinstance(request, dict) or request.get("do") not in ("wait-ready", "begin", "end"):
-        raise ValueError("'do' must be wait-ready, begin or end")
-    if request["do"] != "wait-ready":
+    if not isinstance(request, dict) or request.get("do") not in REQUESTS:
+        raise ValueError(f"'do' must be one of {', '.join(REQUESTS)}")
+    if request["do"] == "processes":
+        _check_pids(request.get("pids"))
+    elif request["do"] in ("begin", "end"):
         number = request.get("round")
         if not isinstance(number, int) or isinstance(number, bool) or number < 0:
             raise ValueError("'round' must be a number, 0 or more")
         if request.get("leg") not in LEGS:
             raise ValueError(f"'leg' must be one of {', '.join(LEGS)}")
+    at_s = request.get("at_s", 0.0)
+    if not isinstance(at_s, int | float) or isinstance(at_s, bool) or not 0 <= at_s < 1e12:
+        raise ValueError("'at_s' must be a time in seconds")
     return request
+
+
+def _check_pids(pids: Any) -> None:
+    fits = isinstance(pids, dict) and all(
+        isinstance(pid, int) and not isinstance(pid, bool) and pid > 1 for pid in pids.values()
+    )
+    if not fits:
+        raise ValueError("'pids' must map names to process numbers above 1")
 
 
 class ControllerClient:
@@ -50,18 +69,33 @@ class ControllerClient:
         """Return when every switch has confirmed its forwarding rules by a barrier."""
         self._ask({"do": "wait-ready"})
 
+    def active(self) -> list[str]:
+        """Names of the impairments in force."""
+        return self._ask({"do": "wait-ready"})
+
+    def processes(self, pids: Mapping[str, int]) -> None:
+        """Say which processes train, by host name, so that impairments can hit them."""
+        self._ask({"do": "processes", "pids": dict(pids)})
+
     def begin(self, round_number: int, leg: str) -> list[str]:
         """Announce a leg's begin; return the names of the impairments now in force."""
-        return self._ask({"do": "begin", "round": round_number, "leg": leg})
+        return self._announce({"do": "begin", "round": round_number, "leg": leg})
 
     def end(self, round_number: int, leg: str) -> list[str]:
-        """Announce a leg's end; return the names of the impairments still in force."""
-        return self._ask({"do": "end", "round": round_number, "leg": leg})
+        """Announce a leg's end; return the names of all that were in force during it."""
+        return self._announce({"do": "end", "round": round_number, "leg": leg})
+
+    def finish(self) -> None:
+        """End all impairments; returns once the end of each is logged."""
+        self._announce({"do": "finish"})
 
     def close(self) -> None:
         """Close the connection."""
         self._replies.close()
         self._socket.close()
+
+    def _announce(self, request: dict[str, Any]) -> list[str]:
+        return self._ask({**request, "at_s": time.monotonic()})
 
     def _ask(self, request: dict[str, Any]) -> list[str]:
         try:

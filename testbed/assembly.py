@@ -9,6 +9,7 @@ from typing import Any
 
 import topologies
 from controllers.messages import ControllerClient
+from testbed.lab.commands import CommandError
 from testbed.lab.network import CONTROLLER_ADDRESS, Network
 from testbed.lab.openvswitch import OpenVSwitch
 from testbed.processes import Processes
@@ -36,14 +37,20 @@ class Lab:
         processes: Processes,
     ) -> None:
         self.controller_socket = private / "controller.sock"
+        self.impairment_log = impairment_log
+        self.processes = processes
         self.switch = OpenVSwitch(private, logs)
         self.switch.start()
         processes.adopt(self.switch.processes)
-        parameters = config["topology"]
-        model = topologies.parameters_model(parameters["name"])
-        self.network = Network(
-            topologies.build(parameters["name"], model.model_validate(parameters))
-        )
+        try:
+            parameters = topologies.parse(config["topology"])
+            topology = topologies.build(parameters)
+        except ValueError as error:  # it was valid when the run was planned: its file has changed
+            raise CommandError(" ".join(str(error).split())) from None
+        self.training_hosts = parameters.host_names()
+        self.network = Network(topology, private=private, logs=logs)
+        if self.network.relay is not None:
+            processes.adopt({"delay-relay": self.network.relay.process})
         description = private / "lab.json"
         document = {
             "network": self.network.info.as_json(),
@@ -56,7 +63,8 @@ class Lab:
         processes.spawn(
             "controller",
             [
-                *(sys.executable, "-m", "controllers", f"--lab-file={description}"),
+                *(sys.executable, "-m", "controllers", f"--framework={config['controller']}"),
+                f"--lab-file={description}",
                 *(f"--ofp-listen-host={address}", f"--ofp-tcp-listen-port={port}"),
             ],
         )

@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from testbed.cli_options import RESULTS, Out, Pcap, Selection, grouped
 from testbed.yaml_input import InputError
 
 app = typer.Typer(
@@ -20,45 +21,31 @@ app = typer.Typer(
     help="A reproducible lab for bounded-loss gradient transport.",
 )
 
-Name = Annotated[str, typer.Argument(help="an experiment's name, or a YAML file")]
-Out = Annotated[Path, typer.Option("--out", help="folder for all results")]
-Arms = Annotated[str, typer.Option("--arms", help="only these arms: a,b")]
-Seeds = Annotated[int | None, typer.Option("--seeds", min=1, help="use this many seeds")]
-Control = Annotated[
-    str | None,
-    typer.Option("--congestion-control", help="swap every arm's congestion control"),
-]
-Settings = Annotated[
-    list[str] | None, typer.Option("--set", help="replace a value: key.path=value (repeatable)")
-]
-Pcap = Annotated[
-    str | None,
-    typer.Option(
-        "--pcap",
-        metavar="[HOSTS]",
-        help="record these hosts' links (worker-1,server; without HOSTS: server) into pcap/",
-    ),
-]
-RESULTS = Path("runs")
 
-
-@app.command(epilog="Example: ./lab check --json")
+@app.command(epilog="Example: ./lab check --deep")
 def check(
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+    deep: Annotated[
+        bool,
+        typer.Option("--deep", help="find the highest link rate that 4 hosts hold (a minute)"),
+    ] = False,
 ) -> None:
-    """Try what this machine and user can do, and what that enables."""
+    """Try what this machine and user can do, what that enables, and how to get the rest."""
+    from testbed import check, deep_check
     from testbed.lab import capabilities
 
+    console = Console(stderr=as_json)
     found = capabilities.probe()
+    document: dict[str, Any] = {name: each.as_json() for name, each in found.items()}
+    if not as_json:
+        check.show(found, console)
+    if deep and not capabilities.missing(found):
+        highest = deep_check.search(deep_check.shown(console))
+        document["highest-link-rate"] = highest.as_json()
+        console.print(highest.sentence())
     if as_json:
-        print(json.dumps({name: each.as_json() for name, each in found.items()}, indent=2))
-    else:
-        table = Table("capability", "here", "for", "why", box=None)
-        for name, each in found.items():
-            mark = "[green]yes[/]" if each.available else "[yellow]no[/]"
-            table.add_row(name, mark, each.enables, each.reason)
-        Console().print(table)
-    if capabilities.missing(found):
+        print(json.dumps(document, indent=2))
+    if capabilities.missing(found, capabilities.QUICK):
         raise typer.Exit(2)
 
 
@@ -75,63 +62,71 @@ def list_experiments() -> None:
 
 
 @app.command(epilog="Example: ./lab plan quick --arms dblp,fixed-low --seeds 5")
+@grouped
 def plan(
-    name: Name,
+    selection: Selection,
     out: Out = RESULTS,
-    arms: Arms = "",
-    seeds: Seeds = None,
-    congestion_control: Control = None,
-    settings: Settings = None,
 ) -> None:
-    """Print the runs that an experiment expands to, and which are done; execute nothing."""
-    from testbed import runner
+    """Print the runs that an experiment expands to, draw their topologies; execute nothing."""
+    from testbed import plan_topology, runner
 
-    runs = _runs(name, arms, seeds, congestion_control, settings)
+    runs = selection.runs()
     table = Table("run", "arm", "seed", "factors", "verdict", box=None)
     for run in runs:
         verdict = runner.directory_of(out, run).verdict() or "to do"
         table.add_row(run.key, run.arm, str(run.seed), json.dumps(run.factors), verdict)
-    Console().print(table)
+    console = Console()
+    console.print(table)
+    plan_topology.show(runs, out / runs[0].experiment.name, console)
+    runner.hand_over(out)
 
 
 @app.command(
     epilog="Example: ./lab run quick --congestion-control bbr --arms tcp-cubic --out /tmp/x"
 )
+@grouped
 def run(
-    name: Name,
+    selection: Selection,
     out: Out = RESULTS,
-    arms: Arms = "",
-    seeds: Seeds = None,
-    congestion_control: Control = None,
-    settings: Settings = None,
     pcap: Pcap = None,
 ) -> None:
     """Execute an experiment, print its main table, write its report."""
     from testbed import runner
 
-    runs = _runs(name, arms, seeds, congestion_control, settings)
+    runs = selection.runs()
     done = runner.finished(out, runs)
     if done:
         raise InputError(
             f"{out / runs[0].experiment.name}: already holds {len(done)} of these runs; continue "
-            f"with './lab resume {name}', or choose another folder with --out DIR"
+            f"with './lab resume {selection.name}', or choose another folder with --out DIR"
         )
     _execute(out, runs, _links(runs, pcap))
 
 
 @app.command(epilog="Example: ./lab resume quick")
+@grouped
 def resume(
-    name: Name,
+    selection: Selection,
     out: Out = RESULTS,
-    arms: Arms = "",
-    seeds: Seeds = None,
-    congestion_control: Control = None,
-    settings: Settings = None,
     pcap: Pcap = None,
 ) -> None:
     """Execute what of an experiment is not done yet, or did not end well."""
-    runs = _runs(name, arms, seeds, congestion_control, settings)
+    runs = selection.runs()
     _execute(out, runs, _links(runs, pcap))
+
+
+@app.command(epilog="Example: ./lab watch    (in a second terminal, while ./lab run goes on)")
+def watch(
+    results: Annotated[Path, typer.Argument(help="folder with results")] = RESULTS,
+    run: Annotated[str | None, typer.Option("--run", help="only the run with this key")] = None,
+) -> None:
+    """Show the run in progress: rounds, queues, drops, windows, processes; then the next one."""
+    from testbed import watch
+
+    try:
+        watch.watch(results, run, Console(highlight=False))
+    except KeyboardInterrupt:  # the run goes on
+        raise typer.Exit(130) from None
 
 
 @app.command(epilog="Example: ./lab report runs")
@@ -146,14 +141,14 @@ def report(
 
 
 @app.command(epilog="Example: ./lab shell quick    (then: worker-1 ping server)")
-def shell(name: Name, settings: Settings = None) -> None:
+@grouped
+def shell(selection: Selection) -> None:
     """Open Mininet's prompt inside an experiment's network, without training."""
-    from testbed.lab import sandbox
+    from testbed import shell
 
-    runs = _runs(name, "", None, None, settings)
+    runs = selection.runs()
     _require_capabilities()
-    process = sandbox.start("testbed.shell", json.dumps(runs[0].config()), terminal=True)
-    raise typer.Exit(process.wait())
+    raise typer.Exit(shell.open_prompt(runs[0].config()))
 
 
 @app.command(epilog="Example: ./lab dissect runs/quick/RUN/pcap/server.pcap --transfer 20")
@@ -181,7 +176,7 @@ def dissect(
 
 @app.command(epilog="Example: ./lab bench transport --quick --json bench.json")
 def bench(
-    what: Annotated[str, typer.Argument(help="what to measure: transport")],
+    what: Annotated[str, typer.Argument(help="what to measure: transport, tolerance")],
     json_file: Annotated[
         Path | None, typer.Option("--json", help="write records here, a figure beside them")
     ] = None,
@@ -190,13 +185,27 @@ def bench(
         str, typer.Option("--cases", metavar="GLOB", help="only cases whose name matches")
     ] = "*",
 ) -> None:
-    """Measure the transport beside kernel TCP and Gloo, on private links."""
-    from testbed.bench import console
-
-    if what != "transport":
-        raise InputError(f"unknown benchmark {what!r}; valid: transport")
-    if not console.run(pattern=cases, quick=quick, json_file=json_file):
+    """Measure the transport beside kernel TCP and Gloo; or how much loss training bears."""
+    if what == "transport":
+        from testbed.bench.console import run
+    elif what == "tolerance":
+        from testbed.bench.tolerance.console import run
+    else:
+        raise InputError(f"unknown benchmark {what!r}; valid: transport, tolerance")
+    if not run(pattern=cases, quick=quick, json_file=json_file):
         raise typer.Exit(1)
+
+
+@app.command(epilog="Example: LAB_TORCH=0 ./lab setup    (or --packages alone, as root)")
+def setup(
+    packages: Annotated[
+        bool, typer.Option("--packages", help="only the system's packages, not .venv")
+    ] = False,
+) -> None:
+    """Set up what is missing, and do nothing else; every other verb does so by itself."""
+    # The entry script has done it, and with --packages has not come here.
+    what = "the system's packages are" if packages else "packages and .venv are"
+    print(f"lab: {what} ready")
 
 
 @app.command(
@@ -210,39 +219,30 @@ def test(context: typer.Context) -> None:
     raise typer.Exit(checks.run(context.args))
 
 
-@app.command(epilog="Example: ./lab clean quick --yes")
+@app.command(epilog="Example: ./lab clean --yes    or, all of one experiment: ./lab clean quick")
 def clean(
-    name: Annotated[str, typer.Argument(help="an experiment's name")],
+    name: Annotated[
+        str | None, typer.Argument(help="delete all results of this experiment")
+    ] = None,
     out: Out = RESULTS,
     yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
 ) -> None:
-    """Delete the results of one experiment (a lab itself leaves nothing to clean)."""
-    import shutil
+    """Show, then remove, what runs and labs left behind; or all results of one experiment."""
+    from testbed import clean
 
-    folder = out / name
-    if "/" in name or not (folder / "plan.json").is_file():
-        raise InputError(f"{folder}: holds no experiment's results")
-    if not yes:
-        typer.confirm(f"Delete {folder}?", abort=True)
-    shutil.rmtree(folder)
+    def confirm(question: str) -> bool:
+        try:
+            return yes or typer.confirm(question)
+        except typer.Abort:
+            return False
 
-
-def _runs(
-    name: str,
-    arms: str,
-    seeds: int | None,
-    congestion_control: str | None,
-    settings: list[str] | None,
-) -> list[Any]:
-    from testbed import experiment
-
-    return experiment.load(
-        name,
-        overrides=settings or (),
-        arms=[arm for arm in arms.split(",") if arm],
-        seeds=seeds,
-        congestion_control=congestion_control,
-    )
+    if name is None:
+        done = clean.clean_leftovers(out, print, confirm)
+    else:
+        done = clean.clean_experiment(out, name, confirm)
+    if not done:
+        print("nothing was removed; --yes does not ask")
+        raise typer.Exit(1)
 
 
 def _links(runs: list[Any], pcap: str | None) -> list[str]:
@@ -264,8 +264,9 @@ def _require_capabilities() -> None:
 
 
 def _execute(out: Path, runs: list[Any], capture: list[str]) -> None:
-    from testbed import console, runner
+    from testbed import console, preparing, runner
 
+    preparing.prepare(runs, Console())
     _require_capabilities()
     try:
         runner.write_plan(out, runs)

@@ -11,43 +11,35 @@ import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    SerializeAsAny,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
-import topologies.star
+import topologies
+from controllers import plan
+from controllers.framework_choice import Framework
 from controllers.impairments import AnyImpairment
 from testbed import yaml_input
 from testbed.arm import Arm
+from testbed.training import phases, preparation
+from testbed.training.parameters import Training
+from testbed.training.phases import AnyPhases
 from testbed.transport import path_mtu, protocols
 from testbed.yaml_input import InputError, Section
 
 SCHEMA = 1
 LAB_MTU_BYTES = 1500
 EXPERIMENTS = Path(__file__).resolve().parent.parent / "experiments"
-
-
-class Phases(Section):
-    """When training is critical: a relative change of the gradient's norm of `eta` or more.
-
-    DBLP, arXiv 2605.01989, takes eta = 0.5 from Accordion. Its text evaluates the rule once per
-    epoch, its authors' code every ten rounds: `cadence` is `epoch` or a number of rounds.
-    """
-
-    detector: Literal["gradient-norm"] = "gradient-norm"
-    eta: float = Field(default=0.5, gt=0)
-    cadence: Literal["epoch"] | Annotated[int, Field(ge=1)] = 10
-
-
-class Training(Section):
-    """What the workers compute."""
-
-    model: Literal["small-cnn"] = "small-cnn"
-    dataset: Literal["digits"] = "digits"
-    batch_size: int = Field(default=32, ge=1, description="samples per worker and round")
-    learning_rate: float = Field(default=0.05, gt=0)
-    momentum: float = Field(default=0.9, ge=0, lt=1)
-    evaluate_every: int = Field(default=5, ge=1, description="rounds between evaluations")
 
 
 class Transport(Section):
@@ -72,9 +64,37 @@ class Transport(Section):
 class Limits(Section):
     """Gates: beyond them the emulator, not the protocol, decided, and the run is invalid."""
 
-    rate_error: float = Field(default=0.1, gt=0, description="calibrated against configured rate")
-    impairment_late_s: float = Field(default=0.1, gt=0)
+    rate_error: float = Field(default=0.03, gt=0, description="calibrated against configured rate")
+    rtt_error: float = Field(default=0.1, gt=0, description="share of the configured round trip")
+    rtt_error_s: float = Field(default=0.0003, gt=0, description="allowed where it is more")
+    idle_loss: float = Field(default=0.0, ge=0, le=1, description="share of the idle probes")
+    queue_error: float = Field(
+        default=0.0, ge=0, description="share of a queue's limit, beyond what can be resolved"
+    )
+    conservation: float = Field(
+        default=0.001, gt=0, le=1, description="share of a link's packets that nothing explains"
+    )
+    cpu_wait: float = Field(
+        default=0.3,
+        gt=0,
+        description="share of the training time that a thread of the emulator was ready to run "
+        "and did not run",
+    )
+    cpu_others: float = Field(
+        default=0.25,
+        gt=0,
+        description="share of the machine's processor time that processes outside the lab used "
+        "while something waited for a processor",
+    )
+    impairment_late_s: float = Field(default=0.010, gt=0, description="p99 over begins and ends")
+    clock_stall_s: float = Field(default=0.1, gt=0, description="longest time that nothing ran")
+    clock_drift: float = Field(default=0.0005, gt=0, description="CLOCK_MONOTONIC against its raw")
     run_timeout_s: float = Field(default=900.0, gt=0)
+
+
+def _topology(given: Any, info: ValidationInfo) -> topologies.TopologyParameters:
+    """Its file may lie beside the experiment's, or where the command was given."""
+    return topologies.parse(given, folders=[*(info.context or {}).get("folders", ()), Path.cwd()])
 
 
 class Experiment(Section):
@@ -84,16 +104,17 @@ class Experiment(Section):
     description: str = ""
     rounds: int = Field(ge=1, le=1_000_000)
     seeds: list[int] = Field(min_length=1)
-    topology: Annotated[topologies.star.Parameters, Field(discriminator=None)]
+    topology: Annotated[SerializeAsAny[topologies.TopologyParameters], PlainValidator(_topology)]
     training: Training = Training()
     transport: Transport = Transport()
-    phases: Phases = Phases()
+    phases: AnyPhases = phases.DEFAULT
     arms: dict[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]{0,63}$")], Arm] = Field(
         min_length=1
     )
     impairments: list[AnyImpairment] = Field(default_factory=list)
     factors: dict[str, list[Any]] = Field(default_factory=dict)
     limits: Limits = Limits()
+    controller: Framework = Field(default="ryu", description="the SDN framework")
 
     @field_validator("seeds")
     @classmethod
@@ -104,22 +125,43 @@ class Experiment(Section):
 
     @model_validator(mode="after")
     def _impairments_fit(self) -> Experiment:
-        labels = [each.label for each in self.impairments]
-        if len(set(labels)) != len(labels):
-            raise ValueError("impairments need distinct names (key 'name')")
-        hosts = self.topology.host_names()
-        for each in self.impairments:
-            if each.host not in hosts:
-                raise ValueError(
-                    f"impairment {each.label}: unknown host {each.host!r}; "
-                    f"valid: {', '.join(hosts)}"
-                )
-            if each.rounds[-1] >= self.rounds:
-                raise ValueError(
-                    f"impairment {each.label}: round {each.rounds[-1]} is never reached; "
-                    f"valid: 0 to {self.rounds - 1}"
-                )
+        for seed in self.seeds:
+            self.resolved_impairments(seed)
         return self
+
+    @model_validator(mode="after")
+    def _training_fits(self) -> Experiment:
+        preparation.check(self.training_need(self.seeds[0]))
+        return self
+
+    def training_need(self, seed: int) -> preparation.Need:
+        """What a run with this seed trains."""
+        return preparation.Need(
+            model=self.training.model,
+            dataset=self.training.dataset,
+            split=self.training.split,
+            batch_size=self.training.batch_size,
+            workers=len(self.topology.host_names()) - 1,  # the other one is the server
+            seed=seed,
+            folder=None,
+        )
+
+    def resolved_impairments(self, seed: int) -> list[dict[str, Any]]:
+        """The timeline of a run with this seed, periods and random draws as lists.
+
+        Raises:
+            ValueError: an entry does not fit the network, the rounds, or another entry.
+        """
+        if not self.impairments:
+            return []
+        network = topologies.build(self.topology)
+        places = plan.Places(
+            hosts=self.topology.all_host_names(),
+            switches=network.switches(),
+            links=network.links(),
+            training_hosts=self.topology.host_names(),
+        )
+        return plan.resolve(self.impairments, places, rounds=self.rounds, seed=seed)
 
 
 class Run(BaseModel):
@@ -131,6 +173,12 @@ class Run(BaseModel):
     arm: str
     seed: int
     factors: dict[str, Any]
+    folder: Path | None = None
+
+    @property
+    def training_need(self) -> preparation.Need:
+        """What it trains, and where a user's own files are looked for."""
+        return self.experiment.training_need(self.seed)._replace(folder=self.folder)
 
     @property
     def label(self) -> str:
@@ -146,7 +194,9 @@ class Run(BaseModel):
     def config(self) -> dict[str, Any]:
         """The fully resolved configuration, as written to `config.json`."""
         document = self._identity()
-        return {"schema": SCHEMA, "key": self.key, **document}
+        # The same experiment in another folder is the same run, so the key leaves the folder out.
+        folder = None if self.folder is None else str(self.folder)
+        return {"schema": SCHEMA, "key": self.key, "folder": folder, **document}
 
     @property
     def key(self) -> str:
@@ -166,6 +216,7 @@ class Run(BaseModel):
             "protocol": self.protocol.describe(),
             "filling": self.experiment.arms[self.arm].resolved_filling(),
             **shared,
+            "impairments": self.experiment.resolved_impairments(self.seed),
         }
 
 
@@ -205,7 +256,13 @@ def load(
             raise InputError(f"{path}: unknown arm {arm!r}; valid: {', '.join(first.arms)}")
     wanted_seeds = _extend(first.seeds, seeds)
     return [
-        Run(experiment=experiment, arm=arm, seed=seed, factors=point)
+        Run(
+            experiment=experiment,
+            arm=arm,
+            seed=seed,
+            factors=point,
+            folder=path.resolve().parent,
+        )
         for seed in wanted_seeds
         for point, experiment in experiments
         for arm in wanted_arms
@@ -257,6 +314,6 @@ def _validated(document: dict[str, Any], point: Mapping[str, Any], path: Path) -
     for key, value in point.items():
         yaml_input.replace(resolved, key, value)
     try:
-        return Experiment.model_validate(resolved)
+        return Experiment.model_validate(resolved, context={"folders": [path.parent]})
     except ValidationError as error:
         raise InputError(f"{path}: {yaml_input.explain(error, Experiment)}") from None

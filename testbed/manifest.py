@@ -12,11 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from testbed.lab import shaping
-from testbed.lab.commands import run
+from testbed.lab.netlink import Netlink
 from testbed.lab.network import LabInfo
 from testbed.lab.openvswitch import SocketBuffers
 
-_PACKAGES = ("torch", "numpy", "ryu", "eventlet", "scapy", "scikit-learn", "polars", "pydantic")
+_PACKAGES = (
+    *("torch", "numpy", "ryu", "os-ken", "eventlet", "scapy", "scikit-learn", "polars"),
+    "pydantic",
+)
 _SYSCTLS = (
     "net/core/rmem_default",
     "net/core/rmem_max",
@@ -53,25 +56,36 @@ def gather(lab: LabInfo, buffers: SocketBuffers) -> dict[str, Any]:
             "send_bytes": buffers.send_bytes,
             "receive_bytes": buffers.receive_bytes,
         },
-        "links": [_link(end.interface, end.pid) for end in _ends(lab)],
+        "delayed_by": lab.delayed_by,
+        "links": _links(lab),
     }
 
 
-def _ends(lab: LabInfo) -> list[Any]:
-    return [end for link in lab.links for end in (link.first, link.second)]
-
-
-def _link(interface: str, pid: int | None) -> dict[str, Any]:
-    features = run([*shaping.inside(pid), "ethtool", "-k", interface])
-    enabled = re.findall(r"^(?:tx|rx|tcp|generic|udp)[\w-]*: on", features, re.MULTILINE)
-    return {
-        "interface": interface,
-        "queues": [
-            {key: each.get(key) for key in ("kind", "handle", "parent", "options")}
-            for each in shaping.queue_statistics(interface, pid=pid)
-        ],
-        "offloads_on": [name.removesuffix(": on") for name in enabled],
-    }
+def _links(lab: LabInfo) -> list[dict[str, Any]]:
+    """Every interface with its queues and offloads; one program for each network namespace."""
+    ends: dict[int | None, list[str]] = {}
+    for link in lab.links:
+        for end in (link.first, link.second):
+            ends.setdefault(end.pid, []).append(end.interface)
+        if link.middle is not None:
+            ends.setdefault(None, []).extend(link.middle)
+    found = []
+    for pid, interfaces in ends.items():
+        queues = shaping.queue_statistics(pid=pid)
+        with Netlink(pid) as kernel:
+            found += [
+                {
+                    "interface": interface,
+                    "queues": [
+                        {key: each.get(key) for key in ("kind", "handle", "parent", "options")}
+                        for each in queues
+                        if each["dev"] == interface
+                    ],
+                    "offloads_on": kernel.offloads(interface),
+                }
+                for interface in interfaces
+            ]
+    return found
 
 
 def _in_user_namespace() -> bool:

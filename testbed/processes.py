@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
 import signal
@@ -10,6 +11,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+_LAST_LINES, _LAST_BYTES = 3, 2000
 
 
 class ProcessError(RuntimeError):
@@ -31,10 +34,20 @@ class Processes:
         """Start a process; `options` go to `subprocess.Popen`."""
         with (self._logs / f"{name}.log").open("ab") as log:
             options.setdefault("stdin", subprocess.DEVNULL)
+            # Ctrl-C at the prompt of a shell must not reach the lab itself.
+            options.setdefault("start_new_session", True)
             process: subprocess.Popen[bytes]
             process = subprocess.Popen(list(argv), stdout=log, stderr=log, **options)
         self._running[name] = process
         return process
+
+    def statuses(self) -> dict[str, int | None]:
+        """Exit status of each process by name; None while it runs."""
+        return {name: process.poll() for name, process in self._running.items()}
+
+    def pids(self) -> dict[str, int]:
+        """The process ids by name."""
+        return {name: process.pid for name, process in self._running.items()}
 
     def wait_for(self, path: Path, name: str, timeout_s: float) -> None:
         """Return when process `name` has made `path`.
@@ -69,11 +82,22 @@ class Processes:
             raise ProcessError(self._obituary(awaited))
 
     def _obituary(self, name: str) -> str:
-        """Why a process ended: its own last words, the signal, or the status."""
+        """Why a process ended: its own last words, or the signal or status and its log's end."""
         status = self._running[name].wait()
         words = self._logs / f"{name}.reason"
         if words.exists():
             return words.read_text(encoding="utf-8").strip()
+        ended = f"ended with status {status}"
         if status < 0:
-            return f"{name}: killed by {signal.Signals(-status).name}"
-        return f"{name}: ended with status {status}; see logs/{name}.log"
+            ended = f"killed by {signal.Signals(-status).name}"
+        return f"{name}: {ended}; {self._end_of_log(name)}"
+
+    def _end_of_log(self, name: str) -> str:
+        log = self._logs / f"{name}.log"
+        with contextlib.suppress(OSError), log.open("rb") as stream:
+            stream.seek(max(0, log.stat().st_size - _LAST_BYTES))
+            lines = stream.read().decode(errors="replace").splitlines()
+            last = [" ".join(line.split()) for line in lines if line.strip()][-_LAST_LINES:]
+            if last:
+                return f"logs/{name}.log ends: {' | '.join(last)}"
+        return f"logs/{name}.log is empty"

@@ -63,6 +63,17 @@ def _locked(directory: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
+def in_use(directory: Path) -> bool:
+    """Whether a process that executes this run holds its lock."""
+    try:
+        with _locked(directory):
+            return False
+    except InUseError:
+        return True
+    except FileNotFoundError:
+        return False  # renamed or removed meanwhile
+
+
 @dataclass(frozen=True)
 class RunDirectory:
     """The place of one run; `path` is where a finished run lies."""

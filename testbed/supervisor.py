@@ -13,12 +13,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from controllers import framework_choice
+from controllers.impairments import KINDS
 from testbed import gates, manifest, rundir
 from testbed.assembly import Lab
 from testbed.capture import recorder
-from testbed.lab import calibration, sandbox
+from testbed.lab import calibration, sampling, sandbox
+from testbed.lab import paths as lab_paths
 from testbed.lab.commands import CommandError
+from testbed.lab.delay import record as delay_record
 from testbed.lab.network import HostInfo
+from testbed.lab.shaping import MissingCapabilityError
+from testbed.observation import Observation
 from testbed.processes import ProcessError, Processes
 from testbed.progress import ProgressWriter
 
@@ -35,6 +41,7 @@ def execute(directory: Path, progress: ProgressWriter) -> list[gates.Gate]:
     """
     config = rundir.read_json(directory / "config.json")
     _require_congestion_control(config["protocol"])
+    _require_for_impairments(config["impairments"])
     private = sandbox.prepare()
     processes = Processes(directory / "logs")
     progress.stage("building the network")
@@ -56,27 +63,44 @@ def execute(directory: Path, progress: ProgressWriter) -> list[gates.Gate]:
     hosts = lab.network.info.hosts
     calibration.warm_up(hosts)
     buffers = lab.switch.deepen_buffers()
-    paths = calibration.calibrate(hosts)
+    calibrated = calibration.calibrate(lab.network.info)
     rundir.write_json(
-        directory / "calibration.json",
-        {"schema": rundir.SCHEMA, "links": [path.as_json() for path in paths]},
+        directory / "calibration.json", {"schema": rundir.SCHEMA, **calibrated.as_json()}
     )
     facts = manifest.gather(lab.network.info, buffers)
-    rundir.write_json(directory / "manifest.json", facts | {"seed": config["seed"]})
+    rundir.write_json(
+        directory / "manifest.json",
+        facts
+        | {"seed": config["seed"], "controller": framework_choice.describe(config["controller"])},
+    )
 
     order = {
-        "hosts": {name: vars(host) for name, host in hosts.items()},
+        "hosts": {name: vars(hosts[name]) for name in lab.training_hosts},
+        "fair_shares_bps": lab_paths.fair_shares_bps(
+            lab.network.info.as_json(), lab.training_hosts[1:]
+        ),
         "controller_socket": str(lab.controller_socket),
         "coordination_socket": str(private / "coordination.sock"),
         "progress_descriptor": progress.descriptor,
     }
-    with _captured(directory, config["capture"], hosts):
+    sampler_order = sampling.order_of(
+        lab.network.info,
+        training_hosts=lab.training_hosts,
+        processes=processes.pids(),
+        config=config,
+    )
+    observation = Observation(directory, config, lab.network.info, processes.pids())
+    with (
+        delay_record.recorded(lab.network.info.as_json(), directory / "delay.json"),
+        sampling.sampled(directory, sampler_order),
+        _captured(directory, config["capture"], hosts),
+    ):
         progress.stage("training")
         assert training.stdin is not None
         training.stdin.write(json.dumps(order).encode() + b"\n")
         training.stdin.close()
         processes.wait_until_done("training", config["limits"]["run_timeout_s"])
-    return gates.judge(directory, config, paths, switch_holds_bytes=buffers.queue_bytes)
+    return observation.judge(calibrated, switch_holds_bytes=buffers.queue_bytes)
 
 
 @contextmanager
@@ -105,6 +129,14 @@ def _require_congestion_control(protocol: dict[str, Any]) -> None:
         )
 
 
+def _require_for_impairments(impairments: Sequence[Mapping[str, Any]]) -> None:
+    for document in impairments:
+        model, _ = KINDS[document["kind"]]
+        lacking = model.model_validate(document).lacking()
+        if lacking is not None:
+            raise UnsupportedError(lacking)
+
+
 def main() -> None:
     """Execute the run of a directory; the verdict goes into its `status.json`."""
     parser = argparse.ArgumentParser(prog="testbed.supervisor")
@@ -118,10 +150,10 @@ def main() -> None:
     reason = ""
     try:
         findings = execute(arguments.directory, ProgressWriter(arguments.progress_descriptor))
-        broken = [gate.sentence() for gate in findings if not gate.passed]
-        if broken:
-            verdict, reason = "invalid", "; ".join(broken)
-    except UnsupportedError as error:
+        reason = gates.reasons(findings)
+        if any(gate.passed is False for gate in findings):
+            verdict = "invalid"
+    except (UnsupportedError, MissingCapabilityError) as error:
         verdict, reason = "unsupported", str(error)
     except (ProcessError, CommandError, OSError) as error:
         verdict, reason = "failed", str(error)

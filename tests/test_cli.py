@@ -58,11 +58,12 @@ def test_every_verb_has_help_with_an_example(verb):
     assert f"Example: ./lab {verb}" in done.stdout
 
 
-def test_plan_prints_the_runs_and_makes_nothing(tmp_path):
+def test_plan_prints_the_runs_and_makes_nothing_but_a_drawing(tmp_path):
     done = lab("plan", "quick", "--arms", "dblp", "--seeds", "3", "--out", str(tmp_path / "x"))
     assert done.returncode == 0
     assert done.stdout.count("to do") == 3
-    assert not list(tmp_path.iterdir())
+    made = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.*"))
+    assert made == ["x/quick/topology.png", "x/quick/topology.svg"]
 
 
 def test_an_output_folder_that_cannot_be_written_is_named(tmp_path):

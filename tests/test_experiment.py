@@ -114,12 +114,12 @@ def test_every_experiment_that_comes_with_the_lab_is_valid():
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"rouns": 3}, "rouns: unknown key; valid: arms, description, factors,"),
+        ({"rouns": 3}, "rouns: unknown key; valid: arms, controller, description,"),
         ({"rounds": 0}, "rounds: 0: Input should be greater than or equal to 1"),
         ({"topology": {"name": "star", "rate_bps": 0}}, "topology.rate_bps: 0: "),
         ({"topology": {"name": "star", "workers": 0}}, "topology.workers: 0: "),
         ({"topology": {"name": "ring"}}, "topology.name: 'ring': "),
-        ({"topology": {"name": "star", "speed": 1}}, "topology.speed: unknown key; valid: name,"),
+        ({"topology": {"name": "star", "speed": 1}}, "topology.speed: unknown key; valid: core,"),
         ({"arms": {"x": {"protocol": "dblpp"}}}, "unknown protocol 'dblpp'; valid: dblp,"),
         ({"arms": {"x": {"protocol": "dblp", "high": 1.0}}}, "arms.x: high is 1.0; valid: 0"),
         ({"arms": {"x": {"protocol": "dblp", "hihg": 0.5}}}, "no setting 'hihg'; valid: low, high"),
@@ -161,7 +161,7 @@ def test_every_experiment_that_comes_with_the_lab_is_valid():
         ),
         (
             {"impairments": [{"kind": "loss", "rounds": [1], "q": 0.5, "Q": 1}]},
-            "impairments.0.loss.Q: unknown key; valid: at_most_s, host, kind,",
+            "impairments.0.loss.Q: unknown key; valid: at_most_s, at_s, duration_s,",
         ),
         (
             {"impairments": [{"kind": "loss", "rounds": [1], "q": 0.5, "host": "worker-9"}]},

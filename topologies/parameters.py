@@ -1,19 +1,127 @@
-"""What every topology must say about itself, free of Mininet so that schemas load fast."""
+"""What YAML may say about a topology: how many hosts, and what its links are like."""
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+from collections.abc import Mapping
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+MOST_WORKERS = 64
+MOST_EXTRA_HOSTS = 32
+_FRAME_BYTES = 1514
+_QUEUE_BYTES = 150_000
 
 
-class TopologyParameters(BaseModel):
-    """Common parameters: rates in bit/s of Ethernet frames, queues in bytes."""
+class LinkParameters(BaseModel):
+    """A link, the same in both directions; what is not given is taken from the next larger scope.
+
+    The scopes, from small to large: `links.NAME`, the topology's own choice for the link, `core`
+    (links between switches), the topology's top level.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    rate_bps: int | None = Field(
+        default=None, ge=100_000, le=10_000_000_000, description="bits of Ethernet frames a second"
+    )
+    delay_s: float | None = Field(default=None, ge=0, le=10, description="one way")
+    jitter_s: float | None = Field(default=None, ge=0, le=10, description="around delay_s")
+    loss: float | None = Field(default=None, ge=0, le=1, description="share of lost packets")
+    queue_bytes: int | None = Field(default=None, ge=2 * _FRAME_BYTES, le=64 << 20)
+    queue_bdp: float | None = Field(
+        default=None,
+        gt=0,
+        le=1000,
+        description="queue in multiples of rate x round-trip delay of the longest pair of hosts",
+    )
+    ecn_threshold_bytes: int | None = Field(
+        default=None, ge=_FRAME_BYTES, le=64 << 20, description="mark above; none: never"
+    )
+
+    @model_validator(mode="after")
+    def _one_queue(self) -> Self:
+        if self.queue_bytes is not None and self.queue_bdp is not None:
+            raise ValueError("queue_bytes and queue_bdp exclude each other; give one of them")
+        return self
+
+    def over(self, larger: LinkParameters) -> LinkParameters:
+        """These parameters, completed by those of a larger scope."""
+        own = {key: getattr(self, key) for key in self._given()}
+        inherited = {key: getattr(larger, key) for key in larger._given() if key not in own}
+        if "queue_bytes" in own or "queue_bdp" in own:
+            inherited.pop("queue_bytes", None)
+            inherited.pop("queue_bdp", None)
+        return LinkParameters(**inherited, **own)
+
+    def queue_size_bytes(self, rtt_s: float) -> int:
+        """The queue of one direction; `rtt_s` is the network's longest round trip without queues.
+
+        Raises:
+            ValueError: it is given in bandwidth-delay products of a network without delay.
+        """
+        if self.queue_bdp is None:
+            return self.queue_bytes or _QUEUE_BYTES
+        if rtt_s <= 0:
+            raise ValueError(
+                f"queue_bdp is {self.queue_bdp:g}, but no link has a delay: "
+                "give queue_bytes, or a delay_s above 0"
+            )
+        product_bytes = (self.rate_bps or 0) * rtt_s / 8
+        return max(2 * _FRAME_BYTES, min(64 << 20, round(self.queue_bdp * product_bytes)))
+
+    def options(self, rtt_s: float) -> dict[str, Any]:
+        """The options of Mininet's `addLink`, as `testbed/lab/network.py` reads them."""
+        return {
+            "rate_bps": self.rate_bps,
+            "queue_bytes": self.queue_size_bytes(rtt_s),
+            "delay_s": self.delay_s or 0.0,
+            "jitter_s": self.jitter_s or 0.0,
+            "loss": self.loss or 0.0,
+            "ecn_threshold_bytes": self.ecn_threshold_bytes,
+        }
+
+    def _given(self) -> list[str]:
+        fields = LinkParameters.model_fields
+        return [key for key in fields if getattr(self, key) is not None]
+
+
+class TopologyParameters(LinkParameters):
+    """What every topology has; the keys of a link apply to all links that nothing else is said of.
+
+    Args:
+        name: the topology's name, or the path of a Python file.
+        workers: how many train, besides the server.
+        extra_hosts: hosts that take no part in training: they make traffic.
+        core: links between switches.
+        links: single links by name, `FIRST--SECOND` in either order.
+        sha256: of a custom topology's file; filled in when it is read.
+    """
+
     name: str
-    workers: int = Field(default=3, ge=1, le=64)
+    workers: int = Field(default=3, ge=1, le=MOST_WORKERS)
+    extra_hosts: int = Field(default=0, ge=0, le=MOST_EXTRA_HOSTS)
     rate_bps: int = Field(default=100_000_000, ge=100_000, le=10_000_000_000)
-    queue_bytes: int = Field(default=150_000, ge=3_028, le=64 << 20)
+    core: LinkParameters = LinkParameters()
+    links: dict[str, LinkParameters] = Field(default_factory=dict)
+    sha256: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _queue_by_default(cls, given: Any) -> Any:
+        """The resolved configuration shows the queue that an experiment does not mention."""
+        if not isinstance(given, Mapping) or given.get("queue_bdp") is not None:
+            return given
+        if given.get("queue_bytes") is not None:
+            return given
+        return {**given, "queue_bytes": _QUEUE_BYTES}
+
+    @field_validator("core")
+    @classmethod
+    def _core_by_default(cls, core: LinkParameters) -> LinkParameters:
+        """A topology's own choice for its core stays, where YAML says nothing else."""
+        own: LinkParameters = cls.model_fields["core"].default
+        return core.over(own)
 
     def host_names(self) -> list[str]:
         """Names of all training hosts: the server first, then the workers in order."""
@@ -22,3 +130,16 @@ class TopologyParameters(BaseModel):
     def worker_names(self) -> list[str]:
         """Names of the workers in rank order."""
         return [f"worker-{rank}" for rank in range(1, self.workers + 1)]
+
+    def traffic_names(self) -> list[str]:
+        """Names of the hosts that take no part in training."""
+        return [f"traffic-{number}" for number in range(1, self.extra_hosts + 1)]
+
+    def all_host_names(self) -> list[str]:
+        """Names of all hosts: server, workers, traffic hosts."""
+        return [*self.host_names(), *self.traffic_names()]
+
+    def every_link(self) -> LinkParameters:
+        """The keys of a link at the top level."""
+        fields = LinkParameters.model_fields
+        return LinkParameters(**{key: getattr(self, key) for key in fields})

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
+from topologies.base import LabTopo
 from topologies.parameters import TopologyParameters
 
 
@@ -13,19 +14,9 @@ class Parameters(TopologyParameters):
     name: Literal["star"] = "star"
 
 
-def topology(parameters: Parameters) -> Any:
-    """The Mininet topology; link options `rate_bps` and `queue_bytes` are read by the lab."""
-    from mininet.topo import Topo  # Debian's package, not needed to read an experiment
+class Topology(LabTopo):
+    """One switch, `s1`."""
 
-    class Star(Topo):
-        def build(self) -> None:
-            switch = self.addSwitch("s1")
-            for name in parameters.host_names():
-                self.addLink(
-                    self.addHost(name),
-                    switch,
-                    rate_bps=parameters.rate_bps,
-                    queue_bytes=parameters.queue_bytes,
-                )
-
-    return Star()
+    def build(self, parameters: Parameters) -> None:
+        """Link every host to the switch."""
+        self.spread(parameters.all_host_names(), [self.addSwitch("s1")])

@@ -3,45 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import ClassVar, Generic, Literal, Protocol, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
-
+from controllers.impairments.parameters import ImpairmentParameters
+from testbed.lab.link_control import LinkControl
 from testbed.lab.network import HostInfo
 
-Leg = Literal["gather", "broadcast"]
-
-
-class ImpairmentParameters(BaseModel):
-    """Common keys: the victim, and the legs of the rounds during which it suffers."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    kind: str
-    name: str = ""
-    host: str = Field(default="server", description="the victim: a host of the topology")
-    leg: Literal["gather", "broadcast", "both"] = "gather"
-    rounds: list[int] = Field(min_length=1, description="rounds that it hits, from 0")
-
-    @field_validator("rounds")
-    @classmethod
-    def _rounds_are_distinct_and_not_negative(cls, rounds: list[int]) -> list[int]:
-        if any(each < 0 for each in rounds) or len(set(rounds)) != len(rounds):
-            raise ValueError("must be distinct round numbers, 0 or more")
-        return sorted(rounds)
-
-    @property
-    def label(self) -> str:
-        """The name in logs and figures."""
-        return self.name or f"{self.kind}-{self.host}"
-
-    def hits(self, round_number: int, leg: str) -> bool:
-        """Whether it is active during this leg of this round."""
-        return round_number in self.rounds and self.leg in (leg, "both")
-
-
 ParametersT = TypeVar("ParametersT", bound=ImpairmentParameters)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,54 +20,148 @@ class Effect:
     """What it did; None where it is not its business.
 
     `dropped` counts packets that it dropped or, of a burst, its own frames that found the queue
-    full. `frames_sent` counts the frames that it added to the network.
+    full. `frames_sent` counts the frames that it added to the network. `details` are further
+    measured facts by name, with units in the names.
     """
 
     dropped: int | None = None
     frames_sent: int | None = None
+    details: Mapping[str, float | int | str] = field(default_factory=dict)
 
 
-class Switches(Protocol):
-    """What an impairment may ask of the controller."""
+@dataclass(frozen=True, kw_only=True)
+class MeterCounts:
+    """Packets and bytes that came to a meter, and packets that it dropped."""
+
+    packets: int
+    size_bytes: int
+    dropped: int
+
+
+class LabAccess(Protocol):
+    """What the controller offers to an impairment.
+
+    All methods may let other green threads run while they wait; none blocks the controller.
+    """
+
+    @property
+    def network(self) -> Mapping[str, Any]:
+        """The lab's description (`LabInfo.as_json`): hosts, switches, links."""
+
+    @property
+    def hosts(self) -> Mapping[str, HostInfo]:
+        """The hosts by name."""
+
+    @property
+    def processes(self) -> Mapping[str, int]:
+        """Process ids of the training's processes by host name, once training has begun."""
+
+    @property
+    def links(self) -> LinkControl:
+        """Rates, queues and delays of links, which it changes while they work."""
 
     def packet_out(self, switch: str, port: int, frame: bytes, copies: int) -> None:
         """Emit `frame` `copies` times at a port, in one OpenFlow message."""
 
     def barrier(self, switch: str) -> None:
-        """Return when the switch has processed everything sent before."""
+        """Return when the switch has processed everything sent before.
+
+        Raises:
+            ConnectionError: the switch refused one of the messages, or is gone.
+        """
+
+    def hold_flow(
+        self,
+        switch: str,
+        match: Mapping[str, Any],
+        *,
+        cookie: int,
+        meter: int | None = None,
+        drop: bool = False,
+        above: int = 0,
+    ) -> None:
+        """Treat packets that match before they are forwarded: drop them, or meter them.
+
+        With neither they are handed on, which spares them from a wider entry; `above` raises its
+        priority over such an entry. A match with `in_port` is tried first, and what it lets pass
+        then meets those without.
+        """
+
+    def release_flows(self, switch: str, cookie: int) -> None:
+        """Remove what `hold_flow` installed with this cookie."""
+
+    def set_meter(self, switch: str, meter: int, *, rate_kbps: int, burst_kb: int) -> None:
+        """Add a meter with one drop band."""
+
+    def remove_meter(self, switch: str, meter: int) -> None:
+        """Remove a meter, and with it all flows that use it."""
+
+    def meter_counts(self, switch: str, meter: int) -> MeterCounts:
+        """What came to the meter, and what its band has dropped: exact at this moment, unlike a
+        flow entry's counters, which Open vSwitch brings up to date twice a second."""
+
+    def set_port(self, switch: str, port: int, *, up: bool) -> None:
+        """Take a port down, or up again (OpenFlow port-mod)."""
+
+    def unique(self) -> int:
+        """A small number that no other impairment of this controller has, from 1."""
 
     def sleep(self, duration_s: float) -> None:
         """Let the controller do other work meanwhile."""
 
+    def readable(self, descriptor: int, timeout_s: float) -> bool:
+        """Return once a file descriptor can be read; False when that takes too long."""
+
+    def spawn(self, function: Callable[..., Any], *arguments: Any) -> None:
+        """Call a function in a green thread of its own."""
+
+    def in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Call a function that blocks in a thread of the operating system; return its result."""
+
+    def run(self, argv: Sequence[str], *, timeout_s: float = 20.0) -> str:
+        """Run a program to its end; return its standard output.
+
+        Raises:
+            CommandError: it is missing, failed, or took too long.
+        """
+
 
 class Impairment(ABC, Generic[ParametersT]):
-    """One running impairment. The application calls `begin` and `end` and logs both.
+    """One entry of the timeline. The application calls `begin` and `end` and logs both.
 
-    `begin` returns once the impairment is in force (its acknowledged time is taken then).
+    The constructor prepares what takes long: it runs before training. `begin` returns once the
+    impairment is in force (its acknowledged time is taken then), `end` once it is gone.
+    An exception from any of them fails the run.
     """
 
-    def __init__(self, parameters: ParametersT, victim: HostInfo, switches: Switches) -> None:
+    ticks: ClassVar[bool] = False  # True: `tick` is called about every millisecond
+    openflow_only: ClassVar[bool] = False  # True: it works with any OpenFlow 1.3 switch
+
+    def __init__(self, parameters: ParametersT, lab: LabAccess) -> None:
         self.parameters = parameters
-        self.victim = victim
-        self.switches = switches
-
-    ends_with_leg: ClassVar[bool] = True  # False: it lasts `duration_s`, whatever the round does
-
-    @abstractmethod
-    def duration_s(self) -> float:
-        """The longest time that it lasts."""
+        self.lab = lab
 
     @abstractmethod
     def begin(self) -> None:
         """Put it in force."""
 
     def tick(self, elapsed_s: float) -> None:
-        """Called about every millisecond while it is in force."""
+        """Called while it is in force, with the time since its begin was acknowledged."""
 
     @abstractmethod
     def end(self) -> None:
         """Take it away; it is gone when this returns."""
 
     def effect(self) -> Effect:
-        """What it did, measured after its end."""
+        """What it did since its last begin, measured after its end."""
         return Effect()
+
+
+__all__ = [
+    "Effect",
+    "Impairment",
+    "ImpairmentParameters",
+    "LabAccess",
+    "MeterCounts",
+    "ParametersT",
+]

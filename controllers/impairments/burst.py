@@ -1,25 +1,27 @@
-"""`burst`: a microburst of background frames into the egress queue of the victim's switch port.
+"""`burst`: a microburst of background frames into the egress queue of a switch port.
 
 One OpenFlow PacketOut whose action list names the same output port k times makes the switch emit
 k frames back to back, so the controller reaches hundreds of thousands of frames per second and
-real queues overflow.
+real queues overflow. What finds the queue full is lost, data and control alike.
 """
 
 from __future__ import annotations
 
 import struct
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from controllers.impairments.base import Effect, Impairment, ImpairmentParameters, Switches
-from testbed.lab.network import HostInfo
+from controllers.impairments.base import Effect, Impairment, ImpairmentParameters, LabAccess
+from controllers.targets import direction
 from testbed.lab.packet_filter import ArrivalCounter
 from testbed.lab.shaping import ETHERNET_FRAME_BYTES
 
-# IEEE 802 local experimental EtherType: the victim's kernel ignores the frames without answering.
+# IEEE 802 local experimental EtherType: the receiving kernel ignores the frames without answering.
 _ETHERTYPE = 0x88B5
 _SOURCE_MAC = bytes.fromhex("02000000bb01")
+# Of nobody: a switch that receives such a frame has no rule for it, and drops it.
+_NOBODY_MAC = "02:00:00:00:bb:02"
 _MOST_COPIES = 64
 _DRAIN_SLACK_S = 0.02
 
@@ -27,55 +29,63 @@ _DRAIN_SLACK_S = 0.02
 class BurstParameters(ImpairmentParameters):
     """Background traffic at `rate_factor` times the link's rate for `duration_s`."""
 
+    acts_at_sending_switch: ClassVar[bool] = True
+    exclusive: ClassVar[bool] = False  # two bursts add up
+
     kind: Literal["burst"]
     rate_factor: float = Field(default=3.0, gt=0, le=100)
-    duration_s: float = Field(default=0.05, gt=0, le=60)
+    duration_s: float = Field(default=0.05, gt=0, le=60, allow_inf_nan=False)
     frame_bytes: int = Field(default=ETHERNET_FRAME_BYTES, ge=60, le=ETHERNET_FRAME_BYTES)
 
 
 class Burst(Impairment[BurstParameters]):
-    """Keeps the victim's egress queue overfull for a while."""
+    """Keeps an egress queue overfull for a while."""
 
-    ends_with_leg = False
+    ticks = True
+    openflow_only = True
     _frames_sent = 0
 
-    def __init__(self, parameters: BurstParameters, victim: HostInfo, switches: Switches) -> None:
-        super().__init__(parameters, victim, switches)
+    def __init__(self, parameters: BurstParameters, lab: LabAccess) -> None:
+        super().__init__(parameters, lab)
+        self._at = at = direction(lab.network, parameters)
+        host = lab.network["hosts"].get(at.receiver.node)
+        self._frame = _frame(host["mac"] if host else _NOBODY_MAC, parameters.frame_bytes)
         # The switch gives up the rest of a batch when a queue is full and counts it nowhere, so
-        # what arrives is counted instead.
-        self._arrived = ArrivalCounter(victim.pid, victim.interface, _ETHERTYPE)
-
-    def duration_s(self) -> float:
-        return self.parameters.duration_s
+        # what arrives is counted instead (where the receiving interface can be reached).
+        self._arrived: ArrivalCounter | None = None
+        if at.receiver.interface:
+            self._arrived = ArrivalCounter(at.receiver.pid, at.receiver.interface, _ETHERTYPE)
 
     def begin(self) -> None:
         self._frames_sent = 0
         self._send(1)
-        self.switches.barrier(self.victim.switch)
+        self.lab.barrier(self._at.sender.node)
 
     def tick(self, elapsed_s: float) -> None:
         frame_bits = self.parameters.frame_bytes * 8
-        frames_per_s = self.victim.rate_bps * self.parameters.rate_factor / frame_bits
+        frames_per_s = self._at.rate_bps * self.parameters.rate_factor / frame_bits
         due = int(min(elapsed_s, self.parameters.duration_s) * frames_per_s)
         while self._frames_sent < due:
             self._send(min(due - self._frames_sent, _MOST_COPIES))
 
     def end(self) -> None:
         self.tick(self.parameters.duration_s)
-        self.switches.barrier(self.victim.switch)
+        self.lab.barrier(self._at.sender.node)
 
     def effect(self) -> Effect:
-        drain_s = self.victim.queue_bytes * 8 / self.victim.rate_bps
-        self.switches.sleep(drain_s + _DRAIN_SLACK_S)
+        if self._arrived is None:
+            return Effect(frames_sent=self._frames_sent)
+        drain_s = self._at.queue_bytes * 8 / self._at.rate_bps
+        self.lab.sleep(drain_s + _DRAIN_SLACK_S)
         return Effect(
             dropped=self._frames_sent - self._arrived.take(), frames_sent=self._frames_sent
         )
 
     def _send(self, copies: int) -> None:
-        self.switches.packet_out(self.victim.switch, self.victim.switch_port, self._frame(), copies)
+        self.lab.packet_out(self._at.sender.node, self._at.sender.number, self._frame, copies)
         self._frames_sent += copies
 
-    def _frame(self) -> bytes:
-        destination = bytes.fromhex(self.victim.mac.replace(":", ""))
-        header = destination + _SOURCE_MAC + struct.pack("!H", _ETHERTYPE)
-        return header.ljust(self.parameters.frame_bytes, b"\0")
+
+def _frame(destination_mac: str, size_bytes: int) -> bytes:
+    destination = bytes.fromhex(destination_mac.replace(":", ""))
+    return (destination + _SOURCE_MAC + struct.pack("!H", _ETHERTYPE)).ljust(size_bytes, b"\0")

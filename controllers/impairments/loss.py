@@ -1,47 +1,86 @@
-"""`loss`: Bernoulli loss of data packets on the wire from the victim's switch port to the victim.
+"""`loss`: random loss of packets on the wire, independent (Bernoulli) or in runs (Gilbert-Elliott).
 
-The rule sits where the packets leave the wire (the ingress hook of the host's interface), not at
-the switch port's output: a drop there is reported to Open vSwitch as a full socket, which gives up
-the rest of its batch, so that independent losses would become bursts of losses.
+The loss sits where packets leave the wire, at the receiving end, so that lost packets have used
+the link like any others. A drop at a switch port's output would moreover be reported to Open
+vSwitch as a full socket, which gives up the rest of its batch: independent losses would become
+bursts of losses. At a host nftables' ingress hook loses them, at a switch an XDP program (which
+needs real root).
+
+Both keep the Gilbert-Elliott state per packet: a packet is lost with `loss_good` or `loss_bad`,
+as the state is; then the state changes with `p_good_to_bad` or `p_bad_to_good`.
 """
 
 from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from controllers.impairments.base import Effect, Impairment, ImpairmentParameters, Switches
-from testbed.lab.network import HostInfo
+from controllers.impairments.base import Effect, Impairment, ImpairmentParameters, LabAccess
+from controllers.targets import direction
+from testbed.lab.loss_model import LossModel
 from testbed.lab.packet_filter import PacketFilter
+from testbed.lab.xdp_filter import XdpFilter, filter_at
 
 
 class LossParameters(ImpairmentParameters):
-    """`q` is the probability that a data packet is lost."""
+    """Either `q`, or the two probabilities of changing between a good and a bad state."""
 
     kind: Literal["loss"]
-    q: float = Field(gt=0, le=1, description="loss probability")
-    at_most_s: float = Field(
-        default=2.0,
-        gt=0,
-        le=600,
-        description="ends after this time even if the leg does not; a reliable transport would "
-        "otherwise lengthen the very burst that it suffers from",
+    q: float | None = Field(default=None, gt=0, le=1, description="loss probability")
+    p_good_to_bad: float | None = Field(default=None, gt=0, le=1, description="after each packet")
+    p_bad_to_good: float | None = Field(default=None, gt=0, le=1, description="after each packet")
+    loss_good: float = Field(default=0.0, ge=0, le=1, description="in the good state")
+    loss_bad: float = Field(default=1.0, gt=0, le=1, description="in the bad state")
+    spare_control: bool = Field(
+        default=True,
+        description="lose data packets only (of the data ports, over 100 bytes); else all of IPv4",
     )
+
+    @model_validator(mode="after")
+    def _one_model(self) -> LossParameters:
+        transitions = (self.p_good_to_bad, self.p_bad_to_good)
+        if self.q is None:
+            if None in transitions:
+                raise ValueError("needs either q, or both p_good_to_bad and p_bad_to_good")
+        else:
+            extra = {"p_good_to_bad", "p_bad_to_good", "loss_good", "loss_bad"}
+            given = sorted(
+                key
+                for key in extra & self.model_fields_set
+                if getattr(self, key) != type(self).model_fields[key].default
+            )
+            if given:
+                raise ValueError(f"{given[0]}: excludes q")
+        return self
+
+    @property
+    def model(self) -> LossModel:
+        """The channel that these parameters describe."""
+        if self.q is not None:
+            return LossModel(loss_good=self.q)
+        return LossModel(
+            p_good_to_bad=self.p_good_to_bad or 0.0,
+            p_bad_to_good=self.p_bad_to_good or 0.0,
+            loss_good=self.loss_good,
+            loss_bad=self.loss_bad,
+        )
 
 
 class Loss(Impairment[LossParameters]):
-    """Drops a random share of the victim's incoming data packets; control packets are spared."""
+    """Loses a random share of the packets of one direction."""
 
-    def __init__(self, parameters: LossParameters, victim: HostInfo, switches: Switches) -> None:
-        super().__init__(parameters, victim, switches)
-        self._filter = PacketFilter(victim.pid, victim.interface)
-
-    def duration_s(self) -> float:
-        return self.parameters.at_most_s
+    def __init__(self, parameters: LossParameters, lab: LabAccess) -> None:
+        super().__init__(parameters, lab)
+        end = direction(lab.network, parameters).receiver
+        self._filter: PacketFilter | XdpFilter
+        if end.pid is None:
+            self._filter = filter_at(end.interface)
+        else:
+            self._filter = PacketFilter(end.pid, end.interface)
 
     def begin(self) -> None:
-        self._filter.drop_data(self.parameters.q)
+        self._filter.lose(self.parameters.model, data_only=self.parameters.spare_control)
 
     def end(self) -> None:
         self._filter.clear()

@@ -9,13 +9,16 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import shutil
 import signal
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from testbed.lab.commands import CommandError, run
-from testbed.lab.delay_line import DelayLine
+from testbed.lab.delay import DelaySettings, Middle, Relay, netem
+from testbed.lab.delay.inner import silence
 from testbed.lab.netns import CLONE_NEWNET, entered
 from testbed.lab.shaping import LinkShape, inside, shape
 
@@ -62,12 +65,13 @@ class Network:
 
     server: Host
     workers: list[Host]
-    relay: DelayLine | None = None
+    relay: Relay | None = None
 
     def close(self) -> None:
         """Ends the relay and the holders; the kernel removes interfaces with namespaces."""
         if self.relay is not None:
             self.relay.close()
+            shutil.rmtree(self.relay.path.parent)
         # Before their namespaces, which the kernel clears up later and in its own time.
         for interface in _interfaces():
             if interface.startswith("bench"):
@@ -90,12 +94,11 @@ def build(kind: LinkKind) -> Network:
 
 
 def _pair(server: Host, worker: Host, kind: LinkKind) -> Network:
-    relay = None
-    if kind.rtt_s and not _netem_works():
-        for name, host in (("benchs", server), ("benchw", worker)):
+    inner = ("benchs", "benchw")
+    if kind.rtt_s:
+        for name, host in zip(inner, (server, worker), strict=True):
             _veth(name, host)
-            run(["ip", "link", "set", name, "up"])
-            _offloads(None, name, False)
+            silence(name)
     else:
         _veth("benchs", server)
         run(["ip", "link", "set", "benchs", "name", "eth0", "netns", str(worker.pid)])
@@ -103,14 +106,26 @@ def _pair(server: Host, worker: Host, kind: LinkKind) -> Network:
         _address(host, kind)
         if kind.rate_bps is not None:
             shape("eth0", _shape_of(kind), pid=host.pid)
-    if kind.rtt_s:
-        if _netem_works():
-            for host in (server, worker):
-                _add_netem(host, kind)
-        else:
-            relay = DelayLine.start("benchs", "benchw", delay_s=kind.rtt_s / 2)
+    relay = _delay(inner, kind) if kind.rtt_s else None
     _wait_until_reachable(worker)
     return Network(server, [worker], relay)
+
+
+def _delay(inner: tuple[str, str], kind: LinkKind) -> Relay | None:
+    """Joins the inner ends of a link, by netem or by the relay that is returned."""
+    middle = Middle(
+        link="server--worker-1",
+        nodes=("server", "worker-1"),
+        interfaces=inner,
+        rate_bps=kind.rate_bps,
+        settings=DelaySettings(delay_s=kind.rtt_s / 2),
+    )
+    if not netem.missing(*inner):
+        netem.setup([middle])
+        return None
+    relay = Relay([middle], Path(tempfile.mkdtemp()) / "delay.sock")
+    relay.wait_until_ready()
+    return relay
 
 
 def _veth(name: str, host: Host) -> None:
@@ -185,33 +200,11 @@ def _offloads(pid: int | None, interface: str, wanted: bool) -> None:
 
 def _lose(server: Host, loss: float) -> None:
     """Drops data that arrives at the server: UDP, and TCP segments that are not bare ACKs."""
+    from testbed.lab.loss_model import LossModel
     from testbed.lab.packet_filter import PacketFilter
 
     # The filter's table lives as long as the namespace.
-    PacketFilter(server.pid, "eth0").drop_data(loss)
-
-
-def _add_netem(host: Host, kind: LinkKind) -> None:
-    place = ["root"] if kind.rate_bps is None else ["parent", "1:10"]
-    delay = f"{kind.rtt_s / 2 * 1e6:.0f}us"
-    netem = ["netem", "delay", delay, "limit", "10000"]
-    run([*inside(host.pid), "tc", "qdisc", "replace", "dev", "eth0", *place, *netem])
-
-
-_netem: bool | None = None
-
-
-def _netem_works() -> bool:
-    """By trying: on the loopback interface of the sandbox."""
-    global _netem
-    if _netem is None:
-        try:
-            run(["tc", "qdisc", "add", "dev", "lo", "root", "netem", "delay", "1ms"])
-            run(["tc", "qdisc", "delete", "dev", "lo", "root"])
-            _netem = True
-        except CommandError:
-            _netem = False
-    return _netem
+    PacketFilter(server.pid, "eth0").lose(LossModel(loss_good=loss), data_only=True)
 
 
 def _wait_until_reachable(worker: Host) -> None:

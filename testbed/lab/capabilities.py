@@ -9,12 +9,16 @@ import json
 import os
 import socket
 import subprocess
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from controllers import framework_choice
 from testbed.lab import sandbox, shaping
 from testbed.lab.commands import CommandError, run
+from testbed.lab.delay import netem
+from testbed.lab.loss_model import LossModel
 from testbed.lab.openvswitch import OpenVSwitch
 from testbed.lab.packet_filter import PacketFilter
 from testbed.lab.shaping import LinkShape
@@ -22,16 +26,23 @@ from testbed.lab.shaping import LinkShape
 TCP_CONGESTION_CONTROLS = ("cubic", "reno", "bbr", "dctcp", "vegas", "htcp", "westwood")
 # Without these no run is possible.
 REQUIRED = ("sandbox", "tun-device", "shaping", "packet-filter", "switch")
+# What `./lab run quick` needs beyond: its controller, and kernel TCP's algorithm for its third arm.
+QUICK = (*REQUIRED, "ryu", "tcp-cubic")
+_STOCK = "else a stock Debian kernel, also in a virtual machine"
 _TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Capability:
-    """One thing that the machine can or cannot do, and what for."""
+    """One thing that the machine can or cannot do, what for, and how to get it.
+
+    `reason` says why it is missing or, of an available one, what was found.
+    """
 
     available: bool
     reason: str
     enables: str
+    how: str
 
     def as_json(self) -> dict[str, object]:
         """The record in `check --json`."""
@@ -40,8 +51,10 @@ class Capability:
 
 def probe() -> dict[str, Capability]:
     """Try everything; the machine is as before afterwards."""
-    enables = "every run: a private network"
-    process = sandbox.start(__spec__.name, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        process = sandbox.start(__spec__.name, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    except FileNotFoundError as absent:
+        return {"sandbox": _sandbox(available=False, reason=f"{absent.filename}: not installed")}
     try:
         # The sandbox ends when its standard input closes, so it stays open until all is read.
         assert process.stdout is not None
@@ -53,30 +66,42 @@ def probe() -> dict[str, Capability]:
     try:
         found = json.loads(output)
     except ValueError:
-        last_words = error.decode(errors="replace").strip().splitlines()[-1:]
-        reason = f"cannot make namespaces: {''.join(last_words)}"
-        return {"sandbox": Capability(available=False, reason=reason, enables=enables)}
+        words = "".join(error.decode(errors="replace").strip().splitlines()[-1:])
+        refused = words.startswith(("unshare:", "setpriv:"))
+        reason = f"cannot make namespaces: {words}" if refused else f"the probe failed: {words}"
+        return {"sandbox": _sandbox(available=False, reason=reason)}
     kind = "as root" if sandbox.is_root() else "in a user namespace"
-    first = Capability(available=True, reason=kind, enables=enables)
-    return {"sandbox": first} | {name: Capability(**fields) for name, fields in found.items()}
+    return {"sandbox": _sandbox(available=True, reason=kind)} | {
+        name: Capability(**fields) for name, fields in found.items()
+    }
 
 
-def missing(found: dict[str, Capability]) -> list[str]:
-    """One line for each required capability that is not available."""
-    absent = [name for name in REQUIRED if name in found and not found[name].available]
-    return [f"{name}: {found[name].reason}" for name in absent]
+def missing(found: dict[str, Capability], wanted: Sequence[str] = REQUIRED) -> list[str]:
+    """One line for each of the wanted capabilities that is not available."""
+    absent = [name for name in wanted if name in found and not found[name].available]
+    return [f"{name}: {found[name].reason} ({found[name].how})" for name in absent]
+
+
+def _sandbox(*, available: bool, reason: str) -> Capability:
+    return Capability(
+        available=available,
+        reason=reason,
+        enables="every run: a private network",
+        how="apt-get install util-linux; sudo, or sysctl kernel.unprivileged_userns_clone=1 "
+        "(Ubuntu: kernel.apparmor_restrict_unprivileged_userns=0)",
+    )
 
 
 # The inside
 
 
-def _attempt(trial: Callable[[], str | None], enables: str) -> Capability:
+def _attempt(trial: Callable[[], str | None], enables: str, how: str) -> Capability:
     try:
         note = trial()
     except (OSError, CommandError, ImportError) as error:
         reason = " ".join(str(error).split())
-        return Capability(available=False, reason=reason, enables=enables)
-    return Capability(available=True, reason=note or "", enables=enables)
+        return Capability(available=False, reason=reason, enables=enables, how=how)
+    return Capability(available=True, reason=note or "", enables=enables, how=how)
 
 
 def _inside() -> dict[str, Capability]:
@@ -85,23 +110,69 @@ def _inside() -> dict[str, Capability]:
     for name in ("probe0", "probe1"):
         run(["ip", "link", "set", name, "up"])
     switch = OpenVSwitch(private, private)
+    switch_found = _attempt(
+        lambda: _switch(switch),
+        "every run: userspace datapath",
+        "apt-get install openvswitch-switch",
+    )
     return {
-        "tun-device": _attempt(_tun_device, "every run: Open vSwitch"),
-        "shaping": _attempt(_shaping, "every run: rates and queues (HTB, bfifo)"),
-        "packet-filter": _attempt(_packet_filter, "every run: impairments (nftables)"),
-        "switch": _attempt(lambda: _switch(switch), "every run: userspace datapath"),
-        "switch-kernel": _attempt(_kernel_datapath, "faster links: kernel datapath"),
-        "deep-switch-buffers": _attempt(_deep_buffers, "queues beyond net.core.wmem_max"),
-        "netem": _attempt(lambda: _qdisc("netem delay 1ms"), "delay and jitter in the kernel"),
-        "ecn-marking": _attempt(
-            lambda: _qdisc("red limit 100000 min 10000 max 30000 avpkt 1000 burst 20 ecn"),
-            "ECN marks, DCTCP",
+        "tun-device": _attempt(
+            _tun_device,
+            "every run: Open vSwitch",
+            "modprobe tun; for ordinary users: sudo chmod 0666 /dev/net/tun",
         ),
-        "udp-segmentation": _attempt(_udp_segmentation, "UDP batches of up to 64 datagrams"),
+        "shaping": _attempt(
+            _shaping,
+            "every run: rates and queues (HTB, bfifo)",
+            "apt-get install iproute2; modprobe sch_htb",
+        ),
+        "packet-filter": _attempt(
+            _packet_filter,
+            "every run: impairments (nftables)",
+            "apt-get install nftables python3-nftables; modprobe nf_tables",
+        ),
+        "switch": switch_found,
+        "ryu": _attempt(
+            lambda: _framework("ryu"), "every run: the controller", "./lab installs it into .venv"
+        ),
+        "os-ken": _attempt(
+            lambda: _framework("os-ken"), "--controller os-ken", "./lab installs it into .venv"
+        ),
+        "iperf3": _attempt(
+            lambda: run(["iperf3", "--version"]).split(" (")[0],
+            "impairment background: TCP flows; measuring in the shell",
+            "apt-get install iperf3",
+        ),
+        "switch-kernel": _attempt(
+            lambda: _kernel_datapath(switch_works=switch_found.available),
+            "nothing yet: the lab uses the userspace datapath",
+            f"modprobe openvswitch; {_STOCK}",
+        ),
+        "deep-switch-buffers": _attempt(
+            _deep_buffers,
+            "queues beyond net.core.wmem_max",
+            "sudo, or raise sysctl net.core.wmem_max",
+        ),
+        "netem": _attempt(
+            _netem,
+            "delay, jitter in the kernel (else by a relay)",
+            f"modprobe sch_netem; {_STOCK}",
+        ),
+        "ecn-marking": _attempt(
+            lambda: _qdisc("red limit 100000 min 10000 max 30000 avpkt 1000 burst 20 ecn nodrop"),
+            "ECN marks, DCTCP",
+            f"modprobe sch_red; {_STOCK}",
+        ),
+        "udp-segmentation": _attempt(
+            _udp_segmentation,
+            "UDP batches of up to 64 datagrams",
+            "Linux 4.18 or newer",
+        ),
         **{
             f"tcp-{name}": _attempt(
                 lambda name=name: _congestion_control(name),  # type: ignore[misc]
                 f"kernel TCP with {name}",
+                f"modprobe tcp_{name}; {_STOCK}",
             )
             for name in TCP_CONGESTION_CONTROLS
         },
@@ -118,7 +189,7 @@ def _shaping() -> None:
 
 
 def _packet_filter() -> None:
-    PacketFilter(os.getpid(), "probe1").drop_data(0.5)
+    PacketFilter(os.getpid(), "probe1").lose(LossModel(loss_good=0.5), data_only=True)
 
 
 def _switch(switch: OpenVSwitch) -> str:
@@ -128,7 +199,21 @@ def _switch(switch: OpenVSwitch) -> str:
     return run(["ovs-vswitchd", "--version"]).split("\n")[0]
 
 
-def _kernel_datapath() -> None:
+def _framework(name: str) -> str:
+    """Import it the way the controller does, in a process of its own; return its version."""
+    code = "import controllers.framework"
+    environment = os.environ | {framework_choice.ENVIRONMENT_VARIABLE: name}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        raise ImportError(done.stderr.strip().splitlines()[-1])
+    return framework_choice.describe(name)["version"] or "no version"
+
+
+def _kernel_datapath(*, switch_works: bool) -> None:
+    if not switch_works:
+        raise CommandError("Open vSwitch does not run")
     run(["ovs-vsctl", "add-br", "kernel", "--", "set", "bridge", "kernel", "datapath_type=system"])
     if "system@" not in run(["ovs-appctl", "dpctl/dump-dps"]):
         raise CommandError("the kernel has no openvswitch module")
@@ -141,6 +226,11 @@ def _deep_buffers() -> None:
         except PermissionError:
             limit = Path("/proc/sys/net/core/wmem_max").read_text().strip()
             raise OSError(f"needs real root; net.core.wmem_max is {limit}") from None
+
+
+def _netem() -> None:
+    if reason := netem.missing("probe0", "probe1"):
+        raise CommandError(reason)
 
 
 def _qdisc(description: str) -> None:
@@ -164,7 +254,7 @@ def _congestion_control(name: str) -> None:
             probe_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name.encode())
         except OSError as error:
             path = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
-            raise OSError(f"not in this kernel, which has {path.read_text().strip()}") from error
+            raise OSError(f"not among {path.read_text().strip()}") from error
 
 
 if __name__ == "__main__":

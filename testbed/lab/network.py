@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from testbed.lab import shaping
-from testbed.lab.shaping import LinkShape
+from testbed.lab.delay import Middle, Relay, netem
+from testbed.lab.shaping import LinkShape, Output
 
 CONTROLLER_ADDRESS = ("127.0.0.1", 6653)  # loopback of the lab's own network namespace
 
@@ -23,12 +25,23 @@ class Port:
 
 @dataclass(frozen=True, kw_only=True)
 class LinkEnds:
-    """A link, its two ends, and the shape of each direction's output."""
+    """A link, its two ends, and what each of its directions is like.
 
+    `name` is the ends' names joined by two hyphens. `middle` has the interfaces in the middle of a
+    link that delays or loses, next to the first and to the second end; they lie in the switches'
+    namespace.
+    """
+
+    name: str
     first: Port
     second: Port
     rate_bps: int
     queue_bytes: int
+    delay_s: float = 0.0
+    jitter_s: float = 0.0
+    loss: float = 0.0
+    ecn_threshold_bytes: int | None = None
+    middle: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,11 +62,17 @@ class HostInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class LabInfo:
-    """What controller and training need to know about the network, as plain data."""
+    """What controller and training need to know about the network, as plain data.
+
+    `delayed_by` says what joins the middles of links: "netem", or "relay" with its socket; None
+    where no link has one.
+    """
 
     hosts: dict[str, HostInfo]
     switches: dict[str, int]  # name -> datapath id
     links: list[LinkEnds]
+    delayed_by: str | None = None
+    relay_socket: str | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Plain dictionaries, for the file that the controller and the launcher read."""
@@ -68,34 +87,63 @@ def hosts_from_json(document: dict[str, Any]) -> dict[str, HostInfo]:
 class Network:
     """A started Mininet network. Nothing here stops it: the sandbox's end removes all of it."""
 
-    def __init__(self, topology: Any) -> None:
+    def __init__(self, topology: Any, *, private: Path, logs: Path) -> None:
+        """Build hosts, switches and links; `private` and `logs` are folders.
+
+        Raises:
+            CommandError: the kernel refuses something.
+        """
         self.mininet = _build(topology)
         self.info = _describe(self.mininet)
+        delayed = [link for link in self.info.links if link.middle is not None]
+        middles = [Middle.of_link(asdict(link)) for link in delayed]
+        self.relay: Relay | None = None
+        if middles and not netem.missing(*middles[0].interfaces):
+            netem.setup(middles)
+            self.info = replace(self.info, delayed_by="netem")
+        elif middles:
+            path = private / "delay.sock"
+            self.relay = Relay(middles, path, log=logs / "delay-relay.log")
+            self.info = replace(self.info, delayed_by="relay", relay_socket=str(path))
 
     def start(self) -> None:
-        """Start the switches (they connect to the controller) and shape every link."""
+        """Start the switches (they connect to the controller) and shape every link.
+
+        Raises:
+            MissingCapabilityError: this kernel cannot do what a link asks for.
+            CommandError: the kernel refuses something else, or there is no relay.
+        """
         self.mininet.start()
-        for link in self.info.links:
-            wanted = LinkShape(rate_bps=link.rate_bps, queue_bytes=link.queue_bytes)
-            for end in (link.first, link.second):
-                shaping.disable_offloads(end.interface, pid=end.pid)
-                shaping.shape(end.interface, wanted, pid=end.pid)
+        shaping.shape_all(
+            Output(interface=end.interface, pid=end.pid, shape=_shape_of(link))
+            for link in self.info.links
+            for end in (link.first, link.second)
+        )
+        if self.relay is not None:
+            self.relay.wait_until_ready()
+
+
+def _shape_of(link: LinkEnds) -> LinkShape:
+    return LinkShape(
+        rate_bps=link.rate_bps,
+        queue_bytes=link.queue_bytes,
+        ecn_threshold_bytes=link.ecn_threshold_bytes,
+    )
 
 
 def _build(topology: Any) -> Any:
     import functools
 
-    from mininet.net import Mininet
-    from mininet.node import OVSSwitch
+    from testbed.lab.middle_link import MiddleLink
+    from testbed.lab.mininet_parts import LabMininet, LabSwitch
 
-    # Mininet would raise system-wide limits on first use; a lab leaves the host as it is.
-    Mininet.inited = True
     switch = functools.partial(
-        OVSSwitch, datapath="user", failMode="secure", protocols="OpenFlow13"
+        LabSwitch, datapath="user", failMode="secure", protocols="OpenFlow13"
     )
-    net = Mininet(
+    net = LabMininet(
         topo=topology,
         switch=switch,
+        link=MiddleLink,
         controller=None,
         autoSetMacs=True,
         autoStaticArp=True,
@@ -126,7 +174,18 @@ def _describe(net: Any) -> LabInfo:
         ends = [_port(link.intf1), _port(link.intf2)]
         rate_bps, queue_bytes = options["rate_bps"], options["queue_bytes"]
         links.append(
-            LinkEnds(first=ends[0], second=ends[1], rate_bps=rate_bps, queue_bytes=queue_bytes)
+            LinkEnds(
+                name=f"{ends[0].node}--{ends[1].node}",
+                first=ends[0],
+                second=ends[1],
+                rate_bps=rate_bps,
+                queue_bytes=queue_bytes,
+                delay_s=options.get("delay_s", 0.0),
+                jitter_s=options.get("jitter_s", 0.0),
+                loss=options.get("loss", 0.0),
+                ecn_threshold_bytes=options.get("ecn_threshold_bytes"),
+                middle=link.middle,
+            )
         )
         for own, other in ((link.intf1, link.intf2), (link.intf2, link.intf1)):
             if own.node not in net.hosts:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from testbed.lab.borrowed import sockets_of
 from testbed.lab.commands import CommandError, run
 from testbed.lab.shaping import ETHERNET_FRAME_BYTES
 
@@ -20,7 +19,6 @@ RECEIVE_BUFFER_BYTES = 8 << 20
 # What the kernel charges for a full frame: 92 of them exhaust its default buffer of 212,992 bytes.
 FRAME_MEMORY_BYTES = 2304
 
-_SYS_PIDFD_GETFD = 438
 _SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 32, 33
 
 
@@ -86,7 +84,7 @@ class OpenVSwitch:
         """
         pid = self._children[-1].pid
         sockets, send, receive = 0, 1 << 62, 1 << 62
-        for packet_socket in _packet_sockets(pid):
+        for packet_socket in sockets_of(pid, socket.AF_PACKET):
             with packet_socket:
                 granted = _enlarge(packet_socket)
             sockets += 1
@@ -99,7 +97,10 @@ class OpenVSwitch:
         argv = [program, "-vconsole:off", "--no-chdir", f"--log-file={self.logs / program}.log"]
         self._children.append(
             subprocess.Popen(
-                [*argv, *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+                [*argv, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C at the prompt of a shell is not for the switch
             )
         )
 
@@ -110,29 +111,6 @@ def _wait_for(condition, timeout_s: float, program: str) -> None:  # type: ignor
         if time.monotonic() > deadline:
             raise CommandError(f"{program} did not start within {timeout_s:g} s")
         time.sleep(0.005)
-
-
-def _packet_sockets(pid: int) -> Iterator[socket.socket]:
-    """Duplicates of all AF_PACKET sockets of process `pid`."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    process = os.pidfd_open(pid)
-    try:
-        for entry in Path(f"/proc/{pid}/fd").iterdir():
-            try:
-                if not str(entry.readlink()).startswith("socket:"):
-                    continue
-            except OSError:  # closed between listing and looking
-                continue
-            descriptor = libc.syscall(_SYS_PIDFD_GETFD, process, int(entry.name), 0)
-            if descriptor < 0:
-                continue
-            found = socket.socket(fileno=descriptor)
-            if found.family == socket.AF_PACKET:
-                yield found
-            else:
-                found.close()
-    finally:
-        os.close(process)
 
 
 def _enlarge(packet_socket: socket.socket) -> tuple[int, int]:

@@ -13,6 +13,7 @@ import sys
 import threading
 from pathlib import Path
 
+from testbed.lab import leftovers
 from testbed.lab.commands import run
 
 # Exists wherever Open vSwitch is installed and holds nobody's results; inside the sandbox a private
@@ -51,6 +52,8 @@ def start(
             *("unshare", *namespaces),
             *(sys.executable, "-m", module, *arguments),
         ],
+        # By this `./lab clean` knows a sandbox of ours, and whether its command still lives.
+        env=os.environ | {leftovers.OWNER_VARIABLE: leftovers.owner_of_now()},
         stdin=None if terminal else subprocess.PIPE,
         stdout=stdout,
         stderr=stderr,

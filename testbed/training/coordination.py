@@ -52,10 +52,25 @@ class Coordinator:
         listener: a listening UNIX socket that exists before the workers start.
         workers: names of all workers.
         timeout_s: how long a barrier may take.
+        keep_going: whether a worker that left is noted in `lost` and no longer waited for; an
+            error only when nobody is left.
+
+    Attributes:
+        lost: workers that are gone, each with the reason.
     """
 
-    def __init__(self, listener: socket.socket, workers: Sequence[str], timeout_s: float) -> None:
+    def __init__(
+        self,
+        listener: socket.socket,
+        workers: Sequence[str],
+        timeout_s: float,
+        *,
+        keep_going: bool = False,
+    ) -> None:
         self._workers: dict[str, _Line] = {}
+        self._order = list(workers)
+        self._keep_going = keep_going
+        self.lost: dict[str, str] = {}
         listener.settimeout(timeout_s)
         while len(self._workers) < len(workers):
             connection, _ = listener.accept()
@@ -67,11 +82,20 @@ class Coordinator:
             self._workers[name] = line
         listener.close()
 
+    @property
+    def present(self) -> list[str]:
+        """The workers that are waited for, in rank order."""
+        return [name for name in self._order if name in self._workers]
+
     def gather(self, point: str) -> dict[str, dict[str, Any]]:
         """Wait until every worker has reached `point`; return their messages by name."""
         messages = {}
-        for name, line in self._workers.items():
-            message = line.receive(name)
+        for name in self.present:
+            try:
+                message = self._workers[name].receive(name)
+            except CoordinationError as error:
+                self._lose(name, error)
+                continue
             if message.get("at") != point:
                 raise CoordinationError(f"{name}: at {message.get('at')!r}, not {point!r}")
             messages[name] = message
@@ -79,8 +103,22 @@ class Coordinator:
 
     def release(self, point: str) -> None:
         """Let every worker leave `point`."""
-        for line in self._workers.values():
-            line.send({"go": point})
+        for name in self.present:
+            try:
+                self._workers[name].send({"go": point})
+            except CoordinationError as error:
+                self._lose(name, error)
+
+    def drop(self, name: str, reason: str) -> None:
+        """No longer wait for a worker that somebody else found to be gone."""
+        if name in self._workers:
+            del self._workers[name]
+            self.lost[name] = reason
+
+    def _lose(self, name: str, error: CoordinationError) -> None:
+        if not self._keep_going or len(self._workers) == 1:
+            raise error
+        self.drop(name, str(error))
 
 
 class Follower:

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.jsonl import JsonLinesWriter
-from testbed.transport import Endpoint, TransferReport
+from testbed.training.effects import tensor_loss
+from testbed.transport import Endpoint, PayloadLayout, TransferReport
 
 
 def finite(value: float) -> float | None:
@@ -34,9 +35,21 @@ def write_endpoint(directory: Path, host: str, endpoint: Endpoint) -> None:
 
 
 def transfer_record(
-    report: TransferReport, *, host: str, round_number: int, leg: str
+    report: TransferReport,
+    *,
+    host: str,
+    round_number: int,
+    leg: str,
+    layout: PayloadLayout | None = None,
 ) -> dict[str, Any]:
-    """One line of `events/transfers-<host>.jsonl`."""
+    """One line of `events/transfers-<host>.jsonl`.
+
+    With a layout a receiver's line has `tensor_loss`: the share of each tensor that is missing.
+    """
+    by_tensor = {}
+    if layout is not None and report.role == "receiver" and report.received is not None:
+        lost = tensor_loss(layout, report.received)
+        by_tensor = {"tensor_loss": np.round(lost, 4).tolist()}
     return {
         "round": round_number,
         "leg": leg,
@@ -56,4 +69,5 @@ def transfer_record(
         "ended_s": report.ended_s,
         "duration_s": report.duration_s,
         "ignored": dict(report.ignored),
+        **by_tensor,
     }

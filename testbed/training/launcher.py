@@ -7,11 +7,13 @@ hosts are. Importing once and forking makes a worker ready in about 50 ms and sh
 from __future__ import annotations
 
 import ctypes
+import functools
 import json
 import os
 import secrets
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -19,13 +21,18 @@ from typing import Any
 
 import torch
 
+from controllers.messages import ControllerClient
 from testbed import rundir
 from testbed.lab import netns
 from testbed.progress import ProgressWriter
-from testbed.training import coordination, server, worker
+from testbed.training import checkpoint, coordination, server, worker
+from testbed.training.aside import Aside
+from testbed.training.material import Material
 from testbed.training.setting import Setting
+from testbed.yaml_input import InputError
 
 _PR_SET_PDEATHSIG = 1
+_LOG_PATIENCE_S = 1.0
 
 
 def main() -> None:
@@ -33,40 +40,78 @@ def main() -> None:
     directory = Path(sys.argv[1])
     torch.set_num_threads(1)  # before the fork, and before any operation starts threads
     torch.use_deterministic_algorithms(True)
+    # Meanwhile the network is built: the order comes when it is there.
+    material = Material(rundir.read_json(directory / "config.json"))
+    problem = None
+    try:
+        material.load()
+    except InputError as error:
+        problem = str(error)
     line = sys.stdin.readline()
     if not line:
         sys.exit(1)
     order = json.loads(line)
-    setting = _setting(order, directory)
+    setting = _setting(order, directory, material)
+    try:
+        if problem is None:
+            facts = material.facts(len(setting.workers))
+            rundir.write_json(directory / "training.json", {"schema": rundir.SCHEMA, **facts})
+    except InputError as error:
+        problem = str(error)
+    if problem is not None:
+        _explain(directory, "training", problem)
+        sys.exit(1)
     listener = coordination.listen(setting.coordination_socket)
     progress = ProgressWriter(order["progress_descriptor"])
 
+    aside = None
+    if setting.training["measure_every"]:
+        aside = Aside(setting.workers, setting.layout.element_count)
+    # The children wait until the controller knows them: an impairment may hit the first round.
+    known, tell = os.pipe()
     children: dict[int, str] = {}
     for name, host in order["hosts"].items():
         if name == "server":
-            task: Callable[[], None] = lambda: server.run(setting, listener, progress)  # noqa: E731
+            task: Callable[[], None] = functools.partial(
+                server.run, setting, listener, progress, aside
+            )
         else:
-            task = lambda name=name: worker.run(setting, name)  # type: ignore[misc]  # noqa: E731
-        children[_fork(name, host["pid"], task, directory)] = name
+            task = functools.partial(worker.run, setting, name, aside)
+        children[_fork(name, host["pid"], task, directory, (known, tell))] = name
     listener.close()
-    sys.exit(_await(children, directory))
+    controller = ControllerClient(setting.controller_socket)
+    controller.processes({name: pid for pid, name in children.items()})
+    controller.close()
+    os.close(tell)
+    sys.exit(_await(children, directory, outlive=setting.survives_workers))
 
 
-def _setting(order: dict[str, Any], directory: Path) -> Setting:
+def _setting(order: dict[str, Any], directory: Path, material: Material) -> Setting:
     hosts = order["hosts"]
     return Setting(
-        config=rundir.read_json(directory / "config.json"),
+        config=material.config,
         directory=directory,
         addresses={name: host["address"] for name, host in hosts.items()},
-        link_rates_bps={name: host["rate_bps"] for name, host in hosts.items()},
+        fair_shares_bps=order["fair_shares_bps"],
         controller_socket=Path(order["controller_socket"]),
         coordination_socket=Path(order["coordination_socket"]),
         session=secrets.randbits(32),
+        loaded=material,
+        first_round=checkpoint.latest(directory) or 0,
     )
 
 
-def _fork(name: str, host_pid: int, task: Callable[[], None], directory: Path) -> int:
-    """Run `task` in a child process inside the network namespace of `host_pid`."""
+def _fork(
+    name: str,
+    host_pid: int,
+    task: Callable[[], None],
+    directory: Path,
+    gate: tuple[int, int],
+) -> int:
+    """Run `task` in a child process inside the network namespace of `host_pid`.
+
+    It begins when the other holders of the pipe `gate` have closed its writing end.
+    """
     child = os.fork()
     if child:
         return child
@@ -77,6 +122,9 @@ def _fork(name: str, host_pid: int, task: Callable[[], None], directory: Path) -
         for standard in (1, 2):
             os.dup2(log, standard)
         netns.enter(host_pid)
+        known, tell = gate
+        os.close(tell)
+        os.read(known, 1)
         task()
         status = 0
     except Exception as error:
@@ -87,24 +135,59 @@ def _fork(name: str, host_pid: int, task: Callable[[], None], directory: Path) -
         os._exit(status)
 
 
-def _await(children: dict[int, str], directory: Path) -> int:
-    """Wait for all children; when one fails, name the cause, end the others and return 1."""
+def _await(children: dict[int, str], directory: Path, *, outlive: bool) -> int:
+    """Wait for all children; when one fails, name the cause, end the others and return 1.
+
+    Args:
+        children: process number -> name.
+        directory: of the run.
+        outlive: a worker that was killed is no failure, as long as the server goes on.
+    """
     while children:
         pid, status = os.wait()
         name = children.pop(pid)
         if status == 0:
             continue
+        if outlive and name != "server" and os.WIFSIGNALED(status):
+            print(f"{name}: {_cause(name, os.WTERMSIG(status), directory)}", file=sys.stderr)
+            continue
         failed = [(name, os.waitstatus_to_exitcode(status)), *_already_dead(children)]
         # Peers of a killed process fail too, soon after: the signal is the cause.
         name, code = min(failed, key=lambda each: each[1])
         if code < 0:
-            _explain(directory, name, f"killed by {signal.Signals(-code).name}")
+            _explain(directory, name, _cause(name, -code, directory))
         words = directory / "logs" / f"{name}.reason"
         words.rename(words.with_name("training.reason"))
         for other in children:
             os.kill(other, signal.SIGKILL)
         return 1
     return 0
+
+
+def _cause(name: str, number: int, directory: Path) -> str:
+    """What ended a process that a signal ended."""
+    by = _impairment_that_killed(name, directory) if number == signal.SIGKILL else ""
+    return f"killed by {signal.Signals(number).name}{by}"
+
+
+def _impairment_that_killed(name: str, directory: Path) -> str:
+    """` by impairment NAME (kind crash)`, or nothing when none did it.
+
+    The controller logs what it has done; the process may be found dead a moment before that.
+    """
+    planned = rundir.read_json(directory / "config.json")["impairments"]
+    if not any(each["kind"] == "crash" and each["host"] == name for each in planned):
+        return ""
+    log = directory / "events" / "impairments.jsonl"
+    deadline_s = time.monotonic() + _LOG_PATIENCE_S
+    while time.monotonic() < deadline_s:
+        # A last line that is still being written has no end yet.
+        lines = log.read_text(encoding="utf-8").split("\n")[:-1] if log.exists() else []
+        for record in map(json.loads, lines):
+            if (record["kind"], record["action"], record["host"]) == ("crash", "begin", name):
+                return f" by impairment {record['name']} (kind crash)"
+        time.sleep(0.01)
+    return ""
 
 
 def _already_dead(children: dict[int, str]) -> list[tuple[str, int]]:

@@ -37,7 +37,9 @@ class Position:
         )
 
 
-class _Schedule(Section):
+class Schedule(Section):
+    """What all schedules have in common."""
+
     warmup_rounds: int = Field(default=0, ge=0, description="linear rise from 0 before all else")
 
     def factor(self, at: Position) -> float:
@@ -50,7 +52,7 @@ class _Schedule(Section):
         raise NotImplementedError
 
 
-class ConstantRate(_Schedule):
+class ConstantRate(Schedule):
     """The same rate in all rounds."""
 
     kind: Literal["constant"] = "constant"
@@ -59,7 +61,7 @@ class ConstantRate(_Schedule):
         return 1.0
 
 
-class StepRate(_Schedule):
+class StepRate(Schedule):
     """Multiplied with `factor_per_step` at each of the given epochs."""
 
     kind: Literal["step"]
@@ -77,7 +79,7 @@ class StepRate(_Schedule):
         return float(self.factor_per_step ** sum(at.epoch >= epoch for epoch in self.at_epochs))
 
 
-class CosineRate(_Schedule):
+class CosineRate(Schedule):
     """Half a cosine from 1 down to `final` in the last round."""
 
     kind: Literal["cosine"]
@@ -89,7 +91,7 @@ class CosineRate(_Schedule):
         return self.final + (1 - self.final) * (1 + math.cos(math.pi * done)) / 2
 
 
-class LinearRate(_Schedule):
+class LinearRate(Schedule):
     """A straight line from 1 down to `final` in the last round."""
 
     kind: Literal["linear"]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,130 +14,260 @@ from numpy.typing import NDArray
 from controllers.messages import ControllerClient
 from testbed.jsonl import JsonLinesWriter
 from testbed.progress import ProgressWriter
-from testbed.training import datasets
+from testbed.training import checkpoint, effects
+from testbed.training.aggregation import mean_into
 from testbed.training.announcement import Phase
+from testbed.training.aside import Aside
+from testbed.training.congestion_log import CongestionLog
 from testbed.training.coordination import Coordinator
 from testbed.training.events import finite, nonfinite, transfer_record, write_endpoint
-from testbed.training.phases import GradientNormDetector
+from testbed.training.phases import Observation
 from testbed.training.setting import Setting
 from testbed.transport import Leg, TransferReport, open_endpoint
 
 
-def run(setting: Setting, listener: socket.socket, progress: ProgressWriter) -> None:
+def run(
+    setting: Setting, listener: socket.socket, progress: ProgressWriter, aside: Aside | None
+) -> None:
     """Serve all rounds, in the server host's network namespace."""
-    controller = ControllerClient(setting.controller_socket)
-    rounds = JsonLinesWriter(setting.directory / "events" / "rounds.jsonl")
-    transfers = JsonLinesWriter(setting.directory / "events" / "transfers-server.jsonl")
-    layout = setting.layout
-    gathered = {name: layout.new_buffer() for name in setting.workers}
-    averaged = layout.new_buffer()
-    gather_filling = setting.filling(Leg.GATHER)
-    broadcast_filling = setting.filling(Leg.BROADCAST)
-    memories = {name: broadcast_filling.sender_memory(layout) for name in setting.workers}
-    detector = _detector(setting)
+    _Server(setting, aside).run(listener, progress)
 
-    # The workers' endpoints join while they reach the first barrier, so the endpoint comes first.
-    with open_endpoint(setting.endpoint("server")) as endpoint:
-        coordinator = Coordinator(listener, setting.workers, setting.barrier_timeout_s)
-        for number in range(setting.rounds):
+
+class _Server:
+    def __init__(self, setting: Setting, aside: Aside | None) -> None:
+        self._setting = setting
+        self._aside = aside
+        self._controller = ControllerClient(setting.controller_socket)
+        events = setting.directory / "events"
+        self._rounds = JsonLinesWriter(events / "rounds.jsonl")
+        self._transfers = JsonLinesWriter(events / "transfers-server.jsonl")
+        self._congestion = CongestionLog(setting.directory, "server")
+        self._effects = JsonLinesWriter(events / "effects.jsonl") if aside is not None else None
+        layout = self._layout = setting.layout
+        self._gathered = {name: layout.new_buffer() for name in setting.workers}
+        self._averaged = layout.new_buffer()
+        self._filling = setting.filling(Leg.GATHER)
+        broadcast = setting.filling(Leg.BROADCAST)
+        self._memories = {name: broadcast.sender_memory(layout) for name in setting.workers}
+        self._detector = setting.detector()
+
+    def run(self, listener: socket.socket, progress: ProgressWriter) -> None:
+        setting = self._setting
+        self._restore()
+        # The workers' endpoints join while they reach the first barrier, so it comes first.
+        with open_endpoint(setting.endpoint("server", self._congestion.observe)) as endpoint:
+            coordinator = Coordinator(
+                listener,
+                setting.workers,
+                setting.barrier_timeout_s,
+                keep_going=setting.survives_workers,
+            )
+            self._endpoint, self._coordinator = endpoint, coordinator
+            for number in range(setting.first_round, setting.rounds):
+                idle = coordinator.gather("idle")
+                self._between(number)
+                self._round(number, _mean_metric(idle))
+                progress.round(number + 1, setting.rounds)
             coordinator.gather("idle")
-            began_s = time.monotonic()
-            coordinator.release("compute")
-            coordinator.gather("gather")
-            computed_s = time.monotonic()
-            critical = detector.critical
-            policies = setting.protocol.policy
+            self._between(setting.rounds)
+            write_endpoint(setting.directory, "server", endpoint)
+            coordinator.release("end")
+            self._controller.finish()
+        self._controller.close()
 
-            with _impaired(controller, number, "gather") as hurt_gather:
-                gather_began_s = time.monotonic()
-                coordinator.release("gather")
-                reports = endpoint.receive(
-                    Leg.GATHER.transfer(number), policies(Leg.GATHER).stop_rule(critical), gathered
-                )
-                gather_ended_s = time.monotonic()
-            gather_filling.estimate_mean(
-                layout,
-                [gathered[name] for name in setting.workers],
-                [_received(reports[name]) for name in setting.workers],
-                out=averaged,
+    def _round(self, number: int, metric: float | None) -> None:
+        setting, layout, coordinator = self._setting, self._layout, self._coordinator
+        policies = setting.protocol.policy
+        self._controller.begin(number, "round")
+        began_s = time.monotonic()
+        coordinator.release("compute")
+        coordinator.gather("gather")
+        computed_s = time.monotonic()
+        critical = self._detector.critical
+        exchange = setting.exchange(number)
+
+        with self._impaired(number, "gather") as hurt_gather:
+            gather_began_s = time.monotonic()
+            coordinator.release("gather")
+            reports = self._endpoint.receive(
+                Leg.GATHER.transfer(exchange),
+                policies(Leg.GATHER).stop_rule(critical),
+                {name: self._gathered[name] for name in coordinator.present},
             )
-            norm = float(np.linalg.norm(layout.floats(averaged)))
-            detector.observe(number, norm)
-            after = detector.critical
-            payloads = {name: memory.payload(averaged) for name, memory in memories.items()}
-
-            with _impaired(controller, number, "broadcast") as hurt_broadcast:
-                broadcast_began_s = time.monotonic()
-                endpoint.announce(Phase(after).encode())
-                sent = endpoint.send(Leg.BROADCAST.transfer(number), payloads)
-                received = coordinator.gather("received")
-                broadcast_ended_s = max(facts["ended_s"] for facts in received.values())
-            coordinator.gather("updated")
-            ended_s = time.monotonic()
-            for name, memory in memories.items():
-                memory.settle(sent[name])
-
-            gather_s = gather_ended_s - gather_began_s
-            broadcast_s = broadcast_ended_s - broadcast_began_s
-            rounds.write(
-                {
-                    "round": number,
-                    "critical": after,
-                    "gradient_norm": finite(norm),
-                    "nonfinite": nonfinite(layout.floats(averaged)),
-                    "tolerance_gather": policies(Leg.GATHER).tolerance(critical),
-                    "tolerance_broadcast": policies(Leg.BROADCAST).tolerance(after),
-                    "began_s": began_s,
-                    "gather_began_s": gather_began_s,
-                    "gather_ended_s": gather_ended_s,
-                    "broadcast_began_s": broadcast_began_s,
-                    "ended_s": ended_s,
-                    "compute_s": computed_s - began_s,
-                    "gather_s": gather_s,
-                    "broadcast_s": broadcast_s,
-                    "latency_s": gather_s + broadcast_s,
-                    "iteration_s": ended_s - began_s,
-                    "impairments": sorted({*hurt_gather, *hurt_broadcast}),
-                }
-            )
-            for leg, by_peer in (("gather", reports), ("broadcast", sent)):
-                _record(transfers, by_peer, number, leg)
-            progress.round(number + 1, setting.rounds)
-        write_endpoint(setting.directory, "server", endpoint)
-        coordinator.gather("idle")
-        coordinator.release("end")
-    controller.close()
-
-
-def _detector(setting: Setting) -> GradientNormDetector:
-    phases = setting.config["phases"]
-    cadence = phases["cadence"]
-    if cadence == "epoch":
-        dataset = datasets.load(setting.training["dataset"])
-        cadence = datasets.rounds_per_epoch(
-            dataset, len(setting.workers), setting.training["batch_size"]
+            gather_ended_s = time.monotonic()
+        self._leave_behind()
+        self._filling.estimate_mean(
+            layout,
+            [self._gathered[name] for name in reports],
+            [_received(report) for report in reports.values()],
+            out=self._averaged,
         )
-    return GradientNormDetector(eta=phases["eta"], every_rounds=cadence)
+        averaged = layout.floats(self._averaged)
+        self._detector.observe(
+            Observation(
+                round_number=number,
+                gradient=averaged,
+                learning_rate=setting.learning_rate(number),
+                next_learning_rate=setting.next_epoch_learning_rate(number),
+                accuracy=metric if setting.metric == "accuracy" else None,
+            )
+        )
+        after = self._detector.critical
+        payloads = {
+            name: self._memories[name].payload(self._averaged) for name in coordinator.present
+        }
+
+        with self._impaired(number, "broadcast") as hurt_broadcast:
+            broadcast_began_s = time.monotonic()
+            self._endpoint.announce(Phase(after).encode())
+            sent = self._endpoint.send(Leg.BROADCAST.transfer(exchange), payloads)
+            self._leave_behind()
+            received = coordinator.gather("received")
+            broadcast_ended_s = max(facts["ended_s"] for facts in received.values())
+        coordinator.gather("updated")
+        ended_s = time.monotonic()
+        hurt_round = self._controller.end(number, "round")
+        for name, report in sent.items():
+            self._memories[name].settle(report)
+
+        gather_s = gather_ended_s - gather_began_s
+        broadcast_s = broadcast_ended_s - broadcast_began_s
+        self._rounds.write(
+            {
+                "round": number,
+                "critical": after,
+                "gradient_norm": finite(float(np.linalg.norm(averaged))),
+                "nonfinite": nonfinite(averaged),
+                "learning_rate": setting.learning_rate(number),
+                "tolerance_gather": policies(Leg.GATHER).tolerance(critical),
+                "tolerance_broadcast": policies(Leg.BROADCAST).tolerance(after),
+                "began_s": began_s,
+                "gather_began_s": gather_began_s,
+                "gather_ended_s": gather_ended_s,
+                "broadcast_began_s": broadcast_began_s,
+                "ended_s": ended_s,
+                "compute_s": computed_s - began_s,
+                "gather_s": gather_s,
+                "broadcast_s": broadcast_s,
+                "latency_s": gather_s + broadcast_s,
+                "iteration_s": ended_s - began_s,
+                "impairments": sorted({*hurt_gather, *hurt_broadcast, *hurt_round}),
+                "workers_lost": sorted(coordinator.lost),
+            }
+        )
+        for leg, by_peer in (("gather", reports), ("broadcast", sent)):
+            for report in by_peer.values():
+                self._transfers.write(
+                    transfer_record(
+                        report,
+                        host="server",
+                        round_number=number,
+                        leg=leg,
+                        layout=setting.logged_layout,
+                    )
+                )
+        if setting.resynchronises_after(number):
+            self._resynchronise(number)
+        self._congestion.flush()
+
+    def _resynchronise(self, number: int) -> None:
+        """Give every worker the mean of all replicas, through the network, without tolerance."""
+        coordinator = self._coordinator
+        coordinator.gather("resynchronise")
+        began_s = time.monotonic()
+        coordinator.release("resynchronise")
+        exchange = self._setting.exchange(number) + 1
+        # Buffers of their own: fillings remember gradients in the others.
+        into = {name: self._layout.new_buffer() for name in coordinator.present}
+        mean = self._layout.new_buffer()
+        reports = self._endpoint.receive(Leg.GATHER.transfer(exchange), 0.0, into)
+        mean_into([self._layout.floats(into[name]) for name in reports], self._layout.floats(mean))
+        self._leave_behind()
+        self._endpoint.send(
+            Leg.BROADCAST.transfer(exchange), dict.fromkeys(coordinator.present, mean)
+        )
+        self._leave_behind()
+        coordinator.gather("resynchronised")
+        log = JsonLinesWriter(self._setting.directory / "events" / "resynchronisations.jsonl")
+        log.write({"round": number, "duration_s": time.monotonic() - began_s})
+        log.close()
+
+    def _leave_behind(self) -> None:
+        """What the transport lost is not waited for at the barriers either."""
+        for name, reason in self._endpoint.lost.items():
+            self._coordinator.drop(name, reason)
+
+    def _between(self, rounds_done: int) -> None:
+        """What happens while all workers are idle, outside every measured time."""
+        setting = self._setting
+        last = rounds_done - 1
+        if last >= setting.first_round:
+            if self._aside is not None and setting.measures_after(last):
+                self._measure(self._aside, last)
+            if setting.checkpoints_after(last):
+                checkpoint.write(setting.directory, rounds_done, "server", self._state())
+                checkpoint.complete(setting.directory, rounds_done)
+
+    def _measure(self, aside: Aside, number: int) -> None:
+        """Log what loss did to a round, compared with what was put aside."""
+        present = self._coordinator.present
+        lossless = np.empty(self._layout.element_count, dtype=np.float32)
+        mean_into([aside.gradients[name] for name in present], lossless)
+        gathered = effects.deviation(self._layout.floats(self._averaged), lossless)
+        applied = [effects.deviation(aside.updates[name], lossless) for name in present]
+        assert self._effects is not None
+        self._effects.write(
+            {
+                "round": number,
+                "gathered": gathered.as_json(),
+                "applied": {
+                    name: each.as_json() for name, each in zip(present, applied, strict=True)
+                },
+                "divergence": effects.divergence([aside.weights[name] for name in present]),
+            }
+        )
+
+    @contextmanager
+    def _impaired(self, number: int, leg: str) -> Iterator[list[str]]:
+        """Tell the controller of a leg; yields the impairments that were in force during it.
+
+        Both calls return when the controller has acted, so no data flows before an impairment is
+        in force, and the time that this takes is outside the measured legs.
+        """
+        hurt = self._controller.begin(number, leg)
+        yield hurt
+        hurt += self._controller.end(number, leg)
+
+    def _state(self) -> dict[str, Any]:
+        return {
+            "detector": self._detector.state(),
+            "gathered": self._gathered,  # what the filling `previous` goes on from
+            "memories": {name: memory.state() for name, memory in self._memories.items()},
+        }
+
+    def _restore(self) -> None:
+        first = self._setting.first_round
+        if not first:
+            return
+        state = checkpoint.read(self._setting.directory, first, "server")
+        self._detector.restore(_to_arrays(state["detector"]))
+        for name in self._setting.workers:
+            self._gathered[name][:] = state["gathered"][name].numpy()
+            self._memories[name].restore(_to_arrays(state["memories"][name]))
 
 
-@contextmanager
-def _impaired(controller: ControllerClient, number: int, leg: str) -> Iterator[list[str]]:
-    """Tell the controller of a leg; yields the impairments that were in force during it.
+def _to_arrays(state: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: value.numpy() if hasattr(value, "numpy") else value for key, value in state.items()
+    }
 
-    Both calls return when the controller has acted, so no data flows before an impairment is in
-    force, and the time that this takes is outside the measured legs.
-    """
-    yield controller.begin(number, leg)
-    controller.end(number, leg)
+
+def _mean_metric(idle: Mapping[str, Mapping[str, Any]]) -> float | None:
+    """The mean over those workers that have just evaluated."""
+    values = [facts["metric"] for facts in idle.values() if facts.get("metric") is not None]
+    return float(np.mean(values)) if values else None
 
 
 def _received(report: TransferReport) -> NDArray[np.bool_]:
     assert report.received is not None  # a receiver's always says what arrived
     return report.received
-
-
-def _record(
-    transfers: JsonLinesWriter, reports: dict[str, TransferReport], number: int, leg: str
-) -> None:
-    for report in reports.values():
-        transfers.write(transfer_record(report, host="server", round_number=number, leg=leg))

@@ -9,17 +9,26 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+from pydantic import TypeAdapter
 
-from testbed.training import models
+from testbed.training import datasets, models
 from testbed.training.filling import FILLINGS, Filling
+from testbed.training.learner import Learner, PayloadOnly, Replica
+from testbed.training.learning_rate import AnySchedule, Position, Schedule
+from testbed.training.material import Material
+from testbed.training.phases import AnyPhases, Detector, DetectorParameters
 from testbed.transport import (
     EndpointConfig,
     Leg,
+    Observer,
     PayloadLayout,
     ProtocolConfig,
 )
 
 _BARRIER_SLACK_S = 30.0
+_PHASES: TypeAdapter[DetectorParameters] = TypeAdapter(AnyPhases)
+_SCHEDULE: TypeAdapter[Schedule] = TypeAdapter(AnySchedule)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,18 +39,22 @@ class Setting:
         config: the run's `config.json`.
         directory: the run directory.
         addresses: host name -> address.
-        link_rates_bps: host name -> rate of its link.
+        fair_shares_bps: worker -> its share of the narrowest link on its way to the server.
         controller_socket, coordination_socket: UNIX sockets outside the emulated network.
         session: random number that the transport's datagrams carry.
+        loaded: what is trained, where it was loaded before; else it is loaded when it is used.
+        first_round: above 0 where the run goes on from the checkpoint after that many rounds.
     """
 
     config: dict[str, Any]
     directory: Path
     addresses: dict[str, str]
-    link_rates_bps: dict[str, int]
+    fair_shares_bps: dict[str, float]
     controller_socket: Path
     coordination_socket: Path
     session: int
+    loaded: Material | None = None
+    first_round: int = 0
 
     @property
     def rounds(self) -> int:
@@ -75,28 +88,126 @@ class Setting:
         return FILLINGS.create(self.config["filling"][leg.name.lower()])
 
     @cached_property
+    def material(self) -> Material:
+        """What is trained."""
+        return self.loaded or Material(self.config)
+
+    @cached_property
+    def shares(self) -> list[NDArray[np.int64]]:
+        """Which training examples each worker has, in rank order."""
+        return self.material.shares(len(self.workers))
+
+    @property
+    def rounds_per_epoch(self) -> int:
+        """Rounds in which the smallest share is seen once."""
+        return min(map(len, self.shares)) // int(self.training["batch_size"])
+
+    @cached_property
     def layout(self) -> PayloadLayout:
         """How the flat gradient is cut into chunks."""
-        model = models.build(self.training["model"], seed=0)
         chunk_bytes = self.config["transport"]["chunk_bytes"]
-        return PayloadLayout(models.tensor_sizes(model), chunk_bytes)
+        return PayloadLayout(models.layer_sizes(self.material.layers), chunk_bytes)
+
+    @property
+    def logged_layout(self) -> PayloadLayout | None:
+        """The layout by which logs tell the loss of each layer; None where nobody asked."""
+        return self.layout if self.training["measure_every"] else None
+
+    @property
+    def metric(self) -> str:
+        """What an evaluation gives."""
+        return self.material.dataset.task.metric
+
+    @property
+    def survives_workers(self) -> bool:
+        """Whether training goes on without workers that are lost."""
+        return bool(self.training["on_worker_loss"] == "continue")
+
+    def learner(self, name: str) -> Learner:
+        """What worker `name` trains, with the run's initial weights."""
+        rank = self.workers.index(name)
+        training = self.training
+        if training["pace"]["kind"] == "payload-only":
+            return PayloadOnly(self.seed + rank)
+        return Replica(
+            self.material.model(rank),
+            dataset=self.material.dataset,
+            batches=datasets.batches(self.shares[rank], training["batch_size"], self.seed, rank),
+            optimiser={
+                "name": training["optimiser"],
+                **{key: training[key] for key in ("learning_rate", "momentum", "weight_decay")},
+            },
+            device=training["device"],
+        )
+
+    def detector(self) -> Detector:
+        """The phase detector, fresh."""
+        parameters: DetectorParameters = _PHASES.validate_python(self.config["phases"])
+        return parameters.create(self.rounds_per_epoch)
+
+    def learning_rate(self, round_number: int) -> float:
+        """The learning rate of a round."""
+        return self._rate(self._position(round_number))
+
+    def next_epoch_learning_rate(self, round_number: int) -> float:
+        """The learning rate of the first round of the next epoch."""
+        return self._rate(self._position(round_number).next_epoch())
+
+    def _rate(self, position: Position) -> float:
+        schedule = _SCHEDULE.validate_python(self.training["schedule"])
+        return float(self.training["learning_rate"]) * schedule.factor(position)
+
+    def _position(self, round_number: int) -> Position:
+        return Position(
+            round_number=round_number, rounds=self.rounds, rounds_per_epoch=self.rounds_per_epoch
+        )
+
+    # What happens after which round
+
+    def evaluates_after(self, round_number: int) -> bool:
+        """Whether the workers evaluate their replicas."""
+        return self._every("evaluate_every", round_number, last_too=True)
+
+    def measures_after(self, round_number: int) -> bool:
+        """Whether it is measured what loss did to this round."""
+        return self._every("measure_every", round_number, last_too=True)
+
+    def checkpoints_after(self, round_number: int) -> bool:
+        """Whether a checkpoint is taken; never after the last round, which ends the run."""
+        return self._every("checkpoint_every", round_number + 1) and not self._last(round_number)
+
+    def resynchronises_after(self, round_number: int) -> bool:
+        """Whether all replicas are averaged."""
+        return self._every("resynchronise_every", round_number + 1)
+
+    def exchange(self, round_number: int) -> int:
+        """The number of a round's exchange: resynchronisations are exchanges of their own."""
+        every = self.training["resynchronise_every"]
+        return round_number + (round_number // every if every else 0)
+
+    def _every(self, key: str, number: int, *, last_too: bool = False) -> bool:
+        every = int(self.training[key])
+        return every > 0 and (number % every == 0 or (last_too and self._last(number)))
+
+    def _last(self, round_number: int) -> bool:
+        return round_number == self.rounds - 1
 
     @property
     def barrier_timeout_s(self) -> float:
         """How long a barrier may take: the transport reports a dead peer first."""
         return float(self.config["transport"]["peer_timeout_s"]) + _BARRIER_SLACK_S
 
-    def endpoint(self, host: str) -> EndpointConfig:
-        """The transport's configuration for one host.
+    def endpoint(self, host: str, observer: Observer | None = None) -> EndpointConfig:
+        """The transport's configuration for one host; `observer` hears of its congestion state.
 
-        All workers send to the server at once and it sends to all of them at once, so each
-        transfer is paced at its share of the slowest link that they have in common. Random
-        choices follow from the run's seed, for each host in its own way.
+        All workers send to the server at once and it sends to all of them at once, so a worker is
+        paced at its share of the narrowest link; the server, which sends to all at one rate, at
+        the smallest. Random choices follow from the run's seed, for each host in its own way.
         """
         is_server = host == "server"
         peers = {name: self.addresses[name] for name in (self.workers if is_server else ["server"])}
-        share_bps = self.link_rates_bps["server"] / len(self.workers)
-        slowest_bps = min(share_bps, *(self.link_rates_bps[name] for name in self.workers))
+        shares_bps = self.fair_shares_bps
+        share_bps = min(shares_bps.values()) if is_server else shares_bps[host]
         transport = self.config["transport"]
         own = np.random.SeedSequence([self.seed, list(self.addresses).index(host)])
         return EndpointConfig(
@@ -107,7 +218,9 @@ class Setting:
             is_server=is_server,
             protocol=self.protocol,
             layout=self.layout,
-            rate_bps=math.floor(slowest_bps * transport["pace"]),
+            rate_bps=math.floor(share_bps * transport["pace"]),
             seed=int(own.generate_state(1)[0]),
             peer_timeout_s=transport["peer_timeout_s"],
+            survive_peers=is_server and self.survives_workers,
+            observer=observer,
         )

@@ -4,130 +4,143 @@ from __future__ import annotations
 
 import time
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import nn
-
 from testbed.jsonl import JsonLinesWriter
-from testbed.training import datasets, models
+from testbed.training import checkpoint, pace
 from testbed.training.announcement import Phase
+from testbed.training.aside import Aside
+from testbed.training.congestion_log import CongestionLog
 from testbed.training.coordination import Follower
 from testbed.training.events import finite, nonfinite, transfer_record, write_endpoint
 from testbed.training.setting import Setting
-from testbed.transport import Leg, open_endpoint
+from testbed.transport import Endpoint, Leg, open_endpoint
 
 
-def run(setting: Setting, name: str) -> None:
+def run(setting: Setting, name: str, aside: Aside | None) -> None:
     """Train all rounds as worker `name`, in its host's network namespace."""
-    training = setting.training
-    rank = setting.workers.index(name)
-    dataset = datasets.load(training["dataset"])
-    own = datasets.share(len(dataset.train_labels), rank, len(setting.workers), setting.seed)
-    batches = datasets.batches(own, training["batch_size"], setting.seed, rank)
-    model = models.build(training["model"], setting.seed)
-    optimiser = torch.optim.SGD(
-        model.parameters(), lr=training["learning_rate"], momentum=training["momentum"]
-    )
-    log = JsonLinesWriter(setting.directory / "events" / f"training-{name}.jsonl")
-    transfers = JsonLinesWriter(setting.directory / "events" / f"transfers-{name}.jsonl")
-    layout = setting.layout
-    outgoing, incoming, update = (layout.new_buffer() for _ in range(3))
-    memory = setting.filling(Leg.GATHER).sender_memory(layout)
-    broadcast_filling = setting.filling(Leg.BROADCAST)
-    follower = Follower(setting.coordination_socket, name, setting.barrier_timeout_s)
-    trained_s = 0.0
+    _Worker(setting, name, aside).run()
 
-    with open_endpoint(setting.endpoint(name)) as endpoint:
-        for round_number in range(setting.rounds):
-            follower.reach("idle")
-            follower.wait("compute")
-            began_s = time.monotonic()
-            chosen = next(batches)
-            loss = _gradient(
-                model,
-                dataset.train_inputs[chosen],
-                dataset.train_labels[chosen],
-                layout.floats(outgoing),
+
+class _Worker:
+    def __init__(self, setting: Setting, name: str, aside: Aside | None) -> None:
+        self._setting = setting
+        self._name = name
+        self._aside = aside
+        layout = self._layout = setting.layout
+        self._outgoing, self._incoming, self._update = (layout.new_buffer() for _ in range(3))
+        self._memory = setting.filling(Leg.GATHER).sender_memory(layout)
+        self._filling = setting.filling(Leg.BROADCAST)
+        self._learner = setting.learner(name)
+        self._log = JsonLinesWriter(setting.directory / "events" / f"training-{name}.jsonl")
+        self._transfers = JsonLinesWriter(setting.directory / "events" / f"transfers-{name}.jsonl")
+        self._congestion = CongestionLog(setting.directory, name)
+        self._follower = Follower(setting.coordination_socket, name, setting.barrier_timeout_s)
+        self._trained_s = 0.0
+        self._metric: float | None = None
+
+    def run(self) -> None:
+        setting = self._setting
+        self._restore()
+        with open_endpoint(setting.endpoint(self._name, self._congestion.observe)) as endpoint:
+            for number in range(setting.first_round, setting.rounds):
+                self._follower.reach("idle", metric=self._metric)
+                self._follower.wait("compute")
+                self._round(endpoint, number)
+                if setting.resynchronises_after(number):
+                    self._resynchronise(endpoint, number)
+                if setting.checkpoints_after(number):
+                    checkpoint.write(setting.directory, number + 1, self._name, self._state())
+            self._learner.save(setting.directory / f"weights-{self._name}.pt")
+            write_endpoint(setting.directory, self._name, endpoint)
+            self._follower.reach("idle", metric=self._metric)
+            self._follower.wait("end")
+
+    def _round(self, endpoint: Endpoint, number: int) -> None:
+        setting, layout = self._setting, self._layout
+        began_s = time.monotonic()
+        gradient = layout.floats(self._outgoing)
+        loss = self._learner.gradient(gradient)
+        payload = self._memory.payload(self._outgoing)
+        overrun_s = pace.wait_until_computed(setting.training["pace"], began_s)
+        computed_s = time.monotonic()
+        measured = self._aside is not None and setting.measures_after(number)
+        if self._aside is not None and measured:
+            self._aside.gradients[self._name][:] = gradient
+        self._follower.reach("gather")
+        self._follower.wait("gather")
+        exchange = setting.exchange(number)
+        sent = endpoint.send(Leg.GATHER.transfer(exchange), {"server": payload})["server"]
+        self._memory.settle(sent)
+
+        phase = Phase.decode(endpoint.await_announcement())
+        rule = setting.protocol.policy(Leg.BROADCAST).stop_rule(phase.critical)
+        report = endpoint.receive(
+            Leg.BROADCAST.transfer(exchange), rule, {"server": self._incoming}
+        )["server"]
+        self._follower.reach("received", ended_s=report.ended_s)
+        assert report.received is not None
+        self._filling.estimate_mean(layout, [self._incoming], [report.received], out=self._update)
+        update = layout.floats(self._update)
+        self._learner.apply(update, setting.learning_rate(number))
+        ended_s = time.monotonic()
+        self._trained_s += ended_s - began_s
+        self._follower.reach("updated")
+
+        if self._aside is not None and measured:
+            self._aside.updates[self._name][:] = update
+            self._learner.weights(self._aside.weights[self._name])
+        for each, leg in ((sent, "gather"), (report, "broadcast")):
+            self._transfers.write(
+                transfer_record(
+                    each,
+                    host=self._name,
+                    round_number=number,
+                    leg=leg,
+                    layout=setting.logged_layout,
+                )
             )
-            payload = memory.payload(outgoing)
-            computed_s = time.monotonic()
-            follower.reach("gather")
-            follower.wait("gather")
-            sent = endpoint.send(Leg.GATHER.transfer(round_number), {"server": payload})["server"]
-            memory.settle(sent)
+        self._congestion.flush()
+        self._metric = self._learner.evaluate() if setting.evaluates_after(number) else None
+        self._log.write(
+            {
+                "round": number,
+                "host": self._name,
+                "loss": None if loss is None else finite(loss),
+                "nonfinite": nonfinite(gradient),
+                "compute_s": computed_s - began_s,
+                "compute_overrun_s": overrun_s,
+                setting.metric: None if self._metric is None else finite(self._metric),
+                "elapsed_s": self._trained_s,
+            }
+        )
 
-            phase = Phase.decode(endpoint.await_announcement())
-            rule = setting.protocol.policy(Leg.BROADCAST).stop_rule(phase.critical)
-            report = endpoint.receive(
-                Leg.BROADCAST.transfer(round_number), rule, {"server": incoming}
-            )["server"]
-            follower.reach("received", ended_s=report.ended_s)
-            assert report.received is not None
-            broadcast_filling.estimate_mean(layout, [incoming], [report.received], out=update)
-            apply_gradient(model, optimiser, layout.floats(update))
-            ended_s = time.monotonic()
-            trained_s += ended_s - began_s
-            follower.reach("updated")
+    def _resynchronise(self, endpoint: Endpoint, number: int) -> None:
+        """Replace this replica by the mean of all: a gather and a broadcast without tolerance."""
+        self._follower.reach("resynchronise")
+        self._follower.wait("resynchronise")
+        began_s = time.monotonic()
+        exchange = self._setting.exchange(number) + 1
+        self._learner.weights(self._layout.floats(self._outgoing))
+        endpoint.send(Leg.GATHER.transfer(exchange), {"server": self._outgoing})
+        # Not into the buffer of the broadcasts, in which a filling remembers the last one.
+        endpoint.receive(Leg.BROADCAST.transfer(exchange), 0.0, {"server": self._update})
+        self._learner.replace_weights(self._layout.floats(self._update))
+        self._trained_s += time.monotonic() - began_s
+        self._follower.reach("resynchronised")
 
-            transfers.write(
-                transfer_record(sent, host=name, round_number=round_number, leg="gather")
-            )
-            transfers.write(
-                transfer_record(report, host=name, round_number=round_number, leg="broadcast")
-            )
-            last = round_number == setting.rounds - 1
-            evaluated = last or round_number % training["evaluate_every"] == 0
-            log.write(
-                {
-                    "round": round_number,
-                    "host": name,
-                    "loss": finite(loss),
-                    "nonfinite": nonfinite(layout.floats(outgoing)),
-                    "compute_s": computed_s - began_s,
-                    "accuracy": accuracy(model, dataset) if evaluated else None,
-                    "elapsed_s": trained_s,
-                }
-            )
-        torch.save(model.state_dict(), setting.directory / f"weights-{name}.pt")
-        write_endpoint(setting.directory, name, endpoint)
-        follower.reach("idle")
-        follower.wait("end")
+    def _state(self) -> dict[str, object]:
+        return {
+            "learner": self._learner.state(),
+            "memory": self._memory.state(),
+            "incoming": self._incoming,  # what the filling `previous` goes on from
+            "trained_s": self._trained_s,
+        }
 
-
-def _gradient(
-    model: nn.Module, inputs: torch.Tensor, labels: torch.Tensor, into: NDArray[np.float32]
-) -> float:
-    """Write the flat gradient of the batch's mean loss to `into`; return the loss."""
-    model.zero_grad(set_to_none=True)
-    loss = nn.functional.cross_entropy(model(inputs), labels)
-    loss.backward()
-    place = 0
-    for parameter in model.parameters():
-        count = parameter.numel()
-        assert parameter.grad is not None
-        into[place : place + count] = parameter.grad.numpy().reshape(-1)
-        place += count
-    return loss.item()
-
-
-def apply_gradient(
-    model: nn.Module, optimiser: torch.optim.Optimizer, flat: NDArray[np.float32]
-) -> None:
-    """Give every parameter its part of a flat gradient and take one optimiser step."""
-    place = 0
-    for parameter in model.parameters():
-        count = parameter.numel()
-        part = torch.from_numpy(flat[place : place + count].copy())
-        parameter.grad = part.view_as(parameter)
-        place += count
-    optimiser.step()
-
-
-@torch.no_grad()
-def accuracy(model: nn.Module, dataset: datasets.Dataset) -> float:
-    """The share of test samples that the model classifies correctly."""
-    model.eval()
-    predicted = model(dataset.test_inputs).argmax(dim=1)
-    model.train()
-    return float((predicted == dataset.test_labels).float().mean())
+    def _restore(self) -> None:
+        first = self._setting.first_round
+        if not first:
+            return
+        state = checkpoint.read(self._setting.directory, first, self._name)
+        self._learner.restore(state["learner"], first)
+        self._memory.restore({key: each.numpy() for key, each in state["memory"].items()})
+        self._incoming[:] = state["incoming"].numpy()
+        self._trained_s = state["trained_s"]

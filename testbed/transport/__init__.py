@@ -40,6 +40,7 @@ from testbed.transport.endpoint import SERVER, Endpoint, EndpointConfig, open_en
 from testbed.transport.errors import PeerLost, ProtocolError, TransportError
 from testbed.transport.layout import PayloadLayout, Pieces
 from testbed.transport.leg import Leg
+from testbed.transport.observing import Observation, Observer
 from testbed.transport.order import ORDERS, ChunkOrder, OrderContext
 from testbed.transport.protocols import PRESETS, ProtocolConfig, preset
 from testbed.transport.receiver import Receiver
@@ -76,6 +77,8 @@ __all__ = [
     "Fixed",
     "FractionRule",
     "Leg",
+    "Observation",
+    "Observer",
     "OrderContext",
     "PayloadLayout",
     "PeerLost",

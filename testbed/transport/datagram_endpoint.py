@@ -1,5 +1,6 @@
 """Our own transport behind the endpoint's interface: datagrams for data, TCP for control."""
 
+import math
 from collections import Counter
 from typing import Any
 
@@ -13,6 +14,7 @@ from testbed.transport.errors import ProtocolError
 from testbed.transport.exchange import Exchange
 from testbed.transport.joined_endpoint import JoinedEndpoint
 from testbed.transport.joining import Door
+from testbed.transport.observing import INTERVAL_S, Observer
 from testbed.transport.order import ORDERS
 from testbed.transport.path_mtu import check_chunk_fits
 from testbed.transport.receiver import Receiver
@@ -37,8 +39,12 @@ _MAX_DRAINS = 256
 class DatagramSending(Exchange):
     """Joins a `Sender` to a socket."""
 
-    def __init__(self, *, peer: str, sender: Sender, udp: UdpSocket) -> None:
+    def __init__(
+        self, *, peer: str, sender: Sender, udp: UdpSocket, observer: Observer | None = None
+    ) -> None:
         self.transfer = sender.transfer
+        self._observer = observer
+        self._observe_s = -math.inf
         self._peer = peer
         self._sender = sender
         self._udp = udp
@@ -50,6 +56,9 @@ class DatagramSending(Exchange):
         return self._sender.stopped
 
     def work(self, now_s: float) -> None:
+        if self._observer is not None and now_s >= self._observe_s:
+            self._observe_s = now_s + INTERVAL_S
+            self._observer(self._sender.observe(self._peer, now_s))
         if self._retry_s is not None and now_s < self._retry_s:
             return
         self._retry_s = None
@@ -230,7 +239,9 @@ class DatagramEndpoint(JoinedEndpoint):
             path=self._paths[peer],
             now_s=now_s,
         )
-        return DatagramSending(peer=peer, sender=sender, udp=self._sockets[peer])
+        return DatagramSending(
+            peer=peer, sender=sender, udp=self._sockets[peer], observer=self._config.observer
+        )
 
     def _receiving(
         self,

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from testbed.transport.control import check_u32
 from testbed.transport.layout import PayloadLayout
+from testbed.transport.observing import Observer
 from testbed.transport.protocols import ProtocolConfig
 from testbed.transport.report import TransferReport
 from testbed.transport.tolerance import StopRuleFactory
@@ -44,6 +45,8 @@ class EndpointConfig:
         seed: what random choices of this side depend on; give each side its own.
         peer_timeout_s: how long a peer that owes something may be silent.
         connect_timeout_s: how long `open` waits for the peers.
+        observer: hears about the congestion state of what is being sent, at most every 10 ms per
+            peer. Kernel TCP keeps its state to itself, and is asked from outside (TCP_INFO).
         survive_peers: whether the server goes on with the others when it loses a worker; `lost`
             then tells which are gone, and reports and announcements leave them out.
     """
@@ -62,6 +65,7 @@ class EndpointConfig:
     checksum: bool = False
     peer_timeout_s: float = 30.0
     connect_timeout_s: float = 10.0
+    observer: Observer | None = None
     survive_peers: bool = False
 
     def __post_init__(self) -> None:

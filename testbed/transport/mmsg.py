@@ -165,6 +165,39 @@ class Ring:
         return int(taken)
 
 
+class Outgoing:
+    """Message headers for frames that lie anywhere in memory, to be sent in order.
+
+    For relays, which send on what the kernel put into a ring.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._messages = _Messages(count)
+        self._base = self._messages.vectors["base"][:, 0]
+        self._bytes = self._messages.vectors["bytes"][:, 0]
+
+    def place(
+        self, span: slice, addresses: NDArray[np.uint64], lengths: NDArray[np.generic]
+    ) -> None:
+        """Says where the frames of some messages lie and how long they are, in bytes."""
+        self._base[span] = addresses
+        self._bytes[span] = lengths
+
+    def copy(self, other: "Outgoing", chosen: NDArray[np.intp]) -> None:
+        """Takes over the chosen messages of another, from the first on."""
+        self._base[: len(chosen)] = other._base[chosen]
+        self._bytes[: len(chosen)] = other._bytes[chosen]
+
+    def send(self, descriptor: int, first: int, count: int) -> int:
+        """Sends messages from `first` on; how many the kernel took. OSError when none."""
+        assert _LIBRARY is not None
+        at = self._messages.address + first * _MESSAGE.itemsize
+        taken = _LIBRARY.sendmmsg(descriptor, at, count, socket.MSG_DONTWAIT)
+        if taken < 0:
+            raise _failed()
+        return int(taken)
+
+
 class Arrivals:
     """Receives batches of datagrams of one size.
 

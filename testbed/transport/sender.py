@@ -21,6 +21,7 @@ from testbed.transport.congestion import CongestionControl, Feedback
 from testbed.transport.control import ControlMessage, MessageType, unpack_bitmap
 from testbed.transport.errors import ProtocolError
 from testbed.transport.layout import PayloadLayout
+from testbed.transport.observing import Observation
 from testbed.transport.order import ChunkOrder, OrderContext
 from testbed.transport.pacing import MAX_BATCH, UNPACED_BATCH, Pacer
 from testbed.transport.repair import PathEstimates, Repair
@@ -57,6 +58,7 @@ class SendingPath:
         what the socket appends to each datagram."""
         self.congestion = congestion
         self.estimates = PathEstimates()
+        self.latest_rtt_s: float | None = None
         datagram_bytes = new_frames(0, chunk_bytes).shape[1]
         self._flow_window = max(2, receive_buffer_bytes / wire_bytes(1, chunk_bytes))
         # One segmented send may not exceed the largest datagram.
@@ -224,6 +226,8 @@ class Sender:
         """Passes on what the repair has found out, in bytes instead of datagrams."""
         if feedback is None:
             return
+        if feedback.rtt_s is not None:
+            self._path.latest_rtt_s = feedback.rtt_s
         size = self._path.datagram_wire_bytes
         self._path.congestion.on_feedback(
             replace(
@@ -263,10 +267,25 @@ class Sender:
             deadlines.append(self._path.pacer.next_s(now_s, remaining))
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
+    def observe(self, peer: str, now_s: float) -> Observation:
+        """What there is to log about the path now."""
+        return Observation(
+            now_s=now_s,
+            peer=peer,
+            transfer=self.transfer,
+            rate_bps=self._path.congestion.rate_bps,
+            window_bytes=self._path.congestion.window_bytes,
+            rtt_s=self._path.latest_rtt_s,
+            retransmits=self._repeated(),
+        )
+
+    def _repeated(self) -> int:
+        """How many datagrams carried a chunk that had been sent before."""
+        return self._datagrams_sent - int(np.count_nonzero(self._ever_sent))
+
     def report(self, peer: str) -> TransferReport:
         """The account of this side, complete once `stopped`."""
         chunk_bytes = self._layout.chunk_bytes
-        repeated = self._datagrams_sent - int(np.count_nonzero(self._ever_sent))
         return TransferReport(
             transfer=self.transfer,
             peer=peer,
@@ -280,7 +299,7 @@ class Sender:
             bytes_received=0,
             control_bytes=self._control_bytes,
             duplicates=0,
-            retransmitted_bytes=wire_bytes(repeated, chunk_bytes),
+            retransmitted_bytes=wire_bytes(self._repeated(), chunk_bytes),
             began_s=self._began_s,
             ended_s=self._ended_s,
             ignored=dict(self.ignored),

@@ -1,73 +1,109 @@
-"""The controller's bookkeeping: requests, the timeline's order, shortest paths."""
+"""The controller's bookkeeping: requests, anchors, and the order of begins and ends."""
 
 from typing import Any, cast
 
 import pytest
 
-from controllers.forwarding import next_hops
 from controllers.impairments import Impairment
 from controllers.impairments.loss import LossParameters
 from controllers.messages import parse_request
-from controllers.timeline import Timeline
-from testbed.lab.network import HostInfo
-
-HOST = HostInfo(
-    name="server",
-    address="10.0.0.1",
-    mac="00:00:00:00:00:01",
-    pid=1,
-    interface="server-eth0",
-    switch="s1",
-    switch_port=1,
-    switch_interface="s1-eth1",
-    rate_bps=100_000_000,
-    queue_bytes=150_000,
-)
+from controllers.timeline import ContradictionError, Timeline
 
 
 class Nothing(Impairment[Any]):
     """An impairment that does nothing, for the order of events."""
-
-    def duration_s(self) -> float:
-        return 1.0
 
     def begin(self) -> None: ...
 
     def end(self) -> None: ...
 
 
-class Lasting(Nothing):
-    ends_with_leg = False
+def impairment(**parameters: Any) -> Nothing:
+    return Nothing(LossParameters(kind="loss", q=0.5, **parameters), cast(Any, None))
 
 
-def impairment(kind: type[Nothing] = Nothing, **parameters: Any) -> Nothing:
-    return kind(LossParameters(kind="loss", q=0.5, **parameters), HOST, cast(Any, None))
+def begun(timeline: Timeline, round_number: int, leg: str, at_s: float = 0.0) -> list[str]:
+    """Labels of what a leg's begin brings into force."""
+    found = timeline.announced(round_number, leg, at_s)
+    return [each.parameters.label for each in found if timeline.begin(each)]
 
 
 def test_an_impairment_starts_in_its_rounds_and_legs_only():
-    one = impairment(rounds=[3, 5], leg="gather")
-    timeline = Timeline([one])
-    assert timeline.starting(2, "gather") == []
-    assert timeline.starting(3, "broadcast") == []
-    assert timeline.starting(3, "gather") == [one]
+    timeline = Timeline([impairment(rounds=[3, 5], leg="gather")])
+    assert begun(timeline, 2, "gather") == []
+    assert begun(timeline, 3, "broadcast") == []
+    assert begun(timeline, 3, "gather") == ["loss-server"]
     assert timeline.active == ["loss-server"]
 
 
-def test_an_impairment_in_force_is_not_started_twice_and_ends_once():
-    one = impairment(rounds=[3, 4])
-    timeline = Timeline([one])
-    timeline.starting(3, "gather")
-    assert timeline.starting(4, "gather") == []
-    assert timeline.ended(one) is True
-    assert timeline.ended(one) is False
-    assert timeline.starting(4, "gather") == [one]
+def test_both_legs_and_whole_rounds_are_anchors():
+    timeline = Timeline(
+        [
+            impairment(rounds=[1], leg="both", name="legs"),
+            impairment(rounds=[1], leg="round", name="whole", host="worker-1"),
+        ]
+    )
+    assert begun(timeline, 1, "round") == ["whole"]
+    assert begun(timeline, 1, "gather") == ["legs"]
+    for each in timeline.ending_with(1, "gather"):
+        timeline.ended(each)
+    assert timeline.active == ["whole"]
+    assert begun(timeline, 1, "broadcast") == ["legs"]
+    assert [each.parameters.label for each in timeline.ending_with(1, "round")] == ["whole"]
 
 
-def test_only_impairments_that_follow_the_leg_end_with_it():
-    short, long = impairment(rounds=[1]), impairment(Lasting, rounds=[1], name="long")
-    timeline = Timeline([short, long])
-    assert timeline.starting(1, "gather") == [short, long]
-    assert timeline.ending_with_leg() == [short]
+def test_an_impairment_in_force_is_not_started_twice():
+    timeline = Timeline([impairment(rounds=[3, 4], duration_s=9)])
+    assert begun(timeline, 3, "gather") == ["loss-server"]
+    assert begun(timeline, 4, "gather") == []
+    assert timeline.active == ["loss-server"]
+
+
+def test_an_offset_and_a_duration_give_the_planned_instants():
+    timeline = Timeline([impairment(rounds=[1], offset_s=0.25, duration_s=0.5)])
+    (found,) = timeline.announced(1, "gather", 100.0)
+    assert (found.begins_s, found.ends_s, found.with_leg) == (100.25, 100.75, False)
+
+
+def test_what_has_not_begun_when_its_leg_ends_never_does():
+    timeline = Timeline([impairment(rounds=[1], offset_s=0.25)])
+    (found,) = timeline.announced(1, "gather", 100.0)
+    assert timeline.ending_with(1, "gather") == []
+    assert timeline.begin(found) is False
+    assert timeline.active == []
+
+
+def test_what_has_a_duration_outlives_its_leg():
+    timeline = Timeline([impairment(rounds=[1], duration_s=5)])
+    begun(timeline, 1, "gather")
+    assert timeline.ending_with(1, "gather") == []
+    assert [each.parameters.label for each in timeline.finish()] == ["loss-server"]
+
+
+def test_times_count_from_the_first_round_and_only_once():
+    timeline = Timeline([impairment(at_s=[3, 1.5], duration_s=0.1)])
+    assert [each.begins_s for each in timeline.start(1000.0)] == [1001.5, 1003.0]
+    assert timeline.start(2000.0) == []
+
+
+def test_another_entry_of_the_kind_cannot_hold_the_same_target():
+    timeline = Timeline(
+        [impairment(rounds=[1], name="first"), impairment(rounds=[2], name="second")]
+    )
+    begun(timeline, 1, "gather")
+    with pytest.raises(ContradictionError, match="second begins while first holds server"):
+        begun(timeline, 2, "gather")
+
+
+def test_a_leg_is_told_all_that_hit_it_also_what_came_and_went():
+    timeline = Timeline([impairment(at_s=[0.1], duration_s=0.1, name="short")])
+    (short,) = timeline.start(0.0)
+    timeline.announced(0, "gather", 0.0)
+    timeline.begin(short)
+    timeline.ended(short)
+    assert timeline.hit(0, "gather") == ["short"]
+    timeline.announced(0, "broadcast", 1.0)
+    assert timeline.hit(0, "broadcast") == []
 
 
 @pytest.mark.parametrize(
@@ -81,6 +117,8 @@ def test_only_impairments_that_follow_the_leg_end_with_it():
         b'{"do": "begin", "round": -1, "leg": "gather"}',
         b'{"do": "begin", "round": true, "leg": "gather"}',
         b'{"do": "end", "round": 1, "leg": "sideways"}',
+        b'{"do": "begin", "round": 1, "leg": "gather", "at_s": "now"}',
+        b'{"do": "begin", "round": 1, "leg": "gather", "at_s": -1}',
         b"\xff\xfe",
     ],
 )
@@ -92,25 +130,3 @@ def test_a_request_that_is_not_understood_is_refused(line):
 def test_a_good_request_is_read():
     request = {"do": "begin", "round": 3, "leg": "gather"}
     assert parse_request(b'{"do": "begin", "round": 3, "leg": "gather"}\n') == request
-
-
-def test_forwarding_takes_the_shortest_path():
-    def link(first: tuple[str, int], second: tuple[str, int]) -> dict[str, Any]:
-        ends = [{"node": node, "number": number} for node, number in (first, second)]
-        return {"first": ends[0], "second": ends[1]}
-
-    network = {
-        "switches": {"s1": 1, "s2": 2, "s3": 3},
-        "hosts": {"a": {"mac": "aa"}, "b": {"mac": "bb"}},
-        "links": [
-            link(("a", 0), ("s1", 1)),
-            link(("b", 0), ("s3", 1)),
-            link(("s1", 2), ("s2", 1)),
-            link(("s2", 2), ("s3", 2)),
-            link(("s1", 3), ("s3", 3)),
-        ],
-    }
-    table = next_hops(network)
-    assert table["s1"] == [("aa", 1), ("bb", 3)]
-    assert table["s2"][0][1] == 1
-    assert table["s3"] == [("aa", 3), ("bb", 1)]

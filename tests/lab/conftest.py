@@ -25,7 +25,16 @@ SMALL: dict[str, Any] = {
     "transport": {"peer_timeout_s": 10},
     "arms": {"dblp": {"protocol": "dblp"}},
     # These tests share two cores with whatever else runs: timing gates are tested by themselves.
-    "limits": {"rate_error": 0.5, "impairment_late_s": 5, "run_timeout_s": 60},
+    "limits": {
+        "rate_error": 0.5,
+        "rtt_error_s": 0.1,
+        "idle_loss": 0.5,
+        "impairment_late_s": 5,
+        "cpu_wait": 100,
+        "cpu_others": 1,
+        "clock_stall_s": 5,
+        "run_timeout_s": 60,
+    },
 }
 
 

@@ -10,7 +10,6 @@ import torch
 
 from testbed.training import datasets, models
 from testbed.training.aggregation import mean_into
-from testbed.training.worker import _gradient, apply_gradient
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("unchanged_host")]
 
@@ -27,15 +26,19 @@ def single_process_weights(*, rounds, workers, seed, batch_size, learning_rate, 
         datasets.batches(datasets.share(count, rank, workers, seed), batch_size, seed, rank)
         for rank in range(workers)
     ]
-    size = sum(size for _, size in models.tensor_sizes(model))
-    gradients = [np.empty(size, dtype=np.float32) for _ in streams]
-    mean = np.empty(size, dtype=np.float32)
     for _ in range(rounds):
-        for stream, gradient in zip(streams, gradients, strict=True):
-            chosen = next(stream)
-            _gradient(model, dataset.train_inputs[chosen], dataset.train_labels[chosen], gradient)
-        mean_into(gradients, mean)
-        apply_gradient(model, optimiser, mean)
+        gradients = []
+        for chosen in map(next, streams):
+            model.zero_grad()
+            logits = model(dataset.train_inputs[chosen])
+            torch.nn.functional.cross_entropy(logits, dataset.train_labels[chosen]).backward()
+            found = [each.grad for each in model.parameters()]
+            gradients.append([each.numpy().copy() for each in found if each is not None])
+        for number, parameter in enumerate(model.parameters()):
+            mean = np.empty_like(gradients[0][number])
+            mean_into([each[number] for each in gradients], mean)
+            parameter.grad = torch.from_numpy(mean)
+        optimiser.step()
     return model.state_dict()
 
 

@@ -1,16 +1,178 @@
-"""Mininet's prompt inside an experiment's network."""
+"""Mininet's prompt inside an experiment's network, driven through a terminal as a person would."""
 
 from __future__ import annotations
 
+import fcntl
+import json
+import os
+import pty
+import re
+import select
+import signal
 import subprocess
 import sys
+import termios
+import time
 
+import psutil
 import pytest
+import yaml
+
+from testbed.lab import leftovers
+from tests.lab.conftest import SMALL, is_alive, wait_for
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("unchanged_host")]
 
+PROMPT = "lab> "
+RATE_BPS = SMALL["topology"]["rate_bps"]
+# Of a full Ethernet frame TCP's payload is 1448 of 1514 bytes.
+GOODPUT_BPS = RATE_BPS * 1448 / 1514
+IMPAIRMENTS = [
+    {"kind": "loss", "name": "half", "q": 0.5, "rounds": [2]},
+    {"kind": "burst", "name": "flood", "rounds": [4], "rate_factor": 3, "duration_s": 0.05},
+]
 
-def test_hosts_answer_at_the_prompt():
+
+class Terminal:
+    """A `./lab shell` on a pseudo-terminal."""
+
+    def __init__(self, *arguments: str) -> None:
+        self.master, slave = pty.openpty()
+
+        def own_terminal() -> None:
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "testbed", "shell", *arguments],
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            start_new_session=True,
+            preexec_fn=own_terminal,
+            env={**os.environ, "TERM": "dumb", "COLUMNS": "200"},
+        )
+        os.close(slave)
+        self.welcome = self.until_prompt()
+        self.inside = psutil.Process(self.process.pid).children(recursive=True)
+
+    def until_prompt(self, timeout_s: float = 40) -> str:
+        """What is printed until the next prompt."""
+        printed, deadline_s = "", time.monotonic() + timeout_s
+        while not printed.endswith(PROMPT):
+            ready, _, _ = select.select([self.master], [], [], deadline_s - time.monotonic())
+            assert ready, f"no prompt within {timeout_s} s after: {printed}"
+            printed += os.read(self.master, 4096).decode()
+        return printed
+
+    def type(self, keys: str) -> None:
+        """Press keys."""
+        os.write(self.master, keys.encode())
+
+    def ask(self, line: str) -> str:
+        """Enter a line, return what it prints."""
+        self.type(line + "\n")
+        return self.until_prompt()
+
+    def wait(self) -> int:
+        """The exit status, once it ends; nothing of it is left then."""
+        status = self.process.wait(20)
+        wait_for(lambda: not any(is_alive(each) for each in self.inside), timeout_s=10)
+        assert not {each.pid for each in leftovers.find()} & {each.pid for each in self.inside}
+        return status
+
+
+@pytest.fixture
+def terminal(tmp_path):
+    """Opens shells on SMALL with impairments; ends those that are left."""
+    opened = []
+
+    def open_one(*arguments: str, **changes):
+        path = tmp_path / "small.yaml"
+        path.write_text(yaml.safe_dump({**SMALL, "impairments": IMPAIRMENTS, **changes}))
+        opened.append(Terminal(str(path), *arguments))
+        return opened[-1]
+
+    yield open_one
+    for each in opened:
+        each.process.kill()
+        each.process.wait()
+        os.close(each.master)
+
+
+def number(words: str, text: str) -> int:
+    found = re.search(rf"{words} (\d+)", text)
+    assert found, text
+    return int(found[1])
+
+
+def test_real_tcp_reaches_the_rate_and_impairments_obey(terminal, tmp_path):
+    shell = terminal()
+    assert "half, flood" in shell.welcome
+    shell.ask("server iperf3 -s -D")
+    for control in ("reno", "cubic", "bbr"):
+        record = tmp_path / f"{control}.json"
+        shell.ask(f"worker-1 iperf3 -c server -C {control} -t 1 -J > {record}")
+        end = json.loads(record.read_text())["end"]
+        assert end["sender_tcp_congestion"] == control
+        received = end["sum_received"]["bits_per_second"]
+        assert 0.95 * GOODPUT_BPS < received < 1.02 * GOODPUT_BPS, control
+
+    assert "half is on" in shell.ask("impair half on")
+    assert "half (loss): in force" in shell.ask("status")
+    # iperf3's datagrams count as data: their source port is among the transport's.
+    record = tmp_path / "udp.json"
+    flow = "iperf3 -c server -u -b 20M -l 1400 -t 1 --cport 47100 -J"
+    shell.ask(f"worker-1 {flow} > {record}")
+    lost = json.loads(record.read_text())["end"]["sum"]
+    assert 0.4 < lost["lost_packets"] / lost["packets"] < 0.6
+    off = shell.ask("impair half off")
+    assert number("dropped", off) == pytest.approx(lost["lost_packets"], abs=20)
+    shell.ask(f"worker-1 {flow} > {record}")
+    assert json.loads(record.read_text())["end"]["sum"]["lost_packets"] == 0
+
+    shell.ask("impair flood on")
+    time.sleep(0.3)
+    status = shell.ask("status")
+    assert number("frames_sent", status) > 1000
+    assert number("dropped", status) > 300
+    assert "valid names: half, flood" in shell.ask("impair fog on")
+    overview = shell.ask("lab")
+    assert "worker-1--s1" in overview
+    assert "10.0.0.1" in overview
+    shell.type("exit\n")
+    assert shell.wait() == 0
+
+
+def test_ctrl_c_ends_a_command_and_ctrl_d_the_shell(terminal):
+    shell = terminal("--controller", "os-ken")
+    shell.type("worker-1 ping server\n")
+    time.sleep(1.5)
+    shell.type("\x03")
+    assert number("transmitted,", shell.until_prompt()) >= 1
+    time.sleep(0.5)  # nobody presses a key while the prompt is being printed
+    shell.type("\x03")
+    assert "Interrupt" in shell.until_prompt()
+    assert "controller: runs" in shell.ask("status")
+    assert "ovs-vswitchd: runs" in shell.ask("status")
+    assert "1 received" in shell.ask("worker-2 ping -c 1 -W 2 server")
+    shell.type("\x04")
+    assert shell.wait() == 0
+
+
+@pytest.mark.parametrize("way", ["closed terminal", "killed command"])
+def test_a_shell_that_is_cut_off_leaves_nothing(terminal, way):
+    shell = terminal()
+    shell.type("worker-1 sleep 1000\n")
+    time.sleep(0.3)
+    if way == "closed terminal":
+        os.close(shell.master)
+        shell.master = os.open(os.devnull, os.O_RDONLY)
+    else:
+        shell.process.send_signal(signal.SIGKILL)
+    shell.wait()
+
+
+def test_a_script_drives_it_as_well():
     done = subprocess.run(
         [sys.executable, "-m", "testbed", "shell", "quick"],
         input="worker-1 ping -c 1 -W 2 server\nexit\n",

@@ -1,5 +1,7 @@
 """Checkpoints: whole or not there."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,11 @@ from testbed.training import checkpoint
 
 def test_a_checkpoint_counts_when_it_is_complete_and_replaces_older_ones(tmp_path):
     assert checkpoint.latest(tmp_path) is None
-    state = {"weights": np.arange(3.0), "nested": {"rounds": [1, 2]}, "rng": torch.get_rng_state()}
+    state: dict[str, Any] = {
+        "weights": np.arange(3.0),
+        "nested": {"rounds": [1, 2]},
+        "rng": torch.get_rng_state(),
+    }
     checkpoint.write(tmp_path, 10, "worker-1", state)
     assert checkpoint.latest(tmp_path) is None
     checkpoint.complete(tmp_path, 10)

@@ -1,4 +1,4 @@
-"""Training's parts: phases, mean, shares, announcements, barriers."""
+"""Training's parts: mean, shares, announcements, barriers."""
 
 import threading
 
@@ -10,38 +10,6 @@ from testbed.training import coordination, datasets, models
 from testbed.training.aggregation import mean_into
 from testbed.training.announcement import Phase
 from testbed.training.coordination import CoordinationError, Coordinator, Follower
-from testbed.training.phases import GradientNormDetector
-from testbed.training.worker import apply_gradient
-
-
-def phases(norms, *, eta=0.5, every_rounds=1):
-    detector = GradientNormDetector(eta=eta, every_rounds=every_rounds)
-    seen = []
-    for round_number, norm in enumerate(norms):
-        detector.observe(round_number, norm)
-        seen.append(detector.critical)
-    return seen
-
-
-def test_training_starts_critical_and_leaves_when_the_norm_settles():
-    assert phases([4.0, 3.9, 3.8]) == [True, False, False]
-
-
-@pytest.mark.parametrize(("second", "critical"), [(1.5, True), (0.5, True), (1.49, False)])
-def test_a_change_of_half_in_either_direction_is_critical(second, critical):
-    assert phases([1.0, second])[-1] is critical
-
-
-def test_between_two_looks_the_answer_holds():
-    norms = [1.0, 9.0, 9.0, 1.1, 9.0, 9.0, 3.0, 1.0]
-    assert phases(norms, every_rounds=3) == [True, True, True, False, False, False, True, True]
-
-
-@pytest.mark.parametrize("odd", [0.0, float("nan"), float("inf")])
-def test_a_norm_that_cannot_be_compared_is_critical(odd):
-    assert phases([odd, 1.0])[-1] is True
-    if odd != 0.0:
-        assert phases([1.0, odd])[-1] is True
 
 
 def test_the_mean_is_added_in_rank_order():
@@ -69,29 +37,12 @@ def test_an_epoch_visits_every_sample_once():
     assert not np.array_equal(first, second)
 
 
-def test_digits_are_real_and_split_without_overlap():
-    dataset = datasets.load("digits")
-    assert dataset.train_inputs.shape == (1438, 1, 8, 8)
-    assert dataset.test_inputs.shape == (359, 1, 8, 8)
-    assert abs(float(dataset.train_inputs.mean())) < 1e-5
-    assert set(dataset.test_labels.tolist()) == set(range(10))
-
-
 def test_replicas_start_equal_and_depend_on_the_seed():
     first, same, other = (models.build("small-cnn", seed) for seed in (1, 1, 2))
     pairs = list(zip(first.parameters(), same.parameters(), strict=True))
     assert all(torch.equal(a, b) for a, b in pairs)
     assert not torch.equal(next(first.parameters()), next(other.parameters()))
     assert sum(count for _, count in models.tensor_sizes(first)) == 50_311
-
-
-def test_applying_a_flat_gradient_equals_plain_sgd():
-    model = models.build("small-cnn", 3)
-    before = torch.nn.utils.parameters_to_vector(model.parameters()).detach().clone()
-    flat = np.linspace(-1, 1, before.numel(), dtype=np.float32)
-    apply_gradient(model, torch.optim.SGD(model.parameters(), lr=0.5), flat)
-    after = torch.nn.utils.parameters_to_vector(model.parameters()).detach()
-    assert torch.equal(after, before - 0.5 * torch.from_numpy(flat))
 
 
 @pytest.mark.parametrize("critical", [True, False])
@@ -143,3 +94,34 @@ def test_a_worker_that_leaves_is_named(tmp_path):
     thread.join(10)
     with pytest.raises(CoordinationError, match="worker-2: left"):
         coordinator.gather("x")
+
+
+def test_a_barrier_goes_on_without_those_who_left_until_nobody_is_there(tmp_path):
+    path = tmp_path / "c.sock"
+    listener = coordination.listen(path)
+    followers = {}
+
+    def join(name):
+        followers[name] = Follower(path, name, 10)
+        followers[name].reach("x", value=name)
+
+    threads = [threading.Thread(target=join, args=(name,)) for name in ("a", "b", "c")]
+    for thread in threads:
+        thread.start()
+    coordinator = Coordinator(listener, ["a", "b", "c"], 10, keep_going=True)
+    for thread in threads:
+        thread.join(10)
+    assert list(coordinator.gather("x")) == ["a", "b", "c"]
+    del followers["b"]
+    for name in ("a", "c"):
+        followers[name].reach("y")
+    assert list(coordinator.gather("y")) == ["a", "c"]
+    assert coordinator.present == ["a", "c"]
+    assert coordinator.lost == {"b": "b: left"}
+    coordinator.drop("c", "silent for 30 s")
+    coordinator.release("y")
+    followers["a"].wait("y")
+    assert coordinator.lost["c"] == "silent for 30 s"
+    del followers["a"]
+    with pytest.raises(CoordinationError, match="a: left"):
+        coordinator.gather("z")

@@ -1,0 +1,154 @@
+"""Carries out the timeline: begins and ends what is due, on time, and logs both."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from controllers.framework import hub
+from controllers.impairments import Effect, Impairment
+from controllers.timeline import Occurrence, Timeline
+from testbed.jsonl import JsonLinesWriter
+
+_TICK_S = 0.001
+
+
+class _Performance:
+    """One occurrence under way: what others wait for, and when it is told to end."""
+
+    def __init__(self) -> None:
+        self.begun = hub.Event()  # in force, or never going to be
+        self.stop = hub.Event()
+        self.logged = hub.Event()
+        self.stop_planned_s: float | None = None
+
+
+class Conductor:
+    """Each occurrence has a green thread of its own, so that none delays another."""
+
+    def __init__(self, timeline: Timeline, log: JsonLinesWriter) -> None:
+        self._timeline = timeline
+        self._log = log
+        self._under_way: dict[Occurrence, _Performance] = {}
+        self._measuring: dict[Impairment[Any], _Performance] = {}
+
+    @property
+    def active(self) -> list[str]:
+        """Names of what is in force."""
+        return self._timeline.active
+
+    def start(self, at_s: float) -> None:
+        """The first round begins at this instant of the monotonic clock."""
+        self._perform(self._timeline.start(at_s), at_s)
+
+    def leg_begins(self, round_number: int, leg: str, at_s: float) -> list[str]:
+        """Returns once what is anchored to this instant is in force: the names in force."""
+        self.start(at_s)
+        self._perform(self._timeline.announced(round_number, leg, at_s), at_s)
+        return self.active
+
+    def leg_ends(self, round_number: int, leg: str, at_s: float) -> list[str]:
+        """Returns once what ends with the leg is gone and logged.
+
+        Returns:
+            the names of all that was in force at any time of the leg.
+        """
+        self._finish(self._timeline.ending_with(round_number, leg), at_s)
+        return self._timeline.hit(round_number, leg)
+
+    def finish(self, at_s: float) -> None:
+        """The run is over: end everything and return once it is logged."""
+        self._finish(self._timeline.finish(), at_s)
+        for performance in list(self._under_way.values()):
+            performance.stop.set()
+            performance.logged.wait()
+
+    def _perform(self, occurrences: list[Occurrence], now_s: float) -> None:
+        begun = []
+        for occurrence in occurrences:
+            performance = self._under_way[occurrence] = _Performance()
+            hub.spawn(self._carry_out, occurrence, performance)
+            if occurrence.begins_s <= now_s:
+                begun.append(performance.begun)
+        for event in begun:
+            event.wait()
+
+    def _finish(self, occurrences: list[Occurrence], at_s: float) -> None:
+        performances = [self._under_way[each] for each in occurrences]
+        for performance in performances:
+            performance.stop_planned_s = at_s
+            performance.stop.set()
+        for performance in performances:
+            performance.logged.wait()
+
+    def _carry_out(self, occurrence: Occurrence, performance: _Performance) -> None:
+        impairment = occurrence.impairment
+        while (wait_s := occurrence.begins_s - time.monotonic()) > 0:
+            if performance.stop.wait(wait_s):
+                break
+        if impairment in self._measuring:  # its last effect; what this delays counts as lateness
+            self._measuring[impairment].logged.wait()
+        if self._timeline.begin(occurrence):
+            sent_s = time.monotonic()
+            impairment.begin()
+            begun_s = time.monotonic()
+            self._record(occurrence, "begin", (occurrence.begins_s, sent_s, begun_s), Effect())
+            performance.begun.set()
+            planned_s = self._last(occurrence, performance, begun_s)
+            sent_s = time.monotonic()
+            impairment.end()
+            ended_s = time.monotonic()
+            self._timeline.ended(occurrence)
+            self._measuring[impairment] = performance
+            effect = impairment.effect()
+            del self._measuring[impairment]
+            self._record(occurrence, "end", (planned_s, sent_s, ended_s), effect)
+        else:
+            now_s = time.monotonic()
+            self._record(occurrence, "skipped", (occurrence.begins_s, now_s, now_s), Effect())
+            performance.begun.set()
+        del self._under_way[occurrence]
+        performance.logged.set()
+
+    def _last(self, occurrence: Occurrence, performance: _Performance, begun_s: float) -> float:
+        """Keep it in force until it is to end; returns the instant that was planned for that."""
+        impairment = occurrence.impairment
+        if not occurrence.parameters.lasts:
+            return begun_s
+        # A late begin does not shorten it, or a burst would be weaker than it says.
+        ends_s = begun_s + occurrence.parameters.longest_s
+        while (now_s := time.monotonic()) < ends_s:
+            if impairment.ticks:
+                impairment.tick(now_s - begun_s)
+                hub.sleep(min(_TICK_S, ends_s - now_s))
+                stopped = performance.stop.is_set()
+            else:
+                stopped = performance.stop.wait(ends_s - now_s)
+            if stopped:
+                return performance.stop_planned_s or time.monotonic()
+        return ends_s
+
+    def _record(
+        self,
+        occurrence: Occurrence,
+        action: str,
+        times_s: tuple[float, float, float],
+        effect: Effect,
+    ) -> None:
+        planned_s, sent_s, acknowledged_s = times_s
+        parameters = occurrence.parameters
+        record: dict[str, Any] = {
+            "name": parameters.label,
+            "kind": parameters.kind,
+            "host": parameters.host if parameters.link is None else "",
+            "target": parameters.target,
+            "action": action,
+            "round": occurrence.round_number,
+            "leg": occurrence.leg,
+            "planned_s": planned_s,
+            "sent_s": sent_s,
+            "acknowledged_s": acknowledged_s,
+            **vars(effect),
+        }
+        record["details"] = dict(effect.details)
+        self._log.write(record)

@@ -1,0 +1,224 @@
+"""`background`: long TCP flows between two hosts, by iperf3, with a chosen congestion control."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import socket
+import struct
+import sys
+import time
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import ConfigDict, Field, model_validator
+
+from controllers.impairments.base import Effect, Impairment, ImpairmentParameters, LabAccess
+from controllers.impairments.helper import HelperError, Program
+from testbed.lab.borrowed import sockets_of
+from testbed.lab.netns import socket_in
+from testbed.transport.kernel_tcp import (
+    available_congestion_controls,
+    get_congestion_control,
+    tcp_counts,
+)
+
+_LISTENING_TIMEOUT_S = 2.0
+_ANSWER_TIMEOUT_S = 2.0
+_LOOK_EVERY_S = 0.002
+_END_TIMEOUT_S = 0.5
+_REPORT_TIMEOUT_S = 1.0
+_PREPARE_AFTER_S = 0.05
+# SO_LINGER for no time: closing drops what is unsent and resets the connection.
+_DISCARD = struct.pack("ii", 1, 0)
+# The receiver's own report ends with its last interval.
+_REPORT_EVERY_S = 0.1
+# Paced flows write this much at a time; iperf3's own 128 kB would make 10 ms bursts at 100 Mbit/s.
+_PACED_WRITE_BYTES = 8192
+# In struct tcp_info of the kernel's uapi/linux/tcp.h: bytes that the receiver has acknowledged.
+_BYTES_ACKED = struct.Struct("=Q"), 120
+_TCP_INFO_BYTES = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Flow:
+    """What the kernel says of one connection: names and numbers, not what was asked for."""
+
+    congestion_control: str
+    acknowledged_bytes: int
+    segments_sent: int
+
+
+class BackgroundParameters(ImpairmentParameters):
+    """Flows from host `from` to `host`, as fast as their congestion control lets them.
+
+    `bitrate_bps` limits all `streams` together (payload, as iperf3 counts).
+    """
+
+    model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
+    allowed_targets = ("host",)
+    exclusive = False  # several pairs of hosts may be busy
+
+    kind: Literal["background"]
+    from_: str = Field(alias="from", description="the host that sends, such as traffic-1")
+    congestion_control: str = Field(default="cubic", pattern=r"^[a-z0-9_]{1,15}$")
+    streams: int = Field(default=1, ge=1, le=64, description="parallel connections")
+    bitrate_bps: int | None = Field(default=None, ge=10_000, le=100_000_000_000)
+
+    @model_validator(mode="after")
+    def _has_two_hosts(self) -> BackgroundParameters:
+        if self.from_ == self.host:
+            raise ValueError(f"from: {self.from_!r} is the victim itself; valid: another host")
+        return self
+
+    @property
+    def hosts_named(self) -> dict[str, str]:
+        return {"host": self.host, "from": self.from_}
+
+    def lacking(self) -> str | None:
+        if shutil.which("iperf3") is None:
+            return "background traffic needs iperf3, which is not installed"
+        listed = available_congestion_controls()
+        if self.congestion_control not in listed:
+            return (
+                f"this kernel has no TCP congestion control {self.congestion_control!r} for "
+                f"{self.label}; it has {', '.join(listed)}"
+            )
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Pair:
+    server: Program
+    client: Program
+
+
+class Background(Impairment[BackgroundParameters]):
+    """A fresh iperf3 server waits beforehand; the client starts and ends with the impairment."""
+
+    def __init__(self, parameters: BackgroundParameters, lab: LabAccess) -> None:
+        super().__init__(parameters, lab)
+        self._receiver, self._sender = lab.hosts[parameters.host], lab.hosts[parameters.from_]
+        self._flows: list[_Flow] = []
+        self._lasted_s = 0.0
+        self._prepared: _Pair | None = self._prepare()
+
+    def begin(self) -> None:
+        pair = self._prepared or self._prepare()
+        self._prepared = None
+        self._await(pair.server)
+        self._began_s = time.monotonic()
+        pair.client.tell("go")
+        pair.client.hear(_ANSWER_TIMEOUT_S)
+        self._pair = pair
+        self.lab.spawn(self._prepare_next)
+
+    def end(self) -> None:
+        client = self._pair.client
+        if client.ended:
+            raise HelperError(f"{self.parameters.label}: iperf3 ended early: {_error(client)}")
+        self._flows = []
+        for number, each in enumerate(sockets_of(client.pid, socket.AF_INET)):
+            with each:  # the same socket as iperf3's
+                self._flows.append(_look(each))
+                if number:  # the first is iperf3's own talk
+                    # What waits in the socket would go on to be sent after the end.
+                    each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _DISCARD)
+        client.hurry()  # it is to stop now, not when the training leaves it a processor
+        client.signal(signal.SIGINT)
+        self._lasted_s = time.monotonic() - self._began_s
+        self._sent = _json(client.last_words(_END_TIMEOUT_S))
+
+    def effect(self) -> Effect:
+        received = _json(self._pair.server.last_words(_REPORT_TIMEOUT_S))
+        self._pair.server.close()
+        self._pair.client.close()
+        sent = self._sent.get("end", {}).get("sum_sent", {})
+        arrived = received.get("end", {}).get("sum_received", {})
+        data = self._flows[1:]
+        flowed_s = float(sent.get("seconds", 0.0))
+        acknowledged = sum(flow.acknowledged_bytes for flow in data)
+        details: dict[str, float | int | str] = {
+            "from": self.parameters.from_,
+            "streams": len(data),
+            "congestion_control": ",".join(sorted({flow.congestion_control for flow in data})),
+            "flowed_s": flowed_s,
+            "connected_after_s": self._lasted_s - flowed_s,
+            "acknowledged_bytes": acknowledged,
+            "goodput_bps": acknowledged * 8 / flowed_s if flowed_s > 0 else 0.0,
+        }
+        # A report that did not come through in time is left out.
+        if sent:
+            details["iperf3_sent_bps"] = float(sent["bits_per_second"])
+            details["iperf3_retransmits"] = int(sent.get("retransmits", 0))
+        if arrived:
+            details["iperf3_received_bps"] = float(arrived["bits_per_second"])
+        return Effect(frames_sent=sum(flow.segments_sent for flow in self._flows), details=details)
+
+    def _prepare(self) -> _Pair:
+        """A server for one test, on a port that was free, and a client that waits for its begin."""
+        with socket_in(self._receiver.pid, socket.AF_INET, socket.SOCK_STREAM) as probe:
+            probe.bind((self._receiver.address, 0))
+            port = str(probe.getsockname()[1])
+        wanted, target = self.parameters, self._receiver.address
+        serve = ("iperf3", "-s", "-1", "-J", "-i", str(_REPORT_EVERY_S), "-B", target, "-p", port)
+        send = [
+            *(sys.executable, "-m", "testbed.lab.held_start"),
+            *("iperf3", "-c", target, "-p", port, "-B", self._sender.address, "-J"),
+            # The impairment's end ends it: iperf3 knows whole seconds only.
+            *("-t", "0", "-i", "0"),
+            *("-C", wanted.congestion_control, "-P", str(wanted.streams)),
+        ]
+        if wanted.bitrate_bps is not None:
+            # iperf3's limit is for each stream.
+            send += ["-b", str(max(1, wanted.bitrate_bps // wanted.streams))]
+            send += ["-l", str(_PACED_WRITE_BYTES)]
+        return _Pair(
+            server=Program(serve, pid=self._receiver.pid, lab=self.lab, ordinary=True),
+            client=Program(send, pid=self._sender.pid, lab=self.lab),
+        )
+
+    def _prepare_next(self) -> None:
+        self.lab.sleep(_PREPARE_AFTER_S)  # what else begins now goes first
+        if self._prepared is None:
+            self._prepared = self._prepare()
+
+    def _await(self, server: Program) -> None:
+        """Return when it listens, which it has done for long, as a rule."""
+        deadline_s = time.monotonic() + _LISTENING_TIMEOUT_S
+        while not _listens(server.pid):
+            if server.ended or time.monotonic() > deadline_s:
+                raise HelperError(f"{self.parameters.label}: iperf3's server does not listen")
+            self.lab.sleep(_LOOK_EVERY_S)
+
+
+def _look(connection: socket.socket) -> _Flow:
+    info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+    layout, offset = _BYTES_ACKED
+    return _Flow(
+        congestion_control=get_congestion_control(connection),
+        acknowledged_bytes=layout.unpack_from(info, offset)[0],
+        segments_sent=tcp_counts(connection).segments_sent,
+    )
+
+
+def _listens(pid: int) -> bool:
+    found = False
+    for each in sockets_of(pid, socket.AF_INET):
+        with each:
+            found = found or bool(each.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+    return found
+
+
+def _json(text: bytes) -> dict[str, Any]:
+    """The object that iperf3 printed; empty where it printed none."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _error(client: Program) -> str:
+    return str(_json(client.last_words(0)).get("error", "it says nothing"))

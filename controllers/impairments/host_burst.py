@@ -1,0 +1,130 @@
+"""`host-burst`: a host blasts UDP at another one, through all links between them.
+
+Unlike `burst`, whose frames the controller puts into one egress queue, these come from a real
+socket in the host's network namespace and share every queue on their way.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+from typing import Literal
+
+from pydantic import ConfigDict, Field, model_validator
+
+from controllers.impairments.base import Effect, Impairment, ImpairmentParameters, LabAccess
+from controllers.impairments.helper import Program
+from testbed.lab import paths
+from testbed.lab.netns import socket_in
+from testbed.lab.packet_filter import DatagramCounter
+from testbed.lab.shaping import ETHERNET_FRAME_BYTES
+from testbed.lab.traffic import SMALLEST_FRAME_BYTES
+
+_ANSWER_TIMEOUT_S = 2.0
+_DRAIN_SLACK_S = 0.02
+_DRAIN_STEP_S = 0.02
+_MOST_DRAIN_STEPS = 100
+
+
+class HostBurstParameters(ImpairmentParameters):
+    """Datagrams from host `from` to `host` at a rate, which counts Ethernet frames.
+
+    Either `rate_bps`, or `rate_factor` times that of the narrowest link between the two. The
+    sender's own link is the limit: what exceeds it is not sent.
+    """
+
+    model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
+    allowed_targets = ("host",)
+    exclusive = False  # several hosts may blast at one
+
+    kind: Literal["host-burst"]
+    from_: str = Field(alias="from", description="the host that sends, such as traffic-1")
+    rate_bps: int | None = Field(default=None, ge=10_000, le=100_000_000_000)
+    rate_factor: float | None = Field(default=None, gt=0, le=100, allow_inf_nan=False)
+    duration_s: float = Field(default=0.05, gt=0, le=3600, allow_inf_nan=False)
+    frame_bytes: int = Field(
+        default=ETHERNET_FRAME_BYTES, ge=SMALLEST_FRAME_BYTES, le=ETHERNET_FRAME_BYTES
+    )
+
+    @model_validator(mode="after")
+    def _has_one_rate_and_two_hosts(self) -> HostBurstParameters:
+        if (self.rate_bps is None) == (self.rate_factor is None):
+            raise ValueError("needs one rate: either rate_bps or rate_factor")
+        if self.from_ == self.host:
+            raise ValueError(f"from: {self.from_!r} is the victim itself; valid: another host")
+        return self
+
+    @property
+    def hosts_named(self) -> dict[str, str]:
+        return {"host": self.host, "from": self.from_}
+
+
+class HostBurst(Impairment[HostBurstParameters]):
+    """Drives the blaster in the sending host, and counts what arrives at the victim."""
+
+    def __init__(self, parameters: HostBurstParameters, lab: LabAccess) -> None:
+        super().__init__(parameters, lab)
+        self.victim, sender = lab.hosts[parameters.host], lab.hosts[parameters.from_]
+        # Nobody reads this socket: it keeps the victim's kernel from answering each datagram, and
+        # what it cannot hold costs nothing. Arrivals are counted before it.
+        self._sink = socket_in(self.victim.pid, socket.AF_INET, socket.SOCK_DGRAM)
+        self._sink.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 0)
+        self._sink.bind((self.victim.address, 0))
+        port = self._sink.getsockname()[1]
+        self._arrived = DatagramCounter(
+            self.victim.pid, self.victim.interface, source=sender.address, port=port
+        )
+        self.rate_bps = parameters.rate_bps or paths.path_rate_bps(
+            lab.network, parameters.from_, parameters.host
+        ) * (parameters.rate_factor or 0)
+        arguments = (
+            *(self.victim.address, port, "--from", sender.address),
+            *("--rate-bps", self.rate_bps, "--frame-bytes", parameters.frame_bytes),
+        )
+        self._blaster = Program(
+            [sys.executable, "-m", "testbed.lab.traffic", *map(str, arguments)],
+            pid=sender.pid,
+            lab=lab,
+        )
+        self._began_s = 0.0
+        self._sent: dict[str, float] = {}
+
+    def begin(self) -> None:
+        self._arrived.take()
+        self._blaster.tell("go", self.parameters.duration_s)
+        self._began_s = self._blaster.hear(_ANSWER_TIMEOUT_S)["began_s"]
+
+    def end(self) -> None:
+        self._blaster.tell("stop")
+        self._sent = self._blaster.hear(_ANSWER_TIMEOUT_S)
+
+    def effect(self) -> Effect:
+        arrived = self._drained()
+        frames, frame_bytes = int(self._sent["frames"]), self.parameters.frame_bytes
+        lasted_s = self._sent["ended_s"] - self._began_s
+        return Effect(
+            dropped=frames - arrived,
+            frames_sent=frames,
+            details={
+                "from": self.parameters.from_,
+                "frames_received": arrived,
+                "bytes_sent": frames * frame_bytes,
+                "bytes_received": arrived * frame_bytes,
+                "wanted_rate_bps": self.rate_bps,
+                "sent_rate_bps": frames * frame_bytes * 8 / lasted_s if lasted_s > 0 else 0.0,
+                "frames_behind": int(self._sent["behind"]),
+                "sender_cpu_s": self._sent["cpu_s"],
+            },
+        )
+
+    def _drained(self) -> int:
+        """Frames that have arrived once the queues between the hosts hold none of them."""
+        self.lab.sleep(self.victim.queue_bytes * 8 / self.victim.rate_bps + _DRAIN_SLACK_S)
+        arrived = self._arrived.take()
+        for _ in range(_MOST_DRAIN_STEPS):
+            self.lab.sleep(_DRAIN_STEP_S)
+            more = self._arrived.take()
+            if not more:
+                break
+            arrived += more
+        return arrived

@@ -1,0 +1,170 @@
+"""The keys that all impairments share: whom they hit, when they begin, how long they last."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from controllers.impairments.repetition import (
+    Instants,
+    Rounds,
+    resolve_instants,
+    resolve_rounds,
+)
+
+LEGS_OF = {
+    "gather": ("gather",),
+    "broadcast": ("broadcast",),
+    "both": ("gather", "broadcast"),
+    "round": ("round",),
+}
+
+
+class ImpairmentParameters(BaseModel):
+    """Common keys. A kind adds its own, and may give `duration_s` another default.
+
+    It begins either `offset_s` after a leg (or the whole round) of some `rounds` begins, or at
+    `at_s` seconds after the first round's begin. It lasts `duration_s`; without that key it ends
+    with its leg (or round), at the latest after `at_most_s`.
+
+    The target is `host`, which for a network kind means the direction from the host's switch port
+    to the host, or the direction of a link: `link: [a, b]` is what a sends to b.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    allowed_targets: ClassVar[tuple[str, ...]] = ("host", "link")
+    # Whether a link is held in both directions, whichever the entry names.
+    both_ways: ClassVar[bool] = False
+    # Whether it acts where a switch sends: then a link's first node must be a switch.
+    acts_at_sending_switch: ClassVar[bool] = False
+    # Whether two entries of this kind must not be in force on one target at the same time.
+    exclusive: ClassVar[bool] = True
+    # Whether it lasts at all. An instantaneous kind (crash) ends when it has begun.
+    lasts: ClassVar[bool] = True
+    # Whether `host` must be one that trains.
+    needs_training_host: ClassVar[bool] = False
+
+    kind: str
+    name: str = Field(default="", max_length=100, description="the name in logs and figures")
+    host: str = Field(default="server", description="the victim: a host of the topology")
+    link: tuple[str, str] | None = Field(default=None, description="[a, b]: what a sends to b")
+    rounds: Rounds | None = Field(default=None, description="rounds that it hits, from 0")
+    leg: Literal["gather", "broadcast", "both", "round"] = "gather"
+    offset_s: float = Field(
+        default=0.0, ge=0, le=60, allow_inf_nan=False, description="begins so long after its anchor"
+    )
+    at_s: Instants | None = Field(default=None, description="seconds after the first round's begin")
+    duration_s: float | None = Field(default=None, gt=0, le=3600, allow_inf_nan=False)
+    at_most_s: float = Field(
+        default=2.0,
+        gt=0,
+        le=600,
+        allow_inf_nan=False,
+        description="ends after this time even if the leg does not; a reliable transport would "
+        "otherwise lengthen the very burst that it suffers from",
+    )
+
+    @model_validator(mode="after")
+    def _target_is_one(self) -> ImpairmentParameters:
+        given = {"host", "link"} & self.model_fields_set
+        if len(given) == 2 and self.link is not None:
+            raise ValueError("host and link exclude each other")
+        named = "link" if self.link is not None else "host"
+        if named not in self.allowed_targets:
+            raise ValueError(f"{named}: kind {self.kind} takes {' or '.join(self.allowed_targets)}")
+        if self.link is not None and self.link[0] == self.link[1]:
+            raise ValueError(f"link: must name two different nodes, not {self.link[0]!r} twice")
+        return self
+
+    @model_validator(mode="after")
+    def _anchor_is_one(self) -> ImpairmentParameters:
+        if (self.rounds is None) == (self.at_s is None):
+            raise ValueError("needs one anchor: either rounds (with leg) or at_s")
+        if isinstance(self.rounds, list) and len(set(self.rounds)) != len(self.rounds):
+            raise ValueError("rounds: must be distinct round numbers, 0 or more")
+        if self.at_s is not None:
+            for key in ("leg", "offset_s"):
+                if key in self.model_fields_set:
+                    raise ValueError(f"{key}: belongs to rounds, not to at_s")
+            if self.duration_s is None and self.lasts:
+                raise ValueError("duration_s: this key is missing; at_s needs it")
+        if self.duration_s is not None and "at_most_s" in self.model_fields_set:
+            raise ValueError("at_most_s: has no meaning where there is duration_s")
+        return self
+
+    @model_validator(mode="after")
+    def _instants_are_apart(self) -> ImpairmentParameters:
+        apart_s = self.longest_s
+        if isinstance(self.at_s, list):
+            instants = sorted(self.at_s)
+            for before, after in itertools.pairwise(instants):
+                if after - before < apart_s or after == before:
+                    raise ValueError(
+                        f"at_s: {before:g} and {after:g} overlap: it lasts {apart_s:g} s"
+                    )
+        every = getattr(self.at_s, "every", None)
+        if every is not None and every < apart_s:
+            raise ValueError(f"at_s.every: {every:g}: it lasts {apart_s:g} s; valid: longer")
+        return self
+
+    @property
+    def label(self) -> str:
+        """The name in logs and figures."""
+        return self.name or f"{self.kind}-{self.target}"
+
+    @property
+    def target(self) -> str:
+        """The target in words: a host's name, or `a->b` for a link's direction."""
+        return self.host if self.link is None else f"{self.link[0]}->{self.link[1]}"
+
+    @property
+    def hosts_named(self) -> dict[str, str]:
+        """The hosts that it needs, by the key that names them."""
+        return {} if self.link is not None else {"host": self.host}
+
+    def lacking(self) -> str | None:
+        """What this machine lacks for it, in words for the verdict *unsupported*; None: nothing."""
+        return None
+
+    @property
+    def legs(self) -> tuple[str, ...]:
+        """The parts of a round whose begins are its anchors; empty for `at_s`."""
+        return LEGS_OF[self.leg] if self.rounds is not None else ()
+
+    @property
+    def longest_s(self) -> float:
+        """The longest time that it is in force."""
+        if not self.lasts:
+            return 0.0
+        return self.at_most_s if self.duration_s is None else self.duration_s
+
+    def hits(self, round_number: int, leg: str) -> bool:
+        """Whether this leg of this round is one of its anchors (of a resolved entry)."""
+        assert self.rounds is None or isinstance(self.rounds, list)
+        return self.rounds is not None and round_number in self.rounds and leg in self.legs
+
+    def resolved(self, *, seed: int, rounds: int) -> dict[str, Any]:
+        """Plain data with the lists in place of periods and draws, as in `config.json`.
+
+        The draw depends on the run's seed and the entry's label, not on the arm: all arms of a
+        seed get the same instants.
+
+        Raises:
+            ValueError: a round that is never reached, or more instants than there is room for.
+        """
+        document = self.model_dump(mode="json", exclude_none=True)
+        document["name"] = self.label
+        draw = f"{seed}/{self.label}"
+        if self.rounds is not None:
+            document["rounds"] = resolve_rounds(self.rounds, rounds, draw)
+        if self.at_s is not None:
+            document["at_s"] = resolve_instants(self.at_s, self.longest_s, draw)
+            del document["leg"], document["offset_s"]
+        if self.link is not None:
+            del document["host"]
+        if self.duration_s is not None or not self.lasts:
+            del document["at_most_s"]
+        return document

@@ -1,0 +1,56 @@
+"""`police`: an OpenFlow meter drops what exceeds a rate, without queueing it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from controllers.impairments.base import Effect, Impairment, ImpairmentParameters, LabAccess
+from controllers.impairments.held_flows import HeldFlows
+from testbed.lab.shaping import ETHERNET_FRAME_BYTES
+
+_BURST_TIME_S = 0.05
+
+
+class PoliceParameters(ImpairmentParameters):
+    """A token bucket of `burst_bytes` that fills at `rate_bps` (bits of Ethernet frames)."""
+
+    kind: Literal["police"]
+    rate_bps: int = Field(ge=10_000, le=100_000_000_000)
+    burst_bytes: int | None = Field(
+        default=None, ge=2 * ETHERNET_FRAME_BYTES, le=1 << 30, description="default: 50 ms of it"
+    )
+    spare_control: bool = Field(
+        default=False, description="let the transport's control connection pass unmetered"
+    )
+
+
+class Police(Impairment[PoliceParameters]):
+    """A meter before the forwarding rules."""
+
+    openflow_only = True
+
+    def __init__(self, parameters: PoliceParameters, lab: LabAccess) -> None:
+        super().__init__(parameters, lab)
+        self._flows = HeldFlows(parameters, lab, spare_control=parameters.spare_control)
+        self._burst_bytes = parameters.burst_bytes or max(
+            2 * ETHERNET_FRAME_BYTES, int(parameters.rate_bps * _BURST_TIME_S / 8)
+        )
+
+    def begin(self) -> None:
+        self._flows.catch(rate_bps=self.parameters.rate_bps, burst_bytes=self._burst_bytes)
+
+    def end(self) -> None:
+        self._flows.release()
+
+    def effect(self) -> Effect:
+        caught = self._flows.caught()
+        return Effect(
+            dropped=caught.dropped,
+            details={
+                "offered_packets": caught.packets,
+                "offered_bytes": caught.size_bytes,
+                "switch": self._flows.switch,
+            },
+        )

@@ -1,0 +1,75 @@
+"""`queue`: the rate, the queue limit, or both, of one direction of a link, changed for a while.
+
+A direction's queue is at its sender's interface: at the switch port for what goes to a host. The
+change is one message to the kernel; nothing that waits is lost or reordered by it, and what waits
+beyond a smaller limit still leaves. Data and control packets share the queue.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from controllers.impairments.base import Effect, Impairment, ImpairmentParameters, LabAccess
+from controllers.targets import direction
+from testbed.lab.shaping import ETHERNET_FRAME_BYTES
+
+
+class QueueParameters(ImpairmentParameters):
+    """New values, or factors of the configured ones; what is not given stays."""
+
+    kind: Literal["queue"]
+    rate_bps: int | None = Field(default=None, ge=10_000, le=100_000_000_000)
+    rate_factor: float | None = Field(default=None, gt=0, le=100)
+    queue_bytes: int | None = Field(default=None, ge=2 * ETHERNET_FRAME_BYTES, le=64 << 20)
+    queue_factor: float | None = Field(default=None, gt=0, le=100)
+
+    @model_validator(mode="after")
+    def _changes_something(self) -> QueueParameters:
+        pairs = (("rate_bps", "rate_factor"), ("queue_bytes", "queue_factor"))
+        given = [[key for key in pair if getattr(self, key) is not None] for pair in pairs]
+        for pair in given:
+            if len(pair) == 2:
+                raise ValueError(f"{pair[0]}: excludes {pair[1]}")
+        if not any(given):
+            keys = ", ".join(key for pair in pairs for key in pair)
+            raise ValueError(f"changes nothing; give at least one of {keys}")
+        return self
+
+
+class Queue(Impairment[QueueParameters]):
+    """Sets the new values, and at the end those from before."""
+
+    def __init__(self, parameters: QueueParameters, lab: LabAccess) -> None:
+        super().__init__(parameters, lab)
+        at = direction(lab.network, parameters)
+        self._ends = (at.sender.node, at.receiver.node)
+        self._rates: tuple[int, int] | None = None
+        self._limits: tuple[int, int] | None = None
+        if parameters.rate_bps is not None or parameters.rate_factor is not None:
+            rate = parameters.rate_bps or round(at.rate_bps * (parameters.rate_factor or 1))
+            self._rates = (at.rate_bps, max(10_000, rate))
+        if parameters.queue_bytes is not None or parameters.queue_factor is not None:
+            limit = parameters.queue_bytes or round(at.queue_bytes * (parameters.queue_factor or 1))
+            self._limits = (at.queue_bytes, max(2 * ETHERNET_FRAME_BYTES, limit))
+
+    def begin(self) -> None:
+        self._set(1)
+
+    def end(self) -> None:
+        self._set(0)
+
+    def effect(self) -> Effect:
+        details = {}
+        if self._rates:
+            details["rate_bps"] = self._rates[1]
+        if self._limits:
+            details["queue_bytes"] = self._limits[1]
+        return Effect(details=details)
+
+    def _set(self, which: int) -> None:
+        if self._rates:
+            self.lab.links.change_rate(*self._ends, self._rates[which])
+        if self._limits:
+            self.lab.links.change_queue(*self._ends, self._limits[which])

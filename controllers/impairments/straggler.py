@@ -1,0 +1,113 @@
+"""`straggler`: a worker becomes slow: its processor, or its link.
+
+The processor is slowed by stopping the training process for a share of every few milliseconds. A
+program of its own does that (`testbed.lab.slowdown`), which never leaves the process stopped.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from contextlib import suppress
+from typing import Literal
+
+from pydantic import Field
+
+from controllers.impairments.base import Effect, Impairment, ImpairmentParameters, LabAccess
+from controllers.impairments.helper import HelperError, Program, training_process
+
+_ANSWER_TIMEOUT_S = 2.0
+_LOWEST_RATE_BPS = 10_000
+
+
+class StragglerParameters(ImpairmentParameters):
+    """`factor` times slower: the `cpu` of the process on `host`, or both directions of its `link`.
+
+    By default from a round's begin to its end, because a round begins with the computing.
+    """
+
+    allowed_targets = ("host",)
+    needs_training_host = True
+
+    kind: Literal["straggler"]
+    host: str = Field(description="the slow worker")
+    leg: Literal["gather", "broadcast", "both", "round"] = "round"
+    resource: Literal["cpu", "link"] = "cpu"
+    factor: float = Field(ge=1.1, le=50, allow_inf_nan=False)
+
+
+class Straggler(Impairment[StragglerParameters]):
+    """Slows one training process."""
+
+    def __init__(self, parameters: StragglerParameters, lab: LabAccess) -> None:
+        super().__init__(parameters, lab)
+        self._slow: _SlowProcess | _SlowLink
+        self._slow = (_SlowProcess if parameters.resource == "cpu" else _SlowLink)(parameters, lab)
+
+    def begin(self) -> None:
+        self._slow.begin()
+
+    def end(self) -> None:
+        self._slow.end()
+
+    def effect(self) -> Effect:
+        return Effect(details=self._slow.details())
+
+
+class _SlowProcess:
+    def __init__(self, parameters: StragglerParameters, lab: LabAccess) -> None:
+        self._parameters = parameters
+        self._lab = lab
+        argv = [sys.executable, "-m", "testbed.lab.slowdown"]
+        self._helper = Program(argv, pid=None, lab=lab)
+        self._pid = 0
+        self._slowed: dict[str, float] = {}
+
+    def begin(self) -> None:
+        self._pid = training_process(self._lab, self._parameters.host)
+        self._helper.tell("slow", self._pid, self._parameters.factor)
+        self._helper.hear(_ANSWER_TIMEOUT_S)
+
+    def end(self) -> None:
+        try:
+            self._helper.tell("release")
+            self._slowed = self._helper.hear(_ANSWER_TIMEOUT_S)
+        except HelperError:
+            with suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGCONT)
+            raise
+
+    def details(self) -> dict[str, float | int | str]:
+        lasted_s = self._slowed["ended_s"] - self._slowed["began_s"]
+        return {
+            "resource": "cpu",
+            "factor": self._parameters.factor,
+            "stopped_share": self._slowed["stopped_s"] / lasted_s if lasted_s > 0 else 0.0,
+            "stops": int(self._slowed["cycles"]),
+        }
+
+
+class _SlowLink:
+    """Both directions of all links of the host: a slow card slows what it sends and receives."""
+
+    def __init__(self, parameters: StragglerParameters, lab: LabAccess) -> None:
+        self._lab = lab
+        self._rates: list[tuple[str, str, int, int]] = []
+        for link in lab.network["links"]:
+            nodes = (link["first"]["node"], link["second"]["node"])
+            if parameters.host in nodes:
+                whole = int(link["rate_bps"])
+                reduced = max(_LOWEST_RATE_BPS, round(whole / parameters.factor))
+                self._rates += [(*nodes, whole, reduced), (*nodes[::-1], whole, reduced)]
+
+    def begin(self) -> None:
+        for first, second, _, reduced in self._rates:
+            self._lab.links.change_rate(first, second, reduced)
+
+    def end(self) -> None:
+        for first, second, whole, _ in self._rates:
+            self._lab.links.change_rate(first, second, whole)
+
+    def details(self) -> dict[str, float | int | str]:
+        return {"resource": "link", "rate_bps": min(rate for *_, rate in self._rates)}

@@ -1,0 +1,153 @@
+"""The file that the controller is started with: the lab's own, or one that a person wrote.
+
+A person's file describes any network of OpenFlow 1.3 switches (see `by-hand.yaml` beside this):
+there are no namespaces that could be entered, and nobody announces rounds, so only kinds that need
+nothing but OpenFlow work, anchored to time.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, ValidationError
+
+from controllers.impairments import KINDS, AnyImpairment
+from controllers.plan import places_of, resolve
+from testbed import yaml_input
+from testbed.yaml_input import InputError, Section
+
+_MAC = r"^([0-9a-f]{2}:){5}[0-9a-f]{2}$"
+_PORT = Annotated[int, Field(ge=1, le=0xFFFFFF00)]
+
+
+class Host(Section):
+    """A host that packets are forwarded to, by its address and the switch port it is at."""
+
+    mac: Annotated[str, Field(pattern=_MAC)]
+    switch: str
+    port: _PORT
+
+
+class SwitchPort(Section):
+    """One end of a link between switches."""
+
+    switch: str
+    port: _PORT
+
+
+class Link(Section):
+    """A link between two switches."""
+
+    first: SwitchPort
+    second: SwitchPort
+
+
+class Description(Section):
+    """A network and its impairments, written by hand."""
+
+    switches: dict[str, Annotated[int, Field(ge=1, lt=1 << 64)]] = Field(
+        min_length=1, description="datapath id of each switch"
+    )
+    hosts: dict[str, Host] = Field(min_length=1)
+    links: list[Link] = Field(default_factory=list)
+    rate_bps: int = Field(default=100_000_000, ge=100_000, description="of every link")
+    queue_bytes: int = Field(default=150_000, ge=3_028, description="of every switch port")
+    seed: int = Field(default=1, ge=0, description="of random instants")
+    log: str = Field(default="impairments.jsonl", description="relative to this file")
+    impairments: list[AnyImpairment] = Field(default_factory=list)
+
+    def document(self, folder: Path) -> dict[str, Any]:
+        """The same in the form of the lab's own file.
+
+        Raises:
+            ValueError: something in it names what does not exist, or cannot work by hand.
+        """
+        for name, host in self.hosts.items():
+            self._require(f"hosts.{name}.switch", host.switch)
+        for index, link in enumerate(self.links):
+            for key in ("first", "second"):
+                self._require(f"links.{index}.{key}.switch", getattr(link, key).switch)
+        network = self._network()
+        for index, each in enumerate(self.impairments):
+            if not KINDS[each.kind][1].openflow_only:
+                valid = ", ".join(kind for kind, (_, made) in KINDS.items() if made.openflow_only)
+                raise ValueError(
+                    f"impairments.{index}.kind: {each.kind!r} works inside hosts, which this "
+                    f"controller cannot enter; valid: {valid}"
+                )
+            if each.at_s is None:
+                raise ValueError(
+                    f"impairments.{index}.rounds: nobody announces rounds here; valid: at_s"
+                )
+        impairments = resolve(self.impairments, places_of(network), rounds=1, seed=self.seed)
+        return {"network": network, "impairments": impairments, "log": str(folder / self.log)}
+
+    def _require(self, key: str, switch: str) -> None:
+        if switch not in self.switches:
+            raise ValueError(f"{key}: {switch!r}: valid: {', '.join(self.switches)}")
+
+    def _network(self) -> dict[str, Any]:
+        def end(node: str, port: int) -> dict[str, Any]:
+            return {"node": node, "interface": "", "number": port, "pid": None}
+
+        shape = {"rate_bps": self.rate_bps, "queue_bytes": self.queue_bytes}
+        links: list[dict[str, Any]] = [
+            {"first": end(name, 0), "second": end(host.switch, host.port), **shape}
+            for name, host in self.hosts.items()
+        ]
+        links += [
+            {
+                "first": end(link.first.switch, link.first.port),
+                "second": end(link.second.switch, link.second.port),
+                **shape,
+            }
+            for link in self.links
+        ]
+        for link in links:
+            link["name"] = f"{link['first']['node']}--{link['second']['node']}"
+        hosts = {
+            name: {
+                "name": name,
+                "address": "",
+                "mac": host.mac,
+                "pid": 0,
+                "interface": "",
+                "switch": host.switch,
+                "switch_port": host.port,
+                "switch_interface": "",
+                **shape,
+            }
+            for name, host in self.hosts.items()
+        }
+        return {"switches": dict(self.switches), "hosts": hosts, "links": links}
+
+
+def read(path: Path) -> dict[str, Any]:
+    """What the controller needs: `network`, `impairments`, `log`, and in a lab `socket`.
+
+    Raises:
+        InputError: one line that names the file, the key, the value and what would be valid.
+    """
+    document = yaml_input.read(path) if path.suffix in (".yaml", ".yml") else _json(path)
+    if "network" in document:
+        return document  # the lab wrote it, from what it had checked
+    try:
+        return Description.model_validate(document).document(path.absolute().parent)
+    except ValidationError as error:
+        raise InputError(f"{path}: {yaml_input.explain(error, Description)}") from None
+    except ValueError as error:
+        raise InputError(f"{path}: {error}") from None
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from None
+    except ValueError as error:
+        raise InputError(f"{path}: not JSON: {error}") from None
+    if not isinstance(document, dict):
+        raise InputError(f"{path}: must be a mapping of keys to values")
+    return document

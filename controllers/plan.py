@@ -1,0 +1,147 @@
+"""Checks a run's impairments against its network and rounds, and resolves periods and draws."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from controllers.impairments import KINDS, ImpairmentParameters
+from controllers.impairments.parameters import LEGS_OF
+
+
+@dataclass(frozen=True, kw_only=True)
+class Places:
+    """What an entry may name: hosts, and links by their two nodes."""
+
+    hosts: Sequence[str]
+    switches: Collection[str]
+    links: Sequence[tuple[str, str]]
+    training_hosts: Collection[str] = ()  # those of a network that is to train
+
+    def place(self, parameters: ImpairmentParameters) -> str:
+        """What an entry holds: a host as such, or one direction (or both) of a link."""
+        if "link" not in parameters.allowed_targets:
+            return parameters.host
+        ends = parameters.link or self._last_link(parameters.host)
+        if parameters.both_ways:
+            return "<->".join(sorted(ends))
+        return "->".join(ends)
+
+    def check(self, parameters: ImpairmentParameters) -> None:
+        """Raises ValueError, which begins with the key, for a host or link that does not exist."""
+        if parameters.link is not None:
+            if not any(set(parameters.link) == set(link) for link in self.links):
+                valid = ", ".join(f"[{first}, {second}]" for first, second in self.links)
+                wanted = ", ".join(parameters.link)
+                raise ValueError(f"link: [{wanted}]: no such link; valid, either way: {valid}")
+            if parameters.acts_at_sending_switch and parameters.link[0] not in self.switches:
+                raise ValueError(
+                    f"link: [{', '.join(parameters.link)}]: kind {parameters.kind} acts where a "
+                    f"switch sends; {parameters.link[0]} is a host"
+                )
+        for key, host in parameters.hosts_named.items():
+            if host not in self.hosts:
+                raise ValueError(f"{key}: unknown host {host!r}; valid: {', '.join(self.hosts)}")
+        if parameters.needs_training_host and self.training_hosts:
+            trains = [each for each in self.hosts if each in self.training_hosts]
+            if parameters.host not in trains:
+                raise ValueError(
+                    f"host: {parameters.host!r} does not train; valid: {', '.join(trains)}"
+                )
+
+    def _last_link(self, host: str) -> tuple[str, str]:
+        for first, second in self.links:
+            if host in (first, second):
+                return (second, first) if host == first else (first, second)
+        return ("", host)
+
+
+def resolve(
+    entries: Sequence[ImpairmentParameters], places: Places, *, rounds: int, seed: int
+) -> list[dict[str, Any]]:
+    """The entries as plain data, their rounds and instants as lists.
+
+    Args:
+        entries: as read from YAML.
+        places: what they may name.
+        rounds: how many rounds the run has.
+        seed: of the run; it decides the random draws.
+
+    Raises:
+        ValueError: one line that names the entry, the key, and what would be valid.
+    """
+    labels = [each.label for each in entries]
+    for index, label in enumerate(labels):
+        if label in labels[:index]:
+            raise ValueError(
+                f"impairments.{index}.name: {label!r} is taken by impairments."
+                f"{labels.index(label)}; give them distinct names"
+            )
+    documents: list[dict[str, Any]] = []
+    resolved: list[ImpairmentParameters] = []
+    for index, entry in enumerate(entries):
+        try:
+            places.check(entry)
+            document = entry.resolved(seed=seed, rounds=rounds)
+            resolved.append(KINDS[entry.kind][0].model_validate(document))
+        except ValueError as error:
+            raise ValueError(f"impairments.{index} ({labels[index]}): {error}") from None
+        documents.append(document)
+    for (index, first), (other, second) in itertools.combinations(enumerate(resolved), 2):
+        where = _overlap(first, second)
+        if where and contradict(first, second, places):
+            raise ValueError(
+                f"impairments.{other} ({second.label}): contradicts impairments.{index} "
+                f"({first.label}): both are {first.kind} at {first.target} {where}; "
+                "valid: other rounds, legs, instants or targets, or one entry"
+            )
+    return documents
+
+
+def contradict(first: ImpairmentParameters, second: ImpairmentParameters, places: Places) -> bool:
+    """Whether two entries, in force at the same time, would undo each other."""
+    return (
+        first.exclusive
+        and first.kind == second.kind
+        and places.place(first) == places.place(second)
+    )
+
+
+def places_of(network: Mapping[str, Any]) -> Places:
+    """Of a lab's description (`LabInfo.as_json`)."""
+    return Places(
+        hosts=list(network["hosts"]),
+        switches=set(network["switches"]),
+        links=[(each["first"]["node"], each["second"]["node"]) for each in network["links"]],
+    )
+
+
+def _overlap(first: ImpairmentParameters, second: ImpairmentParameters) -> str:
+    """When two resolved entries are certain to overlap; empty if that cannot be known."""
+    if isinstance(first.at_s, list) and isinstance(second.at_s, list):
+        for one in first.at_s:
+            for other in second.at_s:
+                if one < other + second.longest_s and other < one + first.longest_s:
+                    return f"at {max(one, other):g} s"
+    if not isinstance(first.rounds, list) or not isinstance(second.rounds, list):
+        return ""
+    common = sorted(set(first.rounds) & set(second.rounds))
+    if not common:
+        return ""
+    for leg in first.legs:
+        if leg in second.legs and (
+            first.offset_s < second.offset_s + second.longest_s
+            and second.offset_s < first.offset_s + first.longest_s
+        ):
+            return f"in the {leg} of round {common[0]}"
+    # A whole round holds both of its legs.
+    for outer, inner in ((first, second), (second, first)):
+        if (
+            outer.leg == "round"
+            and outer.duration_s is None
+            and set(inner.legs) & {*LEGS_OF["both"]}
+        ):
+            return f"in round {common[0]}"
+    return ""

@@ -1,0 +1,62 @@
+"""The tolerance study at the terminal: progress, a table, records and a figure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from testbed import bench
+from testbed.bench.tolerance import figure, findings, grid
+from testbed.yaml_input import InputError
+
+_COLUMNS = ("task", "order", "filling", "when", "worse than without loss, by loss", "harmless to")
+
+
+def run(*, pattern: str, quick: bool, json_file: Path | None) -> bool:
+    """Trains, prints, writes; True when all is done.
+
+    Raises InputError for a pattern without cases and for a file that cannot be written.
+    """
+    selected = grid.cases(pattern, quick=quick)
+    if not selected:
+        raise InputError(
+            f"--cases {pattern}: matches none; names are TASK/ORDER/FILLING/WHEN/LOSS/sSEED"
+        )
+    if json_file is not None and not json_file.absolute().parent.is_dir():
+        raise InputError(f"--json {json_file}: no such folder")
+    console = Console(highlight=False, markup=False, soft_wrap=True)
+    facts = bench.machine()
+    records: list[dict[str, Any]] = list(
+        track(
+            grid.measure(selected),
+            description="training",
+            total=len(selected),
+            console=console,
+            disable=not console.is_terminal,
+        )
+    )
+    records.sort(key=_place)
+    found = findings.harm(records)
+    table = Table(*_COLUMNS, box=None)
+    for row in findings.rows(found):
+        table.add_row(*row)
+    console.print(table)
+    console.print(
+        f"points of accuracy, or per cent of perplexity; harmless: {findings.HARMLESS_POINTS:g} at "
+        "most, with the whole interval"
+    )
+    if json_file is not None:
+        bench.write(json_file, records, facts)
+        console.print(f"records: {json_file}")
+        picture = json_file.with_suffix(".png")
+        if figure.draw(found, {each["task"]: each["metric"] for each in records}, picture):
+            console.print(f"figure: {picture}")
+    return True
+
+
+def _place(record: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(record[key] for key in ("task", "order", "filling", "when", "loss", "seed"))

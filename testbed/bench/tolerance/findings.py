@@ -1,0 +1,103 @@
+"""What the study's records say: the metric's change against no loss, paired by seed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from analysis.statistics import Estimate, difference_interval, ratio_interval
+
+HARMLESS_POINTS = 1.0  # of accuracy, or per cent of perplexity
+
+Record = Mapping[str, Any]
+
+
+class Group(NamedTuple):
+    """Trainings that differ in loss and seed alone."""
+
+    task: str
+    order: str
+    filling: str
+    when: str
+
+
+def harm(records: Sequence[Record]) -> dict[Group, dict[float, Estimate]]:
+    """For each group, by loss: how much worse the final metric is than without loss.
+
+    In percentage points of accuracy that are missing, or in per cent of perplexity that are too
+    much; negative is better. Seeds that lack either run are left out.
+    """
+    reference = {
+        (each["task"], each["seed"]): each["final"] for each in records if each["loss"] == 0
+    }
+    finals: dict[Group, dict[float, dict[int, float]]] = {}
+    for each in records:
+        if each["loss"] == 0:
+            continue
+        group = Group(each["task"], each["order"], each["filling"], each["when"])
+        finals.setdefault(group, {}).setdefault(each["loss"], {})[each["seed"]] = each["final"]
+    metrics = {each["task"]: each["metric"] for each in records}
+    return {
+        group: {
+            loss: _worse(metrics[group.task], seeds, reference, group.task)
+            for loss, seeds in sorted(by_loss.items())
+        }
+        for group, by_loss in finals.items()
+    }
+
+
+def _worse(
+    metric: str,
+    finals: Mapping[int, float],
+    reference: Mapping[tuple[str, int], float],
+    task: str,
+) -> Estimate:
+    seeds = sorted(seed for seed in finals if (task, seed) in reference)
+    without = [reference[task, seed] for seed in seeds]
+    lossy = [finals[seed] for seed in seeds]
+    if not seeds:
+        return Estimate(value=None)
+    if metric == "accuracy":
+        return _scaled(difference_interval(without, lossy), 100.0, 0.0)
+    return _scaled(ratio_interval(lossy, without), 100.0, -100.0)
+
+
+def _scaled(estimate: Estimate, factor: float, offset: float) -> Estimate:
+    def scale(value: float | None) -> float | None:
+        return None if value is None else value * factor + offset
+
+    return Estimate(
+        value=scale(estimate.value),
+        low=scale(estimate.low),
+        high=scale(estimate.high),
+        n=estimate.n,
+    )
+
+
+def largest_harmless(by_loss: Mapping[float, Estimate]) -> float | None:
+    """The largest loss up to which no loss costs more than `HARMLESS_POINTS`, all of its interval.
+
+    None where the smallest does already.
+    """
+    found = None
+    for loss, estimate in sorted(by_loss.items()):
+        worst = estimate.value if estimate.high is None else estimate.high
+        if worst is None or worst > HARMLESS_POINTS:
+            break
+        found = loss
+    return found
+
+
+def rows(found: Mapping[Group, Mapping[float, Estimate]]) -> Iterable[list[str]]:
+    """A line per group for a table: what it is, the harm by loss, the largest harmless loss."""
+    for group, by_loss in found.items():
+        told = ", ".join(
+            f"{loss * 100:g} %: {_text(estimate)}" for loss, estimate in by_loss.items()
+        )
+        largest = largest_harmless(by_loss)
+        limit = "none" if largest is None else f"{largest * 100:g} %"
+        yield [group.task, group.order, group.filling, group.when, told, limit]
+
+
+def _text(estimate: Estimate) -> str:
+    return "-" if estimate.value is None else f"{estimate.value:+.1f}"

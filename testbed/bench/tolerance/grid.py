@@ -1,0 +1,81 @@
+"""Which trainings the tolerance study holds, and how they are executed: side by side, in order."""
+
+from __future__ import annotations
+
+import fnmatch
+import itertools
+import multiprocessing
+import os
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from typing import Any
+
+from testbed.bench.tolerance.simulation import Case, Task, run
+
+SEEDS = (1, 2, 3, 4, 5)
+LOSSES = (0.008, 0.024, 0.1, 0.2, 0.3, 0.4, 0.6, 0.8)
+# The paper's own, what else the order changes, and what else the filling changes.
+COMBINATIONS = (
+    ("in-order", "zero"),
+    ("rotating", "zero"),
+    ("shuffled", "zero"),
+    ("shuffled", "rescale"),
+    ("shuffled", "previous"),
+    ("shuffled", "error-feedback"),
+)
+PHASE_LOSSES = (0.4, 0.8)
+PHASE_COMBINATIONS = (("in-order", "zero"), ("shuffled", "zero"), ("shuffled", "rescale"))
+
+TASKS = (
+    Task(
+        name="digits",
+        model="small-cnn",
+        dataset="digits",
+        batch_size=32,
+        rounds=300,
+        evaluate_every=15,
+        optimiser={"name": "sgd", "learning_rate": 0.05, "momentum": 0.5, "weight_decay": 0.0},
+    ),
+)
+
+
+def cases(pattern: str = "*", *, quick: bool = False) -> list[Case]:
+    """The cases whose name matches, seed by seed; `quick` has two seeds and three losses."""
+    seeds = SEEDS[:2] if quick else SEEDS
+    losses = (0.1, 0.4, 0.8) if quick else LOSSES
+    found = [
+        case for task in TASKS for seed in seeds for case in _of_task(task, seed, losses, quick)
+    ]
+    return [case for case in found if fnmatch.fnmatchcase(case.name, pattern)]
+
+
+def _of_task(task: Task, seed: int, losses: tuple[float, ...], quick: bool) -> Iterator[Case]:
+    # Without loss neither order nor filling matters: one run serves all as their reference.
+    yield Case(task=task, loss=0.0, order="in-order", filling="zero", seed=seed)
+    for (order, filling), loss in itertools.product(COMBINATIONS, losses):
+        yield Case(task=task, loss=loss, order=order, filling=filling, seed=seed)
+    if quick:
+        return
+    for (order, filling), loss in itertools.product(PHASE_COMBINATIONS, PHASE_LOSSES):
+        for when in ("early", "late"):
+            yield Case(
+                task=task,
+                loss=loss,
+                order=order,
+                filling=filling,
+                seed=seed,
+                when="early" if when == "early" else "late",
+            )
+
+
+def measure(selected: list[Case]) -> Iterator[dict[str, Any]]:
+    """Executes cases on all processors; a record as each is done."""
+    context = multiprocessing.get_context("spawn")  # torch must not have run before a fork
+    with ProcessPoolExecutor(os.cpu_count(), mp_context=context) as pool:
+        futures = [pool.submit(run, case) for case in selected]
+        try:
+            for future in as_completed(futures):
+                yield future.result()
+        finally:
+            for future in futures:
+                future.cancel()

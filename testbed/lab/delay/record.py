@@ -1,0 +1,41 @@
+"""`delay.json` of a run directory: what the middles of links did, and how late the relay was."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from testbed.lab.delay import netem
+from testbed.lab.delay.relay_client import RelayClient
+from testbed.lab.delay.settings import Middle, directed
+
+SCHEMA = 1
+
+
+@contextmanager
+def recorded(network: Mapping[str, Any], path: Path) -> Iterator[None]:
+    """Write the record of a lab's delayed links when the body ends; nothing if it has none.
+
+    Args:
+        network: the lab's description.
+        path: of the record.
+    """
+    yield
+    if network["delayed_by"] is not None:
+        path.write_text(json.dumps(document(network), indent=1) + "\n", encoding="utf-8")
+
+
+def document(network: Mapping[str, Any]) -> dict[str, Any]:
+    """The record so far: `by`, the relay's `report`, and the counters of every direction."""
+    common = {"schema": SCHEMA, "by": network["delayed_by"]}
+    if network["delayed_by"] == "netem":
+        middles = [Middle.of_link(link) for link in network["links"] if link["middle"] is not None]
+        return common | {"directions": [directed(each) for each in netem.counters(middles)]}
+    client = RelayClient(network["relay_socket"])
+    try:
+        return common | client.report().as_json()
+    finally:
+        client.close()

@@ -1,0 +1,232 @@
+"""The process that delays the frames of all links of a lab, for kernels without netem.
+
+`python -m testbed.lab.delay.relay` in the namespace of the inner interfaces; its order is one line
+of JSON on standard input, and the end of standard input ends it. Requests come as messages on a
+UNIX socket, one JSON object each, and are answered the same way:
+
+    {"do": "change", "link": "a--b", "from": "a", "delay_s": 0.01}
+    {"do": "report"}
+
+It sleeps until the next frame is due, and looks for new frames when it is awake anyway: only a
+direction in which nothing waits has to wake it up. In dense traffic it wakes up at most every
+`GRAIN_S` and moves what has become due since, which bounds both its cost and its lateness.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import json
+import os
+import select
+import socket
+import struct
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+
+from testbed.lab.delay.direction import Direction
+from testbed.lab.delay.lateness import Lateness
+from testbed.lab.delay.settings import Middle, RelayReport
+
+GRAIN_S = 0.0002
+_GRAIN_NS = round(GRAIN_S * 1e9)
+# From the timer's expiry until a frame has left; so much ahead of its time it is taken up.
+_WAKE_NS = 50_000
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_MLOCKALL_FLAGS = 3
+_ABSOLUTE = 1
+_FIFO_PRIORITY = 1
+_SHORTEST_SLICE_NS = 100_000
+_LARGEST_REQUEST = 1 << 16
+
+
+class _Timer:
+    """A timer of the monotonic clock that an epoll can wait for (Python 3.13 has it built in)."""
+
+    def __init__(self) -> None:
+        self._descriptor = _LIBC.timerfd_create(time.CLOCK_MONOTONIC, os.O_NONBLOCK)
+        if self._descriptor < 0:
+            raise OSError(ctypes.get_errno(), "timerfd_create")
+        self._value = ctypes.create_string_buffer(32)
+
+    def fileno(self) -> int:
+        return int(self._descriptor)
+
+    def set(self, at_ns: int) -> None:
+        """Expire at `at_ns`; a time that is past is now."""
+        struct.pack_into("=qqqq", self._value, 0, 0, 0, *divmod(max(1, at_ns), 1_000_000_000))
+        _LIBC.timerfd_settime(self._descriptor, _ABSOLUTE, self._value, None)
+
+
+class _Relay:
+    """All directions, and the loop that serves them."""
+
+    def __init__(self, middles: list[Middle], control: socket.socket, seed: int | None) -> None:
+        self._scheduling = _hurry()
+        self._control = control
+        self._began_ns = time.monotonic_ns()
+        self._middles: dict[Direction, Middle] = {}
+        self._late = Lateness()
+        for middle in middles:
+            for way, sender in enumerate(middle.nodes):
+                direction = Direction(
+                    middle.link,
+                    sender,
+                    middle.interfaces[way],
+                    middle.interfaces[1 - way],
+                    slots=middle.slots,
+                    settings=middle.settings,
+                    random=np.random.default_rng(seed and [seed, len(self._middles)]),
+                )
+                self._middles[direction] = middle
+
+    def run(self) -> None:
+        """Relays until standard input ends."""
+        timer, poll = _Timer(), select.epoll()
+        idle = {each.fileno(): each for each in self._middles}
+        for descriptor in idle:
+            poll.register(descriptor, select.EPOLLIN | select.EPOLLONESHOT)
+        # The edge alone counts, so that nobody has to read how often the timer expired.
+        poll.register(timer, select.EPOLLIN | select.EPOLLET)
+        poll.register(0, select.EPOLLIN)
+        poll.register(self._control, select.EPOLLIN)
+        clients: dict[int, socket.socket] = {}
+        busy: list[Direction] = []
+        awake_ns = 0
+        while True:
+            for descriptor, event in poll.poll():
+                if descriptor in idle:
+                    direction = idle[descriptor]
+                    if event & select.EPOLLERR:
+                        direction.clear_error()
+                    busy.append(direction)
+                elif descriptor == 0:
+                    return
+                elif descriptor == self._control.fileno():
+                    client, _ = self._control.accept()
+                    clients[client.fileno()] = client
+                    poll.register(client, select.EPOLLIN)
+                elif descriptor in clients and not self._answer(clients[descriptor]):
+                    clients.pop(descriptor).close()
+            if not busy:
+                continue
+            awake_ns = time.monotonic_ns()
+            next_ns = None
+            still_busy = []
+            for direction in busy:
+                direction.look()
+                self._give(direction)
+                due_ns = direction.due_ns
+                if due_ns is None:
+                    # If a frame has come meanwhile, this lets the next poll return at once.
+                    poll.modify(direction.fileno(), select.EPOLLIN | select.EPOLLONESHOT)
+                    continue
+                still_busy.append(direction)
+                next_ns = due_ns if next_ns is None else min(next_ns, due_ns)
+            busy = still_busy
+            if next_ns is not None:
+                timer.set(max(next_ns - _WAKE_NS, awake_ns + _GRAIN_NS))
+
+    def _give(self, direction: Direction) -> None:
+        gone_due_ns = direction.give(time.monotonic_ns() + _WAKE_NS)
+        if gone_due_ns is not None:
+            self._late.add(time.monotonic_ns() - gone_due_ns)
+
+    def _answer(self, client: socket.socket) -> bool:
+        """Serves one request; whether the client is still there."""
+        try:
+            request = client.recv(_LARGEST_REQUEST)
+            if not request:
+                return False
+            try:
+                answer = self._do(json.loads(request))
+            except (ValueError, KeyError, TypeError) as error:
+                answer = {"error": str(error)}
+            client.send(json.dumps(answer).encode())
+        except OSError:
+            return False
+        return True
+
+    def _do(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        if request["do"] == "report":
+            return self.report().as_json()
+        if request["do"] != "change":
+            raise ValueError(f"do {request['do']!r}; valid: report, change")
+        for direction, middle in self._middles.items():
+            if (direction.link, direction.sender) == (request["link"], request["from"]):
+                given = {key: request[key] for key in asdict(direction.settings) if key in request}
+                settings = replace(direction.settings, **given)
+                middle.require_room(settings)
+                direction.look()  # what has arrived came under the old ones
+                direction.set(settings)
+                return {"settings": asdict(settings), "changed_s": time.monotonic()}
+        raise ValueError(f"no delayed link {request['link']!r} from {request['from']!r}")
+
+    def report(self) -> RelayReport:
+        """So far."""
+        p50_s, p99_s, max_s = self._late.summary_s()
+        return RelayReport(
+            scheduling=self._scheduling,
+            cpu_s=time.process_time(),
+            wall_s=(time.monotonic_ns() - self._began_ns) / 1e9,
+            late_p50_s=p50_s,
+            late_p99_s=p99_s,
+            late_max_s=max_s,
+            directions=[each.counters() for each in self._middles],
+        )
+
+
+def _hurry() -> str:
+    """Gets ahead of the processes whose frames wait here, as far as allowed; how far that is."""
+    with contextlib.suppress(OSError, AttributeError):
+        _LIBC.prctl(29, 1, 0, 0, 0)  # PR_SET_TIMERSLACK: wake up on time, not conveniently
+        _LIBC.mlockall(_MLOCKALL_FLAGS)
+    gc.disable()  # makes no cycles
+    try:
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(_FIFO_PRIORITY))
+    except OSError:
+        pass
+    else:
+        return "fifo"
+    try:
+        os.setpriority(os.PRIO_PROCESS, 0, -15)
+    except OSError:
+        return "short-slice" if _take_short_slices() else "ordinary"
+    return "nice"
+
+
+def _take_short_slices() -> bool:
+    """Asks for little at a time and hence soon, which everybody may (Linux 6.12 and newer)."""
+    number = {"x86_64": 314, "aarch64": 274}.get(os.uname().machine)  # sched_setattr
+    if number is None:
+        return False
+    # struct sched_attr: size, policy, flags, nice, priority, runtime, deadline, period
+    attributes = struct.pack("=IIQiIQQQ", 48, os.SCHED_OTHER, 0, 0, 0, _SHORTEST_SLICE_NS, 0, 0)
+    return _LIBC.syscall(number, 0, attributes, 0) == 0
+
+
+def main() -> None:
+    """Relays as the order on standard input says; prints one line when frames flow."""
+    order = json.loads(sys.stdin.readline())
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as control:
+        control.bind(order["socket"])
+        control.listen()
+        try:
+            relay = _Relay(
+                [Middle.from_json(each) for each in order["middles"]], control, order["seed"]
+            )
+        except OSError as error:
+            print(f"{type(error).__name__}: {error}", flush=True)
+            sys.exit(1)
+        print("ready", flush=True)
+        relay.run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,137 @@
+"""Starts the relay process, and speaks with it from whichever process of the lab."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+from testbed.lab.commands import CommandError
+from testbed.lab.delay.settings import Middle, RelayReport
+
+_ANSWER_TIMEOUT_S = 5.0
+_LARGEST_ANSWER = 1 << 17
+
+
+class RelayClient:
+    """A connection to a running relay; cheap, and any number of processes may have one.
+
+    Args:
+        path: of the relay's socket.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket.settimeout(_ANSWER_TIMEOUT_S)
+        try:
+            self._socket.connect(str(path))
+        except OSError as error:
+            raise CommandError(f"the delay relay at {path} does not answer: {error}") from error
+
+    def change(self, link: str, sender: str, **settings: float) -> float:
+        """Changes `delay_s`, `jitter_s` or `loss` of a direction; frames in flight keep order.
+
+        Args:
+            link: the link's name, "a--b".
+            sender: the end at which the direction begins.
+
+        Returns:
+            When it took effect, on the monotonic clock in seconds.
+
+        Raises:
+            CommandError: no such direction, a value out of range, or no answer.
+        """
+        answer = self._ask({"do": "change", "link": link, "from": sender, **settings})
+        return float(answer["changed_s"])
+
+    def report(self) -> RelayReport:
+        """Counters and lateness since the relay began."""
+        return RelayReport.from_json(self._ask({"do": "report"}))
+
+    def close(self) -> None:
+        """Leave; the relay goes on."""
+        self._socket.close()
+
+    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        try:
+            self._socket.send(json.dumps(request).encode())
+            answer = json.loads(self._socket.recv(_LARGEST_ANSWER))
+        except (OSError, ValueError) as error:
+            raise CommandError(f"the delay relay does not answer: {error}") from error
+        if "error" in answer:
+            raise CommandError(f"delay relay: {answer['error']}")
+        return dict(answer)
+
+
+class Relay:
+    """The relay process of a lab. It must be started in the namespace of the inner interfaces.
+
+    Args:
+        middles: the links; at least one.
+        path: where its socket is to be; nothing may be there yet.
+        log: file for what it prints when something goes wrong; None: with this process's.
+        seed: for jitter and loss; None for any.
+    """
+
+    def __init__(
+        self,
+        middles: Sequence[Middle],
+        path: Path,
+        *,
+        log: Path | None = None,
+        seed: int | None = None,
+    ) -> None:
+        self.path = path
+        with log.open("ab") if log is not None else nullcontext() as stderr:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "testbed.lab.delay.relay"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+            )
+        order = {
+            "middles": [middle.as_json() for middle in middles],
+            "socket": str(path),
+            "seed": seed,
+        }
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(order).encode() + b"\n")
+        self.process.stdin.flush()
+        self._client: RelayClient | None = None
+
+    @property
+    def client(self) -> RelayClient:
+        """This process's connection.
+
+        Raises:
+            CommandError: the relay could not begin, for example without the right to packets.
+        """
+        if self._client is None:
+            assert self.process.stdout is not None
+            printed = self.process.stdout.readline().decode().strip()
+            if printed != "ready":
+                raise CommandError(f"the delay relay did not begin: {printed or 'it ended'}")
+            self._client = RelayClient(self.path)
+        return self._client
+
+    def wait_until_ready(self) -> None:
+        """Return when frames flow.
+
+        Raises:
+            CommandError: it could not begin.
+        """
+        _ = self.client
+
+    def close(self) -> RelayReport:
+        """Ends the relay, which is a cut through all its links; what it did."""
+        report = self.client.report()
+        self.client.close()
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait()
+        return report

@@ -1,0 +1,184 @@
+"""What the middle of a link is asked to do, and what it says it did."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+# A relay's memory for frames in flight holds this many times what a link's rate can put there
+# for twice its delay; at least for this time, so that a late moment of the relay loses nothing.
+_FRAMES_MARGIN = 3
+_LEAST_HELD_S = 0.02
+_FRAME_BITS = 1514 * 8
+LEAST_SLOTS, MOST_SLOTS = 256, 1 << 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class DelaySettings:
+    """One direction of a link.
+
+    Attributes:
+        delay_s: what every frame waits.
+        jitter_s: each frame waits up to this much less or more, evenly distributed, and never
+            less than nothing; but no frame overtakes another, so that in a dense flow all wait
+            for the slowest ahead of them.
+        loss: share of frames that vanish, each independently of all others.
+    """
+
+    delay_s: float = 0.0
+    jitter_s: float = 0.0
+    loss: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.delay_s <= 10:
+            raise ValueError(f"delay_s {self.delay_s!r}; valid: 0 to 10")
+        if not 0 <= self.jitter_s <= 10:
+            raise ValueError(f"jitter_s {self.jitter_s!r}; valid: 0 to 10")
+        if not 0 <= self.loss <= 1:
+            raise ValueError(f"loss {self.loss!r}; valid: 0 to 1")
+
+    @property
+    def any(self) -> bool:
+        """Whether there is something to do at all."""
+        return self.delay_s > 0 or self.jitter_s > 0 or self.loss > 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Middle:
+    """The inner ends of a link, for both its directions.
+
+    Attributes:
+        link: the link's name, "a--b".
+        nodes: its ends' names; direction i begins at nodes[i].
+        interfaces: the inner interface next to each of them.
+        rate_bps: what arrives at most; None when nobody shapes it.
+        settings: of both directions to begin with.
+    """
+
+    link: str
+    nodes: tuple[str, str]
+    interfaces: tuple[str, str]
+    rate_bps: int | None
+    settings: DelaySettings
+
+    @property
+    def slots(self) -> int:
+        """Frames that one direction must be able to hold."""
+        held_s = max(2 * (self.settings.delay_s + self.settings.jitter_s), _LEAST_HELD_S)
+        wanted = _FRAMES_MARGIN * (self.rate_bps or 1_000_000_000) * held_s / _FRAME_BITS
+        return min(MOST_SLOTS, max(LEAST_SLOTS, 1 << max(0, int(wanted) - 1).bit_length()))
+
+    @classmethod
+    def of_link(cls, link: Mapping[str, Any]) -> Middle:
+        """The middle of a link of the lab's description that has one."""
+        return cls(
+            link=link["name"],
+            nodes=(link["first"]["node"], link["second"]["node"]),
+            interfaces=(link["middle"][0], link["middle"][1]),
+            rate_bps=link["rate_bps"],
+            settings=DelaySettings(
+                delay_s=link["delay_s"], jitter_s=link["jitter_s"], loss=link["loss"]
+            ),
+        )
+
+    def require_room(self, settings: DelaySettings) -> None:
+        """Whether what is in flight with other settings still fits.
+
+        Raises:
+            ValueError: it does not.
+        """
+        held_s = settings.delay_s + settings.jitter_s
+        if self.rate_bps is not None and self.rate_bps * held_s / _FRAME_BITS > self.slots:
+            most_s = self.slots * _FRAME_BITS / self.rate_bps
+            raise ValueError(
+                f"link {self.link}: a delay of {held_s:g} s does not fit into the relay's memory, "
+                f"which was made for {self.settings.delay_s:g} s; valid: up to {most_s:.3f} s"
+            )
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain data, for the relay's command line."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> Middle:
+        """What `as_json` made."""
+        return cls(
+            link=fields["link"],
+            nodes=(fields["nodes"][0], fields["nodes"][1]),
+            interfaces=(fields["interfaces"][0], fields["interfaces"][1]),
+            rate_bps=fields["rate_bps"],
+            settings=DelaySettings(**fields["settings"]),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DirectionCounters:
+    """Frames of one direction since the start: arrived = left + dropped + lost + in flight.
+
+    Attributes:
+        link, sender: the directed link, from this end on.
+        frames_in: arrived from the sender's end.
+        frames_out: handed to the other end.
+        dropped: not wanted: no memory left, or the other end refused.
+        lost: by the configured loss.
+    """
+
+    link: str
+    sender: str
+    frames_in: int
+    frames_out: int
+    dropped: int
+    lost: int
+
+    @property
+    def in_flight(self) -> int:
+        """Still waiting."""
+        return self.frames_in - self.frames_out - self.dropped - self.lost
+
+
+def directed(counters: DirectionCounters) -> dict[str, Any]:
+    """Counters as in logs and samples: a directed link is {link, from}."""
+    fields = asdict(counters)
+    return {"link": fields.pop("link"), "from": fields.pop("sender"), **fields}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RelayReport:
+    """What a relay did beyond what it was asked for.
+
+    Attributes:
+        scheduling: what was allowed: "fifo" (ahead of everything ordinary), "nice",
+            "short-slice" or "ordinary".
+        cpu_s, wall_s: processor time and time since the start.
+        late_p50_s, late_p99_s, late_max_s: how much after their due time frames had left.
+        directions: counters.
+    """
+
+    scheduling: str
+    cpu_s: float
+    wall_s: float
+    late_p50_s: float
+    late_p99_s: float
+    late_max_s: float
+    directions: list[DirectionCounters]
+
+    @property
+    def dropped(self) -> int:
+        """Frames that it should have delivered and did not, over all directions."""
+        return sum(each.dropped for each in self.directions)
+
+    def as_json(self) -> dict[str, Any]:
+        """The record in `delay.json`; directed links as {link, from}."""
+        return asdict(self) | {"directions": [directed(each) for each in self.directions]}
+
+    @classmethod
+    def from_json(cls, document: dict[str, Any]) -> RelayReport:
+        """What `as_json` made."""
+        directions = [
+            DirectionCounters(
+                sender=each["from"], **{key: each[key] for key in each if key != "from"}
+            )
+            for each in document["directions"]
+        ]
+        return cls(**{**document, "directions": directions})

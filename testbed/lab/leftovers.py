@@ -1,0 +1,110 @@
+"""Processes of sandboxes whose command is gone: how they are known, and how they are ended.
+
+Every process of a sandbox carries in its environment who started the sandbox: process id, start
+time and PID namespace. It is left over when that process is no more. Nobody else's process has
+that variable, and a live run's names a process that lives. Interfaces, mounts and namespaces need
+no care of their own: the kernel removes them with the last process.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+OWNER_VARIABLE = "LAB_SANDBOX_OWNER"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leftover:
+    """One process that outlived its command."""
+
+    pid: int
+    started: int  # clock ticks since boot: with the pid it names one process for ever
+    command: str
+
+
+def owner_of_now() -> str:
+    """This process, as a value of `OWNER_VARIABLE`."""
+    return f"{os.getpid()} {_started(os.getpid())} {_pid_namespace()}"
+
+
+def find() -> list[Leftover]:
+    """This user's processes whose sandbox has lost its command, oldest first."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal():
+            continue
+        try:
+            if entry.stat().st_uid != os.geteuid():
+                continue
+            environment = (entry / "environ").read_bytes().split(b"\0")
+            command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            started = _started(int(entry.name))
+        except OSError:  # it has ended meanwhile, or is not ours to look at
+            continue
+        prefix = OWNER_VARIABLE.encode() + b"="
+        owners = [each[len(prefix) :].decode() for each in environment if each.startswith(prefix)]
+        if command and owners and _is_gone(owners[0]):
+            found.append(Leftover(pid=int(entry.name), started=started, command=command.strip()))
+    return sorted(found, key=lambda each: (each.started, each.pid))
+
+
+def end(leftovers: list[Leftover], *, timeout_s: float = 5.0) -> list[Leftover]:
+    """Kill them; returns those that are still there after `timeout_s`.
+
+    The first process of a sandbox takes all others with it. Each is opened before its start time
+    is looked at again, so that a process that has got the same id meanwhile is never hit.
+    """
+    for each in leftovers:
+        try:
+            descriptor = os.pidfd_open(each.pid)
+        except ProcessLookupError:
+            continue
+        try:
+            if _lives(each):
+                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            continue
+        finally:
+            os.close(descriptor)
+    deadline_s = time.monotonic() + timeout_s
+    while (remaining := [each for each in leftovers if _lives(each)]) and (
+        time.monotonic() < deadline_s
+    ):
+        time.sleep(0.02)
+    return remaining
+
+
+def _is_gone(owner: str) -> bool:
+    """Whether a value of `OWNER_VARIABLE` names a process that no longer lives."""
+    try:
+        pid, started, namespace = owner.split(" ")
+        if namespace != _pid_namespace():
+            return False  # its number means nothing here
+        return _started(int(pid)) != int(started)
+    except ValueError:
+        return False
+    except OSError:
+        return True
+
+
+def _lives(process: Leftover) -> bool:
+    try:
+        return _started(process.pid) == process.started
+    except OSError:
+        return False
+
+
+def _started(pid: int) -> int:
+    """A process's start (proc_pid_stat(5), field 22). OSError if there is none, or a dead one."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    if fields[0] in "ZX":
+        raise ProcessLookupError(pid)
+    return int(fields[19])
+
+
+def _pid_namespace() -> str:
+    return str(Path("/proc/self/ns/pid").readlink()).replace(" ", "")

@@ -1,0 +1,153 @@
+"""Changing links while they work, and what their middles did: for impairments, counters, reports.
+
+A change is a message to the kernel or to the relay, not a program (netem's and RED's excepted):
+some 20 microseconds for a rate or a queue. Nothing that waits or is in flight is lost or reordered.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from typing import Any
+
+from testbed.lab import netlink, shaping
+from testbed.lab.commands import CommandError
+from testbed.lab.delay import DelaySettings, DirectionCounters, Middle, RelayClient, netem
+from testbed.lab.netlink import Netlink
+from testbed.lab.shaping import LinkShape
+
+
+class LinkControl:
+    """The directed links of a lab; may be made in any process that may enter its namespaces.
+
+    All methods take the link's direction as its two ends: from `first`, to `second`.
+
+    Args:
+        network: the lab's description, as `LabInfo.as_json` made it.
+    """
+
+    def __init__(self, network: Mapping[str, Any]) -> None:
+        self._delayed_by = network.get("delayed_by")
+        self._relay_socket = network.get("relay_socket")
+        self._relay: RelayClient | None = None
+        self._kernels: dict[int | None, Netlink] = {}
+        self._links: dict[tuple[str, str], tuple[dict[str, Any], dict[str, Any]]] = {}
+        self._shapes: dict[tuple[str, str], LinkShape] = {}
+        self._settings: dict[tuple[str, str], DelaySettings] = {}
+        for link in network["links"]:
+            for own, other in (("first", "second"), ("second", "first")):
+                way = (link[own]["node"], link[other]["node"])
+                self._links[way] = (link, link[own])
+                self._shapes[way] = LinkShape(
+                    rate_bps=link["rate_bps"],
+                    queue_bytes=link["queue_bytes"],
+                    ecn_threshold_bytes=link["ecn_threshold_bytes"],
+                )
+                keys = ("delay_s", "jitter_s", "loss")
+                self._settings[way] = DelaySettings(**{key: link[key] for key in keys})
+
+    def shape(self, first: str, second: str) -> LinkShape:
+        """Rate and queue of a direction as they are now."""
+        self._require(first, second)
+        return self._shapes[first, second]
+
+    def delay(self, first: str, second: str) -> DelaySettings:
+        """Delay, jitter and loss of a direction as they are now."""
+        self._require(first, second)
+        return self._settings[first, second]
+
+    def change_rate(self, first: str, second: str, rate_bps: int) -> float:
+        """Change a direction's rate; when that was, on the monotonic clock in seconds.
+
+        Raises:
+            CommandError: there is no such link, or the kernel refuses.
+        """
+        _, port = self._require(first, second)
+        shape = replace(self._shapes[first, second], rate_bps=rate_bps)
+        kernel = self._kernel(port["pid"])
+        index = kernel.index(port["interface"])
+        kernel.send([shaping.rate_message(index, shape, port["interface"])])
+        self._shapes[first, second] = shape
+        return time.monotonic()
+
+    def change_queue(self, first: str, second: str, queue_bytes: int) -> float:
+        """Change a direction's queue limit; what waits beyond a smaller one still leaves."""
+        _, port = self._require(first, second)
+        shape = replace(self._shapes[first, second], queue_bytes=queue_bytes)
+        if shape.ecn_threshold_bytes is not None:
+            shaping.mark(port["interface"], shape, pid=port["pid"], verb="change")
+        else:
+            kernel = self._kernel(port["pid"])
+            index = kernel.index(port["interface"])
+            limit = netlink.bfifo(index, limit_bytes=queue_bytes, new=False, name=port["interface"])
+            kernel.send([limit])
+        self._shapes[first, second] = shape
+        return time.monotonic()
+
+    def change_delay(
+        self,
+        first: str,
+        second: str,
+        *,
+        delay_s: float | None = None,
+        jitter_s: float | None = None,
+        loss: float | None = None,
+    ) -> float:
+        """Change a direction's delay, jitter or loss; what is None stays.
+
+        Only links that were made with one of them have a middle in which this can be done.
+        """
+        link, _ = self._require(first, second)
+        if link["middle"] is None:
+            raise CommandError(f"link {link['name']} was made without a delay: it cannot get one")
+        given = {"delay_s": delay_s, "jitter_s": jitter_s, "loss": loss}
+        changes = {key: value for key, value in given.items() if value is not None}
+        try:
+            settings = replace(self._settings[first, second], **changes)
+        except ValueError as error:
+            raise CommandError(f"link {link['name']}: {error}") from None
+        if self._delayed_by == "netem":
+            changed_s = netem.change(Middle.of_link(link), first, settings)
+        else:
+            changed_s = self._client().change(link["name"], first, **asdict(settings))
+        self._settings[first, second] = settings
+        return changed_s
+
+    def relay_counters(self) -> list[DirectionCounters]:
+        """Frames into and out of the middle of each delayed link so far; empty without any."""
+        middles = [Middle.of_link(link) for link in self._all() if link["middle"] is not None]
+        if not middles:
+            return []
+        if self._delayed_by == "netem":
+            return netem.counters(middles)
+        return self._client().report().directions
+
+    def close(self) -> None:
+        """Let go of sockets; links stay as they are."""
+        for kernel in self._kernels.values():
+            kernel.close()
+        self._kernels.clear()
+        if self._relay is not None:
+            self._relay.close()
+            self._relay = None
+
+    def _all(self) -> list[dict[str, Any]]:
+        return list({id(link): link for link, _ in self._links.values()}.values())
+
+    def _require(self, first: str, second: str) -> tuple[dict[str, Any], dict[str, Any]]:
+        if (first, second) not in self._links:
+            raise CommandError(f"there is no link from {first!r} to {second!r}")
+        return self._links[first, second]
+
+    def _kernel(self, pid: int | None) -> Netlink:
+        if pid not in self._kernels:
+            self._kernels[pid] = Netlink(pid)
+        return self._kernels[pid]
+
+    def _client(self) -> RelayClient:
+        if self._relay is None:
+            if self._relay_socket is None:
+                raise CommandError("this lab has no relay")
+            self._relay = RelayClient(self._relay_socket)
+        return self._relay

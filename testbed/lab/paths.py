@@ -1,0 +1,105 @@
+"""Which links lie between two hosts, and what a flow can expect of them.
+
+Pure functions on the lab's description (`LabInfo.as_json`). Where several shortest paths exist, a
+switch spreads flows over them by a hash; here all take the first in the order of names. For the
+share of a flow that is the worst case of the hash.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+SERVER = "server"
+
+
+class DirectedLink(NamedTuple):
+    """A link in the direction from `sender` to `receiver`."""
+
+    name: str
+    sender: str
+    receiver: str
+
+    def as_json(self) -> dict[str, str]:
+        """As in logs and samples."""
+        return {"link": self.name, "from": self.sender}
+
+
+def path(network: Mapping[str, Any], first: str, second: str) -> list[DirectedLink]:
+    """The links of a shortest path between two nodes, in order; empty from a node to itself.
+
+    Raises:
+        ValueError: there is no such node, or no path.
+    """
+    neighbours = _neighbours(network)
+    for node in (first, second):
+        if node not in neighbours:
+            raise ValueError(f"unknown node {node!r}; valid: {', '.join(sorted(neighbours))}")
+    came_by: dict[str, DirectedLink] = {}
+    waiting = deque([first])
+    while waiting:
+        node = waiting.popleft()
+        if node == second:
+            break
+        for link in neighbours[node]:
+            if link.receiver != first and link.receiver not in came_by:
+                came_by[link.receiver] = link
+                waiting.append(link.receiver)
+    return list(_backwards(came_by, first, second))[::-1]
+
+
+def path_rate_bps(network: Mapping[str, Any], first: str, second: str) -> int:
+    """The rate of the narrowest link between two nodes, bit/s of Ethernet frames."""
+    rates = {link["name"]: int(link["rate_bps"]) for link in network["links"]}
+    return min(rates[link.name] for link in path(network, first, second))
+
+
+def path_rtt_s(network: Mapping[str, Any], first: str, second: str) -> float:
+    """The configured round trip between two nodes in seconds: without queues and processing."""
+    delays = {link["name"]: float(link["delay_s"]) for link in network["links"]}
+    return 2 * sum(delays[link.name] for link in path(network, first, second))
+
+
+def fair_shares_bps(
+    network: Mapping[str, Any], workers: list[str] | None = None
+) -> dict[str, float]:
+    """What each worker gets when all talk with the server at once, bit/s of Ethernet frames.
+
+    The smallest, over the links between worker and server, of the link's rate by the number of
+    workers whose path has it. That holds for both legs, as a link is alike in both directions. It
+    is max-min fair where the narrowest link is the same for all, and less where it is not: no
+    worker is given what another one leaves.
+
+    Args:
+        workers: those who take part; all hosts but the server if None.
+    """
+    if workers is None:
+        workers = [name for name in network["hosts"] if name != SERVER]
+    rates = {link["name"]: int(link["rate_bps"]) for link in network["links"]}
+    ways = {name: path(network, name, SERVER) for name in workers}
+    flows = Counter(link.name for way in ways.values() for link in way)
+    return {
+        name: min(rates[link.name] / flows[link.name] for link in way) for name, way in ways.items()
+    }
+
+
+def _neighbours(network: Mapping[str, Any]) -> dict[str, list[DirectedLink]]:
+    found: dict[str, list[DirectedLink]] = {}
+    for link in network["links"]:
+        ends = (link["first"]["node"], link["second"]["node"])
+        for sender, receiver in (ends, ends[::-1]):
+            found.setdefault(sender, []).append(DirectedLink(link["name"], sender, receiver))
+    for links in found.values():
+        links.sort(key=lambda link: link.receiver)
+    return found
+
+
+def _backwards(
+    came_by: Mapping[str, DirectedLink], first: str, second: str
+) -> Iterator[DirectedLink]:
+    while second != first:
+        if second not in came_by:
+            raise ValueError(f"no path from {first!r} to {second!r}")
+        yield came_by[second]
+        second = came_by[second].sender

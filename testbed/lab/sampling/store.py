@@ -1,0 +1,90 @@
+"""Samples on their way to disk: bounded memory during the run, one parquet file at its end.
+
+Every few seconds the rows in memory become a chunk file, in numpy's own format because that costs
+next to nothing; at the end the chunks are joined. A killed run leaves whole chunks or none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import polars as pl
+
+CHUNKS = "chunks"  # folder below samples/
+Decode = Callable[["pl.DataFrame"], "pl.DataFrame"]
+
+
+class ChunkedTable:
+    """Rows of one structured type."""
+
+    def __init__(self, folder: Path, name: str, dtype: Any, *, chunk_rows: int) -> None:
+        self.name = name
+        self.rows = 0
+        self._folder = folder / CHUNKS
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._memory = np.zeros(chunk_rows, dtype=dtype)
+        self._filled = 0
+        self._chunks: list[Path] = []
+
+    def take(self, count: int) -> NDArray[Any]:
+        """The next `count` rows, to be filled in by the caller at once.
+
+        Raises OSError when a full chunk cannot be written.
+        """
+        if self._filled + count > len(self._memory):
+            self._write()
+            if count > len(self._memory):
+                self._memory = np.zeros(count, dtype=self._memory.dtype)
+        rows = self._memory[self._filled : self._filled + count]
+        self._filled += count
+        self.rows += count
+        return rows
+
+    def _write(self) -> None:
+        if not self._filled:
+            return
+        path = self._folder / f"{self.name}-{len(self._chunks):06d}.npy"
+        temporary = path.with_name(f".{path.name}")
+        with temporary.open("wb") as file:
+            np.save(file, self._memory[: self._filled], allow_pickle=False)
+        temporary.replace(path)
+        self._chunks.append(path)
+        self._filled = 0
+
+    def finish(self, path: Path, decode: Decode, *, further: Sequence[pl.LazyFrame] = ()) -> None:
+        """Join all chunks, decoded, and the frames of `further` into one parquet file."""
+        import polars as pl
+
+        self._write()
+        parts: list[pl.LazyFrame] = []
+        made: list[Path] = []
+        for chunk in self._chunks:
+            rows = np.load(chunk, allow_pickle=False)
+            part = chunk.with_suffix(".parquet")
+            columns = {name: np.ascontiguousarray(rows[name]) for name in rows.dtype.names}
+            decode(pl.DataFrame(columns)).write_parquet(part)
+            chunk.unlink()
+            made.append(part)
+            parts.append(pl.scan_parquet(part))
+        empty = {name: self._memory[name][:0] for name in self._memory.dtype.names}
+        parts = [*parts, *further] or [decode(pl.DataFrame(empty)).lazy()]
+        temporary = path.with_name(f".{path.name}")
+        pl.concat(parts).sink_parquet(temporary)
+        temporary.replace(path)
+        for part in made:
+            part.unlink()
+
+
+def index_names(column: str, names: Sequence[str]) -> pl.Expr:
+    """A column of indices as the names that they stand for."""
+    import polars as pl
+
+    return pl.col(column).replace_strict(
+        list(range(len(names))), list(names), return_dtype=pl.String
+    )

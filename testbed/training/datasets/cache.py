@@ -1,0 +1,108 @@
+"""What was made or fetched once, kept in the user's cache folder, never half written."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from testbed.training.datasets.base import digest
+from testbed.yaml_input import InputError
+
+_PROJECT = "bounded-loss-testbed"
+_CHECKSUM = "sha256"
+
+Arrays = dict[str, NDArray[Any]]
+
+
+def folder() -> Path:
+    """`$XDG_CACHE_HOME/bounded-loss-testbed`, by default below `~/.cache`; made if missing.
+
+    Raises:
+        InputError: it cannot be made.
+    """
+    given = os.environ.get("XDG_CACHE_HOME", "")
+    place = (Path(given) if Path(given).is_absolute() else Path.home() / ".cache") / _PROJECT
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"{place}: {error.strerror}; set XDG_CACHE_HOME to a folder for cached data sets"
+        ) from None
+    return place
+
+
+def arrays(name: str, key: Mapping[str, Any], make: Callable[[], Arrays]) -> Arrays:
+    """The arrays that `make` gives, kept as an .npz whose name is a hash of `key`.
+
+    A kept file whose checksum does not match is made again.
+    """
+    text = json.dumps(key, sort_keys=True).encode()
+    path = folder() / f"{name}-{hashlib.sha256(text).hexdigest()[:16]}.npz"
+    kept = _read(path)
+    if kept is not None:
+        return kept
+    made = make()
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        checksum = np.frombuffer(bytes.fromhex(_digest(made)), dtype=np.uint8)
+        np.savez(file, allow_pickle=False, **made, **{_CHECKSUM: checksum})
+    return made
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary file beside `path` that takes its place at the end, unless an error is raised.
+
+    Raises:
+        InputError: it cannot be written.
+    """
+    try:
+        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        os.close(descriptor)
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from None
+    temporary = Path(name)
+    try:
+        yield temporary
+        temporary.chmod(0o644)
+        temporary.replace(path)
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}") from None
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            temporary.unlink()
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _read(path: Path) -> Arrays | None:
+    """The arrays of a kept file, or None when there is none or it is damaged."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            found = {name: file[name] for name in file.files}
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile):
+        return None
+    checksum = found.pop(_CHECKSUM, None)
+    if checksum is None or checksum.tobytes().hex() != _digest(found):
+        return None
+    return found
+
+
+def _digest(named: Arrays) -> str:
+    return digest(*(named[name] for name in sorted(named)))

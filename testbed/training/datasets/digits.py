@@ -1,0 +1,42 @@
+"""Handwritten digits that ship with scikit-learn."""
+
+from __future__ import annotations
+
+from importlib import metadata
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from testbed.training.datasets.base import (
+    Dataset,
+    DatasetParameters,
+    images_dataset,
+    split_by_seed,
+)
+
+
+class Parameters(DatasetParameters):
+    """1,797 images of 8 x 8 pixels: 1,438 for training, 359 for testing."""
+
+    name: Literal["digits"] = "digits"
+
+    def load(self, folder: Path | None) -> Dataset:
+        """Inputs (1, 8, 8), 10 classes."""
+        from sklearn.datasets import load_digits
+
+        bunch = load_digits()
+        images = bunch.images.astype(np.float32)[:, None]
+        labels = bunch.target.astype(np.int64)
+        train, test = split_by_seed(len(labels))
+        return images_dataset(
+            train=(images[train], labels[train]),
+            test=(images[test], labels[test]),
+            classes=10,
+            source="digits",
+            facts={"name": self.name, "scikit-learn": metadata.version("scikit-learn")},
+        )
+
+    def train_count(self) -> int:
+        """Four fifths of all."""
+        return 1438

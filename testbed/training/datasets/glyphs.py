@@ -1,0 +1,188 @@
+"""Characters rendered from installed fonts, each one turned, sheared, scaled, moved and noisy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, field_validator
+
+from testbed.training.datasets import cache
+from testbed.training.datasets.base import (
+    Dataset,
+    DatasetParameters,
+    Progress,
+    images_dataset,
+    split_by_seed,
+)
+from testbed.yaml_input import InputError
+
+DIGITS_AND_CAPITALS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_FORMAT = 1  # raise it when the rendering below changes
+_SIDE = 32  # pixels
+_DRAWN_SIDE, _FONT_SIZE = 96, 56  # the undistorted drawing
+# Symbols in the places of ASCII characters, which their tables of characters do not tell.
+_SYMBOL_FONTS = {"cmex10.ttf", "cmsy10.ttf", "LastResortHE-Regular.ttf"}
+
+
+class Parameters(DatasetParameters):
+    """Images of 32 x 32 grey pixels, one class for each character.
+
+    The test part has the same fonts with other distortions.
+    """
+
+    name: Literal["glyphs"] = "glyphs"
+    size: int = Field(default=12_000, ge=100, le=1_000_000, description="images, a fifth for tests")
+    characters: str = Field(default=DIGITS_AND_CAPITALS, min_length=2, description="the classes")
+    fonts: Literal["matplotlib", "installed"] = Field(
+        default="matplotlib",
+        description="matplotlib's own, the same everywhere, or all that this machine has",
+    )
+    rotation_degrees: float = Field(default=15.0, ge=0, le=180, description="at most, either way")
+    noise: float = Field(default=0.15, ge=0, le=1, description="standard deviation; white is 1")
+    seed: int = Field(default=0, ge=0)
+
+    @field_validator("characters")
+    @classmethod
+    def _are_distinct(cls, characters: str) -> str:
+        if len(set(characters)) != len(characters) or not characters.isprintable():
+            raise ValueError("must be distinct printable characters")
+        return characters
+
+    def load(self, folder: Path | None) -> Dataset:
+        """Inputs (1, 32, 32); classes in the order of `characters`."""
+        fonts = suitable_fonts(self.fonts, self.characters)
+        versions = _versions()
+        names = {path.name: cache.file_digest(path) for path in fonts}
+        key = {"format": _FORMAT, **self.model_dump(), **versions, "files": sorted(names.items())}
+        made = cache.arrays("glyphs", key, lambda: _render(self, fonts))
+        train, test = split_by_seed(self.size)
+        images, labels = made["images"], made["labels"]
+        return images_dataset(
+            train=(images[train], labels[train]),
+            test=(images[test], labels[test]),
+            classes=len(self.characters),
+            source="glyphs",
+            facts={**self.model_dump(), **versions, "font_files": names},
+        )
+
+    def train_count(self) -> int:
+        """Four fifths of all."""
+        train, _ = split_by_seed(self.size)
+        return len(train)
+
+    def prepare(self, folder: Path | None, progress: Progress) -> None:
+        """Render them, unless they are kept already."""
+        self.load(folder)
+
+
+def suitable_fonts(which: str, characters: str) -> list[Path]:
+    """The fonts that have every character and draw each one differently, ordered by name.
+
+    Raises:
+        InputError: there is none.
+    """
+    import matplotlib
+    from matplotlib import font_manager
+
+    own = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
+    paths = list(own.glob("*.ttf"))
+    if which == "installed":
+        paths += [Path(each) for each in font_manager.findSystemFonts()]
+    by_name = {path.name: path for path in reversed(paths)}  # the first of a name, so our own
+    found = [by_name[name] for name in sorted(by_name) if _has_all(by_name[name], characters)]
+    if not found:
+        raise InputError(f"glyphs: no font has all of the characters {characters!r}")
+    return found
+
+
+def _has_all(path: Path, characters: str) -> bool:
+    from fontTools.ttLib import TTFont, TTLibError
+    from PIL import ImageFont
+
+    if path.name in _SYMBOL_FONTS:
+        return False
+    try:
+        with TTFont(path, lazy=True, fontNumber=0) as font:
+            covered = font.getBestCmap() or {}
+        if any(ord(each) not in covered for each in characters):
+            return False
+        drawn = ImageFont.truetype(str(path), 24, layout_engine=ImageFont.Layout.BASIC)
+        masks = [drawn.getmask(each) for each in characters]
+    except (OSError, TTLibError):
+        return False
+    distinct = {(mask.size, bytes(mask)) for mask in masks}
+    return len(distinct) == len(characters) and all(0 not in mask.size for mask in masks)
+
+
+def _render(parameters: Parameters, fonts: Sequence[Path]) -> cache.Arrays:
+    """`images` uint8 (N, 1, 32, 32) and `labels` int64 (N,), equally many of each class."""
+    from PIL import Image
+
+    random = np.random.default_rng([parameters.seed, _FORMAT])
+    count, classes = parameters.size, len(parameters.characters)
+    labels = random.permutation(np.arange(count) % classes)
+    chosen_fonts = random.integers(len(fonts), size=count)
+    transforms = _transforms(random, count, parameters.rotation_degrees)
+    drawings = [[_draw(path, each) for each in parameters.characters] for path in fonts]
+    images = np.empty((count, 1, _SIDE, _SIDE), dtype=np.uint8)
+    for index in range(count):
+        drawing = drawings[chosen_fonts[index]][labels[index]]
+        images[index, 0] = drawing.transform(
+            (_SIDE, _SIDE),
+            Image.Transform.AFFINE,
+            tuple(transforms[index]),
+            resample=Image.Resampling.BILINEAR,
+        )
+    contrast = random.uniform(0.5, 1.0, size=count).astype(np.float32)
+    for part in np.array_split(np.arange(count), -(-count // 1000)):
+        pixels = images[part] / np.float32(255) * contrast[part, None, None, None]
+        pixels += np.float32(parameters.noise) * random.standard_normal(
+            pixels.shape, dtype=np.float32
+        )
+        images[part] = (np.clip(pixels, 0, 1) * 255).round().astype(np.uint8)
+    return {"images": images, "labels": labels.astype(np.int64)}
+
+
+def _draw(path: Path, character: str) -> Any:
+    """A white character in the middle of a black square image."""
+    from PIL import Image, ImageDraw, ImageFont
+
+    font = ImageFont.truetype(str(path), _FONT_SIZE, layout_engine=ImageFont.Layout.BASIC)
+    image = Image.new("L", (_DRAWN_SIDE, _DRAWN_SIDE))
+    left, top, right, bottom = font.getbbox(character)
+    middle = ((_DRAWN_SIDE - left - right) / 2, (_DRAWN_SIDE - top - bottom) / 2)
+    ImageDraw.Draw(image).text(middle, character, fill=255, font=font)
+    return image
+
+
+def _transforms(
+    random: np.random.Generator, count: int, rotation_degrees: float
+) -> NDArray[np.float64]:
+    """Pillow's affine coefficients from the small image to the drawing, shape (count, 6)."""
+    angle = np.deg2rad(random.uniform(-rotation_degrees, rotation_degrees, count))
+    shear = random.uniform(-0.25, 0.25, count)
+    scale_x, scale_y = random.uniform(0.75, 1.25, (2, count)) * (_DRAWN_SIDE / _SIDE) * 0.75
+    shift_x, shift_y = random.uniform(-2.5, 2.5, (2, count))
+    a = scale_x * np.cos(angle)
+    b = scale_x * (shear * np.cos(angle) - np.sin(angle))
+    d = scale_y * np.sin(angle)
+    e = scale_y * (shear * np.sin(angle) + np.cos(angle))
+    centre, middle = (_SIDE - 1) / 2, (_DRAWN_SIDE - 1) / 2
+    x, y = centre + shift_x, centre + shift_y
+    return np.stack([a, b, middle - a * x - b * y, d, e, middle - d * x - e * y], axis=1)
+
+
+def _versions() -> dict[str, str]:
+    from PIL import features
+
+    return {
+        "pillow": metadata.version("pillow"),
+        "freetype": str(features.version("freetype2")),
+        "numpy": metadata.version("numpy"),
+        "matplotlib": metadata.version("matplotlib"),
+    }

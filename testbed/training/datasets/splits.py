@@ -1,0 +1,99 @@
+"""Which worker trains on which examples: equal shares, or shares that differ in what they hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BeforeValidator, Field
+
+from testbed.yaml_input import InputError, Section
+
+Indices = NDArray[np.int64]
+
+
+class Equal(Section):
+    """Shares of the same size, at random."""
+
+    name: Literal["equal"] = "equal"
+
+
+class Dirichlet(Section):
+    """Each class is divided among the workers in proportions from a Dirichlet distribution.
+
+    Hsu et al., arXiv 1909.06335, in the form usual since Yurochkin et al., ICML 2019: a small
+    `alpha` gives each worker few classes, a large one nearly equal shares of all.
+    """
+
+    name: Literal["dirichlet"] = "dirichlet"
+    alpha: float = Field(gt=0, le=1e6)
+
+
+def _named(split: Any) -> Any:
+    return {"name": split} if isinstance(split, str) else split
+
+
+AnySplit = Annotated[
+    Annotated[Equal | Dirichlet, Field(discriminator="name")], BeforeValidator(_named)
+]
+
+
+def shares(split: Equal | Dirichlet, groups: Indices, workers: int, seed: int) -> list[Indices]:
+    """Disjoint indices for each worker; together all examples.
+
+    Args:
+        split: which kind.
+        groups: each example's class, shape (examples,).
+        workers: how many.
+        seed: the run's.
+    """
+    if isinstance(split, Equal):
+        return [share(len(groups), rank, workers, seed) for rank in range(workers)]
+    random = np.random.default_rng([seed, 3])
+    parts: list[list[Indices]] = [[] for _ in range(workers)]
+    for group in np.unique(groups):
+        members = random.permutation(np.flatnonzero(groups == group))
+        proportions = _proportions(random, split.alpha, workers)
+        borders = np.round(np.cumsum(proportions)[:-1] * len(members)).astype(np.int64)
+        for part, piece in zip(parts, np.split(members, borders), strict=True):
+            part.append(piece)
+    return [random.permutation(np.concatenate(part)) for part in parts]
+
+
+def require_batches(found: list[Indices], batch_size: int, split: Equal | Dirichlet) -> None:
+    """Raise InputError when a worker has less than one batch."""
+    for rank, share_of_one in enumerate(found):
+        if len(share_of_one) < batch_size:
+            advice = "or a larger alpha" if isinstance(split, Dirichlet) else "or fewer workers"
+            raise InputError(
+                f"training.batch_size: {batch_size}: larger than the {len(share_of_one)} examples "
+                f"that split {split.name!r} gives worker-{rank + 1}; "
+                f"valid: 1 to {min(map(len, found))}, {advice}"
+            )
+
+
+def share(count: int, rank: int, workers: int, seed: int) -> Indices:
+    """Indices of one worker's examples in an equal split: shuffled by the seed."""
+    return np.random.default_rng([seed, 1]).permutation(count)[rank::workers]
+
+
+def batches(indices: Indices, batch_size: int, seed: int, rank: int) -> Iterator[Indices]:
+    """Batches of indices for ever, shuffled anew each epoch; a last short batch is left out."""
+    generator = np.random.default_rng([seed, 2, rank])
+    size = min(batch_size, len(indices))
+    while True:
+        order = generator.permutation(indices)
+        for start in range(0, len(order) - size + 1, size):
+            yield order[start : start + size]
+
+
+def _proportions(random: np.random.Generator, alpha: float, workers: int) -> NDArray[np.float64]:
+    """A draw from the symmetric Dirichlet distribution, also where numpy's would be 0/0."""
+    drawn = random.dirichlet(np.full(workers, alpha))
+    if np.isfinite(drawn).all() and drawn.sum() > 0:
+        return drawn
+    one = np.zeros(workers)
+    one[random.integers(workers)] = 1.0
+    return one

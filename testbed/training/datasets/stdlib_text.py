@@ -1,0 +1,113 @@
+"""Characters of the Python standard library's own sources."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import sysconfig
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from testbed.training.datasets.base import Dataset, DatasetParameters, Windows, digest
+from testbed.training.tasks import LANGUAGE_MODELLING
+from testbed.yaml_input import InputError
+
+# Newline and printable ASCII; everything else is one token, the last.
+VOCABULARY = "\n" + "".join(map(chr, range(32, 127)))
+OTHER = len(VOCABULARY)
+_TEST_OF_FILES = 10  # one in so many, by a hash of its name
+_FEWEST_FILES = 20
+_LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
+
+
+class Parameters(DatasetParameters):
+    """Sequences of characters, to predict each next one; files are for training or for tests."""
+
+    name: Literal["stdlib-text"] = "stdlib-text"
+    inputs = "tokens"
+    sequence_length: int = Field(default=64, ge=2, le=4096, description="characters")
+    test_sequences: int = Field(default=512, ge=1, description="evenly taken from the test files")
+
+    def load(self, folder: Path | None) -> Dataset:
+        """Inputs (sequence_length,) of 97 tokens; the groups are top-level modules."""
+        root = Path(sysconfig.get_path("stdlib"))
+        files = source_files(root)
+        if len(files) < _FEWEST_FILES:
+            raise InputError(f"stdlib-text: {root} holds {len(files)} Python sources; is it there?")
+        texts = [_tokens(path) for path in files]
+        is_test = [_is_test(path.relative_to(root)) for path in files]
+        train = [text for text, tested in zip(texts, is_test, strict=True) if not tested]
+        test = [text for text, tested in zip(texts, is_test, strict=True) if tested]
+        modules = [
+            path.relative_to(root).parts[0]
+            for path, tested in zip(files, is_test, strict=True)
+            if not tested
+        ]
+        train_text, test_text = np.concatenate(train), np.concatenate(test)
+        train_starts, test_starts = self._starts(train_text), self._starts(test_text)
+        test_starts = _evenly(test_starts, self.test_sequences)
+        ends = np.cumsum([len(text) for text in train])
+        _, numbers = np.unique(modules, return_inverse=True)
+        length = self.sequence_length
+        return Dataset(
+            task=LANGUAGE_MODELLING,
+            classes=OTHER + 1,
+            input_shape=(length,),
+            train_inputs=Windows(train_text, train_starts, length, 0),
+            train_labels=Windows(train_text, train_starts, length, 1),
+            test_inputs=Windows(test_text, test_starts, length, 0),
+            test_labels=Windows(test_text, test_starts, length, 1),
+            groups=numbers[np.searchsorted(ends, train_starts, side="right")].astype(np.int64),
+            facts={
+                "name": self.name,
+                "python": platform.python_version(),
+                "files": len(files),
+                "test_files": len(test),
+                "train_characters": len(train_text),
+                "test_characters": len(test_text),
+                "train_examples": len(train_starts),
+                "test_examples": len(test_starts),
+                "classes": OTHER + 1,
+                "input_shape": [length],
+                "sha256": digest(train_text, test_text),
+            },
+        )
+
+    def _starts(self, text: NDArray[np.uint8]) -> NDArray[np.int64]:
+        """Sequences one after the other; the character behind the last is there to predict."""
+        return np.arange(0, len(text) - self.sequence_length, self.sequence_length)
+
+
+def source_files(root: Path) -> list[Path]:
+    """All Python sources below a folder but tests and installed packages, ordered by name."""
+    found = [
+        path for path in root.rglob("*.py") if not _LEFT_OUT & set(path.relative_to(root).parts)
+    ]
+    return sorted(found, key=lambda path: path.relative_to(root).parts)
+
+
+def _tokens(path: Path) -> NDArray[np.uint8]:
+    """The file's characters as numbers; at the end a newline parts it from the next file."""
+    table = np.full(256, OTHER, dtype=np.uint8)
+    table[np.frombuffer(VOCABULARY.encode(), dtype=np.uint8)] = np.arange(OTHER, dtype=np.uint8)
+    text = path.read_text(encoding="utf-8", errors="replace").expandtabs(4) + "\n"
+    codes = text.encode() if text.isascii() else _one_byte_each(text)
+    return table[np.frombuffer(codes, dtype=np.uint8)]
+
+
+def _one_byte_each(text: str) -> bytes:
+    return bytes(ord(each) if ord(each) < 128 else 255 for each in text)
+
+
+def _is_test(relative: Path) -> bool:
+    name = hashlib.sha256(relative.as_posix().encode()).digest()
+    return int.from_bytes(name[:8], "big") % _TEST_OF_FILES == 0
+
+
+def _evenly(starts: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+    count = min(count, len(starts))
+    return starts[np.linspace(0, len(starts) - 1, count).astype(np.int64)]

@@ -1,0 +1,108 @@
+"""A user's own data set, given by a function of theirs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, JsonValue, field_validator
+
+from testbed.training import user_code
+from testbed.training.datasets.base import (
+    Dataset,
+    DatasetParameters,
+    Numbers,
+    check_labels,
+    digest,
+    images_dataset,
+)
+from testbed.training.tasks import LANGUAGE_MODELLING
+from testbed.yaml_input import InputError
+
+
+class Parameters(DatasetParameters):
+    """`module:callable` that returns (train inputs, train labels, test inputs, test labels).
+
+    Arrays or CPU tensors. Images: inputs (N, channels, height, width) in any scale, labels (N,).
+    Text: token numbers (N, tokens), and as labels the next token of each.
+    """
+
+    name: str
+    inputs = None
+    arguments: dict[str, JsonValue] = Field(
+        default_factory=dict, description="given to the callable by keyword"
+    )
+    classes: int | None = Field(default=None, ge=2, description="default: largest label + 1")
+
+    @field_validator("name")
+    @classmethod
+    def _is_a_reference(cls, name: str) -> str:
+        if not user_code.is_reference(name):
+            raise ValueError("must have the form module:callable")
+        return name
+
+    def load(self, folder: Path | None) -> Dataset:
+        """Normalised like the others; the task follows from the labels' shape."""
+        returned = user_code.call(self.name, folder, **self.arguments)
+        if not isinstance(returned, tuple) or len(returned) != 4:
+            raise InputError(
+                f"{self.name}: returned {type(returned).__name__}; valid: a tuple of train inputs, "
+                "train labels, test inputs, test labels"
+            )
+        arrays = [self._array(each) for each in returned]
+        train_inputs, train_labels, test_inputs, test_labels = arrays
+        classes = self.classes or 1 + max(
+            int(labels.max(initial=1)) for labels in (train_labels, test_labels)
+        )
+        facts = {"name": self.name, "arguments": self.arguments}
+        if train_labels.ndim == 1 and train_inputs.ndim == 4:
+            return images_dataset(
+                train=(train_inputs, train_labels),
+                test=(test_inputs, test_labels),
+                classes=classes,
+                source=self.name,
+                facts=facts,
+            )
+        self._check_sequences(train_inputs, train_labels, "training", classes)
+        self._check_sequences(test_inputs, test_labels, "test", classes)
+        return Dataset(
+            task=LANGUAGE_MODELLING,
+            classes=classes,
+            input_shape=(train_inputs.shape[1],),
+            train_inputs=Numbers(train_inputs),
+            train_labels=Numbers(train_labels),
+            test_inputs=Numbers(test_inputs),
+            test_labels=Numbers(test_labels),
+            groups=train_labels[:, 0].astype(np.int64),
+            facts={
+                "train_examples": len(train_inputs),
+                "test_examples": len(test_inputs),
+                "classes": classes,
+                "input_shape": [train_inputs.shape[1]],
+                "sha256": digest(*arrays),
+                **facts,
+            },
+        )
+
+    def _array(self, value: Any) -> NDArray[Any]:
+        array = np.asarray(value)
+        if array.dtype.kind == "f":
+            if not np.isfinite(array).all():
+                raise InputError(f"{self.name}: its inputs hold NaN or infinity")
+            return array.astype(np.float32)
+        if array.dtype.kind not in "iu":
+            raise InputError(f"{self.name}: returned {array.dtype}; valid: arrays of numbers")
+        return array
+
+    def _check_sequences(
+        self, inputs: NDArray[Any], labels: NDArray[Any], part: str, classes: int
+    ) -> None:
+        if inputs.ndim != 2 or inputs.shape != labels.shape or not len(inputs):
+            raise InputError(
+                f"{self.name}: {part} inputs have shape {inputs.shape} and labels {labels.shape}; "
+                "valid: (N, channels, height, width) with (N,), or both (N, tokens)"
+            )
+        for values in (inputs, labels):
+            check_labels(values, classes, f"{self.name}, {part} part")

@@ -1,0 +1,183 @@
+"""A worker's own part of the training: gradients out, updates in, and how good the model is."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from testbed.training import models, optimisers
+from testbed.training.datasets.base import Dataset
+
+Vector = NDArray[np.float32]
+
+
+class Learner(ABC):
+    """What a worker trains. Vectors are flat float32, in the order of the model's layers."""
+
+    @abstractmethod
+    def gradient(self, into: Vector) -> float | None:
+        """Write the gradient of the next batch's mean loss; return the loss, if there is one."""
+
+    @abstractmethod
+    def apply(self, update: Vector, learning_rate: float) -> None:
+        """Take one optimiser step with `update` for a gradient."""
+
+    @abstractmethod
+    def evaluate(self) -> float | None:
+        """The task's metric on the test part; None where nothing is learnt."""
+
+    @abstractmethod
+    def weights(self, into: Vector) -> None:
+        """Write the trained weights."""
+
+    @abstractmethod
+    def replace_weights(self, flat: Vector) -> None:
+        """Take over other weights; the optimiser's memory stays."""
+
+    @abstractmethod
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps."""
+
+    @abstractmethod
+    def restore(self, state: dict[str, Any], rounds_done: int) -> None:
+        """Go on from what `state` returned after `rounds_done` rounds."""
+
+    def save(self, path: Path) -> None:  # noqa: B027 - only where there is something to save
+        """Write the final weights."""
+
+
+class Replica(Learner):
+    """A model with its optimiser and its share of the data.
+
+    Args:
+        model: on the processor; it is moved to `device`.
+        dataset: what the batches index.
+        batches: indices of one batch after the other, the same in every run of a seed.
+        optimiser: name and options of `optimisers.build`.
+        device: "cpu" or "cuda".
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        dataset: Dataset,
+        batches: Iterator[NDArray[np.int64]],
+        optimiser: dict[str, Any],
+        device: str = "cpu",
+    ) -> None:
+        self._device = torch.device(device)
+        self._model = model.to(self._device)
+        self._dataset = dataset
+        self._batches = batches
+        self._trained = [tensor for _, tensor in models.trained(self._model)]
+        self._optimiser = optimisers.build(parameters=self._trained, **optimiser)
+
+    def gradient(self, into: Vector) -> float:
+        chosen = next(self._batches)
+        self._model.zero_grad(set_to_none=True)
+        inputs = self._dataset.train_inputs[chosen].to(self._device)
+        labels = self._dataset.train_labels[chosen].to(self._device)
+        loss = self._dataset.task.loss(self._model(inputs), labels)
+        loss.backward()
+        flatten_gradient(self._trained, into)
+        return loss.item()
+
+    def apply(self, update: Vector, learning_rate: float) -> None:
+        optimisers.set_rate(self._optimiser, learning_rate)
+        for tensor, part in self._parts(update):
+            tensor.grad = part
+        self._optimiser.step()
+
+    def evaluate(self) -> float:
+        return self._dataset.task.evaluate(self._model, self._dataset)
+
+    def weights(self, into: Vector) -> None:
+        place = 0
+        for tensor in self._trained:
+            count = tensor.numel()
+            into[place : place + count] = tensor.detach().cpu().numpy().reshape(-1)
+            place += count
+
+    @torch.no_grad()
+    def replace_weights(self, flat: Vector) -> None:
+        for tensor, part in self._parts(flat):
+            tensor.copy_(part)
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "model": self._model.state_dict(),
+            "optimiser": self._optimiser.state_dict(),
+            "random": torch.get_rng_state(),
+        }
+
+    def restore(self, state: dict[str, Any], rounds_done: int) -> None:
+        self._model.load_state_dict(state["model"])
+        self._optimiser.load_state_dict(state["optimiser"])
+        torch.set_rng_state(state["random"])
+        for _ in range(rounds_done):
+            next(self._batches)
+
+    def save(self, path: Path) -> None:
+        torch.save({name: each.cpu() for name, each in self._model.state_dict().items()}, path)
+
+    def _parts(self, flat: Vector) -> Iterator[tuple[nn.Parameter, torch.Tensor]]:
+        """Each trained tensor with a copy of its part of a flat vector."""
+        place = 0
+        for tensor in self._trained:
+            count = tensor.numel()
+            part = torch.from_numpy(flat[place : place + count].copy())
+            yield tensor, part.view_as(tensor).to(self._device)
+            place += count
+
+
+def flatten_gradient(trained: Sequence[nn.Parameter], into: Vector) -> None:
+    """Write the gradients of tensors, one after the other; zeros for what has none."""
+    place = 0
+    for tensor in trained:
+        count = tensor.numel()
+        part = into[place : place + count]
+        if tensor.grad is None:  # a weight that this batch did not use
+            part[:] = 0
+        else:
+            part[:] = tensor.grad.cpu().numpy().reshape(-1)
+        place += count
+
+
+class PayloadOnly(Learner):
+    """Sends random numbers of a model's size, and learns nothing."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = np.random.default_rng(seed)
+        self._drawn = False
+
+    def gradient(self, into: Vector) -> None:
+        # Drawn once: what the numbers are does not matter, and drawing takes longer than sending.
+        if not self._drawn:
+            self._random.standard_normal(out=into, dtype=np.float32)
+            self._drawn = True
+
+    def apply(self, update: Vector, learning_rate: float) -> None:
+        pass
+
+    def evaluate(self) -> None:
+        pass
+
+    def weights(self, into: Vector) -> None:
+        into[:] = 0
+
+    def replace_weights(self, flat: Vector) -> None:
+        pass
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+    def restore(self, state: dict[str, Any], rounds_done: int) -> None:
+        pass

@@ -1,0 +1,176 @@
+"""Models by name: built from a seed, and told by their layers without being built.
+
+To add one: a file beside this one with a function `build(classes, input_shape)` that returns a
+module which maps (examples, *input_shape) to logits (examples, classes), or token numbers
+(sequences, tokens) to (sequences, tokens, classes); then a line in `MODELS`. A user needs neither:
+`module:callable` in an experiment names a function that is called with the same two keywords.
+
+Every replica has the same initial weights, from the seed alone. A tensor that a model uses twice
+(GPT-2's output layer is its embedding) is one tensor in the gradient. Buffers, such as the running
+statistics of batch normalisation, are not sent: each replica keeps those of its own data, and its
+evaluation uses them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from testbed.training import user_code
+from testbed.yaml_input import InputError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+DIGITS_CLASSES = 10
+DIGITS_SHAPE = (1, 8, 8)
+_IMAGENET = (1000, (3, 224, 224))
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A model of the registry.
+
+    Args:
+        module, function: where it is built; imported when it is needed, since some families take
+            seconds to import.
+        inputs: what it takes.
+        published: classes and input shape for which `parameters` is published.
+        parameters: trained weights, counted once each, at that size.
+    """
+
+    module: str
+    function: str
+    inputs: Literal["images", "tokens"] = "images"
+    published: tuple[int, tuple[int, ...]] | None = None
+    parameters: int | None = None
+
+
+MODELS: dict[str, Entry] = {
+    "small-cnn": Entry("small_cnn", "build"),
+    "mlp": Entry("mlp", "build"),
+    "alexnet": Entry("alexnet", "build", published=_IMAGENET, parameters=61_100_840),
+    "resnet50": Entry("resnet", "build", published=_IMAGENET, parameters=25_557_032),
+    "efficientnet-b0": Entry("efficientnet", "build", published=_IMAGENET, parameters=5_288_548),
+    "densenet169": Entry("densenet", "build", published=_IMAGENET, parameters=14_149_480),
+    "gpt2-small": Entry(
+        "gpt2", "small", "tokens", published=(50_257, (1024,)), parameters=124_439_808
+    ),
+    "gpt2-tiny": Entry("gpt2", "tiny", "tokens"),
+}
+
+
+def check_name(name: str) -> str:
+    """The name, if it is one of the registry or has the form `module:callable`.
+
+    Raises:
+        ValueError: otherwise; the message lists what is valid.
+    """
+    if name not in MODELS and not user_code.is_reference(name):
+        raise ValueError(f"unknown model; valid: {', '.join(MODELS)}, module:callable")
+    return name
+
+
+def build(
+    name: str,
+    seed: int,
+    *,
+    classes: int = DIGITS_CLASSES,
+    input_shape: Sequence[int] = DIGITS_SHAPE,
+    folder: Path | None = None,
+) -> nn.Module:
+    """A model with weights that depend on the seed alone, so that all replicas start equal.
+
+    Args:
+        name: of the registry, or `module:callable`.
+        seed: of torch's generator, which this sets.
+        classes: kinds of labels, or the size of the vocabulary.
+        input_shape: of one example: (channels, height, width), or (tokens,).
+        folder: where a user's module is looked for first.
+
+    Raises:
+        InputError: unknown, unfit for such inputs, or a user's callable that raised.
+    """
+    import torch
+
+    torch.manual_seed(seed)
+    shape = tuple(input_shape)
+    if name in MODELS:
+        return _built_in(name, classes, shape)
+    model = user_code.call(name, folder, classes=classes, input_shape=shape)
+    return _checked(name, model)
+
+
+def layer_map(
+    name: str,
+    *,
+    classes: int = DIGITS_CLASSES,
+    input_shape: Sequence[int] = DIGITS_SHAPE,
+    folder: Path | None = None,
+) -> list[tuple[str, tuple[int, ...]]]:
+    """Name and shape of every trained tensor, in the order of the flat float32 gradient.
+
+    No weight is computed or held: the model is built on torch's meta device. A user's model that
+    cannot be is built once, as usual, and dropped.
+    """
+    import torch
+
+    try:
+        with torch.device("meta"):
+            model = build(name, 0, classes=classes, input_shape=input_shape, folder=folder)
+    except InputError:
+        if name in MODELS:
+            raise
+        model = build(name, 0, classes=classes, input_shape=input_shape, folder=folder)
+    return [(each, tuple(tensor.shape)) for each, tensor in trained(model)]
+
+
+def layer_sizes(layers: Sequence[tuple[str, tuple[int, ...]]]) -> list[tuple[str, int]]:
+    """Name and element count of each layer of a map; four bytes each are sent."""
+    return [(name, math.prod(shape)) for name, shape in layers]
+
+
+def trained(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """Name and tensor of every trained weight, each once, in the order of the flat gradient."""
+    return [(name, each) for name, each in model.named_parameters() if each.requires_grad]
+
+
+def tensor_sizes(model: nn.Module) -> list[tuple[str, int]]:
+    """Name and element count of every trained tensor, in the order of the flat gradient."""
+    return [(name, tensor.numel()) for name, tensor in trained(model)]
+
+
+def _built_in(name: str, classes: int, shape: tuple[int, ...]) -> nn.Module:
+    entry = MODELS[name]
+    if len(shape) != (3 if entry.inputs == "images" else 1):
+        raise InputError(f"model {name}: takes {entry.inputs}, not inputs of shape {shape}")
+    try:
+        family = importlib.import_module(f"{__name__}.{entry.module}")
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"model {name}: needs the package {error.name!r}; ./lab installs it"
+        ) from None
+    try:
+        model: nn.Module = getattr(family, entry.function)(classes, shape)
+    except ValueError as error:
+        raise InputError(f"model {name}: {error}") from None
+    return model
+
+
+def _checked(name: str, model: object) -> nn.Module:
+    import torch
+    from torch import nn
+
+    if not isinstance(model, nn.Module):
+        raise InputError(f"{name}: returned {type(model).__name__}; valid: a torch.nn.Module")
+    weights = trained(model)
+    if not weights:
+        raise InputError(f"{name}: the model has no weights to train")
+    for each, tensor in weights:
+        if tensor.dtype != torch.float32:
+            raise InputError(f"{name}: weight {each!r} is {tensor.dtype}; valid: torch.float32")
+    return model

@@ -1,0 +1,15 @@
+"""Initial weights that several models share."""
+
+from __future__ import annotations
+
+from torch import nn
+
+
+def for_rectifiers(model: nn.Sequential) -> nn.Sequential:
+    """The model, its dense and convolutional layers initialised as in He et al., 2015."""
+    for layer in model:
+        if isinstance(layer, nn.Conv2d | nn.Linear):
+            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+            assert layer.bias is not None
+            nn.init.zeros_(layer.bias)
+    return model

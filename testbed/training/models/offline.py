@@ -1,0 +1,13 @@
+"""transformers without its network: to be imported before it.
+
+Our models are built from configurations with random weights; these settings make sure that no
+part of the package asks a server for anything.
+"""
+
+from __future__ import annotations
+
+import os
+
+for _name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_HUB_DISABLE_TELEMETRY"):
+    os.environ[_name] = "1"
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # no threads before a fork

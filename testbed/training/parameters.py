@@ -1,0 +1,51 @@
+"""The training section of an experiment: what the workers compute, and how it is watched."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, model_validator
+
+from testbed.training import datasets, models
+from testbed.training.datasets import AnyDataset, AnySplit
+from testbed.training.learning_rate import AnySchedule, ConstantRate
+from testbed.training.pace import AnyPace, RealPace
+from testbed.yaml_input import Section
+
+
+class Training(Section):
+    """What the workers compute."""
+
+    model: Annotated[str, AfterValidator(models.check_name)] = "small-cnn"
+    dataset: AnyDataset = datasets.DEFAULT
+    split: AnySplit = datasets.Equal()
+    batch_size: int = Field(default=32, ge=1, description="samples per worker and round")
+    optimiser: Literal["sgd", "nesterov", "adam", "adamw", "rmsprop"] = "sgd"
+    learning_rate: float = Field(default=0.05, gt=0)
+    momentum: float = Field(default=0.9, ge=0, lt=1, description="sgd, nesterov and rmsprop only")
+    weight_decay: float = Field(default=0.0, ge=0)
+    schedule: AnySchedule = ConstantRate()
+    pace: AnyPace = RealPace()
+    device: Literal["cpu", "cuda"] = "cpu"
+    evaluate_every: int = Field(default=5, ge=1, description="rounds between evaluations")
+    target: float | None = Field(
+        default=None, gt=0, description="accuracy (or perplexity) whose time and round are told"
+    )
+    checkpoint_every: int = Field(default=0, ge=0, description="rounds; 0: never")
+    resynchronise_every: int = Field(
+        default=0, ge=0, description="rounds between averages of all replicas; 0: never"
+    )
+    measure_every: int = Field(
+        default=0, ge=0, description="rounds between looks at what loss did; 0: never"
+    )
+    on_worker_loss: Literal["fail", "continue"] = "fail"
+
+    @model_validator(mode="after")
+    def _options_fit(self) -> Training:
+        if self.optimiser == "nesterov" and self.momentum == 0:
+            raise ValueError("optimiser 'nesterov' needs a momentum above 0")
+        if self.pace.kind == "payload-only":
+            for key in ("target", "measure_every", "resynchronise_every", "checkpoint_every"):
+                if getattr(self, key):
+                    raise ValueError(f"{key}: nothing is learnt with pace 'payload-only'")
+        return self

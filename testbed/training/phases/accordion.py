@@ -1,0 +1,54 @@
+"""`accordion`: critical where the gradient of an epoch differs from that of epochs ago.
+
+Accordion (Agarwal et al., MLSys 2021): compress lightly when the norm of the gradient accumulated
+over an epoch changed by eta = 0.5 or more against 10 epochs back, or when the learning rate is
+about to fall. Where fewer epochs have passed it compares with the oldest (our choice).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from testbed.training.phases.base import Detector, DetectorParameters, Observation, norm_changed
+
+
+class Parameters(DetectorParameters):
+    """`eta` as in Accordion, `epochs_back` the distance of the comparison."""
+
+    detector: Literal["accordion"]
+    eta: float = Field(default=0.5, gt=0)
+    epochs_back: int = Field(default=10, ge=1)
+
+    def create(self, rounds_per_epoch: int) -> Detector:
+        return Accordion(
+            eta=self.eta, epochs_back=self.epochs_back, rounds_per_epoch=rounds_per_epoch
+        )
+
+
+class Accordion(Detector):
+    """Looks at each epoch's end; the first epoch is critical, as in the published code."""
+
+    remembered = ("_norms", "_sum")
+
+    def __init__(self, *, eta: float, epochs_back: int, rounds_per_epoch: int) -> None:
+        self._eta = eta
+        self._rounds_per_epoch = rounds_per_epoch
+        self._epochs_back = epochs_back
+        self._norms: list[float] = []  # of the epochs before, oldest first
+        self._sum: NDArray[np.float64] | None = None
+
+    def observe(self, seen: Observation) -> None:
+        if self._sum is None:
+            self._sum = np.zeros(seen.gradient.shape, dtype=np.float64)
+        self._sum += seen.gradient
+        if (seen.round_number + 1) % self._rounds_per_epoch != 0:
+            return
+        norm = float(np.linalg.norm(self._sum))
+        self._sum[:] = 0
+        changed = not self._norms or norm_changed(self._norms[0], norm, self._eta)
+        self._norms = [*self._norms, norm][-self._epochs_back :]
+        self.critical = changed or seen.next_learning_rate < seen.learning_rate

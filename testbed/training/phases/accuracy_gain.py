@@ -1,0 +1,62 @@
+"""`accuracy-gain`: the DBLP authors' earlier rule, phases by how much an epoch still improves.
+
+Their course report of March 2025 and the code of that time have three one-way phases by the gain
+in test accuracy per epoch: more than 7 percentage points (8 in the report) is the beginning, fewer
+than 3 (2) the end, and the beginning lasts until the accuracy is 50 % at least. They planned to
+tolerate most in the beginning and least in the end, so here the end is what is critical.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from testbed.training.phases.base import Detector, DetectorParameters, Observation
+
+
+class Parameters(DetectorParameters):
+    """Gains are differences of accuracy between evaluations, as shares (0.03 is 3 points)."""
+
+    detector: Literal["accuracy-gain"]
+    final_gain: float = Field(default=0.03, gt=0, lt=1, description="a smaller gain ends it")
+    least_accuracy: float = Field(default=0.5, ge=0, le=1, description="not before this accuracy")
+
+    def create(self, rounds_per_epoch: int) -> Detector:
+        return AccuracyGain(
+            final_gain=self.final_gain,
+            least_accuracy=self.least_accuracy,
+            rounds_per_epoch=rounds_per_epoch,
+        )
+
+
+class AccuracyGain(Detector):
+    """Critical from the first epoch on whose gain is small; there is no way back."""
+
+    critical = False
+
+    remembered = ("_epoch", "_before", "_latest")
+
+    def __init__(self, *, final_gain: float, least_accuracy: float, rounds_per_epoch: int) -> None:
+        self._final_gain = final_gain
+        self._least_accuracy = least_accuracy
+        self._rounds_per_epoch = rounds_per_epoch
+        self._epoch = 0
+        self._before: float | None = None  # accuracy at the end of the epoch before
+        self._latest: float | None = None
+
+    def observe(self, seen: Observation) -> None:
+        epoch = seen.round_number // self._rounds_per_epoch
+        if epoch != self._epoch and self._latest is not None:
+            # An evaluation's accuracy arrives one round later, so that of the old epoch is known.
+            self._look(self._latest)
+            self._epoch = epoch
+        if seen.accuracy is not None:
+            self._latest = seen.accuracy
+
+    def _look(self, accuracy: float) -> None:
+        before, self._before = self._before, accuracy
+        if before is None or accuracy < self._least_accuracy:
+            return
+        if accuracy - before < self._final_gain:
+            self.critical = True

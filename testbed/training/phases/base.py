@@ -1,0 +1,79 @@
+"""What a phase detector is: it watches the training and says whether a phase is critical.
+
+To add one, write one file beside this one with a `Parameters` section (what YAML may say, its
+`detector` a `Literal`) whose `create` makes a `Detector`, and add it to `__init__.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from testbed.yaml_input import Section
+
+Cadence = Literal["epoch"] | Annotated[int, Field(ge=1)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observation:
+    """What a detector may look at after each round's gather.
+
+    Attributes:
+        round_number: from 0.
+        gradient: the averaged gradient, flat; valid during the call only.
+        learning_rate, next_learning_rate: of this round, and of the first round of the next epoch.
+        accuracy: share of correctly classified test samples, in the first round after an
+            evaluation; None in all others, and for tasks that have no accuracy.
+    """
+
+    round_number: int
+    gradient: NDArray[np.float32]
+    learning_rate: float
+    next_learning_rate: float
+    accuracy: float | None = None
+
+
+class Detector(ABC):
+    """Says whether training is critical. `critical` before the first round is its start value."""
+
+    critical: bool = True
+    remembered: ClassVar[tuple[str, ...]] = ()  # attributes that a checkpoint keeps
+
+    @abstractmethod
+    def observe(self, seen: Observation) -> None:
+        """Take a round into account; afterwards `critical` holds until the next call."""
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps: plain values, lists and arrays."""
+        return {name: getattr(self, name) for name in ("critical", *self.remembered)}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from what `state` returned."""
+        for name in ("critical", *self.remembered):
+            setattr(self, name, state[name])
+
+
+class DetectorParameters(Section):
+    """A detector's part of the experiment."""
+
+    detector: str
+
+    def create(self, rounds_per_epoch: int) -> Detector:
+        """A fresh detector; one epoch has `rounds_per_epoch` rounds."""
+        raise NotImplementedError
+
+
+def norm_changed(previous: float, current: float, eta: float) -> bool:
+    """Whether | previous - current | / previous >= eta; an odd norm counts as a change.
+
+    Odd is a previous norm of zero, as in Accordion's code, and one that is not finite.
+    """
+    if not (math.isfinite(previous) and math.isfinite(current)) or previous == 0:
+        return True
+    return abs(previous - current) / previous >= eta

@@ -1,0 +1,77 @@
+"""What is learnt, whatever the model: the loss, and the number that says how well it went."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from testbed.training.datasets.base import Dataset
+
+_EVALUATED_AT_ONCE = 32  # examples; bounds a worker's memory, and changes no answer
+
+
+@dataclass(frozen=True)
+class Task:
+    """A kind of learning.
+
+    Args:
+        name: classification of inputs, or prediction of each next token.
+        inputs: what a model for it must take.
+        metric: what an evaluation gives; also the key in event logs.
+        higher_is_better: which way the metric improves.
+    """
+
+    name: Literal["classification", "language-modelling"]
+    inputs: Literal["images", "tokens"]
+    metric: Literal["accuracy", "perplexity"]
+    higher_is_better: bool
+
+    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Mean cross entropy in nats, per example or per token.
+
+        Args:
+            logits: (examples, classes), or (sequences, tokens, vocabulary).
+            labels: class numbers, (examples,) or (sequences, tokens).
+        """
+        from torch.nn.functional import cross_entropy
+
+        if labels.dim() > 1:
+            return cross_entropy(logits.flatten(0, -2), labels.flatten())
+        return cross_entropy(logits, labels)
+
+    def evaluate(self, model: nn.Module, dataset: Dataset) -> float:
+        """The metric over the test part, with the model as in use (no dropout, running statistics).
+
+        Accuracy is a share from 0 to 1; perplexity is exp(mean cross entropy), at best 1, and
+        infinite where that is beyond a float.
+        """
+        import torch
+
+        device = next(model.parameters()).device
+        right, entropy, count = 0, 0.0, 0
+        model.eval()
+        with torch.no_grad():
+            for start in range(0, len(dataset.test_inputs), _EVALUATED_AT_ONCE):
+                part = slice(start, start + _EVALUATED_AT_ONCE)
+                labels = dataset.test_labels[part].to(device)
+                logits = model(dataset.test_inputs[part].to(device))
+                if self.metric == "accuracy":
+                    right += int((logits.argmax(dim=-1) == labels).sum())
+                else:
+                    entropy += float(self.loss(logits, labels)) * labels.numel()
+                count += labels.numel()
+        model.train()
+        if self.metric == "accuracy":
+            return right / count
+        try:
+            return math.exp(entropy / count)
+        except OverflowError:
+            return math.inf
+
+
+CLASSIFICATION = Task("classification", "images", "accuracy", higher_is_better=True)
+LANGUAGE_MODELLING = Task("language-modelling", "tokens", "perplexity", higher_is_better=False)

@@ -1,0 +1,181 @@
+"""How a run in progress looks in a terminal of any size, and as one plain line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import ConsoleDimensions, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+_STEPS = "▁▂▃▄▅▆▇█"
+_PLOTTED = 10  # columns of the header's labels
+_ENDED_SHOWN = 2
+
+
+def render(
+    live: dict[str, Any], size: ConsoleDimensions, ended: Sequence[str] = ()
+) -> RenderableType:
+    """The whole screen.
+
+    Args:
+        live: the run's `live.json`.
+        size: of the terminal; what does not fit is left out, the least busy first.
+        ended: how earlier runs ended.
+    """
+    parts: list[RenderableType] = [*_header(live, size.width)]
+    parts += [_cut(Text(line, style="dim"), size.width) for line in ended[-_ENDED_SHOWN:]]
+    if "queues" not in live:
+        return Group(*parts)
+    flows, processes = live.get("flows") or [], live.get("processes") or []
+    left = size.height - len(parts) - 2  # without the two tables' headings
+    lower = min(max(len(flows), len(processes)), max(3, left // 2))
+    upper = max(1, left - lower)
+    parts.append(_queues(live["queues"], upper, size.width))
+    columns = Table.grid(padding=(0, 3))
+    columns.add_row(_flows(flows, lower), _processes(processes, lower))
+    parts.append(columns)
+    return Group(*parts)
+
+
+def line(live: dict[str, Any]) -> str:
+    """The same in one line, for logs."""
+    if "queues" not in live:
+        return str(live.get("stage", "starting"))
+    run = live.get("run") or {}
+    words = [f"round {live.get('rounds_done', 0)} of {run.get('rounds', '?')}"]
+    if live.get("latencies_s"):
+        words.append(f"latency {_seconds(live['latencies_s'][-1])}")
+    fullest = max(live["queues"], key=lambda each: each["highest_bytes"], default=None)
+    if fullest is not None and fullest["highest_bytes"]:
+        words.append(f"longest queue {_direction(fullest)} {_filling(fullest)}")
+    words.append(f"{sum(each['drops'] for each in live['queues'])} drops")
+    names = [str(each["name"]) for each in live.get("impairments") or []]
+    if names:
+        words.append(f"in force: {', '.join(names)}")
+    return ", ".join(words)
+
+
+def _header(live: dict[str, Any], width: int) -> list[Text]:
+    run = live.get("run") or {}
+    title = Text(f"{run.get('experiment') or ''} ", style="bold")
+    title.append(f"{run.get('arm', '?')} seed {run.get('seed', '?')}", style="bold cyan")
+    if "queues" not in live:
+        return [_cut(title, width), Text(str(live.get("stage", "starting")))]
+    done, rounds = live.get("rounds_done", 0), run.get("rounds", 0)
+    title.append(f"  round {done} of {rounds}")
+    if live.get("critical") is not None:
+        title.append("  critical phase" if live["critical"] else "  relaxed phase")
+    title.append(f"  {live.get('elapsed_s', 0):.0f} s", style="dim")
+    latencies = live.get("latencies_s") or []
+    latency = Text("latency   ")
+    if latencies:
+        room = max(10, width - _PLOTTED - 26)
+        shown = latencies[-room:]
+        latency.append(sparkline(shown), style="green")
+        latency.append(f" {_seconds(latencies[-1])}, at most {_seconds(max(shown))}")
+    else:
+        latency.append("no round is over yet", style="dim")
+    impairments = Text("in force  ")
+    in_force = live.get("impairments") or []
+    for each in in_force:
+        impairments.append(f"{each.get('name')} ", style="bold red")
+        since_s = each.get("since_s")
+        if isinstance(since_s, int | float):
+            impairments.append(f"for {_seconds(max(0.0, live['t_s'] - since_s))} ")
+    if not in_force:
+        impairments.append("no impairment", style="dim")
+    return [_cut(each, width) for each in (title, latency, impairments)]
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """One character per value, as high as its share of the highest."""
+    highest = max(values, default=0.0) or 1.0
+    return "".join(
+        _STEPS[min(len(_STEPS) - 1, int(value / highest * len(_STEPS)))] for value in values
+    )
+
+
+def _queues(queues: list[dict[str, Any]], rows: int, width: int) -> Table:
+    """One row per direction of a link, the busiest ones if there is no room for all."""
+    measures = [(each["drops"], each["highest_bytes"], each["sent_bps"]) for each in queues]
+    busiest = sorted(range(len(queues)), key=lambda place: measures[place], reverse=True)
+    chosen = [queues[place] for place in sorted(busiest[:rows])]
+    table = Table.grid(padding=(0, 2))
+    bar_columns = max(8, min(40, width - 64))
+    for name in ("queue", "", "now", "drops", "", "rate"):
+        table.add_column(justify="left" if name in ("queue", "") else "right", no_wrap=True)
+    left_out = f" (busiest of {len(queues)})" if len(chosen) < len(queues) else ""
+    heading = [f"queue{left_out}", "", "kB", "drops", "new", "Mbit/s"]
+    table.add_row(*(Text(each, style="bold underline") for each in heading))
+    for each in chosen:
+        share = min(1.0, each["highest_bytes"] / max(1, each["queue_bytes"]))
+        filled = round(share * bar_columns)
+        style = "red" if share > 0.9 else "yellow" if share > 0.5 else "green"
+        bar = Text("█" * filled, style=style)
+        bar.append("·" * (bar_columns - filled), style="dim")
+        table.add_row(
+            _direction(each),
+            bar,
+            _filling(each),
+            Text(str(each["drops"]), style="red" if each["drops"] else "dim"),
+            Text(f"+{each['new_drops']}", style="bold red") if each["new_drops"] else Text(""),
+            f"{each['sent_bps'] / 1e6:.1f}",
+        )
+    return table
+
+
+def _flows(flows: list[dict[str, Any]], rows: int) -> Table:
+    table = Table.grid(padding=(0, 2))
+    for justify in ("left", "right", "right", "right"):
+        table.add_column(justify=justify, no_wrap=True)
+    more = f" ({rows - 1} of {len(flows)})" if len(flows) > rows else ""
+    headings = (f"flow{more}", "window", "RTT", "Mbit/s")
+    table.add_row(*(Text(each, style="bold underline") for each in headings))
+    for each in flows[: rows if not more else rows - 1]:
+        window, rtt_s, rate_bps = each.get("cwnd_bytes"), each.get("rtt_s"), each.get("rate_bps")
+        table.add_row(
+            f"{each['host']} → {each['peer']}",
+            "-" if window is None else f"{window / 1e3:.0f} kB",
+            "-" if rtt_s is None else f"{rtt_s * 1e3:.1f} ms",
+            "-" if rate_bps is None else f"{rate_bps / 1e6:.0f}",
+        )
+    return table
+
+
+def _processes(processes: list[dict[str, Any]], rows: int) -> Table:
+    table = Table.grid(padding=(0, 2))
+    for justify in ("left", "right", "right"):
+        table.add_column(justify=justify, no_wrap=True)
+    headings = ("process", "CPU", "MB")
+    table.add_row(*(Text(each, style="bold underline") for each in headings))
+    busiest = sorted(processes, key=lambda each: -(each.get("cpu") or 0.0))
+    for each in busiest[:rows]:
+        cpu = each.get("cpu")
+        table.add_row(
+            each["name"],
+            "-" if cpu is None else f"{cpu * 100:.0f} %",
+            f"{each['rss_bytes'] / 1e6:.0f}",
+        )
+    return table
+
+
+def _direction(queue: dict[str, Any]) -> str:
+    """The two nodes of a directed link, from sender to receiver."""
+    first, _, second = str(queue["link"]).partition("--")
+    sender = queue["from"]
+    return f"{sender} → {second if sender == first else first}"
+
+
+def _filling(queue: dict[str, Any]) -> str:
+    return f"{queue['highest_bytes'] / 1e3:.0f}/{queue['queue_bytes'] / 1e3:.0f}"
+
+
+def _seconds(value_s: float) -> str:
+    return f"{value_s * 1e3:.0f} ms" if value_s < 1 else f"{value_s:.2f} s"
+
+
+def _cut(text: Text, width: int) -> Text:
+    text.truncate(width, overflow="ellipsis")
+    return text

@@ -1,0 +1,186 @@
+"""The timeline page: what it holds, and that nothing short is lost and nothing leaks out."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from analysis import timeline
+from analysis.load import load
+from analysis.report import write_report
+from tests.analysis.build import ResultsBuilder, write, write_lines
+
+ORIGIN_S = 5000.0
+_DATA = re.compile(r'<script type="application/json" class="run">(.*?)</script>', re.DOTALL)
+
+
+def shown(page: str) -> list[dict[str, Any]]:
+    """The data of the runs on a page."""
+    return [json.loads(text) for text in _DATA.findall(page)]
+
+
+def add_times(run: Path) -> None:
+    """What a real run's rounds have in addition to those of the builder: when they were."""
+    path = run / "events" / "rounds.jsonl"
+    rounds = [json.loads(line) for line in path.read_text().splitlines()]
+    for number, each in enumerate(rounds):
+        each |= {"began_s": ORIGIN_S + number, "ended_s": ORIGIN_S + number + 0.9}
+    write_lines(path, rounds)
+
+
+def add_samples(run: Path, *, name: str = "server--s1", seconds: int = 10) -> None:
+    """Queues sampled 100 times a second: one sample of one millisecond sees 120 kB and 7 drops."""
+    (run / "samples").mkdir()
+    count = 100 * seconds
+    times_s = [ORIGIN_S + number / 100 for number in range(count)]
+    at = count // 3
+    sender = name.partition("--")[2]
+    pl.DataFrame(
+        {
+            "t_s": times_s,
+            "link": [name] * count,
+            "from": [sender] * count,
+            "backlog_bytes": [120_000 if number == at else 0 for number in range(count)],
+            "backlog_packets": [80 if number == at else 0 for number in range(count)],
+            "sent_bytes": list(range(count)),
+            "sent_packets": list(range(count)),
+            "drops": [5 + 7 * (number >= at) for number in range(count)],
+        }
+    ).write_parquet(run / "samples" / "queues.parquet")
+    pl.DataFrame(
+        {
+            "t_s": times_s,
+            "host": ["worker-1"] * count,
+            "peer": ["server"] * count,
+            "leg": ["gather"] * count,
+            "kind": ["udp"] * count,
+            "cwnd_bytes": [None] * count,
+            "rtt_s": [0.001 + number * 1e-6 for number in range(count)],
+            "rate_bps": [3e7] * count,
+            "retransmits": [0.0] * count,
+        },
+        schema_overrides={"cwnd_bytes": pl.Float64},
+    ).write_parquet(run / "samples" / "flows.parquet")
+    links = [{"link": name, "from": sender, "queue_bytes": 150_000, "rate_bps": 10**8}]
+    facts = {"reached_hz": 99.9, "cpu_share": 0.02, "directed_links": links}
+    write(run / "samples" / "sampler.json", facts)
+
+
+def test_one_sample_of_a_full_queue_and_its_drops_stay_visible(tmp_path):
+    builder = ResultsBuilder(tmp_path)
+    run = builder.run(arm="dblp", seed=1)
+    add_times(run)
+    add_samples(run)
+    page = timeline.timeline_page(load(tmp_path))
+    assert page is not None
+    [data] = shown(page)
+    [queue] = data["queues"]
+    assert queue["name"] == "s1 \u2192 server"
+    assert queue["highest"] == 120_000
+    assert queue["limit"] == 150_000
+    assert queue["dropped"] == 7  # the 5 from before do not count
+    [(place, count)] = queue["drops"]
+    assert count == 7
+    assert abs(place * data["step"] - 10 / 3) < 0.02
+    peak = [place for place, _, highest in queue["bytes"] if highest == 120_000]
+    assert [round(each * data["step"], 1) for each in peak] == [3.3]
+
+
+def test_reducing_keeps_the_extremes_of_each_interval():
+    clock = timeline._Clock(0.0, 1.0, 10)
+    times = pl.Series([0.01, 0.02, 0.03, 0.55, 0.56]).to_numpy()
+    values = pl.Series([5.0, 9.0, 1.0, 2.0, 2.0]).to_numpy()
+    assert clock.reduce(times, values) == [[0, 1, 9], [5, 2, 2]]
+    assert clock.reduce(times, values * float("nan")) == []
+
+
+def test_rounds_workers_and_impairments_lie_on_the_same_axis(tmp_path):
+    run = ResultsBuilder(tmp_path).run(arm="dblp", seed=1)
+    add_times(run)
+    add_samples(run)
+    record = {"name": "loss-server", "kind": "loss", "host": "server", "round": 4}
+    write_lines(
+        run / "events" / "impairments.jsonl",
+        [
+            record
+            | {"action": "begin", "planned_s": ORIGIN_S + 4, "acknowledged_s": ORIGIN_S + 4.002},
+            record
+            | {"action": "end", "planned_s": ORIGIN_S + 4.5, "acknowledged_s": ORIGIN_S + 4.501},
+            record
+            | {"action": "begin", "planned_s": ORIGIN_S + 8, "acknowledged_s": ORIGIN_S + 8.002},
+        ],
+    )
+    transfer = {"round": 4, "host": "worker-1", "peer": "server"}
+    gather = {"leg": "gather", "began_s": ORIGIN_S + 4.1, "ended_s": ORIGIN_S + 4.4}
+    write_lines(run / "events" / "transfers-worker-1.jsonl", [transfer | gather])
+    [data] = shown(timeline.timeline_page(load(tmp_path)) or "")
+    assert data["rounds"][4][:4] == [4, 4.0, 4.9, 1.0]
+    [impairment] = data["impairments"]
+    assert impairment["bars"][0] == [4.0, 4.002, 4.5, 4.501]
+    assert impairment["bars"][1][:2] == [8.0, 8.002]  # was in force at the end
+    assert impairment["bars"][1][3] == data["duration"]
+    worker = next(each for each in data["workers"] if each["name"] == "worker-1")
+    assert [1, 4.1, 4.4, 4] in worker["bars"]
+    assert [0, 4.0, 4.05, 4] in worker["bars"]  # compute begins with the round
+    [round_trip] = data["round_trips"]
+    assert round_trip["name"] == "worker-1 \u2192 server"
+    assert not data["windows"]
+
+
+def test_the_page_loads_nothing_and_names_cannot_break_out_of_it(tmp_path):
+    builder = ResultsBuilder(tmp_path)
+    run = builder.run(arm="</script><img>", seed=1, key="odd-s1")
+    add_times(run)
+    add_samples(run, name="server--</script><script>alert(1)")
+    page = timeline.timeline_page(load(tmp_path)) or ""
+    [data] = shown(page)
+    assert data["arm"] == "</script><img>"
+    assert "alert(1)" in data["queues"][0]["name"]
+    assert "<img" not in page
+    assert "<script>alert" not in page
+    without_data = _DATA.sub("", page)
+    assert not re.search(r"https?://|@import|url\(|fetch\(|XMLHttp|\ssrc=", without_data)
+
+
+def test_report_has_the_page_and_a_link_only_if_there_is_something_to_show(tmp_path):
+    builder = ResultsBuilder(tmp_path)
+    run = builder.run(arm="dblp", seed=1)
+    paths = write_report(tmp_path)
+    assert not (paths.index.parent / "timeline.html").exists()
+    assert "timeline.html" not in paths.index.read_text()
+    add_times(run)  # an older run: rounds with times, no samples
+    paths = write_report(tmp_path)
+    assert 'href="timeline.html"' in paths.index.read_text()
+    [data] = shown((paths.index.parent / "timeline.html").read_text())
+    assert data["queues"] == []
+    assert len(data["rounds"]) == 10
+
+
+def test_damaged_samples_are_left_out(tmp_path):
+    run = ResultsBuilder(tmp_path).run(arm="dblp", seed=1)
+    add_times(run)
+    add_samples(run)
+    (run / "samples" / "queues.parquet").write_bytes(b"PAR1 and then nothing")
+    (run / "samples" / "sampler.json").write_text("[")
+    [data] = shown(timeline.timeline_page(load(tmp_path)) or "")
+    assert data["queues"] == []
+    assert data["round_trips"]
+
+
+def test_the_pages_size_is_bounded_by_leaving_out_later_seeds(tmp_path, monkeypatch):
+    builder = ResultsBuilder(tmp_path)
+    for seed in (1, 2, 3):
+        for arm in ("dblp", "fixed-low"):
+            add_times(run := builder.run(arm=arm, seed=seed))
+            add_samples(run)
+    whole = shown(timeline.timeline_page(load(tmp_path)) or "")
+    assert len(whole) == 6
+    monkeypatch.setattr(timeline, "PAGE_BYTES", int(2.5 * len(json.dumps(whole[0]))))
+    page = timeline.timeline_page(load(tmp_path)) or ""
+    assert {(each["arm"], each["seed"]) for each in shown(page)} >= {("dblp", 1), ("fixed-low", 1)}
+    assert len(shown(page)) < 6
+    assert f"{6 - len(shown(page))} more runs are not on this page" in page

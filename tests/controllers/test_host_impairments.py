@@ -1,0 +1,252 @@
+"""Host-side impairments: what YAML may say, and the programs that carry them out."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from controllers import plan
+from controllers.impairments import AnyImpairment, ImpairmentParameters
+from controllers.messages import parse_request
+
+PLACES = plan.Places(
+    hosts=["server", "worker-1", "traffic-1"],
+    switches={"s1"},
+    links=[("server", "s1"), ("worker-1", "s1"), ("traffic-1", "s1")],
+    training_hosts=["server", "worker-1"],
+)
+BURST = {"kind": "host-burst", "from": "traffic-1", "rate_bps": 1_000_000, "rounds": [1]}
+BACKGROUND = {"kind": "background", "from": "traffic-1", "rounds": [1]}
+STRAGGLER = {"kind": "straggler", "host": "worker-1", "factor": 3, "rounds": [1]}
+CRASH = {"kind": "crash", "host": "worker-1", "rounds": [1]}
+
+
+def parsed(document: dict[str, Any]) -> ImpairmentParameters:
+    found: ImpairmentParameters = TypeAdapter(AnyImpairment).validate_python(document)
+    return found
+
+
+@pytest.mark.parametrize("document", [BURST, BACKGROUND, STRAGGLER, CRASH])
+def test_a_resolved_entry_reads_as_the_same_again(document):
+    (once,) = plan.resolve([parsed(document)], PLACES, rounds=5, seed=1)
+    (again,) = plan.resolve([parsed(once)], PLACES, rounds=5, seed=1)
+    assert json.loads(json.dumps(once)) == again
+
+
+@pytest.mark.parametrize(
+    ("document", "problem"),
+    [
+        (BURST | {"from": "server"}, "'server' is the victim itself"),
+        (BURST | {"rate_factor": 2}, "either rate_bps or rate_factor"),
+        (BURST | {"rate_bps": None}, "either rate_bps or rate_factor"),
+        (BURST | {"rate_bps": -5}, "rate_bps"),
+        (BURST | {"frame_bytes": 9000}, "frame_bytes"),
+        (BURST | {"duration_s": 0}, "duration_s"),
+        ({**BURST, "link": ["s1", "server"]}, "takes host"),
+        (BACKGROUND | {"from": "server"}, "'server' is the victim itself"),
+        (BACKGROUND | {"streams": 0}, "streams"),
+        (BACKGROUND | {"congestion_control": "-x; reboot"}, "congestion_control"),
+        (STRAGGLER | {"factor": 0.5}, "factor"),
+        (STRAGGLER | {"factor": float("inf")}, "factor"),
+        (STRAGGLER | {"resource": "disk"}, "resource"),
+        ({"kind": "crash", "rounds": [1]}, "host"),
+        (CRASH | {"at_s": [-1.0], "rounds": None}, "at_s"),
+        ({**BURST, "rounds": None, "at_s": [0.1, 0.12]}, "overlap"),
+    ],
+)
+def test_bad_values_are_refused(document, problem):
+    with pytest.raises(ValidationError, match=problem):
+        parsed(document)
+
+
+@pytest.mark.parametrize(
+    ("document", "problem"),
+    [
+        (BURST | {"from": "traffic-9"}, "from: unknown host 'traffic-9'; valid: server, worker-1"),
+        (BACKGROUND | {"host": "nobody"}, "host: unknown host 'nobody'"),
+        (STRAGGLER | {"host": "traffic-1"}, "'traffic-1' does not train; valid: server, worker-1"),
+        (CRASH | {"host": "traffic-1"}, "'traffic-1' does not train"),
+        (CRASH | {"rounds": [7]}, "round 7 is never reached"),
+    ],
+)
+def test_hosts_and_rounds_that_do_not_exist_are_refused(document, problem):
+    with pytest.raises(ValueError, match=problem):
+        plan.resolve([parsed(document)], PLACES, rounds=5, seed=1)
+
+
+def test_two_stragglers_of_one_worker_contradict_but_two_bursts_do_not():
+    twice = [parsed(BURST | {"name": name}) for name in ("one", "other")]
+    assert len(plan.resolve(twice, PLACES, rounds=5, seed=1)) == 2
+    twice = [parsed(STRAGGLER | {"name": name}) for name in ("one", "other")]
+    with pytest.raises(ValueError, match="contradicts"):
+        plan.resolve(twice, PLACES, rounds=5, seed=1)
+
+
+def test_background_says_what_the_machine_lacks(monkeypatch):
+    lacking = parsed(BACKGROUND | {"congestion_control": "nonesuch"}).lacking()
+    assert lacking is not None
+    assert "'nonesuch'" in lacking
+    assert "reno" in lacking
+    monkeypatch.setenv("PATH", "/nonexistent")
+    assert "iperf3" in (parsed(BACKGROUND).lacking() or "")
+
+
+@pytest.mark.parametrize("pids", [None, [], {"worker-1": "7"}, {"worker-1": 1}, {"a": True}])
+def test_process_numbers_that_are_none_are_refused(pids):
+    with pytest.raises(ValueError, match="pids"):
+        parse_request(json.dumps({"do": "processes", "pids": pids}).encode())
+
+
+# The programs
+
+
+@contextmanager
+def helper(module: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", f"testbed.lab.{module}", *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        bufsize=1,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        for stream in (process.stdin, process.stdout):
+            assert stream is not None
+            stream.close()
+
+
+def ask(process: subprocess.Popen[str], words: str) -> dict[str, Any]:
+    assert process.stdin is not None
+    process.stdin.write(words + "\n")
+    return answer(process)
+
+
+def answer(process: subprocess.Popen[str]) -> dict[str, Any]:
+    assert process.stdout is not None
+    return dict(json.loads(process.stdout.readline()))
+
+
+@contextmanager
+def busy_process() -> Iterator[int]:
+    process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        yield process.pid
+    finally:
+        process.kill()
+        process.wait()
+
+
+def cpu_s(pid: int) -> float:
+    """Processor time of a process so far."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) * 1e-9
+
+
+def state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def is_let_go(pid: int) -> bool:
+    """Whether it is never seen stopped again, after a moment for whoever lets it go."""
+    deadline_s = time.monotonic() + 5
+    while state(pid) == "T" and time.monotonic() < deadline_s:
+        time.sleep(0.001)
+    for _ in range(100):
+        if state(pid) == "T":
+            return False
+        time.sleep(0.001)
+    return True
+
+
+def test_a_slowed_process_gets_its_share_of_the_time_and_all_of_it_afterwards():
+    with busy_process() as pid, helper("slowdown") as program:
+        ask(program, f"slow {pid} 5")
+        began_s, before_s = time.monotonic(), cpu_s(pid)
+        time.sleep(0.6)
+        share = (cpu_s(pid) - before_s) / (time.monotonic() - began_s)
+        slowed = ask(program, "release")
+        assert 0 < share < 0.2 * 1.4
+        stopped = slowed["stopped_s"] / (slowed["ended_s"] - slowed["began_s"])
+        assert stopped == pytest.approx(0.8, abs=0.05)
+        assert slowed["cycles"] > 20
+        assert is_let_go(pid)
+
+
+@pytest.mark.parametrize("ending", ["killed", "terminated", "master gone"])
+def test_a_process_is_not_left_stopped_however_the_program_ends(ending):
+    with busy_process() as pid, helper("slowdown") as program:
+        ask(program, f"slow {pid} 50")
+        deadline_s = time.monotonic() + 5
+        while state(pid) != "T" and time.monotonic() < deadline_s:
+            pass
+        if ending == "killed":
+            program.kill()
+        elif ending == "terminated":
+            program.terminate()
+        else:
+            assert program.stdin is not None
+            program.stdin.close()
+        program.wait(10)
+        assert is_let_go(pid)
+
+
+def test_slowing_a_process_that_ends_meanwhile_ends_in_order():
+    with helper("slowdown") as program:
+        with busy_process() as pid:
+            ask(program, f"slow {pid} 2")
+        slowed = answer(program)
+        assert slowed["gone"] is True
+
+
+def test_the_blaster_sends_what_is_due_and_stops_when_told():
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sink:
+        sink.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
+        sink.bind(("127.0.0.1", 0))
+        sink.setblocking(False)
+        port = str(sink.getsockname()[1])
+        rate = ("--rate-bps", "8000000", "--frame-bytes", "1000")
+        with helper("traffic", "127.0.0.1", port, "--from", "127.0.0.1", *rate) as program:
+            ask(program, "go 0.2")
+            sent = answer(program)
+            assert sent["frames"] == pytest.approx(200, abs=2)
+            assert arrived(sink) == [1000 - 42] * sent["frames"]
+            ask(program, "go 60")
+            time.sleep(0.05)
+            stopped = ask(program, "stop")
+            assert 0 < stopped["frames"] < 10_000
+            assert len(arrived(sink)) == stopped["frames"]
+
+
+def arrived(sink: socket.socket) -> list[int]:
+    """Sizes of the datagrams that wait at a socket."""
+    sizes = []
+    try:
+        while True:
+            sizes.append(len(sink.recv(2048)))
+    except BlockingIOError:
+        return sizes
+
+
+def test_a_held_program_begins_with_the_line_and_not_before():
+    code = "import os, json; print(json.dumps({'nice': os.nice(0), 'pid': os.getpid()}))"
+    with helper("held_start", sys.executable, "-c", code) as program:
+        time.sleep(0.1)
+        assert "held_start" in Path(f"/proc/{program.pid}/cmdline").read_text()
+        asked_s = time.monotonic()
+        assert ask(program, "go")["began_s"] >= asked_s
+        assert answer(program)["pid"] == program.pid
+        assert os.waitstatus_to_exitcode(os.waitpid(program.pid, 0)[1]) == 0

@@ -1,0 +1,177 @@
+"""The timeline in YAML: what it resolves to, and what is said when it is wrong."""
+
+import itertools
+from pathlib import Path
+
+import pytest
+import yaml
+
+from testbed import experiment
+from testbed.yaml_input import InputError
+
+LOSS = {"kind": "loss", "q": 0.5}
+
+
+def load(folder: Path, *entries: dict[str, object], rounds: int = 20, **changes: object):
+    document = {
+        "name": "planned",
+        "rounds": rounds,
+        "seeds": [1, 2],
+        "topology": {"name": "dumbbell", "workers": 2},
+        "arms": {"a": {"protocol": "dblp"}, "b": {"protocol": "tcp-reno"}},
+        "impairments": list(entries),
+        **changes,
+    }
+    path = folder / "planned.yaml"
+    path.write_text(yaml.safe_dump(document))
+    return experiment.load(str(path))
+
+
+def resolved(folder: Path, entry: dict[str, object]) -> list[dict[str, object]]:
+    """The entry as the configurations of all four runs have it: seed 1, a, b; seed 2, a, b."""
+    return [run.config()["impairments"][0] for run in load(folder, entry)]
+
+
+def test_a_period_becomes_a_list(tmp_path):
+    entry = {**LOSS, "rounds": {"every": 4, "from": 3, "until": 15}}
+    assert [each["rounds"] for each in resolved(tmp_path, entry)] == [[3, 7, 11, 15]] * 4
+    entry = {**LOSS, "rounds": {"every": 8}}
+    assert resolved(tmp_path, entry)[0]["rounds"] == [0, 8, 16]
+    entry = {**LOSS, "at_s": {"every": 0.5, "from": 1, "until": 2}, "duration_s": 0.25}
+    assert resolved(tmp_path, entry)[0]["at_s"] == [1.0, 1.5, 2.0]
+
+
+@pytest.mark.parametrize(
+    "anchor",
+    [
+        {"rounds": {"random": 5, "from": 2}},
+        {"at_s": {"random": 9, "from": 1, "until": 3}, "duration_s": 0.2},
+    ],
+)
+def test_a_draw_depends_on_the_seed_and_not_on_the_arm(tmp_path, anchor):
+    (key,) = {"rounds", "at_s"} & set(anchor)
+    first, second, other, another = (each[key] for each in resolved(tmp_path, {**LOSS, **anchor}))
+    assert first == second
+    assert other == another
+    assert first != other
+    assert resolved(tmp_path, {**LOSS, **anchor})[0][key] == first
+
+
+def test_random_instants_never_overlap_and_stay_inside(tmp_path):
+    for seed_count in range(1, 6):
+        entry = {**LOSS, "at_s": {"random": 9, "from": 1, "until": 3}, "duration_s": 0.2}
+        runs = load(tmp_path, entry, seeds=list(range(seed_count * 10, seed_count * 10 + 5)))
+        for run in runs:
+            instants = run.config()["impairments"][0]["at_s"]
+            assert instants[0] >= 1
+            assert instants[-1] + 0.2 <= 3 + 1e-6
+            gaps = [after - before for before, after in itertools.pairwise(instants)]
+            assert min(gaps) >= 0.2 - 1e-6
+
+
+def test_the_timeline_of_the_first_issue_goes_on_working(tmp_path):
+    entry = {**LOSS, "host": "server", "leg": "gather", "rounds": [3], "at_most_s": 1.0}
+    found = resolved(tmp_path, entry)[0]
+    assert (found["rounds"], found["leg"], found["at_most_s"], found["name"]) == (
+        [3],
+        "gather",
+        1.0,
+        "loss-server",
+    )
+
+
+@pytest.mark.parametrize(
+    ("entries", "expected"),
+    [
+        ([{**LOSS, "rounds": [20]}], "impairments.0 (loss-server): round 20 is never reached"),
+        ([{**LOSS, "rounds": {"every": 3, "until": 20}}], "round 20 is never reached; valid: 0 to"),
+        ([{**LOSS, "rounds": {"random": 21}}], "rounds.random: 21: there are only 20 rounds"),
+        ([{**LOSS, "rounds": {"every": 0}}], "impairments.0.loss.rounds.every.every: 0: "),
+        ([{**LOSS, "rounds": {"every": 2, "from": 9, "until": 8}}], "no round from 9 until 8"),
+        ([{**LOSS, "rounds": {"each": 2}}], "must be a list of round numbers, {every"),
+        ([{**LOSS, "rounds": []}], "impairments.0.loss.rounds.list: []: "),
+        ([{**LOSS, "rounds": [-1]}], "impairments.0.loss.rounds.list.0: -1: "),
+        ([{**LOSS, "at_s": [], "duration_s": 1}], "impairments.0.loss.at_s.list: []: "),
+        ([{**LOSS, "at_s": [-0.5], "duration_s": 1}], "at_s.list.0: -0.5: "),
+        ([{**LOSS, "at_s": [1]}], "duration_s: this key is missing; at_s needs it"),
+        ([{**LOSS, "at_s": [1, 1.5], "duration_s": 1}], "at_s: 1 and 1.5 overlap"),
+        (
+            [{**LOSS, "at_s": {"every": 0.5, "until": 9}, "duration_s": 1}],
+            "at_s.every: 0.5: it lasts 1 s; valid: longer",
+        ),
+        (
+            [{**LOSS, "at_s": {"random": 9, "until": 3}, "duration_s": 1}],
+            "at_s.random: 9 times 1 s do not fit between 0 and 3 s",
+        ),
+        ([{**LOSS}], "needs one anchor: either rounds (with leg) or at_s"),
+        ([{**LOSS, "rounds": [1], "at_s": [1], "duration_s": 1}], "needs one anchor"),
+        ([{**LOSS, "at_s": [1], "leg": "round", "duration_s": 1}], "leg: belongs to rounds"),
+        ([{**LOSS, "rounds": [1], "offset_s": -0.1}], "impairments.0.loss.offset_s: -0.1: "),
+        ([{**LOSS, "rounds": [1], "offset_s": 61}], "impairments.0.loss.offset_s: 61: "),
+        ([{**LOSS, "rounds": [1], "duration_s": 0}], "impairments.0.loss.duration_s: 0: "),
+        ([{**LOSS, "rounds": [1], "duration_s": float("nan")}], "impairments.0.loss.duration_s"),
+        ([{**LOSS, "rounds": [1], "host": "worker-9"}], "host: unknown host 'worker-9'; valid: se"),
+        (
+            [{**LOSS, "rounds": [1], "link": ["server", "worker-1"]}],
+            "link: [server, worker-1]: no such link; valid, either way: [",
+        ),
+        (
+            [{**LOSS, "rounds": [1], "link": ["server", "server"]}],
+            "link: must name two different nodes",
+        ),
+        (
+            [{**LOSS, "rounds": [1], "link": ["server", "s1"], "host": "server"}],
+            "host and link exclude each other",
+        ),
+        ([{"kind": "loss", "rounds": [1]}], "needs either q, or both p_good_to_bad and"),
+        ([{**LOSS, "rounds": [1], "p_good_to_bad": 0.1}], "p_good_to_bad: excludes q"),
+        ([{"kind": "queue", "rounds": [1]}], "changes nothing; give at least one of rate_bps"),
+        (
+            [{**LOSS, "rounds": [1, 2]}, {**LOSS, "rounds": [2], "name": "again"}],
+            "impairments.1 (again): contradicts impairments.0 (loss-server): both are loss at "
+            "server in the gather of round 2",
+        ),
+        (
+            [
+                {**LOSS, "at_s": [1], "duration_s": 2},
+                {**LOSS, "at_s": [2.5], "duration_s": 1, "name": "again"},
+            ],
+            "both are loss at server at 2.5 s",
+        ),
+        (
+            [{**LOSS, "rounds": [1]}, {**LOSS, "rounds": [2]}],
+            "impairments.1.name: 'loss-server' is taken by impairments.0",
+        ),
+    ],
+)
+def test_bad_input_is_one_line_that_says_what_is_valid(tmp_path, entries, expected):
+    with pytest.raises(InputError) as caught:
+        load(tmp_path, *entries)
+    assert expected in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_host_and_its_link_are_one_target(tmp_path):
+    (run, *_) = load(tmp_path)
+    import topologies
+
+    network = topologies.build(run.experiment.topology)
+    switch = next(
+        first if second == "server" else second
+        for first, second in network.links()
+        if "server" in (first, second)
+    )
+    one = {**LOSS, "rounds": [1], "host": "server"}
+    with pytest.raises(InputError, match=r"contradicts impairments\.0"):
+        load(tmp_path, one, {**LOSS, "rounds": [1], "link": [switch, "server"]})
+    assert load(tmp_path, one, {**LOSS, "rounds": [1], "link": ["server", switch]})
+
+
+def test_entries_of_one_kind_may_follow_each_other_within_a_leg(tmp_path):
+    first = {**LOSS, "rounds": [1], "duration_s": 0.05}
+    assert load(tmp_path, first, {**LOSS, "rounds": [1], "offset_s": 0.05, "name": "then"})
+
+
+def test_a_burst_needs_a_switch_that_sends(tmp_path):
+    with pytest.raises(InputError, match="acts where a switch sends; worker-1 is a host"):
+        load(tmp_path, {"kind": "burst", "rounds": [1], "link": ["worker-1", "left"]})

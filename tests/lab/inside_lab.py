@@ -1,0 +1,39 @@
+"""The first process of a test's sandbox: builds a lab with a controller, and no training.
+
+`python -m tests.lab.inside_lab CONFIG LOGS`: when the lab is ready, `network.json` stands in LOGS.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from pathlib import Path
+
+from testbed.assembly import Lab
+from testbed.lab import calibration, sandbox
+from testbed.processes import Processes
+
+
+def main() -> None:
+    """Build, report, and wait for the end of the sandbox."""
+    sandbox.end_with_lifeline()
+    logs = Path(sys.argv[2])
+    private = sandbox.prepare()
+    lab = Lab(
+        json.loads(sys.argv[1]),
+        private=private,
+        logs=logs,
+        impairment_log=logs / "impairments.jsonl",
+        processes=Processes(logs),
+    )
+    calibration.warm_up(lab.network.info.hosts)
+    lab.switch.deepen_buffers()
+    unfinished = logs / "network.unfinished"
+    unfinished.write_text(json.dumps(lab.network.info.as_json()))
+    unfinished.rename(logs / "network.json")
+    signal.pause()
+
+
+if __name__ == "__main__":
+    main()

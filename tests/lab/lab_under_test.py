@@ -1,0 +1,236 @@
+"""A lab without training that a test drives: it announces legs and sends its own packets.
+
+One lab serves all tests of a module: give each test a round of its own. Needs root, since the test
+enters the hosts' namespaces from outside.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import json
+import os
+import select
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from controllers.messages import ControllerClient
+from testbed import experiment
+from testbed.lab import netns, sandbox
+from testbed.lab.sandbox import PRIVATE_DIRECTORY
+from tests.lab.conftest import SMALL, wait_for
+
+DATA_PORT = 47000
+_numbers = itertools.count()
+
+
+class LabUnderTest:
+    """A running lab. `network` is its description; process ids in it are the sandbox's own."""
+
+    def __init__(self, logs: Path, first_pid: int) -> None:
+        self.logs = logs
+        self.network: dict[str, Any] = json.loads((logs / "network.json").read_text())
+        self._first_pid = first_pid
+        self._open: list[tuple[int, str]] = []
+        self._outer_pids = _outer_pids(first_pid)
+
+    @functools.cached_property
+    def client(self) -> ControllerClient:
+        """A connection to the lab's controller."""
+        private = f"/proc/{self._first_pid}/root{PRIVATE_DIRECTORY}"
+        return ControllerClient(Path(private, "controller.sock"))
+
+    def outer_pid(self, inner_pid: int) -> int:
+        """A process of the sandbox as this process sees it."""
+        return self._outer_pids[inner_pid]
+
+    def host_pid(self, name: str) -> int:
+        """A process in a host's network namespace, as this process sees it."""
+        return self.outer_pid(self.network["hosts"][name]["pid"])
+
+    def interface(self, node: str, other: str) -> tuple[int, str]:
+        """A process in the namespace of `node`'s end of a link, and the interface's name."""
+        for link in self.network["links"]:
+            ends = {link[end]["node"]: link[end] for end in ("first", "second")}
+            if set(ends) == {node, other}:
+                inner = ends[node]["pid"]
+                pid = self._first_pid if inner is None else self.outer_pid(inner)
+                return pid, str(ends[node]["interface"])
+        raise KeyError((node, other))
+
+    def address(self, name: str) -> str:
+        """A host's IPv4 address."""
+        return str(self.network["hosts"][name]["address"])
+
+    def begin(self, round_number: int, leg: str = "gather") -> list[str]:
+        """Announce a leg's begin."""
+        self._open.append((round_number, leg))
+        return self.client.begin(round_number, leg)
+
+    def end(self, round_number: int, leg: str = "gather") -> list[str]:
+        """Announce a leg's end."""
+        self._open.remove((round_number, leg))
+        return self.client.end(round_number, leg)
+
+    def end_all(self) -> None:
+        """Announce the end of legs that a failed test left open, so that the next can begin."""
+        while self._open:
+            self.end(*self._open[-1])
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """What the controller has logged of one entry so far."""
+        path = self.logs / "impairments.jsonl"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [each for each in map(json.loads, lines) if each["name"] == name]
+
+    def ended(self, name: str, times: int = 1) -> dict[str, Any]:
+        """The record of an entry's last end, waited for until it has ended so many times."""
+
+        def ends() -> list[dict[str, Any]]:
+            found = [each for each in self.events(name) if each["action"] == "end"]
+            return found if len(found) >= times else []
+
+        return dict(wait_for(ends, 15)[-1])
+
+    @contextlib.contextmanager
+    def flow(self, sender: str, receiver: str, *, port: int | None = None) -> Iterator[Flow]:
+        """UDP from one host to another, on a data port of its own unless one is given."""
+        with Flow(self, sender, receiver, port or DATA_PORT + next(_numbers) % 1000) as flow:
+            yield flow
+
+    @contextlib.contextmanager
+    def tcp(
+        self, client: str, server: str, *, port: int
+    ) -> Iterator[tuple[socket.socket, socket.socket]]:
+        """A connection between two hosts: the client's end and the server's."""
+        kind = (socket.AF_INET, socket.SOCK_STREAM)
+        with (
+            netns.socket_in(self.host_pid(server), *kind) as listener,
+            netns.socket_in(self.host_pid(client), *kind) as connecting,
+        ):
+            listener.bind((self.address(server), port))
+            listener.listen()
+            connecting.settimeout(5)
+            connecting.connect((self.address(server), port))
+            accepted, _ = listener.accept()
+            with accepted:
+                yield connecting, accepted
+
+
+class Flow:
+    """Numbered UDP packets between two hosts, and which of them arrived."""
+
+    def __init__(self, lab: LabUnderTest, sender: str, receiver: str, port: int) -> None:
+        kind = (socket.AF_INET, socket.SOCK_DGRAM)
+        self._out = netns.socket_in(lab.host_pid(sender), *kind)
+        self._in = netns.socket_in(lab.host_pid(receiver), *kind)
+        self._in.setsockopt(socket.SOL_SOCKET, 33, 64 << 20)  # SO_RCVBUFFORCE
+        self._in.bind((lab.address(receiver), port))
+        self._in.setblocking(False)
+        self._out.connect((lab.address(receiver), port))
+        self._sent = 0
+
+    def __enter__(self) -> Flow:
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        self._out.close()
+        self._in.close()
+
+    def send(self, count: int, *, payload_bytes: int = 200, rate_bps: float = 80e6) -> list[int]:
+        """Send at a rate (of Ethernet frames); returns the numbers of the packets sent."""
+        first, began_s = self._sent, time.monotonic()
+        gap_s = (payload_bytes + 42) * 8 / rate_bps
+        filling = bytes(payload_bytes - 8)
+        for number in range(count):
+            while (early_s := began_s + number * gap_s - time.monotonic()) > 0:
+                if early_s > 0.002:
+                    time.sleep(0.001)
+            with contextlib.suppress(BlockingIOError):
+                self._out.send((first + number).to_bytes(8, "big") + filling)
+        self._sent += count
+        return list(range(first, self._sent))
+
+    def received(self, *, quiet_s: float = 0.1) -> list[int]:
+        """Numbers of the packets that arrived since the last call, in order of arrival; returns
+        when none has come for a while."""
+        found = []
+        while select.select([self._in], [], [], quiet_s)[0]:
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    found.append(int.from_bytes(self._in.recv(2048)[:8], "big"))
+        return found
+
+
+@contextlib.contextmanager
+def running_lab(
+    logs: Path,
+    impairments: list[dict[str, Any]],
+    *,
+    topology: dict[str, Any] | None = None,
+    rounds: int = 100,
+    seed: int = 1,
+) -> Iterator[LabUnderTest]:
+    """Build a lab with these entries (as in YAML); it is gone afterwards."""
+    logs.mkdir(parents=True, exist_ok=True)
+    document = {**SMALL, "seeds": [seed], "rounds": rounds, "impairments": impairments}
+    if topology is not None:
+        document["topology"] = topology
+    path = logs / "experiment.yaml"
+    path.write_text(yaml.safe_dump(document))
+    (run,) = experiment.load(str(path))
+    with sandboxed("tests.lab.inside_lab", json.dumps(run.config()), logs) as first_pid:
+        yield LabUnderTest(logs, first_pid)
+
+
+@contextlib.contextmanager
+def sandboxed(module: str, argument: str, logs: Path) -> Iterator[int]:
+    """Run a module with an argument and `logs` in a sandbox of its own, until it has written
+    `network.json` there; yields its first process as this process sees it."""
+    if os.geteuid() != 0:
+        pytest.skip("enters the hosts' namespaces from outside: needs root")
+    with (logs / "lab.log").open("wb") as log:
+        process = sandbox.start(
+            module, argument, str(logs), stdout=log.fileno(), stderr=log.fileno()
+        )
+    try:
+
+        def ready() -> bool:
+            if process.poll() is not None:
+                raise RuntimeError((logs / "lab.log").read_text())
+            return (logs / "network.json").exists()
+
+        wait_for(ready, 30)
+        yield _first_process(process.pid)
+    finally:
+        sandbox.stop(process)
+
+
+def _first_process(unshare_pid: int) -> int:
+    """The sandbox's first process: the only child of `unshare`."""
+    text = Path(f"/proc/{unshare_pid}/task/{unshare_pid}/children").read_text()
+    (child,) = map(int, text.split())
+    return child
+
+
+def _outer_pids(first_pid: int) -> dict[int, int]:
+    """Process ids outside by those inside, of all processes of a sandbox."""
+    space = Path(f"/proc/{first_pid}/ns/pid").readlink()
+    found = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if (entry / "ns/pid").readlink() != space:
+                continue
+            status = (entry / "status").read_text()
+        except OSError:
+            continue
+        (line,) = (each for each in status.splitlines() if each.startswith("NSpid:"))
+        found[int(line.split()[-1])] = int(entry.name)
+    return found

@@ -1,0 +1,269 @@
+"""Inside a sandbox: small networks without a controller, and what was measured on them as JSON.
+
+`python -m tests.lab.link_trials TRIAL`, as the sandbox's first process.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from testbed.lab import link_control, netlink, sandbox, shaping
+from testbed.lab.commands import run
+from testbed.lab.delay import inner, netem
+from testbed.lab.delay import record as delay_record
+from testbed.lab.netlink import Netlink
+from testbed.lab.netns import socket_in
+from testbed.lab.network import HostInfo, Network
+from testbed.lab.openvswitch import OpenVSwitch
+from testbed.lab.shaping import LinkShape, Output, inside
+
+RATE_BPS, QUEUE_BYTES = 100_000_000, 150_000
+
+
+def network(**links: dict[str, Any]) -> Network:
+    """Hosts around one switch that forwards as an ordinary one; a link's options by its host."""
+    from mininet.topo import Topo
+
+    class Star(Topo):
+        def build(self) -> None:
+            switch = self.addSwitch("s1")
+            for host, options in links.items():
+                common = {"rate_bps": RATE_BPS, "queue_bytes": QUEUE_BYTES}
+                self.addLink(self.addHost(host), switch, **{**common, **options})
+
+    private = sandbox.prepare()
+    switch = OpenVSwitch(private, private)
+    switch.start()
+    built = Network(Star(), private=private, logs=private)
+    built.start()
+    run(["ovs-ofctl", "-O", "OpenFlow13", "add-flow", "s1", "actions=NORMAL"])
+    return built
+
+
+def ping(
+    here: HostInfo, there: HostInfo, *, count: int, interval_s: float = 0.01, size: int = 1000
+) -> list[float]:
+    """The round trips that were answered, in seconds; two more go ahead for the switch to learn."""
+    enter = inside(here.pid)
+    run([*enter, "ping", "-c", "2", "-i", "0.2", "-W", "1", there.address])
+    wanted = ["-c", str(count), "-i", str(interval_s), "-s", str(size), "-W", "1"]
+    printed = run([*enter, "sh", "-c", '"$@" || true', "-", "ping", *wanted, there.address])
+    return [float(each) / 1e3 for each in re.findall(r"time=([0-9.]+) ms", printed)]
+
+
+def delays() -> dict[str, Any]:
+    """Round trips over links of several delays."""
+    built = network(
+        near={},
+        one={"delay_s": 0.001},
+        five={"delay_s": 0.005},
+        twenty={"delay_s": 0.02},
+        jittery={"delay_s": 0.005, "jitter_s": 0.004},
+    )
+    hosts = built.info.hosts
+    return {
+        name: ping(hosts["near"], hosts[name], count=60)
+        for name in ("one", "five", "twenty", "jittery")
+    } | {"record": delay_record.document(built.info.as_json())}
+
+
+def losses() -> dict[str, Any]:
+    """Pings over a link that loses a fifth of the frames in one direction only."""
+    built = network(near={}, lossy={"delay_s": 0.001})
+    hosts = built.info.hosts
+    links = link_control.LinkControl(built.info.as_json())
+    ping(hosts["near"], hosts["lossy"], count=1)
+    before = [each.lost for each in links.relay_counters()]
+    links.change_delay("s1", "lossy", loss=0.2)
+    answered = ping(hosts["near"], hosts["lossy"], count=1000, interval_s=0.002, size=56)
+    time.sleep(0.05)
+    counters = links.relay_counters()
+    return {
+        "answered": len(answered),
+        "before": before,
+        "lost": {each.sender: each.lost for each in counters},
+        "unaccounted": [each.in_flight for each in counters],
+    }
+
+
+def changes() -> dict[str, Any]:
+    """One UDP flow that never pauses, while rate, queue and delay of its way change."""
+    built = network(near={"rate_bps": 40_000_000}, far={"delay_s": 0.005})
+    hosts = built.info.hosts
+    links = link_control.LinkControl(built.info.as_json())
+    ping(hosts["near"], hosts["far"], count=2)
+    source = socket_in(hosts["near"].pid, socket.AF_INET, socket.SOCK_DGRAM)
+    # What the sender's own queue holds at most: less than the smallest limit below.
+    source.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16384)
+    sink = socket_in(hosts["far"].pid, socket.AF_INET, socket.SOCK_DGRAM)
+    sink.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
+    sink.bind((hosts["far"].address, 5000))
+    sink.settimeout(1.0)
+    ended = threading.Event()
+    sent = 0
+
+    def blast() -> None:
+        nonlocal sent
+        while not ended.is_set():
+            source.sendto(sent.to_bytes(4, "big").ljust(1472, b"\0"), sink.getsockname())
+            sent += 1
+
+    arrivals: list[tuple[float, int]] = []
+
+    def collect() -> None:
+        while True:
+            try:
+                data = sink.recv(2048)
+            except TimeoutError:
+                return
+            arrivals.append((time.monotonic(), int.from_bytes(data[:4], "big")))
+
+    threads = [threading.Thread(target=each) for each in (collect, blast)]
+    for thread in threads:
+        thread.start()
+    steps = []
+    costs_s = []
+    for rate_bps, queue_bytes, delay_s in (
+        (40_000_000, 150_000, 0.005),
+        (15_000_000, 60_000, 0.010),
+        (60_000_000, 300_000, 0.002),
+    ):
+        began_s = time.monotonic()
+        links.change_rate("near", "s1", rate_bps)
+        links.change_queue("near", "s1", queue_bytes)
+        changed_s = links.change_delay("s1", "far", delay_s=delay_s)
+        costs_s.append(time.monotonic() - began_s)
+        time.sleep(0.6)
+        steps.append((rate_bps, changed_s + 0.1, time.monotonic() - 0.02))
+    ended.set()
+    for thread in threads:
+        thread.join()
+    numbers = [number for _, number in arrivals]
+    rates = [
+        (
+            rate_bps,
+            sum(begin_s <= at_s < end_s for at_s, _ in arrivals) * 1514 * 8 / (end_s - begin_s),
+        )
+        for rate_bps, begin_s, end_s in steps
+    ]
+    gaps_s = [after[0] - before[0] for before, after in itertools.pairwise(arrivals)]
+    return {
+        "sent": sent,
+        "received": len(numbers),
+        "in_order": numbers == sorted(numbers),
+        "rates": rates,
+        "longest_gap_s": max(gaps_s),
+        "cost_s": max(costs_s),
+        "queue": shaping.queue_statistics("near-eth0", pid=hosts["near"].pid),
+    }
+
+
+def many() -> dict[str, Any]:
+    """How long it takes to shape both ends of 64 links."""
+    sandbox.prepare()
+    with Netlink() as kernel:
+        kernel.send([netlink.veth(f"a{number}", f"b{number}") for number in range(64)])
+    names = [f"{side}{number}" for side in "ab" for number in range(64)]
+    wanted = LinkShape(rate_bps=RATE_BPS, queue_bytes=QUEUE_BYTES)
+    began_s = time.monotonic()
+    shaping.shape_all(Output(interface=name, pid=None, shape=wanted) for name in names)
+    took_s = time.monotonic() - began_s
+    return {
+        "took_s": took_s,
+        "limits": [
+            each["options"]["limit"]
+            for name in ("a0", "b63")
+            for each in shaping.queue_statistics(name)
+            if each["kind"] == "bfifo"
+        ],
+        "offloads": run(["ethtool", "-k", "b63"]),
+        "rate": run(["tc", "class", "show", "dev", "b63"]),
+    }
+
+
+def redirected() -> dict[str, Any]:
+    """The half of the kernel's delay that every kernel has: inner ends joined without a program."""
+    sandbox.prepare()
+    run(["ip", "link", "set", "lo", "up"])
+    holder = os.fork()
+    if not holder:
+        while True:
+            time.sleep(60)
+    with Netlink() as kernel:
+        kernel.send([netlink.veth("outera", "innera"), netlink.veth("outerb", "innerb")])
+    for name in ("innera", "innerb"):
+        inner.silence(name)
+    lines = [*netem.redirection("innera", "innerb"), *netem.redirection("innerb", "innera")]
+    run(["tc", "-batch", "-"], input_text="\n".join(lines) + "\n")
+    frames = []
+    with (
+        socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0x0300) as one,
+        socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0x0300) as two,
+    ):
+        with Netlink() as kernel:
+            kernel.send(
+                [netlink.up(kernel.index(name), arp=False) for name in ("outera", "outerb")]
+            )
+        one.bind(("outera", 0x0003))
+        two.bind(("outerb", 0x0003))
+        for source, sink in ((one, two), (two, one)):
+            sink.settimeout(1.0)
+            source.send(b"\xff" * 12 + b"\x88\xb5" + b"x" * 1000)
+            while len(data := sink.recv(2048)) != 1014:
+                pass
+            frames.append(data[12:16].hex())
+    return {"frames": frames}
+
+
+def marks() -> dict[str, Any]:
+    """TCP with ECN over a link that marks (needs RED): what its queue counted."""
+    built = network(
+        near={}, far={"rate_bps": 20_000_000, "delay_s": 0.002, "ecn_threshold_bytes": 30_000}
+    )
+    near, far = (built.info.hosts[name] for name in ("near", "far"))
+    ping(near, far, count=1)
+    for host in (near, far):
+        run([*inside(host.pid), "sysctl", "-qw", "net.ipv4.tcp_ecn=1"])
+    listener = socket_in(far.pid, socket.AF_INET, socket.SOCK_STREAM)
+    listener.bind((far.address, 5000))
+    listener.listen()
+    source = socket_in(near.pid, socket.AF_INET, socket.SOCK_STREAM)
+    source.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
+    source.connect(listener.getsockname())
+    sink, _ = listener.accept()
+
+    def drain() -> None:
+        while sink.recv(1 << 16):
+            pass
+
+    thread = threading.Thread(target=drain)
+    thread.start()
+    deadline_s = time.monotonic() + 1.5
+    while time.monotonic() < deadline_s:
+        source.send(bytes(1 << 14))
+    source.close()
+    thread.join()
+    (queue,) = (
+        each for each in shaping.queue_statistics(far.switch_interface) if each["kind"] == "red"
+    )
+    return {"marked": queue["marked"], "drops": queue["drops"]}
+
+
+TRIALS: dict[str, Callable[[], dict[str, Any]]] = {
+    each.__name__: each for each in (delays, losses, changes, many, redirected, marks)
+}
+
+
+if __name__ == "__main__":
+    sandbox.end_with_lifeline()
+    print(json.dumps(TRIALS[sys.argv[1]]()), flush=True)
+    os._exit(0)

@@ -1,0 +1,85 @@
+"""`./lab check` finds out by trying: take something away and it says so."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from testbed import deep_check
+
+pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("unchanged_host")]
+
+
+def check(*arguments, **environment):
+    return subprocess.run(
+        [sys.executable, "-m", "testbed", "check", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+        env=os.environ | environment,
+    )
+
+
+@pytest.fixture
+def path_without(tmp_path):
+    """A search path that finds every program but one."""
+
+    def make(absent: str) -> str:
+        folder = tmp_path / "bin"
+        folder.mkdir()
+        for place in reversed(os.environ["PATH"].split(":")):
+            for program in Path(place).glob("*"):
+                if program.name != absent:
+                    (folder / program.name).unlink(missing_ok=True)
+                    (folder / program.name).symlink_to(program)
+        return str(folder)
+
+    return make
+
+
+def test_every_capability_says_what_for_and_how_and_fits_80_columns():
+    found = json.loads(check("--json").stdout)
+    assert {"sandbox", "switch", "netem", "ryu", "os-ken", "iperf3", "tcp-bbr"} <= set(found)
+    for each in found.values():
+        assert set(each) == {"available", "reason", "enables", "how"}
+        assert each["enables"]
+        assert each["how"]
+        assert each["available"] or each["reason"]
+    table = check(COLUMNS="80")
+    assert table.returncode == 0, table
+    assert "./lab run quick can work here" in table.stdout
+    assert max(map(len, table.stdout.splitlines())) <= 80
+    for name, each in found.items():
+        [row] = [line for line in table.stdout.splitlines() if line.split()[:1] == [name]]
+        assert row.split()[1] == ("yes" if each["available"] else "no")
+
+
+def test_a_program_that_runs_can_do_without_is_no_failure(path_without):
+    done = check("--json", PATH=path_without("iperf3"))
+    assert done.returncode == 0, done
+    found = json.loads(done.stdout)["iperf3"]
+    assert found["available"] is False
+    assert found["reason"] == "iperf3: not installed"
+    assert found["how"] == "apt-get install iperf3"
+
+
+def test_without_the_switch_nothing_runs_and_it_says_how_to_get_it(path_without):
+    done = check(PATH=path_without("ovsdb-server"), COLUMNS="200")
+    assert done.returncode == 2, done
+    assert "./lab run quick cannot work here" in done.stdout
+    assert "apt-get install openvswitch-switch" in done.stdout
+
+
+def test_deep_tells_a_rate_that_holds_from_one_that_cannot():
+    # Whether 97 % arrive depends on what else runs on this machine.
+    slow = deep_check._in_a_lab(20_000_000)
+    assert 0.85 < slow.reached < 1.02
+    too_fast = deep_check._in_a_lab(10_000_000_000)
+    assert not too_fast.held
+    assert too_fast.incast_bps < 9e9

@@ -1,0 +1,77 @@
+"""Ryu and os-ken drive the same lab, and neither survives an exception in one of its threads."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("unchanged_host")]
+
+FRAMEWORKS = ("ryu", "os-ken")
+TIMELINE = [
+    {"kind": "loss", "name": "half", "q": 0.5, "rounds": [2]},
+    {"kind": "burst", "name": "flood", "rounds": [4], "rate_factor": 3, "duration_s": 0.05},
+]
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_forwarding_loss_and_burst_take_effect(run_small, framework):
+    results = run_small(controller=framework, rounds=6, impairments=TIMELINE)
+    assert results.verdict()["verdict"] == "ok", results.output
+    manifest = json.loads((results.run() / "manifest.json").read_text())
+    assert manifest["controller"]["framework"] == framework
+    assert manifest["controller"]["version"]
+    config = json.loads((results.run() / "config.json").read_text())
+    assert config["controller"] == framework
+    ended = {
+        each["name"]: each for each in results.events("impairments") if each["action"] == "end"
+    }
+    # Two workers' gradients are some hundreds of chunks; half of what is sent is lost.
+    assert ended["half"]["dropped"] > 50
+    # Three times the link's rate: the queue takes a little, the link a third.
+    assert ended["flood"]["frames_sent"] > 1000
+    assert 0.4 < ended["flood"]["dropped"] / ended["flood"]["frames_sent"] < 0.9
+
+
+FAILING = {
+    "thread": "hub.spawn(boom); hub.sleep(5)",
+    "later": "hub.spawn_after(0.01, boom); hub.sleep(5)",
+    # An event loop catches what a handler raises; the program below does the same.
+    "handler": "set_ev_cls(Event)(boom)(None)",
+}
+PROGRAM = """
+from controllers import framework_choice
+framework_choice.choose({framework!r})
+from controllers.framework import hub, set_ev_cls
+
+class Event:
+    pass
+
+def boom(*_):
+    raise LookupError("the timeline broke")
+
+try:
+    {failing}
+except LookupError:
+    pass
+print("still alive")
+"""
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("place", FAILING)
+def test_an_exception_ends_the_controller(framework, place):
+    program = PROGRAM.format(framework=framework, failing=FAILING[place])
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 1, done
+    assert "LookupError: the timeline broke" in done.stderr
+    assert "still alive" not in done.stdout

@@ -1,0 +1,240 @@
+"""Impairments on hosts: blasting, background flows, a slow worker, a killed one, all measured."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from testbed.lab import shaping
+from testbed.lab.shaping import inside
+from tests.lab.lab_under_test import LabUnderTest, running_lab
+
+pytestmark = pytest.mark.lab
+
+SERVER_RATE_BPS = 50_000_000
+QUEUE_BYTES = 60_000
+TOPOLOGY = {
+    "name": "star",
+    "workers": 1,
+    "extra_hosts": 1,
+    "rate_bps": 100_000_000,
+    "queue_bytes": QUEUE_BYTES,
+    "links": {"server--s1": {"rate_bps": SERVER_RATE_BPS}},
+}
+BURST_S = 0.4
+BURST = {
+    "kind": "host-burst",
+    "name": "blast",
+    "from": "traffic-1",
+    "host": "server",
+    "rate_factor": 1.8,
+    "duration_s": BURST_S,
+    "rounds": [1],
+}
+RENO_ROUNDS = [3, 4]
+RENO = {
+    "kind": "background",
+    "name": "reno",
+    "from": "traffic-1",
+    "host": "server",
+    "congestion_control": "reno",
+    "streams": 2,
+    "leg": "round",
+    "at_most_s": 10,
+    "rounds": RENO_ROUNDS,
+}
+LIMITED = {
+    "kind": "background",
+    "name": "limited",
+    "from": "traffic-1",
+    "host": "worker-1",
+    "congestion_control": "cubic",
+    "bitrate_bps": 10_000_000,
+    "duration_s": 1.0,
+    "rounds": [5],
+}
+SLOW_LINK = {
+    "kind": "straggler",
+    "name": "slow-link",
+    "host": "worker-1",
+    "resource": "link",
+    "factor": 10,
+    "rounds": [7],
+}
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabUnderTest]:
+    entries = [BURST, RENO, LIMITED, SLOW_LINK]
+    logs = tmp_path_factory.mktemp("host-impairments")
+    with running_lab(logs, entries, topology=TOPOLOGY) as running:
+        time.sleep(0.3)  # as in a run, there is time between the controller's start and training
+        yield running
+
+
+def printed(pid: int, *argv: str) -> str:
+    """What a program prints that runs in the network namespace of a process."""
+    done = subprocess.run([*inside(pid), *argv], capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+def received_bytes(lab: LabUnderTest, host: str) -> int:
+    """Bytes that have arrived at a host's interface, by the kernel's own count."""
+    pid, interface = lab.interface(host, "s1")
+    (link,) = json.loads(printed(pid, "ip", "-j", "-s", "link", "show", "dev", interface))
+    return int(link["stats64"]["rx"]["bytes"])
+
+
+def test_a_host_burst_overflows_the_queue_before_the_victim(lab):
+    pid, interface = lab.interface("s1", "server")
+    dropped_before, received_before = (
+        shaping.drops(interface, pid=pid),
+        received_bytes(lab, "server"),
+    )
+    assert lab.begin(1) == ["blast"]
+    time.sleep(BURST_S)
+    lab.end(1)
+    effect = lab.ended("blast")
+    # The sender reaches its rate; the victim gets its link's rate and what the queue held.
+    wanted_bytes = 1.8 * SERVER_RATE_BPS / 8 * BURST_S
+    assert effect["details"]["bytes_sent"] == pytest.approx(wanted_bytes, rel=0.05)
+    received = received_bytes(lab, "server") - received_before
+    possible_bytes = SERVER_RATE_BPS / 8 * BURST_S + QUEUE_BYTES
+    assert received == pytest.approx(possible_bytes, rel=0.05)
+    assert effect["details"]["bytes_received"] == pytest.approx(received, rel=0.01)
+    # The rest found the queue full: most is counted there, and the switch gives up a few itself.
+    assert effect["dropped"] == effect["frames_sent"] - effect["details"]["frames_received"]
+    in_queue = shaping.drops(interface, pid=pid) - dropped_before
+    assert 0.2 * effect["dropped"] < in_queue <= effect["dropped"]
+
+
+def test_background_flows_fill_the_link_with_the_chosen_congestion_control(lab):
+    sender, _ = lab.interface("traffic-1", "s1")
+    for times, number in enumerate(RENO_ROUNDS, start=1):
+        assert lab.begin(number, "round") == ["reno"]
+        time.sleep(1.5)
+        sockets = printed(sender, "ss", "-tin", "state", "established")
+        lab.end(number, "round")
+        details = lab.ended("reno", times)["details"]
+        assert details["iperf3_received_bps"] == pytest.approx(SERVER_RATE_BPS, rel=0.1)
+        # What the receiver has acknowledged, by the sender's kernel: payload of full frames.
+        payload_bps = SERVER_RATE_BPS * 1448 / 1514
+        assert details["goodput_bps"] == pytest.approx(payload_bps, rel=0.05)
+        assert details["streams"] == 2
+        assert details["congestion_control"] == "reno"
+        assert sockets.count(" reno ") == 2, sockets
+        # It is over: what waited in the sockets does not come after it.
+        before = received_bytes(lab, "server")
+        time.sleep(0.1)
+        assert received_bytes(lab, "server") - before < 10_000
+        assert "ESTAB" not in printed(sender, "ss", "-tan")
+
+
+def test_a_background_flow_keeps_its_bitrate(lab):
+    before = received_bytes(lab, "worker-1")
+    lab.begin(5)
+    lab.end(5)
+    details = lab.ended("limited")["details"]
+    assert details["goodput_bps"] == pytest.approx(10_000_000, rel=0.1)
+    assert details["congestion_control"] == "cubic"
+    received_bps = (received_bytes(lab, "worker-1") - before) * 8 / details["flowed_s"]
+    assert received_bps == pytest.approx(10_000_000 * 1514 / 1448, rel=0.15)
+
+
+def test_a_slow_link_is_slow_while_in_force_and_only_then(lab):
+    def took_s(number: int) -> float:
+        """For 39 frames that fit into the queue, from the worker to the server."""
+        lab.begin(number, "round")
+        with lab.flow("worker-1", "server") as flow:
+            began_s = time.monotonic()
+            sent = flow.send(39, payload_bytes=1472, rate_bps=1e9)
+            arrived = flow.received(quiet_s=0.1)
+            assert arrived == sent
+            lasted_s = time.monotonic() - began_s - 0.1
+        lab.end(number, "round")
+        return lasted_s
+
+    frames_bits = 37 * 1514 * 8  # two pass with the shaper's bucket
+    assert took_s(6) < frames_bits / 10e6 * 0.75
+    assert took_s(7) == pytest.approx(frames_bits / 10e6, rel=0.25)
+    assert took_s(8) < frames_bits / 10e6 * 0.75
+
+
+@pytest.mark.usefixtures("unchanged_host")
+def test_a_straggler_computes_longer_while_it_is_in_force_and_the_run_goes_on(run_small):
+    factor, slow_rounds = 5, list(range(5, 13))
+    straggler = {"kind": "straggler", "host": "worker-1", "factor": factor}
+    results = run_small(
+        rounds=20,
+        training={"batch_size": 64, "evaluate_every": 20},
+        impairments=[
+            {**straggler, "rounds": slow_rounds, "at_most_s": 20},
+            # Still in force when the run ends: the process is let go, and finishes.
+            {**straggler, "name": "last", "rounds": [19], "duration_s": 60},
+        ],
+    )
+    verdict = results.verdict()
+    assert verdict["verdict"] in ("ok", "invalid"), verdict
+
+    def quarter_s(worker: str, rounds: list[int]) -> float:
+        records = results.events(f"training-{worker}")
+        assert len(records) == 20
+        taken = [each["compute_s"] for each in records if each["round"] in rounds]
+        # What others on the machine add hits single rounds: the quicker ones tell more.
+        return statistics.quantiles(taken, n=4)[0]
+
+    calm = [2, 3, 4, *range(14, 19)]
+    ratio = quarter_s("worker-1", slow_rounds) / quarter_s("worker-1", calm)
+    assert factor / 2 < ratio < factor * 2
+    assert quarter_s("worker-2", slow_rounds) / quarter_s("worker-2", calm) < 2
+    ends = [each for each in results.events("impairments") if each["action"] == "end"]
+    for each in ends:
+        assert each["details"]["stopped_share"] == pytest.approx(1 - 1 / factor, abs=0.1)
+    assert {each["name"] for each in ends} == {"straggler-worker-1", "last"}
+
+
+@pytest.mark.usefixtures("unchanged_host")
+@pytest.mark.parametrize("victim", ["worker-2", "server"])
+def test_a_crash_ends_the_run_at_once_and_says_who_did_it(run_small, victim):
+    crash = {"kind": "crash", "name": "power-cut", "host": victim, "rounds": [2]}
+    results = run_small(rounds=100_000, impairments=[crash])
+    ended_s = time.monotonic()
+    assert results.status == 1, results.output
+    status = results.verdict()
+    assert status["verdict"] == "failed"
+    reason = f"{victim}: killed by SIGKILL by impairment power-cut (kind crash)"
+    assert reason in status["reason"]
+    assert reason in results.output
+    begun = next(each for each in results.events("impairments") if each["action"] == "begin")
+    assert ended_s - begun["acknowledged_s"] < 5
+
+
+@pytest.mark.usefixtures("unchanged_host")
+def test_background_with_what_the_kernel_lacks_is_unsupported(run_small):
+    entry: dict[str, Any] = {
+        "kind": "background",
+        "from": "worker-1",
+        "rounds": [1],
+        "congestion_control": "nonesuch",
+    }
+    status = run_small(impairments=[entry]).verdict()
+    assert status["verdict"] == "unsupported"
+    assert "nonesuch" in status["reason"]
+    assert "reno" in status["reason"]
+
+
+def test_an_unknown_host_is_an_input_error_in_one_line(command, tmp_path: Path):
+    entry = {"kind": "host-burst", "from": "traffic-1", "rate_factor": 2, "rounds": [1]}
+    process = command(impairments=[entry])
+    output, _ = process.communicate(timeout=30)
+    assert process.returncode == 2
+    assert len(output.splitlines()) == 1, output
+    assert "from: unknown host 'traffic-1'; valid: server, worker-1, worker-2" in output
+    assert not (tmp_path / "out").exists()

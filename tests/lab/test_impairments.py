@@ -1,0 +1,302 @@
+"""What each network-side impairment does to packets that a test sends itself, and when."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from testbed.lab.loss_model import LossModel
+from tests.lab.lab_under_test import Flow, LabUnderTest, running_lab
+
+CHANNEL = {"p_good_to_bad": 0.02, "p_bad_to_good": 0.2, "loss_bad": 0.9}
+UPLINK = ["worker-1", "leaf-2"]
+# A switch that has confirmed a rule still forwards by its cache for up to about 3 ms.
+CACHED_S = 0.01
+ENTRIES: list[dict[str, Any]] = [
+    {"kind": "loss", "name": "random", "host": "server", "rounds": [0], "q": 0.4},
+    {"kind": "loss", "name": "random-up", "link": UPLINK, "rounds": [1], "q": 0.4},
+    {"kind": "loss", "name": "runs", "host": "server", "rounds": [2], **CHANNEL},
+    {"kind": "loss", "name": "runs-up", "link": UPLINK, "rounds": [3], **CHANNEL},
+    {"kind": "burst", "name": "burst", "host": "server", "rounds": [4], "duration_s": 0.05},
+    {
+        "kind": "burst",
+        "name": "burst-core",
+        "link": ["spine-1", "leaf-1"],
+        "rounds": [5],
+        "duration_s": 0.05,
+    },
+    {"kind": "police", "name": "police", "host": "server", "rounds": [6], "rate_bps": 10_000_000},
+    {"kind": "police", "name": "police-up", "link": UPLINK, "rounds": [7], "rate_bps": 10_000_000},
+    {"kind": "blackout", "name": "dark", "host": "server", "rounds": [8], "duration_s": 0.3},
+    {
+        "kind": "blackout",
+        "name": "spared",
+        "host": "server",
+        "rounds": [9],
+        "spare_control": True,
+    },
+    {
+        "kind": "queue",
+        "name": "narrow",
+        "host": "server",
+        "rounds": [10],
+        "rate_factor": 0.1,
+        "queue_bytes": 30_000,
+    },
+    {"kind": "link-down", "name": "down", "host": "server", "rounds": [11]},
+    {
+        "kind": "loss",
+        "name": "all",
+        "host": "server",
+        "rounds": [12],
+        "q": 1,
+        "spare_control": False,
+    },
+    {"kind": "loss", "name": "data", "host": "server", "rounds": [13], "q": 1},
+    {
+        "kind": "blackout",
+        "name": "delayed",
+        "host": "worker-3",
+        "rounds": [14],
+        "offset_s": 0.2,
+        "duration_s": 0.1,
+    },
+    {
+        "kind": "blackout",
+        "name": "timed",
+        "host": "worker-2",
+        "at_s": [0.3, 0.6],
+        "duration_s": 0.1,
+    },
+]
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabUnderTest]:
+    """Leaves with one spine: server and worker-4 on leaf-1, worker-N on leaf-N+1."""
+    topology = {"name": "leaf-spine", "workers": 4, "spines": 1}
+    with running_lab(tmp_path_factory.mktemp("lab"), ENTRIES, topology=topology) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def _ends_its_legs(request: pytest.FixtureRequest) -> Iterator[None]:
+    yield
+    if "lab" in request.fixturenames:
+        request.getfixturevalue("lab").end_all()
+
+
+def share_lost(sent: Sequence[int], received: Sequence[int]) -> float:
+    """The share of packets that did not arrive, and none that was not sent."""
+    assert set(received) <= set(sent)
+    return 1 - len(set(received)) / len(sent)
+
+
+def runs_lost(sent: Sequence[int], received: Sequence[int]) -> list[int]:
+    """Lengths of the runs of packets that did not arrive."""
+    arrived, runs, length = set(received), [], 0
+    for number in sent:
+        if number not in arrived:
+            length += 1
+        elif length:
+            runs.append(length)
+            length = 0
+    return [*runs, length] if length else runs
+
+
+def assert_clean(flow: Flow) -> None:
+    """Everything arrives, in order."""
+    sent = flow.send(500)
+    assert flow.received() == sent
+
+
+@pytest.mark.parametrize(("number", "name"), [(0, "random"), (1, "random-up")])
+def test_bernoulli_loss_is_what_it_says(lab, number, name):
+    with lab.flow("worker-1", "server") as flow:
+        assert_clean(flow)
+        assert name in lab.begin(number)
+        sent = flow.send(10_000)
+        received = flow.received()
+        lab.end(number)
+        assert share_lost(sent, received) == pytest.approx(0.4, abs=0.015)
+        # Independent: a run of losses has 1 / (1 - q) packets in the mean.
+        assert statistics.mean(runs_lost(sent, received)) == pytest.approx(1 / 0.6, rel=0.1)
+        assert lab.ended(name)["dropped"] == len(sent) - len(received)
+        assert_clean(flow)
+
+
+@pytest.mark.parametrize(("number", "name"), [(2, "runs"), (3, "runs-up")])
+def test_gilbert_elliott_loss_comes_in_runs(lab, number, name):
+    theory = LossModel(**CHANNEL)
+    with lab.flow("worker-1", "server") as flow:
+        lab.begin(number)
+        sent = flow.send(20_000)
+        received = flow.received()
+        lab.end(number)
+        assert share_lost(sent, received) == pytest.approx(theory.mean_loss, abs=0.02)
+        runs = runs_lost(sent, received)
+        assert statistics.mean(runs) == pytest.approx(theory.mean_burst_packets, rel=0.2)
+        assert lab.ended(name)["dropped"] == len(sent) - len(received)
+        assert_clean(flow)
+
+
+@pytest.mark.parametrize(("number", "name"), [(4, "burst"), (5, "burst-core")])
+def test_a_burst_overflows_the_queue_that_packets_share(lab, number, name):
+    with lab.flow("worker-1", "server") as flow:
+        assert_clean(flow)
+        lab.begin(number)
+        # 45 ms, within the burst, whose queue is full after 6 ms; as long as the burst's frames,
+        # since shorter ones would find room where those do not.
+        sent = flow.send(150, payload_bytes=1472, rate_bps=40e6)
+        lost = share_lost(sent, flow.received())
+        record = lab.ended(name)
+        lab.end(number)
+        # Three times the rate is offered, and a twelfth of it may wait (150,000 bytes, 12 ms).
+        assert record["frames_sent"] == pytest.approx(3 * 100e6 * 0.05 / (1514 * 8), rel=0.01)
+        assert 0.4 < record["dropped"] / record["frames_sent"] < 0.75
+        assert lost > 0.02  # of packets that all arrive without a burst
+        assert_clean(flow)
+
+
+@pytest.mark.parametrize(("number", "name"), [(6, "police"), (7, "police-up")])
+def test_a_meter_lets_its_rate_pass(lab, number, name):
+    with lab.flow("worker-1", "server") as flow:
+        lab.begin(number)
+        flow.send(800, payload_bytes=1000, rate_bps=50e6)  # empties the bucket of 50 ms
+        flow.received(quiet_s=0.02)
+        began_s = time.monotonic()
+        sent = flow.send(3000, payload_bytes=1000, rate_bps=50e6)
+        took_s = time.monotonic() - began_s
+        received = flow.received()
+        lab.end(number)
+        rate_bps = len(received) * (1000 + 42) * 8 / took_s
+        assert rate_bps == pytest.approx(10e6, rel=0.1)
+        record = lab.ended(name)
+        assert record["dropped"] > 0.7 * len(sent)
+        assert record["details"]["offered_packets"] >= 3700
+        assert_clean(flow)
+
+
+def test_nothing_passes_a_blackout_and_it_ends(lab):
+    with lab.flow("worker-1", "server") as flow, lab.flow("server", "worker-1") as back:
+        lab.begin(8)
+        time.sleep(CACHED_S)
+        sent = flow.send(500)
+        assert flow.received() == []
+        assert_clean(back)  # one direction only
+        record = lab.ended("dark")
+        lab.end(8)
+        assert record["dropped"] == len(sent)
+        (begun,) = (each for each in lab.events("dark") if each["action"] == "begin")
+        assert record["acknowledged_s"] - begun["acknowledged_s"] == pytest.approx(0.3, abs=0.02)
+        assert_clean(flow)
+
+
+def test_a_blackout_can_spare_the_control_connection(lab):
+    from testbed.transport.endpoint import EndpointConfig
+
+    port = EndpointConfig.control_port
+    with lab.tcp("worker-1", "server", port=port) as (sender, receiver):
+        lab.begin(9)
+        with lab.flow("worker-1", "server") as flow:
+            time.sleep(CACHED_S)
+            flow.send(50)
+            sender.sendall(b"still here")
+            assert flow.received() == []
+        receiver.settimeout(1)
+        assert receiver.recv(100) == b"still here"
+        lab.end(9)
+
+
+def test_a_narrow_link_delays_and_loses(lab):
+    with lab.flow("worker-1", "server") as flow:
+        lab.begin(10)
+        began_s = time.monotonic()
+        sent = flow.send(2000, payload_bytes=1000, rate_bps=60e6)
+        took_s = time.monotonic() - began_s
+        arrived = flow.received()
+        lab.end(10)
+        # 10 Mbit/s while it is offered, and then what waits in 30,000 bytes.
+        passed_bits = len(arrived) * 1042 * 8
+        assert passed_bits == pytest.approx(10e6 * took_s + 30_000 * 8, rel=0.1)
+        assert len(arrived) < len(sent) / 3
+        assert_clean(flow)
+
+
+def test_a_link_that_is_down_carries_nothing_and_comes_back(lab):
+    with lab.flow("worker-1", "server") as flow, lab.flow("server", "worker-1") as back:
+        lab.begin(11)
+        flow.send(200)
+        back.send(200)
+        assert flow.received() == []
+        assert back.received() == []
+        lab.end(11)
+        wait_until_it_works(flow)
+        assert_clean(flow)
+        assert_clean(back)
+
+
+def test_loss_spares_control_packets_only_where_it_says_so(lab):
+    with lab.flow("worker-1", "server", port=40_000) as other:
+        lab.begin(12)
+        other.send(200)
+        assert other.received() == []
+        lab.end(12)
+        lab.begin(13)
+        assert_clean(other)
+        lab.end(13)
+
+
+def test_an_offset_delays_the_begin(lab):
+    with lab.flow("worker-1", "worker-3") as flow:
+        assert "delayed" not in lab.begin(14)
+        assert_clean(flow)
+        record = lab.ended("delayed")
+        assert "delayed" in lab.end(14)
+        begun = lab.events("delayed")[0]
+        announced_s = begun["planned_s"] - 0.2
+        assert begun["acknowledged_s"] - announced_s == pytest.approx(0.2, abs=0.02)
+        assert record["acknowledged_s"] - announced_s == pytest.approx(0.3, abs=0.02)
+
+
+def test_times_count_from_the_first_announcement(lab):
+    lab.begin(50)
+    lab.end(50)
+    record = lab.ended("timed", times=2)
+    begins = [each for each in lab.events("timed") if each["action"] == "begin"]
+    assert [each["action"] for each in lab.events("timed")] == ["begin", "end"] * 2
+    assert begins[1]["planned_s"] - begins[0]["planned_s"] == pytest.approx(0.3, abs=1e-6)
+    assert all(each["acknowledged_s"] - each["planned_s"] < 0.02 for each in begins)
+    assert record["leg"] == "time"
+
+
+def test_routing_goes_around_a_link_that_is_down_and_back(tmp_path):
+    cut = {"kind": "link-down", "name": "cut", "link": ["leaf-2", "spine-1"], "rounds": [0]}
+    other = {**cut, "name": "other", "link": ["leaf-2", "spine-2"], "rounds": [1]}
+    topology = {"name": "leaf-spine", "workers": 1, "leaves": 2, "spines": 2}
+    with (
+        running_lab(tmp_path / "lab", [cut, other], topology=topology) as lab,
+        lab.flow("worker-1", "server") as flow,
+    ):
+        wait_until_it_works(flow)
+        for number in (0, 1):  # whichever of the two ways the flow takes
+            lab.begin(number)
+            wait_until_it_works(flow)
+            assert_clean(flow)
+            lab.end(number)
+            wait_until_it_works(flow)
+            assert_clean(flow)
+
+
+def wait_until_it_works(flow: Flow, timeout_s: float = 2.0) -> None:
+    """Ports and paths need some milliseconds to come back."""
+    deadline_s = time.monotonic() + timeout_s
+    while time.monotonic() < deadline_s:
+        sent = flow.send(20)
+        if flow.received(quiet_s=0.02)[-20:] == sent:
+            return
+    raise TimeoutError

@@ -1,0 +1,123 @@
+"""Links in real networks: delay, jitter, loss, changes while they work, marks."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+from typing import Any
+
+import pytest
+
+from testbed.lab import sandbox
+
+pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("unchanged_host")]
+
+LATE_S = 0.002
+
+
+def measured(trial: str) -> dict[str, Any]:
+    """What a trial of `link_trials` found, in a sandbox of its own."""
+    process = sandbox.start(
+        "tests.lab.link_trials", trial, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        printed = process.stdout.read()
+        error = process.stderr.read().decode()
+    finally:
+        sandbox.stop(process)
+    assert printed, error
+    return dict(json.loads(printed))
+
+
+def test_round_trips_are_twice_the_configured_delay(found_capabilities):
+    found = measured("delays")
+    for name, delay_s in (("one", 0.001), ("five", 0.005), ("twenty", 0.02)):
+        assert len(found[name]) == 60
+        assert min(found[name]) >= 2 * delay_s - 0.0001
+        assert statistics.median(found[name]) < 2 * delay_s + LATE_S
+    # Jitter of 4 ms around 5 ms on either way: a round trip between 2 and 18 ms, spread widely.
+    assert 0.0019 < min(found["jittery"]) < 0.007
+    assert 0.012 < max(found["jittery"]) < 0.018 + LATE_S
+    record = found["record"]
+    netem = found_capabilities["netem"].available
+    assert record["by"] == ("netem" if netem else "relay")
+    for each in record["directions"]:
+        assert each["frames_in"] == each["frames_out"] > 60
+        assert each["dropped"] == each["lost"] == 0
+    if not netem:
+        assert record["late_p50_s"] < LATE_S
+
+
+def test_a_lossy_direction_loses_its_share_and_counts_it():
+    found = measured("losses")
+    assert found["before"] == [0, 0]
+    # Of 1000 none is missing; two went ahead, and hosts speak IPv6 with their neighbours.
+    assert 1000 <= found["answered"] + found["lost"]["s1"] < 1020
+    assert abs(found["lost"]["s1"] - 200) < 65  # five standard deviations
+    assert found["lost"]["lossy"] == 0
+    assert found["unaccounted"] == [0, 0]
+
+
+def test_rate_queue_and_delay_change_under_a_flow_without_a_gap():
+    found = measured("changes")
+    assert found["received"] == found["sent"] > 2000
+    assert found["in_order"]
+    for configured_bps, measured_bps in found["rates"]:
+        assert measured_bps == pytest.approx(configured_bps, rel=0.05)
+    # At most the pause that a longer delay makes, and a frame at the lowest rate; then the load
+    # of whatever else runs here.
+    assert found["longest_gap_s"] < 0.1
+    (queue,) = (each for each in found["queue"] if each["kind"] == "bfifo")
+    assert queue["options"]["limit"] == 300_000
+    assert queue["drops"] == 0
+
+
+def test_64_links_are_shaped_in_a_moment():
+    found = measured("many")
+    assert found["took_s"] < 1.0
+    assert found["limits"] == [150_000, 150_000]
+    for feature in ("tx-checksumming", "generic-segmentation-offload", "generic-receive-offload"):
+        assert f"{feature}: off" in found["offloads"]
+    assert "rate 100Mbit ceil 100Mbit" in found["rate"]
+
+
+def test_the_kernel_joins_the_inner_ends_of_a_link():
+    assert measured("redirected")["frames"] == ["88b57878", "88b57878"]
+
+
+def test_training_over_delayed_links_has_their_round_trip(run_small):
+    topology = {"name": "star", "workers": 2, "rate_bps": 100_000_000, "delay_s": 0.005}
+    results = run_small(topology=topology)
+    assert results.status == 0, results.output
+    calibration = json.loads((results.run() / "calibration.json").read_text())
+    rtts_s = [each["rtt_s"] for each in calibration["links"]]
+    assert len(rtts_s) == 4
+    assert all(0.0199 <= rtt_s < 0.020 + 2 * LATE_S for rtt_s in rtts_s)
+    record = json.loads((results.run() / "delay.json").read_text())
+    assert len(record["directions"]) == 6
+    assert sum(each["frames_out"] for each in record["directions"]) > 3000
+    assert not any(each["dropped"] for each in record["directions"])
+    if record["by"] == "relay":
+        assert record["late_p99_s"] < 0.01
+        assert record["cpu_s"] < record["wall_s"]
+
+
+def test_marking_links_mark_or_the_run_is_unsupported(run_small, found_capabilities):
+    topology = {
+        "name": "star",
+        "workers": 2,
+        "rate_bps": 20_000_000,
+        "queue_bytes": 150_000,
+        "ecn_threshold_bytes": 30_000,
+    }
+    if found_capabilities["ecn-marking"].available:
+        found = measured("marks")
+        assert found["marked"] > 10
+        assert found["drops"] == 0
+        return
+    status = run_small(topology=topology).verdict()
+    assert status["verdict"] == "unsupported"
+    assert status["reason"].startswith("ecn-marking: this kernel has no RED")

@@ -1,0 +1,83 @@
+"""Topologies as real networks: everything is reached, paths share the load, links may fail."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from testbed import experiment
+from testbed.lab import sandbox
+from tests.lab.conftest import SMALL
+
+pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("unchanged_host")]
+
+
+def inside(folder: Path, topology: dict[str, Any], what: str) -> dict[str, Any]:
+    """What `inside_topology` saw; with the time that the sandbox took to end."""
+    path = folder / "small.yaml"
+    path.write_text(yaml.safe_dump({**SMALL, "topology": topology}))
+    config = json.dumps(experiment.load(str(path))[0].config())
+    process = sandbox.start(
+        "tests.lab.inside_topology", config, what, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None and process.stderr is not None
+    line = process.stdout.readline()
+    if not line:
+        raise AssertionError(process.stderr.read().decode()[-2000:])
+    began_s = time.monotonic()
+    sandbox.stop(process)
+    return {**json.loads(line), "torn_down_s": time.monotonic() - began_s}
+
+
+@pytest.mark.parametrize(
+    "topology",
+    [
+        {"name": "dumbbell", "workers": 3, "extra_hosts": 2},
+        {"name": "leaf-spine", "workers": 5, "leaves": 3, "spines": 2, "extra_hosts": 1},
+        {"name": "fat-tree", "workers": 15},
+        {"name": "two-datacentres", "workers": 4, "core": {"delay_s": 0.005}},
+    ],
+    ids=lambda topology: topology["name"],
+)
+def test_every_host_reaches_every_other(tmp_path, topology):
+    hosts = 1 + topology["workers"] + topology.get("extra_hosts", 0)
+    assert inside(tmp_path, topology, "all")["pairs"] == hosts * (hosts - 1)
+
+
+@pytest.mark.parametrize(
+    "topology",
+    [
+        {"name": "star", "workers": 63},
+        {"name": "leaf-spine", "workers": 63, "leaves": 4, "spines": 4},
+    ],
+    ids=lambda topology: topology["name"],
+)
+def test_64_hosts_are_ready_and_gone_in_time(tmp_path, topology):
+    seen = inside(tmp_path, topology, "server")
+    assert seen["pairs"] == 2 * 63
+    assert seen["ready_s"] < 15
+    assert seen["torn_down_s"] < 3
+
+
+def test_flows_share_the_paths_and_go_around_a_link_that_fails(tmp_path):
+    topology = {"name": "leaf-spine", "workers": 3, "leaves": 2, "spines": 4}
+    seen = inside(tmp_path, topology, "failing-link")
+    everything = list(range(seen["before"]["sent"]))
+    for phase in ("before", "down", "up"):
+        assert seen[phase]["arrived"] == everything, phase
+    for phase in ("before", "up"):
+        # 128 flows on four paths: 32 each; a fair hash gives fewer than 14 once in 10 000 times.
+        assert min(seen[phase]["links"].values()) >= 14 * 8, seen[phase]["links"]
+    assert seen["down"]["links"]["spine-1"] == 0
+    assert min(seen["down"]["links"][f"spine-{each}"] for each in (2, 3, 4)) >= 14 * 8
+    # A loop or a second copy would arrive twice; what is lost is what was on its way meanwhile.
+    assert all(seen[phase]["twice"] == 0 for phase in seen if isinstance(seen[phase], dict))
+    lost = sorted(set(everything) - set(seen["failing"]["arrived"]))
+    assert len(lost) < 0.1 * len(everything), f"lost from {lost[0]} to {lost[-1]}"
+    assert seen["recovering"]["arrived"] == everything

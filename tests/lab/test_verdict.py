@@ -1,0 +1,115 @@
+"""The verdict: counters add up under loss and overflow, and a lab that cheats is found out."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from testbed.lab.shaping import inside
+from tests.lab.conftest import SMALL, Command, Results, find_process, training_has_begun, wait_for
+
+IMPAIRMENTS = [
+    {"kind": "loss", "leg": "gather", "rounds": [2, 4], "q": 0.9, "at_most_s": 0.3},
+    {"kind": "burst", "leg": "gather", "rounds": [3], "rate_factor": 4.0, "duration_s": 0.05},
+]
+
+
+def gate(results: Results, key: str) -> dict[str, Any]:
+    return next(dict(each) for each in results.verdict()["gates"] if each["key"] == key)
+
+
+def conservation(results: Results) -> dict[str, Any]:
+    return dict(json.loads((results.run() / "conservation.json").read_text()))
+
+
+def to_server(results: Results) -> dict[str, Any]:
+    links = conservation(results)["links"]
+    return next(dict(each) for each in links if (each["link"], each["from"]) == LINK)
+
+
+LINK = ("server--s1", "s1")
+
+
+def test_no_packet_is_unaccounted_for_under_loss_and_overflow(run_small, unchanged_host):
+    results = run_small(impairments=IMPAIRMENTS)
+    assert results.verdict()["verdict"] == "ok", results.verdict()
+    books = conservation(results)
+    assert len(books["links"]) == 6
+    assert [each["unexplained"] for each in books["links"]] == [0] * 6
+    assert [each["unexplained"] for each in books["switches"]] == [0]
+    server = to_server(results)
+    ends = [each for each in results.events("impairments") if each["action"] == "end"]
+    lost = sum(each["dropped"] for each in ends if each["kind"] == "loss")
+    assert server["injected"] == lost > 100  # 90 % were lost,
+    assert server["queue_drops"] > 0  # and the queue did overflow
+    assert server["offered"] - server["sent"] > 100
+    assert server["sent"] == server["received"] + server["injected"]
+    every_queue_was_filled_and_every_path_timed(results)
+
+
+def every_queue_was_filled_and_every_path_timed(results: Results) -> None:
+    """Before training, in `calibration.json`."""
+    found = json.loads((results.run() / "calibration.json").read_text())
+    assert len(found["queues"]) == 6
+    for each in found["queues"]:
+        assert each["refused"] > 0
+        short = each["limit_bytes"] - each["peak_bytes"]
+        assert 0 <= short <= each["resolution_bytes"]
+    assert len(found["links"]) == 4
+    assert all(each["probes_lost"] == 0 for each in found["links"])
+    assert found["took_s"] < 5
+
+
+@pytest.mark.parametrize("leak", ["ingress", "egress"])
+def test_a_leak_that_nobody_counts_makes_the_run_invalid_and_is_named(
+    command: Command, tmp_path, leak
+):
+    process = command(rounds=7)
+    wait_for(lambda: training_has_begun(tmp_path))
+    # One in a hundred large packets, dropped without a counter: where they arrive at the server,
+    # or in front of the queue of the switch port that leads to it.
+    node, interface = {
+        "ingress": ("mininet:server", "server-eth0"),
+        "egress": ("ovs-vswitchd", "s1-eth1"),
+    }[leak]
+    pid = wait_for(lambda: find_process(process, node))[-1].pid
+    rules = (
+        "add table netdev leak; add chain netdev leak hole "
+        f'{{ type filter hook {leak} device "{interface}" priority 5; }}; '
+        "add rule netdev leak hole meta length > 500 numgen inc mod 100 0 drop"
+    )
+    subprocess.run([*inside(pid), "nft", rules], check=True, timeout=10)
+    output, _ = process.communicate(timeout=60)
+    results = Results(process.returncode, output, tmp_path / "out")
+    verdict = results.verdict()
+    assert verdict["verdict"] == "invalid", verdict
+    assert "server--s1 from s1" in verdict["reason"]
+    found = gate(results, "conservation")
+    assert found["passed"] is False
+    assert found["value"] > found["limit"]
+    assert results.status == 1
+
+
+def test_a_starved_machine_makes_the_run_invalid(command: Command, tmp_path):
+    limits = {key: value for key, value in SMALL["limits"].items() if key != "cpu_others"}
+    process = command(rounds=7, limits=limits)
+    wait_for(lambda: training_has_begun(tmp_path))
+    # In sessions of their own, or the kernel would let all of them share one part of the time.
+    busy = [
+        subprocess.Popen([sys.executable, "-c", "while True: pass"], start_new_session=True)
+        for _ in range(4)
+    ]
+    try:
+        output, _ = process.communicate(timeout=60)
+    finally:
+        for each in busy:
+            each.kill()
+            each.wait()
+    results = Results(process.returncode, output, tmp_path / "out")
+    assert results.verdict()["verdict"] == "invalid", results.verdict()
+    assert "time that others took" in results.verdict()["reason"]
+    assert gate(results, "cpu_others")["value"] > 0.25

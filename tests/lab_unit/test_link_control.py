@@ -1,0 +1,62 @@
+"""What changes of links are refused before anything is asked of the kernel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from testbed.lab.commands import CommandError
+from testbed.lab.link_control import LinkControl
+
+
+def network(*, middle: list[str] | None = None) -> dict[str, Any]:
+    port = {"interface": "nowhere", "number": 1, "pid": None}
+    link = {
+        "name": "a--s1",
+        "first": {"node": "a", **port},
+        "second": {"node": "s1", **port},
+        "rate_bps": 10_000_000,
+        "queue_bytes": 150_000,
+        "ecn_threshold_bytes": None,
+        "delay_s": 0.005 if middle else 0.0,
+        "jitter_s": 0.0,
+        "loss": 0.0,
+        "middle": middle,
+    }
+    return {"links": [link], "delayed_by": "relay" if middle else None, "relay_socket": None}
+
+
+def test_a_direction_is_known_from_both_ends():
+    links = LinkControl(network())
+    assert links.shape("a", "s1") == links.shape("s1", "a")
+    assert links.shape("a", "s1").rate_bps == 10_000_000
+
+
+def test_unknown_links_are_named():
+    links = LinkControl(network())
+    with pytest.raises(CommandError, match="no link from 'a' to 'b'"):
+        links.change_rate("a", "b", 1_000_000)
+    with pytest.raises(CommandError, match="no link from 'b' to 'a'"):
+        links.change_queue("b", "a", 3_028)
+
+
+def test_a_link_that_was_made_without_delay_cannot_get_one():
+    links = LinkControl(network())
+    with pytest.raises(CommandError, match="link a--s1 was made without a delay"):
+        links.change_delay("a", "s1", delay_s=0.01)
+    assert links.relay_counters() == []
+
+
+def test_a_delay_out_of_range_is_refused_and_nothing_remembered():
+    links = LinkControl(network(middle=["x", "y"]))
+    with pytest.raises(CommandError, match=r"link a--s1: delay_s -1; valid: 0 to 10"):
+        links.change_delay("a", "s1", delay_s=-1)
+    with pytest.raises(CommandError, match="no relay"):
+        links.change_delay("a", "s1", delay_s=0.01)
+    assert links.delay("a", "s1").delay_s == 0.005
+
+
+def test_an_interface_that_is_gone_is_named():
+    with pytest.raises(CommandError, match="interface nowhere: No such device"):
+        LinkControl(network()).change_rate("a", "s1", 1_000_000)

@@ -1,0 +1,88 @@
+"""Paths, rates, round trips and fair shares, on descriptions of networks made by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from testbed.lab import paths
+
+
+def description(*links: tuple[str, str, int, float]) -> dict[str, Any]:
+    """A network of (first, second, rate in Mbit/s, one-way delay in ms)."""
+    nodes = {node for first, second, _, _ in links for node in (first, second)}
+    return {
+        "hosts": {name: {} for name in sorted(nodes) if name.startswith(("server", "worker"))},
+        "links": [
+            {
+                "name": f"{first}--{second}",
+                "first": {"node": first},
+                "second": {"node": second},
+                "rate_bps": rate * 1_000_000,
+                "delay_s": delay / 1000,
+            }
+            for first, second, rate, delay in links
+        ],
+    }
+
+
+STAR = description(("server", "s1", 100, 5), ("worker-1", "s1", 100, 5), ("worker-2", "s1", 20, 1))
+DUMBBELL = description(
+    *(("server", "s1", 100, 0), ("s1", "s2", 30, 10), ("worker-1", "s1", 100, 1)),
+    *(("worker-2", "s2", 100, 1), ("worker-3", "s2", 100, 1)),
+)
+LEAF_SPINE = description(
+    *(("server", "leaf-1", 100, 0), ("worker-1", "leaf-2", 100, 0), ("worker-2", "leaf-2", 50, 0)),
+    *((f"leaf-{leaf}", f"spine-{spine}", 40, 1) for leaf in (1, 2) for spine in (2, 1)),
+)
+
+
+def test_a_path_is_a_list_of_directed_links():
+    way = paths.path(DUMBBELL, "worker-2", "server")
+    assert [link.as_json() for link in way] == [
+        {"link": "worker-2--s2", "from": "worker-2"},
+        {"link": "s1--s2", "from": "s2"},
+        {"link": "server--s1", "from": "s1"},
+    ]
+    back = paths.path(DUMBBELL, "server", "worker-2")
+    assert [(link.name, link.receiver) for link in reversed(back)] == [
+        (link.name, link.sender) for link in way
+    ]
+    assert paths.path(DUMBBELL, "server", "server") == []
+
+
+def test_of_several_shortest_paths_it_is_always_the_first_by_name():
+    for first, second in (("worker-1", "server"), ("server", "worker-1")):
+        way = paths.path(LEAF_SPINE, first, second)
+        assert len(way) == 4
+        assert way[1].receiver == "spine-1"
+
+
+def test_rate_and_round_trip_of_a_path():
+    assert paths.path_rate_bps(STAR, "worker-1", "worker-2") == 20_000_000
+    assert paths.path_rtt_s(STAR, "worker-1", "server") == pytest.approx(0.02)
+    assert paths.path_rate_bps(DUMBBELL, "worker-3", "server") == 30_000_000
+    assert paths.path_rtt_s(DUMBBELL, "worker-3", "server") == pytest.approx(0.022)
+
+
+def test_fair_shares_follow_the_narrowest_link_and_who_else_uses_it():
+    assert paths.fair_shares_bps(STAR) == {"worker-1": 50e6, "worker-2": 20e6}
+    # The server's link allows 33 Mbit/s each, the bottleneck in the middle two times 15.
+    shares = paths.fair_shares_bps(DUMBBELL)
+    assert shares["worker-1"] == pytest.approx(100e6 / 3)
+    assert shares["worker-2"] == shares["worker-3"] == 15e6
+    # Both workers may be hashed to the same spine.
+    assert paths.fair_shares_bps(LEAF_SPINE) == {"worker-1": 20e6, "worker-2": 20e6}
+
+
+def test_hosts_that_take_no_part_have_no_share():
+    assert paths.fair_shares_bps(STAR, ["worker-1"]) == {"worker-1": 100e6}
+
+
+def test_unknown_nodes_and_networks_in_pieces_are_refused():
+    with pytest.raises(ValueError, match=r"unknown node 'nobody'; valid: s1, server, worker-1"):
+        paths.path(STAR, "nobody", "server")
+    pieces = description(("server", "s1", 1, 0), ("worker-1", "s2", 1, 0))
+    with pytest.raises(ValueError, match="no path from 'worker-1' to 'server'"):
+        paths.path(pieces, "worker-1", "server")

@@ -1,0 +1,147 @@
+"""Topologies that are files of their own, through the experiment that names them."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from testbed import experiment
+from testbed.yaml_input import InputError
+
+GOOD = """
+from typing import Literal
+from topologies import TopologyParameters
+from topologies.base import LabTopo
+
+class Parameters(TopologyParameters):
+    hops: int = 2
+
+class Topology(LabTopo):
+    def build(self, parameters):
+        line = [self.addSwitch(f"s{each}") for each in range(1, parameters.hops + 1)]
+        for near, far in zip(line, line[1:]):
+            self.addLink(near, far, delay_s=0.002)
+        self.spread(parameters.all_host_names(), line)
+"""
+PLAIN = """
+from mininet.topo import Topo
+from topologies import TopologyParameters as Parameters
+
+class Topology(Topo):
+    def build(self, parameters):
+        self.addSwitch("s1")
+        for name in parameters.host_names():
+            self.addLink(self.addHost(name), "s1")
+"""
+
+
+def with_build(*lines: str) -> str:
+    body = "".join(f"        {line}\n" for line in lines)
+    return PLAIN[: PLAIN.index("        self.addSwitch")] + body
+
+
+def load(folder, text, *, overrides=(), **keys):
+    (folder / "mine.py").write_text(text)
+    document = {
+        "name": "small",
+        "rounds": 3,
+        "seeds": [1],
+        "topology": {"name": "./mine.py", "workers": 2, **keys},
+        "arms": {"dblp": {"protocol": "dblp"}},
+    }
+    path = folder / "small.yaml"
+    path.write_text(yaml.safe_dump(document))
+    return experiment.load(str(path), overrides=overrides)[0]
+
+
+def test_it_is_found_beside_the_experiment_and_has_keys_of_its_own(tmp_path):
+    topology = load(tmp_path, GOOD, hops=3).config()["topology"]
+    assert topology["name"] == str(tmp_path / "mine.py")
+    assert topology["hops"] == 3
+
+
+def test_it_is_found_by_set(tmp_path):
+    (tmp_path / "other.py").write_text(PLAIN)
+    run = load(tmp_path, GOOD, overrides=["topology.name=other.py"])
+    assert run.config()["topology"]["name"] == str(tmp_path / "other.py")
+
+
+def test_a_plain_mininet_topology_will_do(tmp_path):
+    assert load(tmp_path, PLAIN).config()["topology"]["workers"] == 2
+
+
+def test_the_run_s_key_depends_on_the_file_s_content(tmp_path):
+    first, second = load(tmp_path, GOOD), load(tmp_path, GOOD + "# other\n")
+    assert first.key != second.key
+    assert first.config()["topology"]["sha256"] != second.config()["topology"]["sha256"]
+    assert load(tmp_path, GOOD).key == first.key
+
+
+def test_a_file_that_has_changed_since_is_refused(tmp_path):
+    import topologies
+
+    planned = load(tmp_path, GOOD).config()["topology"]
+    (tmp_path / "mine.py").write_text(PLAIN)
+    with pytest.raises(ValueError, match="has changed: SHA-256"):
+        topologies.parse(planned)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("1 / 0", "line 1: ZeroDivisionError: division by zero"),
+        ("def (", "line 1: invalid syntax"),
+        ("import sys; sys.exit(0)", "SystemExit"),
+        ("", "lacks Parameters, a subclass of TopologyParameters"),
+        ("from topologies import TopologyParameters as Parameters", "lacks Topology"),
+        (PLAIN + "Topology = 3\n", "Topology is no subclass of Topo"),
+        (with_build("raise RuntimeError('no\\n way')"), "RuntimeError: no way"),
+        (with_build("pass"), "there is no host 'server'"),
+        (
+            with_build(
+                "self.addSwitch('s1')",
+                "for name in parameters.host_names(): self.addLink(self.addHost(name), 's1')",
+                "self.addSwitch('s2')",
+            ),
+            "'s2' is not connected to 'server'",
+        ),
+        (
+            with_build(
+                "for name in ('s1', 's2'): self.addSwitch(name)",
+                "self.addLink('s1', 's2')",
+                "for name in parameters.host_names(): self.addLink(self.addHost(name), 's1')",
+                "self.addLink('server', 's2')",
+            ),
+            "host 'server' has 2 links",
+        ),
+        (
+            with_build("self.addSwitch('s1')", "self.addSwitch('s1')"),
+            "node 's1' is there twice",
+        ),
+        (with_build("self.addLink('a', 'b')"), "there is no node 'a'"),
+        (with_build("self.addSwitch('s1', dpid=3); self.addLink('s1', 's1')"), "leads back"),
+        (
+            with_build("self.addSwitch('s1'); self.addLink(self.addHost('server'), 's1', bw=1)"),
+            "bw",
+        ),
+        (
+            with_build(
+                "self.addSwitch('quite-long-name')",
+                "self.spread(parameters.host_names(), ['quite-long-name'])",
+            ),
+            "its interface quite-long-name-eth3 has 20 characters; valid: up to 15",
+        ),
+    ],
+)
+def test_a_broken_file_is_one_line(tmp_path, text, expected):
+    with pytest.raises(InputError) as caught:
+        load(tmp_path, text)
+    message = str(caught.value)
+    assert expected in message
+    assert "mine.py" in message
+    assert "\n" not in message
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(InputError, match=r"topology: .*none\.py: no such file"):
+        load(tmp_path, GOOD, overrides=["topology.name=./none.py"])

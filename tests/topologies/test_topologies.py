@@ -1,0 +1,127 @@
+"""Topologies as graphs, their parameters, and what is said when these are wrong."""
+
+from __future__ import annotations
+
+import networkx
+import pytest
+from pydantic import ValidationError
+
+import topologies
+
+
+def built(**given):
+    return topologies.build(topologies.parse(given))
+
+
+@pytest.mark.parametrize(
+    ("given", "switches", "links"),
+    [
+        ({"name": "star", "workers": 3}, 1, 4),
+        ({"name": "dumbbell", "workers": 3}, 2, 5),
+        ({"name": "leaf-spine", "workers": 3, "leaves": 3, "spines": 2}, 5, 3 * 2 + 4),
+        ({"name": "fat-tree", "k": 4, "workers": 15}, 20, 32 + 16),
+        ({"name": "two-datacentres", "workers": 4}, 2, 6),
+        ({"name": "star", "workers": 2, "extra_hosts": 2}, 1, 5),
+    ],
+)
+def test_has_the_nodes_and_links_that_its_name_promises(given, switches, links):
+    topology = built(**given)
+    assert len(topology.switches()) == switches
+    assert len(topology.links()) == links
+    assert networkx.is_connected(topology.as_graph())
+
+
+@pytest.mark.parametrize("name", topologies.NAMES)
+def test_names_and_datapath_ids_are_the_same_each_time_and_fit_the_kernel(name):
+    given = {"name": name, "workers": 64, "extra_hosts": 32}
+    if name == "fat-tree":
+        given |= {"k": 8}
+    first, second = built(**given), built(**given)
+    assert first.links(withInfo=True) == second.links(withInfo=True)
+    ids = [first.nodeInfo(switch)["dpid"] for switch in first.switches()]
+    assert len(set(ids)) == len(ids)
+    interfaces = [f"{node}-eth{port}" for node, ports in first.ports.items() for port in ports]
+    assert max(map(len, interfaces)) <= 15
+
+
+def test_training_hosts_and_traffic_hosts_are_told_apart():
+    parameters = topologies.parse({"name": "star", "workers": 2, "extra_hosts": 1})
+    assert parameters.host_names() == ["server", "worker-1", "worker-2"]
+    assert parameters.traffic_names() == ["traffic-1"]
+
+
+def test_workers_are_spread_over_leaves_and_datacentres():
+    leaf_spine = built(name="leaf-spine", workers=8, leaves=4).as_graph()
+    assert [leaf_spine.degree(f"leaf-{each}") - 2 for each in (1, 2, 3, 4)] == [3, 2, 2, 2]
+    two = built(name="two-datacentres", workers=4).as_graph()
+    assert {"server", "worker-1", "worker-3"} < set(two["dc-1"])
+
+
+def test_a_link_takes_what_it_does_not_say_from_larger_scopes():
+    options = built(
+        name="leaf-spine",
+        workers=2,
+        leaves=2,
+        queue_bytes=50_000,
+        core={"rate_bps": 40_000_000, "delay_s": 0.001},
+        links={"spine-2--leaf-1": {"loss": 0.01, "queue_bytes": 20_000}},
+    ).link_options()
+    host = {"rate_bps": 100_000_000, "queue_bytes": 50_000, "delay_s": 0.0, "loss": 0.0}
+    core = {"rate_bps": 40_000_000, "queue_bytes": 50_000, "delay_s": 0.001, "loss": 0.0}
+    assert options["server--leaf-1"].items() >= host.items()
+    assert options["leaf-1--spine-1"].items() >= core.items()
+    assert (
+        options["leaf-1--spine-2"].items() >= (core | {"loss": 0.01, "queue_bytes": 20_000}).items()
+    )
+
+
+def test_part_of_core_replaces_part_of_the_topology_s_own_core():
+    options = built(name="two-datacentres", core={"delay_s": 0.05}).link_options()["dc-1--dc-2"]
+    assert (options["rate_bps"], options["delay_s"]) == (20_000_000, 0.05)
+
+
+def test_a_queue_in_bandwidth_delay_products_goes_by_the_longest_pair_of_hosts():
+    topology = built(
+        name="two-datacentres",
+        workers=2,
+        delay_s=0.001,
+        queue_bdp=2,
+        core={"delay_s": 0.008, "queue_bdp": 0.5},
+    )
+    rtt_s = 2 * (0.001 + 0.008 + 0.001)
+    assert topology.longest_rtt_s() == pytest.approx(rtt_s)
+    options = topology.link_options()
+    assert options["server--dc-1"]["queue_bytes"] == round(2 * 100e6 * rtt_s / 8)
+    assert options["dc-1--dc-2"]["queue_bytes"] == round(0.5 * 20e6 * rtt_s / 8)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"name": "ring"}, "'ring': valid: star, dumbbell, leaf-spine, fat-tree, two-datacentres"),
+        ({"workers": 3}, "this key is missing"),
+        ({"name": "star", "speed": 1}, "unknown key; valid: core, delay_s,"),
+        ({"name": "star", "core": {"speed": 1}}, "unknown key; valid: delay_s, ecn_threshold"),
+        ({"name": "star", "loss": 1.5}, "less than or equal to 1"),
+        ({"name": "star", "delay_s": -1}, "greater than or equal to 0"),
+        ({"name": "star", "queue_bdp": 1}, "queue_bdp is 1, but no link has a delay"),
+        ({"name": "star", "queue_bdp": 1, "queue_bytes": 9000, "delay_s": 1}, "exclude each other"),
+        ({"name": "star", "links": {"a--b": {}}}, "no link 'a--b'; valid: server--s1, worker-1"),
+        ({"name": "fat-tree", "k": 3}, "multiple of 2"),
+        ({"name": "fat-tree", "k": 4, "workers": 16}, "room for 16 hosts, not for 17"),
+        ({"name": "leaf-spine", "leaves": 1}, "greater than or equal to 2"),
+        ({"name": "star", "sha256": "0"}, "only a topology that is a file"),
+        ("star", "must be a mapping"),
+    ],
+)
+def test_what_is_wrong_is_said(given, expected):
+    with pytest.raises(ValueError) as caught:
+        topologies.parse(given)
+    assert expected in str(caught.value)
+
+
+def test_a_problem_is_at_its_key():
+    with pytest.raises(ValidationError) as caught:
+        topologies.parse({"name": "star", "links": {"server--s1": {"rate_bps": 1}}})
+    (problem,) = caught.value.errors()
+    assert problem["loc"] == ("links", "server--s1", "rate_bps")

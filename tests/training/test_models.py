@@ -1,0 +1,304 @@
+"""Models: published sizes, equal replicas, flat gradients, and what a user may get wrong."""
+
+import math
+import os
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from testbed.training import models
+from testbed.training.learner import flatten_gradient
+from testbed.training.material import Material
+from testbed.training.models import MODELS
+from testbed.training.tasks import CLASSIFICATION, LANGUAGE_MODELLING
+from testbed.yaml_input import InputError
+
+IMAGES = [name for name, entry in MODELS.items() if entry.inputs == "images"]
+COLOUR: dict[str, Any] = {"classes": 10, "input_shape": (3, 32, 32)}
+TEXT: dict[str, Any] = {"classes": 97, "input_shape": (16,)}
+TRAINABLE_HERE = ["small-cnn", "mlp", "efficientnet-b0", "gpt2-tiny"]
+
+
+@pytest.fixture(autouse=True)
+def _as_in_a_run():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+    torch.set_num_threads(threads)
+
+
+def size(name):
+    return TEXT if MODELS[name].inputs == "tokens" else COLOUR
+
+
+def batch(name, examples=2):
+    generator = torch.Generator().manual_seed(0)
+    if MODELS[name].inputs == "images":
+        inputs = torch.randn(examples, *COLOUR["input_shape"], generator=generator)
+        return inputs, torch.arange(examples) % COLOUR["classes"], CLASSIFICATION
+    text = torch.randint(TEXT["classes"], (examples, 17), generator=generator)
+    return text[:, :-1], text[:, 1:], LANGUAGE_MODELLING
+
+
+def element_count(layers):
+    return sum(count for _, count in models.layer_sizes(layers))
+
+
+# In millions, as the papers and their usual implementations state them.
+@pytest.mark.parametrize(
+    ("name", "millions", "decimals"),
+    [
+        ("alexnet", 61.1, 1),
+        ("resnet50", 25.56, 2),
+        ("efficientnet-b0", 5.29, 2),
+        ("densenet169", 14.15, 2),
+        ("gpt2-small", 124.4, 1),
+    ],
+)
+def test_at_the_published_size_the_weights_are_as_many_as_published(name, millions, decimals):
+    entry = MODELS[name]
+    assert entry.published is not None
+    classes, shape = entry.published
+    count = element_count(models.layer_map(name, classes=classes, input_shape=shape))
+    assert count == entry.parameters
+    assert round(count / 1e6, decimals) == millions
+
+
+def test_for_small_images_the_networks_lose_their_first_strides_not_their_blocks():
+    def count(name, classes, side):
+        return element_count(models.layer_map(name, classes=classes, input_shape=(3, side, side)))
+
+    # A 3 x 3 for a 7 x 7 first convolution, and 10 for 1000 classes.
+    assert count("resnet50", 10, 32) == 25_557_032 - 64 * 3 * (49 - 9) - 990 * 2049
+    assert count("efficientnet-b0", 10, 32) == 5_288_548 - 990 * 1281
+    # DenseNet's stem for small images has no normalisation either.
+    assert count("densenet169", 10, 32) == 14_149_480 - 64 * 3 * (49 - 9) - 128 - 990 * 1665
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_on_the_meta_device_every_image_model_gives_logits_for_small_and_large_images(name):
+    for side in (32, 224):
+        with torch.device("meta"):
+            model = models.build(name, 0, classes=36, input_shape=(1, side, side)).eval()
+            assert model(torch.empty(2, 1, side, side)).shape == (2, 36)
+
+
+@pytest.mark.parametrize("name", TRAINABLE_HERE)
+def test_the_layer_map_is_the_flat_gradient(name):
+    layers = models.layer_map(name, **size(name))
+    model = models.build(name, 0, **size(name))
+    inputs, labels, task = batch(name)
+    flat = np.full(element_count(layers), np.nan, dtype=np.float32)
+    task.loss(model(inputs), labels).backward()
+    flatten_gradient([tensor for _, tensor in models.trained(model)], flat)
+    place = 0
+    gradients: dict[str, Any] = dict(model.named_parameters())
+    assert len({each for each, _ in layers}) == len(layers) == len(gradients)
+    for each, shape in layers:
+        part = flat[place : place + math.prod(shape)].reshape(shape)
+        np.testing.assert_array_equal(part, gradients[each].grad.numpy())
+        place += math.prod(shape)
+    assert place == len(flat)
+
+
+@pytest.mark.parametrize("name", TRAINABLE_HERE)
+def test_replicas_are_equal_learn_equally_and_depend_on_the_seed(name):
+    def trained(seed):
+        model = models.build(name, seed, **size(name))
+        inputs, labels, task = batch(name)
+        optimiser = torch.optim.SGD(model.parameters(), lr=0.01)
+        for _ in range(2):
+            optimiser.zero_grad()
+            task.loss(model(inputs), labels).backward()
+            optimiser.step()
+        return model.state_dict()
+
+    first, same, other = trained(1), trained(1), trained(2)
+    assert all(torch.equal(first[key], same[key]) for key in first)
+    assert any(not torch.equal(first[key], other[key]) for key in first)
+
+
+def test_another_process_begins_with_the_same_weights():
+    script = (
+        "import torch; from testbed.training import models\n"
+        "m = models.build('gpt2-tiny', 7, classes=97, input_shape=(16,))\n"
+        "print(sum(float(p.detach().double().abs().sum()) for p in m.parameters()).hex())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    here = models.build("gpt2-tiny", 7, **TEXT)
+    total = float(sum(float(each.detach().double().abs().sum()) for each in here.parameters()))
+    assert done.stdout.strip() == total.hex()
+
+
+def test_gpt2_sends_the_tensor_that_is_embedding_and_output_layer_once():
+    model: Any = models.build("gpt2-tiny", 1, **TEXT)
+    assert model.lm_head.weight is model.transformer.wte.weight
+    shapes = [shape for _, shape in models.layer_map("gpt2-tiny", **TEXT)]
+    assert shapes.count((97, 64)) == 1
+    inputs, labels, task = batch("gpt2-tiny")
+    task.loss(model(inputs), labels).backward()
+    gradient = model.transformer.wte.weight.grad
+    # Characters that do not occur have a gradient through the output layer alone.
+    absent = [token for token in range(97) if token not in inputs]
+    assert absent
+    assert (gradient[absent].abs().sum(dim=1) > 0).all()
+
+
+def test_statistics_of_batches_stay_with_the_replica_and_serve_its_evaluation():
+    model = models.build("efficientnet-b0", 1, **COLOUR)
+    sent = {name for name, _ in models.tensor_sizes(model)}
+    statistics = {name for name, _ in model.named_buffers() if "running" in name}
+    assert statistics
+    assert not statistics & sent
+    inputs, _, _ = batch("efficientnet-b0")
+    before = {name: each.clone() for name, each in model.named_buffers()}
+    model(inputs)
+    assert any(not torch.equal(each, before[name]) for name, each in model.named_buffers())
+
+
+def test_workers_start_equal_and_drop_out_different_units():
+    config = {"seed": 3, "training": {"model": "small-cnn", "dataset": "digits", "batch_size": 8}}
+    material = Material(config)
+    drawn = []
+    for rank in (0, 1, 0):
+        model = material.model(rank)
+        drawn.append((next(model.parameters()).detach().clone(), torch.rand(4)))
+    assert torch.equal(drawn[0][0], drawn[1][0])
+    assert not torch.equal(drawn[0][1], drawn[1][1])
+    assert torch.equal(drawn[0][1], drawn[2][1])
+
+
+def test_building_and_naming_a_model_needs_no_network_and_no_torch():
+    assert models.check_name("gpt2-small") == "gpt2-small"
+    script = "import sys, testbed.experiment; print('torch' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "False"
+    models.layer_map("gpt2-tiny", **TEXT)
+    assert os.environ["HF_HUB_OFFLINE"] == "1"
+
+
+# A user's own.
+
+
+USERS = """
+import torch
+from torch import nn
+def good(classes, input_shape):
+    return nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, classes))
+def frozen(classes, input_shape):
+    model = good(classes, input_shape)
+    model[1].bias.requires_grad_(False)
+    return model
+def uses_values(classes, input_shape):
+    model = good(classes, input_shape)
+    assert model[1].weight.sum().item() != 0
+    return model
+def raises(classes, input_shape): raise KeyError("width")
+def number(classes, input_shape): return 3
+def double(classes, input_shape): return nn.Linear(1, 1).double()
+def empty(classes, input_shape): return nn.Flatten()
+"""
+
+
+@pytest.fixture
+def users(tmp_path, monkeypatch):
+    (tmp_path / "their_models.py").write_text(USERS)
+    (tmp_path / "broken_models.py").write_text("1 / 0")
+    (tmp_path / "needy_models.py").write_text("import no_such_package_here")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield tmp_path
+    for name in ("their_models", "broken_models", "needy_models"):
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize("function", ["good", "uses_values"])
+def test_a_user_s_model_is_found_beside_the_experiment(users, function):
+    name = f"their_models:{function}"
+    assert models.check_name(name) == name
+    layers = models.layer_map(name, **COLOUR, folder=users)
+    assert layers == [("1.weight", (10, 3072)), ("1.bias", (10,))]
+
+
+def test_what_a_user_s_model_does_not_train_is_not_sent(users):
+    assert models.layer_map("their_models:frozen", **COLOUR, folder=users) == [
+        ("1.weight", (10, 3072))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("their_models:raises", "it raised KeyError: 'width'"),
+        ("their_models:number", "returned int; valid: a torch.nn.Module"),
+        ("their_models:double", "weight 'weight' is torch.float64; valid: torch.float32"),
+        ("their_models:empty", "has no weights to train"),
+        ("their_models:nothing", "has no callable 'nothing'"),
+        ("broken_models:good", "importing its module raised ZeroDivisionError"),
+        ("needy_models:good", "its module needs 'no_such_package_here'"),
+        ("no_models_here:good", "there is no module 'no_models_here'"),
+    ],
+)
+def test_what_is_wrong_with_a_user_s_model_is_said_in_one_line(users, name, said):
+    with pytest.raises(InputError) as caught:
+        models.build(name, 0, **COLOUR, folder=users)
+    assert said in str(caught.value)
+    assert str(caught.value).startswith(name)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["resnet51", "os.system", "a b:c", "x:y:z", ":f", "m:"])
+def test_an_unknown_model_is_refused_with_what_is_valid(name):
+    with pytest.raises(ValueError, match=r"valid: small-cnn, .*module:callable"):
+        models.check_name(name)
+
+
+def test_a_model_for_other_inputs_is_refused():
+    with pytest.raises(InputError, match="gpt2-tiny: takes tokens"):
+        models.build("gpt2-tiny", 0, **COLOUR)
+    with pytest.raises(InputError, match="alexnet: images of 8 pixels are too small"):
+        models.build("alexnet", 0)
+
+
+def test_a_package_that_is_missing_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "testbed.training.models.resnet", None)
+    with pytest.raises(InputError, match="resnet50: needs the package"):
+        models.build("resnet50", 0, **COLOUR)
+
+
+class _Constant(torch.nn.Module):
+    """Answers the same for every input."""
+
+    def __init__(self, logits):
+        super().__init__()
+        self.bias = torch.nn.Parameter(logits)
+
+    def forward(self, inputs):
+        shape = inputs.shape if inputs.dim() == 2 else inputs.shape[:1]
+        return self.bias.expand(*shape, -1)
+
+
+def test_accuracy_is_the_share_of_right_answers():
+    dataset = Material({"seed": 0, "training": {"dataset": "digits"}}).dataset
+    logits = torch.zeros(10)
+    logits[3] = 1
+    right = float((dataset.test_labels[slice(None)] == 3).double().mean())
+    assert dataset.task.evaluate(_Constant(logits), dataset) == pytest.approx(right)
+
+
+def test_perplexity_of_a_guess_is_the_vocabulary_s_size():
+    section = {"name": "stdlib-text", "test_sequences": 70}
+    dataset = Material({"seed": 0, "training": {"dataset": section}}).dataset
+    assert dataset.task.evaluate(_Constant(torch.zeros(97)), dataset) == pytest.approx(97, rel=1e-5)
+    wrong = torch.full((97,), -1e4)
+    wrong[96] = 0
+    assert dataset.task.evaluate(_Constant(wrong), dataset) == math.inf

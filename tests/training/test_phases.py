@@ -1,0 +1,143 @@
+"""Phase detectors: what each calls critical, round by round."""
+
+import numpy as np
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from testbed.training.phases import AnyPhases, Observation
+
+
+def detector(section, rounds_per_epoch=1):
+    return TypeAdapter(AnyPhases).validate_python(section).create(rounds_per_epoch)
+
+
+def answers(found, norms, *, rates=None, accuracies=None, begin=0):
+    """What the detector says after each round of gradients (norm, 0, 0, 0)."""
+    seen = []
+    rates = rates or [0.1] * (len(norms) + 1)
+    for number, norm in enumerate(norms):
+        found.observe(
+            Observation(
+                round_number=begin + number,
+                gradient=np.array([norm, 0, 0, 0], dtype=np.float32),
+                learning_rate=rates[number],
+                next_learning_rate=rates[number + 1],
+                accuracy=accuracies[number] if accuracies else None,
+            )
+        )
+        seen.append(found.critical)
+    return seen
+
+
+def norm_rule(norms, *, eta=0.5, cadence=1):
+    return answers(detector({"eta": eta, "cadence": cadence}), norms)
+
+
+def test_training_starts_critical_and_leaves_when_the_norm_settles():
+    assert detector({}).critical
+    assert norm_rule([4.0, 3.9, 3.8]) == [True, False, False]
+
+
+@pytest.mark.parametrize(("second", "critical"), [(1.5, True), (0.5, True), (1.49, False)])
+def test_a_change_of_half_in_either_direction_is_critical(second, critical):
+    assert norm_rule([1.0, second])[-1] is critical
+
+
+def test_between_two_looks_the_answer_holds():
+    norms = [1.0, 9.0, 9.0, 1.1, 9.0, 9.0, 3.0, 1.0]
+    assert norm_rule(norms, cadence=3) == [True, True, True, False, False, False, True, True]
+    found = detector({"cadence": "epoch"}, rounds_per_epoch=3)
+    assert answers(found, norms) == [True, True, True, False, False, False, True, True]
+
+
+@pytest.mark.parametrize("odd", [0.0, float("nan"), float("inf")])
+def test_a_norm_that_cannot_be_compared_is_critical(odd):
+    assert norm_rule([odd, 1.0])[-1] is True
+    if odd != 0.0:
+        assert norm_rule([1.0, odd])[-1] is True
+
+
+def test_accordion_compares_accumulated_gradients_with_epochs_ago():
+    section = {"detector": "accordion", "epochs_back": 2}
+    # Epochs of two rounds accumulate 4, 3, 3, 1.4, 1.4: the first is critical, the second and the
+    # third are within half of the first, the fourth is 1.4 against 3, the fifth likewise.
+    norms = [2.0, 2.0, 1.0, 2.0, 2.0, 1.0, 0.7, 0.7, 0.7, 0.7]
+    said = answers(detector(section, rounds_per_epoch=2), norms)
+    assert said == [True, True, True, False, False, False, False, True, True, True]
+    # A sum, not a mean of norms: gradients that point in opposite directions cancel.
+    found = detector(section, rounds_per_epoch=2)
+    assert answers(found, [1.0, 1.0, 4.0, -2.0, 4.0, -3.9]) == [
+        True,
+        True,
+        True,
+        False,
+        False,
+        True,
+    ]
+
+
+def test_accordion_is_critical_when_the_learning_rate_is_about_to_fall():
+    rates = [0.1, 0.1, 0.1, 0.01, 0.01]
+    assert answers(detector({"detector": "accordion"}), [1.0] * 4, rates=rates) == [
+        True,
+        False,
+        True,
+        False,
+    ]
+
+
+def test_accuracy_gain_ends_once_and_for_all_and_never_below_half():
+    found = detector({"detector": "accuracy-gain"})
+    accuracies = [0.30, 0.31, 0.55, 0.60, 0.62, 0.90, 0.99]
+    # Known one round later: small gain at 31 % does not count, 60 to 62 % does.
+    said = answers(found, [1.0] * 7, accuracies=accuracies)
+    assert said == [False, False, False, False, False, True, True]
+
+
+def test_constants_and_schedules():
+    assert answers(detector({"detector": "always-critical"}), [1.0, 9.0]) == [True, True]
+    assert answers(detector({"detector": "never-critical"}), [1.0, 9.0]) == [False, False]
+    found = detector({"detector": "schedule", "critical_rounds": [[0, 1], [4, 4]]})
+    assert found.critical
+    assert answers(found, [1.0] * 6) == [True, True, False, False, True, False]
+    assert not detector({"detector": "schedule", "critical_rounds": [[2, 3]]}).critical
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        {"cadence": 2},
+        {"detector": "accordion", "epochs_back": 2},
+        {"detector": "accuracy-gain"},
+        {"detector": "never-critical"},
+        {"detector": "schedule", "critical_rounds": [[3, 5]]},
+    ],
+    ids=lambda section: section.get("detector", "gradient-norm"),
+)
+def test_a_restored_detector_says_what_an_uninterrupted_one_says(section):
+    rng = np.random.default_rng(1)
+    norms = rng.lognormal(sigma=0.7, size=24).tolist()
+    accuracies = np.minimum(1, np.cumsum(rng.uniform(0, 0.1, size=24))).tolist()
+    whole = answers(detector(section, 3), norms, accuracies=accuracies)
+    for cut in range(1, 24):
+        first, second = detector(section, 3), detector(section, 3)
+        said = answers(first, norms[:cut], accuracies=accuracies)
+        second.restore(first.state())
+        assert second.critical == first.critical
+        said += answers(second, norms[cut:], accuracies=accuracies[cut:], begin=cut)
+        assert said == whole
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        {"detector": "accordeon"},
+        {"detector": "schedule", "critical_rounds": [[3, 2]]},
+        {"detector": "schedule", "critical_rounds": [[0, 3], [3, 5]]},
+        {"detector": "never-critical", "eta": 0.5},
+        {"eta": 0},
+    ],
+)
+def test_impossible_sections_are_refused(section):
+    with pytest.raises(ValidationError):
+        detector(section)

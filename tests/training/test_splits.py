@@ -1,0 +1,85 @@
+"""Who trains on what: equal and Dirichlet shares."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from testbed.training.datasets import Dirichlet, Equal, require_batches, share, shares
+from testbed.training.material import Material
+from testbed.yaml_input import InputError
+
+SPLITS = st.one_of(st.just(Equal()), st.floats(1e-3, 1e3).map(lambda alpha: Dirichlet(alpha=alpha)))
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    split=SPLITS,
+    groups=st.lists(st.integers(0, 5), min_size=1, max_size=300),
+    workers=st.integers(1, 9),
+    seed=st.integers(0, 2**31),
+)
+def test_every_example_belongs_to_exactly_one_worker(split, groups, workers, seed):
+    groups = np.array(groups)
+    found = shares(split, groups, workers, seed)
+    assert len(found) == workers
+    assert sorted(np.concatenate(found)) == list(range(len(groups)))
+    again = shares(split, groups, workers, seed)
+    assert all(np.array_equal(one, two) for one, two in zip(found, again, strict=True))
+
+
+@given(count=st.integers(1, 500), workers=st.integers(1, 9), seed=st.integers(0, 1000))
+def test_equal_shares_differ_by_one_at_most_and_are_as_they_were(count, workers, seed):
+    found = shares(Equal(), np.zeros(count, dtype=np.int64), workers, seed)
+    sizes = [len(each) for each in found]
+    assert max(sizes) - min(sizes) <= 1
+    for rank, each in enumerate(found):
+        assert np.array_equal(each, share(count, rank, workers, seed))
+
+
+def unevenness(alpha):
+    """Mean over workers of the share of their most frequent class, of 10 equally frequent ones."""
+    groups = np.repeat(np.arange(10), 500)
+    means = []
+    for seed in range(5):
+        found = shares(Dirichlet(alpha=alpha), groups, 4, seed)
+        tops = [np.bincount(groups[each]).max() / len(each) for each in found if len(each)]
+        means.append(np.mean(tops))
+    return np.mean(means)
+
+
+def test_a_small_alpha_gives_a_worker_few_classes_and_a_large_one_all():
+    few, some, all_of_them = (unevenness(alpha) for alpha in (0.05, 1.0, 1000.0))
+    assert few > 0.3 > some > all_of_them
+    assert all_of_them < 0.12
+
+
+def test_seeds_give_different_shares():
+    groups = np.repeat(np.arange(10), 50)
+    one, two = (shares(Dirichlet(alpha=1), groups, 3, seed) for seed in (1, 2))
+    assert not np.array_equal(one[0], two[0])
+
+
+def test_a_worker_without_a_whole_batch_is_named_with_what_is_valid():
+    groups = np.repeat(np.arange(2), 50)
+    split = Dirichlet(alpha=0.001)
+    found = shares(split, groups, 4, 1)
+    poorest = min(range(4), key=lambda rank: len(found[rank]))
+    with pytest.raises(InputError) as caught:
+        require_batches(found, 32, split)
+    message = str(caught.value)
+    assert message.startswith("training.batch_size: 32: larger than the ")
+    assert "split 'dirichlet' gives worker-" in message
+    assert "or a larger alpha" in message
+    assert len(found[poorest]) < 32
+
+
+def test_a_run_s_shares_follow_its_configuration():
+    training = {"model": "mlp", "dataset": "digits", "batch_size": 8}
+    split = {"name": "dirichlet", "alpha": 0.5}
+    uneven = Material({"seed": 2, "training": {**training, "split": split}}).shares(3)
+    even = Material({"seed": 2, "training": training}).shares(3)
+    assert [len(each) for each in even] == [480, 479, 479]
+    assert max(map(len, uneven)) - min(map(len, uneven)) > 10
+    with pytest.raises(InputError, match=r"larger than the 479 .* or fewer workers"):
+        Material({"seed": 2, "training": {**training, "batch_size": 480}}).shares(3)

@@ -1,0 +1,124 @@
+"""The study of what loss does to training: that it loses what it says, and nothing without loss."""
+
+import numpy as np
+import pytest
+import torch
+
+from testbed.bench.tolerance import findings
+from testbed.bench.tolerance.grid import TASKS, cases
+from testbed.bench.tolerance.simulation import Case, Task, run
+from testbed.training import datasets, models
+from testbed.training.learner import Replica
+
+SHORT = Task(
+    name="short",
+    model="small-cnn",
+    dataset="digits",
+    batch_size=16,
+    rounds=6,
+    evaluate_every=3,
+    optimiser={"name": "sgd", "learning_rate": 0.05, "momentum": 0.5, "weight_decay": 0.0},
+)
+
+
+def case(loss, order="in-order", filling="zero", **changes):
+    return Case(task=SHORT, loss=loss, order=order, filling=filling, seed=1, **changes)
+
+
+def test_without_loss_it_is_training_with_the_mean_of_three_gradients():
+    dataset = datasets.load("digits")
+    shares = datasets.shares(datasets.Equal(), dataset.groups, 3, 1)
+    learners = [
+        Replica(
+            models.build("small-cnn", 1, classes=10, input_shape=(1, 8, 8)),
+            dataset=dataset,
+            batches=datasets.batches(own, 16, 1, rank),
+            optimiser=SHORT.optimiser,
+        )
+        for rank, own in enumerate(shares)
+    ]
+    size = sum(count for _, count in models.tensor_sizes(learners[0]._model))
+    parts = np.empty((3, size), dtype=np.float32)
+    for _ in range(SHORT.rounds):
+        for learner, part in zip(learners, parts, strict=True):
+            learner.gradient(part)
+        mean = ((parts[0] + parts[1]) + parts[2]) / np.float32(3)
+        for learner in learners:
+            learner.apply(mean, 0.05)
+    assert run(case(0.0))["final"] == pytest.approx(
+        float(np.mean([learner.evaluate() for learner in learners])), abs=1e-12
+    )
+    assert run(case(0.0, "shuffled", "rescale"))["curve"] == run(case(0.0))["curve"]
+
+
+def test_loss_changes_the_outcome_and_a_seed_repeats_it():
+    lossy = run(case(0.6, "shuffled"))
+    assert lossy["curve"] != run(case(0.0))["curve"]
+    assert lossy == run(case(0.6, "shuffled"))
+    early, late = run(case(0.6, "shuffled", when="early")), run(case(0.6, "shuffled", when="late"))
+    assert early["curve"] != late["curve"]
+    assert [number for number, _ in lossy["curve"]] == [3, 6]
+
+
+def test_in_order_loss_never_touches_the_last_weights(monkeypatch):
+    seen = []
+    apply = Replica.apply
+
+    def spy(self, update, learning_rate):
+        seen.append(update.copy())
+        apply(self, update, learning_rate)
+
+    monkeypatch.setattr(Replica, "apply", spy)
+    record = run(case(0.4))
+    assert len(seen) == 3 * SHORT.rounds
+    chunks = record["chunks"]
+    kept = -(-chunks * 6 // 10) * (SHORT.chunk_bytes // 4)
+    for update in seen:
+        assert not update[kept:].any()
+        assert np.count_nonzero(update[:kept]) > 0.3 * kept
+
+
+def test_every_task_and_its_parts_exist():
+    torch.manual_seed(0)
+    for task in TASKS:
+        assert task.model in models.MODELS
+        datasets.parameters(task.dataset)
+    names = [each.name for each in cases()]
+    assert len(set(names)) == len(names)
+    assert any("/late/" in name for name in names)
+    assert {each.seed for each in cases()} == {1, 2, 3, 4, 5}
+
+
+def record(loss, seed, final, metric="accuracy"):
+    return {
+        "task": "t",
+        "order": "o",
+        "filling": "f",
+        "when": "always",
+        "loss": loss,
+        "seed": seed,
+        "final": final,
+        "metric": metric,
+    }
+
+
+def test_harm_is_paired_by_seed_and_in_points_or_per_cent():
+    records = [record(0.0, 1, 0.9), record(0.0, 2, 0.5), record(0.4, 1, 0.88), record(0.4, 2, 0.49)]
+    ((_, by_loss),) = findings.harm([*records, record(0.4, 3, 0.0)]).items()
+    assert by_loss[0.4].value == pytest.approx(1.5)
+    assert (by_loss[0.4].low, by_loss[0.4].high) == pytest.approx((1.0, 2.0))
+    texts = [record(0.0, 1, 8.0, "perplexity"), record(0.1, 1, 10.0, "perplexity")]
+    ((_, by_loss),) = findings.harm(texts).items()
+    assert by_loss[0.1].value == pytest.approx(25.0)
+
+
+def test_the_largest_harmless_loss_stops_at_the_first_harm():
+    def points(*harms):
+        finals = [record(0.0, 1, 0.9)]
+        finals += [record(0.1 * (i + 1), 1, 0.9 - h / 100) for i, h in enumerate(harms)]
+        ((_, by_loss),) = findings.harm(finals).items()
+        return findings.largest_harmless(by_loss)
+
+    assert points(0.5, 0.9, 3.0, 0.0) == pytest.approx(0.2)
+    assert points(2.0, 0.0) is None
+    assert points(-1.0, 0.2) == pytest.approx(0.2)
