@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 SCHEMA = 1
+LOST_WORKERS = "lost-workers.reason"  # in logs/: a line for each worker that training outlived
 Verdict = Literal["ok", "failed", "invalid", "unsupported", "interrupted"]
 VERDICTS: tuple[Verdict, ...] = ("ok", "failed", "invalid", "unsupported", "interrupted")
 
@@ -92,6 +93,14 @@ class RunDirectory:
         except (OSError, ValueError):
             return None
         return found if found in VERDICTS else None
+
+    def earlier(self) -> Path | None:
+        """The attempt before the one in progress, whatever became of it."""
+        if self.path.exists():
+            return self.path
+        attempts = self.path.parent.glob(f"{self.path.name}.attempt*")
+        numbered = {int(each.name.rpartition("attempt")[2]): each for each in attempts}
+        return numbered[max(numbered)] if numbered else None
 
     @contextmanager
     def open(self, config: dict[str, Any]) -> Iterator[Path]:

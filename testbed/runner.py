@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from testbed import rundir
+from testbed import continuing, rundir
 from testbed.experiment import Run
 from testbed.lab import sandbox
 from testbed.rundir import RunDirectory, Verdict
@@ -84,6 +84,8 @@ def execute(results: Path, run: Run, report: Report, *, capture: Sequence[str] =
     if place.verdict() == "ok":
         return Outcome(run, place.path, "ok", "", executed=False)
     with place.open(run.config() | {"capture": list(capture)}) as directory:
+        if (earlier := place.earlier()) is not None:
+            continuing.take_over(earlier, directory)
         began_at, began_s = rundir.now(), time.monotonic()
         try:
             status = _in_sandbox(directory, report)

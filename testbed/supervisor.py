@@ -27,6 +27,7 @@ from testbed.lab.shaping import MissingCapabilityError
 from testbed.observation import Observation
 from testbed.processes import ProcessError, Processes
 from testbed.progress import ProgressWriter
+from testbed.rundir import LOST_WORKERS
 
 
 class UnsupportedError(RuntimeError):
@@ -117,6 +118,14 @@ def _captured(
         rundir.write_json(directory / "manifest.json", facts | {"captures": recordings})
 
 
+def _lost(directory: Path) -> str:
+    """Workers without which training went on, and why, for the reader of the verdict."""
+    words = directory / "logs" / LOST_WORKERS
+    if not words.exists():
+        return ""
+    return f"went on without {'; '.join(words.read_text(encoding='utf-8').splitlines())}"
+
+
 def _require_congestion_control(protocol: dict[str, Any]) -> None:
     """Kernel TCP's algorithm must exist before anything is built for it."""
     if protocol["carrier"] != "tcp":
@@ -150,7 +159,7 @@ def main() -> None:
     reason = ""
     try:
         findings = execute(arguments.directory, ProgressWriter(arguments.progress_descriptor))
-        reason = gates.reasons(findings)
+        reason = "; ".join(filter(None, (gates.reasons(findings), _lost(arguments.directory))))
         if any(gate.passed is False for gate in findings):
             verdict = "invalid"
     except (UnsupportedError, MissingCapabilityError) as error:

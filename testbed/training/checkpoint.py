@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 _FOLDER = "checkpoint"
 _PARTIAL = ".partial"
@@ -21,6 +20,8 @@ _PARTIAL = ".partial"
 
 def write(directory: Path, rounds_done: int, name: str, state: dict[str, Any]) -> None:
     """Write the part of process `name`; numpy arrays may stand anywhere in `state`."""
+    import torch  # whoever only looks for a checkpoint need not wait for it
+
     folder = directory / _FOLDER / f"{rounds_done}{_PARTIAL}"
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.pt"
@@ -57,6 +58,8 @@ def read(directory: Path, rounds_done: int, name: str) -> dict[str, Any]:
     Raises:
         ValueError: it cannot be read.
     """
+    import torch
+
     path = folder(directory, rounds_done) / f"{name}.pt"
     try:
         state: dict[str, Any] = torch.load(path, weights_only=True)
@@ -66,6 +69,8 @@ def read(directory: Path, rounds_done: int, name: str) -> dict[str, Any]:
 
 
 def _to_tensors(state: Any) -> Any:
+    import torch
+
     if isinstance(state, np.ndarray):
         return torch.from_numpy(state.copy())
     if isinstance(state, dict):

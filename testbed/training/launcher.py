@@ -149,7 +149,8 @@ def _await(children: dict[int, str], directory: Path, *, outlive: bool) -> int:
         if status == 0:
             continue
         if outlive and name != "server" and os.WIFSIGNALED(status):
-            print(f"{name}: {_cause(name, os.WTERMSIG(status), directory)}", file=sys.stderr)
+            with (directory / "logs" / rundir.LOST_WORKERS).open("a", encoding="utf-8") as file:
+                file.write(f"{name}: {_cause(name, os.WTERMSIG(status), directory)}\n")
             continue
         failed = [(name, os.waitstatus_to_exitcode(status)), *_already_dead(children)]
         # Peers of a killed process fail too, soon after: the signal is the cause.

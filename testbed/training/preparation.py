@@ -22,6 +22,7 @@ class Need(NamedTuple):
     workers: int
     seed: int
     folder: Path | None
+    device: str = "cpu"
 
 
 def check(need: Need) -> None:
@@ -57,6 +58,8 @@ def prepare(needs: Iterable[Need], report: Report) -> None:
     prepared: dict[tuple[str, Path | None], datasets.Dataset | None] = {}
     built: set[tuple[Any, ...]] = set()
     for need in needs:
+        if need.device == "cuda":
+            _require_cuda()
         key = (need.dataset.model_dump_json(), need.folder)
         by_user = need.dataset.inputs is None or need.model not in models.MODELS
         if key not in prepared:
@@ -75,6 +78,15 @@ def prepare(needs: Iterable[Need], report: Report) -> None:
         if by_user and (need.model, *key) not in built:
             built.add((need.model, *key))
             _try_model(need, dataset)
+
+
+def _require_cuda() -> None:
+    """Raise InputError when torch cannot use a GPU."""
+    import torch
+
+    if not torch.cuda.is_available():
+        why = "this build of torch has no CUDA" if not torch.version.cuda else "torch finds no GPU"
+        raise InputError(f"training.device: 'cuda': {why}; valid here: cpu")
 
 
 def _try_model(need: Need, dataset: datasets.Dataset) -> None:

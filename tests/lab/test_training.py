@@ -1,0 +1,128 @@
+"""Training through real labs: continuing, lost workers, resynchronisation, pace."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.lab.conftest import Results, wait_for
+from tests.lab.test_run import RELIABLE, single_process_weights
+
+pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("unchanged_host")]
+
+TRAINING: dict[str, Any] = {"batch_size": 16, "evaluate_every": 3}
+
+
+def weights(folder: Path, worker: str) -> dict[str, torch.Tensor]:
+    found: dict[str, torch.Tensor] = torch.load(folder / f"weights-{worker}.pt", weights_only=True)
+    return found
+
+
+def test_an_interrupted_run_goes_on_and_ends_with_the_same_weights(command, tmp_path):
+    training = {
+        **TRAINING,
+        "checkpoint_every": 2,
+        "pace": {"kind": "paced", "compute_s": 0.25},
+    }
+    arm = {**RELIABLE, "filling": "error-feedback"}
+    process = command(rounds=8, arms={"dblp": arm}, training=training)
+    folder = tmp_path / "out"
+    wait_for(lambda: list(folder.glob("*/*.partial/checkpoint/2")))
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    assert process.returncode == 130
+    done = subprocess.run(
+        [sys.executable, "-m", "testbed", "resume", str(tmp_path / "out.yaml"), "--out", folder],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    results = Results(done.returncode, done.stdout, folder)
+    record = json.loads((results.run() / "continued.json").read_text())
+    assert record["rounds_done"] >= 2
+    torch.set_num_threads(1)
+    expected = single_process_weights(
+        rounds=8, workers=2, seed=1, batch_size=16, learning_rate=0.05, momentum=0.9
+    )
+    for worker in ("worker-1", "worker-2"):
+        for name, tensor in weights(results.run(), worker).items():
+            assert torch.equal(tensor, expected[name]), (worker, name)
+        # No round is logged twice or missing, and the training time went on.
+        log = results.events(f"training-{worker}")
+        assert [each["round"] for each in log] == list(range(8))
+        elapsed = [each["elapsed_s"] for each in log]
+        assert elapsed == sorted(elapsed)
+    assert [each["round"] for each in results.events("rounds")] == list(range(8))
+    assert not (results.run() / "checkpoint" / "8").exists()
+
+
+def test_training_goes_on_without_a_crashed_worker(run_small):
+    results = run_small(
+        topology={"name": "star", "workers": 3, "rate_bps": 100_000_000, "queue_bytes": 150_000},
+        arms={"dblp": RELIABLE},
+        training={**TRAINING, "on_worker_loss": "continue"},
+        impairments=[{"kind": "crash", "host": "worker-2", "rounds": [2]}],
+    )
+    assert results.status == 0, results.output
+    status = results.verdict()
+    assert status["verdict"] == "ok"
+    assert "worker-2" in status["reason"]
+    rounds = results.events("rounds")
+    assert [each["round"] for each in rounds] == list(range(6))
+    assert rounds[1]["workers_lost"] == []
+    assert rounds[-1]["workers_lost"] == ["worker-2"]
+    assert not (results.run() / "weights-worker-2.pt").exists()
+    first, third = (weights(results.run(), name) for name in ("worker-1", "worker-3"))
+    assert all(torch.equal(first[name], third[name]) for name in first)
+    accuracies = [each["accuracy"] for each in results.events("training-worker-3")]
+    assert accuracies[-1] is not None
+
+
+def test_replicas_drift_apart_and_resynchronisation_brings_them_together(run_small):
+    arm = {"protocol": "dblp", "low": 0.4, "high": 0.4, "order": "shuffled"}
+    training = {**TRAINING, "measure_every": 1, "resynchronise_every": 3}
+    results = run_small(rounds=9, arms={"dblp": arm}, training=training)
+    assert results.status == 0, results.output
+    effects = results.events("effects")
+    assert [each["round"] for each in effects] == list(range(9))
+    drift = [each["divergence"] for each in effects]
+    for start in (0, 3, 6):
+        assert 0 < drift[start] < drift[start + 1] < drift[start + 2]
+    assert drift[3] < drift[2]
+    assert drift[6] < drift[5]
+    for each in effects:
+        # About a share of 0.4 of the squared norm is missing; of both legs, more.
+        assert 0.3 < each["gathered"]["relative_error"] < 1
+        assert 0 < each["gathered"]["cosine"] < 1
+        for applied in each["applied"].values():
+            assert applied["relative_error"] > each["gathered"]["relative_error"]
+    assert [each["round"] for each in results.events("resynchronisations")] == [2, 5, 8]
+    first, second = (weights(results.run(), name) for name in ("worker-1", "worker-2"))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    for each in results.events("transfers-server"):
+        if each["role"] == "receiver":
+            assert len(each["tensor_loss"]) == 8
+            lost = 1 - each["chunks_received"] / each["chunk_count"]
+            assert min(each["tensor_loss"]) <= lost <= max(each["tensor_loss"])
+
+
+def test_payloads_alone_take_the_time_they_are_given_and_learn_nothing(run_small):
+    training = {**TRAINING, "pace": {"kind": "payload-only", "compute_s": 0.1}}
+    results = run_small(rounds=3, arms={"dblp": RELIABLE}, training=training)
+    assert results.status == 0, results.output
+    for each in results.events("training-worker-1"):
+        assert each["compute_s"] >= 0.1
+        assert each["loss"] is None
+        assert each["accuracy"] is None
+    for each in results.events("transfers-server"):
+        assert each["chunks_received"] == each["chunk_count"]
+    assert not (results.run() / "weights-worker-1.pt").exists()
