@@ -21,8 +21,8 @@ SHORT = Task(
 )
 
 
-def case(loss, order="in-order", filling="zero", **changes):
-    return Case(task=SHORT, loss=loss, order=order, filling=filling, seed=1, **changes)
+def case(loss, order="in-order", filling="zero", cause="early-stop", **changes):
+    return Case(task=SHORT, loss=loss, cause=cause, order=order, filling=filling, seed=1, **changes)
 
 
 def test_without_loss_it_is_training_with_the_mean_of_three_gradients():
@@ -76,6 +76,22 @@ def test_in_order_loss_never_touches_the_last_weights(monkeypatch):
     for update in seen:
         assert not update[kept:].any()
         assert np.count_nonzero(update[:kept]) > 0.3 * kept
+
+
+@pytest.mark.parametrize(("cause", "equal"), [("early-stop", True), ("network", False)])
+def test_workers_miss_the_same_unless_the_network_lost_it(monkeypatch, cause, equal):
+    seen = []
+    apply = Replica.apply
+
+    def spy(self, update, learning_rate):
+        seen.append(update.copy())
+        apply(self, update, learning_rate)
+
+    monkeypatch.setattr(Replica, "apply", spy)
+    run(case(0.4, "shuffled", cause=cause))
+    for first in range(0, len(seen), 3):
+        same = all(np.array_equal(seen[first], other) for other in seen[first : first + 3])
+        assert same is equal
 
 
 def test_every_task_and_its_parts_exist():

@@ -13,7 +13,7 @@ from testbed import bench
 from testbed.bench.tolerance import figure, findings, grid
 from testbed.yaml_input import InputError
 
-_COLUMNS = ("task", "order", "filling", "when", "worse than without loss, by loss", "harmless to")
+_COLUMNS = ("task", "lost, filled with", "when", "worse than without loss, by loss", "harmless to")
 
 
 def run(*, pattern: str, quick: bool, json_file: Path | None) -> bool:
@@ -24,7 +24,7 @@ def run(*, pattern: str, quick: bool, json_file: Path | None) -> bool:
     selected = grid.cases(pattern, quick=quick)
     if not selected:
         raise InputError(
-            f"--cases {pattern}: matches none; names are TASK/ORDER/FILLING/WHEN/LOSS/sSEED"
+            f"--cases {pattern}: matches none; names are TASK/CAUSE/ORDER/FILLING/WHEN/LOSS/sSEED"
         )
     if json_file is not None and not json_file.absolute().parent.is_dir():
         raise InputError(f"--json {json_file}: no such folder")
@@ -59,4 +59,6 @@ def run(*, pattern: str, quick: bool, json_file: Path | None) -> bool:
 
 
 def _place(record: dict[str, Any]) -> tuple[Any, ...]:
-    return tuple(record[key] for key in ("task", "order", "filling", "when", "loss", "seed"))
+    return tuple(
+        record[key] for key in ("task", "cause", "order", "filling", "when", "loss", "seed")
+    )

@@ -31,7 +31,7 @@ def draw(
     tasks = list(dict.fromkeys(group.task for group in constant))
     if not tasks:
         return False
-    labels = list(dict.fromkeys(f"{group.order}, {group.filling}" for group in constant))
+    labels = list(dict.fromkeys(group.label for group in constant))
     looks = style.arm_styles(labels)
     with mpl.rc_context(style.RC):
         figure = Figure(figsize=(4.2 * len(tasks), 3.9))
@@ -39,7 +39,7 @@ def draw(
         for axes, task in zip(panels, tasks, strict=True):
             for group, points in constant.items():
                 if group.task == task:
-                    _line(axes, points, looks[f"{group.order}, {group.filling}"], group)
+                    _line(axes, points, looks[group.label], group)
             unit = "points of accuracy lost" if metrics[task] == "accuracy" else "% of perplexity"
             axes.axhline(HARMLESS_POINTS, color=style.MUTED.light, linewidth=0.8)
             axes.set_yscale("symlog", linthresh=1.0)
@@ -67,7 +67,7 @@ def _line(axes: Any, points: Mapping[float, Estimate], look: Any, group: Group) 
         color=look.colour.light,
         marker=look.marker,
         linestyle=look.line,
-        label=f"{group.order}, {group.filling}",
+        label=group.label,
     )
     low = [_bounded(each.low if each.low is not None else each.value) for _, each in drawn]
     high = [_bounded(each.high if each.high is not None else each.value) for _, each in drawn]

@@ -16,9 +16,16 @@ class Group(NamedTuple):
     """Trainings that differ in loss and seed alone."""
 
     task: str
+    cause: str
     order: str
     filling: str
     when: str
+
+    @property
+    def label(self) -> str:
+        """For a legend: what is lost, and what stands in for it."""
+        lost = "network" if self.cause == "network" else self.order
+        return f"{lost}, {self.filling}"
 
 
 def harm(records: Sequence[Record]) -> dict[Group, dict[float, Estimate]]:
@@ -34,7 +41,7 @@ def harm(records: Sequence[Record]) -> dict[Group, dict[float, Estimate]]:
     for each in records:
         if each["loss"] == 0:
             continue
-        group = Group(each["task"], each["order"], each["filling"], each["when"])
+        group = Group(each["task"], each["cause"], each["order"], each["filling"], each["when"])
         finals.setdefault(group, {}).setdefault(each["loss"], {})[each["seed"]] = each["final"]
     metrics = {each["task"]: each["metric"] for each in records}
     return {
@@ -96,7 +103,7 @@ def rows(found: Mapping[Group, Mapping[float, Estimate]]) -> Iterable[list[str]]
         )
         largest = largest_harmless(by_loss)
         limit = "none" if largest is None else f"{largest * 100:g} %"
-        yield [group.task, group.order, group.filling, group.when, told, limit]
+        yield [group.task, group.label, group.when, told, limit]
 
 
 def _text(estimate: Estimate) -> str:

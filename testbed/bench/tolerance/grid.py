@@ -10,21 +10,24 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import Any
 
-from testbed.bench.tolerance.simulation import Case, Task, run
+from testbed.bench.tolerance.simulation import Case, Cause, Task, When, run
 
 SEEDS = (1, 2, 3, 4, 5)
 LOSSES = (0.008, 0.024, 0.1, 0.2, 0.3, 0.4, 0.6, 0.8)
-# The paper's own, what else the order changes, and what else the filling changes.
-COMBINATIONS = (
-    ("in-order", "zero"),
-    ("rotating", "zero"),
-    ("shuffled", "zero"),
-    ("shuffled", "rescale"),
-    ("shuffled", "previous"),
-    ("shuffled", "error-feedback"),
+# The paper's own, what else the order changes, and what the filling changes.
+COMBINATIONS: tuple[tuple[Cause, str, str], ...] = (
+    ("early-stop", "in-order", "zero"),
+    ("early-stop", "rotating", "zero"),
+    ("early-stop", "shuffled", "zero"),
+    ("early-stop", "shuffled", "rescale"),
+    ("network", "in-order", "zero"),
+    ("network", "in-order", "rescale"),
+    ("network", "in-order", "previous"),
+    ("network", "in-order", "error-feedback"),
 )
 PHASE_LOSSES = (0.4, 0.8)
-PHASE_COMBINATIONS = (("in-order", "zero"), ("shuffled", "zero"), ("shuffled", "rescale"))
+PHASE_COMBINATIONS = (COMBINATIONS[0], COMBINATIONS[2], COMBINATIONS[4])
+_WHEN: tuple[When, ...] = ("early", "late")
 
 TASKS = (
     Task(
@@ -50,22 +53,19 @@ def cases(pattern: str = "*", *, quick: bool = False) -> list[Case]:
 
 
 def _of_task(task: Task, seed: int, losses: tuple[float, ...], quick: bool) -> Iterator[Case]:
+    def case(combination: tuple[Cause, str, str], loss: float, when: When = "always") -> Case:
+        cause, order, filling = combination
+        return Case(
+            task=task, loss=loss, cause=cause, order=order, filling=filling, seed=seed, when=when
+        )
+
     # Without loss neither order nor filling matters: one run serves all as their reference.
-    yield Case(task=task, loss=0.0, order="in-order", filling="zero", seed=seed)
-    for (order, filling), loss in itertools.product(COMBINATIONS, losses):
-        yield Case(task=task, loss=loss, order=order, filling=filling, seed=seed)
-    if quick:
-        return
-    for (order, filling), loss in itertools.product(PHASE_COMBINATIONS, PHASE_LOSSES):
-        for when in ("early", "late"):
-            yield Case(
-                task=task,
-                loss=loss,
-                order=order,
-                filling=filling,
-                seed=seed,
-                when="early" if when == "early" else "late",
-            )
+    yield case(COMBINATIONS[0], 0.0)
+    for combination, loss in itertools.product(COMBINATIONS, losses):
+        yield case(combination, loss)
+    if not quick:
+        for combination, loss, when in itertools.product(PHASE_COMBINATIONS, PHASE_LOSSES, _WHEN):
+            yield case(combination, loss, when)
 
 
 def measure(selected: list[Case]) -> Iterator[dict[str, Any]]:

@@ -1,9 +1,10 @@
 """Training of several workers in one process: the same learners, chunk orders and fillings as on
-the network, with the receiver's early stop in place of the network.
+the network, with a receiver's stop in place of the network.
 
-Every transfer loses exactly what a receiver of tolerance P gives up on links without loss: it
-stops when 1 - P of the chunks are there, and they come in the order in which they were sent. So a
-run takes seconds and depends on nothing but its seed.
+Every transfer loses exactly what a receiver of tolerance P gives up, for one of two causes. On
+links without loss it stops when 1 - P of the chunks are there, and they come in the order in which
+they were sent: `early-stop`. On lossy links what is missing at that moment is random, for each
+receiver by itself: `network`. So a run takes seconds and depends on nothing but its seed.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from testbed.transport.order.base import ChunkOrder, OrderContext
 from testbed.transport.tolerance.base import required_chunks
 
 WORKERS = 3
+Cause = Literal["early-stop", "network"]
 When = Literal["always", "early", "late"]
 
 
@@ -56,12 +58,14 @@ class Case:
 
     Args:
         loss: the share of the chunks that every receiver gives up, on both legs.
+        cause: why it is lost; chunks lost in the network have no order that matters.
         order, filling: names of the registries.
         when: in all rounds, in the first third, or in the last two thirds, as in Fig. 1 of DBLP.
     """
 
     task: Task
     loss: float
+    cause: Cause
     order: str
     filling: str
     seed: int
@@ -70,7 +74,7 @@ class Case:
     @property
     def name(self) -> str:
         """For selecting and showing."""
-        parts = (self.task.name, self.order, self.filling, self.when)
+        parts = (self.task.name, self.cause, self.order, self.filling, self.when)
         return f"{'/'.join(parts)}/{self.loss:g}/s{self.seed}"
 
     def loss_in(self, round_number: int) -> float:
@@ -83,8 +87,15 @@ class Case:
 class _Leg:
     """One direction: what a receiver has of what its senders sent."""
 
-    def __init__(self, case: Case, layout: PayloadLayout, leg: Leg, seeds: list[int]) -> None:
-        self._case, self._layout, self._leg = case, layout, leg
+    def __init__(
+        self,
+        case: Case,
+        layout: PayloadLayout,
+        leg: Leg,
+        seeds: list[int],
+        random: np.random.Generator,
+    ) -> None:
+        self._case, self._layout, self._leg, self._random = case, layout, leg, random
         self._filling = FILLINGS.create(case.filling)
         self._orders: list[ChunkOrder] = [ORDERS.create(case.order, seed=seed) for seed in seeds]
         self._memories: list[SenderMemory] = [self._filling.sender_memory(layout) for _ in seeds]
@@ -104,8 +115,13 @@ class _Leg:
     ) -> NDArray[np.bool_]:
         layout = self._layout
         rows = layout.rows(payload)
-        context = OrderContext(transfer=self._leg.transfer(round_number), layout=layout, rows=rows)
-        order = self._orders[sender].permutation(context)
+        if self._case.cause == "network":
+            order = self._random.permutation(layout.chunk_count)
+        else:
+            context = OrderContext(
+                transfer=self._leg.transfer(round_number), layout=layout, rows=rows
+            )
+            order = self._orders[sender].permutation(context)
         enough = required_chunks(layout.chunk_count, self._case.loss_in(round_number))
         mask = np.zeros(layout.chunk_count, dtype=np.bool_)
         mask[order[:enough]] = True
@@ -135,10 +151,12 @@ def run(case: Case) -> dict[str, Any]:
     layers = models.layer_map(task.model, classes=dataset.classes, input_shape=dataset.input_shape)
     layout = PayloadLayout(models.layer_sizes(layers), task.chunk_bytes)
     rates = task.optimiser["learning_rate"]
-    # Every sender draws its orders from a seed of its own, as the hosts do.
-    seeds = np.random.SeedSequence([case.seed, 4]).generate_state(2 * WORKERS).tolist()
-    gather = _Leg(case, layout, Leg.GATHER, seeds[:WORKERS])
-    broadcasts = [_Leg(case, layout, Leg.BROADCAST, [seed]) for seed in seeds[WORKERS:]]
+    # Every host draws its orders from a seed of its own; the server sends to all in one order.
+    draws = np.random.SeedSequence([case.seed, 4])
+    *workers, server = draws.generate_state(WORKERS + 1).tolist()
+    random = np.random.default_rng(draws.spawn(1)[0])
+    gather = _Leg(case, layout, Leg.GATHER, workers, random)
+    broadcasts = [_Leg(case, layout, Leg.BROADCAST, [server], random) for _ in learners]
     gradients = [layout.new_buffer() for _ in learners]
     mean, update = layout.new_buffer(), layout.new_buffer()
     curve: list[tuple[int, float]] = []
@@ -162,6 +180,7 @@ def run(case: Case) -> dict[str, Any]:
         "parameters": layout.element_count,
         "chunks": layout.chunk_count,
         "loss": case.loss,
+        "cause": case.cause,
         "order": case.order,
         "filling": case.filling,
         "when": case.when,
