@@ -108,6 +108,7 @@ def test_every_task_and_its_parts_exist():
 def record(loss, seed, final, metric="accuracy"):
     return {
         "task": "t",
+        "cause": "network",
         "order": "o",
         "filling": "f",
         "when": "always",
