@@ -8,6 +8,7 @@ import multiprocessing
 import os
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
 from typing import Any
 
 from testbed.bench.tolerance.simulation import Case, Cause, Task, When, run
@@ -29,15 +30,63 @@ PHASE_LOSSES = (0.4, 0.8)
 PHASE_COMBINATIONS = (COMBINATIONS[0], COMBINATIONS[2], COMBINATIONS[4])
 _WHEN: tuple[When, ...] = ("early", "late")
 
-TASKS = (
-    Task(
-        name="digits",
-        model="small-cnn",
-        dataset="digits",
-        batch_size=32,
-        rounds=300,
-        evaluate_every=15,
-        optimiser={"name": "sgd", "learning_rate": 0.05, "momentum": 0.5, "weight_decay": 0.0},
+
+@dataclass(frozen=True)
+class Study:
+    """What is tried of a task; the slower ones have fewer points."""
+
+    task: Task
+    combinations: tuple[tuple[Cause, str, str], ...] = COMBINATIONS
+    losses: tuple[float, ...] = LOSSES
+    phases: bool = True
+
+
+_ADAM = {"name": "adam", "learning_rate": 0.004, "momentum": 0.0, "weight_decay": 0.0}
+_FEW = (COMBINATIONS[0], COMBINATIONS[2], COMBINATIONS[4], COMBINATIONS[5], COMBINATIONS[7])
+STUDIES = (
+    Study(
+        Task(
+            name="digits",
+            model="small-cnn",
+            dataset="digits",
+            batch_size=32,
+            rounds=300,
+            evaluate_every=15,
+            optimiser={"name": "sgd", "learning_rate": 0.05, "momentum": 0.5, "weight_decay": 0.0},
+        )
+    ),
+    Study(
+        Task(
+            name="glyphs",
+            model="small-cnn",
+            dataset="glyphs",
+            batch_size=16,
+            rounds=450,
+            evaluate_every=90,
+            optimiser={"name": "sgd", "learning_rate": 0.01, "momentum": 0.9, "weight_decay": 0.0},
+        ),
+        combinations=_FEW,
+        losses=(0.1, 0.4, 0.8),
+        phases=False,
+    ),
+    Study(
+        Task(
+            name="text",
+            model="gpt2-tiny",
+            dataset="stdlib-text",
+            batch_size=16,
+            rounds=300,
+            evaluate_every=100,
+            optimiser={
+                "name": "adam",
+                "learning_rate": 0.004,
+                "momentum": 0.0,
+                "weight_decay": 0.0,
+            },
+        ),
+        combinations=_FEW,
+        losses=(0.1, 0.4, 0.8),
+        phases=False,
     ),
 )
 
@@ -45,14 +94,14 @@ TASKS = (
 def cases(pattern: str = "*", *, quick: bool = False) -> list[Case]:
     """The cases whose name matches, seed by seed; `quick` has two seeds and three losses."""
     seeds = SEEDS[:2] if quick else SEEDS
-    losses = (0.1, 0.4, 0.8) if quick else LOSSES
-    found = [
-        case for task in TASKS for seed in seeds for case in _of_task(task, seed, losses, quick)
-    ]
+    found = [case for study in STUDIES for seed in seeds for case in _of_study(study, seed, quick)]
     return [case for case in found if fnmatch.fnmatchcase(case.name, pattern)]
 
 
-def _of_task(task: Task, seed: int, losses: tuple[float, ...], quick: bool) -> Iterator[Case]:
+def _of_study(study: Study, seed: int, quick: bool) -> Iterator[Case]:
+    task = study.task
+    losses = (0.1, 0.4, 0.8) if quick else study.losses
+
     def case(combination: tuple[Cause, str, str], loss: float, when: When = "always") -> Case:
         cause, order, filling = combination
         return Case(
@@ -61,9 +110,9 @@ def _of_task(task: Task, seed: int, losses: tuple[float, ...], quick: bool) -> I
 
     # Without loss neither order nor filling matters: one run serves all as their reference.
     yield case(COMBINATIONS[0], 0.0)
-    for combination, loss in itertools.product(COMBINATIONS, losses):
+    for combination, loss in itertools.product(study.combinations, losses):
         yield case(combination, loss)
-    if not quick:
+    if study.phases and not quick:
         for combination, loss, when in itertools.product(PHASE_COMBINATIONS, PHASE_LOSSES, _WHEN):
             yield case(combination, loss, when)
 
