@@ -1,0 +1,110 @@
+"""What a worker trains: exact gradients in, exact updates out, and a state to go on from."""
+
+import numpy as np
+import pytest
+import torch
+
+from testbed.training import datasets, models
+from testbed.training.filling import FILLINGS
+from testbed.training.learner import PayloadOnly, Replica
+from testbed.transport import PayloadLayout, preset
+from tests.transport.loopback import run_all, site
+
+SGD = {"name": "sgd", "learning_rate": 0.5, "momentum": 0.0, "weight_decay": 0.0}
+ADAM = {"name": "adam", "learning_rate": 0.01, "momentum": 0.0, "weight_decay": 0.1}
+
+
+def replica(optimiser=SGD, model="small-cnn", dataset="digits", seed=3):
+    data = datasets.load(dataset)
+    built = models.build(model, seed, classes=data.classes, input_shape=data.input_shape)
+    indices = np.arange(200)
+    batches = datasets.batches(indices, 8, seed, 0)
+    return Replica(built, dataset=data, batches=batches, optimiser=optimiser)
+
+
+def size(learner):
+    return sum(tensor.numel() for tensor in learner._trained)
+
+
+def weights(learner):
+    flat = np.empty(size(learner), dtype=np.float32)
+    learner.weights(flat)
+    return flat
+
+
+def test_a_flat_update_is_plain_sgd_at_the_given_rate():
+    learner = replica()
+    before = weights(learner)
+    update = np.linspace(-1, 1, len(before), dtype=np.float32)
+    learner.apply(update, 0.25)
+    np.testing.assert_array_equal(weights(learner), before - np.float32(0.25) * update)
+
+
+def test_other_weights_are_taken_over():
+    one, two = replica(seed=1), replica(seed=2)
+    two.replace_weights(weights(one))
+    np.testing.assert_array_equal(weights(two), weights(one))
+    assert two.evaluate() == one.evaluate()
+
+
+@pytest.mark.parametrize(
+    ("optimiser", "model", "dataset"),
+    [(ADAM, "small-cnn", "digits"), (SGD | {"momentum": 0.9}, "gpt2-tiny", "stdlib-text")],
+    ids=["adam", "momentum-and-dropout"],
+)
+def test_a_restored_learner_goes_on_as_if_nothing_had_happened(optimiser, model, dataset):
+    torch.set_num_threads(1)
+
+    def train(learner, rounds):
+        gradient = np.empty(size(learner), dtype=np.float32)
+        for _ in range(rounds):
+            learner.gradient(gradient)
+            learner.apply(gradient, 0.01)
+
+    torch.manual_seed(7)
+    whole = replica(optimiser, model, dataset)
+    train(whole, 5)
+    torch.manual_seed(7)
+    first = replica(optimiser, model, dataset)
+    train(first, 3)
+    state = first.state()
+    second = replica(optimiser, model, dataset, seed=3)
+    second.restore(state, 3)
+    train(second, 2)
+    np.testing.assert_array_equal(weights(second), weights(whole))
+
+
+def test_payloads_alone_are_numbers_that_are_not_zero_and_need_no_model():
+    learner = PayloadOnly(seed=1)
+    into = np.zeros(1000, dtype=np.float32)
+    assert learner.gradient(into) is None
+    assert np.isfinite(into).all()
+    assert np.count_nonzero(into) == 1000
+    assert learner.evaluate() is None
+
+
+@pytest.mark.parametrize("order", ["in-order", "shuffled"])
+def test_the_applied_gradient_is_the_one_that_the_receivers_bitmap_tells(order):
+    learner = replica()
+    layout = PayloadLayout(models.tensor_sizes(learner._model))
+    place = site(preset("fixed-low", tolerance=0.4, order=order), layout=layout)
+    sent, arrived, applied = (layout.new_buffer() for _ in range(3))
+    learner.gradient(layout.floats(sent))
+
+    def server(endpoint):
+        return endpoint.receive(0, 0.4, {"worker-1": arrived})["worker-1"]
+
+    def worker(endpoint, _):
+        return endpoint.send(0, {"server": sent})["server"]
+
+    received, (told,) = run_all(place, server, worker)
+    missing = ~received.received
+    assert 0 < missing.sum() <= 0.4 * layout.chunk_count
+    np.testing.assert_array_equal(told.received, received.received)
+    FILLINGS.create("zero").estimate_mean(layout, [arrived], [received.received], out=applied)
+    expected = layout.floats(sent).copy()
+    expected[layout.element_mask(missing)] = 0
+    np.testing.assert_array_equal(layout.floats(applied), expected)
+    before = weights(learner)
+    learner.apply(layout.floats(applied), 0.5)
+    np.testing.assert_array_equal(weights(learner), before - np.float32(0.5) * expected)
