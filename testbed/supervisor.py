@@ -27,7 +27,9 @@ from testbed.lab.shaping import MissingCapabilityError
 from testbed.observation import Observation
 from testbed.processes import ProcessError, Processes
 from testbed.progress import ProgressWriter
-from testbed.rundir import LOST_WORKERS
+from testbed.rundir import LOADED, LOST_WORKERS
+
+_LOAD_TIMEOUT_S = 300.0
 
 
 class UnsupportedError(RuntimeError):
@@ -60,6 +62,8 @@ def execute(directory: Path, progress: ProgressWriter) -> list[gates.Gate]:
         impairment_log=directory / "events" / "impairments.jsonl",
         processes=processes,
     )
+    # What is measured next must not share the processors with imports and the reading of data.
+    processes.wait_for(directory / "logs" / LOADED, "training", _LOAD_TIMEOUT_S)
     progress.stage("calibrating")
     hosts = lab.network.info.hosts
     calibration.warm_up(hosts)

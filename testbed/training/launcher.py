@@ -17,7 +17,7 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -42,25 +42,21 @@ def main() -> None:
     torch.use_deterministic_algorithms(True)
     # Meanwhile the network is built: the order comes when it is there.
     material = Material(rundir.read_json(directory / "config.json"))
-    problem = None
     try:
         material.load()
     except InputError as error:
-        problem = str(error)
+        _give_up(directory, error)
+    (directory / "logs" / rundir.LOADED).touch()
     line = sys.stdin.readline()
     if not line:
         sys.exit(1)
     order = json.loads(line)
     setting = _setting(order, directory, material)
     try:
-        if problem is None:
-            facts = material.facts(len(setting.workers))
-            rundir.write_json(directory / "training.json", {"schema": rundir.SCHEMA, **facts})
+        facts = material.facts(len(setting.workers))
     except InputError as error:
-        problem = str(error)
-    if problem is not None:
-        _explain(directory, "training", problem)
-        sys.exit(1)
+        _give_up(directory, error)
+    rundir.write_json(directory / "training.json", {"schema": rundir.SCHEMA, **facts})
     listener = coordination.listen(setting.coordination_socket)
     progress = ProgressWriter(order["progress_descriptor"])
 
@@ -84,6 +80,11 @@ def main() -> None:
     controller.close()
     os.close(tell)
     sys.exit(_await(children, directory, outlive=setting.survives_workers))
+
+
+def _give_up(directory: Path, error: InputError) -> NoReturn:
+    _explain(directory, "training", str(error))
+    sys.exit(1)
 
 
 def _setting(order: dict[str, Any], directory: Path, material: Material) -> Setting:
