@@ -29,6 +29,14 @@ class Places:
             return "<->".join(sorted(ends))
         return "->".join(ends)
 
+    def rates_set(self, parameters: ImpairmentParameters) -> set[tuple[str, str]]:
+        """The directions of links whose rate an entry sets."""
+        if not parameters.sets_rate:
+            return set()
+        sender, receiver = parameters.link or self._last_link(parameters.host)
+        there, back = (sender, receiver), (receiver, sender)
+        return {there, back} if parameters.sets_rate == "both ways" else {there}
+
     def check(self, parameters: ImpairmentParameters) -> None:
         """Raises ValueError, which begins with the key, for a host or link that does not exist."""
         if parameters.link is not None:
@@ -94,7 +102,7 @@ def resolve(
         if where and contradict(first, second, places):
             raise ValueError(
                 f"impairments.{other} ({second.label}): contradicts impairments.{index} "
-                f"({first.label}): both are {first.kind} at {first.target} {where}; "
+                f"({first.label}): both {_alike(first, second)} at {first.target} {where}; "
                 "valid: other rounds, legs, instants or targets, or one entry"
             )
     return documents
@@ -102,11 +110,17 @@ def resolve(
 
 def contradict(first: ImpairmentParameters, second: ImpairmentParameters, places: Places) -> bool:
     """Whether two entries, in force at the same time, would undo each other."""
+    if places.rates_set(first) & places.rates_set(second):
+        return True
     return (
         first.exclusive
         and first.kind == second.kind
         and places.place(first) == places.place(second)
     )
+
+
+def _alike(first: ImpairmentParameters, second: ImpairmentParameters) -> str:
+    return f"are {first.kind}" if first.kind == second.kind else "set a rate"
 
 
 def places_of(network: Mapping[str, Any]) -> Places:

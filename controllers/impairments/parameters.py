@@ -67,6 +67,11 @@ class ImpairmentParameters(BaseModel):
         "otherwise lengthen the very burst that it suffers from",
     )
 
+    @property
+    def sets_rate(self) -> Literal["one way", "both ways", ""]:
+        """In which directions of its link (a host's own link) it sets another rate."""
+        return ""
+
     @model_validator(mode="after")
     def _target_is_one(self) -> ImpairmentParameters:
         given = {"host", "link"} & self.model_fields_set

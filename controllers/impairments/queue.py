@@ -25,6 +25,10 @@ class QueueParameters(ImpairmentParameters):
     queue_bytes: int | None = Field(default=None, ge=2 * ETHERNET_FRAME_BYTES, le=64 << 20)
     queue_factor: float | None = Field(default=None, gt=0, le=100)
 
+    @property
+    def sets_rate(self) -> Literal["one way", "both ways", ""]:
+        return "one way" if self.rate_bps or self.rate_factor else ""
+
     @model_validator(mode="after")
     def _changes_something(self) -> QueueParameters:
         pairs = (("rate_bps", "rate_factor"), ("queue_bytes", "queue_factor"))

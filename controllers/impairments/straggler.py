@@ -36,6 +36,10 @@ class StragglerParameters(ImpairmentParameters):
     resource: Literal["cpu", "link"] = "cpu"
     factor: float = Field(ge=1.1, le=50, allow_inf_nan=False)
 
+    @property
+    def sets_rate(self) -> Literal["one way", "both ways", ""]:
+        return "both ways" if self.resource == "link" else ""
+
 
 class Straggler(Impairment[StragglerParameters]):
     """Slows one training process."""

@@ -10,6 +10,7 @@ from testbed import experiment
 from testbed.yaml_input import InputError
 
 LOSS = {"kind": "loss", "q": 0.5}
+SLOW_LINK = {"kind": "straggler", "host": "worker-1", "resource": "link", "factor": 4}
 
 
 def load(folder: Path, *entries: dict[str, object], rounds: int = 20, **changes: object):
@@ -137,6 +138,13 @@ def test_the_timeline_of_the_first_issue_goes_on_working(tmp_path):
                 {**LOSS, "at_s": [2.5], "duration_s": 1, "name": "again"},
             ],
             "both are loss at server at 2.5 s",
+        ),
+        (
+            [
+                {"kind": "queue", "host": "worker-1", "rounds": [1], "rate_factor": 0.5},
+                {**SLOW_LINK, "rounds": [1]},
+            ],
+            "both set a rate at worker-1 in round 1",
         ),
         (
             [{**LOSS, "rounds": [1]}, {**LOSS, "rounds": [2]}],
