@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from analysis.report import ReportPaths
     from analysis.tables import Table
 
-__all__ = ["main_table", "main_table_text", "write_report"]
+__all__ = ["main_table", "main_table_text", "update_readme", "write_report"]
 
 
 def write_report(results_dir: Path, experiment: str | None = None) -> ReportPaths:
@@ -61,3 +61,19 @@ def main_table_text(
     from analysis.tables import to_text
 
     return to_text(main_table(results_dir, experiment), width=width)
+
+
+def update_readme(results_dir: Path, experiment: str | None = None) -> Path:
+    """Keep results in `experiments/results/NAME/` and write README's tables from all kept ones.
+
+    Returns:
+        The folder with the kept results.
+
+    Raises:
+        ValueError: as `write_report`; no ok run; or README's marks do not fit.
+    """
+    from analysis import readme
+
+    folder = readme.keep(results_dir, experiment)
+    readme.write_readme()
+    return folder

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from analysis import metrics, numbers
-from analysis.statistics import Estimate, paper_reduction, true_reduction
-from analysis.summary import entry, pairs
+from analysis.statistics import ENOUGH_SEEDS, Estimate, paper_reduction, true_reduction
+from analysis.summary import entry, p_value, pairs
 from analysis.tables import Cell, Table
 
 REDUCTIONS = (
@@ -23,8 +23,18 @@ _RATIOS = (
     "round_latency_s.p99",
     "round_latency_s.max",
     "training_time_s",
+    "time_to_target_s",
     "bytes_sent",
 )
+RATIO_NOTE = (
+    "A ratio is that of the means over the seeds that both arms have; with its 95 % interval "
+    "(seeds resampled in pairs), the number of pairs and the p-value of the paired permutation "
+    f"test, which {ENOUGH_SEEDS} pairs cannot bring below {2 / 2**ENOUGH_SEEDS:.3f}."
+)
+_DIFFERENCES = {
+    "accuracy": "Final test accuracy, difference (points)",
+    "perplexity": "Final perplexity, difference (above 0 the reference is better)",
+}
 _LIMIT = "DERIVED"  # the confidence of our own arithmetic: a limit, not a result of the paper
 
 
@@ -37,41 +47,73 @@ def ratio_table(summary: dict[str, Any]) -> Table:
         estimates = [entry(summary, "ratios", name, metric) for name in names]
         if any(each.value is not None for each in estimates):  # the main table says why it is not
             label = metrics.describe(metric).label
-            rows.append([Cell(text=label), *(_ratio_cell(estimate) for estimate in estimates)])
+            tests = [p_value(summary, "ratios", name, metric) for name in names]
+            rows.append([Cell(text=label), *_cells(estimates, tests)])
             shown.append(metric)
-    differences = [
-        entry(summary, "differences", f"{left}-{right}", "accuracy") for left, right in compared
-    ]
-    rows.append(
-        [
-            Cell(text="Final test accuracy, difference (points)"),
-            *(_ratio_cell(estimate, numbers.POINTS) for estimate in differences),
-        ]
-    )
+    task = summary.get("task_metric")
+    if task:
+        differences = [f"{left}-{right}" for left, right in compared]
+        rows.append(
+            [
+                Cell(text=_DIFFERENCES[task]),
+                *_cells(
+                    [entry(summary, "differences", name, task) for name in differences],
+                    [p_value(summary, "differences", name, task) for name in differences],
+                    numbers.POINTS if task == "accuracy" else numbers.RATIO,
+                ),
+            ]
+        )
     return Table(
         title=f"{summary['experiment']}: ratios of paired runs",
         columns=["", *names],
         rows=rows,
-        notes=[
-            "A ratio is that of the means over the seeds that both arms have; with its "
-            "95 % interval (seeds resampled in pairs) and the number of pairs. Accuracy is "
-            "compared by difference: first minus second."
-        ],
+        notes=[RATIO_NOTE, *_difference_note(task), *_unpaired(summary)],
         records=[
             {"ratio": name, "metric": metric, **entry(summary, "ratios", name, metric).as_json()}
+            | {"p_value": p_value(summary, "ratios", name, metric)}
             for name in names
             for metric in shown
         ],
     )
 
 
+def _cells(
+    estimates: Sequence[Estimate],
+    tests: Sequence[float | None],
+    unit: numbers.Unit = numbers.RATIO,
+) -> list[Cell]:
+    return [ratio_cell(each, unit, p=p) for each, p in zip(estimates, tests, strict=True)]
+
+
+def _difference_note(task: str | None) -> list[str]:
+    if task is None:
+        return []
+    return [f"The {task} is compared by difference: first minus second."]
+
+
+def _unpaired(summary: dict[str, Any]) -> list[str]:
+    """Which seeds enter no ratio since only one arm of the pair has an ok run."""
+    return [
+        f"{pair}: seed {', '.join(map(str, seeds))} has an ok run of one arm only (at some point "
+        "of the sweep) and is left out there."
+        if summary.get("points")
+        else f"{pair}: seed {', '.join(map(str, seeds))} has an ok run of one arm only and is "
+        "left out."
+        for pair, seeds in summary.get("unpaired", {}).items()
+    ]
+
+
 def paper_table(summary: dict[str, Any]) -> Table:
     """Ours, the paper's, and whether the paper's value lies inside our interval."""
     rows, records = [], []
-    for metric, entries in summary["published"].items():
-        for published in entries:
-            rows.append(_paper_row(metric, published))
-            records.append(_paper_record(metric, published))
+    places: list[tuple[dict[str, Any], dict[str, Any]]] = [(summary, {})]
+    places += [(point, point["factors"]) for point in summary.get("points") or []]
+    for place, factors in places:
+        where = ", ".join(f"{name.split('.')[-1]} = {value}" for name, value in factors.items())
+        for metric, entries in place["published"].items():
+            for published in entries:
+                rows.append(_paper_row(metric, published, where))
+                records.append(factors | _paper_record(metric, published))
     return Table(
         title=f"{summary['experiment']}: ours beside the paper's",
         columns=[
@@ -88,21 +130,37 @@ def paper_table(summary: dict[str, Any]) -> Table:
             REDUCTIONS,
             "Models, data, link rates and round-trip times differ from the paper's (most of its "
             "own are not published), so ratios can be compared and absolute times cannot.",
+            *(
+                [
+                    "Not compared, since no point of this sweep has their conditions: "
+                    + "; ".join(summary["published_elsewhere"])
+                    + "."
+                ]
+                if summary.get("published_elsewhere")
+                else []
+            ),
         ],
         records=records,
         numeric=False,
     )
 
 
-def _ratio_cell(estimate: Estimate, unit: numbers.Unit = numbers.RATIO) -> Cell:
+def ratio_cell(
+    estimate: Estimate, unit: numbers.Unit = numbers.RATIO, *, p: float | None = None
+) -> Cell:
+    """A ratio or a difference with its interval, the number of pairs and the p-value."""
     if estimate.value is None:
         note = "no pair of ok runs in which both arms have a value above 0"
         return Cell(text=numbers.DASH, note=note, tone="quiet")
-    parts = (numbers.interval(estimate, unit), f"n = {estimate.n}")
+    parts = (
+        numbers.interval(estimate, unit),
+        f"n = {estimate.n}",
+        "" if p is None else f"p = {numbers.p_value(p)}",
+    )
     return Cell(text=numbers.number(estimate.value, unit), detail=", ".join(filter(None, parts)))
 
 
-def _paper_row(metric: str, published: dict[str, Any]) -> list[Cell]:
+def _paper_row(metric: str, published: dict[str, Any], where: str) -> list[Cell]:
     ours = Estimate(**published["ours"])
     is_ratio = published["compared"].startswith("ratio")
     unit = numbers.RATIO
@@ -113,13 +171,16 @@ def _paper_row(metric: str, published: dict[str, Any]) -> list[Cell]:
     values = published.get("values", {})
     both = " and ".join(numbers.number(value, unit) for value in values.values())
     detail = ", ".join(filter(None, (both, published["condition"])))
-    label = metrics.describe(metric).label if metric != "perplexity" else "Perplexity"
+    label = metrics.describe(metric).label
     compared = published["compared"].split(" ", 1)[1]
     if metric == "accuracy" and not is_ratio:
         label += " (points)"
     limit = published["confidence"] == _LIMIT
     return [
-        Cell(text=published["title"], detail=f"{compared}, {label}"),
+        Cell(
+            text=published["title"],
+            detail=", ".join(filter(None, (f"ours at {where}" if where else "", compared, label))),
+        ),
         _ours(metric, ours, unit),
         Cell(text=papers, detail=detail),
         _inside(ours, published["inside_our_interval"], low, high, limit=limit),
@@ -137,7 +198,7 @@ def _paper_row(metric: str, published: dict[str, Any]) -> list[Cell]:
 
 def _ours(metric: str, ours: Estimate, unit: numbers.Unit) -> Cell:
     if ours.value is not None:
-        return _ratio_cell(ours, unit)
+        return ratio_cell(ours, unit)
     if metric.endswith((".p95", ".p99")):
         return Cell(text=numbers.DASH, note="too few rounds per run for this quantile")
     return Cell(text=numbers.DASH, note="not measured in this experiment")

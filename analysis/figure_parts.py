@@ -8,10 +8,11 @@ from typing import Any
 
 import polars as pl
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from analysis import style
 from analysis.style import ArmStyle
@@ -26,7 +27,56 @@ def new_axes(x_label: str, y_label: str) -> tuple[Figure, Axes]:
     axes = figure.add_subplot()
     axes.set_xlabel(x_label)
     axes.set_ylabel(y_label)
+    if x_label == "Round":
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     return figure, axes
+
+
+def new_panels(count: int) -> tuple[Figure, list[Axes]]:
+    """Axes one above the other that share the x axis."""
+    width, height = style.SIZE_INCHES
+    figure = Figure(figsize=(width, height + 1.3 * (count - 1)), layout="constrained")
+    return figure, list(figure.subplots(count, 1, sharex=True, squeeze=False).flatten())
+
+
+def new_axes_with_strips(y_label: str, strips: int) -> tuple[Figure, Axes, Axes]:
+    """Axes over rounds, and below them narrow ones for a strip per arm."""
+    width, height = style.SIZE_INCHES
+    below = 0.16 * strips + 0.05
+    figure = Figure(figsize=(width, height + below), layout="constrained")
+    axes, narrow = figure.subplots(2, 1, sharex=True, height_ratios=[height - 1, below])
+    axes.set_ylabel(y_label)
+    narrow.set_xlabel("Round")
+    narrow.xaxis.set_major_locator(MaxNLocator(integer=True))
+    return figure, axes, narrow
+
+
+CRITICAL = Patch(color=style.MUTED.light, label="critical phase")
+
+
+def phase_strips(axes: Axes, rounds: pl.DataFrame, arms: Sequence[str]) -> None:
+    """A strip per arm, coloured in the rounds that were critical; paler where in some runs only."""
+    for row, arm in enumerate(arms):
+        shares = (
+            rounds.filter(pl.col("arm") == arm)
+            .group_by("round")
+            .agg(pl.col("critical").cast(pl.Float64).mean().alias("share"))
+            .filter(pl.col("share") > 0)
+            .sort("share", "round")
+        )
+        for share, part in shares.group_by("share", maintain_order=True):
+            ranges = [
+                (begin - 0.5, end - begin + 1.0)
+                for begin, end in _stretches(part["round"].to_list())
+            ]
+            colour = to_rgba(style.MUTED.light, 0.2 + 0.8 * float(str(share[0])))
+            axes.broken_barh(ranges, (row - 0.36, 0.72), facecolor=colour, linewidth=0)
+    axes.set_ylim(len(arms) - 0.5, -0.5)
+    axes.set_yticks(range(len(arms)), arms, fontsize=7.5)
+    axes.grid(visible=False)
+    axes.tick_params(length=0, axis="y")
+    for side in ("left", "bottom"):
+        axes.spines[side].set_visible(False)
 
 
 def by_arm(frame: pl.DataFrame, styles: dict[str, ArmStyle]) -> list[tuple[str, pl.DataFrame]]:
@@ -98,7 +148,7 @@ def add_legend(
     figure: Figure,
     styles: dict[str, ArmStyle],
     present: set[str],
-    further: list[Patch],
+    further: Sequence[Patch | Line2D],
     *,
     markers: bool = True,
 ) -> None:

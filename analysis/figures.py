@@ -10,18 +10,21 @@ from dataclasses import dataclass
 from typing import Any
 
 import matplotlib
-import numpy as np
 import polars as pl
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from analysis import metrics, numbers, style
+from analysis import learning_figures, metrics, numbers, style, sweep_figures
 from analysis.comparison import bounds
 from analysis.figure_parts import (
+    CRITICAL,
     add_legend,
     by_arm,
     line_with_band,
     new_axes,
+    new_axes_with_strips,
+    new_panels,
+    phase_strips,
     render,
     scale_axis,
     shade_impairments,
@@ -48,29 +51,76 @@ def draw_all(results: Results, summary: dict[str, Any]) -> list[Drawing]:
     for run in results.ok_runs:
         kinds |= metrics.impairment_kinds(run.config.get("impairments"))
     styles = style.arm_styles(results.arms)
+    quality = summary.get("task_metric") or "accuracy"
+    worse = "lower" if quality == "accuracy" else "higher"
     makers: list[tuple[str, str, str, Callable[[], Figure | None]]] = [
         (
             "latency-over-rounds",
             "Round latency over the rounds",
             "Gather plus broadcast, mean over the ok runs; the pale band spans lowest to highest. "
             "Look at the shaded rounds, where an impairment was active: the lower line rides "
-            "through it faster. Outside them the lines show what tolerance alone saves.",
+            "through it faster. Outside them the lines show what tolerance alone saves. The strips "
+            "below are dark where a round was in a critical phase, paler where only in some runs.",
             lambda: latency_over_rounds(results.rounds, styles, kinds),
         ),
         (
             "latency-cdf",
             "Distribution of round latency",
             "For each latency, the share of rounds (all ok runs together) that were at least as "
-            "fast. Further left is faster; look at how far the tail at the top reaches right.",
+            "fast, calm rounds and rounds hit by an impairment apart. Further left is faster; look "
+            "at how far the tail at the top reaches right.",
             lambda: latency_cdf(results.rounds, styles),
         ),
         (
-            "accuracy-over-time",
-            "Test accuracy over training time",
+            "latency-cdf-by-point",
+            "Round latency in bursts, by point of the sweep",
+            "As above, rounds hit by an impairment only, at each point alone (at most six).",
+            lambda: sweep_figures.cdf_by_point(results.rounds, summary, styles),
+        ),
+        (
+            "ratio-along-factor",
+            "The headline ratio along the sweep",
+            "Points are ratios of paired runs with 95 % intervals; above 1 the reference is "
+            "faster. The bounds are what theory allows fixed-low/dblp if only bytes, or only "
+            "passes, cost time: look between which of them the measured line runs.",
+            lambda: sweep_figures.ratio_along_factor(summary, styles),
+        ),
+        (
+            f"{quality}-over-time",
+            f"Test {quality} over training time",
             "Mean over workers and ok runs at each evaluation; the pale band spans lowest to "
-            "highest run. A line further left learns as well in less time; a lower end is what "
+            f"highest run. A line further left learns as well in less time; a {worse} end is what "
             "tolerated loss costs.",
-            lambda: accuracy_over_time(results.training, styles),
+            lambda: learning_figures.quality(results.training, styles, "elapsed_s"),
+        ),
+        (
+            f"{quality}-over-rounds",
+            f"Test {quality} over the rounds",
+            "The same without the clock: what is left between the lines is what loss does to "
+            "learning.",
+            lambda: learning_figures.quality(results.training, styles, "round"),
+        ),
+        (
+            "layer-loss",
+            "Realised loss by layer",
+            "The stronger a layer's colour, the more of it receivers went without, mean over "
+            "all transfers; at the right the least and the most of any layer. Chunks sent in order "
+            "lose the last layers, shuffled ones lose all layers alike.",
+            lambda: learning_figures.layer_strips(results.layer_loss, styles),
+        ),
+        (
+            "gradient-error",
+            "What loss does to the gradient",
+            "L2 norm of (applied gradient - lossless mean) over that of the lossless mean, in the "
+            "rounds that were measured; mean over workers and runs, the band spans the runs.",
+            lambda: learning_figures.gradient_error(results.effects, styles),
+        ),
+        (
+            "divergence",
+            "How far the replicas drift apart",
+            "Root mean square distance of the workers' weights from their mean, over the mean's "
+            "norm. It grows where each worker loses other parts of the broadcast.",
+            lambda: learning_figures.divergence(results.effects, styles),
         ),
         (
             "ratios",
@@ -107,8 +157,10 @@ def latency_over_rounds(
         return None
     latency = pl.col("latency_s")
     unit = numbers.unit_for("s", known["latency_s"])
-    figure, axes = new_axes("Round", f"Round latency ({unit.symbol})")
+    arms = [arm for arm, _ in by_arm(known, styles)]
+    figure, axes, phases = new_axes_with_strips(f"Round latency ({unit.symbol})", len(arms))
     shaded = shade_impairments(axes, known, kinds)
+    phase_strips(phases, known, arms)
     for arm, rows in by_arm(known, styles):
         line = (
             rows.group_by("round")
@@ -123,58 +175,37 @@ def latency_over_rounds(
     scale_axis(axes.yaxis, known["latency_s"])
     shown = known["round"].to_numpy()
     axes.set_xlim(shown.min() - 0.5, shown.max() + 0.5)
-    add_legend(figure, styles, set(known["arm"]), shaded)
+    add_legend(figure, styles, set(known["arm"]), [*shaded, CRITICAL])
     return figure
 
 
 def latency_cdf(rounds: pl.DataFrame, styles: dict[str, ArmStyle]) -> Figure | None:
-    """The empirical distribution of each arm's round latencies, all runs together."""
+    """The empirical distribution of each arm's round latencies, calm and burst rounds apart."""
     known = rounds.filter(pl.col("latency_s").is_not_null())
     if known.is_empty():
         return None
     unit = numbers.unit_for("s", known["latency_s"])
-    figure, axes = new_axes(f"Round latency ({unit.symbol})", "Share of rounds (%)")
-    for arm, rows in by_arm(known, styles):
-        values = np.sort(rows["latency_s"].to_numpy()) * unit.factor
-        share = np.arange(1, len(values) + 1) / len(values) * 100
-        axes.step(
-            np.concatenate([values[:1], values]),
-            np.concatenate([[0.0], share]),
-            where="post",
-            color=styles[arm].colour.light,
-            linestyle=styles[arm].line,
+    hit = pl.col("impairments").list.len() > 0
+    parts = [
+        (title, rows)
+        for title, rows in (
+            ("calm rounds", known.filter(~hit)),
+            ("rounds hit by an impairment", known.filter(hit)),
         )
-    scale_axis(axes.xaxis, known["latency_s"])
-    axes.set_ylim(0, 102)
+        if not rows.is_empty()
+    ]
+    figure, axes_of = new_panels(len(parts))
+    for axes, (title, rows) in zip(axes_of, parts, strict=True):
+        for arm, of_arm in by_arm(rows, styles):
+            sweep_figures.step(axes, of_arm["latency_s"].to_numpy() * unit.factor, styles[arm])
+        if len(parts) > 1:
+            axes.set_title(title, loc="left", fontsize=10)
+        axes.set_ylim(0, 102)
+        axes.set_ylabel("Rounds (%)")
+    # The scale is chosen by the seconds' ratio: a unit does not change it.
+    scale_axis(axes_of[-1].xaxis, known["latency_s"] * unit.factor)
+    axes_of[-1].set_xlabel(f"Round latency ({unit.symbol})")
     add_legend(figure, styles, set(known["arm"]), [], markers=False)
-    return figure
-
-
-def accuracy_over_time(training: pl.DataFrame, styles: dict[str, ArmStyle]) -> Figure | None:
-    """Mean accuracy over runs at each evaluation, at the mean training time of that evaluation."""
-    known = training.filter(pl.col("accuracy").is_not_null() & pl.col("elapsed_s").is_not_null())
-    if known.is_empty():
-        return None
-    figure, axes = new_axes("Training time (s)", "Test accuracy (%)")
-    of_run = known.group_by("arm", "run_key", "round").agg(
-        pl.col("accuracy").mean(), pl.col("elapsed_s").mean()
-    )
-    accuracy = pl.col("accuracy")
-    for arm, rows in by_arm(of_run, styles):
-        line = (
-            rows.group_by("round")
-            .agg(
-                pl.col("elapsed_s").mean(),
-                accuracy.mean().alias("mean"),
-                accuracy.min().alias("low"),
-                accuracy.max().alias("high"),
-            )
-            .sort("elapsed_s")
-        )
-        line_with_band(axes, line, "elapsed_s", 100.0, styles[arm])
-    axes.set_ylim(0, 102)
-    axes.set_xlim(left=0)
-    add_legend(figure, styles, set(known["arm"]), [])
     return figure
 
 

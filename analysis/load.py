@@ -14,13 +14,14 @@ from typing import Any
 
 import polars as pl
 
-from analysis import places, records
+from analysis import layer_loss, learning, places, records
 
 VERDICTS = ("ok", "failed", "invalid", "unsupported", "interrupted")
 MISSING = "missing"  # planned, but nothing of it is on disk: not started yet
 FACTOR_PREFIX = "factor."  # of the columns that hold a run's point in the sweep
 
 _IMPAIRMENTS = "impairments.jsonl"
+_EFFECTS = "effects.jsonl"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +58,7 @@ class Results:
     command: str
     arms: list[str]
     published_ids: list[str] | None
+    levels: dict[str, list[str | None]]  # of each factor, in the experiment's order
     runs: list[Run]
     others: list[Run]
     problems: list[str]
@@ -64,6 +66,8 @@ class Results:
     transfers: pl.DataFrame
     training: pl.DataFrame
     impairments: pl.DataFrame
+    effects: pl.DataFrame
+    layer_loss: pl.DataFrame  # per run, leg and layer: `missing`, a share, mean over transfers
 
     @property
     def ok_runs(self) -> list[Run]:
@@ -75,6 +79,15 @@ class Results:
         """The columns that hold a run's point in the sweep."""
         return [name for name in self.rounds.columns if name.startswith(FACTOR_PREFIX)]
 
+    def place(self, run: Run) -> tuple[int, ...]:
+        """Where a run's point stands in the experiment: runs are executed in another order."""
+        orders = [
+            (self.levels.get(name) or [], factor_text(value)) for name, value in run.factors.items()
+        ]
+        return tuple(
+            order.index(value) if value in order else len(order) for order, value in orders
+        )
+
     def verdicts(self) -> dict[str, int]:
         """How many planned runs have each verdict, or are missing."""
         found = [run.verdict for run in self.runs]
@@ -85,10 +98,12 @@ def load(results_dir: Path, experiment: str | None = None) -> Results:
     """Read an experiment's runs; by default those of the experiment that was planned last.
 
     Raises:
-        ValueError: no such folder, no runs in it, or an unknown experiment.
+        ValueError: no such folder, no runs in it, an unknown experiment, or another schema.
     """
     folder = places.find_experiment(results_dir, experiment)
     problems: list[str] = []
+    for name in ("experiment.json", "plan.json"):
+        records.require_schema(folder / name)
     document = records.read_document(folder / "experiment.json", problems)
     plan = records.read_document(folder / "plan.json", problems)
     runs, others = _runs(folder, plan)
@@ -98,6 +113,7 @@ def load(results_dir: Path, experiment: str | None = None) -> Results:
     rounds = _frame(ok_runs, "rounds.jsonl", records.ROUNDS)
     _remark_on_missing_rounds(ok_runs, rounds)
     published = document.get("published")
+    layers: list[pl.DataFrame] = []
     return Results(
         experiment=folder.name,
         description=str(document.get("description") or ""),
@@ -105,13 +121,16 @@ def load(results_dir: Path, experiment: str | None = None) -> Results:
         command=str(plan.get("command") or f"./lab run {folder.name}"),
         arms=_arms(document, runs),
         published_ids=[str(each) for each in published] if isinstance(published, list) else None,
+        levels=_levels(document),
         runs=runs,
         others=others,
         problems=problems,
         rounds=rounds,
-        transfers=_frame(ok_runs, "transfers-*.jsonl", records.TRANSFERS),
+        transfers=_frame(ok_runs, "transfers-*.jsonl", records.TENSOR_LOSS, layers),
         training=_frame(ok_runs, "training-*.jsonl", records.TRAINING),
         impairments=_frame(ok_runs, _IMPAIRMENTS, records.IMPAIRMENTS),
+        effects=_frame(ok_runs, _EFFECTS, records.EFFECTS),
+        layer_loss=layer_loss.averaged(layers),
     )
 
 
@@ -156,6 +175,8 @@ def _read(entry: dict[str, Any], directory: Path, note: str) -> Run:
     verdict, reason = _verdict(status, status_problems, note)
     if verdict == "ok" and not config:
         verdict, reason = "failed", f"cannot be used: {problems[0] if problems else 'no config'}"
+    if "this version reads" in reason:
+        reason += f"; './lab resume {directory.parent.name}' runs it again"
     manifest: dict[str, Any] = {}
     calibration: dict[str, Any] = {}
     if verdict == "ok":
@@ -193,19 +214,38 @@ def _verdict(status: dict[str, Any], problems: list[str], note: str) -> tuple[st
     return verdict, reason
 
 
-def _frame(runs: Sequence[Run], pattern: str, schema: records.Schema) -> pl.DataFrame:
-    """One log of all runs, each row led by the columns that say whose it is."""
+def _frame(
+    runs: Sequence[Run],
+    pattern: str,
+    schema: records.Schema,
+    layers: list[pl.DataFrame] | None = None,
+) -> pl.DataFrame:
+    """One log of all runs, each row led by the columns that say whose it is.
+
+    Losses per layer are summed into `layers`, where given, and left out of the frame.
+    """
     factors = sorted({name for run in runs for name in run.factors})
-    frames = [pl.DataFrame(schema=_schema(schema, factors))]
+    kept = {name: kind for name, kind in schema.items() if name != "tensor_loss"}
+    frames = [pl.DataFrame(schema=_schema(kept, factors))]
     for run in runs:
         assert run.directory is not None
-        expected = pattern != _IMPAIRMENTS or run.config.get("impairments")
-        problems = run.problems if expected else []
+        problems = run.problems if _is_expected(pattern, run.config) else []
         paths = sorted((run.directory / "events").glob(pattern))
         for path in paths or [run.directory / "events" / pattern]:
-            frame = records.read_lines(path, schema, problems)
-            frames.append(_labelled(frame, run, factors))
+            frame = _labelled(records.read_lines(path, schema, problems), run, factors)
+            if layers is not None:
+                if frame["tensor_loss"].count():
+                    layers.append(layer_loss.sums(frame))
+                frame = frame.drop("tensor_loss")
+            frames.append(frame)
     return pl.concat(frames)
+
+
+def _is_expected(pattern: str, config: dict[str, Any]) -> bool:
+    """Whether a run with this configuration writes such a log at all."""
+    if pattern == _EFFECTS:
+        return bool(learning.section(config, "training").get("measure_every"))
+    return pattern != _IMPAIRMENTS or bool(config.get("impairments"))
 
 
 def _remark_on_missing_rounds(runs: Sequence[Run], rounds: pl.DataFrame) -> None:
@@ -235,7 +275,9 @@ def _schema(schema: records.Schema, factors: list[str]) -> dict[str, Any]:
 
 
 def factor_text(value: Any) -> str | None:
-    """A factor's value as it stands in the factor columns."""
+    """A factor's value as it stands in the factor columns; a bundle of settings by its label."""
+    if isinstance(value, dict) and "label" in value:
+        value = value["label"]
     return None if value is None else str(value)
 
 
@@ -245,6 +287,15 @@ def _arms(document: dict[str, Any], runs: list[Run]) -> list[str]:
     names = [str(each) for each in order] if isinstance(order, list | dict) else []
     present = [run.arm for run in runs]
     return [name for name in dict.fromkeys([*names, *present]) if name in present]
+
+
+def _levels(document: dict[str, Any]) -> dict[str, list[str | None]]:
+    factors = document.get("factors")
+    return {
+        str(name): [factor_text(value) for value in values]
+        for name, values in (factors.items() if isinstance(factors, dict) else ())
+        if isinstance(values, list)
+    }
 
 
 def _integer(value: Any) -> int:

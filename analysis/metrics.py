@@ -6,148 +6,26 @@ rounds and are null where that run has too few of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable
 
 import polars as pl
 
+from analysis import learning
 from analysis.load import FACTOR_PREFIX, Results, factor_text
+from analysis.quantities import ALL_BURSTS, IMPAIRED, METRICS, Metric, describe, expand, names
 from analysis.statistics import SAMPLES_FOR_QUANTILE
 
-ALL_BURSTS = "round_latency_s.burst_mean"
-IMPAIRED = "impaired_latency_s."  # followed by a kind of impairment
-
-
-@dataclass(frozen=True, kw_only=True)
-class Metric:
-    """A metric's label, unit (`s`, `bytes`, `share`, `per_s`, `count`) and exact meaning."""
-
-    name: str
-    label: str
-    unit: str
-    meaning: str
-
-
-METRICS = tuple(
-    Metric(name=name, label=label, unit=unit, meaning=meaning)
-    for name, label, unit, meaning in (
-        (
-            "round_latency_s.burst_mean",
-            "Round latency, burst rounds",
-            "s",
-            "gather + broadcast, mean over the rounds in which an impairment was active",
-        ),
-        (
-            "round_latency_s.calm_mean",
-            "Round latency, calm rounds",
-            "s",
-            "mean over the rounds without an impairment",
-        ),
-        ("round_latency_s.mean", "Round latency, mean", "s", "mean over all rounds of a run"),
-        ("round_latency_s.p50", "Round latency, median", "s", "median over all rounds of a run"),
-        ("round_latency_s.p95", "Round latency, p95", "s", "95th percentile of a run's rounds"),
-        ("round_latency_s.p99", "Round latency, p99", "s", "99th percentile of a run's rounds"),
-        ("round_latency_s.max", "Round latency, maximum", "s", "the slowest round of a run"),
-        (
-            "training_time_s",
-            "Training time",
-            "s",
-            "sum of all iterations: compute, gather and broadcast, without evaluation",
-        ),
-        ("rounds_per_s", "Rounds per second", "per_s", "rounds / training time"),
-        (
-            "accuracy",
-            "Final test accuracy",
-            "share",
-            "mean over the workers' replicas at the last evaluation",
-        ),
-        (
-            "realised_loss.gather",
-            "Realised loss, gather",
-            "share",
-            "share of chunks that receivers had not got when they stopped",
-        ),
-        (
-            "realised_loss.broadcast",
-            "Realised loss, broadcast",
-            "share",
-            "share of chunks that receivers had not got when they stopped",
-        ),
-        (
-            "passes_per_transfer",
-            "Passes per transfer",
-            "count",
-            "sweeps of a sender over the chunks still missing, mean over transfers",
-        ),
-        ("bytes_sent", "Bytes sent", "bytes", "by all senders in a whole run, repeats included"),
-        (
-            "communication_share",
-            "Share of time in communication",
-            "share",
-            "round latency / iteration time, summed over a run",
-        ),
-        (
-            "burst_tolerance.gather",
-            "Tolerance in burst rounds, gather",
-            "share",
-            "mean of the loss that was allowed in the rounds in which an impairment was active",
-        ),
-        (
-            "burst_tolerance.broadcast",
-            "Tolerance in burst rounds, broadcast",
-            "share",
-            "mean of the loss that was allowed in the rounds in which an impairment was active",
-        ),
-        ("critical_share", "Share of critical rounds", "share", "rounds with the low tolerance"),
-        (
-            "packets_dropped",
-            "Packets dropped by impairments",
-            "count",
-            "as the controller counted them in a whole run",
-        ),
-    )
-)
-_BY_NAME = {metric.name: metric for metric in METRICS}
-
-
-def describe(name: str) -> Metric:
-    """A metric by its name.
-
-    Raises:
-        KeyError: there is no such metric.
-    """
-    if name.startswith(IMPAIRED):
-        kind = name.removeprefix(IMPAIRED)
-        return Metric(
-            name=name,
-            label=f"Round latency, rounds hit by {kind}",
-            unit="s",
-            meaning=f"mean over the rounds hit by an impairment of kind {kind}",
-        )
-    return _BY_NAME[name]
-
-
-def names(frame: pl.DataFrame) -> list[str]:
-    """The metrics among the columns of `per_run`'s frame, in the registry's order."""
-    kinds = sorted(name for name in frame.columns if name.startswith(IMPAIRED))
-    return [metric.name for metric in METRICS if metric.name in frame.columns] + kinds
-
-
-def expand(rows: Sequence[str], arms: Mapping[str, Any]) -> list[str]:
-    """A table's metrics: `IMPAIRED` becomes one per kind of impairment, if there are several.
-
-    `arms` is that section of a summary.
-    """
-    prefix = IMPAIRED.rstrip(".")
-    kinds = sorted({kind for cell in arms.values() for kind in cell.get(prefix, {})})
-    found: list[str] = []
-    for name in rows:
-        if name != IMPAIRED:
-            found.append(name)
-        elif len(kinds) > 1:
-            found.extend(IMPAIRED + kind for kind in kinds)
-    return found
+__all__ = [
+    "ALL_BURSTS",
+    "IMPAIRED",
+    "METRICS",
+    "Metric",
+    "describe",
+    "expand",
+    "impairment_kinds",
+    "names",
+    "per_run",
+]
 
 
 def per_run(results: Results) -> pl.DataFrame:
@@ -175,7 +53,10 @@ def per_run(results: Results) -> pl.DataFrame:
         _impaired_latency(results),
         _loss(results.transfers),
         _sending(results.transfers),
-        _accuracy(results.training),
+        learning.final(results),
+        learning.to_target(results),
+        learning.effects(results.effects),
+        learning.pace_overruns(results),
         _dropped(results.impairments),
     ):
         frame = frame.join(part, on="run_key", how="left", maintain_order="left")
@@ -205,7 +86,9 @@ def _latency(rounds: pl.DataFrame) -> pl.DataFrame:
         pl.col("tolerance_gather").filter(hit).mean().alias("burst_tolerance.gather"),
         pl.col("tolerance_broadcast").filter(hit).mean().alias("burst_tolerance.broadcast"),
         (_sum(latency) / _sum(iteration)).alias("communication_share"),
+        ((_sum(iteration) - _sum(latency)) / _sum(latency)).alias("compute_to_communication"),
         pl.col("critical").cast(pl.Float64).mean().alias("critical_share"),
+        pl.col("workers_lost").list.len().max().cast(pl.Float64).alias("workers_lost"),
     )
 
 
@@ -272,12 +155,6 @@ def _sending(transfers: pl.DataFrame) -> pl.DataFrame:
             _sum(pl.col("bytes_sent")).cast(pl.Float64).alias("bytes_sent"),
         )
     )
-
-
-def _accuracy(training: pl.DataFrame) -> pl.DataFrame:
-    evaluated = training.filter(pl.col("accuracy").is_not_null())
-    last = pl.col("round") == pl.col("round").max()
-    return evaluated.group_by("run_key").agg(pl.col("accuracy").filter(last).mean())
 
 
 def _dropped(impairments: pl.DataFrame) -> pl.DataFrame:

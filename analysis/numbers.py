@@ -76,6 +76,11 @@ def brackets(estimate: Estimate, unit: Unit = RATIO) -> str:
     return f"({', '.join(parts)})"
 
 
+def p_value(p: float) -> str:
+    """Two digits, or `< 0.001`."""
+    return "< 0.001" if p < 0.001 else f"{p:.2g}" if p < 0.1 else f"{p:.2f}"
+
+
 def percent(share: float) -> str:
     """A share as a percentage with one decimal and its sign."""
     return f"{share * 100:+.1f} %"

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from analysis.metrics import ALL_BURSTS, IMPAIRED
+from analysis.learning import TASK_METRICS
+from analysis.quantities import ALL_BURSTS, IMPAIRED
 from analysis.statistics import Estimate
 
 FILE = Path(__file__).with_name("published.yaml")
@@ -19,7 +20,11 @@ CONFIDENCES = ("CODE", "FULL", "2nd-FULL", "ABS", "DERIVED")
 
 @dataclass(frozen=True, kw_only=True)
 class Published:
-    """One published number or range: a ratio of two arms, or one value for each of two arms."""
+    """One published number or range: a ratio of two arms, or one value for each of two arms.
+
+    Or it compares one arm `across` two points of a sweep, `first` and `second`. `at` names the
+    conditions that it holds under: a factor's value, or what `analysis.conditions` has.
+    """
 
     id: str
     title: str
@@ -32,11 +37,27 @@ class Published:
     low: float | None = None  # equal to `high` for a single value
     high: float | None = None
     values: dict[str, float] | None = None
+    difference: str | None = None
+    at: dict[str, Any] = field(default_factory=dict)
+    across: dict[str, Any] | None = None
+
+    @property
+    def section(self) -> str:
+        """Where ours stands in `summary.json`: `ratios` or `differences`."""
+        if self.across:
+            return "differences" if self.metrics[0] in TASK_METRICS else "ratios"
+        return "ratios" if self.ratio else "differences"
 
     @property
     def arms(self) -> list[str]:
         """The two arms that it compares; the first is the numerator or minuend."""
-        return list(self.values) if self.values else str(self.ratio).split("/")
+        if self.values:
+            return list(self.values)
+        if self.difference:
+            return [part.strip() for part in self.difference.split(" - ")]
+        if self.across:
+            return [self.across["arm"]]
+        return str(self.ratio).split("/")
 
     @property
     def bounds(self) -> tuple[float, float]:
@@ -64,6 +85,24 @@ def load(path: Path = FILE) -> tuple[Published, ...]:
     return entries
 
 
+@cache
+def load_settings(path: Path = FILE) -> tuple[dict[str, Any], ...]:
+    """What the papers set, not measured: id, title, values, source, confidence and version."""
+    document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return tuple(document.get("settings") or [])
+
+
+def settings(ids: Sequence[str] | None) -> list[dict[str, Any]]:
+    """The settings that an experiment names; by default all."""
+    return [each for each in load_settings() if ids is None or each["id"] in ids]
+
+
+def unknown(ids: Sequence[str] | None) -> list[str]:
+    """Which of the ids that an experiment names do not exist."""
+    known = {each.id for each in load()} | {each["id"] for each in load_settings()}
+    return [each for each in ids or [] if each not in known]
+
+
 def select(
     entries: Sequence[Published], ids: Sequence[str] | None, arms: Sequence[str]
 ) -> list[Published]:
@@ -84,8 +123,10 @@ def beside(
     """
     found: dict[str, list[dict[str, Any]]] = {}
     for each in entries:
-        section, name = ("differences", "-") if each.values else ("ratios", "/")
-        compared = name.join(each.arms)
+        if each.across:
+            continue
+        section = each.section
+        compared = ("/" if section == "ratios" else "-").join(each.arms)
         shown: dict[str, Estimate] = {}
         for metric in each.metrics:
             ours = measured(section, compared, metric)
@@ -96,11 +137,12 @@ def beside(
                     metric = ALL_BURSTS
             shown[metric] = ours
         for metric, ours in shown.items():
-            found.setdefault(metric, []).append(_beside(each, f"{section[:-1]} {compared}", ours))
+            found.setdefault(metric, []).append(stated(each, f"{section[:-1]} {compared}", ours))
     return found
 
 
-def _beside(entry: Published, compared: str, ours: Estimate) -> dict[str, Any]:
+def stated(entry: Published, compared: str, ours: Estimate) -> dict[str, Any]:
+    """An entry of `published` in `summary.json`: the paper's value, its source, and ours."""
     low, high = entry.bounds
     return {
         "id": entry.id,
@@ -129,22 +171,30 @@ def inside(ours: Estimate, low: float, high: float) -> bool | None:
 
 def _entry(raw: dict[str, Any], where: str) -> Published:
     known = {"id", "title", "metric", "also", "ratio", "value", "low", "high", "values"}
-    known |= {"condition", "source", "confidence", "version"}
+    known |= {"difference", "at", "across", "condition", "source", "confidence", "version"}
     if set(raw) - known:
         raise ValueError(f"{where}: unknown key {min(set(raw) - known)!r}; valid: {sorted(known)}")
     if raw.get("confidence") not in CONFIDENCES:
         raise ValueError(
             f"{where}: confidence {raw.get('confidence')!r}; valid: {', '.join(CONFIDENCES)}"
         )
-    shapes = [{"ratio", "value"}, {"ratio", "low", "high"}, {"values"}]
-    given = set(raw) & {"ratio", "value", "low", "high", "values"}
+    shapes = [
+        {"ratio", "value"},
+        {"ratio", "low", "high"},
+        {"values"},
+        {"difference", "value"},
+        {"across", "value"},
+        {"across", "low", "high"},
+    ]
+    given = set(raw) & {"ratio", "difference", "across", "value", "low", "high", "values"}
     if given not in shapes or ("values" in raw and len(raw["values"]) != 2):
         raise ValueError(
-            f"{where}: valid: ratio and value; ratio, low and high; or values of two arms"
+            f"{where}: valid: ratio and value; ratio, low and high; values of two arms; "
+            "difference and value; or across with value, or low and high"
         )
     low = raw.get("value", raw.get("low"))
     high = raw.get("value", raw.get("high"))
-    if low is not None and not 0 < low <= high:
+    if "ratio" in raw and not (low is not None and high is not None and 0 < low <= high):
         raise ValueError(f"{where}: range {low} to {high}; valid: 0 < low <= high")
     return Published(
         id=raw["id"],
@@ -158,4 +208,7 @@ def _entry(raw: dict[str, Any], where: str) -> Published:
         low=low,
         high=high,
         values=raw.get("values"),
+        difference=raw.get("difference"),
+        at=raw.get("at") or {},
+        across=raw.get("across"),
     )

@@ -25,6 +25,7 @@ ROUNDS: Schema = {
     "latency_s": pl.Float64,
     "iteration_s": pl.Float64,
     "impairments": pl.List(pl.String),
+    "workers_lost": pl.List(pl.String),
 }
 TRANSFERS: Schema = {
     "round": pl.Int64,
@@ -43,13 +44,26 @@ TRANSFERS: Schema = {
     "duplicates": pl.Int64,
     "duration_s": pl.Float64,
 }
+# What receivers write beside these, on request; it is averaged as it is read, for it is much.
+TENSOR_LOSS: Schema = {
+    **TRANSFERS,
+    "tensor_loss": pl.List(pl.Float64),
+}
 TRAINING: Schema = {
     "round": pl.Int64,
     "host": pl.String,
     "loss": pl.Float64,
     "compute_s": pl.Float64,
+    "compute_overrun_s": pl.Float64,
     "accuracy": pl.Float64,
+    "perplexity": pl.Float64,
     "elapsed_s": pl.Float64,
+}
+EFFECTS: Schema = {
+    "round": pl.Int64,
+    "gathered": pl.String,  # JSON objects: one, and one per worker
+    "applied": pl.String,
+    "divergence": pl.Float64,
 }
 IMPAIRMENTS: Schema = {
     "name": pl.String,
@@ -87,6 +101,25 @@ def read_document(path: Path, problems: list[str]) -> dict[str, Any]:
         )
         return {}
     return document
+
+
+def require_schema(path: Path) -> None:
+    """Refuse what another version of the lab has planned; what is damaged is remarked on elsewhere.
+
+    Raises:
+        ValueError: the document is of another schema; the message names the command to use.
+    """
+    try:
+        document = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return
+    schema = document.get("schema", SCHEMA) if isinstance(document, dict) else SCHEMA
+    if schema != SCHEMA:
+        raise ValueError(
+            f"{path}: schema {schema!r}; valid: {SCHEMA}. These results are of another version of "
+            f"the lab: run './lab run {path.parent.name} --out OTHER-DIR', or read them with the "
+            "version named in a manifest.json's `commit` there"
+        )
 
 
 def read_lines(path: Path, schema: Schema, problems: list[str]) -> pl.DataFrame:

@@ -11,16 +11,29 @@ from typing import Any
 
 import jinja2
 
-from analysis import arm_table, comparison, figures, metrics, run_tables, sentences
+from analysis import (
+    arm_table,
+    cell_tables,
+    comparison,
+    figures,
+    layer_loss,
+    methods,
+    metrics,
+    remarks,
+    run_tables,
+    sentences,
+)
 from analysis.gate_table import gate_table
 from analysis.inline_svg import colour_variables, inline_svg
 from analysis.load import Results, load
 from analysis.summary import summarise, write_json
-from analysis.tables import Table, to_csv, to_html, to_markdown, to_text, unbroken
+from analysis.tables import Table, to_csv, to_html, to_latex, to_markdown, to_text, unbroken
 from analysis.timeline import FILE as TIMELINE
 from analysis.timeline import timeline_page
 
 FOLDER = "report"
+_SUFFIXES = (".md", ".csv", ".tex")
+_FEW_RUNS = 24  # more are folded away on the page, those that are not ok excepted
 _TEMPLATES = Path(__file__).with_name("templates")
 
 
@@ -55,6 +68,17 @@ def write_report(results_dir: Path, experiment: str | None = None) -> ReportPath
         "runs": run_tables.status_table(results),
         "gates": gate_table(results),
     }
+    tables |= {
+        f"point-{number}": table
+        for number, table in enumerate(cell_tables.headline_tables(summary), start=1)
+    }
+    tables |= {
+        f"point-ratios-{number}": table
+        for number, table in enumerate(cell_tables.cell_ratio_tables(summary), start=1)
+    }
+    tables["layers"] = layer_loss.table(results.experiment, results.layer_loss, results.arms)
+    tables["arms"] = methods.arms_table(results)
+    tables["coverage"] = run_tables.coverage_table(results)
     drawings = figures.draw_all(results, summary)
     timeline = timeline_page(results)
     page = render_page(results, summary, tables, drawings, timeline=timeline is not None)
@@ -69,6 +93,7 @@ def write_report(results_dir: Path, experiment: str | None = None) -> ReportPath
         for name, table in tables.items():
             (temporary / f"{name}.md").write_text(to_markdown(table), encoding="utf-8")
             (temporary / f"{name}.csv").write_text(to_csv(table), encoding="utf-8")
+            (temporary / f"{name}.tex").write_text(to_latex(table), encoding="utf-8")
         for drawing in drawings:
             (temporary / f"{drawing.name}.svg").write_text(drawing.svg, encoding="utf-8")
             (temporary / f"{drawing.name}.png").write_bytes(drawing.png)
@@ -80,7 +105,7 @@ def write_report(results_dir: Path, experiment: str | None = None) -> ReportPath
     return ReportPaths(
         index=folder / "index.html",
         summary=folder / "summary.json",
-        tables=[folder / f"{name}{suffix}" for name in tables for suffix in (".md", ".csv")],
+        tables=[folder / f"{name}{suffix}" for name in tables for suffix in _SUFFIXES],
         figures=[
             folder / f"{each.name}{suffix}" for each in drawings for suffix in (".svg", ".png")
         ],
@@ -113,6 +138,20 @@ def render_page(
         verdicts=summary["verdicts"],
         planned=len(results.runs),
         headline=sentences.headline(summary),
+        remarks=remarks.remarks(results, summary),
+        methods=methods.sentences(results),
+        settings=summary["settings"],
+        # What is most asked for comes first, the rest is folded away.
+        point_tables=[
+            to_html(tables[name])
+            for name in sorted(
+                (name for name in tables if name.startswith("point-")),
+                key=lambda name: (name not in ("point-ratios-1", "point-1"), name),
+            )
+        ],
+        not_ok=to_html(run_tables.not_ok_table(results)),
+        has_not_ok=any(run.verdict != "ok" for run in results.runs),
+        many=len(results.runs) > _FEW_RUNS,
         assumptions=sentences.assumptions(results),
         tables={name: to_html(table) for name, table in tables.items()},
         has={name: bool(table.rows) for name, table in tables.items()},

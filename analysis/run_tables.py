@@ -34,6 +34,45 @@ def status_table(results: Results, link_prefix: str = "../") -> Table:
     )
 
 
+def not_ok_table(results: Results, link_prefix: str = "../") -> Table:
+    """The planned runs that enter no number, and why."""
+    return Table(
+        title=f"{results.experiment}: planned runs that are not ok",
+        columns=["Run", "Arm", "Seed", "Verdict", "Reason", "Wall time", "Gates"],
+        rows=[
+            _status_row(run, results.experiment, link_prefix)
+            for run in results.runs
+            if run.verdict != "ok"
+        ],
+        numeric=False,
+    )
+
+
+def coverage_table(results: Results) -> Table:
+    """How many of each arm's planned runs are ok at each point of the sweep."""
+    cells: dict[str, dict[str, list[Run]]] = {}
+    for run in sorted(results.runs, key=results.place):
+        point = ", ".join(f"{name.split('.')[-1]} = {each}" for name, each in run.factors.items())
+        cells.setdefault(point or "all", {}).setdefault(run.arm, []).append(run)
+    return Table(
+        title=f"{results.experiment}: ok runs of those planned",
+        columns=["Point", *results.arms],
+        rows=[
+            [Cell(text=point), *(_coverage(of_arm.get(arm, [])) for arm in results.arms)]
+            for point, of_arm in cells.items()
+        ],
+    )
+
+
+def _coverage(runs: list[Run]) -> Cell:
+    if not runs:
+        return Cell(text="not planned", tone="quiet")
+    ok = sum(run.verdict == "ok" for run in runs)
+    others = [run.verdict for run in runs if run.verdict != "ok"]
+    detail = ", ".join(f"{others.count(each)} {each}" for each in dict.fromkeys(others))
+    return Cell(text=f"{ok} of {len(runs)}", detail=detail, tone="" if ok == len(runs) else "bad")
+
+
 def _status_row(run: Run, experiment: str, link_prefix: str) -> list[Cell]:
     href = ""
     if run.directory is not None:

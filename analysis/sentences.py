@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from analysis import metrics, numbers
+from analysis.cell_tables import point_label
 from analysis.load import Results
 from analysis.statistics import ENOUGH_SEEDS, Estimate, true_reduction
 from analysis.summary import BASELINE, entry, pairs
@@ -17,6 +18,7 @@ def headline(summary: dict[str, Any]) -> list[str]:
     for left, right in compared[:1]:
         sentences += [
             *_latency(summary, left, right),
+            *_along_the_sweep(summary, left, right),
             *_training_time(summary, left, right),
             *_accuracy(summary, left, right),
         ]
@@ -89,15 +91,43 @@ def _training_time(summary: dict[str, Any], left: str, right: str) -> list[str]:
 
 
 def _accuracy(summary: dict[str, Any], left: str, right: str) -> list[str]:
-    difference = entry(summary, "differences", f"{right}-{left}", "accuracy")
-    ours, theirs = (entry(summary, "arms", arm, "accuracy") for arm in (right, left))
+    task = summary.get("task_metric") or "accuracy"
+    difference = entry(summary, "differences", f"{right}-{left}", task)
+    ours, theirs = (entry(summary, "arms", arm, task) for arm in (right, left))
     if difference.value is None:
         return []
+    if task == "perplexity":
+        return [
+            f"Final perplexity, lower being better: {numbers.number(ours.value)} with {right}, "
+            f"{numbers.number(theirs.value)} with {left}; difference "
+            f"{numbers.number(difference.value)} {numbers.brackets(difference)}."
+        ]
     percent = numbers.Unit("%", 100.0)
     return [
         f"Final accuracy: {_quantity(ours, percent)} with {right}, {_quantity(theirs, percent)} "
         f"with {left}; difference {numbers.with_interval(difference, numbers.POINTS)}."
     ]
+
+
+def _along_the_sweep(summary: dict[str, Any], left: str, right: str) -> list[str]:
+    """The range of the headline ratio over the points of a sweep."""
+    points = summary.get("points") or []
+    for name, words in (
+        ("round_latency_s.burst_mean", "latency in rounds hit by an impairment"),
+        ("training_time_s", "training time"),
+    ):
+        found = [
+            (estimate.value, point_label(point))
+            for point in points
+            if (estimate := entry(point, "ratios", f"{left}/{right}", name)).value is not None
+        ]
+        if len(found) > 1:
+            (low, at_low), (high, at_high) = min(found), max(found)
+            return [
+                f"Over the points of the sweep {left}/{right} of the {words} goes from "
+                f"{numbers.number(low)} x ({at_low}) to {numbers.number(high)} x ({at_high})."
+            ]
+    return []
 
 
 def _single_arm(summary: dict[str, Any]) -> str:
@@ -136,7 +166,7 @@ def assumptions(results: Results) -> list[str]:
     if training:
         found.append(
             f"Model and data are small on purpose: {training.get('model')} on "
-            f"{training.get('dataset')}, {topology.get('workers', '?')} workers, "
+            f"{_name(training.get('dataset'))}, {topology.get('workers', '?')} workers, "
             f"{config.get('rounds')} rounds. "
             "Accuracies compare arms here, not with the paper's models."
         )
@@ -167,6 +197,10 @@ def assumptions(results: Results) -> list[str]:
         "The baseline fixed-low is the same transport with one tolerance, as in the paper."
     )
     return found
+
+
+def _name(dataset: Any) -> Any:
+    return dataset.get("name") if isinstance(dataset, dict) else dataset
 
 
 def _section(config: dict[str, Any], name: str) -> dict[str, Any]:

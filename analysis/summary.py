@@ -15,15 +15,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
 
-from analysis import metrics, published
-from analysis.load import FACTOR_PREFIX, Results
+from analysis import across, learning, limits, metrics, pairing, published
+from analysis import conditions as condition
+from analysis.load import FACTOR_PREFIX, Results, Run, factor_text
 from analysis.statistics import (
     NOTHING,
     Estimate,
-    Floats,
     difference_interval,
     mean_interval,
     permutation_p_value,
@@ -33,35 +32,122 @@ from analysis.statistics import (
 SCHEMA = 1
 REFERENCE = "dblp"  # ratios are written as the paper writes them: baseline / DBLP
 BASELINE = "fixed-low"
+_UNKNOWN: Any = object()
 
 
 def summarise(results: Results, per_run: pl.DataFrame) -> dict[str, Any]:
     """The content of `summary.json`; `per_run` is `metrics.per_run(results)`.
 
     Every measured entry is {value, low, high, n}: mean over seeds, its 95 % interval, number of
-    seeds. `ratios` holds both directions of every pair. A sweep's points follow in `points`.
+    seeds; ratios and differences have a `p_value` too. `ratios` holds both directions of every
+    pair. A sweep's points follow in `points`: the same once more, for each alone.
     """
+    entries = published.select(published.load(), results.published_ids, results.arms)
+    points = _points(results, per_run, entries)
+    in_points = {
+        each["id"] for point in points for found in point["published"].values() for each in found
+    }
     summary: dict[str, Any] = {
         "schema": SCHEMA,
         "experiment": results.experiment,
         "verdicts": results.verdicts(),
+        "task_metric": learning.task_metric(results.training),
+        "paces": sorted({learning.pace(run.config)["kind"] for run in results.ok_runs}),
         **_cells(per_run, results.arms),
+        "unpaired": _unpaired(results.runs, results.arms),
     }
-    entries = published.select(published.load(), results.published_ids, results.arms)
-    summary["published"] = published.beside(entries, partial(entry, summary))
-    factors = results.factor_columns
-    if factors:
-        summary["points"] = [
-            {
-                "factors": {
-                    column.removeprefix(FACTOR_PREFIX): value
-                    for column, value in zip(factors, point, strict=True)
-                },
-                **_cells(rows, results.arms),
-            }
-            for point, rows in per_run.group_by(factors, maintain_order=True)
-        ]
+    # What belongs to single points of the sweep is compared there, not with the mean of all.
+    remaining = [each for each in entries if each.id not in in_points]
+    if points:
+        elsewhere = [each for each in remaining if each.at]
+        summary["published_elsewhere"] = [each.title for each in elsewhere]
+        remaining = [each for each in remaining if not each.at]
+    summary["published"] = published.beside(remaining, partial(entry, summary))
+    of_points = across.beside(entries, per_run, partial(_keys_where, results))
+    for metric, found in of_points.items():
+        summary["published"].setdefault(metric, []).extend(found)
+    summary["settings"] = published.settings(results.published_ids)
+    if points:
+        summary["points"] = points
     return summary
+
+
+def _points(
+    results: Results, per_run: pl.DataFrame, entries: Sequence[published.Published]
+) -> list[dict[str, Any]]:
+    """Each point of the sweep, in the experiment's order, also those without an ok run."""
+    by_point: dict[tuple[tuple[str, str | None], ...], list[Run]] = {}
+    for run in sorted(results.runs, key=results.place):
+        point = tuple((name, factor_text(value)) for name, value in run.factors.items())
+        by_point.setdefault(point, []).append(run)
+    points = []
+    for factors, runs in by_point.items():
+        if not factors:
+            continue
+        rows = per_run.filter(
+            *(
+                pl.col(FACTOR_PREFIX + name).eq_missing(pl.lit(value))
+                for name, value in factors
+                if FACTOR_PREFIX + name in per_run.columns
+            )
+        )
+        conditions = condition.shared([run for run in runs if run.config])
+        cell = {
+            "factors": dict(factors),
+            "conditions": conditions,
+            "n_planned": len(runs),
+            **_cells(rows, results.arms),
+            "unpaired": _unpaired(runs, results.arms),
+            "limits": _limits(runs, conditions),
+        }
+        here = [
+            each
+            for each in entries
+            if each.at and condition.fulfil(cell["factors"] | conditions, each.at)
+        ]
+        cell["published"] = published.beside(here, partial(entry, cell))
+        points.append(cell)
+    return points
+
+
+def _keys_where(results: Results, wanted: dict[str, Any]) -> list[str]:
+    """The ok runs under some conditions, or at such a point of the sweep."""
+    return [
+        run.key
+        for run in results.ok_runs
+        if condition.fulfil(run.factors | condition.of_run(run), wanted)
+    ]
+
+
+def _unpaired(runs: Sequence[Run], arms: Sequence[str]) -> dict[str, list[int]]:
+    """Seeds that a pair lacks at some point since only one of its arms has an ok run there."""
+    ok = {arm: set[tuple[int, str]]() for arm in arms}
+    for run in runs:
+        if run.verdict == "ok":
+            ok[run.arm].add((run.seed, str(run.factors)))
+    lacking = {
+        f"{left}/{right}": sorted({seed for seed, _ in ok[left] ^ ok[right]})
+        for left, right in pairs(arms)
+    }
+    return {pair: seeds for pair, seeds in lacking.items() if seeds}
+
+
+def _limits(runs: Sequence[Run], conditions: dict[str, Any]) -> dict[str, float]:
+    """The two theoretical bounds of `fixed-low/dblp` where the loss at a point is known."""
+    loss = conditions.get("loss")
+    found = {
+        run.arm: limits.tolerances(run.config) for run in runs if run.arm in (BASELINE, REFERENCE)
+    }
+    baseline, reference = found.get(BASELINE), found.get(REFERENCE)
+    if baseline is None or reference is None or not isinstance(loss, int | float) or not loss:
+        return {}
+    try:
+        return {
+            "bytes": limits.byte_bound(baseline[1], reference[1]),
+            "passes": limits.pass_bound(baseline[1], reference[1], float(loss)),
+        }
+    except ValueError:  # tolerances without such bounds
+        return {}
 
 
 def pairs(arms: Sequence[str]) -> list[tuple[str, str]]:
@@ -78,6 +164,15 @@ def entry(summary: dict[str, Any], section: str, name: str, metric: str) -> Esti
     if "value" not in found:
         return NOTHING
     return Estimate(**{key: found[key] for key in ("value", "low", "high", "n")})
+
+
+def p_value(summary: dict[str, Any], section: str, name: str, metric: str) -> float | None:
+    """The permutation test's p-value of a ratio or a difference; None where there is none."""
+    found: Any = summary.get(section, {}).get(name, {})
+    for part in metric.split("."):
+        found = found.get(part, {})
+    value = found.get("p_value")
+    return value if isinstance(value, float) else None
 
 
 def write_json(path: Path, document: dict[str, Any]) -> None:
@@ -97,46 +192,31 @@ def write_json(path: Path, document: dict[str, Any]) -> None:
 def _cells(per_run: pl.DataFrame, arms: Sequence[str]) -> dict[str, Any]:
     """`arms`, `ratios` and `differences` over some runs."""
     columns = metrics.names(per_run)
+    table = pairing.measured(per_run, arms, columns)
     document: dict[str, Any] = {"arms": {}, "ratios": {}, "differences": {}}
     for arm in arms:
-        rows = per_run.filter(pl.col("arm") == arm)
-        cell: dict[str, Any] = {"n_runs": rows.height}
+        cell: dict[str, Any] = {"n_runs": table.n_runs[arm]}
         for name in columns:
-            _put(cell, name, mean_interval(_per_seed(rows, name)).as_json())
+            _put(cell, name, mean_interval(table.per_seed(arm, name)).as_json())
         document["arms"][arm] = cell
+    p_values: dict[tuple[str, str, str], float | None] = {}
     for left, right in itertools.permutations(arms, 2):
         cell = {}
         for name in columns:
-            _put(cell, name, ratio_interval(*_paired(per_run, name, left, right)).as_json())
+            values = table.paired(left, right, name)
+            if (p_value := p_values.get((right, left, name), _UNKNOWN)) is _UNKNOWN:
+                p_value = permutation_p_value(*values)
+            p_values[left, right, name] = p_value
+            _put(cell, name, {**ratio_interval(*values).as_json(), "p_value": p_value})
         document["ratios"][f"{left}/{right}"] = cell
-        values = _paired(per_run, "accuracy", left, right)
-        difference = difference_interval(*values).as_json()
         document["differences"][f"{left}-{right}"] = {
-            "accuracy": {**difference, "p_value": permutation_p_value(*values)}
+            name: {
+                **difference_interval(*table.paired(left, right, name)).as_json(),
+                "p_value": p_values[left, right, name],
+            }
+            for name in learning.TASK_METRICS
         }
     return document
-
-
-def _per_seed(rows: pl.DataFrame, name: str) -> Floats:
-    """One value per seed: the mean over the points of the sweep that this seed has."""
-    known = rows.filter(pl.col(name).is_not_null())
-    means = known.group_by("seed").agg(pl.col(name).mean()).sort("seed")
-    return means[name].cast(pl.Float64).to_numpy()
-
-
-def _paired(per_run: pl.DataFrame, name: str, left: str, right: str) -> tuple[Floats, Floats]:
-    """Values of both arms at the seeds and points that both have, averaged per seed."""
-    unit = ["seed", *(column for column in per_run.columns if column.startswith(FACTOR_PREFIX))]
-    known = per_run.filter(pl.col(name).is_not_null())
-    both = (
-        known.filter(pl.col("arm") == left)
-        .join(known.filter(pl.col("arm") == right), on=unit, nulls_equal=True)
-        .group_by("seed")
-        .agg(pl.col(name).mean(), pl.col(f"{name}_right").mean())
-        .sort("seed")
-        .cast({name: pl.Float64, f"{name}_right": pl.Float64})
-    )
-    return np.asarray(both[name]), np.asarray(both[f"{name}_right"])
 
 
 def _put(cell: dict[str, Any], name: str, value: dict[str, Any]) -> None:

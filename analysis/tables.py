@@ -106,6 +106,28 @@ def to_html(table: Table) -> Markup:
     )
 
 
+def to_latex(table: Table) -> str:
+    """A `tabular` with its title as comment and its notes below; needs no package."""
+    marks = _marks(table)
+    align = ("r" if table.numeric else "l") * (len(table.columns) - 1)
+    lines = [
+        f"% {table.title}".translate({ord("\n"): " "}),
+        f"\\begin{{tabular}}{{l{align}}}",
+        "\\hline",
+        " & ".join(_latex(column) for column in table.columns) + " \\\\",
+        "\\hline",
+    ]
+    for row in table.rows:
+        cells = [
+            _latex(_full(cell)) + _mark(cell, marks, "\\textsuperscript{{{}}}") for cell in row
+        ]
+        lines.append(" & ".join(cells) + " \\\\")
+    lines += ["\\hline", "\\end{tabular}"]
+    notes = [f"\\textsuperscript{{{mark}}} {_latex(note)}" for note, mark in marks.items()]
+    notes += [_latex(note) for note in table.notes]
+    return "\n".join([*lines, *[f"\\par\\noindent {note}" for note in notes], ""])
+
+
 def to_text(table: Table, *, width: int | None = None) -> str:
     """Plain text with aligned columns; details in brackets go first when `width` is too small."""
     marks = _marks(table)
@@ -172,3 +194,23 @@ _MARKDOWN = str.maketrans(
 
 def _markdown(text: str) -> str:
     return text.translate(_MARKDOWN)
+
+
+_LATEX = {
+    **{character: f"\\{character}" for character in "&%$#_{}"},
+    "\\": "\\textbackslash{}",
+    "~": "\\textasciitilde{}",
+    "^": "\\textasciicircum{}",
+    "<": "\\textless{}",
+    ">": "\\textgreater{}",
+    "|": "\\textbar{}",
+    "\n": " ",
+    "\u2013": "--",
+    "\u2014": "---",
+    "\u202f": "\\,",
+    "\u00a0": "~",
+}
+
+
+def _latex(text: str) -> str:
+    return "".join(_LATEX.get(character, character) for character in text)

@@ -24,6 +24,7 @@ from analysis.load import Results, Run
 
 FILE = "timeline.html"
 PAGE_BYTES = 6_000_000
+_MOST_RUNS = 80
 # Intervals per series: more than any screen has columns, unless many runs share the page.
 _MOST_INTERVALS, _FEWEST_INTERVALS = 3000, 300
 _INTERVALS_IN_ALL = 300_000
@@ -40,19 +41,23 @@ Series = dict[str, Any]
 def timeline_page(results: Results) -> str | None:
     """The page's text; None when no run has anything to show."""
     runs = [run for run in results.runs if run.directory is not None]
-    # The first seed of every arm comes first: these stay when not all fit.
+    # The first seed of every arm and point comes first: these stay when not all fit.
     seen: dict[str, int] = {}
     places = []
     for run in runs:
-        seen[run.arm] = seen.get(run.arm, 0) + 1
-        places.append(seen[run.arm])
+        cell = f"{run.arm} {run.factors}"
+        seen[cell] = seen.get(cell, 0) + 1
+        places.append(seen[cell])
     ordered = [run for _, run in sorted(zip(places, runs, strict=True), key=lambda each: each[0])]
     series_per_run = 2 * _FLOWS_SHOWN + _QUEUES_SHOWN + _PROCESSES_SHOWN
-    intervals = _INTERVALS_IN_ALL // max(1, len(runs) * series_per_run)
+    intervals = _INTERVALS_IN_ALL // max(1, min(len(runs), _MOST_RUNS) * series_per_run)
     intervals = min(_MOST_INTERVALS, max(_FEWEST_INTERVALS, intervals))
     shown: list[tuple[str, str]] = []
     used = left_out = 0
     for run in ordered:
+        if len(shown) == _MOST_RUNS:  # further ones are not even read: it takes its time
+            left_out += 1
+            continue
         data = run_data(run, intervals)
         if data is None:
             continue

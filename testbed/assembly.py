@@ -14,7 +14,7 @@ from testbed.lab.network import CONTROLLER_ADDRESS, Network
 from testbed.lab.openvswitch import OpenVSwitch
 from testbed.processes import Processes
 
-_START_TIMEOUT_S = 20.0
+_START_TIMEOUT_S = 90.0  # an emulated processor imports for long; a process that ends is noticed
 
 
 class Lab:

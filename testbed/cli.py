@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from testbed.cli_options import RESULTS, Out, Pcap, Selection, grouped
+from testbed.cli_options import RESULTS, RETRIES, DryRun, Out, Pcap, Retries, Selection, grouped
 from testbed.yaml_input import InputError
 
 app = typer.Typer(
@@ -67,16 +68,13 @@ def plan(
     selection: Selection,
     out: Out = RESULTS,
 ) -> None:
-    """Print the runs that an experiment expands to, draw their topologies; execute nothing."""
-    from testbed import plan_topology, runner
+    """Print an experiment's runs and numbers, draw its topologies; execute nothing."""
+    from testbed import plan_console, plan_topology, runner
 
     runs = selection.runs()
-    table = Table("run", "arm", "seed", "factors", "verdict", box=None)
-    for run in runs:
-        verdict = runner.directory_of(out, run).verdict() or "to do"
-        table.add_row(run.key, run.arm, str(run.seed), json.dumps(run.factors), verdict)
     console = Console()
-    console.print(table)
+    plan_console.show_runs(out, runs, console)
+    plan_console.show_numbers(selection, console)
     plan_topology.show(runs, out / runs[0].experiment.name, console)
     runner.hand_over(out)
 
@@ -89,18 +87,23 @@ def run(
     selection: Selection,
     out: Out = RESULTS,
     pcap: Pcap = None,
+    retries: Retries = RETRIES,
+    dry_run: DryRun = False,
 ) -> None:
     """Execute an experiment, print its main table, write its report."""
     from testbed import runner
 
     runs = selection.runs()
+    if dry_run:
+        _show_estimate(out, runs)
+        return
     done = runner.finished(out, runs)
     if done:
         raise InputError(
             f"{out / runs[0].experiment.name}: already holds {len(done)} of these runs; continue "
             f"with './lab resume {selection.name}', or choose another folder with --out DIR"
         )
-    _execute(out, runs, _links(runs, pcap))
+    _execute(out, runs, _links(runs, pcap), retries)
 
 
 @app.command(epilog="Example: ./lab resume quick")
@@ -109,10 +112,15 @@ def resume(
     selection: Selection,
     out: Out = RESULTS,
     pcap: Pcap = None,
+    retries: Retries = RETRIES,
+    dry_run: DryRun = False,
 ) -> None:
     """Execute what of an experiment is not done yet, or did not end well."""
     runs = selection.runs()
-    _execute(out, runs, _links(runs, pcap))
+    if dry_run:
+        _show_estimate(out, runs)
+        return
+    _execute(out, runs, _links(runs, pcap), retries)
 
 
 @app.command(epilog="Example: ./lab watch    (in a second terminal, while ./lab run goes on)")
@@ -135,9 +143,15 @@ def report(
     experiment: Annotated[
         str | None, typer.Option("--experiment", help="which one, if there are several")
     ] = None,
+    readme: Annotated[
+        bool,
+        typer.Option("--readme", help="keep them in experiments/results/, write README's tables"),
+    ] = False,
 ) -> None:
     """Write the report of finished runs again, from their directories alone."""
     _report(results, experiment)
+    if readme:
+        _readme(results, experiment)
 
 
 @app.command(epilog="Example: ./lab shell quick    (then: worker-1 ping server)")
@@ -146,7 +160,7 @@ def shell(selection: Selection) -> None:
     """Open Mininet's prompt inside an experiment's network, without training."""
     from testbed import shell
 
-    runs = selection.runs()
+    runs = selection.loaded()
     _require_capabilities()
     raise typer.Exit(shell.open_prompt(runs[0].config()))
 
@@ -263,9 +277,17 @@ def _require_capabilities() -> None:
         raise InputError(f"this machine or user cannot run a lab: {'; '.join(absent)}")
 
 
-def _execute(out: Path, runs: list[Any], capture: list[str]) -> None:
+def _show_estimate(out: Path, runs: list[Any]) -> None:
+    from testbed import plan_console
+
+    plan_console.show_estimate(out, runs, Console())
+
+
+def _execute(out: Path, runs: list[Any], capture: list[str], retries: int) -> None:
     from testbed import console, preparing, runner
 
+    if importlib.util.find_spec("torch") is None:
+        raise InputError("training needs torch, which was left out here: LAB_TORCH=1 ./lab setup")
     preparing.prepare(runs, Console())
     _require_capabilities()
     try:
@@ -277,9 +299,7 @@ def _execute(out: Path, runs: list[Any], capture: list[str]) -> None:
         with console.shown(Console(), len(runs)) as progress:
             for each in runs:
                 progress.begin(each.label)
-                outcome = runner.execute(out, each, progress.record, capture=capture)
-                progress.end(outcome)
-                outcomes.append(outcome)
+                outcomes.append(_attempt(out, each, capture, retries, progress))
     finally:
         runner.hand_over(out)
     _report(out, runs[0].experiment.name)
@@ -288,6 +308,18 @@ def _execute(out: Path, runs: list[Any], capture: list[str]) -> None:
     runner.hand_over(out)
     if any(outcome.verdict in ("failed", "invalid") for outcome in outcomes):
         raise typer.Exit(1)
+
+
+def _attempt(out: Path, run: Any, capture: list[str], retries: int, progress: Any) -> Any:
+    """Execute one run, again while it is invalid; what happens is shown as it happens."""
+    from testbed import runner
+
+    tries = runner.attempts(out, run, progress.record, capture=capture, retries=retries)
+    for number, outcome in enumerate(tries, start=1):
+        if outcome.verdict == "invalid" and number <= retries:
+            progress.again(outcome, number, retries)
+    progress.end(outcome)
+    return outcome
 
 
 def _report(results: Path, experiment: str | None) -> None:
@@ -302,3 +334,12 @@ def _report(results: Path, experiment: str | None) -> None:
     width = console.width if console.is_terminal else None
     console.print("", to_text(paths.main_table, width=width), sep="\n")
     console.print(f"report: {paths.index}")
+
+
+def _readme(results: Path, experiment: str | None) -> None:
+    import analysis
+
+    try:
+        print(f"kept: {analysis.update_readme(results, experiment)}")
+    except ValueError as error:
+        raise InputError(str(error)) from None

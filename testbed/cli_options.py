@@ -23,6 +23,17 @@ Settings = Annotated[
 Controller = Annotated[
     str | None, typer.Option("--controller", help="the SDN framework: ryu or os-ken")
 ]
+Profile = Annotated[
+    str,
+    typer.Option("--profile", help="sizes for another machine: laptop, server, paper"),
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="print the runs and how long they take; execute nothing")
+]
+Retries = Annotated[
+    int, typer.Option("--retries", min=0, help="try a run again that is invalid, so many times")
+]
+RETRIES = 2
 Pcap = Annotated[
     str | None,
     typer.Option(
@@ -44,11 +55,25 @@ class Selection:
         str | None,
         typer.Option("--congestion-control", help="swap every arm's congestion control"),
     ] = None
+    profile: Profile = "laptop"
     controller: Controller = None
     settings: Settings = None
 
     def runs(self) -> list[Any]:
         """The runs, in the order in which they are executed.
+
+        Raises:
+            InputError: as `loaded` does.
+        """
+        from testbed import experiment
+
+        return experiment.ordered(self.loaded())
+
+    def loaded(self, profile: str | None = None) -> list[Any]:
+        """The runs, in the order of the file: seeds, points of the factors, arms.
+
+        Args:
+            profile: another one than was asked for.
 
         Raises:
             InputError: one line that names the file, the key, the value and what would be valid.
@@ -61,6 +86,7 @@ class Selection:
             arms=[arm for arm in self.arms.split(",") if arm],
             seeds=self.seeds,
             congestion_control=self.congestion_control,
+            profile=profile or self.profile,
         )
 
     def _controller_override(self) -> list[str]:

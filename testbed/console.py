@@ -25,6 +25,7 @@ class RunProgress:
         self._total = total
         self._done = 0
         self._executed = 0
+        self._not_ok = 0
         self._began_s = time.monotonic()
         self._label = ""
         if bar is not None:
@@ -43,10 +44,19 @@ class RunProgress:
         elif "stage" in record:
             self._show(str(record["stage"]), 0.0)
 
+    def again(self, outcome: Outcome, number: int, retries: int) -> None:
+        """An attempt was invalid, and another one follows; what was wrong stays on the screen."""
+        line = Text(f"{self._label}: ")
+        line.append(outcome.verdict, style=_STYLES.get(outcome.verdict, ""))
+        line.append(f": {outcome.reason}; retry {number} of {retries}")
+        self._console.print(line, soft_wrap=True)
+        self._show("starting again", 0.0)
+
     def end(self, outcome: Outcome) -> None:
         """A run ended; its verdict stays on the screen."""
         self._done += 1
         self._executed += outcome.executed
+        self._not_ok += outcome.verdict != "ok"
         line = Text(f"[{self._done}/{self._total}] {self._label}: ")
         line.append(outcome.verdict, style=_STYLES.get(outcome.verdict, ""))
         if not outcome.executed:
@@ -63,6 +73,8 @@ class RunProgress:
         if self._bar is None:
             return
         text = f"{self._label} {what}" if what else ""
+        if self._not_ok:
+            text = f"{self._not_ok} not ok  {text}"
         self._bar.update(
             self._task, completed=self._done + share, description=text, left=self._left(share)
         )

@@ -7,13 +7,13 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from testbed import continuing, rundir
-from testbed.experiment import Run
+from testbed.experiment import ORDER_RULE, Run
 from testbed.lab import sandbox
 from testbed.rundir import RunDirectory, Verdict
 
@@ -43,11 +43,12 @@ def finished(results: Path, runs: Sequence[Run]) -> list[Run]:
 
 
 def write_plan(results: Path, runs: Sequence[Run]) -> None:
-    """Record what is to be executed, so that analysis can tell what is missing."""
+    """Record what is to be executed, in its order, so that analysis can tell what is missing."""
     experiment = runs[0].experiment
     folder = results / experiment.name
     folder.mkdir(parents=True, exist_ok=True)
-    arms = list(dict.fromkeys(run.arm for run in runs))
+    planned = {run.arm for run in runs}
+    arms = [arm for arm in experiment.arms if arm in planned]
     rundir.write_json(
         folder / "experiment.json",
         {"schema": rundir.SCHEMA, **experiment.model_dump(mode="json"), "arms": arms},
@@ -58,6 +59,8 @@ def write_plan(results: Path, runs: Sequence[Run]) -> None:
             "schema": rundir.SCHEMA,
             "experiment": experiment.name,
             "command": shlex.join(["./lab", *sys.argv[1:]]),
+            "profile": runs[0].profile,
+            "order": ORDER_RULE,
             "runs": [
                 {"key": run.key, "arm": run.arm, "seed": run.seed, "factors": run.factors}
                 for run in runs
@@ -109,6 +112,24 @@ def execute(results: Path, run: Run, report: Report, *, capture: Sequence[str] =
             )
     found = rundir.read_json(place.path / "status.json")
     return Outcome(run, place.path, found["verdict"], found["reason"], executed=True)
+
+
+def attempts(
+    results: Path, run: Run, report: Report, *, capture: Sequence[str] = (), retries: int = 0
+) -> Iterator[Outcome]:
+    """Execute one run, again while it is invalid, up to `retries` times; yields every outcome.
+
+    Invalid means that the machine, not the protocol, was the limit, so it may go better another
+    time. Directories of earlier attempts are kept.
+
+    Raises:
+        InUseError, KeyboardInterrupt: as `execute` does.
+    """
+    for _ in range(retries + 1):
+        outcome = execute(results, run, report, capture=capture)
+        yield outcome
+        if outcome.verdict != "invalid":
+            return
 
 
 def captures(outcomes: Sequence[Outcome]) -> list[str]:

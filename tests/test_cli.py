@@ -1,5 +1,6 @@
 """The command: exit status and one line for what a person can get wrong."""
 
+import os
 import subprocess
 import sys
 
@@ -31,6 +32,10 @@ def lab(*arguments, **options):
         (("run", "quick", "--congestion-control", "warp"), "congestion control"),
         (("run", "quick", "--set", "arms.dblp.repair=warp"), "repair"),
         (("run", "quick", "--set", "arms.dblp.repair=passes:warp=1"), "warp"),
+        (("run", "quick", "--profile", "big"), "unknown profile 'big'; valid: laptop"),
+        (("plan", "accuracy", "--profile", "big"), "'big'; valid: laptop, server, paper"),
+        (("run", "quick", "--retries", "-1"), "--retries"),
+        (("resume", "quick", "--dry-run", "--arms", "x"), "unknown arm 'x'"),
         (("run", "quick", "--pcap", "worker-9"), "unknown host 'worker-9'; valid: server, worker-"),
         (("run", "quick", "--pcap=server,", "--arms", "x"), "unknown arm 'x'"),
         (("dissect", "no-such.pcap"), "no-such.pcap: No such file"),
@@ -64,6 +69,23 @@ def test_plan_prints_the_runs_and_makes_nothing_but_a_drawing(tmp_path):
     assert done.stdout.count("to do") == 3
     made = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.*"))
     assert made == ["x/quick/topology.png", "x/quick/topology.svg"]
+
+
+def test_plan_prints_the_numbers_and_what_the_profile_keeps_of_the_paper(tmp_path):
+    words = ("plan", "training-time", "--seeds", "1", "--arms", "dblp", "--out", str(tmp_path))
+    done = lab(*words, env={**os.environ, "COLUMNS": "200"})
+    assert done.returncode == 0, done
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("communication share")]
+    assert line.split()[-1] == "kept"
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("chunks per transfer")]
+    assert line.split()[3:] == ["139", "1.45e+04", "scaled", "by", "0.00957"]
+
+
+def test_a_dry_run_prints_runs_and_time_and_makes_nothing(tmp_path):
+    done = lab("run", "quick", "--dry-run", "--arms", "dblp", "--out", str(tmp_path / "x"))
+    assert done.returncode == 0, done
+    assert "2 runs to do, about" in done.stdout
+    assert not list(tmp_path.iterdir())
 
 
 def test_an_output_folder_that_cannot_be_written_is_named(tmp_path):

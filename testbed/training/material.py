@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter
 from torch import nn
 
-from testbed.training import datasets, models
+from testbed.training import datasets, models, pace
 from testbed.training.datasets import Dataset
 
 _SPLIT: TypeAdapter[datasets.Equal | datasets.Dirichlet] = TypeAdapter(datasets.AnySplit)
@@ -62,16 +62,21 @@ class Material:
         """Name and shape of what is trained, in the order of the flat gradient.
 
         A run that only sends payloads has the model's published size, if there is one, whatever
-        the data set.
+        the data set, times the scale of its pace.
         """
         name = self._training["model"]
         entry = models.MODELS.get(name)
-        pace = self._training.get("pace") or {}
-        if pace.get("kind") == "payload-only" and entry is not None and entry.published:
+        section = self._training.get("pace") or {}
+        computes = section.get("kind") != "payload-only"
+        if not computes and entry is not None and entry.published:
             classes, shape = entry.published
         else:
             classes, shape = self.dataset.classes, self.dataset.input_shape
-        return models.layer_map(name, classes=classes, input_shape=shape, folder=self.folder)
+        # A map that is kept imports nothing; what computes needs the packages before the fork.
+        layers = models.layer_map(
+            name, classes=classes, input_shape=shape, folder=self.folder, kept=not computes
+        )
+        return pace.scaled(layers, float(section.get("scale", 1.0)))
 
     def model(self, rank: int) -> nn.Module:
         """A replica with the run's initial weights.

@@ -7,7 +7,9 @@ until its iteration has taken the given time.
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
@@ -37,6 +39,18 @@ class PayloadOnly(Section):
 
     kind: Literal["payload-only"]
     compute_s: float = Field(default=0.0, ge=0, le=3600)
+    scale: float = Field(
+        default=1.0, gt=0, le=1, description="of each layer's size: for slower links"
+    )
+
+
+def scaled(
+    layers: Sequence[tuple[str, tuple[int, ...]]], scale: float
+) -> list[tuple[str, tuple[int, ...]]]:
+    """A smaller model's layers: as many, with the same names, each `scale` times the elements."""
+    if scale == 1:
+        return list(layers)
+    return [(name, (max(1, round(scale * math.prod(shape))),)) for name, shape in layers]
 
 
 def _named(pace: Any) -> Any:

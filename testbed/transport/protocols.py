@@ -103,6 +103,11 @@ def _fixed_high(*, tolerance: float = 0.408, **settings: Any) -> ProtocolConfig:
     return _lossy("fixed-high", Fixed(tolerance), settings)
 
 
+def _none(**settings: Any) -> ProtocolConfig:
+    """No tolerance: the same transport, reliable; what tolerating loss is to be compared with."""
+    return _lossy("none", Fixed(0), settings)
+
+
 def _mlt(*, tolerance: float = 0.1, **settings: Any) -> ProtocolConfig:
     """MLT-style, end hosts only (NSDI 2024): one constant bound, counted per tensor; TIMELY.
 
@@ -176,6 +181,7 @@ PRESETS = {
     "dblp-stream": (_dblp_stream, ("low", "high")),
     "fixed-low": (_fixed_low, ("tolerance",)),
     "fixed-high": (_fixed_high, ("tolerance",)),
+    "none": (_none, ()),
     "mlt": (_mlt, ("tolerance",)),
     "plot": (_plot, ("default", "first", "last", "tensors")),
     "ltp": (_ltp, ("tolerance", "deadline_s", "must")),

@@ -21,12 +21,25 @@ class ResultsBuilder:
         self.folder = folder / experiment
         self.experiment = experiment
         self.arms = list(arms)
+        # The experiment's keys, if it has them.
+        self.published: list[str] | None = None
+        self.factors: dict[str, Any] | None = None
         self._planned: list[dict[str, Any]] = []
         self.folder.mkdir(parents=True)
 
-    def plan(self, key: str, *, arm: str, seed: int, factors: dict[str, Any] | None = None) -> None:
+    def plan(
+        self,
+        key: str,
+        *,
+        arm: str,
+        seed: int,
+        factors: dict[str, Any] | None = None,
+        write_it: bool = True,
+    ) -> None:
         """Name a run in the plan; it need not have a directory."""
         self._planned.append({"key": key, "arm": arm, "seed": seed, "factors": factors or {}})
+        if not write_it:  # many runs: the last one writes the plan of all
+            return
         document = {
             "schema": 1,
             "experiment": self.experiment,
@@ -37,7 +50,9 @@ class ResultsBuilder:
         arms = self.arms or list(dict.fromkeys(each["arm"] for each in self._planned))
         write(
             self.folder / "experiment.json",
-            {"schema": 1, "name": self.experiment, "description": "A test", "arms": arms},
+            {"schema": 1, "name": self.experiment, "description": "A test", "arms": arms}
+            | ({} if self.published is None else {"published": self.published})
+            | ({} if self.factors is None else {"factors": self.factors}),
         )
 
     def run(
@@ -58,20 +73,44 @@ class ResultsBuilder:
         suffix: str = "",
         planned: bool = True,
         key: str | None = None,
+        workers: int = 1,
+        layers: int = 0,
+        metric: str = "accuracy",
+        pace: dict[str, Any] | None = None,
+        target: float | None = None,
+        config: dict[str, Any] | None = None,
+        machine: str = "Test CPU",
+        plan: bool = True,
     ) -> Path:
-        """One run: rounds of `calm_s`, but `burst_s` in rounds 4 (loss) and 8 (burst)."""
+        """One run: rounds of `calm_s`, but `burst_s` in rounds 4 (loss) and 8 (burst).
+
+        With `layers`, what loss did is measured: the last layer's tensor loss is the transfer's
+        loss, and the replicas drift apart by 0.001 per round. `config` replaces keys of the
+        configuration.
+        """
         point = "".join(f"-{value}" for value in (factors or {}).values())
         key = key or f"{arm}-s{seed}{point}"
         if planned:
-            self.plan(key, arm=arm, seed=seed, factors=factors)
+            self.plan(key, arm=arm, seed=seed, factors=factors, write_it=plan)
         directory = self.folder / (key + suffix)
         (directory / "events").mkdir(parents=True)
-        write(directory / "config.json", _config(key, arm, seed, rounds, factors or {}))
-        write(directory / "manifest.json", _manifest(seed))
+        document = _config(key, arm, seed, rounds, factors or {})
+        document["training"] |= {
+            "pace": pace or {"kind": "real"},
+            "target": target,
+            "measure_every": 1 if layers else 0,
+        }
+        write(directory / "config.json", document | (config or {}))
+        write(directory / "manifest.json", _manifest(seed, machine))
         write(directory / "calibration.json", _calibration())
         write(directory / "status.json", _status(verdict, reason, seed))
         latencies = [burst_s if number in BURST_ROUNDS else calm_s for number in range(rounds)]
-        self._events(directory, latencies, compute_s, accuracy, passes, received)
+        learnt = None if pace and pace["kind"] == "payload-only" else (metric, accuracy)
+        hosts = [f"worker-{number}" for number in range(1, workers + 1)]
+        self._events(directory, latencies, compute_s, learnt, passes, received, hosts, layers)
+        if layers:
+            effects = [_effects(number, hosts) for number in range(rounds)]
+            write_lines(directory / "events" / "effects.jsonl", effects)
         return directory
 
     def _events(
@@ -79,9 +118,11 @@ class ResultsBuilder:
         directory: Path,
         latencies: list[float],
         compute_s: float,
-        accuracy: float,
+        learnt: tuple[str, float] | None,
         passes: int | None,
         received: int | None,
+        workers: Sequence[str],
+        layers: int,
     ) -> None:
         events = directory / "events"
         labels = {4: ["loss-server"], 8: ["background"]}
@@ -104,12 +145,13 @@ class ResultsBuilder:
                 for number, latency in enumerate(latencies)
             ],
         )
-        for host, other in (("server", "worker-1"), ("worker-1", "server")):
+        for host, others in (("server", workers), *((each, ["server"]) for each in workers)):
             write_lines(
                 events / f"transfers-{host}.jsonl",
                 [
-                    _transfer(number, host, other, role, passes, received)
+                    _transfer(number, host, other, role, passes, received, layers)
                     for number in range(len(latencies))
+                    for other in others
                     for role in ("sender", "receiver")
                 ],
             )
@@ -118,21 +160,29 @@ class ResultsBuilder:
         for number, latency in enumerate(latencies):
             elapsed += latency + compute_s
             last = number == len(latencies) - 1
-            reached = accuracy if last else accuracy * (number + 1) / len(latencies)
-            lines.append(
-                {
-                    "round": number,
-                    "loss": 2.0,
-                    "compute_s": compute_s,
-                    "accuracy": reached if last or number % 3 == 0 else None,
-                    "elapsed_s": elapsed,
-                }
-            )
+            line: dict[str, Any] = {
+                "round": number,
+                "loss": 2.0,
+                "compute_s": compute_s,
+                "compute_overrun_s": 0.01 if number == 0 else 0.0,
+                "elapsed_s": elapsed,
+            }
+            if learnt is not None:
+                metric, final = learnt
+                reached = final if last else final * (number + 1) / len(latencies)
+                line[metric] = reached if last or number % 3 == 0 else None
+            lines.append(line)
         for host, above in (("worker-1", 0.01), ("worker-2", -0.01)):
             write_lines(
                 events / f"training-{host}.jsonl",
                 [
-                    line | {"host": host, "accuracy": line["accuracy"] and line["accuracy"] + above}
+                    line
+                    | {"host": host}
+                    | {
+                        name: line[name] and line[name] + above
+                        for name in ("accuracy", "perplexity")
+                        if name in line
+                    }
                     for line in lines
                 ],
             )
@@ -150,8 +200,26 @@ def write_lines(path: Path, records: list[dict[str, Any]]) -> None:
     path.write_text("".join(lines), encoding="utf-8")
 
 
+def _effects(number: int, workers: Sequence[str]) -> dict[str, Any]:
+    """A relative error of 0.1 in the gathered gradient and 0.2 in the one that workers apply."""
+    gathered = {"relative_error": 0.1, "cosine": 0.99, "norm_ratio": 0.9}
+    applied = {"relative_error": 0.2, "cosine": 0.97, "norm_ratio": 0.8}
+    return {
+        "round": number,
+        "gathered": gathered,
+        "applied": dict.fromkeys(workers, applied),
+        "divergence": 0.001 * number,
+    }
+
+
 def _transfer(
-    number: int, host: str, peer: str, role: str, passes: int | None, received: int | None
+    number: int,
+    host: str,
+    peer: str,
+    role: str,
+    passes: int | None,
+    received: int | None,
+    layers: int = 0,
 ) -> dict[str, Any]:
     """100 chunks each: gather delivers `received` of them, broadcast five more."""
     gather = (host == "server") == (role == "receiver")
@@ -159,7 +227,11 @@ def _transfer(
     arrived = None if received is None else received + (0 if gather else 5)
     if sender and arrived is not None:
         arrived = 1  # what a sender believes must not count
+    by_layer = {}
+    if layers and not sender and arrived is not None:
+        by_layer = {"tensor_loss": [0.0] * (layers - 1) + [round(1 - arrived / 100, 4)]}
     return {
+        **by_layer,
         "round": number,
         "leg": "gather" if gather else "broadcast",
         "role": role,
@@ -226,11 +298,11 @@ def _config(key: str, arm: str, seed: int, rounds: int, factors: dict[str, Any])
     }
 
 
-def _manifest(seed: int) -> dict[str, Any]:
+def _manifest(seed: int, machine: str) -> dict[str, Any]:
     return {
         "schema": 1,
         "kernel": "6.1.0-test",
-        "cpu": {"model": "Test CPU", "count": 2},
+        "cpu": {"model": machine, "count": 2},
         "versions": {"torch": "2.13.0", "numpy": "2.4.6"},
         "seed": seed,
     }

@@ -89,3 +89,22 @@ def test_tail_quantiles_need_enough_samples():
 def test_the_papers_reduction_is_not_the_true_one():
     assert paper_reduction(1.2642) == pytest.approx(0.2642)
     assert true_reduction(1.2642) == pytest.approx(0.209, abs=5e-4)
+
+
+@pytest.mark.parametrize("n", [3, 8, 30])
+def test_the_permutation_test_agrees_with_scipy(n):
+    generator = np.random.default_rng(n)
+    left, right = generator.normal(0.4, 1, n), generator.normal(0, 1, n)
+    theirs = stats.permutation_test(
+        (left, right),
+        lambda x, y, axis: np.mean(x - y, axis=axis),
+        permutation_type="samples",
+        vectorized=True,
+        n_resamples=9999,
+        rng=np.random.default_rng(0),
+    )
+    assert permutation_p_value(left, right) == pytest.approx(theirs.pvalue, abs=0.02)
+
+
+def test_equal_samples_differ_by_chance():
+    assert permutation_p_value([1.0, 2.0, 3.0], [1.0, 2.0, 3.0]) == 1

@@ -9,7 +9,7 @@ import pytest
 
 from analysis import numbers
 from analysis.statistics import Estimate
-from analysis.tables import Cell, Table, to_csv, to_html, to_markdown, to_text
+from analysis.tables import Cell, Table, to_csv, to_html, to_latex, to_markdown, to_text
 
 TABLE = Table(
     title="a <title>",
@@ -90,3 +90,36 @@ def test_an_interval_has_the_decimals_of_its_value():
     assert numbers.with_interval(Estimate(value=None)) == "\u2014"
     noise = Estimate(value=2e-8, low=-2e-8, high=0.0123, n=2)
     assert numbers.with_interval(noise, numbers.POINTS) == "0.00 points (0.00\u20131.23, n = 2)"
+
+
+def test_latex_is_escaped():
+    hostile = Table(
+        title="100 %\n\\end{document}",
+        columns=["a_b", "c & d"],
+        rows=[
+            [Cell(text="50 % #1"), Cell(text="2.00", detail="1\u20133, \\input{x}", note="$x^2$")]
+        ],
+        notes=["{~}"],
+    )
+    assert to_latex(hostile) == (
+        "% 100 % \\end{document}\n"
+        "\\begin{tabular}{lr}\n"
+        "\\hline\n"
+        "a\\_b & c \\& d \\\\\n"
+        "\\hline\n"
+        "50 \\% \\#1 & 2.00 (1--3, \\textbackslash{}input\\{x\\})\\textsuperscript{1} \\\\\n"
+        "\\hline\n"
+        "\\end{tabular}\n"
+        "\\par\\noindent \\textsuperscript{1} \\$x\\textasciicircum{}2\\$\n"
+        "\\par\\noindent \\{\\textasciitilde{}\\}\n"
+    )
+
+
+def test_p_values_are_short():
+    assert [numbers.p_value(p) for p in (0.0002, 0.0312, 0.0625, 0.5, 1.0)] == [
+        "< 0.001",
+        "0.031",
+        "0.062",
+        "0.50",
+        "1.00",
+    ]

@@ -64,6 +64,7 @@ def delays() -> dict[str, Any]:
     """Round trips over links of several delays."""
     built = network(
         near={},
+        plain={},
         one={"delay_s": 0.001},
         five={"delay_s": 0.005},
         twenty={"delay_s": 0.02},
@@ -72,7 +73,7 @@ def delays() -> dict[str, Any]:
     hosts = built.info.hosts
     return {
         name: ping(hosts["near"], hosts[name], count=60)
-        for name in ("one", "five", "twenty", "jittery")
+        for name in ("plain", "one", "five", "twenty", "jittery")
     } | {"record": delay_record.document(built.info.as_json())}
 
 

@@ -34,13 +34,16 @@ def measured(trial: str) -> dict[str, Any]:
 
 def test_round_trips_are_twice_the_configured_delay(found_capabilities):
     found = measured("delays")
+    # What the way takes without any delay: a fraction of a millisecond, or many where the
+    # processor is emulated.
+    usual_s, longest_s = statistics.median(found["plain"]), max(found["plain"])
     for name, delay_s in (("one", 0.001), ("five", 0.005), ("twenty", 0.02)):
         assert len(found[name]) == 60
         assert min(found[name]) >= 2 * delay_s - 0.0001
-        assert statistics.median(found[name]) < 2 * delay_s + LATE_S
+        assert statistics.median(found[name]) < 2 * delay_s + usual_s + LATE_S
     # Jitter of 4 ms around 5 ms on either way: a round trip between 2 and 18 ms, spread widely.
-    assert 0.0019 < min(found["jittery"]) < 0.007
-    assert 0.012 < max(found["jittery"]) < 0.018 + LATE_S
+    assert 0.0019 < min(found["jittery"]) < 0.007 + usual_s
+    assert 0.012 < max(found["jittery"]) < 0.018 + longest_s + LATE_S
     record = found["record"]
     netem = found_capabilities["netem"].available
     assert record["by"] == ("netem" if netem else "relay")

@@ -6,7 +6,7 @@ import torch
 
 from testbed.training import datasets, models
 from testbed.training.filling import FILLINGS
-from testbed.training.learner import PayloadOnly, Replica
+from testbed.training.learner import Learner, PayloadOnly, Replica
 from testbed.transport import PayloadLayout, preset
 from tests.transport.loopback import run_all, site
 
@@ -75,7 +75,7 @@ def test_a_restored_learner_goes_on_as_if_nothing_had_happened(optimiser, model,
 
 
 def test_payloads_alone_are_numbers_that_are_not_zero_and_need_no_model():
-    learner = PayloadOnly(seed=1)
+    learner: Learner = PayloadOnly(seed=1)
     into = np.zeros(1000, dtype=np.float32)
     assert learner.gradient(into) is None
     assert np.isfinite(into).all()

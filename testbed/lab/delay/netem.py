@@ -13,6 +13,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from testbed.lab.commands import CommandError, run
 from testbed.lab.delay.settings import DelaySettings, DirectionCounters, Middle
@@ -86,9 +87,10 @@ def counters(middles: Sequence[Middle]) -> list[DirectionCounters]:
     ]
 
 
-def _counted(middle: Middle, way: int, statistics: Mapping[str, int]) -> DirectionCounters:
+def _counted(middle: Middle, way: int, statistics: Mapping[str, Any]) -> DirectionCounters:
     left, drops, waiting = statistics["packets"], statistics["drops"], statistics["qlen"]
-    lossy = middle.settings.loss > 0
+    # The loss that the link began with, or has now.
+    lossy = middle.settings.loss > 0 or "loss-random" in statistics["options"]
     return DirectionCounters(
         link=middle.link,
         sender=middle.nodes[way],

@@ -39,6 +39,7 @@ class Entry:
         module, function: where it is built; imported when it is needed, since some families take
             seconds to import.
         inputs: what it takes.
+        slow_import: whether it needs a package whose import takes seconds.
         published: classes and input shape for which `parameters` is published.
         parameters: trained weights, counted once each, at that size.
     """
@@ -46,6 +47,7 @@ class Entry:
     module: str
     function: str
     inputs: Literal["images", "tokens"] = "images"
+    slow_import: bool = False
     published: tuple[int, tuple[int, ...]] | None = None
     parameters: int | None = None
 
@@ -54,13 +56,17 @@ MODELS: dict[str, Entry] = {
     "small-cnn": Entry("small_cnn", "build"),
     "mlp": Entry("mlp", "build"),
     "alexnet": Entry("alexnet", "build", published=_IMAGENET, parameters=61_100_840),
-    "resnet50": Entry("resnet", "build", published=_IMAGENET, parameters=25_557_032),
-    "efficientnet-b0": Entry("efficientnet", "build", published=_IMAGENET, parameters=5_288_548),
+    "resnet50": Entry(
+        "resnet", "build", slow_import=True, published=_IMAGENET, parameters=25_557_032
+    ),
+    "efficientnet-b0": Entry(
+        "efficientnet", "build", slow_import=True, published=_IMAGENET, parameters=5_288_548
+    ),
     "densenet169": Entry("densenet", "build", published=_IMAGENET, parameters=14_149_480),
     "gpt2-small": Entry(
-        "gpt2", "small", "tokens", published=(50_257, (1024,)), parameters=124_439_808
+        "gpt2", "small", "tokens", True, published=(50_257, (1024,)), parameters=124_439_808
     ),
-    "gpt2-tiny": Entry("gpt2", "tiny", "tokens"),
+    "gpt2-tiny": Entry("gpt2", "tiny", "tokens", slow_import=True),
 }
 
 
@@ -111,12 +117,30 @@ def layer_map(
     classes: int = DIGITS_CLASSES,
     input_shape: Sequence[int] = DIGITS_SHAPE,
     folder: Path | None = None,
+    kept: bool = False,
 ) -> list[tuple[str, tuple[int, ...]]]:
     """Name and shape of every trained tensor, in the order of the flat float32 gradient.
 
     No weight is computed or held: the model is built on torch's meta device. A user's model that
-    cannot be is built once, as usual, and dropped.
+    cannot be is built once, as usual, and dropped. With `kept`, the map of a model whose packages
+    take seconds to import is kept for the next time, and then nothing is imported.
     """
+    shape = tuple(input_shape)
+
+    def make() -> list[tuple[str, tuple[int, ...]]]:
+        return _layer_map(name, classes, shape, folder)
+
+    entry = MODELS.get(name)
+    if not kept or entry is None or not entry.slow_import:
+        return make()
+    from testbed.training.models import kept_layers
+
+    return kept_layers.layers(name, entry.module, classes, shape, make)
+
+
+def _layer_map(
+    name: str, classes: int, input_shape: tuple[int, ...], folder: Path | None
+) -> list[tuple[str, tuple[int, ...]]]:
     import torch
 
     try:

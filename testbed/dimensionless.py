@@ -1,0 +1,253 @@
+"""The numbers of a run that do not depend on how fast its machine and its links are.
+
+What a small testbed shows of a large one carries over as far as these agree: how many chunks a
+transfer has, how a round trip and a queue compare with it, and how much of an iteration is
+communication. All of it follows from the configuration; nothing here measures or builds a lab.
+
+Times are those of a network without loss, in the phase that is not critical, which is most of a
+run: both legs one after the other, each at the fair share that the workers have of the narrowest
+link, as far as the tolerance makes the sender go on.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import topologies
+from testbed.experiment import Run
+from testbed.lab import paths
+from testbed.training import datasets, models, pace
+from testbed.training.datasets import DatasetParameters
+from testbed.transport import Leg, PayloadLayout, wire
+
+LAB_S = 5.0  # to build a lab, calibrate and leave it: 4.3 to 5.2 s were measured on two cores
+_SERVER = "server"
+_TENTH = 0.1
+_INPUTS: dict[str, tuple[int, tuple[int, ...]]] = {
+    "digits": (models.DIGITS_CLASSES, models.DIGITS_SHAPE),
+    "cifar10": (10, (3, 32, 32)),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Way:
+    """What lies between the workers and the server.
+
+    Attributes:
+        share_bps: the smallest fair share of a worker, bit/s of Ethernet frames.
+        rate_bps, queue_bytes: of the narrowest link on that worker's way.
+        rtt_s: the longest round trip, without queues and processing.
+    """
+
+    share_bps: float
+    rate_bps: int
+    queue_bytes: int
+    rtt_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Numbers:
+    """Of one run. `None` stands for what the configuration does not determine.
+
+    Attributes:
+        chunks: of one transfer.
+        rtt_over_transfer: round trip by the time that one whole transfer takes.
+        queue_over_bdp: queue of the narrowest link by its rate times the round trip.
+        communication_share: of an iteration whose computing time is given.
+        passes: sweeps of the sender that the strongest random loss takes on average, until no
+            more is missing than tolerated: ln P / ln q; without tolerance, until none is missing.
+        round_bytes: Ethernet frames of data in both legs of all workers, in bytes.
+    """
+
+    chunks: int
+    rtt_over_transfer: float
+    queue_over_bdp: float | None
+    communication_share: float | None
+    passes: int | None
+    round_bytes: int
+
+
+def way_of(parameters: topologies.TopologyParameters) -> Way:
+    """The narrowest and longest of a topology's ways between workers and server."""
+    topology = topologies.build(parameters)
+    options = topology.link_options()
+    ends = {name: tuple(name.split("--")) for name in options}
+    network: dict[str, Any] = {
+        "hosts": parameters.host_names(),
+        "links": [
+            {"name": name, "first": {"node": ends[name][0]}, "second": {"node": ends[name][1]}}
+            | {key: options[name][key] for key in ("rate_bps", "delay_s", "queue_bytes")}
+            for name in options
+        ],
+    }
+    workers = parameters.worker_names()
+    shares_bps = paths.fair_shares_bps(network, workers)
+    slowest = min(workers, key=lambda name: shares_bps[name])
+    narrowest = min(
+        (options[link.name] for link in paths.path(network, slowest, _SERVER)),
+        key=lambda link: link["rate_bps"],
+    )
+    return Way(
+        share_bps=shares_bps[slowest],
+        rate_bps=narrowest["rate_bps"],
+        queue_bytes=narrowest["queue_bytes"],
+        rtt_s=max(paths.path_rtt_s(network, name, _SERVER) for name in workers),
+    )
+
+
+def layout_of(run: Run) -> PayloadLayout:
+    """The payload of one transfer, without loading data where its shape is known beforehand.
+
+    Imports torch, and for some models packages that take seconds.
+
+    Raises:
+        InputError: a user's model or data cannot be had.
+    """
+    training = run.experiment.training
+    entry = models.MODELS.get(training.model)
+    if training.pace.kind == "payload-only" and entry is not None and entry.published:
+        classes, shape = entry.published
+    else:
+        classes, shape = _inputs_of(training.dataset, run.folder)
+    layers = models.layer_map(
+        training.model, classes=classes, input_shape=shape, folder=run.folder, kept=True
+    )
+    scaled = pace.scaled(layers, getattr(training.pace, "scale", 1.0))
+    return PayloadLayout(models.layer_sizes(scaled), run.experiment.transport.chunk_bytes)
+
+
+def numbers(run: Run, layout: PayloadLayout) -> Numbers:
+    """The dimensionless numbers of a run whose transfers have this layout."""
+    way = way_of(run.experiment.topology)
+    transfer_s = _whole_bytes(run, layout) * 8 / way.share_bps
+    bdp_bytes = way.rate_bps * way.rtt_s / 8
+    return Numbers(
+        chunks=layout.chunk_count,
+        rtt_over_transfer=way.rtt_s / transfer_s,
+        queue_over_bdp=way.queue_bytes / bdp_bytes if bdp_bytes else None,
+        communication_share=_communication_share(run, layout),
+        passes=_passes(run, layout),
+        round_bytes=round(sum(_needed_bytes(run, layout, leg) for leg in Leg))
+        * run.experiment.topology.workers,
+    )
+
+
+def communication_s(run: Run, layout: PayloadLayout) -> float:
+    """How long the two legs of a calm round take, in seconds: predicted."""
+    way = way_of(run.experiment.topology)
+    sending_bps = way.share_bps * min(1.0, run.experiment.transport.pace)
+    return sum(_needed_bytes(run, layout, leg) * 8 / sending_bps + way.rtt_s for leg in Leg)
+
+
+def run_s(run: Run, layout: PayloadLayout) -> float:
+    """How long a run takes, in seconds: predicted, to plan with.
+
+    A `real` pace counts as no computing at all, so then it is a lower bound. Bursts of loss are
+    counted as the bytes that they cost, up to their longest time; other impairments are not.
+    """
+    experiment = run.experiment
+    compute_s = getattr(experiment.training.pace, "compute_s", 0.0)
+    calm_s = experiment.rounds * (compute_s + communication_s(run, layout))
+    return LAB_S + calm_s + _bursts_s(run, layout)
+
+
+def compared(ours: Sequence[Numbers], theirs: Sequence[Numbers]) -> dict[str, tuple[str, str, str]]:
+    """What a profile keeps of another: number -> (ours, theirs, `kept` or the scale in words).
+
+    Args:
+        ours, theirs: numbers of the same arms and points, in the same order.
+    """
+    found = {}
+    for name in (field.name for field in dataclasses.fields(Numbers)):
+        pairs = [
+            (getattr(one, name), getattr(other, name))
+            for one, other in zip(ours, theirs, strict=True)
+        ]
+        found[name] = (
+            _span([one for one, _ in pairs]),
+            _span([other for _, other in pairs]),
+            _kept(pairs),
+        )
+    return found
+
+
+def _kept(pairs: Sequence[tuple[float | None, float | None]]) -> str:
+    known = [(one, other) for one, other in pairs if one is not None and other is not None]
+    if not known:
+        return "unknown"
+    if all(abs(one - other) <= _TENTH * abs(other) for one, other in known):
+        return "kept"
+    ratios = [one / other for one, other in known if one and other]
+    if len(ratios) < len(known):
+        return "differs: one of them is 0"
+    return f"scaled by {_span(ratios)}"
+
+
+def _span(values: Sequence[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    if not known:
+        return "-"
+    low, high = f"{min(known):.3g}", f"{max(known):.3g}"
+    return low if low == high else f"{low} to {high}"
+
+
+def _inputs_of(dataset: DatasetParameters, folder: Path | None) -> tuple[int, tuple[int, ...]]:
+    name = str(dataset.name)
+    if name in _INPUTS:
+        return _INPUTS[name]
+    if isinstance(dataset, datasets.glyphs.Parameters):
+        return len(dataset.characters), (1, 32, 32)
+    loaded = dataset.load(folder)
+    return loaded.classes, loaded.input_shape
+
+
+def _whole_bytes(run: Run, layout: PayloadLayout) -> float:
+    return wire.wire_bytes(layout.chunk_count, run.experiment.transport.chunk_bytes)
+
+
+def _needed_bytes(run: Run, layout: PayloadLayout, leg: Leg) -> float:
+    """What one transfer of a calm round sends, in bytes of frames."""
+    return (1 - _tolerance(run, leg)) * _whole_bytes(run, layout)
+
+
+def _tolerance(run: Run, leg: Leg) -> float:
+    return run.protocol.policy(leg).tolerance(critical=False)
+
+
+def _communication_share(run: Run, layout: PayloadLayout) -> float | None:
+    section = run.experiment.training.pace
+    if section.kind == "real":
+        return None
+    both_s = communication_s(run, layout)
+    return both_s / (both_s + section.compute_s)
+
+
+def _losses(run: Run) -> list[Mapping[str, Any]]:
+    impairments = run.experiment.resolved_impairments(run.seed)
+    return [each for each in impairments if each["kind"] == "loss" and each.get("q")]
+
+
+def _passes(run: Run, layout: PayloadLayout) -> int | None:
+    q = max((float(each["q"]) for each in _losses(run)), default=0.0)
+    if not 0 < q < 1 or run.protocol.carrier != "udp":
+        return None
+    missing = max(_tolerance(run, Leg.GATHER), 1 / layout.chunk_count)
+    return math.ceil(math.log(missing) / math.log(q))
+
+
+def _bursts_s(run: Run, layout: PayloadLayout) -> float:
+    way = way_of(run.experiment.topology)
+    total_s = 0.0
+    for each in _losses(run):
+        q = float(each["q"])
+        leg_s = _needed_bytes(run, layout, Leg.GATHER) * 8 / way.share_bps
+        longer_s = leg_s * q / (1 - q) if q < 1 else math.inf
+        longer_s += (_passes(run, layout) or 1) * way.rtt_s
+        longest_s = float(each.get("duration_s") or each.get("at_most_s") or math.inf)
+        total_s += len(each.get("rounds") or ()) * min(longer_s, longest_s)
+    return total_s

@@ -1,0 +1,101 @@
+"""Factors: the points of a sweep, each with the keys that it replaces.
+
+A factor is either a key path with the values that it takes, or any name with labelled levels, each
+of which replaces several keys together:
+
+    factors:
+      impairments.0.q: [0.6, 0.9]
+      payload:
+        - { label: small, training.model: mlp }
+        - { label: large, training.model: small-cnn, arms.dblp.low: 0.024 }
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+LABEL = "label"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """One point of a sweep.
+
+    Attributes:
+        values: factor -> value, or label where its levels have labels.
+        changes: key path -> value, what the point replaces in the experiment.
+    """
+
+    values: dict[str, Any]
+    changes: dict[str, Any]
+
+
+def points(factors: Any) -> Iterator[Point]:
+    """All combinations of the factors' values; the last factor changes fastest.
+
+    Raises:
+        ValueError: one line that names the factor and says what is valid.
+    """
+    if not isinstance(factors, Mapping) or not all(
+        isinstance(name, str) and isinstance(values, list) and values
+        for name, values in factors.items()
+    ):
+        raise ValueError("factors: must map a key path to a list of values")
+    levels = [_levels(name, values) for name, values in factors.items()]
+    _check_apart(levels)
+    for combination in itertools.product(*levels):
+        yield Point(
+            values=dict(zip(factors, (each.shown for each in combination), strict=True)),
+            changes={key: value for each in combination for key, value in each.changes.items()},
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Level:
+    factor: str
+    shown: Any
+    changes: dict[str, Any]
+
+
+def _levels(name: str, values: list[Any]) -> list[_Level]:
+    labelled = [isinstance(value, Mapping) and LABEL in value for value in values]
+    if not any(labelled):
+        shown = values
+        levels = [_Level(factor=name, shown=each, changes={name: each}) for each in values]
+    elif all(labelled):
+        shown = [value[LABEL] for value in values]
+        levels = [_labelled(name, number, value) for number, value in enumerate(values)]
+    else:
+        raise ValueError(
+            f"factors.{name}.{labelled.index(False)}: this level has no label, others have; "
+            "valid: a label in all, or in none"
+        )
+    for number, value in enumerate(shown):
+        if value in shown[:number]:
+            raise ValueError(f"factors.{name}.{number}: {value!r} stands twice; valid: once")
+    return levels
+
+
+def _labelled(name: str, number: int, level: Mapping[Any, Any]) -> _Level:
+    label = level[LABEL]
+    if not isinstance(label, str | int | float) or isinstance(label, bool) or label == "":
+        raise ValueError(f"factors.{name}.{number}.label: {label!r}: must be a text or a number")
+    changes = {str(key): value for key, value in level.items() if key != LABEL}
+    return _Level(factor=name, shown=label, changes=changes)
+
+
+def _check_apart(levels: list[list[_Level]]) -> None:
+    """No two factors replace the same key, or one a part of the other: one of them would win."""
+    owners: dict[str, str] = {}
+    for factor in levels:
+        for key in dict.fromkeys(key for level in factor for key in level.changes):
+            for other, owner in owners.items():
+                if f"{key}.".startswith(f"{other}.") or f"{other}.".startswith(f"{key}."):
+                    raise ValueError(
+                        f"factors.{factor[0].factor}: {key}: factor {owner!r} replaces "
+                        f"{'it' if key == other else other} too; valid: one factor for each key"
+                    )
+        owners |= {key: factor[0].factor for level in factor for key in level.changes}

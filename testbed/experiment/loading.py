@@ -1,0 +1,134 @@
+"""Experiments by name or path: the YAML file read, sized, validated and expanded into runs."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from testbed import yaml_input
+from testbed.experiment import factors, profiles
+from testbed.experiment.run import Run
+from testbed.experiment.schema import Experiment
+from testbed.yaml_input import InputError
+
+EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
+
+
+def load(
+    name_or_path: str,
+    *,
+    overrides: Sequence[str] = (),
+    arms: Sequence[str] = (),
+    seeds: int | None = None,
+    congestion_control: str | None = None,
+    profile: str = profiles.DEFAULT_PROFILE,
+) -> list[Run]:
+    """Read an experiment and expand it into runs, in the file's order: seeds, points, arms.
+
+    Args:
+        name_or_path: a name in `experiments/`, or the path of a YAML file.
+        overrides: `key.path=value` texts that replace values of the file.
+        arms: keep only these.
+        seeds: use this many seeds, starting with the file's own.
+        congestion_control: replaces every arm's.
+        profile: the machine that it is sized for.
+
+    Raises:
+        InputError: one line that names the file, the key, the value and what would be valid.
+    """
+    path = find(name_or_path)
+    document = yaml_input.read(path)
+    try:
+        profiles.apply(document, profile)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+    for text in overrides:
+        yaml_input.override(document, text)
+    if congestion_control is not None:
+        for arm in document.get("arms", {}).values():
+            arm["congestion_control"] = congestion_control
+    where = f"{path}: profile {profile}" if profile != profiles.DEFAULT_PROFILE else str(path)
+    try:
+        points = list(factors.points(document.get("factors") or {}))
+    except ValueError as error:
+        raise InputError(f"{where}: {error}") from None
+    experiments = [(point, _validated(document, point, path, where)) for point in points]
+    first = experiments[0][1]
+    wanted_arms = list(arms) or list(first.arms)
+    for arm in wanted_arms:
+        if arm not in first.arms:
+            raise InputError(f"{path}: unknown arm {arm!r}; valid: {', '.join(first.arms)}")
+    wanted_seeds = _extend(first.seeds, seeds)
+    return [
+        Run(
+            experiment=experiment,
+            arm=arm,
+            seed=seed,
+            factors=point.values,
+            folder=path.resolve().parent,
+            profile=profile,
+        )
+        for seed in wanted_seeds
+        for point, experiment in experiments
+        for arm in wanted_arms
+    ]
+
+
+def find(name_or_path: str) -> Path:
+    """The YAML file of an experiment's name or path.
+
+    Raises:
+        InputError: there is none; the message lists the names that exist.
+    """
+    path = Path(name_or_path)
+    if path.suffix in (".yaml", ".yml"):
+        if not path.is_file():
+            raise InputError(f"{path}: no such file")
+        return path
+    found = EXPERIMENTS / f"{name_or_path}.yaml"
+    if "/" in name_or_path or not found.is_file():
+        raise InputError(
+            f"unknown experiment {name_or_path!r}; valid: {', '.join(names())}, FILE.yaml"
+        )
+    return found
+
+
+def profile_names(name_or_path: str) -> list[str]:
+    """The profiles of an experiment, the default one first.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    return profiles.names(yaml_input.read(find(name_or_path)))
+
+
+def names() -> list[str]:
+    """The experiments that come with the project."""
+    return sorted(path.stem for path in EXPERIMENTS.glob("*.yaml"))
+
+
+def _extend(seeds: Sequence[int], count: int | None) -> list[int]:
+    if count is None:
+        return list(seeds)
+    further = (seed for seed in itertools.count(1) if seed not in seeds)
+    return list(itertools.islice(itertools.chain(seeds, further), count))
+
+
+def _validated(
+    document: dict[str, Any], point: factors.Point, path: Path, where: str
+) -> Experiment:
+    resolved = json.loads(json.dumps(document))  # a deep copy of plain data
+    for key, value in point.changes.items():
+        try:
+            yaml_input.replace(resolved, key, value)
+        except InputError as error:
+            raise InputError(f"{where}: factors: {error}") from None
+    try:
+        return Experiment.model_validate(resolved, context={"folders": [path.parent]})
+    except ValidationError as error:
+        raise InputError(f"{where}: {yaml_input.explain(error, Experiment)}") from None

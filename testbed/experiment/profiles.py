@@ -1,0 +1,51 @@
+"""Profiles: the same experiment at other sizes, for other machines.
+
+    profiles:
+      server: { topology.rate_bps: 1_000_000_000, rounds: 200, seeds: [1, 2, 3] }
+
+The file's own values are those of `laptop`, which a profile of that name may still change. What
+a profile replaces is checked like the rest of the file when the profile is chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from testbed import yaml_input
+from testbed.yaml_input import InputError
+
+DEFAULT_PROFILE = "laptop"
+REFERENCE_PROFILE = "paper"
+_FIXED = ("name", "description", "profiles", "published")
+
+
+def names(document: Mapping[str, Any]) -> list[str]:
+    """The profiles that may be chosen."""
+    given = document.get("profiles")
+    return list(dict.fromkeys([DEFAULT_PROFILE, *(given if isinstance(given, Mapping) else ())]))
+
+
+def apply(document: dict[str, Any], profile: str) -> None:
+    """Replace in an experiment what a profile replaces.
+
+    Raises:
+        InputError: an unknown profile, a profile that is no mapping, or a key that it cannot have;
+            the message does not name the file.
+    """
+    given = document.get("profiles") or {}
+    if not isinstance(given, Mapping):
+        raise InputError("profiles: must map names to the keys that they replace")
+    if profile not in names(document):
+        raise InputError(f"unknown profile {profile!r}; valid: {', '.join(names(document))}")
+    changes = given.get(profile) or {}
+    if not isinstance(changes, Mapping):
+        raise InputError(f"profiles.{profile}: must map key paths to values")
+    for key, value in changes.items():
+        first = str(key).partition(".")[0]
+        if first in _FIXED:
+            raise InputError(f"profiles.{profile}.{key}: a profile cannot change {first!r}")
+        try:
+            yaml_input.replace(document, str(key), value)
+        except InputError as error:
+            raise InputError(f"profiles.{profile}.{error}") from None

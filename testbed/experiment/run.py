@@ -1,0 +1,85 @@
+"""One run of an experiment: its resolved configuration, and the key that is the hash of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from testbed.experiment.profiles import DEFAULT_PROFILE
+from testbed.experiment.schema import Experiment
+from testbed.training import preparation
+from testbed.transport import protocols
+
+SCHEMA = 1
+# Keys that say what is planned, told or sized, but not what one run does.
+_NOT_OF_A_RUN = {"name", "description", "seeds", "arms", "factors", "profiles", "published"}
+
+
+class Run(BaseModel):
+    """One arm, one point of the factors, one seed.
+
+    `factors` maps each factor to the run's value of it, or to that value's label.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    experiment: Experiment
+    arm: str
+    seed: int
+    factors: dict[str, Any]
+    folder: Path | None = None
+    profile: str = DEFAULT_PROFILE
+
+    @property
+    def training_need(self) -> preparation.Need:
+        """What it trains, and where a user's own files are looked for."""
+        return self.experiment.training_need(self.seed)._replace(folder=self.folder)
+
+    @property
+    def label(self) -> str:
+        """The run in words, for progress displays."""
+        factors = "".join(f", {key.split('.')[-1]} {value}" for key, value in self.factors.items())
+        return f"{self.arm}, seed {self.seed}{factors}"
+
+    @property
+    def protocol(self) -> protocols.ProtocolConfig:
+        """The arm's transport configuration."""
+        return self.experiment.arms[self.arm].resolved()
+
+    def config(self) -> dict[str, Any]:
+        """The fully resolved configuration, as written to `config.json`."""
+        document = self._identity()
+        # The same experiment in another folder is the same run, so the key leaves the folder out.
+        folder = None if self.folder is None else str(self.folder)
+        # A profile counts in the key through what it changes, and through nothing else.
+        return {
+            "schema": SCHEMA,
+            "key": self.key,
+            "folder": folder,
+            "profile": self.profile,
+            **document,
+        }
+
+    @cached_property
+    def key(self) -> str:
+        """The hash of the resolved configuration, with the arm and seed in front for humans."""
+        text = json.dumps(self._identity(), sort_keys=True, separators=(",", ":"))
+        return f"{self.arm}-s{self.seed}-{hashlib.sha256(text.encode()).hexdigest()[:10]}"
+
+    def _identity(self) -> dict[str, Any]:
+        shared = self.experiment.model_dump(mode="json", exclude=_NOT_OF_A_RUN)
+        return {
+            "experiment": self.experiment.name,
+            "arm": self.arm,
+            "seed": self.seed,
+            "factors": self.factors,
+            "protocol": self.protocol.describe(),
+            "filling": self.experiment.arms[self.arm].resolved_filling(),
+            **shared,
+            "impairments": self.experiment.resolved_impairments(self.seed),
+        }

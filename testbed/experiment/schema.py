@@ -1,0 +1,159 @@
+"""The YAML schema of an experiment: every key is typed and bounded, an unknown key is an error."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import (
+    Field,
+    PlainValidator,
+    SerializeAsAny,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+
+import topologies
+from controllers import plan
+from controllers.framework_choice import Framework
+from controllers.impairments import AnyImpairment
+from testbed.arm import Arm
+from testbed.training import phases, preparation
+from testbed.training.parameters import Training
+from testbed.training.phases import AnyPhases
+from testbed.transport import path_mtu
+from testbed.yaml_input import Section
+
+LAB_MTU_BYTES = 1500
+Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")]
+ProfileName = Name
+
+
+class Transport(Section):
+    """What all arms share."""
+
+    chunk_bytes: int = Field(default=1456, ge=4, multiple_of=4)
+    pace: float = Field(default=0.97, gt=0, le=1.5, description="share of the link's rate")
+    peer_timeout_s: float = Field(default=30.0, gt=0)
+
+    @field_validator("chunk_bytes")
+    @classmethod
+    def _fits_a_frame(cls, chunk_bytes: int) -> int:
+        largest = path_mtu.largest_chunk_bytes(LAB_MTU_BYTES)
+        if chunk_bytes > largest:
+            raise ValueError(
+                f"the lab's links carry packets of {LAB_MTU_BYTES} bytes, headers included; "
+                f"valid: multiples of 4 up to {largest}"
+            )
+        return chunk_bytes
+
+
+class Limits(Section):
+    """Gates: beyond them the emulator, not the protocol, decided, and the run is invalid."""
+
+    rate_error: float = Field(default=0.03, gt=0, description="calibrated against configured rate")
+    rtt_error: float = Field(default=0.1, gt=0, description="share of the configured round trip")
+    rtt_error_s: float = Field(default=0.0003, gt=0, description="allowed where it is more")
+    idle_loss: float = Field(default=0.0, ge=0, le=1, description="share of the idle probes")
+    queue_error: float = Field(
+        default=0.0, ge=0, description="share of a queue's limit, beyond what can be resolved"
+    )
+    conservation: float = Field(
+        default=0.001, gt=0, le=1, description="share of a link's packets that nothing explains"
+    )
+    cpu_wait: float = Field(
+        default=0.3,
+        gt=0,
+        description="share of the training time that a thread of the emulator was ready to run "
+        "and did not run",
+    )
+    cpu_others: float = Field(
+        default=0.25,
+        gt=0,
+        description="share of the machine's processor time that processes outside the lab used "
+        "while something waited for a processor",
+    )
+    impairment_late_s: float = Field(default=0.010, gt=0, description="p99 over begins and ends")
+    clock_stall_s: float = Field(default=0.1, gt=0, description="longest time that nothing ran")
+    clock_drift: float = Field(default=0.0005, gt=0, description="CLOCK_MONOTONIC against its raw")
+    run_timeout_s: float = Field(default=900.0, gt=0)
+
+
+def _topology(given: Any, info: ValidationInfo) -> topologies.TopologyParameters:
+    """Its file may lie beside the experiment's, or where the command was given."""
+    return topologies.parse(given, folders=[*(info.context or {}).get("folders", ()), Path.cwd()])
+
+
+class Experiment(Section):
+    """One YAML file of `experiments/`."""
+
+    name: Name
+    description: str = ""
+    rounds: int = Field(ge=1, le=1_000_000)
+    seeds: list[int] = Field(min_length=1)
+    topology: Annotated[SerializeAsAny[topologies.TopologyParameters], PlainValidator(_topology)]
+    training: Training = Training()
+    transport: Transport = Transport()
+    phases: AnyPhases = phases.DEFAULT
+    arms: dict[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]{0,63}$")], Arm] = Field(
+        min_length=1
+    )
+    impairments: list[AnyImpairment] = Field(default_factory=list)
+    factors: dict[str, list[Any]] = Field(default_factory=dict)
+    profiles: dict[ProfileName, dict[str, Any]] = Field(
+        default_factory=dict, description="sizes for other machines: key path -> value"
+    )
+    published: list[str] | None = Field(
+        default=None, description="ids of published numbers to show beside ours; none: all that fit"
+    )
+    limits: Limits = Limits()
+    controller: Framework = Field(default="ryu", description="the SDN framework")
+
+    @field_validator("seeds")
+    @classmethod
+    def _seeds_are_distinct(cls, seeds: list[int]) -> list[int]:
+        if len(set(seeds)) != len(seeds) or any(seed < 0 for seed in seeds):
+            raise ValueError("must be distinct numbers, 0 or more")
+        return seeds
+
+    @model_validator(mode="after")
+    def _impairments_fit(self) -> Experiment:
+        for seed in self.seeds:
+            self.resolved_impairments(seed)
+        return self
+
+    @model_validator(mode="after")
+    def _training_fits(self) -> Experiment:
+        preparation.check(self.training_need(self.seeds[0]))
+        return self
+
+    def training_need(self, seed: int) -> preparation.Need:
+        """What a run with this seed trains."""
+        return preparation.Need(
+            model=self.training.model,
+            dataset=self.training.dataset,
+            split=self.training.split,
+            batch_size=self.training.batch_size,
+            workers=len(self.topology.host_names()) - 1,  # the other one is the server
+            seed=seed,
+            folder=None,
+            device=self.training.device,
+        )
+
+    def resolved_impairments(self, seed: int) -> list[dict[str, Any]]:
+        """The timeline of a run with this seed, periods and random draws as lists.
+
+        Raises:
+            ValueError: an entry does not fit the network, the rounds, or another entry.
+        """
+        if not self.impairments:
+            return []
+        network = topologies.build(self.topology)
+        places = plan.Places(
+            hosts=self.topology.all_host_names(),
+            switches=network.switches(),
+            links=network.links(),
+            training_hosts=self.topology.host_names(),
+        )
+        return plan.resolve(self.impairments, places, rounds=self.rounds, seed=seed)

@@ -1,0 +1,139 @@
+"""What figures show: read from their artists, not from their pixels."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+import pytest
+from matplotlib.colors import to_rgb, to_rgba
+from matplotlib.patches import Rectangle
+
+from analysis import figures, learning_figures, style, sweep_figures
+from analysis.load import load
+from analysis.metrics import per_run
+from analysis.summary import summarise
+from tests.analysis.build import ResultsBuilder
+from tests.analysis.test_cells import FACTOR, sweep
+
+STYLES = style.arm_styles(["dblp", "dblp-stream"])
+
+
+def layers(arm: str, leg: str, missing: list[float]) -> pl.DataFrame:
+    return pl.DataFrame(
+        {
+            "run_key": arm,
+            "arm": arm,
+            "leg": leg,
+            "layer": range(1, len(missing) + 1),
+            "missing": missing,
+            "transfers": 1,
+        }
+    )
+
+
+def x_of(line) -> np.ndarray:
+    return np.asarray(line.get_xdata(), dtype=float)
+
+
+def y_of(line) -> np.ndarray:
+    return np.asarray(line.get_ydata(), dtype=float)
+
+
+def strengths(axes, row: int) -> list[float]:
+    """The opacity of each patch in a row of a strip, from left to right."""
+    patches = [each for each in axes.patches if isinstance(each, Rectangle)]
+    of_row = [each for each in patches if round(each.get_y() + 0.4) == row]
+    return [
+        float(to_rgba(each.get_facecolor())[3])
+        for each in sorted(of_row, key=lambda each: each.get_x())
+    ]
+
+
+def test_strips_show_which_layers_were_lost():
+    frame = pl.concat(
+        [
+            layers("dblp", "gather", [0.0, 0.0, 0.2, 1.0]),
+            layers("dblp-stream", "gather", [0.3, 0.3, 0.3, 0.3]),
+        ]
+    )
+    figure = learning_figures.layer_strips(frame, STYLES)
+    assert figure is not None
+    gather, broadcast = figure.axes
+    in_order, shuffled = strengths(gather, 0), strengths(gather, 1)
+    assert in_order[0] == in_order[1] < in_order[2] < in_order[3] == pytest.approx(1)
+    assert len(set(shuffled)) == 1
+    assert [text.get_text() for text in gather.texts] == ["0\u2013100 %", "30\u201330 %"]
+    assert not broadcast.patches
+
+
+def test_many_layers_are_averaged_in_groups():
+    frame = layers("dblp", "gather", [1.0] * 100 + [0.0] * 100)
+    figure = learning_figures.layer_strips(frame, STYLES)
+    assert figure is not None
+    shown = strengths(figure.axes[0], 0)
+    assert len(shown) == 48
+    assert shown[0] == pytest.approx(1) and shown[-1] < 0.1
+    assert figure.axes[0].get_xlim()[1] > 200  # all of them are in sight
+
+
+def test_strips_below_the_rounds_show_the_critical_ones(tmp_path):
+    build = ResultsBuilder(tmp_path)
+    build.run(arm="dblp", seed=1)  # critical in round 0 only
+    figure = figures.latency_over_rounds(load(tmp_path).rounds, STYLES, {})
+    assert figure is not None
+    (strip,) = figure.axes[1].collections
+    (box,) = [path.get_extents() for path in strip.get_paths()]
+    assert (box.x0, box.x1) == (-0.5, 0.5)
+    colour = np.asarray(strip.get_facecolor())[0]
+    assert tuple(colour[:3]) == pytest.approx(to_rgb(style.MUTED.light))
+
+
+def test_calm_rounds_and_burst_rounds_have_distributions_of_their_own(tmp_path):
+    ResultsBuilder(tmp_path).run(arm="dblp", seed=1, calm_s=0.1, burst_s=1.0)
+    figure = figures.latency_cdf(load(tmp_path).rounds, STYLES)
+    assert figure is not None
+    calm, burst = (x_of(axes.lines[0]) for axes in figure.axes)
+    assert set(np.round(calm, 6)) == {0.1} and len(calm) == 9
+    assert set(np.round(burst, 6)) == {1.0} and len(burst) == 3
+
+
+def test_the_headline_ratio_runs_along_the_factor_between_its_bounds(tmp_path):
+    sweep(tmp_path, published=["dblp-burst-latency"])
+    results = load(tmp_path)
+    summary = summarise(results, per_run(results))
+    figure = sweep_figures.ratio_along_factor(summary, style.arm_styles(results.arms))
+    assert figure is not None
+    (axes,) = figure.axes
+    lines = {tuple(np.round(y_of(line), 3)) for line in axes.lines if len(x_of(line)) == 2}
+    assert {(2.0, 4.0), (1.676, 1.676), (5.0, 5.111)} <= lines
+    assert axes.get_xlabel() == FACTOR.split(".")[-1]
+    assert axes.get_ylim()[1] >= 5.97  # the paper's range is in sight
+
+
+def test_without_a_sweep_or_a_measurement_there_is_no_such_figure(tmp_path):
+    ResultsBuilder(tmp_path).run(arm="dblp", seed=1)
+    results = load(tmp_path)
+    summary = summarise(results, per_run(results))
+    assert sweep_figures.ratio_along_factor(summary, STYLES) is None
+    assert sweep_figures.cdf_by_point(results.rounds, summary, STYLES) is None
+    assert learning_figures.layer_strips(results.layer_loss, STYLES) is None
+    assert learning_figures.divergence(results.effects, STYLES) is None
+    assert learning_figures.gradient_error(results.effects, STYLES) is None
+
+
+def test_perplexity_has_its_own_axis(tmp_path):
+    ResultsBuilder(tmp_path).run(arm="dblp", seed=1, metric="perplexity", accuracy=3.0)
+    figure = learning_figures.quality(load(tmp_path).training, STYLES, "round")
+    assert figure is not None
+    (axes,) = figure.axes
+    assert axes.get_ylabel() == "Test perplexity"
+    assert y_of(axes.lines[0])[-1] == pytest.approx(3.0)
+    assert list(x_of(axes.lines[0])) == [0, 3, 6, 9]
+
+
+def test_a_report_with_measured_effects_has_all_of_their_figures(tmp_path):
+    ResultsBuilder(tmp_path).run(arm="dblp", seed=1, layers=3, workers=2)
+    results = load(tmp_path)
+    summary = summarise(results, per_run(results))
+    names = {each.name for each in figures.draw_all(results, summary)}
+    assert {"layer-loss", "gradient-error", "divergence", "accuracy-over-rounds"} <= names

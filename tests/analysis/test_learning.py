@@ -1,0 +1,141 @@
+"""What was learnt and what loss did to it, worked out by hand from what the builder wrote."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from analysis import layer_loss, learning, metrics
+from analysis.arm_table import arm_table
+from analysis.load import load
+from analysis.metrics import per_run
+from analysis.remarks import remarks
+from analysis.summary import summarise
+from tests.analysis.build import ResultsBuilder
+
+
+def row(folder, **options):
+    ResultsBuilder(folder).run(arm="dblp", seed=1, **options)
+    return metrics.per_run(load(folder)).row(0, named=True)
+
+
+def told(folder):
+    results = load(folder)
+    summary = summarise(results, per_run(results))
+    return summary, arm_table(summary), remarks(results, summary)
+
+
+def test_a_target_counts_from_the_first_evaluation_that_reaches_it(tmp_path):
+    # Replicas' means: 0.09 after round 0, 0.36 after 3, 0.63 after 6, 0.9 after 9.
+    found = row(tmp_path, target=0.36, calm_s=0.1, compute_s=0.1)
+    assert found["rounds_to_target"] == 4
+    assert found["time_to_target_s"] == pytest.approx(4 * 0.2)
+    assert found["target_reached"] == 1
+
+
+def test_a_target_that_is_not_reached_is_told_and_has_no_time(tmp_path):
+    found = row(tmp_path, target=0.95)
+    assert found["time_to_target_s"] is None and found["rounds_to_target"] is None
+    assert found["target_reached"] == 0
+    _, table, _ = told(tmp_path)
+    labels = [line[0].text for line in table.rows]
+    assert "Runs that reached the target (%)" in labels
+    assert "Training time to the target (s)" not in labels
+
+
+def test_perplexity_takes_the_place_of_accuracy_and_falls_to_its_target(tmp_path):
+    # It rises in the builder; a target of 1.2 is reached by the first value, 0.3.
+    found = row(tmp_path, metric="perplexity", accuracy=3.0, target=1.2)
+    assert found["perplexity"] == pytest.approx(3.0) and found["accuracy"] is None
+    assert found["rounds_to_target"] == 1
+    summary, table, _ = told(tmp_path)
+    assert summary["task_metric"] == "perplexity"
+    labels = [line[0].text for line in table.rows]
+    assert "Final test perplexity (lower is better)" in labels
+    assert not any("accuracy" in label for label in labels)
+
+
+def test_without_learning_the_table_says_why(tmp_path):
+    row(tmp_path, pace={"kind": "payload-only", "compute_s": 0.0})
+    summary, table, found = told(tmp_path)
+    assert summary["task_metric"] is None
+    (accuracy,) = [line for line in table.rows if "accuracy" in line[0].text]
+    assert "nothing is learnt" in accuracy[1].note
+    assert any(each.startswith("Nothing is learnt (pace payload-only)") for each in found)
+
+
+def test_a_pace_is_printed_and_what_overran_it(tmp_path):
+    found = row(tmp_path, pace={"kind": "paced", "compute_s": 0.05}, compute_s=0.05, calm_s=0.1)
+    assert found["pace_overrun_share"] == pytest.approx(0.1)  # the first of ten iterations
+    assert found["compute_to_communication"] == pytest.approx(10 * 0.05 / 2.8)
+    _, table, sentences = told(tmp_path)
+    labels = [line[0].text for line in table.rows]
+    assert "Computing over communicating, paced" in labels
+    assert "Share of time in communication (%), paced" in labels
+    assert any("every iteration computes for 0.0500 s" in each for each in sentences)
+    assert any("10.0 % of an arm's iterations took longer" in each for each in sentences)
+
+
+def test_a_real_pace_has_no_overruns(tmp_path):
+    assert row(tmp_path)["pace_overrun_share"] is None
+    assert told(tmp_path)[2] == []
+
+
+def test_effects_of_loss_are_averaged_and_the_divergence_is_the_last(tmp_path):
+    found = row(tmp_path, layers=3, workers=2)
+    assert found["relative_error.gathered"] == pytest.approx(0.1)
+    assert found["relative_error.applied"] == pytest.approx(0.2)
+    assert found["cosine.applied"] == pytest.approx(0.97)
+    assert found["replica_divergence"] == pytest.approx(0.009)
+
+
+def test_workers_do_not_weigh_more_than_one_that_has_no_value(tmp_path):
+    directory = ResultsBuilder(tmp_path).run(arm="dblp", seed=1, layers=2, workers=2)
+    log = directory / "events" / "effects.jsonl"
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    lines[0]["applied"]["worker-1"]["cosine"] = None
+    lines[0]["applied"]["worker-2"]["cosine"] = 0.5
+    log.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    frame = learning.deviations(load(tmp_path).effects)
+    assert frame["cosine.applied"].to_list()[:2] == pytest.approx([0.5, 0.97])
+
+
+def test_loss_by_layer_is_averaged_over_transfers(tmp_path):
+    ResultsBuilder(tmp_path).run(arm="dblp", seed=1, layers=4, received=90, workers=2)
+    frame = load(tmp_path).layer_loss
+    assert frame.filter(frame["leg"] == "gather")["missing"].to_list() == pytest.approx(
+        [0, 0, 0, 0.1]
+    )
+    broadcast = frame.filter(frame["leg"] == "broadcast")
+    assert broadcast["missing"].to_list() == pytest.approx([0, 0, 0, 0.05])
+    assert set(broadcast["transfers"]) == {20}  # ten rounds, two workers
+
+
+def test_the_layers_that_lose_least_and_most_are_named(tmp_path):
+    ResultsBuilder(tmp_path).run(arm="dblp", seed=1, layers=4, received=90)
+    found = layer_loss.table("quick", load(tmp_path).layer_loss, ["dblp"])
+    assert [[f"{cell.text} {cell.detail}" for cell in row] for row in found.rows] == [
+        ["dblp ", "gather ", "0 layer 1", "10.0 layer 4"],
+        ["dblp ", "broadcast ", "0 layer 1", "5.00 layer 4"],
+    ]
+    assert len(found.records) == 8
+
+
+def test_effects_that_were_asked_for_and_are_missing_are_a_problem(tmp_path):
+    directory = ResultsBuilder(tmp_path).run(arm="dblp", seed=1, layers=2)
+    (directory / "events" / "effects.jsonl").unlink()
+    assert load(tmp_path).runs[0].problems == ["events/effects.jsonl is missing"]
+
+
+def test_lost_workers_are_told(tmp_path):
+    directory = ResultsBuilder(tmp_path).run(arm="dblp", seed=1)
+    log = directory / "events" / "rounds.jsonl"
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    for line in lines[6:]:
+        line["workers_lost"] = ["worker-2"]
+    log.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    summary, table, sentences = told(tmp_path)
+    assert summary["arms"]["dblp"]["workers_lost"]["value"] == 1
+    assert any(line[0].text == "Workers lost" for line in table.rows)
+    assert "In 1 of 1 ok runs training went on without lost workers." in sentences

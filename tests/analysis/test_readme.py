@@ -1,0 +1,104 @@
+"""README's tables are written from kept results, by one command, and nothing else of it changes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from analysis import readme
+from tests.analysis.build import ResultsBuilder
+from tests.analysis.test_cells import sweep
+from tests.analysis.test_report import three_arms
+
+README = "# Title\n\n<!-- quick: begin -->\nold | table\n<!-- quick: end -->\n\nrest\n"
+
+
+def root(folder: Path, text: str = README) -> Path:
+    (folder / "experiments" / "results").mkdir(parents=True)
+    (folder / "README.md").write_text(text)
+    return folder
+
+
+def test_kept_results_fill_the_place_that_readme_has_for_them(tmp_path):
+    three_arms(tmp_path / "runs")
+    place = root(tmp_path / "project")
+    folder = readme.keep(tmp_path / "runs", root=place)
+    assert readme.write_readme(root=place) == ["quick"]
+    text = (place / "README.md").read_text()
+    assert text.startswith(
+        "# Title\n\n<!-- quick: begin -->\n|  | dblp | fixed-low | tcp-cubic |\n"
+    )
+    assert text.endswith("<!-- quick: end -->\n\nrest\n")
+    assert "old | table" not in text
+    assert "| Round latency, burst rounds (s) | 0.200 (0.180\u20130.220) | 1.00" in text
+    assert "Means over n = 2 seeds with 95 % bootstrap intervals, too few" in text
+    assert "fixed-low took 5.00 x as long" in text
+    assert "Made by `./lab run quick` on " in text and "Test CPU" in text
+    assert {path.name for path in folder.iterdir()} == {
+        "summary.json",
+        "manifest.json",
+        "provenance.json",
+        "main.md",
+        "latency-over-rounds.png",
+    }
+
+
+def test_writing_twice_changes_nothing(tmp_path, undrawn):
+    three_arms(tmp_path / "runs")
+    place = root(tmp_path / "project")
+    readme.keep(tmp_path / "runs", root=place)
+    readme.write_readme(root=place)
+    once = (place / "README.md").read_text()
+    readme.write_readme(root=place)
+    assert (place / "README.md").read_text() == once
+
+
+def test_the_block_comes_from_what_is_kept_and_not_from_the_runs(tmp_path, undrawn):
+    three_arms(tmp_path / "runs")
+    place = root(tmp_path / "project")
+    folder = readme.keep(tmp_path / "runs", root=place)
+    summary = json.loads((folder / "summary.json").read_text())
+    summary["arms"]["dblp"]["training_time_s"]["value"] = 123.0
+    (folder / "summary.json").write_text(json.dumps(summary))
+    assert "| 123 " in readme.block(folder)
+
+
+def test_kept_results_are_small_and_enough_for_a_sweep(tmp_path):
+    sweep(tmp_path / "runs", seeds=5)
+    place = root(tmp_path / "project")
+    folder = readme.keep(tmp_path / "runs", root=place)
+    text = readme.block(folder)
+    assert "| q = 0.9 | 4.00 (4.00" in text
+    assert "too few" not in text and "Runs: 20 ok." in text
+    assert (
+        "Send latency at a burst iteration: the paper has 4.00\u20135.97 x (Tables II to VI), "
+        "inside our interval in 1 of 2 comparisons." in text
+    )
+    assert (folder / "ratio-along-factor.png").is_file()
+    assert sum(path.stat().st_size for path in folder.glob("*.json")) < 60_000
+
+
+def test_results_without_an_ok_run_are_not_kept(tmp_path):
+    ResultsBuilder(tmp_path / "runs").run(arm="dblp", seed=1, verdict="failed", reason="it broke")
+    place = root(tmp_path / "project")
+    with pytest.raises(ValueError, match="no ok run of quick"):
+        readme.keep(tmp_path / "runs", root=place)
+    assert not (place / "experiments" / "results" / "quick").exists()
+
+
+def test_a_block_without_end_is_refused_and_readme_is_as_before(tmp_path, undrawn):
+    three_arms(tmp_path / "runs")
+    broken = README.replace("<!-- quick: end -->\n", "")
+    place = root(tmp_path / "project", broken)
+    readme.keep(tmp_path / "runs", root=place)
+    with pytest.raises(ValueError, match="needs one <!-- quick: end -->"):
+        readme.write_readme(root=place)
+    assert (place / "README.md").read_text() == broken
+
+
+def test_a_place_without_kept_results_stays_as_it_is(tmp_path):
+    place = root(tmp_path / "project")
+    assert readme.write_readme(root=place) == []
+    assert (place / "README.md").read_text() == README
