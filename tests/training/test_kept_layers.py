@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 from testbed.training import models
 from testbed.training.datasets import cache
@@ -33,7 +34,7 @@ def test_what_was_made_comes_back_without_making_it_again(tmp_path, monkeypatch)
 
 def test_a_kept_map_of_a_published_model_is_exact_and_imports_no_package(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    published = {"classes": 1000, "input_shape": (3, 224, 224)}
+    published: dict[str, Any] = {"classes": 1000, "input_shape": (3, 224, 224)}
     made = models.layer_map("efficientnet-b0", kept=True, **published)
     assert sum(size for _, size in models.layer_sizes(made)) == 5_288_548
     assert made == models.layer_map("efficientnet-b0", **published)
