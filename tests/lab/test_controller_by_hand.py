@@ -41,15 +41,16 @@ def test_openflow_kinds_work_on_a_bridge_that_the_lab_did_not_make(tmp_path: Pat
             assert flow.received() == sent
 
             wait_until("blackout-b", "begin")
-            time.sleep(0.01)  # the switch's cache
+            time.sleep(0.05)  # the switch's cache
             flow.send(200)
             assert flow.received() == []
             assert wait_until("blackout-b", "end")["dropped"] == 200
+            time.sleep(0.05)  # the switch's cache
             sent = flow.send(200)
             assert flow.received() == sent
 
             wait_until("police-b", "begin")
-            time.sleep(0.01)  # the switch's cache
+            time.sleep(0.05)  # the switch's cache
             flow.send(100, payload_bytes=1000, rate_bps=30e6)  # empties the bucket
             flow.received(quiet_s=0.02)
             began_s = time.monotonic()
@@ -61,7 +62,7 @@ def test_openflow_kinds_work_on_a_bridge_that_the_lab_did_not_make(tmp_path: Pat
             assert frames == pytest.approx(100e6 * 0.05 / (1514 * 8), rel=0.01)
 
             wait_until("link-down-a", "begin")
-            time.sleep(0.01)  # the switch's cache
+            time.sleep(0.05)  # the switch's cache
             flow.send(50)
             assert flow.received() == []
             wait_until("link-down-a", "end")

@@ -15,7 +15,7 @@ from tests.lab.lab_under_test import Flow, LabUnderTest, running_lab
 CHANNEL = {"p_good_to_bad": 0.02, "p_bad_to_good": 0.2, "loss_bad": 0.9}
 UPLINK = ["worker-1", "leaf-2"]
 # A switch that has confirmed a rule still forwards by its cache for up to about 3 ms.
-CACHED_S = 0.01
+CACHED_S = 0.03
 ENTRIES: list[dict[str, Any]] = [
     {"kind": "loss", "name": "random", "host": "server", "rounds": [0], "q": 0.4},
     {"kind": "loss", "name": "random-up", "link": UPLINK, "rounds": [1], "q": 0.4},

@@ -1,0 +1,366 @@
+#!/usr/bin/env python3
+"""Proves that this machine's kernel gives the lab what a stock Debian kernel has, by measuring it.
+
+As root, in the project's folder: `sudo .venv/bin/python vagrant/smoke.py [STEP ...]`.
+Prints one line for each step, then PASS; or the first failure, with exit status 1.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import platform
+import re
+import socket
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+_HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(_HERE.parent))
+
+import yaml  # noqa: E402
+
+from testbed.lab import capabilities, sandbox, shaping  # noqa: E402
+from testbed.lab.commands import run  # noqa: E402
+from testbed.lab.netns import socket_in  # noqa: E402
+from testbed.lab.network import Network  # noqa: E402
+from testbed.lab.openvswitch import OpenVSwitch  # noqa: E402
+from testbed.lab.shaping import inside  # noqa: E402
+
+_STOCK_CAPABILITIES = (
+    *capabilities.QUICK,
+    *("os-ken", "iperf3", "switch-kernel", "netem", "ecn-marking"),
+    *(f"tcp-{name}" for name in capabilities.TCP_CONGESTION_CONTROLS),
+)
+_DELAY_S = 0.02
+_DELAY_TOLERANCE = 0.05
+# Low: an emulated processor's lateness is then short beside the queue that gets marks (48 ms).
+_DCTCP_RATE_BPS = 5_000_000
+_OPTION_ECN = 8  # TCPI_OPT_ECN, in tcpi_options
+_DELIVERED_CE_AT = 196  # tcpi_delivered_ce in struct tcp_info of Linux 4.18 and newer
+
+# Little enough for an emulated processor, whose lateness says nothing about the kernel's features.
+_TRAINING: dict[str, Any] = {
+    "name": "smoke",
+    "rounds": 3,
+    "seeds": [1],
+    "topology": {
+        "name": "star",
+        "workers": 2,
+        "rate_bps": 20_000_000,
+        "queue_bytes": 60_000,
+        "delay_s": 0.005,
+    },
+    "training": {"model": "small-cnn", "dataset": "digits", "batch_size": 8, "evaluate_every": 3},
+    "transport": {"peer_timeout_s": 60},
+    "arms": {"dblp": {"protocol": "dblp"}},
+    "impairments": [
+        {
+            "kind": "burst",
+            "host": "server",
+            "leg": "gather",
+            "rounds": [1],
+            "rate_factor": 4.0,
+            "duration_s": 0.1,
+        }
+    ],
+    "limits": {
+        "rate_error": 0.5,
+        "rtt_error_s": 0.2,
+        "idle_loss": 0.5,
+        "impairment_late_s": 30,
+        "cpu_wait": 1000,
+        "cpu_others": 100,
+        "clock_stall_s": 30,
+        "run_timeout_s": 500,
+    },
+}
+
+
+class SmokeError(Exception):
+    """What did not come out as it should; one line."""
+
+
+def expect(condition: object, message: str) -> None:
+    """Raise `SmokeError` unless the condition holds."""
+    if not condition:
+        raise SmokeError(message)
+
+
+# The steps: each returns what it found in a few words
+
+
+def modules() -> str:
+    """All that modules.conf names is in this kernel now, without loading anything."""
+    wanted = [
+        line.strip()
+        for line in (_HERE / "modules.conf").read_text().splitlines()
+        if line.strip() and not line.startswith("#")
+    ]
+    loaded = {line.split()[0] for line in Path("/proc/modules").read_text().splitlines()}
+    builtin = Path("/lib/modules", platform.release(), "modules.builtin")
+    if builtin.exists():
+        loaded |= {Path(line).stem.replace("-", "_") for line in builtin.read_text().splitlines()}
+    absent = [name for name in wanted if name not in loaded]
+    expect(not absent, f"not loaded: {' '.join(absent)}; run provision.sh, or reboot")
+    return f"{len(wanted)} modules of kernel {platform.release()}"
+
+
+def checked() -> str:
+    """`./lab check` finds everything that a stock kernel has."""
+    missing = capabilities.missing(capabilities.probe(), _STOCK_CAPABILITIES)
+    expect(not missing, "; ".join(missing))
+    return f"{len(_STOCK_CAPABILITIES)} capabilities"
+
+
+def kernel_datapath() -> str:
+    """Pings pass through Open vSwitch's kernel module."""
+    found = _in_a_sandbox("kernel_datapath")
+    expect(found["answered"] == 20, f"{found['answered']} of 20 pings answered")
+    expect(found["hits"] >= 20, f"the kernel's flow table was hit {found['hits']} times only")
+    return f"20 pings, {found['hits']} hits in the kernel's flow table"
+
+
+def netem_delay() -> str:
+    """A link's delay is netem's and as long as configured."""
+    found = _in_a_sandbox("netem_delay")
+    expect(found["by"] == "netem", f"links are delayed by {found['by']}, not by netem")
+    measured_s, nominal_s = found["delayed_s"] - found["plain_s"], 2 * _DELAY_S
+    error = measured_s / nominal_s - 1
+    words = (
+        f"round trip {measured_s * 1e3:.2f} ms longer (median of 100), "
+        f"nominal {nominal_s * 1e3:g} ms: {error:+.1%}"
+    )
+    expect(abs(error) <= _DELAY_TOLERANCE, words)
+    return words
+
+
+def dctcp() -> str:
+    """DCTCP is told of congestion by marks, keeps the link busy, and the queue loses nothing."""
+    found = _in_a_sandbox("dctcp")
+    expect(found["algorithm"] == "dctcp", f"the kernel chose {found['algorithm']}")
+    expect(found["ecn"], "the two ends did not agree on ECN")
+    expect(found["marked"] > 0, "the queue marked nothing")
+    expect(found["delivered_ce"] > 0, "no mark came back to the sender")
+    expect(found["drops"] == 0, f"{found['drops']} drops")
+    share = found["goodput_bps"] / _DCTCP_RATE_BPS
+    expect(share > 0.7, f"goodput {share:.0%} of the rate")
+    return (
+        f"{found['marked']} packets marked, {found['delivered_ce']} reported to the sender, "
+        f"no drops, goodput {share:.0%} of the rate"
+    )
+
+
+def training() -> str:
+    """Three rounds over netem links, with a burst that the controller injects in one of them."""
+    try:
+        import torch  # noqa: F401
+    except ImportError:
+        return "left out: set up without torch (LAB_TORCH=0)"
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "smoke.yaml")
+        path.write_text(yaml.safe_dump(_TRAINING))
+        done = subprocess.run(
+            [sys.executable, "-m", "testbed", "run", str(path), "--out", folder],
+            cwd=_HERE.parent,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        printed = " ".join((done.stdout + done.stderr).split())
+        found = list(Path(folder).rglob("status.json"))
+        expect(found, f"./lab run: exit status {done.returncode}: {printed[-400:]}")
+        status, directory = json.loads(found[0].read_text()), found[0].parent
+        expect(status["verdict"] == "ok", f"{status['verdict']}: {status['reason']}")
+        rounds = _lines(directory / "events" / "rounds.jsonl")
+        bursts = _lines(directory / "events" / "impairments.jsonl")
+        delayed_by = json.loads((directory / "manifest.json").read_text())["delayed_by"]
+    numbers = {each["round"] for each in rounds}
+    expect(len(numbers) == 3, f"rounds {sorted(numbers)}")
+    expect(delayed_by == "netem", f"links were delayed by {delayed_by}")
+    ended = [each for each in bursts if each["action"] == "end"]
+    expect(len(ended) == 1 and ended[0]["frames_sent"] > 0, f"the burst: {bursts}")
+    return (
+        f"3 rounds over netem links, a burst of {ended[0]['frames_sent']} frames by the "
+        f"controller, {ended[0]['dropped']} of them dropped by the full queue"
+    )
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+# What happens inside a sandbox: returns plain data
+
+
+def _in_a_sandbox(scene: str) -> dict[str, Any]:
+    os.chdir(_HERE.parent)  # whence `-m` finds this file
+    process = sandbox.start(
+        "vagrant.smoke", "--scene", scene, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        printed, error = process.stdout.read(), process.stderr.read().decode()
+    finally:
+        sandbox.stop(process)
+    expect(printed, f"{scene}: {' '.join(error.split())[-400:]}")
+    return dict(json.loads(printed))
+
+
+def _star(links: dict[str, dict[str, Any]]) -> Any:
+    from mininet.topo import Topo
+
+    class Star(Topo):
+        def build(self) -> None:
+            switch = self.addSwitch("s1")
+            for host, options in links.items():
+                self.addLink(self.addHost(host), switch, **options)
+
+    return Star()
+
+
+def _lab(**links: dict[str, Any]) -> Network:
+    """Hosts around the lab's own switch, which forwards like an ordinary one."""
+    private = sandbox.prepare()
+    OpenVSwitch(private, private).start()
+    common = {"rate_bps": 100_000_000, "queue_bytes": 150_000}
+    network = Network(
+        _star({host: {**common, **options} for host, options in links.items()}),
+        private=private,
+        logs=private,
+    )
+    network.start()
+    run(["ovs-ofctl", "-O", "OpenFlow13", "add-flow", "s1", "actions=NORMAL"])
+    return network
+
+
+def _ping(pid: int, address: str, count: int) -> list[float]:
+    """Round trips in seconds; the switch learns from others that go ahead."""
+    enter = inside(pid)
+    run([*enter, "ping", "-c", "3", "-i", "0.3", address])
+    printed = run([*enter, "ping", "-c", str(count), "-i", "0.05", address], timeout_s=60)
+    return [float(each) / 1e3 for each in re.findall(r"time=([0-9.]+) ms", printed)]
+
+
+def _scene_kernel_datapath() -> dict[str, Any]:
+    from mininet.link import Link
+
+    from testbed.lab.mininet_parts import LabMininet, LabSwitch
+
+    private = sandbox.prepare()
+    OpenVSwitch(private, private).start()
+    net = LabMininet(
+        topo=_star({"a": {}, "b": {}}),
+        switch=functools.partial(LabSwitch, datapath="kernel", failMode="standalone"),
+        link=Link,
+        controller=None,
+        autoSetMacs=True,
+        autoStaticArp=True,
+    )
+    net.start()
+    a, b = net.get("a"), net.get("b")
+    answered = len(_ping(a.pid, b.IP(), 20))
+    shown = run(["ovs-appctl", "dpctl/show", "-s", "system@ovs-system"])
+    (hits,) = re.findall(r"lookups: hit:(\d+)", shown)
+    return {"answered": answered, "hits": int(hits)}
+
+
+def _scene_netem_delay() -> dict[str, Any]:
+    lab = _lab(near={}, plain={}, delayed={"delay_s": _DELAY_S})
+    hosts = lab.info.hosts
+    plain, delayed = (
+        statistics.median(_ping(hosts["near"].pid, hosts[name].address, 100))
+        for name in ("plain", "delayed")
+    )
+    return {"by": lab.info.delayed_by, "plain_s": plain, "delayed_s": delayed}
+
+
+def _scene_dctcp() -> dict[str, Any]:
+    lab = _lab(
+        near={},
+        far={"rate_bps": _DCTCP_RATE_BPS, "delay_s": 0.002, "ecn_threshold_bytes": 30_000},
+    )
+    near, far = lab.info.hosts["near"], lab.info.hosts["far"]
+    _ping(near.pid, far.address, 1)
+    listener, source = (
+        socket_in(host.pid, socket.AF_INET, socket.SOCK_STREAM) for host in (far, near)
+    )
+    for each in (listener, source):
+        each.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"dctcp")
+    listener.bind((far.address, 5000))
+    listener.listen()
+    source.connect(listener.getsockname())
+    sink, _ = listener.accept()
+    arrived: list[tuple[float, int]] = []
+
+    def drain() -> None:
+        while data := sink.recv(1 << 16):
+            arrived.append((time.monotonic(), len(data)))
+
+    thread = threading.Thread(target=drain)
+    thread.start()
+    began_s = time.monotonic()
+    while time.monotonic() < began_s + 6:
+        source.send(bytes(1 << 14))
+    information = source.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+    algorithm = source.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
+    source.close()
+    thread.join()
+    steady = [size for at_s, size in arrived if began_s + 1 <= at_s < began_s + 6]
+    (queue,) = (
+        each for each in shaping.queue_statistics(far.switch_interface) if each["kind"] == "red"
+    )
+    return {
+        "algorithm": algorithm.rstrip(b"\0").decode(),
+        "ecn": bool(information[5] & _OPTION_ECN),
+        "delivered_ce": struct.unpack_from("=I", information, _DELIVERED_CE_AT)[0],
+        "marked": queue["marked"],
+        "drops": queue["drops"],
+        "goodput_bps": sum(steady) * 8 / 5,
+    }
+
+
+_STEPS: dict[str, Callable[[], str]] = {
+    each.__name__.replace("_", "-"): each
+    for each in (modules, checked, kernel_datapath, netem_delay, dctcp, training)
+}
+
+
+def main() -> int:
+    """Take the steps in order; exit status 0, 1 after a failure, 2 for a wrong call."""
+    names = sys.argv[1:] or list(_STEPS)
+    if wrong := [name for name in names if name not in _STEPS]:
+        print(f"smoke: unknown step {wrong[0]!r}; valid: {', '.join(_STEPS)}", file=sys.stderr)
+        return 2
+    if not sandbox.is_root():
+        print("smoke: needs root: sudo .venv/bin/python vagrant/smoke.py", file=sys.stderr)
+        return 2
+    for name in names:
+        began_s = time.monotonic()
+        try:
+            found = _STEPS[name]()
+        except (SmokeError, OSError) as error:
+            print(f"FAIL {name}: {error}", flush=True)
+            return 1
+        print(f"ok   {name}: {found} ({time.monotonic() - began_s:.1f} s)", flush=True)
+    print("PASS")
+    return 0
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--scene"]:
+        sandbox.end_with_lifeline()
+        print(json.dumps(globals()[f"_scene_{sys.argv[2]}"]()), flush=True)
+        os._exit(0)
+    sys.exit(main())
