@@ -70,16 +70,19 @@ def sampled(directory: Path, order: Mapping[str, Any]) -> Iterator[None]:
         process = subprocess.Popen(
             [sys.executable, "-m", "testbed.lab.sampling", str(directory)],
             stdin=subprocess.PIPE,
-            stdout=log,
+            stdout=subprocess.PIPE,
             stderr=log,
             # numpy's threads would only take memory here.
             env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "POLARS_MAX_THREADS": "1"},
         )
     assert process.stdin is not None
+    assert process.stdout is not None
     try:
         with suppress(BrokenPipeError):
             process.stdin.write(json.dumps(order).encode() + b"\n")
             process.stdin.flush()
+        # Its first word, or its end: a sampler that fails is told in its log and costs no run.
+        process.stdout.read(1)
         yield
     finally:
         with suppress(BrokenPipeError):
@@ -89,3 +92,4 @@ def sampled(directory: Path, order: Mapping[str, Any]) -> Iterator[None]:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+        process.stdout.close()

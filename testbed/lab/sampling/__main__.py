@@ -29,7 +29,9 @@ def main() -> None:
     gc.disable()  # nothing here makes cycles, and a collection would be a gap
     stop = threading.Event()
     threading.Thread(target=_await_end, args=[stop], daemon=True).start()
-    Sampler(Path(sys.argv[1]), json.loads(line)).run(stop)
+    sampler = Sampler(Path(sys.argv[1]), json.loads(line))
+    os.write(1, b".")  # the training may begin
+    sampler.run(stop)
 
 
 def _await_end(stop: threading.Event) -> None:
