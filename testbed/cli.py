@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -133,8 +134,8 @@ def watch(
 
     try:
         watch.watch(results, run, Console(highlight=False))
-    except KeyboardInterrupt:  # the run goes on
-        raise typer.Exit(130) from None
+    except KeyboardInterrupt:
+        sys.exit(130)  # without the word that a run was interrupted: it goes on
 
 
 @app.command(epilog="Example: ./lab report runs")

@@ -13,6 +13,7 @@ import pytest
 from rich.console import Console, ConsoleDimensions
 
 from testbed import watch, watch_view
+from testbed.__main__ import main
 from testbed.rundir import RunDirectory, write_status
 from testbed.yaml_input import InputError
 
@@ -142,3 +143,15 @@ def test_only_the_named_run_is_watched(tmp_path: Path):
             assert {run.key for run in watch.running(tmp_path)} == {"a", "b"}
             assert [run.key for run in watch.running(tmp_path, "a")] == ["a"]
     assert watch.running(tmp_path) == []
+
+
+def test_ctrl_c_ends_watching_without_a_word_about_the_run(monkeypatch, capsys):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("testbed.watch.watch", interrupted)
+    monkeypatch.setattr("sys.argv", ["lab", "watch"])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert caught.value.code == 130
+    assert capsys.readouterr().err == ""
