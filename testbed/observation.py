@@ -20,12 +20,12 @@ _EMULATOR = (_SWITCH_DAEMON, "controller", "delay-relay")
 
 
 class Observation:
-    """Reads all counters, begins to watch the processor and the clock.
+    """Reads all counters before and after, watches the processor and the clock between.
 
     Args:
         directory: of the run.
         config: of the run.
-        network: the lab, idle and calibrated.
+        network: the lab, whose training has not begun.
         processes: process ids by name; the emulator's own are watched.
     """
 
@@ -42,16 +42,26 @@ class Observation:
         self._failure = ""
         self._reader: CounterReader | None = None
         self._before: Counters | None = None
+        self._watch: Watch | None = None
+        self._own = {name: pid for name, pid in processes.items() if name in _EMULATOR}
         try:
             self._reader = CounterReader(network, processes[_SWITCH_DAEMON])
-            self._before = self._reader.read()
+            self._reader.read()  # the first time takes half a second, which `begin` is spared
         except (OSError, CommandError) as error:
             self._failure = str(error)
-        own = {name: pid for name, pid in processes.items() if name in _EMULATOR}
-        self._watch = Watch(own)
+
+    def begin(self) -> None:
+        """Read what the counters are before the training."""
+        if self._reader is not None:
+            try:
+                self._before = self._reader.read()
+            except (OSError, CommandError) as error:
+                self._failure = str(error)
+        self._watch = Watch(self._own)
 
     def judge(self, calibrated: Calibration, *, switch_holds_bytes: int) -> list[gates.Gate]:
         """Read everything again, store it in the run's directory, and compare with the limits."""
+        assert self._watch is not None, "begin() comes first"
         headroom = self._watch.finish()
         events = gates.read_events(self._directory / "events" / "impairments.jsonl")
         ledgers = self._ledgers(events)

@@ -9,6 +9,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from testbed.experiment import Run
 from testbed.training import preparation
+from testbed.yaml_input import InputError
 
 _LINE_EVERY_BYTES = 20_000_000
 
@@ -19,7 +20,14 @@ def prepare(runs: Sequence[Run], console: Console) -> None:
     Raises:
         InputError: one line.
     """
-    needs = [run.training_need for run in runs]
+    try:
+        _prepare([run.training_need for run in runs], console)
+    except InputError as error:
+        source = next((run.source for run in runs if run.source is not None), None)
+        raise InputError(f"{source}: {error}" if source else str(error)) from error
+
+
+def _prepare(needs: Sequence[preparation.Need], console: Console) -> None:
     if not console.is_terminal:
         preparation.prepare(needs, _Lines(console).report)
         return

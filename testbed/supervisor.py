@@ -62,6 +62,8 @@ def execute(directory: Path, progress: ProgressWriter) -> list[gates.Gate]:
         impairment_log=directory / "events" / "impairments.jsonl",
         processes=processes,
     )
+    facts = manifest.of_machine()
+    observation = Observation(directory, config, lab.network.info, processes.pids())
     # What is measured next must not share the processors with imports and the reading of data.
     processes.wait_for(directory / "logs" / LOADED, "training", _LOAD_TIMEOUT_S)
     progress.stage("calibrating")
@@ -72,10 +74,10 @@ def execute(directory: Path, progress: ProgressWriter) -> list[gates.Gate]:
     rundir.write_json(
         directory / "calibration.json", {"schema": rundir.SCHEMA, **calibrated.as_json()}
     )
-    facts = manifest.gather(lab.network.info, buffers)
     rundir.write_json(
         directory / "manifest.json",
         facts
+        | manifest.of_lab(lab.network.info, buffers)
         | {"seed": config["seed"], "controller": framework_choice.describe(config["controller"])},
     )
 
@@ -94,7 +96,7 @@ def execute(directory: Path, progress: ProgressWriter) -> list[gates.Gate]:
         processes=processes.pids(),
         config=config,
     )
-    observation = Observation(directory, config, lab.network.info, processes.pids())
+    observation.begin()
     with (
         delay_record.recorded(lab.network.info.as_json(), directory / "delay.json"),
         sampling.sampled(directory, sampler_order),

@@ -1,11 +1,13 @@
 """Experiments: what a YAML file expands to, and what is said when it is wrong."""
 
+import io
 from pathlib import Path
 
 import pytest
 import yaml
+from rich.console import Console
 
-from testbed import experiment
+from testbed import experiment, preparing
 from testbed.yaml_input import InputError
 
 BASE = {
@@ -49,6 +51,33 @@ def test_key_depends_on_what_is_run_and_not_on_its_description(tmp_path):
     assert experiment.load(write(tmp_path, description="other words"))[0].key == first
     assert experiment.load(write(tmp_path, seeds=[1]))[0].key == first
     assert experiment.load(write(tmp_path, rounds=11))[0].key != first
+
+
+def test_key_depends_on_the_code_of_a_user_s_own_model(tmp_path):
+    def key(**changes: object) -> str:
+        return experiment.load(write(tmp_path, **changes))[0].key
+
+    own = {"training": {"model": "my_net:build"}}
+    (tmp_path / "my_net.py").write_text("raise SystemExit('looked at, not executed')\n")
+    first = key(**own)
+    assert key(**own) == first
+    (tmp_path / "my_net.py").write_text("raise SystemExit('something else')\n")
+    assert key(**own) != first
+    package = tmp_path / "my_package"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "deeper.py").write_text("a = 1\n")
+    own = {"training": {"model": "my_package.deeper:build"}}
+    first = key(**own)
+    (package / "deeper.py").write_text("a = 2\n")
+    assert key(**own) != first
+    assert "code" not in experiment.load(write(tmp_path))[0].config()
+
+
+def test_what_preparation_finds_names_the_file(tmp_path):
+    runs = experiment.load(write(tmp_path, training={"model": "absent_net:build"}))
+    with pytest.raises(InputError, match=r"small\.yaml: absent_net:build: there is no module"):
+        preparing.prepare(runs, Console(file=io.StringIO()))
 
 
 def test_more_seeds_keep_the_file_s_own_first(tmp_path):

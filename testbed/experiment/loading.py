@@ -71,6 +71,7 @@ def load(
             seed=seed,
             factors=point.values,
             folder=path.resolve().parent,
+            source=path,
             profile=profile,
         )
         for seed in wanted_seeds

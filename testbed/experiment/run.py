@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 
 from testbed.experiment.profiles import DEFAULT_PROFILE
 from testbed.experiment.schema import Experiment
-from testbed.training import preparation
+from testbed.training import preparation, user_code
 from testbed.transport import protocols
 
 SCHEMA = 1
@@ -23,7 +23,8 @@ _NOT_OF_A_RUN = {"name", "description", "seeds", "arms", "factors", "profiles", 
 class Run(BaseModel):
     """One arm, one point of the factors, one seed.
 
-    `factors` maps each factor to the run's value of it, or to that value's label.
+    `factors` maps each factor to the run's value of it, or to that value's label; `source` is the
+    YAML file, for messages, and `folder` the one that it lies in.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -33,6 +34,7 @@ class Run(BaseModel):
     seed: int
     factors: dict[str, Any]
     folder: Path | None = None
+    source: Path | None = None
     profile: str = DEFAULT_PROFILE
 
     @property
@@ -71,6 +73,17 @@ class Run(BaseModel):
         text = json.dumps(self._identity(), sort_keys=True, separators=(",", ":"))
         return f"{self.arm}-s{self.seed}-{hashlib.sha256(text.encode()).hexdigest()[:10]}"
 
+    @cached_property
+    def _code(self) -> dict[str, str]:
+        """Of each `module:callable`: the SHA-256 of what is executed, so that a change counts."""
+        training = self.experiment.training
+        named = (training.model, training.dataset.name)
+        return {
+            name: user_code.fingerprint(name, self.folder)
+            for name in map(str, named)
+            if user_code.is_reference(name)
+        }
+
     def _identity(self) -> dict[str, Any]:
         shared = self.experiment.model_dump(mode="json", exclude=_NOT_OF_A_RUN)
         return {
@@ -80,6 +93,7 @@ class Run(BaseModel):
             "factors": self.factors,
             "protocol": self.protocol.describe(),
             "filling": self.experiment.arms[self.arm].resolved_filling(),
+            **({"code": self._code} if self._code else {}),
             **shared,
             "impairments": self.experiment.resolved_impairments(self.seed),
         }

@@ -79,7 +79,9 @@ def main() -> None:
     controller.processes({name: pid for pid, name in children.items()})
     controller.close()
     os.close(tell)
-    sys.exit(_await(children, directory, outlive=setting.survives_workers))
+    status = _await(children, directory, outlive=setting.survives_workers)
+    sys.stderr.flush()
+    os._exit(status)  # taking torch apart takes most of a second, and nothing is left to be kept
 
 
 def _give_up(directory: Path, error: InputError) -> NoReturn:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
+import importlib.machinery
 import re
 import sys
 from collections.abc import Callable
@@ -11,6 +13,7 @@ from typing import Any
 
 from testbed.yaml_input import InputError
 
+_INSTALLED = {"site-packages", "dist-packages"}
 PATTERN = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 
@@ -54,6 +57,28 @@ def _find(reference: str, folder: Path | None) -> Callable[..., Any]:
     if not callable(function):
         raise InputError(f"{reference}: module {module_name!r} has no callable {name!r}")
     return function
+
+
+def fingerprint(reference: str, folder: Path | None) -> str:
+    """The SHA-256 of the sources of a reference's top-level module or package; nothing is executed.
+
+    Empty for an installed package, which the manifest lists with its version, and for what is not
+    found: `call` says so.
+    """
+    top = reference.partition(":")[0].partition(".")[0]
+    places = [*([str(folder.resolve())] if folder else []), *sys.path]
+    spec = importlib.machinery.PathFinder.find_spec(top, places)
+    roots = [Path(place) for place in spec.submodule_search_locations or ()] if spec else []
+    files = sorted(file for root in roots for file in root.rglob("*.py"))
+    if spec is not None and spec.origin is not None and not roots:
+        files = [Path(spec.origin)]
+    if any(_INSTALLED.intersection(file.parts) for file in files):
+        return ""
+    digest = hashlib.sha256()
+    for file in files:
+        content = file.read_bytes()
+        digest.update(f"{file.name} {len(content)}\n".encode() + content)
+    return digest.hexdigest() if files else ""
 
 
 def _imported(module_name: str, folder: Path | None) -> Any:

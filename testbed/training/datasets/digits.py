@@ -8,12 +8,14 @@ from typing import Literal
 
 import numpy as np
 
+from testbed.training.datasets import cache
 from testbed.training.datasets.base import (
     Dataset,
     DatasetParameters,
     images_dataset,
     split_by_seed,
 )
+from testbed.yaml_input import InputError
 
 
 class Parameters(DatasetParameters):
@@ -23,20 +25,32 @@ class Parameters(DatasetParameters):
 
     def load(self, folder: Path | None) -> Dataset:
         """Inputs (1, 8, 8), 10 classes."""
-        from sklearn.datasets import load_digits
-
-        bunch = load_digits()
-        images = bunch.images.astype(np.float32)[:, None]
-        labels = bunch.target.astype(np.int64)
+        version = metadata.version("scikit-learn")
+        try:
+            # Importing scikit-learn takes a second or two, which every run would spend again.
+            arrays = cache.arrays("digits", {"scikit-learn": version}, _from_package)
+        except InputError:  # no place to keep them
+            arrays = _from_package()
+        images, labels = arrays["images"], arrays["labels"]
         train, test = split_by_seed(len(labels))
         return images_dataset(
             train=(images[train], labels[train]),
             test=(images[test], labels[test]),
             classes=10,
             source="digits",
-            facts={"name": self.name, "scikit-learn": metadata.version("scikit-learn")},
+            facts={"name": self.name, "scikit-learn": version},
         )
 
     def train_count(self) -> int:
         """Four fifths of all."""
         return 1438
+
+
+def _from_package() -> cache.Arrays:
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    return {
+        "images": bunch.images.astype(np.float32)[:, None],
+        "labels": bunch.target.astype(np.int64),
+    }
