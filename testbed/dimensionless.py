@@ -25,7 +25,7 @@ from testbed.training import datasets, models, pace
 from testbed.training.datasets import DatasetParameters
 from testbed.transport import Leg, PayloadLayout, wire
 
-LAB_S = 5.0  # to build a lab, calibrate and leave it: 4.3 to 5.2 s were measured on two cores
+LAB_S = 3.8  # to build a lab, calibrate and leave it: 3.6 to 4.1 s were measured on two cores
 _SERVER = "server"
 _TENTH = 0.1
 _INPUTS: dict[str, tuple[int, tuple[int, ...]]] = {

@@ -1,10 +1,13 @@
 """The study of what loss does to training: that it loses what it says, and nothing without loss."""
 
+import json
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
-from testbed.bench.tolerance import findings
+from testbed.bench.tolerance import console, findings, grid, kept
 from testbed.bench.tolerance.grid import STUDIES, cases
 from testbed.bench.tolerance.simulation import Case, Task, run
 from testbed.training import datasets, models
@@ -139,3 +142,56 @@ def test_the_largest_harmless_loss_stops_at_the_first_harm():
     assert points(0.5, 0.9, 3.0, 0.0) == pytest.approx(0.2)
     assert points(2.0, 0.0) is None
     assert points(-1.0, 0.2) == pytest.approx(0.2)
+
+
+def test_a_model_that_diverged_is_no_number():
+    finals = [record(0.0, 1, 8.0, "perplexity"), record(0.0, 2, 8.0, "perplexity")]
+    finals += [record(0.4, 1, 8.0, "perplexity"), record(0.4, 2, None, "perplexity")]
+    found = findings.harm(finals)
+    (row,) = findings.rows(found)
+    assert row[3] == "40 %: diverges"
+    assert row[4] == "none"
+
+
+def test_an_interrupted_study_goes_on_where_it_was(tmp_path, monkeypatch):
+    first, second = case(0.0), case(0.4)
+    monkeypatch.setattr(grid, "cases", lambda pattern, quick: [first, second])
+    trained: list[str] = []
+
+    def interrupted(selected):
+        for each in selected:
+            if len(trained) == 1:
+                raise KeyboardInterrupt
+            trained.append(each.name)
+            yield each, run(each)
+
+    monkeypatch.setattr(grid, "measure", interrupted)
+    file = tmp_path / "study.json"
+    with pytest.raises(KeyboardInterrupt):
+        console.run(pattern="*", quick=False, json_file=file)
+    assert not file.exists()
+    seen: list[str] = []
+
+    def measured(selected):
+        seen.extend(each.name for each in selected)
+        return ((each, run(each)) for each in selected)
+
+    monkeypatch.setattr(grid, "measure", measured)
+    console.run(pattern="*", quick=False, json_file=file)
+    assert trained == [first.name]
+    assert seen == [second.name]
+    stored = json.loads(file.read_text())
+    assert [each["loss"] for each in stored] == [0.0, 0.4]
+    assert list(tmp_path.glob("*.partial.jsonl")) == []
+
+
+def test_a_case_with_other_parameters_is_trained_again(tmp_path):
+    keeper = kept.Keeper(tmp_path / "study.partial.jsonl")
+    keeper.keep(case(0.4), {"final": 1.0})
+    path = tmp_path / "study.partial.jsonl"
+    with path.open("a") as file:
+        file.write('{"case": "cut o')
+    assert kept.read(path, [case(0.4)]) == {case(0.4).name: {"final": 1.0}}
+    longer = replace(case(0.4), task=replace(SHORT, rounds=SHORT.rounds + 1))
+    assert longer.name == case(0.4).name
+    assert kept.read(path, [longer]) == {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ from rich.progress import track
 from rich.table import Table
 
 from testbed import bench
-from testbed.bench.tolerance import figure, findings, grid
+from testbed.bench.tolerance import figure, findings, grid, kept
+from testbed.bench.tolerance.simulation import Case
 from testbed.yaml_input import InputError
 
 _COLUMNS = ("task", "lost, filled with", "when", "worse than without loss, by loss", "harmless to")
@@ -30,15 +32,15 @@ def run(*, pattern: str, quick: bool, json_file: Path | None) -> bool:
         raise InputError(f"--json {json_file}: no such folder")
     console = Console(highlight=False, markup=False, soft_wrap=True)
     facts = bench.machine()
-    records: list[dict[str, Any]] = list(
-        track(
-            grid.measure(selected),
-            description="training",
-            total=len(selected),
-            console=console,
-            disable=not console.is_terminal,
-        )
-    )
+    if json_file is None:
+        records = list(_trained(selected, console, None))
+    else:
+        done = kept.read(kept.place(json_file), selected)
+        if done:
+            console.print(f"{len(done)} of {len(selected)} cases were done before")
+        left = [case for case in selected if case.name not in done]
+        keeper = kept.Keeper(kept.place(json_file))
+        records = [*done.values(), *_trained(left, console, keeper)]
     records.sort(key=_place)
     found = findings.harm(records)
     table = Table(*_COLUMNS, box=None)
@@ -51,11 +53,29 @@ def run(*, pattern: str, quick: bool, json_file: Path | None) -> bool:
     )
     if json_file is not None:
         bench.write(json_file, records, facts)
+        keeper.drop()
         console.print(f"records: {json_file}")
         picture = json_file.with_suffix(".png")
         if figure.draw(found, {each["task"]: each["metric"] for each in records}, picture):
             console.print(f"figure: {picture}")
     return True
+
+
+def _trained(
+    selected: list[Case], console: Console, keeper: kept.Keeper | None
+) -> Iterator[dict[str, Any]]:
+    """The records of the cases, in the order in which they are done."""
+    shown = track(
+        grid.measure(selected),
+        description="training",
+        total=len(selected),
+        console=console,
+        disable=not console.is_terminal,
+    )
+    for case, record in shown:
+        if keeper is not None:
+            keeper.keep(case, record)
+        yield record
 
 
 def _place(record: dict[str, Any]) -> tuple[Any, ...]:

@@ -1,8 +1,9 @@
-"""The study's figure: one panel per task, harm against loss, one line per order and filling."""
+"""The study's figure: harm against loss, a panel per task; then loss early against loss later."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from analysis.statistics import Estimate
 from testbed.bench.tolerance.findings import HARMLESS_POINTS, Group
 
 _MOST_POINTS = 100.0
+_WHEN = {"early": "first\nthird", "late": "the\nrest", "always": "all\nrounds"}
 
 
 def draw(
@@ -31,30 +33,93 @@ def draw(
     tasks = list(dict.fromkeys(group.task for group in constant))
     if not tasks:
         return False
-    labels = list(dict.fromkeys(group.label for group in constant))
-    looks = style.arm_styles(labels)
+    looks = _looks(list(dict.fromkeys(group.label for group in constant)))
     with mpl.rc_context(style.RC):
-        figure = Figure(figsize=(4.2 * len(tasks), 3.9))
-        panels: Any = figure.subplots(1, len(tasks), squeeze=False)[0]
-        for axes, task in zip(panels, tasks, strict=True):
+        phased = list(dict.fromkeys(group.task for group in found if group.when != "always"))
+        count = len(tasks) + len(phased)
+        figure = Figure(figsize=(4.0 * count, 4.2))
+        panels: Any = figure.subplots(1, count, squeeze=False)[0]
+        for axes, task in zip(panels, tasks, strict=False):
             for group, points in constant.items():
                 if group.task == task:
                     _line(axes, points, looks[group.label], group)
-            unit = "points of accuracy lost" if metrics[task] == "accuracy" else "% of perplexity"
-            axes.axhline(HARMLESS_POINTS, color=style.MUTED.light, linewidth=0.8)
-            axes.set_yscale("symlog", linthresh=1.0)
-            axes.set_ylim(-2, _MOST_POINTS)
-            axes.set_yticks([-1, 0, 1, 3, 10, 30, 100])
-            axes.set_yticklabels(["-1", "0", "1", "3", "10", "30", "100"])
+            _scale(axes, metrics[task])
             axes.set_xticks([0, 0.2, 0.4, 0.6, 0.8])
             axes.set_xticklabels(["0", "20 %", "40 %", "60 %", "80 %"])
-            axes.set_xlabel("chunks given up on both legs")
-            axes.set_ylabel(unit)
+            axes.set_xlabel("chunks given up on both legs, always")
             axes.set_title(task, fontsize=10, loc="left")
+        for axes, task in zip(panels[len(tasks) :], phased, strict=True):
+            _early_and_late(axes, {g: p for g, p in found.items() if g.task == task}, looks)
+            _scale(axes, metrics[task])
+            axes.set_title(f"{task}: when does loss hurt?", fontsize=10, loc="left")
         handles, names = panels[0].get_legend_handles_labels()
         figure.legend(handles, names, loc="outside lower center", ncols=3)
         figure.savefig(path, dpi=160)
     return True
+
+
+def _looks(labels: Sequence[str]) -> dict[str, Any]:
+    """Whole lines for what receivers stopped early, dashed ones for what the network lost."""
+    from analysis import style
+
+    whole = (style.BLUE, style.GREEN, style.PURPLE, style.GOLD)
+    dashed = (style.ORANGE, style.INK, style.STEEL, style.BLUE)
+    found = {}
+    counts = {True: 0, False: 0}
+    for label in labels:
+        lost = label.startswith("network")
+        place = counts[lost] % 4
+        counts[lost] += 1
+        found[label] = style.ArmStyle(
+            colour=(dashed if lost else whole)[place],
+            marker=("vXx>" if lost else "os^D")[place],
+            line=(0, (5.0, 2.0)) if lost else "solid",
+        )
+    return found
+
+
+def _scale(axes: Any, metric: str) -> None:
+    from analysis import style
+
+    axes.axhline(HARMLESS_POINTS, color=style.MUTED.light, linewidth=0.8)
+    axes.set_yscale("symlog", linthresh=1.0)
+    axes.set_ylim(-3, _MOST_POINTS)
+    axes.set_yticks([-1, 0, 1, 3, 10, 30, 100])
+    axes.set_yticklabels(["-1", "0", "1", "3", "10", "30", "100"])
+    axes.set_ylabel("points of accuracy lost" if metric == "accuracy" else "% of perplexity")
+
+
+def _early_and_late(
+    axes: Any, found: Mapping[Group, Mapping[float, Estimate]], looks: Mapping[str, Any]
+) -> None:
+    """Loss in the first third of the rounds, in the rest, and in all of them, side by side."""
+    phased = {group.label for group in found if group.when != "always"}
+    compared = {group: points for group, points in found.items() if group.label in phased}
+    losses = sorted(
+        {loss for g, points in compared.items() if g.when != "always" for loss in points}
+    )
+    places = {(loss, when): i for i, (loss, when) in enumerate(itertools.product(losses, _WHEN))}
+    labels = sorted(phased)
+    for group, points in compared.items():
+        look = looks[group.label]
+        offset = 0.16 * (labels.index(group.label) - (len(labels) - 1) / 2)
+        for loss in losses:
+            each = points.get(loss)
+            if each is None or each.value is None:
+                continue
+            value = _bounded(each.value)
+            low, high = (value if end is None else _bounded(end) for end in (each.low, each.high))
+            axes.errorbar(
+                places[loss, group.when] + offset,
+                value,
+                yerr=[[max(0.0, value - low)], [max(0.0, high - value)]],
+                color=look.colour.light,
+                marker=look.marker,
+                linestyle="none",
+                capsize=2,
+            )
+    axes.set_xticks(list(places.values()))
+    axes.set_xticklabels([f"{_WHEN[when]}\n{loss * 100:g} %" for loss, when in places], fontsize=8)
 
 
 def _line(axes: Any, points: Mapping[float, Estimate], look: Any, group: Group) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -32,12 +33,13 @@ def harm(records: Sequence[Record]) -> dict[Group, dict[float, Estimate]]:
     """For each group, by loss: how much worse the final metric is than without loss.
 
     In percentage points of accuracy that are missing, or in per cent of perplexity that are too
-    much; negative is better. Seeds that lack either run are left out.
+    much; negative is better, infinite where a seed's model diverged. Seeds that lack either run are
+    left out.
     """
     reference = {
         (each["task"], each["seed"]): each["final"] for each in records if each["loss"] == 0
     }
-    finals: dict[Group, dict[float, dict[int, float]]] = {}
+    finals: dict[Group, dict[float, dict[int, Any]]] = {}
     for each in records:
         if each["loss"] == 0:
             continue
@@ -55,8 +57,8 @@ def harm(records: Sequence[Record]) -> dict[Group, dict[float, Estimate]]:
 
 def _worse(
     metric: str,
-    finals: Mapping[int, float],
-    reference: Mapping[tuple[str, int], float],
+    finals: Mapping[int, Any],
+    reference: Mapping[tuple[str, int], Any],
     task: str,
 ) -> Estimate:
     seeds = sorted(seed for seed in finals if (task, seed) in reference)
@@ -64,6 +66,8 @@ def _worse(
     lossy = [finals[seed] for seed in seeds]
     if not seeds:
         return Estimate(value=None)
+    if any(value is None for value in lossy):
+        return Estimate(value=math.inf, n=len(seeds))
     if metric == "accuracy":
         return _scaled(difference_interval(without, lossy), 100.0, 0.0)
     return _scaled(ratio_interval(lossy, without), 100.0, -100.0)
@@ -107,4 +111,6 @@ def rows(found: Mapping[Group, Mapping[float, Estimate]]) -> Iterable[list[str]]
 
 
 def _text(estimate: Estimate) -> str:
-    return "-" if estimate.value is None else f"{estimate.value:+.1f}"
+    if estimate.value is None:
+        return "-"
+    return "diverges" if math.isinf(estimate.value) else f"{estimate.value:+.1f}"

@@ -9,6 +9,7 @@ receiver by itself: `network`. So a run takes seconds and depends on nothing but
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -130,7 +131,7 @@ class _Leg:
 
 
 def run(case: Case) -> dict[str, Any]:
-    """Train one case; returns its record: the test metric over the rounds and at the end."""
+    """Train one case; its record: the test metric over the rounds and at the end, None diverged."""
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     task = case.task
@@ -159,7 +160,7 @@ def run(case: Case) -> dict[str, Any]:
     broadcasts = [_Leg(case, layout, Leg.BROADCAST, [server], random) for _ in learners]
     gradients = [layout.new_buffer() for _ in learners]
     mean, update = layout.new_buffer(), layout.new_buffer()
-    curve: list[tuple[int, float]] = []
+    curve: list[tuple[int, float | None]] = []
     for number in range(task.rounds):
         for learner, gradient in zip(learners, gradients, strict=True):
             learner.gradient(layout.floats(gradient))
@@ -169,7 +170,7 @@ def run(case: Case) -> dict[str, Any]:
             learner.apply(layout.floats(update), rates)
         if number == task.rounds - 1 or (number + 1) % task.evaluate_every == 0:
             scores = [learner.evaluate() for learner in learners]
-            curve.append((number + 1, float(np.mean(scores))))
+            curve.append((number + 1, _finite(float(np.mean(scores)))))
     return {
         "task": task.name,
         "model": task.model,
@@ -188,6 +189,11 @@ def run(case: Case) -> dict[str, Any]:
         "final": curve[-1][1],
         "curve": curve,
     }
+
+
+def _finite(score: float) -> float | None:
+    """None for the score of a model that has diverged, which JSON has no number for."""
+    return score if math.isfinite(score) else None
 
 
 def _report(received: NDArray[np.bool_]) -> TransferReport:
