@@ -74,6 +74,6 @@ def update_readme(results_dir: Path, experiment: str | None = None) -> Path:
     """
     from analysis import readme
 
-    folder = readme.keep(results_dir, experiment)
-    readme.write_readme()
+    folder = readme.keep(results_dir, experiment, root=readme.ROOT)
+    readme.write_readme(root=readme.ROOT)
     return folder

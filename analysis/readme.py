@@ -4,8 +4,8 @@
 
 What is kept lies in `experiments/results/NAME/`: `summary.json` (without what has no value), the
 main table, the manifest of one run, `provenance.json` (command, machine, dates, verdicts) and the
-headline figure. README says where a table goes: between `<!-- NAME: begin -->` and
-`<!-- NAME: end -->`.
+headline figure. README.md and experiments/results/README.md say where an experiment's table goes:
+between `<!-- NAME: begin -->` and `<!-- NAME: end -->`; `overview` is the table of all of them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from analysis import cell_tables, comparison, numbers, sentences
+from analysis import cell_tables, comparison, numbers, overview, sentences
 from analysis.arm_table import arm_table
 from analysis.load import Results, load
 from analysis.metrics import per_run
@@ -49,6 +49,16 @@ _SWEEPS = {
     "fig2-k-sweep": "accuracy",
     "training-time": "training_time_s",
 }
+# The experiments whose results stand beside the paper's, in the order of its tables.
+_REPLAYS = (
+    "burst-latency",
+    "burst-accuracy",
+    "training-time",
+    "accuracy",
+    "fig1-phase-loss",
+    "fig2-k-sweep",
+)
+_DOCUMENTS = ("README.md", "experiments/results/README.md")
 _FIGURES = ("ratio-along-factor.png", "latency-over-rounds.png")
 
 
@@ -77,27 +87,47 @@ def keep(results_dir: Path, experiment: str | None = None, *, root: Path = ROOT)
 
 
 def write_readme(*, root: Path = ROOT) -> list[str]:
-    """Write the blocks of all kept results that README has a place for; returns their names.
+    """Write the blocks of all kept results that a document has a place for; returns their names.
 
     Raises:
-        ValueError: a block has no end, or kept results are damaged; README is as before.
+        ValueError: a block has no end, or kept results are damaged; all documents are as before.
     """
-    path = root / "README.md"
+    written: list[str] = []
+    texts = {}
+    for document in _DOCUMENTS:
+        path = root / document
+        if path.is_file():
+            texts[path], names = _filled(path, root)
+            written += names
+    for path, text in texts.items():
+        path.write_text(text, encoding="utf-8")
+    return written
+
+
+def _filled(path: Path, root: Path) -> tuple[str, list[str]]:
+    """A document with its blocks as they are now, and their names."""
     text = path.read_text(encoding="utf-8")
     written = []
     for name in re.findall(r"<!-- ([a-z0-9-]+): begin -->", text):
-        folder = root / "experiments" / "results" / name
-        if not (folder / "provenance.json").is_file():
+        content = _content(name, root)
+        if content is None:
             continue  # kept by hand, or not yet
         begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->"
         if text.count(begin) != 1 or text.count(end) != 1:
             raise ValueError(f"{path}: {begin.strip()} needs one {end}; valid: each once")
         before, rest = text.split(begin)
         after = rest.split(end)[1]
-        text = before + begin + block(folder) + end + after
+        text = before + begin + content + end + after
         written.append(name)
-    path.write_text(text, encoding="utf-8")
-    return written
+    return text, written
+
+
+def _content(name: str, root: Path) -> str | None:
+    if name == "overview":
+        summaries = overview.read(root, _REPLAYS)
+        return _bare(overview.overview(summaries)) if summaries else None
+    folder = root / "experiments" / "results" / name
+    return block(folder) if (folder / "provenance.json").is_file() else None
 
 
 def block(folder: Path) -> str:
@@ -239,7 +269,7 @@ def main(words: list[str]) -> None:
     """The command line: [DIR [EXPERIMENT]], the results to keep first; then README is written."""
     if words:
         print(keep(Path(words[0]), words[1] if len(words) > 1 else None))
-    print("README.md:", ", ".join(write_readme()) or numbers.DASH)
+    print("written:", ", ".join(write_readme()) or numbers.DASH)
 
 
 if __name__ == "__main__":

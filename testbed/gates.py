@@ -128,7 +128,9 @@ def _calibrated(calibration: Calibration, limits: Mapping[str, Any]) -> list[Gat
         ),
         _gate(
             "calibrated round-trip time error (s)",
-            "rtt_error_s" if _rtt_limit_s(slow, limits) == limits["rtt_error_s"] else "rtt_error",
+            "rtt_error"
+            if _rtt_limit_s(slow, limits) > _absolute_s(slow, limits)
+            else "rtt_error_s",
             _rtt_error_s(slow),
             _rtt_limit_s(slow, limits),
             where=_ends(slow),
@@ -155,7 +157,12 @@ def _rtt_error_s(path: PathCalibration) -> float:
 
 
 def _rtt_limit_s(path: PathCalibration, limits: Mapping[str, Any]) -> float:
-    return float(max(limits["rtt_error"] * path.configured_rtt_s, limits["rtt_error_s"]))
+    return float(max(limits["rtt_error"] * path.configured_rtt_s, _absolute_s(path, limits)))
+
+
+def _absolute_s(path: PathCalibration, limits: Mapping[str, Any]) -> float:
+    """Every switch receives a whole frame before it sends it on, and takes its time for that."""
+    return float(limits["rtt_error_s"]) * max(1, path.switches)
 
 
 def _ends(path: PathCalibration) -> str:

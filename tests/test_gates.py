@@ -96,6 +96,7 @@ def test_a_faithful_lab_passes():
         ({"rate_bps": 104e6}, "rate_error"),
         ({"probes_lost": 1}, "idle_loss"),
         ({"rtt_s": 0.00031}, "rtt_error_s"),
+        ({"rtt_s": 0.00091, "switches": 3}, "rtt_error_s"),
         ({"configured_rtt_s": 0.02, "rtt_s": 0.0225}, "rtt_error"),
         ({"configured_rtt_s": 0.02, "rtt_s": 0.0175}, "rtt_error"),
     ],
@@ -107,6 +108,7 @@ def test_one_bad_path_is_enough(changes, key):
 def test_the_larger_of_both_round_trip_limits_holds():
     assert broken([path(configured_rtt_s=0.02, rtt_s=0.0215)]) == []
     assert broken([path(configured_rtt_s=0.001, rtt_s=0.00125)]) == []
+    assert broken([path(rtt_s=0.00089, switches=3)]) == []
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,9 @@ class Limits(Section):
 
     rate_error: float = Field(default=0.03, gt=0, description="calibrated against configured rate")
     rtt_error: float = Field(default=0.1, gt=0, description="share of the configured round trip")
-    rtt_error_s: float = Field(default=0.0003, gt=0, description="allowed where it is more")
+    rtt_error_s: float = Field(
+        default=0.0003, gt=0, description="allowed where it is more, for each switch on the path"
+    )
     idle_loss: float = Field(default=0.0, ge=0, le=1, description="share of the idle probes")
     queue_error: float = Field(
         default=0.0, ge=0, description="share of a queue's limit, beyond what can be resolved"

@@ -43,6 +43,7 @@ class PathCalibration:
     """One direction between two hosts. `rate_bps` counts Ethernet frames, as the shaper does.
 
     `rtt_s` is the median round trip of idle probes and includes about 0.1 ms of this process.
+    `switches` lie on the way.
     """
 
     sender: str
@@ -53,6 +54,7 @@ class PathCalibration:
     rtt_s: float
     probes_sent: int
     probes_lost: int
+    switches: int = 1
 
     def as_json(self) -> dict[str, object]:
         """The record in `calibration.json`."""
@@ -65,6 +67,7 @@ class PathCalibration:
             "rtt_s": self.rtt_s,
             "probes_sent": self.probes_sent,
             "probes_lost": self.probes_lost,
+            "switches": self.switches,
         }
 
 
@@ -221,6 +224,7 @@ def _measure(path: _Path, trips: Sequence[float | None]) -> PathCalibration:
         rtt_s=statistics.median(answered),
         probes_sent=len(trips),
         probes_lost=len(trips) - len(answered),
+        switches=path.hops - 1,
     )
 
 

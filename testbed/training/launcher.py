@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import importlib
 import json
 import os
 import secrets
@@ -32,6 +33,8 @@ from testbed.training.setting import Setting
 from testbed.yaml_input import InputError
 
 _PR_SET_PDEATHSIG = 1
+# numpy imports these when something first uses them: every process by itself, in its first round.
+_USED_LATER = ("numpy.ma", "numpy.random")
 _LOG_PATIENCE_S = 1.0
 
 
@@ -40,6 +43,8 @@ def main() -> None:
     directory = Path(sys.argv[1])
     torch.set_num_threads(1)  # before the fork, and before any operation starts threads
     torch.use_deterministic_algorithms(True)
+    for module in _USED_LATER:
+        importlib.import_module(module)
     # Meanwhile the network is built: the order comes when it is there.
     material = Material(rundir.read_json(directory / "config.json"))
     try:

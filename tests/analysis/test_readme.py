@@ -6,10 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from analysis import readme
 from tests.analysis.build import ResultsBuilder
 from tests.analysis.test_cells import sweep
+from testbed.cli import app
+from testbed.yaml_input import InputError
 from tests.analysis.test_report import three_arms
 
 README = "# Title\n\n<!-- quick: begin -->\nold | table\n<!-- quick: end -->\n\nrest\n"
@@ -102,3 +105,46 @@ def test_a_place_without_kept_results_stays_as_it_is(tmp_path):
     place = root(tmp_path / "project")
     assert readme.write_readme(root=place) == []
     assert (place / "README.md").read_text() == README
+
+
+def test_the_overview_sets_each_published_value_beside_all_its_points(tmp_path, undrawn):
+    # The builder's experiment is called quick; what counts is the name under which it is kept.
+    sweep(tmp_path / "runs", seeds=5)
+    empty = "<!-- overview: begin -->\nold\n<!-- overview: end -->\n"
+    place = root(tmp_path / "project", empty)
+    folder = readme.keep(tmp_path / "runs", root=place)
+    folder.rename(folder.with_name("burst-latency"))
+    (place / "experiments" / "results" / "README.md").write_text("# Results\n\n" + empty)
+    assert readme.write_readme(root=place) == ["overview", "overview"]
+    text = (place / "README.md").read_text()
+    assert (
+        "| Tables II to VI: Send latency at a burst iteration (quick) | fixed-low/dblp | "
+        "4.00\u20135.97 x | 2.00\u20134.00 x (2 points, n = 5 seeds each) | 1 of 2 |" in text
+    )
+    assert "old" not in text
+    assert "2.00\u20134.00 x" in (place / "experiments" / "results" / "README.md").read_text()
+
+
+def test_damaged_kept_results_change_no_document(tmp_path, undrawn):
+    sweep(tmp_path / "runs", seeds=2)
+    empty = "<!-- overview: begin -->\nold\n<!-- overview: end -->\n"
+    place = root(tmp_path / "project", empty)
+    folder = readme.keep(tmp_path / "runs", root=place)
+    folder = folder.rename(folder.with_name("burst-latency"))
+    (folder / "summary.json").write_text("{")
+    with pytest.raises(ValueError, match=r"burst-latency/summary.json: .*keep these results again"):
+        readme.write_readme(root=place)
+    assert (place / "README.md").read_text() == empty
+
+
+def test_the_report_command_keeps_and_writes(tmp_path, undrawn, monkeypatch):
+    three_arms(tmp_path / "runs")
+    place = root(tmp_path / "project")
+    monkeypatch.setattr(readme, "ROOT", place)
+    done = CliRunner().invoke(app, ["report", str(tmp_path / "runs"), "--readme"])
+    assert done.exit_code == 0, done.output
+    assert f"kept: {place / 'experiments' / 'results' / 'quick'}" in done.output.replace("\n", "")
+    assert "Means over n = 2 seeds" in (place / "README.md").read_text()
+    (place / "README.md").write_text("<!-- quick: begin -->\n")
+    refused = CliRunner().invoke(app, ["report", str(tmp_path / "runs"), "--readme"])
+    assert isinstance(refused.exception, InputError)

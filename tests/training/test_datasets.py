@@ -1,12 +1,6 @@
 """Data sets: what is in them, that they are the same every time, and what may be wrong."""
 
-import functools
-import hashlib
-import http.server
-import io
 import sys
-import tarfile
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -15,19 +9,13 @@ import torch
 from PIL import Image
 from pydantic import ValidationError
 
-from testbed.training import datasets, preparation
+from testbed.training import datasets
 from testbed.training.datasets import cache
-from testbed.training.datasets.base import check_labels
 from testbed.training.datasets.stdlib_text import OTHER, VOCABULARY
 from testbed.yaml_input import InputError
 
 GLYPHS = {"name": "glyphs", "size": 500}
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return tmp_path / "cache" / "bounded-loss-testbed"
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def everything(dataset):
@@ -46,6 +34,18 @@ def test_digits_are_normalised_to_the_bit_as_torch_would():
     expected = [images[359:], labels[359:], images[:359], labels[:359]]
     found = everything(datasets.load("digits"))
     assert all(torch.equal(one, two) for one, two in zip(found, expected, strict=True))
+
+
+def test_digits_are_kept_so_that_scikit_learn_is_not_imported_again(monkeypatch):
+    first = everything(datasets.load("digits"))
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)  # importing it raises
+    again = everything(datasets.load("digits"))
+    assert all(torch.equal(one, two) for one, two in zip(first, again, strict=True))
+
+
+def test_digits_are_there_without_a_place_to_keep_them(monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
+    assert len(datasets.load("digits").train_labels) == 1438
 
 
 def test_digits_are_these_digits():
@@ -151,141 +151,6 @@ def test_text_hash_is_that_of_the_sources_whatever_the_sequence_length():
 # CIFAR-10's binary form, small.
 
 
-def records(seed, count=6):
-    random = np.random.default_rng(seed)
-    content = random.integers(0, 256, (count, 3073), dtype=np.uint8)
-    content[:, 0] = np.arange(count) % 10
-    return content
-
-
-def batch_files():
-    names = [f"data_batch_{number}.bin" for number in range(1, 6)] + ["test_batch.bin"]
-    return {name: records(seed) for seed, name in enumerate(names)}
-
-
-def archive(files):
-    stream = io.BytesIO()
-    with tarfile.open(fileobj=stream, mode="w:gz") as tar:
-        for name, content in files.items():
-            member = tarfile.TarInfo(f"cifar-10-batches-bin/{name}")
-            member.size = content.nbytes
-            tar.addfile(member, io.BytesIO(content.tobytes()))
-    return stream.getvalue()
-
-
-@pytest.fixture
-def server(tmp_path):
-    """A web server for the files below tmp_path/web, on this machine alone."""
-    folder = tmp_path / "web"
-    folder.mkdir()
-
-    class Quiet(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, *_):
-            pass
-
-        def do_GET(self):
-            if self.path == "/cut.tar.gz":
-                self.send_response(200)
-                self.send_header("Content-Length", "100000")
-                self.end_headers()
-                self.wfile.write(b"x" * 1000)
-            else:
-                super().do_GET()
-
-    handler = functools.partial(Quiet, directory=str(folder))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as running:
-        thread = threading.Thread(target=running.serve_forever, daemon=True)
-        thread.start()
-        yield folder, f"http://127.0.0.1:{running.server_address[1]}"
-        running.shutdown()
-
-
-def prepared(section):
-    progress = []
-    parameters = datasets.parameters(section)
-    parameters.prepare(None, lambda done, total: progress.append((done, total)))
-    return parameters.load(None), progress
-
-
-@pytest.mark.parametrize("over", ["http", "file"])
-def test_cifar10_is_downloaded_once_verified_and_read(server, own_cache, over):
-    folder, address = server
-    content = archive(batch_files())
-    (folder / "a.tar.gz").write_bytes(content)
-    url = f"{address}/a.tar.gz" if over == "http" else (folder / "a.tar.gz").as_uri()
-    section = {"name": "cifar10", "url": url, "sha256": hashlib.sha256(content).hexdigest()}
-    dataset, progress = prepared(section)
-    assert progress[-1] == (len(content), len(content))
-    train = np.concatenate([records(seed) for seed in range(5)])
-    pixels = train[:, 1:].reshape(-1, 3, 32, 32).astype(np.float64)
-    expected = (pixels - pixels.mean(axis=(0, 2, 3), keepdims=True)) / pixels.std(
-        axis=(0, 2, 3), ddof=1, keepdims=True
-    )
-    found, labels, *_ = everything(dataset)
-    np.testing.assert_allclose(found.numpy(), expected, atol=1e-4)
-    assert labels.tolist() == train[:, 0].tolist()
-    (folder / "a.tar.gz").unlink()
-    assert prepared(section)[0].facts["sha256"] == dataset.facts["sha256"]
-    assert [path.name for path in own_cache.iterdir()] == ["cifar-10-binary.tar.gz"]
-
-
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("a.tar.gz", "not kept: its SHA-256 is "),
-        ("none.tar.gz", "not downloaded: "),
-        ("cut.tar.gz", "not downloaded: .*1000"),
-    ],
-)
-def test_nothing_is_kept_of_a_failed_download(server, own_cache, name, said):
-    folder, address = server
-    (folder / "a.tar.gz").write_bytes(b"something else")
-    with pytest.raises(InputError, match=said) as caught:
-        prepared({"name": "cifar10", "url": f"{address}/{name}"})
-    assert "\n" not in str(caught.value)
-    assert list(own_cache.iterdir()) == []
-
-
-def test_without_a_network_the_reason_is_one_line(own_cache):
-    with pytest.raises(InputError, match=r"not downloaded: .*refused"):
-        prepared({"name": "cifar10", "url": "http://127.0.0.1:9/x.tar.gz"})
-    with pytest.raises(InputError, match="valid schemes: https, http, file"):
-        prepared({"name": "cifar10", "url": "ftp://127.0.0.1/x.tar.gz"})
-    assert list(own_cache.iterdir()) == []
-
-
-def write_batches(folder, **changes):
-    folder.mkdir()
-    for name, content in (batch_files() | changes).items():
-        (folder / name).write_bytes(content.tobytes())
-
-
-def test_cifar10_s_unpacked_files_are_checked_against_the_published_sums(tmp_path):
-    write_batches(tmp_path / "c")
-    with pytest.raises(InputError, match=r"data_batch_1.bin: its SHA-256 is .*, expected cee9165"):
-        datasets.load({"name": "cifar10", "directory": "c"}, tmp_path)
-    dataset = datasets.load({"name": "cifar10", "directory": "c", "verify": False}, tmp_path)
-    assert dataset.facts["train_examples"] == 30
-
-
-def test_what_is_wrong_with_cifar10_files_is_named(tmp_path):
-    bad = records(9)
-    bad[4, 0] = 11
-    write_batches(tmp_path / "labels", **{"test_batch.bin": bad})
-    write_batches(tmp_path / "short", **{"data_batch_2.bin": records(1)[:, :3000]})
-    for folder, said in (
-        ("labels", "cifar10, test part: the label of example 4 is 11; valid: 0 to 9"),
-        ("short", "data_batch_2.bin has 18000 bytes; valid: a multiple of 3073"),
-        ("none", "holds neither cifar-10-binary.tar.gz nor data_batch_1.bin"),
-    ):
-        section = {"name": "cifar10", "directory": folder, "verify": False}
-        with pytest.raises(InputError, match=said):
-            datasets.load(section, tmp_path)
-
-
-# A user's own.
-
-
 def paint(path: Path, colour, size=(40, 30)):
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new("RGB", size, colour).save(path)
@@ -330,73 +195,6 @@ def test_what_is_wrong_with_an_image_folder_is_named(tmp_path):
         datasets.load(section, tmp_path)
 
 
-USERS = """
-import numpy as np
-def images(count=20, worst=2):
-    pixels = np.arange(count * 4, dtype=np.float64).reshape(count, 1, 2, 2)
-    labels = np.arange(count) % 3
-    labels[7] = worst
-    return pixels, labels, pixels, labels
-def text():
-    tokens = np.arange(60).reshape(6, 10) % 5
-    return tokens, (tokens + 1) % 5, tokens, (tokens + 1) % 5
-def nan():
-    pixels, labels, *_ = images()
-    return pixels * np.nan, labels, pixels, labels
-def two(): return 1, 2
-def fails(): raise OSError("disk on fire")
-def shapes():
-    part = np.zeros((3, 2)), np.zeros(3, dtype=int)
-    return *part, *part
-def halves(): return np.zeros((3, 1, 2, 2)), np.zeros(3), np.zeros((3, 1, 2, 2)), np.zeros(3)
-"""
-
-
-@pytest.fixture
-def users(tmp_path, monkeypatch):
-    (tmp_path / "their_data.py").write_text(USERS)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    yield tmp_path
-    sys.modules.pop("their_data", None)
-
-
-def test_a_user_s_data_are_images_or_text(users):
-    section = {"name": "their_data:images", "arguments": {"count": 30}}
-    dataset = datasets.load(section, users)
-    assert (dataset.task.metric, dataset.classes, dataset.input_shape) == ("accuracy", 3, (1, 2, 2))
-    assert len(dataset.train_inputs) == 30
-    text = datasets.load("their_data:text", users)
-    assert (text.task.metric, text.classes, text.input_shape) == ("perplexity", 5, (10,))
-
-
-@pytest.mark.parametrize(
-    ("section", "said"),
-    [
-        (
-            {"name": "their_data:images", "arguments": {"worst": -1}, "classes": 3},
-            "training part: the label of example 7 is -1; valid: 0 to 2",
-        ),
-        ({"name": "their_data:nan"}, "its inputs hold NaN or infinity"),
-        ({"name": "their_data:two"}, "valid: a tuple of train inputs, train labels"),
-        ({"name": "their_data:fails"}, "it raised OSError: disk on fire"),
-        ({"name": "their_data:shapes"}, r"inputs have shape \(3, 2\) and labels \(3,\)"),
-        ({"name": "their_data:halves"}, "labels are float32; valid: whole numbers"),
-        ({"name": "their_data:images", "arguments": {"x": 1}}, "it raised TypeError"),
-    ],
-)
-def test_what_is_wrong_with_a_user_s_data_is_said_in_one_line(users, section, said):
-    with pytest.raises(InputError, match=said) as caught:
-        datasets.load(section, users)
-    assert str(caught.value).startswith(section["name"])
-    assert "\n" not in str(caught.value)
-
-
-def test_the_first_label_out_of_range_is_named():
-    check_labels(np.array([0, 4, 2]), 5, "x")
-    with pytest.raises(InputError, match="x: the label of example 1 is 5; valid: 0 to 4"):
-        check_labels(np.array([0, 5, -1]), 5, "x")
-
-
 @pytest.mark.parametrize("section", ["mnist", {"name": "glyphs", "sise": 3}, {"size": 3}, 7])
 def test_an_unknown_data_set_or_key_is_refused(section):
     with pytest.raises(ValidationError):
@@ -404,57 +202,6 @@ def test_an_unknown_data_set_or_key_is_refused(section):
 
 
 # Before a lab is built.
-
-
-def need(model, section, *, batch_size=8, workers=3, split=None, folder=None):
-    return preparation.Need(
-        model=model,
-        dataset=datasets.parameters(section),
-        split=split or datasets.Equal(),
-        batch_size=batch_size,
-        workers=workers,
-        seed=1,
-        folder=folder,
-    )
-
-
-@pytest.mark.parametrize(
-    ("wanted", "said"),
-    [
-        (
-            need("gpt2-tiny", "digits"),
-            "takes tokens, but data set 'digits' gives images; valid: sm",
-        ),
-        (need("resnet50", "stdlib-text"), "takes images, but .* gives tokens; valid: gpt2-small"),
-        (need("small-cnn", "digits", batch_size=480), "480: larger than a worker's .* 1 to 479"),
-    ],
-)
-def test_what_does_not_fit_is_said_before_anything_is_loaded(wanted, said):
-    with pytest.raises(ValueError, match=said):
-        preparation.check(wanted)
-
-
-def test_a_user_s_model_is_tried_on_the_data_before_a_lab_is_built(users):
-    (users / "their_models.py").write_text(
-        "from torch import nn\n"
-        "def fits(classes, input_shape):\n"
-        "    return nn.Sequential(nn.Flatten(), nn.Linear(64, classes))\n"
-        "def wide(classes, input_shape):\n"
-        "    return nn.Sequential(nn.Flatten(), nn.Linear(65, classes))\n"
-        "def short(classes, input_shape):\n"
-        "    return nn.Sequential(nn.Flatten(), nn.Linear(64, 3))\n"
-    )
-    preparation.prepare([need("their_models:fits", "digits", folder=users)], print)
-    for name, said in (("wide", "it raised RuntimeError: "), ("short", r"gave \(2, 3\); valid: ")):
-        with pytest.raises(InputError, match=said):
-            preparation.prepare([need(f"their_models:{name}", "digits", folder=users)], print)
-    sys.modules.pop("their_models", None)
-
-
-def test_an_uneven_split_is_checked_with_the_run_s_seed():
-    uneven = datasets.Dirichlet(alpha=0.01)
-    with pytest.raises(InputError, match="or a larger alpha"):
-        preparation.prepare([need("mlp", "digits", batch_size=100, workers=8, split=uneven)], print)
 
 
 def test_files_in_the_cache_take_their_place_at_once_or_not_at_all(tmp_path):

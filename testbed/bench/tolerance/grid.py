@@ -86,7 +86,7 @@ STUDIES = (
             },
         ),
         combinations=_FEWEST,
-        losses=(0.1, 0.4, 0.8),
+        losses=(0.1, 0.4),
         phases=False,
     ),
 )

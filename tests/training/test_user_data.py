@@ -1,0 +1,130 @@
+"""A user's own data and models, and what does not fit: said before a lab is built."""
+
+import sys
+
+import numpy as np
+import pytest
+
+from testbed.training import datasets, preparation
+from testbed.training.datasets.base import check_labels
+from testbed.yaml_input import InputError
+
+pytestmark = pytest.mark.usefixtures("own_cache")
+
+
+USERS = """
+import numpy as np
+def images(count=20, worst=2):
+    pixels = np.arange(count * 4, dtype=np.float64).reshape(count, 1, 2, 2)
+    labels = np.arange(count) % 3
+    labels[7] = worst
+    return pixels, labels, pixels, labels
+def text():
+    tokens = np.arange(60).reshape(6, 10) % 5
+    return tokens, (tokens + 1) % 5, tokens, (tokens + 1) % 5
+def nan():
+    pixels, labels, *_ = images()
+    return pixels * np.nan, labels, pixels, labels
+def two(): return 1, 2
+def fails(): raise OSError("disk on fire")
+def shapes():
+    part = np.zeros((3, 2)), np.zeros(3, dtype=int)
+    return *part, *part
+def halves(): return np.zeros((3, 1, 2, 2)), np.zeros(3), np.zeros((3, 1, 2, 2)), np.zeros(3)
+"""
+
+
+@pytest.fixture
+def users(tmp_path, monkeypatch):
+    (tmp_path / "their_data.py").write_text(USERS)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield tmp_path
+    sys.modules.pop("their_data", None)
+
+
+def test_a_user_s_data_are_images_or_text(users):
+    section = {"name": "their_data:images", "arguments": {"count": 30}}
+    dataset = datasets.load(section, users)
+    assert (dataset.task.metric, dataset.classes, dataset.input_shape) == ("accuracy", 3, (1, 2, 2))
+    assert len(dataset.train_inputs) == 30
+    text = datasets.load("their_data:text", users)
+    assert (text.task.metric, text.classes, text.input_shape) == ("perplexity", 5, (10,))
+
+
+@pytest.mark.parametrize(
+    ("section", "said"),
+    [
+        (
+            {"name": "their_data:images", "arguments": {"worst": -1}, "classes": 3},
+            "training part: the label of example 7 is -1; valid: 0 to 2",
+        ),
+        ({"name": "their_data:nan"}, "its inputs hold NaN or infinity"),
+        ({"name": "their_data:two"}, "valid: a tuple of train inputs, train labels"),
+        ({"name": "their_data:fails"}, "it raised OSError: disk on fire"),
+        ({"name": "their_data:shapes"}, r"inputs have shape \(3, 2\) and labels \(3,\)"),
+        ({"name": "their_data:halves"}, "labels are float32; valid: whole numbers"),
+        ({"name": "their_data:images", "arguments": {"x": 1}}, "it raised TypeError"),
+    ],
+)
+def test_what_is_wrong_with_a_user_s_data_is_said_in_one_line(users, section, said):
+    with pytest.raises(InputError, match=said) as caught:
+        datasets.load(section, users)
+    assert str(caught.value).startswith(section["name"])
+    assert "\n" not in str(caught.value)
+
+
+def test_the_first_label_out_of_range_is_named():
+    check_labels(np.array([0, 4, 2]), 5, "x")
+    with pytest.raises(InputError, match="x: the label of example 1 is 5; valid: 0 to 4"):
+        check_labels(np.array([0, 5, -1]), 5, "x")
+
+
+def need(model, section, *, batch_size=8, workers=3, split=None, folder=None):
+    return preparation.Need(
+        model=model,
+        dataset=datasets.parameters(section),
+        split=split or datasets.Equal(),
+        batch_size=batch_size,
+        workers=workers,
+        seed=1,
+        folder=folder,
+    )
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        (
+            need("gpt2-tiny", "digits"),
+            "takes tokens, but data set 'digits' gives images; valid: sm",
+        ),
+        (need("resnet50", "stdlib-text"), "takes images, but .* gives tokens; valid: gpt2-small"),
+        (need("small-cnn", "digits", batch_size=480), "480: larger than a worker's .* 1 to 479"),
+    ],
+)
+def test_what_does_not_fit_is_said_before_anything_is_loaded(wanted, said):
+    with pytest.raises(ValueError, match=said):
+        preparation.check(wanted)
+
+
+def test_a_user_s_model_is_tried_on_the_data_before_a_lab_is_built(users):
+    (users / "their_models.py").write_text(
+        "from torch import nn\n"
+        "def fits(classes, input_shape):\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(64, classes))\n"
+        "def wide(classes, input_shape):\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(65, classes))\n"
+        "def short(classes, input_shape):\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(64, 3))\n"
+    )
+    preparation.prepare([need("their_models:fits", "digits", folder=users)], print)
+    for name, said in (("wide", "it raised RuntimeError: "), ("short", r"gave \(2, 3\); valid: ")):
+        with pytest.raises(InputError, match=said):
+            preparation.prepare([need(f"their_models:{name}", "digits", folder=users)], print)
+    sys.modules.pop("their_models", None)
+
+
+def test_an_uneven_split_is_checked_with_the_run_s_seed():
+    uneven = datasets.Dirichlet(alpha=0.01)
+    with pytest.raises(InputError, match="or a larger alpha"):
+        preparation.prepare([need("mlp", "digits", batch_size=100, workers=8, split=uneven)], print)
