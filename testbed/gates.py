@@ -160,6 +160,11 @@ def _rtt_limit_s(path: PathCalibration, limits: Mapping[str, Any]) -> float:
     return float(max(limits["rtt_error"] * path.configured_rtt_s, _absolute_s(path, limits)))
 
 
+def _rtt_key(path: PathCalibration, limits: Mapping[str, Any]) -> str:
+    relative = _rtt_limit_s(path, limits) > _absolute_s(path, limits)
+    return "rtt_error" if relative else "rtt_error_s"
+
+
 def _absolute_s(path: PathCalibration, limits: Mapping[str, Any]) -> float:
     """Every switch receives a whole frame before it sends it on, and takes its time for that."""
     return float(limits["rtt_error_s"]) * max(1, path.switches)

@@ -9,10 +9,10 @@ import pytest
 from typer.testing import CliRunner
 
 from analysis import readme
-from tests.analysis.build import ResultsBuilder
-from tests.analysis.test_cells import sweep
 from testbed.cli import app
 from testbed.yaml_input import InputError
+from tests.analysis.build import ResultsBuilder
+from tests.analysis.test_cells import sweep
 from tests.analysis.test_report import three_arms
 
 README = "# Title\n\n<!-- quick: begin -->\nold | table\n<!-- quick: end -->\n\nrest\n"
