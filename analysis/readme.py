@@ -226,7 +226,6 @@ def _small(summary: dict[str, Any]) -> dict[str, Any]:
     """A summary without what no table shows: most of its size."""
     kept = pairs(list(summary["arms"]))
     names = {f"{left}{sign}{right}" for left, right in kept for sign in "/-"}
-    names |= {f"{right}{sign}{left}" for left, right in kept for sign in "/-"}
 
     def pruned(cell: dict[str, Any]) -> dict[str, Any]:
         sections = {
