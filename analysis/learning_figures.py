@@ -61,19 +61,7 @@ def divergence(effects: pl.DataFrame, styles: dict[str, ArmStyle]) -> Figure | N
     known = effects.filter(pl.col("divergence").is_not_null())
     if known.is_empty() or known["divergence"].max() == 0:
         return None
-    figure, axes = new_axes("Round", "Divergence of replicas (%)")
-    value = pl.col("divergence")
-    for arm, rows in by_arm(known, styles):
-        line = (
-            rows.group_by("round")
-            .agg(value.mean().alias("mean"), value.min().alias("low"), value.max().alias("high"))
-            .sort("round")
-        )
-        line_with_band(axes, line, "round", 100.0, styles[arm])
-    axes.set_ylim(bottom=0)
-    axes.set_xlim(left=0)
-    add_legend(figure, styles, set(known["arm"]), [])
-    return figure
+    return _percent_over_rounds(known, "divergence", "Divergence of replicas (%)", styles)
 
 
 def gradient_error(effects: pl.DataFrame, styles: dict[str, ArmStyle]) -> Figure | None:
@@ -82,7 +70,14 @@ def gradient_error(effects: pl.DataFrame, styles: dict[str, ArmStyle]) -> Figure
     known = learning.deviations(effects).filter(pl.col(name).is_not_null())
     if known.is_empty():
         return None
-    figure, axes = new_axes("Round", "Relative error of the\napplied gradient (%)")
+    return _percent_over_rounds(known, name, "Relative error of the\napplied gradient (%)", styles)
+
+
+def _percent_over_rounds(
+    known: pl.DataFrame, name: str, label: str, styles: dict[str, ArmStyle]
+) -> Figure:
+    """The mean over seeds of a share, with the range of the seeds around it."""
+    figure, axes = new_axes("Round", label)
     value = pl.col(name)
     for arm, rows in by_arm(known, styles):
         line = (
