@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 
 from controllers.impairments.base import Effect, Impairment, ImpairmentParameters, LabAccess
 from controllers.targets import direction
+from testbed.lab.link_counters import queue_drops
 from testbed.lab.shaping import ETHERNET_FRAME_BYTES
 
 
@@ -49,6 +50,8 @@ class Queue(Impairment[QueueParameters]):
         super().__init__(parameters, lab)
         at = direction(lab.network, parameters)
         self._ends = (at.sender.node, at.receiver.node)
+        self._output = (at.sender.interface, at.sender.pid)
+        self._dropped = 0
         self._rates: tuple[int, int] | None = None
         self._limits: tuple[int, int] | None = None
         if parameters.rate_bps is not None or parameters.rate_factor is not None:
@@ -60,17 +63,20 @@ class Queue(Impairment[QueueParameters]):
 
     def begin(self) -> None:
         self._set(1)
+        self._dropped = -queue_drops(*self._output)
 
     def end(self) -> None:
         self._set(0)
+        self._dropped += queue_drops(*self._output)
 
     def effect(self) -> Effect:
+        """What the queue refused meanwhile, because it was full."""
         details = {}
         if self._rates:
             details["rate_bps"] = self._rates[1]
         if self._limits:
             details["queue_bytes"] = self._limits[1]
-        return Effect(details=details)
+        return Effect(dropped=self._dropped, details=details)
 
     def _set(self, which: int) -> None:
         if self._rates:

@@ -73,6 +73,17 @@ def read(pid: int | None, *, with_protocols: bool = True) -> NamespaceCounters:
     return NamespaceCounters(interfaces=interfaces, queues=found, protocols=protocols)
 
 
+def queue_drops(interface: str, pid: int | None) -> int:
+    """Packets that the queue of a shaped interface refused because it was full.
+
+    Raises:
+        OSError: the namespace is gone.
+    """
+    with entered(pid) if pid is not None else nullcontext():
+        found = queues().get(interface, [])
+    return sum(queue.drops for queue in found if queue.kind in ("bfifo", "red"))
+
+
 def queues() -> dict[str, list[Queue]]:
     """The queueing disciplines of every interface of the calling thread's namespace."""
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_ROUTE) as netlink:

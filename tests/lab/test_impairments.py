@@ -224,6 +224,10 @@ def test_a_narrow_link_delays_and_loses(lab):
         passed_bits = len(arrived) * 1042 * 8
         assert passed_bits == pytest.approx(10e6 * took_s + 30_000 * 8, rel=0.1)
         assert len(arrived) < len(sent) / 3
+        # What the queue refused is known; for each refusal the switch gives up 32 more at most.
+        lost = len(sent) - len(arrived)
+        refused = lab.ended("narrow")["dropped"]
+        assert lost / 33 <= refused <= lost
         assert_clean(flow)
 
 
