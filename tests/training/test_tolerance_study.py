@@ -183,6 +183,7 @@ def test_an_interrupted_study_goes_on_where_it_was(tmp_path, monkeypatch):
     stored = json.loads(file.read_text())
     assert [each["loss"] for each in stored] == [0.0, 0.4]
     assert list(tmp_path.glob("*.partial.jsonl")) == []
+    assert "| short | in-order, zero | always | 40 %: " in file.with_suffix(".md").read_text()
 
 
 def test_a_case_with_other_parameters_is_trained_again(tmp_path):

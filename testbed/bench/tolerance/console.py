@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +10,19 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from analysis import tables
+from analysis.statistics import Estimate
 from testbed import bench
 from testbed.bench.tolerance import figure, findings, grid, kept
 from testbed.bench.tolerance.simulation import Case
 from testbed.yaml_input import InputError
 
+Found = Mapping[findings.Group, Mapping[float, Estimate]]
+
+_UNIT = (
+    f"points of accuracy, or per cent of perplexity; harmless: {findings.HARMLESS_POINTS:g} at "
+    "most, with the whole interval"
+)
 _COLUMNS = ("task", "lost, filled with", "when", "worse than without loss, by loss", "harmless to")
 
 
@@ -47,18 +55,29 @@ def run(*, pattern: str, quick: bool, json_file: Path | None) -> bool:
     for row in findings.rows(found):
         table.add_row(*row)
     console.print(table)
-    console.print(
-        f"points of accuracy, or per cent of perplexity; harmless: {findings.HARMLESS_POINTS:g} at "
-        "most, with the whole interval"
-    )
+    console.print(_UNIT)
     if json_file is not None:
         bench.write(json_file, records, facts)
         keeper.drop()
         console.print(f"records: {json_file}")
+        document = json_file.with_suffix(".md")
+        document.write_text(_markdown(found), encoding="utf-8")
+        console.print(f"table: {document}")
         picture = json_file.with_suffix(".png")
         if figure.draw(found, {each["task"]: each["metric"] for each in records}, picture):
             console.print(f"figure: {picture}")
     return True
+
+
+def _markdown(found: Found) -> str:
+    table = tables.Table(
+        title="How much worse than without loss, by the share of chunks given up",
+        columns=list(_COLUMNS),
+        rows=[[tables.Cell(text=text) for text in row] for row in findings.rows(found)],
+        notes=[_UNIT],
+        numeric=False,
+    )
+    return tables.to_markdown(table)
 
 
 def _trained(
