@@ -111,6 +111,7 @@ class Sender:
         self._ever_sent = np.zeros(layout.chunk_count, dtype=np.bool_)
         self._received: NDArray[np.bool_] | None = None
         self._places = np.arange(len(path.frames))
+        self._offered = np.empty(0, dtype=np.int64)
         self._datagrams_sent = 0
         self._control_bytes = 0
         self._began_s = now_s
@@ -143,7 +144,7 @@ class Sender:
         room = self._room(now_s) if self.state is SenderState.SENDING else 0
         if not room:
             return self._path.frames[:0]
-        chunks = self._repair.upcoming(room)
+        chunks = self._offered = self._repair.upcoming(room)
         count = len(chunks)
         batch = self._batch[:count]
         batch["sequence"] = chunks
@@ -186,7 +187,7 @@ class Sender:
         """The network took the first `count` datagrams of the last offer."""
         if not count:
             return
-        self._ever_sent[self._repair.upcoming(count)] = True
+        self._ever_sent[self._offered[:count]] = True
         self._datagrams_sent += count
         self._path.pacer.spend(count)
         self._path.congestion.on_sent(count * self._path.datagram_wire_bytes, now_s)

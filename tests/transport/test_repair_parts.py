@@ -243,6 +243,25 @@ def test_what_waited_in_the_socket_does_not_time_the_path():
         assert Report.parse(message.body).at_once == attentive
 
 
+def test_losses_are_worth_more_reports_than_arrivals():
+    spoke = []
+    for every in (1, 2):  # nothing is lost, half is
+        receiver = ReportingReceiver(
+            transfer=6,
+            datagram_wire_bytes=1514,
+            interval_s=1e-4,
+            overhead=0.0025,
+            loss_overhead=0.0125,
+        )
+        count = 0
+        for number in range(0, 2000, every):
+            receiver.on_arrivals(stamps(number), number * 1e-3, True)
+            count += len(receiver.on_data(progress(number * 1e-3)))
+        spoke.append(count)
+    assert 2000 * 1514 * 0.0025 / 200 < spoke[0] < 2000 * 1514 * 0.0025 / 80
+    assert spoke[1] > 2 * spoke[0]
+
+
 def test_unasked_reports_keep_their_distance_and_their_budget():
     receiver, times, cost = reporting(), [], 0
     for number in range(2000):  # nine of ten are lost

@@ -94,20 +94,18 @@ class AcknowledgedSender(SenderRepair):
     # Sending.
 
     @property
-    def _span_left(self) -> int:
-        return _SPAN - (self.ledger.next - max(self.ledger.largest + 1, self._settled))
-
-    @property
     def remaining(self) -> int:
-        return max(0, min(len(self._due) or len(self.spare()), self._span_left))
+        ledger = self.ledger
+        span_left = _SPAN - (ledger.next - max(ledger.largest + 1, self._settled))
+        return max(0, min(self._due.waiting or len(self.spare()), span_left))
 
     def upcoming(self, limit: int) -> NDArray[np.int64]:
         limit = min(limit, self.remaining)
-        return self._due.peek(limit) if self._due else self.spare()[:limit]
+        return self._due.peek(limit) if self._due.waiting else self.spare()[:limit]
 
     def on_sent(self, count: int, now_s: float) -> None:
         chunks = self.upcoming(count)
-        spare = not self._due
+        spare = not self._due.waiting
         self.ledger.record(chunks, now_s)
         self.in_flight = self.ledger.in_flight
         if self._requesting == self.ledger.next:
@@ -122,7 +120,7 @@ class AcknowledgedSender(SenderRepair):
 
     def _look(self, now_s: float) -> None:
         """Notices when there is nothing to send."""
-        if not self._due and not len(self.spare()):
+        if not self._due.waiting and not len(self.spare()):
             self._thin_from = self._thin_to = self.ledger.next
             self.on_dry(now_s)
 
@@ -201,7 +199,7 @@ class AcknowledgedSender(SenderRepair):
         report = Report.parse(message.body)
         if report.probed > self._asked_at:
             raise ProtocolError("REPORT that answers a PROBE which was never sent")
-        dry = not self._due
+        dry = not self._due.waiting
         first = self.ledger.index(report.first)
         arrivals = self.ledger.arrive(first + np.flatnonzero(report.arrived))
         self._missing -= len(arrivals.chunks)

@@ -44,7 +44,11 @@ class ChunkQueue:
 
 
 class SendQueue:
-    """The chunks of a transfer of which no copy is under way or at the receiver."""
+    """The chunks of a transfer of which no copy is under way or at the receiver.
+
+    Attributes:
+        waiting: how many they are; a number and not `len`, because senders ask ten times a batch.
+    """
 
     def __init__(self, chunks: NDArray[np.int64], *, lost_first: bool) -> None:
         """All `chunks` wait, in this order; `lost_first`: lost ones go before, not after them."""
@@ -52,9 +56,7 @@ class SendQueue:
         self._cursor = 0
         self._lost = ChunkQueue()
         self._lost_first = lost_first
-
-    def __len__(self) -> int:
-        return len(self._lost) + len(self._fresh) - self._cursor
+        self.waiting = len(chunks)
 
     def _shares(self, count: int) -> tuple[int, int]:
         """How many of the next `count` chunks are lost ones and how many were never sent."""
@@ -79,17 +81,21 @@ class SendQueue:
         again, new = self._shares(count)
         self._lost.drop(again)
         self._cursor += new
+        self.waiting -= again + new
 
     def push_lost(self, chunks: NDArray[np.int64]) -> None:
         """The last copies of these chunks are lost."""
         self._lost.push(chunks)
+        self.waiting += len(chunks)
 
     def remove(self, arrived: NDArray[np.bool_]) -> None:
         """Lost chunks for which the mask is True have come after all."""
-        if len(self._lost):
+        if before := len(self._lost):
             self._lost.remove(arrived)
+            self.waiting -= before - len(self._lost)
 
     def restart(self) -> None:
         """All chunks wait again."""
         self._lost = ChunkQueue()
         self._cursor = 0
+        self.waiting = len(self._fresh)

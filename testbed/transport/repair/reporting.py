@@ -30,11 +30,23 @@ class ReportingReceiver(ReceiverRepair):
     """Says what came since it spoke last."""
 
     def __init__(
-        self, *, transfer: int, datagram_wire_bytes: int, interval_s: float, overhead: float
+        self,
+        *,
+        transfer: int,
+        datagram_wire_bytes: int,
+        interval_s: float,
+        overhead: float,
+        loss_overhead: float | None = None,
     ) -> None:
-        """Unasked reports are `interval_s` apart and cost `overhead` of the bytes sent at most."""
+        """Unasked reports are `interval_s` apart and cost `overhead` of the bytes sent at most.
+
+        Of the bytes of datagrams that did not come, `loss_overhead` instead, if given: that
+        something is missing is news, and that nothing is can wait.
+        """
         self._transfer = transfer
-        self._earned_bytes = datagram_wire_bytes * overhead  # by one datagram
+        self._earned_bytes = datagram_wire_bytes * overhead  # by one datagram that came
+        lost = overhead if loss_overhead is None else loss_overhead
+        self._earned_lost_bytes = datagram_wire_bytes * lost
         self._interval_s = interval_s
         self._credit_bytes = _FIRST_CREDIT_BYTES
         self._pending: list[NDArray[np.int64]] = []
@@ -50,15 +62,16 @@ class ReportingReceiver(ReceiverRepair):
             self._wanted = True
         indices = stamps.astype(np.int64) & (SEND_INDEX_MODULUS - 1)
         self._pending.append(indices)
-        if self._reach(int(_distance(indices, self._newest).max())):
+        if self._reach(int(_distance(indices, self._newest).max()), came=len(indices)):
             self._echo, self._echo_s = (self._newest if attentive else None), now_s
 
-    def _reach(self, ahead: int) -> bool:
+    def _reach(self, ahead: int, came: int = 0) -> bool:
         """Moves on to the newest datagram known to have been sent; whether there was a newer."""
         if ahead <= 0:
             return False
         self._newest = (self._newest + ahead) % SEND_INDEX_MODULUS
-        self._credit_bytes += ahead * self._earned_bytes
+        lost = max(0, ahead - came)
+        self._credit_bytes += (ahead - lost) * self._earned_bytes + lost * self._earned_lost_bytes
         return True
 
     def on_data(self, progress: Progress) -> list[ControlMessage]:

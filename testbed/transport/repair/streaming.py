@@ -119,15 +119,18 @@ class Streaming(Repair):
         overhead: what fraction of the bytes sent these may cost at most. One report for about 40
             datagrams is enough, since the sender asks when it runs dry; five times as many cost
             the hosts of an emulated network more time than their news saved.
+        loss_overhead: the same of the bytes of lost datagrams, of which the sender must know.
         residual: with which probability all copies of a chunk under way may be lost.
     """
 
     interval_s: float = 1e-3
     overhead: float = 0.0025
+    loss_overhead: float = 0.0125
     residual: float = 0.02
 
     def __post_init__(self) -> None:
         check_reporting(self.interval_s, self.overhead)
+        check_reporting(self.interval_s, self.loss_overhead)
         if not 0 < self.residual <= 1:
             raise ValueError(f"residual is {self.residual}; valid: above 0, up to 1")
 
@@ -148,4 +151,5 @@ class Streaming(Repair):
             datagram_wire_bytes=datagram_wire_bytes,
             interval_s=self.interval_s,
             overhead=self.overhead,
+            loss_overhead=self.loss_overhead,
         )
