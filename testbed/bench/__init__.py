@@ -75,6 +75,6 @@ def machine() -> dict[str, Any]:
 
 
 def write(path: Path, records: list[dict[str, Any]], facts: dict[str, Any]) -> None:
-    """Writes the records as a JSON list; the machine's facts are part of each."""
-    documents = [{"schema": SCHEMA, **record, "machine": facts} for record in records]
-    path.write_text(json.dumps(documents, indent=1) + "\n", encoding="utf-8")
+    """Writes the records as a JSON list, a line for each; the machine's facts are part of each."""
+    lines = [json.dumps({"schema": SCHEMA, **record, "machine": facts}) for record in records]
+    path.write_text("[\n" + ",\n".join(lines) + "\n]\n", encoding="utf-8")

@@ -37,20 +37,25 @@ def draw(
     with mpl.rc_context(style.RC):
         phased = list(dict.fromkeys(group.task for group in found if group.when != "always"))
         count = len(tasks) + len(phased)
-        figure = Figure(figsize=(4.0 * count, 4.2))
-        panels: Any = figure.subplots(1, count, squeeze=False)[0]
+        columns = min(2, count)
+        rows = -(-count // columns)
+        figure = Figure(figsize=(4.3 * columns, 3.4 * rows + 0.8))
+        panels: Any = figure.subplots(rows, columns, squeeze=False).ravel()
+        for unused in panels[count:]:
+            unused.remove()
         for axes, task in zip(panels, tasks, strict=False):
             for group, points in constant.items():
                 if group.task == task:
                     _line(axes, points, looks[group.label], group)
-            _scale(axes, metrics[task])
+            _scale(axes, metrics[task], _lowest(found, task))
+            axes.set_xlim(-0.03, 0.83)
             axes.set_xticks([0, 0.2, 0.4, 0.6, 0.8])
             axes.set_xticklabels(["0", "20 %", "40 %", "60 %", "80 %"])
             axes.set_xlabel("chunks given up on both legs, always")
             axes.set_title(task, fontsize=10, loc="left")
-        for axes, task in zip(panels[len(tasks) :], phased, strict=True):
+        for axes, task in zip(panels[len(tasks) : count], phased, strict=True):
             _early_and_late(axes, {g: p for g, p in found.items() if g.task == task}, looks)
-            _scale(axes, metrics[task])
+            _scale(axes, metrics[task], _lowest(found, task))
             axes.set_title(f"{task}: when does loss hurt?", fontsize=10, loc="left")
         handles, names = panels[0].get_legend_handles_labels()
         figure.legend(handles, names, loc="outside lower center", ncols=3)
@@ -63,7 +68,7 @@ def _looks(labels: Sequence[str]) -> dict[str, Any]:
     from analysis import style
 
     whole = (style.BLUE, style.GREEN, style.PURPLE, style.GOLD)
-    dashed = (style.ORANGE, style.INK, style.STEEL, style.BLUE)
+    dashed = (style.BLUE, style.INK, style.STEEL, style.ORANGE)
     found = {}
     counts = {True: 0, False: 0}
     for label in labels:
@@ -78,14 +83,24 @@ def _looks(labels: Sequence[str]) -> dict[str, Any]:
     return found
 
 
-def _scale(axes: Any, metric: str) -> None:
+def _lowest(found: Mapping[Group, Mapping[float, Estimate]], task: str) -> float:
+    every = (
+        each.value for g, points in found.items() if g.task == task for each in points.values()
+    )
+    return min((value for value in every if value is not None), default=0.0)
+
+
+def _scale(axes: Any, metric: str, lowest: float) -> None:
     from analysis import style
 
     axes.axhline(HARMLESS_POINTS, color=style.MUTED.light, linewidth=0.8)
     axes.set_yscale("symlog", linthresh=1.0)
-    axes.set_ylim(-3, _MOST_POINTS)
-    axes.set_yticks([-1, 0, 1, 3, 10, 30, 100])
-    axes.set_yticklabels(["-1", "0", "1", "3", "10", "30", "100"])
+    axes.set_ylim(-3 if lowest > -2 else -30, _MOST_POINTS)  # below 0: better than without loss
+    ticks = [
+        tick for tick in (-30, -10, -3, -1, 0, 1, 3, 10, 30, 100) if tick > min(lowest, -1) - 10
+    ]
+    axes.set_yticks(ticks)
+    axes.set_yticklabels([str(tick) for tick in ticks])
     axes.set_ylabel("points of accuracy lost" if metric == "accuracy" else "% of perplexity")
 
 

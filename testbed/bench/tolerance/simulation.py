@@ -193,7 +193,7 @@ def run(case: Case) -> dict[str, Any]:
 
 def _finite(score: float) -> float | None:
     """None for the score of a model that has diverged, which JSON has no number for."""
-    return score if math.isfinite(score) else None
+    return round(score, 5) if math.isfinite(score) else None
 
 
 def _report(received: NDArray[np.bool_]) -> TransferReport:
