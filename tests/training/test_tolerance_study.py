@@ -49,7 +49,7 @@ def test_without_loss_it_is_training_with_the_mean_of_three_gradients():
         for learner in learners:
             learner.apply(mean, 0.05)
     assert run(case(0.0))["final"] == pytest.approx(
-        float(np.mean([learner.evaluate() for learner in learners])), abs=1e-12
+        float(np.mean([learner.evaluate() for learner in learners])), abs=1e-5
     )
     assert run(case(0.0, "shuffled", "rescale"))["curve"] == run(case(0.0))["curve"]
 

@@ -111,8 +111,9 @@ class Sampler:
                 part.run(self._ticks, measured=measured)
             self._ticks += 1
         ended_s, cpu_s = time.monotonic(), _cpu_s() - began_cpu_s
-        self._live.remove()
         self._finish(began_s, ended_s, cpu_s)
+        # Last: who is killed before all is written leaves what the run looked like.
+        self._live.remove()
 
     def _show(self, tick: int) -> None:
         now_s = time.monotonic()
