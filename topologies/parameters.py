@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -93,6 +93,8 @@ class TopologyParameters(LinkParameters):
         name: the topology's name, or the path of a Python file.
         workers: how many train, besides the server.
         extra_hosts: hosts that take no part in training: they make traffic.
+        delayed_by: what delays links: netem where the kernel has it and else the lab's own relay
+            (`auto`), or one of the two, to compare them.
         core: links between switches.
         links: single links by name, `FIRST--SECOND` in either order.
         sha256: of a custom topology's file; filled in when it is read.
@@ -102,6 +104,7 @@ class TopologyParameters(LinkParameters):
     workers: int = Field(default=3, ge=1, le=MOST_WORKERS)
     extra_hosts: int = Field(default=0, ge=0, le=MOST_EXTRA_HOSTS)
     rate_bps: int = Field(default=100_000_000, ge=100_000, le=10_000_000_000)
+    delayed_by: Literal["auto", "netem", "relay"] = "auto"
     core: LinkParameters = LinkParameters()
     links: dict[str, LinkParameters] = Field(default_factory=dict)
     sha256: str | None = None

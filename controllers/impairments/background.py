@@ -9,6 +9,7 @@ import socket
 import struct
 import sys
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -76,7 +77,7 @@ class BackgroundParameters(ImpairmentParameters):
     def hosts_named(self) -> dict[str, str]:
         return {"host": self.host, "from": self.from_}
 
-    def lacking(self) -> str | None:
+    def lacking(self, hosts: Collection[str]) -> str | None:
         if shutil.which("iperf3") is None:
             return "background traffic needs iperf3, which is not installed"
         listed = available_congestion_controls()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from testbed.lab import shaping
+from testbed.lab import receive_order, shaping
 from testbed.lab.delay import Middle, Relay, netem
-from testbed.lab.shaping import LinkShape, Output
+from testbed.lab.shaping import LinkShape, MissingCapabilityError, Output
 
 CONTROLLER_ADDRESS = ("127.0.0.1", 6653)  # loopback of the lab's own network namespace
 
@@ -65,13 +66,14 @@ class LabInfo:
     """What controller and training need to know about the network, as plain data.
 
     `delayed_by` says what joins the middles of links: "netem", or "relay" with its socket; None
-    where no link has one.
+    where no link has one. `in_order` is false where netem's frames may overtake each other.
     """
 
     hosts: dict[str, HostInfo]
     switches: dict[str, int]  # name -> datapath id
     links: list[LinkEnds]
     delayed_by: str | None = None
+    in_order: bool = True
     relay_socket: str | None = None
 
     def as_json(self) -> dict[str, Any]:
@@ -87,21 +89,35 @@ def hosts_from_json(document: dict[str, Any]) -> dict[str, HostInfo]:
 class Network:
     """A started Mininet network. Nothing here stops it: the sandbox's end removes all of it."""
 
-    def __init__(self, topology: Any, *, private: Path, logs: Path) -> None:
-        """Build hosts, switches and links; `private` and `logs` are folders.
+    def __init__(
+        self, topology: Any, *, private: Path, logs: Path, delayed_by: str = "auto"
+    ) -> None:
+        """Build hosts, switches and links.
+
+        Args:
+            topology: a Mininet `Topo`.
+            private, logs: folders.
+            delayed_by: `netem`, `relay`, or `auto`: netem where the kernel has it.
 
         Raises:
-            CommandError: the kernel refuses something.
+            MissingCapabilityError: links are to be delayed by netem, which this kernel lacks.
+            CommandError: the kernel refuses something else.
         """
         self.mininet = _build(topology)
         self.info = _describe(self.mininet)
         delayed = [link for link in self.info.links if link.middle is not None]
         middles = [Middle.of_link(asdict(link)) for link in delayed]
         self.relay: Relay | None = None
-        if middles and not netem.missing(*middles[0].interfaces):
+        if not middles:
+            return
+        missing = "" if delayed_by == "relay" else netem.missing(*middles[0].interfaces)
+        if missing and delayed_by == "netem":
+            raise MissingCapabilityError(f"netem: {missing}")
+        if delayed_by != "relay" and not missing:
             netem.setup(middles)
-            self.info = replace(self.info, delayed_by="netem")
-        elif middles:
+            steered = receive_order.steer(_interfaces(self.info.links))
+            self.info = replace(self.info, delayed_by="netem", in_order=steered)
+        else:
             path = private / "delay.sock"
             self.relay = Relay(middles, path, log=logs / "delay-relay.log")
             self.info = replace(self.info, delayed_by="relay", relay_socket=str(path))
@@ -121,6 +137,13 @@ class Network:
         )
         if self.relay is not None:
             self.relay.wait_until_ready()
+
+
+def _interfaces(links: list[LinkEnds]) -> Iterator[tuple[int | None, str]]:
+    """All interfaces of links: a process in the namespace of each, and its name."""
+    for link in links:
+        yield from ((end.pid, end.interface) for end in (link.first, link.second))
+        yield from ((None, inner) for inner in link.middle or ())
 
 
 def _shape_of(link: LinkEnds) -> LinkShape:

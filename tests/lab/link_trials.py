@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import os
@@ -16,7 +17,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from testbed.lab import link_control, netlink, sandbox, shaping
+from testbed.lab import link_control, netlink, receive_order, sandbox, shaping
 from testbed.lab.commands import run
 from testbed.lab.delay import inner, netem
 from testbed.lab.delay import record as delay_record
@@ -29,7 +30,7 @@ from testbed.lab.shaping import LinkShape, Output, inside
 RATE_BPS, QUEUE_BYTES = 100_000_000, 150_000
 
 
-def network(**links: dict[str, Any]) -> Network:
+def network(delayed_by: str = "auto", /, **links: dict[str, Any]) -> Network:
     """Hosts around one switch that forwards as an ordinary one; a link's options by its host."""
     from mininet.topo import Topo
 
@@ -43,7 +44,7 @@ def network(**links: dict[str, Any]) -> Network:
     private = sandbox.prepare()
     switch = OpenVSwitch(private, private)
     switch.start()
-    built = Network(Star(), private=private, logs=private)
+    built = Network(Star(), private=private, logs=private, delayed_by=delayed_by)
     built.start()
     run(["ovs-ofctl", "-O", "OpenFlow13", "add-flow", "s1", "actions=NORMAL"])
     return built
@@ -77,6 +78,35 @@ def delays() -> dict[str, Any]:
     } | {"record": delay_record.document(built.info.as_json())}
 
 
+def chosen(delayed_by: str) -> dict[str, Any]:
+    """A link that is delayed by one of the two means, and by no other."""
+    try:
+        built = network(delayed_by, near={}, far={"delay_s": 0.02})
+    except shaping.MissingCapabilityError as error:
+        return {"unsupported": str(error)}
+    hosts = built.info.hosts
+    return {
+        "round_trips_s": ping(hosts["near"], hosts["far"], count=5),
+        "record": delay_record.document(built.info.as_json()),
+    }
+
+
+def steered() -> dict[str, Any]:
+    """The processors that take an interface's frames, before and after they were chosen."""
+    built = network(near={}, far={"delay_s": 0.001})
+    hosts = built.info.hosts
+    (inner, _) = next(link.middle for link in built.info.links if link.middle is not None)
+    ends = [(hosts["near"].pid, "near-eth0"), (None, "s1-eth1"), (None, inner)]
+    before = [_processors(*each) for each in ends]
+    done = receive_order.steer(ends)
+    return {"done": done, "before": before, "after": [_processors(*each) for each in ends]}
+
+
+def _processors(pid: int | None, interface: str) -> int:
+    show = f"mount -t sysfs none /sys && cat /sys/class/net/{interface}/queues/rx-0/rps_cpus"
+    return int(run([*inside(pid), "unshare", "--mount", "sh", "-c", show]).replace(",", ""), 16)
+
+
 def losses() -> dict[str, Any]:
     """Pings over a link that loses a fifth of the frames in one direction only."""
     built = network(near={}, lossy={"delay_s": 0.001})
@@ -98,7 +128,7 @@ def losses() -> dict[str, Any]:
 
 def changes() -> dict[str, Any]:
     """One UDP flow that never pauses, while rate, queue and delay of its way change."""
-    built = network(near={"rate_bps": 40_000_000}, far={"delay_s": 0.005})
+    built = network(near={"rate_bps": 10_000_000}, far={"delay_s": 0.005})
     hosts = built.info.hosts
     links = link_control.LinkControl(built.info.as_json())
     ping(hosts["near"], hosts["far"], count=2)
@@ -134,9 +164,9 @@ def changes() -> dict[str, Any]:
     steps = []
     costs_s = []
     for rate_bps, queue_bytes, delay_s in (
-        (40_000_000, 150_000, 0.005),
-        (15_000_000, 60_000, 0.010),
-        (60_000_000, 300_000, 0.002),
+        (10_000_000, 150_000, 0.005),
+        (4_000_000, 60_000, 0.010),
+        (15_000_000, 300_000, 0.002),
     ):
         began_s = time.monotonic()
         links.change_rate("near", "s1", rate_bps)
@@ -260,7 +290,8 @@ def marks() -> dict[str, Any]:
 
 
 TRIALS: dict[str, Callable[[], dict[str, Any]]] = {
-    each.__name__: each for each in (delays, losses, changes, many, redirected, marks)
+    **{each.__name__: each for each in (delays, steered, losses, changes, many, redirected, marks)},
+    **{name: functools.partial(chosen, name) for name in ("netem", "relay")},
 }
 
 

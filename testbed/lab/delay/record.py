@@ -29,8 +29,8 @@ def recorded(network: Mapping[str, Any], path: Path) -> Iterator[None]:
 
 
 def document(network: Mapping[str, Any]) -> dict[str, Any]:
-    """The record so far: `by`, the relay's `report`, and the counters of every direction."""
-    common = {"schema": SCHEMA, "by": network["delayed_by"]}
+    """The record so far: `by` what, whether frames stay `in_order`, the report, the counters."""
+    common = {"schema": SCHEMA, "by": network["delayed_by"], "in_order": network["in_order"]}
     if network["delayed_by"] == "netem":
         middles = [Middle.of_link(link) for link in network["links"] if link["middle"] is not None]
         return common | {"directions": [directed(each) for each in netem.counters(middles)]}
