@@ -43,8 +43,8 @@ class Arm(BaseModel):
 
     def resolved_filling(self) -> dict[str, str]:
         """The filling of each leg as text."""
-        default = PRESET_FILLINGS.get(self.protocol, DEFAULT_FILLING)
-        return {leg: text or default for leg, text in self.filling}
+        presets = PRESET_FILLINGS.get(self.protocol, {})
+        return {leg: text or presets.get(leg, DEFAULT_FILLING) for leg, text in self.filling}
 
     def resolved(self) -> protocols.ProtocolConfig:
         """The transport's configuration.

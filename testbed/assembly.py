@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,18 @@ from testbed.lab.openvswitch import OpenVSwitch
 from testbed.processes import Processes
 
 _START_TIMEOUT_S = 90.0  # an emulated processor imports for long; a process that ends is noticed
+
+
+def topology_of(config: Mapping[str, Any]) -> topologies.TopologyParameters:
+    """The topology of a run's configuration.
+
+    Raises:
+        CommandError: it was valid when the run was planned; its file has changed since.
+    """
+    try:
+        return topologies.parse(config["topology"])
+    except ValueError as error:
+        raise CommandError(" ".join(str(error).split())) from None
 
 
 class Lab:
@@ -42,13 +55,14 @@ class Lab:
         self.switch = OpenVSwitch(private, logs)
         self.switch.start()
         processes.adopt(self.switch.processes)
-        try:
-            parameters = topologies.parse(config["topology"])
-            topology = topologies.build(parameters)
-        except ValueError as error:  # it was valid when the run was planned: its file has changed
-            raise CommandError(" ".join(str(error).split())) from None
+        parameters = topology_of(config)
         self.training_hosts = parameters.host_names()
-        self.network = Network(topology, private=private, logs=logs)
+        self.network = Network(
+            topologies.build(parameters),
+            private=private,
+            logs=logs,
+            delayed_by=parameters.delayed_by,
+        )
         if self.network.relay is not None:
             processes.adopt({"delay-relay": self.network.relay.process})
         description = private / "lab.json"

@@ -80,7 +80,7 @@ class Selection:
         """
         from testbed import experiment
 
-        return experiment.load(
+        runs = experiment.load(
             self.name,
             overrides=[*(self.settings or ()), *self._controller_override()],
             arms=[arm for arm in self.arms.split(",") if arm],
@@ -88,9 +88,25 @@ class Selection:
             congestion_control=self.congestion_control,
             profile=profile or self.profile,
         )
+        _check_published(runs[0])
+        return runs
 
     def _controller_override(self) -> list[str]:
         return [] if self.controller is None else [f"controller={self.controller}"]
+
+
+def _check_published(run: Any) -> None:
+    """Only the analysis knows these ids; a wrong one would be missed at the end of a long sweep."""
+    if not run.experiment.published:
+        return
+    from analysis import published
+    from testbed.yaml_input import InputError
+
+    if wrong := published.unknown(run.experiment.published):
+        raise InputError(
+            f"{run.source}: published: unknown id {wrong[0]!r}; "
+            "valid: the ids in analysis/published.yaml"
+        )
 
 
 def grouped(verb: Callable[..., None]) -> Callable[..., None]:

@@ -16,7 +16,7 @@ from typing import Any
 from controllers import framework_choice
 from controllers.impairments import KINDS
 from testbed import gates, manifest, rundir
-from testbed.assembly import Lab
+from testbed.assembly import Lab, topology_of
 from testbed.capture import recorder
 from testbed.lab import calibration, sampling, sandbox
 from testbed.lab import paths as lab_paths
@@ -44,7 +44,7 @@ def execute(directory: Path, progress: ProgressWriter) -> list[gates.Gate]:
     """
     config = rundir.read_json(directory / "config.json")
     _require_congestion_control(config["protocol"])
-    _require_for_impairments(config["impairments"])
+    _require_for_impairments(config)
     private = sandbox.prepare()
     processes = Processes(directory / "logs")
     progress.stage("building the network")
@@ -144,10 +144,13 @@ def _require_congestion_control(protocol: dict[str, Any]) -> None:
         )
 
 
-def _require_for_impairments(impairments: Sequence[Mapping[str, Any]]) -> None:
-    for document in impairments:
+def _require_for_impairments(config: Mapping[str, Any]) -> None:
+    if not config["impairments"]:
+        return
+    hosts = topology_of(config).all_host_names()
+    for document in config["impairments"]:
         model, _ = KINDS[document["kind"]]
-        lacking = model.model_validate(document).lacking()
+        lacking = model.model_validate(document).lacking(hosts)
         if lacking is not None:
             raise UnsupportedError(lacking)
 

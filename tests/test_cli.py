@@ -34,6 +34,10 @@ def lab(*arguments, **options):
         (("run", "quick", "--set", "arms.dblp.repair=passes:warp=1"), "warp"),
         (("run", "quick", "--profile", "big"), "unknown profile 'big'; valid: laptop"),
         (("plan", "accuracy", "--profile", "big"), "'big'; valid: laptop, server, paper"),
+        (
+            ("run", "quick", "--set", "published=[table-x]"),
+            "published: unknown id 'table-x'; valid",
+        ),
         (("run", "quick", "--retries", "-1"), "--retries"),
         (("resume", "quick", "--dry-run", "--arms", "x"), "unknown arm 'x'"),
         (("run", "quick", "--pcap", "worker-9"), "unknown host 'worker-9'; valid: server, worker-"),

@@ -95,9 +95,9 @@ def test_congestion_control_is_swapped_in_every_arm(tmp_path):
     ("arm", "expected"),
     [
         ({"protocol": "dblp"}, ("zero", "zero")),
-        ({"protocol": "dblp-stream"}, ("rescale", "rescale")),
+        ({"protocol": "dblp-stream"}, ("rescale", "error-feedback")),
         ({"protocol": "dblp", "filling": "previous"}, ("previous", "previous")),
-        ({"protocol": "dblp-stream", "filling": {"gather": "zero"}}, ("zero", "rescale")),
+        ({"protocol": "dblp-stream", "filling": {"gather": "zero"}}, ("zero", "error-feedback")),
         (
             {"protocol": "dblp", "filling": {"gather": "rescale:by=fraction"}},
             ("rescale:by=fraction", "zero"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 from testbed.jsonl import JsonLinesWriter
@@ -12,12 +13,14 @@ from testbed.transport import Leg, Observation
 class CongestionLog:
     """`observe` is for `EndpointConfig.observer`: it only remembers; `flush` writes.
 
-    Writes `events/congestion-<host>.jsonl`, and nothing if there is nothing to write.
+    Writes `events/congestion-<host>.jsonl`, and nothing if there is nothing to write. `round_of`
+    tells the round that an exchange belongs to.
     """
 
-    def __init__(self, directory: Path, host: str) -> None:
+    def __init__(self, directory: Path, host: str, round_of: Callable[[int], int]) -> None:
         self._path = directory / "events" / f"congestion-{host}.jsonl"
         self._host = host
+        self._round_of = round_of
         self._writer: JsonLinesWriter | None = None
         self._observed: list[Observation] = []
 
@@ -43,7 +46,7 @@ class CongestionLog:
                     "rtt_s": each.rtt_s,
                     "rate_bps": each.rate_bps if math.isfinite(each.rate_bps) else None,
                     "retransmits": each.retransmits,
-                    "round": Leg.round_of(each.transfer),
+                    "round": self._round_of(Leg.round_of(each.transfer)),
                 }
             )
         self._observed.clear()

@@ -41,7 +41,7 @@ class _Server:
         events = setting.directory / "events"
         self._rounds = JsonLinesWriter(events / "rounds.jsonl")
         self._transfers = JsonLinesWriter(events / "transfers-server.jsonl")
-        self._congestion = CongestionLog(setting.directory, "server")
+        self._congestion = CongestionLog(setting.directory, "server", setting.round_of)
         self._effects = JsonLinesWriter(events / "effects.jsonl") if aside is not None else None
         layout = self._layout = setting.layout
         self._gathered = {name: layout.new_buffer() for name in setting.workers}

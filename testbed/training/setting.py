@@ -185,6 +185,14 @@ class Setting:
         every = self.training["resynchronise_every"]
         return round_number + (round_number // every if every else 0)
 
+    def round_of(self, exchange: int) -> int:
+        """The round that an exchange belongs to; a resynchronisation, to the round before it."""
+        every = self.training["resynchronise_every"]
+        if not every:
+            return exchange
+        groups, place = divmod(exchange, every + 1)
+        return int(groups * every + min(place, every - 1))
+
     def _every(self, key: str, number: int, *, last_too: bool = False) -> bool:
         every = int(self.training[key])
         return every > 0 and (number % every == 0 or (last_too and self._last(number)))

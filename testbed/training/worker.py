@@ -32,7 +32,7 @@ class _Worker:
         self._learner = setting.learner(name)
         self._log = JsonLinesWriter(setting.directory / "events" / f"training-{name}.jsonl")
         self._transfers = JsonLinesWriter(setting.directory / "events" / f"transfers-{name}.jsonl")
-        self._congestion = CongestionLog(setting.directory, name)
+        self._congestion = CongestionLog(setting.directory, name, setting.round_of)
         self._follower = Follower(setting.coordination_socket, name, setting.barrier_timeout_s)
         self._trained_s = 0.0
         self._metric: float | None = None

@@ -63,6 +63,8 @@ def test_resynchronisations_are_exchanges_of_their_own():
         if often.resynchronises_after(number):
             used.append(often.exchange(number) + 1)
     assert used == list(range(9))
+    assert [often.round_of(exchange) for exchange in used] == [0, 1, 1, 2, 3, 3, 4, 5, 5]
+    assert [plain.round_of(exchange) for exchange in range(6)] == list(range(6))
 
 
 def test_what_happens_after_which_round():

@@ -63,6 +63,17 @@ def test_loss_changes_the_outcome_and_a_seed_repeats_it():
     assert [number for number, _ in lossy["curve"]] == [3, 6]
 
 
+def test_each_leg_may_have_a_filling_of_its_own():
+    curves = {
+        filling: run(case(0.6, "shuffled", filling))["curve"]
+        for filling in ("zero", "rescale", "zero+zero", "rescale+zero", "zero+rescale")
+    }
+    assert curves["zero+zero"] == curves["zero"]
+    assert curves["rescale+zero"] not in (curves["zero"], curves["rescale"])
+    assert curves["zero+rescale"] not in (curves["zero"], curves["rescale"])
+    assert curves["zero+rescale"] != curves["rescale+zero"]
+
+
 def test_in_order_loss_never_touches_the_last_weights(monkeypatch):
     seen = []
     apply = Replica.apply

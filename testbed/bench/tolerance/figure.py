@@ -67,17 +67,18 @@ def _looks(labels: Sequence[str]) -> dict[str, Any]:
     """Whole lines for what receivers stopped early, dashed ones for what the network lost."""
     from analysis import style
 
-    whole = (style.BLUE, style.GREEN, style.PURPLE, style.GOLD)
+    whole = (style.BLUE, style.GREEN, style.PURPLE, style.GOLD, style.ORANGE, style.INK)
     dashed = (style.BLUE, style.INK, style.STEEL, style.ORANGE)
     found = {}
     counts = {True: 0, False: 0}
     for label in labels:
         lost = label.startswith("network")
-        place = counts[lost] % 4
+        colours, markers = (dashed, "vXx>") if lost else (whole, "os^DPh")
+        place = counts[lost] % len(colours)
         counts[lost] += 1
         found[label] = style.ArmStyle(
-            colour=(dashed if lost else whole)[place],
-            marker=("vXx>" if lost else "os^D")[place],
+            colour=colours[place],
+            marker=markers[place],
             line=(0, (5.0, 2.0)) if lost else "solid",
         )
     return found

@@ -25,6 +25,8 @@ COMBINATIONS: tuple[tuple[Cause, str, str], ...] = (
     ("network", "in-order", "rescale"),
     ("network", "in-order", "previous"),
     ("network", "in-order", "error-feedback"),
+    ("early-stop", "shuffled", "rescale+error-feedback"),  # dblp-stream
+    ("early-stop", "largest-magnitude-first", "error-feedback"),
 )
 PHASE_LOSSES = (0.4, 0.8)
 PHASE_COMBINATIONS = (COMBINATIONS[0], COMBINATIONS[2], COMBINATIONS[4])
@@ -42,7 +44,8 @@ class Study:
 
 
 _ADAM = {"name": "adam", "learning_rate": 0.004, "momentum": 0.0, "weight_decay": 0.0}
-_FEW = (COMBINATIONS[0], COMBINATIONS[2], COMBINATIONS[4], COMBINATIONS[5])
+_OURS = COMBINATIONS[8:]
+_FEW = (COMBINATIONS[0], COMBINATIONS[2], COMBINATIONS[4], COMBINATIONS[5], *_OURS)
 _FEWEST = (COMBINATIONS[0], COMBINATIONS[4], COMBINATIONS[5])  # 40 s each
 STUDIES = (
     Study(
@@ -78,12 +81,7 @@ STUDIES = (
             batch_size=16,
             rounds=300,
             evaluate_every=100,
-            optimiser={
-                "name": "adam",
-                "learning_rate": 0.004,
-                "momentum": 0.0,
-                "weight_decay": 0.0,
-            },
+            optimiser=_ADAM,
         ),
         combinations=_FEWEST,
         losses=(0.1, 0.4),

@@ -60,7 +60,8 @@ class Case:
     Args:
         loss: the share of the chunks that every receiver gives up, on both legs.
         cause: why it is lost; chunks lost in the network have no order that matters.
-        order, filling: names of the registries.
+        order: name of the registry.
+        filling: likewise; two with a plus between them are the gather's and the broadcast's.
         when: in all rounds, in the first third, or in the last two thirds, as in Fig. 1 of DBLP.
     """
 
@@ -97,7 +98,9 @@ class _Leg:
         random: np.random.Generator,
     ) -> None:
         self._case, self._layout, self._leg, self._random = case, layout, leg, random
-        self._filling = FILLINGS.create(case.filling)
+        gather, _, broadcast = case.filling.partition("+")
+        one_way = broadcast if leg is Leg.BROADCAST else ""
+        self._filling = FILLINGS.create(one_way or gather)
         self._orders: list[ChunkOrder] = [ORDERS.create(case.order, seed=seed) for seed in seeds]
         self._memories: list[SenderMemory] = [self._filling.sender_memory(layout) for _ in seeds]
         self._buffers = [layout.new_buffer() for _ in seeds]

@@ -20,9 +20,11 @@ FILLINGS: Registry[Filling] = Registry(
 )
 
 # The transport knows nothing of training, so what its presets are filled with is said here; the
-# published systems fill gradients with zero.
+# published systems fill gradients with zero. Of several workers those that came stand in for the
+# others; a broadcast has one sender, where scaling up only adds variance, so the server owes what a
+# worker did not get.
 DEFAULT_FILLING = "zero"
-PRESET_FILLINGS = {"dblp-stream": "rescale"}
+PRESET_FILLINGS = {"dblp-stream": {"gather": "rescale", "broadcast": "error-feedback"}}
 
 __all__ = [
     "DEFAULT_FILLING",
