@@ -12,15 +12,16 @@ as the state is; then the state changes with `p_good_to_bad` or `p_bad_to_good`.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Literal
 
 from pydantic import Field, model_validator
 
 from controllers.impairments.base import Effect, Impairment, ImpairmentParameters, LabAccess
 from controllers.targets import direction
+from testbed.lab import xdp_filter
 from testbed.lab.loss_model import LossModel
 from testbed.lab.packet_filter import PacketFilter
-from testbed.lab.xdp_filter import XdpFilter, filter_at
 
 
 class LossParameters(ImpairmentParameters):
@@ -54,6 +55,11 @@ class LossParameters(ImpairmentParameters):
                 raise ValueError(f"{given[0]}: excludes q")
         return self
 
+    def lacking(self, hosts: Collection[str]) -> str | None:
+        if self.link is None or self.link[1] in hosts:
+            return None
+        return xdp_filter.missing()
+
     @property
     def model(self) -> LossModel:
         """The channel that these parameters describe."""
@@ -73,9 +79,9 @@ class Loss(Impairment[LossParameters]):
     def __init__(self, parameters: LossParameters, lab: LabAccess) -> None:
         super().__init__(parameters, lab)
         end = direction(lab.network, parameters).receiver
-        self._filter: PacketFilter | XdpFilter
+        self._filter: PacketFilter | xdp_filter.XdpFilter
         if end.pid is None:
-            self._filter = filter_at(end.interface)
+            self._filter = xdp_filter.filter_at(end.interface)
         else:
             self._filter = PacketFilter(end.pid, end.interface)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Collection
 from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -130,8 +131,12 @@ class ImpairmentParameters(BaseModel):
         """The hosts that it needs, by the key that names them."""
         return {} if self.link is not None else {"host": self.host}
 
-    def lacking(self) -> str | None:
-        """What this machine lacks for it, in words for the verdict *unsupported*; None: nothing."""
+    def lacking(self, hosts: Collection[str]) -> str | None:
+        """What this machine lacks for it, in words for the verdict *unsupported*; None: nothing.
+
+        Args:
+            hosts: the network's hosts; its other nodes are switches.
+        """
         return None
 
     @property

@@ -153,16 +153,7 @@ class XdpFilter:
         self._value = ctypes.create_string_buffer(_VALUE.size)
         self._key = ctypes.create_string_buffer(4)
         self._taken = 0
-        self._map = _bpf(_MAP_CREATE, struct.pack("=IIII", _MAP_TYPE_ARRAY, 4, _VALUE.size, 1))
-        program = ctypes.create_string_buffer(_program(self._map))
-        licence = ctypes.create_string_buffer(b"MIT")
-        loaded = _bpf(
-            _PROG_LOAD,
-            struct.pack(
-                "=IIQQIIQII", _PROG_TYPE_XDP, (len(program) - 1) // 8, ctypes.addressof(program),
-                ctypes.addressof(licence), 0, 0, 0, 0, 0,
-            ),
-        )  # fmt: skip
+        self._map, loaded = _load()
         index = socket.if_nametoindex(interface)
         self._link = _bpf(
             _LINK_CREATE, struct.pack("=IIII", loaded, index, _ATTACH_XDP, _XDP_SKB_MODE)
@@ -209,10 +200,37 @@ class XdpFilter:
         )
 
 
+def missing() -> str | None:
+    """Why this user or kernel cannot lose packets so, or None: tried, without any interface."""
+    try:
+        descriptors = _load()
+    except CommandError as error:
+        return str(error)
+    for each in descriptors:
+        os.close(each)
+    return None
+
+
 @functools.cache
 def filter_at(interface: str) -> XdpFilter:
     """The filter of an interface of the present namespace: there can be only one at each."""
     return XdpFilter(interface)
+
+
+def _load() -> tuple[int, int]:
+    """Descriptors of a map and of a program that reads it."""
+    states = _bpf(_MAP_CREATE, struct.pack("=IIII", _MAP_TYPE_ARRAY, 4, _VALUE.size, 1))
+    program = ctypes.create_string_buffer(_program(states))
+    licence = ctypes.create_string_buffer(b"MIT")
+    attributes = struct.pack(
+        "=IIQQIIQII", _PROG_TYPE_XDP, (len(program) - 1) // 8, ctypes.addressof(program),
+        ctypes.addressof(licence), 0, 0, 0, 0, 0,
+    )  # fmt: skip
+    try:
+        return states, _bpf(_PROG_LOAD, attributes)
+    except CommandError:
+        os.close(states)
+        raise
 
 
 def _bpf(command: int, attributes: bytes) -> int:

@@ -153,7 +153,7 @@ def run_small(command: Command, tmp_path: Path) -> Callable[..., Results]:
 
     def run(**changes: Any) -> Results:
         process = command(**changes)
-        output, _ = process.communicate(timeout=100)
+        output, _ = process.communicate(timeout=250)
         return Results(process.returncode, output, tmp_path / "out")
 
     return run

@@ -7,13 +7,18 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from tests.lab.conftest import SMALL
 
-pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("unchanged_host")]
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.usefixtures("unchanged_host"),
+    pytest.mark.skipif(os.geteuid() != 0, reason="every other test runs as an ordinary user then"),
+]
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -43,10 +48,12 @@ exit $status
 """
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="every other test runs as an ordinary user already")
-def test_an_ordinary_user_gets_the_same_lab(tmp_path):
+def run_as_ordinary_user(
+    tmp_path: Path, **impairment: Any
+) -> tuple[int, dict[str, Any], dict[str, Any], str]:
+    """A small run with one impairment: exit status, status, manifest, what was printed."""
     experiment = tmp_path / "small.yaml"
-    hit = {"kind": "loss", "host": "server", "leg": "gather", "rounds": [2], "q": 0.5}
+    hit = {"leg": "gather", "rounds": [2], **impairment}
     experiment.write_text(yaml.safe_dump({**SMALL, "impairments": [hit]}))
     facts = tmp_path / "facts"
     done = subprocess.run(
@@ -61,13 +68,48 @@ def test_an_ordinary_user_gets_the_same_lab(tmp_path):
     )
     if done.returncode == 77:
         pytest.skip(f"needs capability user namespaces: {done.stderr.strip()}")
-    assert done.returncode == 0, done.stdout + done.stderr
+    printed = done.stdout + done.stderr
     decoder = json.JSONDecoder()
     text = facts.read_text()
+    assert text, printed
     status, end = decoder.raw_decode(text)
-    manifest, _ = decoder.raw_decode(text[end:].lstrip())
+    manifest, _ = decoder.raw_decode(text[end:].lstrip() or "{}")
+    return done.returncode, status, manifest, printed
+
+
+def test_an_ordinary_user_gets_the_same_lab(tmp_path):
+    code, status, manifest, printed = run_as_ordinary_user(
+        tmp_path, kind="loss", host="server", q=0.5
+    )
+    assert code == 0, printed
     assert status["verdict"] == "ok"
     assert manifest["user_namespace"] is True
     [capture] = manifest["captures"]
     assert capture["packets"] > 1000
     assert not capture["failure"]
+
+
+def test_loss_that_needs_root_is_unsupported_and_not_a_failure(tmp_path):
+    _, status, _, printed = run_as_ordinary_user(
+        tmp_path, kind="loss", link=["worker-1", "s1"], q=0.5
+    )
+    assert status["verdict"] == "unsupported", printed
+    assert status["reason"].endswith("loss on a link into a switch needs real root")
+
+
+def test_without_root_frames_may_overtake_on_several_processors_and_the_lab_knows():
+    if len(os.sched_getaffinity(0)) == 1:
+        pytest.skip("several processors")
+    steer = "from testbed.lab import receive_order; print(receive_order.steer([(None, 'lo')]))"
+    user = ["unshare", "--user", "--map-root-user", "--net", "--mount"]
+    if subprocess.run([*user, "true"], check=False).returncode:
+        pytest.skip("user namespaces")
+    done = subprocess.run(
+        [*user, sys.executable, "-c", steer],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    assert done.stdout == "False\n"

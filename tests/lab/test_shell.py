@@ -41,6 +41,7 @@ class Terminal:
 
         def own_terminal() -> None:
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+            signal.signal(signal.SIGHUP, signal.SIG_DFL)  # these tests may run under nohup
 
         self.process = subprocess.Popen(
             [sys.executable, "-m", "testbed", "shell", *arguments],
