@@ -101,6 +101,13 @@ def draw_all(results: Results, summary: dict[str, Any]) -> list[Drawing]:
             lambda: learning_figures.quality(results.training, styles, "round"),
         ),
         (
+            "learning-along-factor",
+            "What is learnt, and how fast, along the sweep",
+            "Every arm's final test metric and mean round latency at each point, with 95 % "
+            "intervals over seeds.",
+            lambda: sweep_figures.learning_along_factor(summary, styles),
+        ),
+        (
             "layer-loss",
             "Realised loss by layer",
             "The stronger a layer's colour, the more of it receivers went without, mean over "

@@ -41,13 +41,15 @@ _ROWS = (
     "passes_per_transfer",
     "bytes_sent",
 )
-# What the table of a sweep shows, where it is not the latency of rounds that were hit.
-_SWEEPS = {
-    "accuracy": "accuracy",
-    "burst-accuracy": "accuracy",
-    "fig1-phase-loss": "accuracy",
-    "fig2-k-sweep": "accuracy",
-    "training-time": "training_time_s",
+# What the tables of a sweep show where it is not how many times longer than the reference arm
+# rounds took that were hit: ratios of another metric, or the arms' own values.
+_RATIOS = {"training-time": ("training_time_s",)}
+_VALUES = {
+    "accuracy": ("accuracy",),
+    "burst-accuracy": ("accuracy",),
+    "delay-lines": ("round_latency_s.calm_mean", "round_latency_s.burst_mean"),
+    "fig1-phase-loss": ("accuracy",),
+    "fig2-k-sweep": ("accuracy",),
 }
 # The experiments whose results stand beside the paper's, in the order of its tables.
 _REPLAYS = (
@@ -59,7 +61,7 @@ _REPLAYS = (
     "fig2-k-sweep",
 )
 _DOCUMENTS = ("README.md", "experiments/results/README.md")
-_FIGURES = ("ratio-along-factor.png", "latency-over-rounds.png")
+_FIGURES = ("ratio-along-factor.png", "learning-along-factor.png", "latency-over-rounds.png")
 
 
 def keep(results_dir: Path, experiment: str | None = None, *, root: Path = ROOT) -> Path:
@@ -143,17 +145,24 @@ def block(folder: Path) -> str:
         )
     except (OSError, ValueError) as error:
         raise ValueError(f"{folder}: cannot be read: {error}; keep these results again") from None
-    tables = "\n".join(_bare(table) for table in _tables(summary))
-    return f"{tables}\n{_words(summary, provenance, folder.name)}\n"
+    tables = _tables(summary)
+    shown = "\n".join(_titled(table) if tables[1:] else _bare(table) for table in tables)
+    return f"{shown}\n{_words(summary, provenance, folder.name)}\n"
 
 
 def _tables(summary: dict[str, Any]) -> list[Table]:
     if not summary.get("points"):
         return [arm_table(summary, shown=_ROWS, count=False)]
-    metric = _SWEEPS.get(summary["experiment"], "round_latency_s.burst_mean")
-    if metric == "accuracy":
-        return cell_tables.headline_tables(summary, only=(metric,))
-    return cell_tables.cell_ratio_tables(summary, only=(metric,))
+    experiment = summary["experiment"]
+    if experiment in _VALUES:
+        return cell_tables.headline_tables(summary, only=_VALUES[experiment])
+    ratios = _RATIOS.get(experiment, ("round_latency_s.burst_mean",))
+    return cell_tables.cell_ratio_tables(summary, only=ratios)
+
+
+def _titled(table: Table) -> str:
+    """The rows below what they are; the experiment's name stands above all tables."""
+    return f"{table.title.partition(': ')[2]}:\n\n{_bare(table)}"
 
 
 def _bare(table: Table) -> str:

@@ -14,13 +14,17 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from analysis import numbers, style
 from analysis.cell_tables import point_label
-from analysis.figure_parts import add_legend, by_arm, scale_axis
+from analysis.figure_parts import add_legend, by_arm, new_panels, scale_axis
+from analysis.learning import TASK_METRICS
 from analysis.load import FACTOR_PREFIX
+from analysis.metrics import describe
+from analysis.statistics import Estimate
 from analysis.style import ArmStyle
 from analysis.summary import entry, pairs
 
 _LOG_FROM = 8.0
 _MOST_PANELS = 6
+_FEWEST_ALONG = 3  # points of a sweep that are worth a line
 _LONG_LABEL = 8
 _PAPER_ALPHA = 0.22
 _METRICS = (
@@ -90,6 +94,62 @@ def ratio_along_factor(summary: dict[str, Any], styles: dict[str, ArmStyle]) -> 
     return figure
 
 
+def learning_along_factor(summary: dict[str, Any], styles: dict[str, ArmStyle]) -> Figure | None:
+    """What every arm learns and how long its rounds take, along a factor that is a number."""
+    points = summary.get("points") or []
+    names = list(points[0]["factors"]) if points else []
+    arms = list(summary["arms"])
+    metric = next(
+        (
+            each
+            for each in TASK_METRICS
+            if any(entry(p, "arms", arm, each).value is not None for p in points for arm in arms)
+        ),
+        None,
+    )
+    if metric is None or len(names) != 1 or len(points) < _FEWEST_ALONG:
+        return None
+    values = [point["factors"][names[0]] for point in points]
+    if not _all_numbers(values):
+        return None
+    at = [_number(value) for value in values]
+    figure, axes_of = new_panels(2)
+    present: set[str] = set()
+    for axes, name in zip(axes_of, (metric, "round_latency_s.mean"), strict=True):
+        cells = {arm: [entry(p, "arms", arm, name) for p in points] for arm in arms}
+        described = describe(name)
+        unit = numbers.unit_for(
+            described.unit, [each.value for found in cells.values() for each in found]
+        )
+        for arm, found in cells.items():
+            if any(each.value is not None for each in found):
+                _value_line(axes, at, found, unit.factor, styles[arm])
+                present.add(arm)
+        axes.set_ylabel(f"{described.label} ({unit.symbol})" if unit.symbol else described.label)
+        axes.set_ylim(bottom=0)
+    _numeric_axis(axes_of[-1], at)
+    axes_of[-1].set_xlabel(names[0].split(".")[-1])
+    add_legend(figure, styles, present, [])
+    return figure
+
+
+def _value_line(
+    axes: Axes, at: list[float], found: list[Estimate], factor: float, arm_style: ArmStyle
+) -> None:
+    known = [(x, each) for x, each in zip(at, found, strict=True) if each.value is not None]
+    colour = arm_style.colour.light
+    axes.plot(
+        [x for x, _ in known],
+        [(each.value or 0.0) * factor for _, each in known],
+        color=colour,
+        linestyle=arm_style.line,
+        marker=arm_style.marker,
+    )
+    for x, each in known:
+        if each.low is not None and each.high is not None:
+            axes.plot([x, x], [each.low * factor, each.high * factor], color=colour, linewidth=1.2)
+
+
 _BOUNDS = (("bytes", (0, (1.0, 1.5)), "byte bound"), ("passes", (0, (4.0, 2.0)), "pass bound"))
 
 
@@ -102,24 +162,10 @@ def _ratio_line(
     left: str,
     arm_style: ArmStyle,
 ) -> set[str]:
-    known = [
-        (x, found)
-        for x, cell in zip(at, cells, strict=True)
-        if (found := entry(cell, "ratios", pair, metric)).value is not None
-    ]
-    if not known:
+    found = [entry(cell, "ratios", pair, metric) for cell in cells]
+    if all(each.value is None for each in found):
         return set()
-    colour = arm_style.colour.light
-    axes.plot(
-        [x for x, _ in known],
-        [found.value or 0.0 for _, found in known],
-        color=colour,
-        linestyle=arm_style.line,
-        marker=arm_style.marker,
-    )
-    for x, found in known:
-        if found.low is not None and found.high is not None:
-            axes.plot([x, x], [found.low, found.high], color=colour, linewidth=1.2)
+    _value_line(axes, at, found, 1.0, arm_style)
     return {left}
 
 

@@ -110,11 +110,41 @@ def test_the_headline_ratio_runs_along_the_factor_between_its_bounds(tmp_path):
     assert axes.get_ylim()[1] >= 5.97  # the paper's range is in sight
 
 
+def test_what_is_learnt_runs_along_a_factor_that_is_a_number(tmp_path):
+    build = ResultsBuilder(tmp_path)
+    for seed in (1, 2):
+        for k in ("20", "40", "80"):
+            learnt_by = {"fixed-low": (0.9, 0.4), "dblp": (1 - float(k) / 100, 0.1)}
+            for arm, (accuracy, took_s) in learnt_by.items():
+                build.run(
+                    arm=arm,
+                    seed=seed,
+                    factors={"k": k},
+                    accuracy=accuracy,
+                    calm_s=took_s,
+                    burst_s=took_s,
+                )
+    results = load(tmp_path)
+    summary = summarise(results, per_run(results))
+    figure = sweep_figures.learning_along_factor(summary, style.arm_styles(results.arms))
+    assert figure is not None
+    learnt, latency = figure.axes
+    assert all(tuple(x_of(line)) == (20, 40, 80) for line in learnt.lines if len(x_of(line)) == 3)
+    curves = {tuple(np.round(y_of(line))) for line in learnt.lines if len(x_of(line)) == 3}
+    assert curves == {(90, 90, 90), (80, 60, 20)}
+    curves = {tuple(np.round(y_of(line))) for line in latency.lines if len(x_of(line)) == 3}
+    assert curves == {(400, 400, 400), (100, 100, 100)}
+    assert latency.get_xlabel() == "k"
+    two_points = {**summary, "points": summary["points"][:2]}
+    assert sweep_figures.learning_along_factor(two_points, STYLES) is None
+
+
 def test_without_a_sweep_or_a_measurement_there_is_no_such_figure(tmp_path):
     ResultsBuilder(tmp_path).run(arm="dblp", seed=1)
     results = load(tmp_path)
     summary = summarise(results, per_run(results))
     assert sweep_figures.ratio_along_factor(summary, STYLES) is None
+    assert sweep_figures.learning_along_factor(summary, STYLES) is None
     assert sweep_figures.cdf_by_point(results.rounds, summary, STYLES) is None
     assert learning_figures.layer_strips(results.layer_loss, STYLES) is None
     assert learning_figures.divergence(results.effects, STYLES) is None

@@ -83,6 +83,18 @@ def test_kept_results_are_small_and_enough_for_a_sweep(tmp_path):
     assert sum(path.stat().st_size for path in folder.glob("*.json")) < 60_000
 
 
+def test_several_tables_of_a_sweep_say_what_each_is(tmp_path, undrawn):
+    build = ResultsBuilder(tmp_path / "runs", experiment="delay-lines")
+    for means, calm_s in (("netem", 0.1), ("relay", 0.2)):
+        factors = {"topology.delayed_by": means}
+        build.run(arm="dblp", seed=1, factors=factors, calm_s=calm_s, burst_s=1.0)
+    folder = readme.keep(tmp_path / "runs", root=root(tmp_path / "project"))
+    calm, _, burst = readme.block(folder).partition("Round latency, burst rounds (s), by point")
+    assert calm.startswith("Round latency, calm rounds (ms), by point of the sweep:\n\n| Point | ")
+    assert "| delayed\\_by = netem | 100 " in calm and "| delayed\\_by = relay | 200 " in calm
+    assert "| delayed\\_by = relay | 1.00 " in burst
+
+
 def test_results_without_an_ok_run_are_not_kept(tmp_path):
     ResultsBuilder(tmp_path / "runs").run(arm="dblp", seed=1, verdict="failed", reason="it broke")
     place = root(tmp_path / "project")
