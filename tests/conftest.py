@@ -1,4 +1,9 @@
-"""Order of the tests: what takes seconds first, real labs last. No test fails for being slow."""
+"""Order of the tests: what takes seconds first, real labs last. No test fails for being slow.
+
+A lab test measures a real network in real time, on a machine whose processors others may take away
+for a moment. It is tried again when it fails, at most twice, and the closing summary names each
+such test (RERUN): one that is named there again and again has a fault. Nothing else is tried twice.
+"""
 
 from __future__ import annotations
 
@@ -12,3 +17,6 @@ hypothesis.settings.load_profile("patient")
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("lab") is not None)
+    for item in items:
+        if item.get_closest_marker("lab") is not None:
+            item.add_marker(pytest.mark.flaky(reruns=2, reruns_delay=2))

@@ -6,6 +6,7 @@ enters the hosts' namespaces from outside.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import functools
 import itertools
@@ -39,6 +40,7 @@ class LabUnderTest:
         self.network: dict[str, Any] = json.loads((logs / "network.json").read_text())
         self._first_pid = first_pid
         self._open: list[tuple[int, str]] = []
+        self._ended_before: collections.Counter[str] = collections.Counter()
         self._outer_pids = _outer_pids(first_pid)
 
     @functools.cached_property
@@ -71,6 +73,7 @@ class LabUnderTest:
 
     def begin(self, round_number: int, leg: str = "gather") -> list[str]:
         """Announce a leg's begin."""
+        self._ended_before = collections.Counter(each["name"] for each in self._ends())
         self._open.append((round_number, leg))
         return self.client.begin(round_number, leg)
 
@@ -86,18 +89,27 @@ class LabUnderTest:
 
     def events(self, name: str) -> list[dict[str, Any]]:
         """What the controller has logged of one entry so far."""
-        path = self.logs / "impairments.jsonl"
-        lines = path.read_text().splitlines() if path.exists() else []
-        return [each for each in map(json.loads, lines) if each["name"] == name]
+        return [each for each in self._events() if each["name"] == name]
 
-    def ended(self, name: str, times: int = 1) -> dict[str, Any]:
-        """The record of an entry's last end, waited for until it has ended so many times."""
+    def ended(self, name: str) -> dict[str, Any]:
+        """The record of an entry's end after the last announced begin, waited for.
+
+        A test that is tried again meets the records of its first try: they do not count.
+        """
+        seen = self._ended_before[name]
 
         def ends() -> list[dict[str, Any]]:
-            found = [each for each in self.events(name) if each["action"] == "end"]
-            return found if len(found) >= times else []
+            return [each for each in self._ends() if each["name"] == name][seen:]
 
         return dict(wait_for(ends, 15)[-1])
+
+    def _events(self) -> list[dict[str, Any]]:
+        path = self.logs / "impairments.jsonl"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [json.loads(line) for line in lines]
+
+    def _ends(self) -> list[dict[str, Any]]:
+        return [each for each in self._events() if each["action"] == "end"]
 
     @contextlib.contextmanager
     def flow(self, sender: str, receiver: str, *, port: int | None = None) -> Iterator[Flow]:

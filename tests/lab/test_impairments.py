@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from testbed.lab.loss_model import LossModel
+from tests.lab.conftest import wait_for
 from tests.lab.lab_under_test import Flow, LabUnderTest, running_lab
 
 CHANNEL = {"p_good_to_bad": 0.02, "p_bad_to_good": 0.2, "loss_bad": 0.9}
@@ -150,9 +151,10 @@ def test_a_burst_overflows_the_queue_that_packets_share(lab, number, name):
         assert_clean(flow)
         lab.begin(number)
         # 180 ms, within the burst, whose queue is full after 6 ms; as long as the burst's frames,
-        # since shorter ones would find room where those do not. The burst comes in batches, after
-        # whose tails packets find room: of 150 in 45 ms none to a seventh was lost, of 600 in
-        # 180 ms a tenth to a fifth.
+        # since shorter ones would find room where those do not. 340 Mbit/s want to go where 100 do,
+        # so 71 % would be lost if all came at random; a flow that comes evenly finds less or more
+        # room (72 to 95 % lost in 30 trials, half of them on a busy machine). A burst in bunches of
+        # a millisecond, as it once was, took 3 to 22 %, and at times less than 1 %.
         sent = flow.send(600, payload_bytes=1472, rate_bps=40e6)
         lost = share_lost(sent, flow.received())
         record = lab.ended(name)
@@ -161,7 +163,7 @@ def test_a_burst_overflows_the_queue_that_packets_share(lab, number, name):
         # it and the queue (150,000 bytes, 12 ms).
         assert record["frames_sent"] == pytest.approx(3 * 100e6 * 0.2 / (1514 * 8), rel=0.01)
         assert 0.5 < record["dropped"] / record["frames_sent"] < 0.85
-        assert lost > 0.02  # of packets that all arrive without a burst
+        assert lost > 0.35
         assert_clean(flow)
 
 
@@ -194,7 +196,7 @@ def test_nothing_passes_a_blackout_and_it_ends(lab):
         record = lab.ended("dark")
         lab.end(8)
         assert record["dropped"] == len(sent)
-        (begun,) = (each for each in lab.events("dark") if each["action"] == "begin")
+        begun = [each for each in lab.events("dark") if each["action"] == "begin"][-1]
         assert record["acknowledged_s"] - begun["acknowledged_s"] == pytest.approx(0.3, abs=0.02)
         assert_clean(flow)
 
@@ -264,7 +266,7 @@ def test_an_offset_delays_the_begin(lab):
         assert_clean(flow)
         record = lab.ended("delayed")
         assert "delayed" in lab.end(14)
-        begun = lab.events("delayed")[0]
+        begun = [each for each in lab.events("delayed") if each["action"] == "begin"][-1]
         announced_s = begun["planned_s"] - 0.2
         assert begun["acknowledged_s"] - announced_s == pytest.approx(0.2, abs=0.02)
         assert record["acknowledged_s"] - announced_s == pytest.approx(0.3, abs=0.02)
@@ -273,12 +275,12 @@ def test_an_offset_delays_the_begin(lab):
 def test_times_count_from_the_first_announcement(lab):
     lab.begin(50)
     lab.end(50)
-    record = lab.ended("timed", times=2)
-    begins = [each for each in lab.events("timed") if each["action"] == "begin"]
-    assert [each["action"] for each in lab.events("timed")] == ["begin", "end"] * 2
+    events = wait_for(lambda: each if len(each := lab.events("timed")) >= 4 else [], 15)
+    assert [each["action"] for each in events] == ["begin", "end"] * 2
+    begins = [each for each in events if each["action"] == "begin"]
     assert begins[1]["planned_s"] - begins[0]["planned_s"] == pytest.approx(0.3, abs=1e-6)
     assert all(each["acknowledged_s"] - each["planned_s"] < 0.02 for each in begins)
-    assert record["leg"] == "time"
+    assert {each["leg"] for each in events} == {"time"}
 
 
 def test_routing_goes_around_a_link_that_is_down_and_back(tmp_path):

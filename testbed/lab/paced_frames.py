@@ -1,0 +1,87 @@
+"""Frames put into the egress queue of an interface at an even rate, which the kernel keeps.
+
+A program that wakes up every millisecond sends a millisecond's frames in a bunch; until the next
+one a full queue drains, and a flow whose packets come evenly finds room in it. Here what is sent
+early waits for the kernel's shaper, which goes on at its rate while the machine is busy:
+
+    socket -> veth (HTB at the rate) -> its peer -> copied into the egress queue of the interface
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import socket
+
+from testbed.lab import netlink
+from testbed.lab.commands import run
+from testbed.lab.netlink import Netlink
+
+_WAITING_BYTES = 64 << 20
+_SNDBUFFORCE = 32  # SO_SNDBUFFORCE; the module socket does not name it
+# Every timer that the shaper sets costs some microseconds of a processor.
+_SHORTEST_GAP_S = 100e-6
+_MOST_COPIES = 32  # of the kernel: TCA_ACT_MAX_PRIO
+_numbers = itertools.count()
+
+
+class PacedFrames:
+    """Sends copies of one Ethernet frame into the output queue of an interface of this namespace.
+
+    Frames come in clumps of `copies`: one more than leave the queue in the time of a clump where
+    the rate allows it. So clumps keep no step with the queue's departures, which would give every
+    freed place to the same sender (Floyd and Jacobson's phase effects).
+
+    Args:
+        interface: whose queue; its shaper sees the frames beside those of everybody else.
+        frame: the whole Ethernet frame.
+        rate_bps: bit/s of Ethernet frames.
+        link_rate_bps: at which the queue is emptied.
+
+    Raises:
+        CommandError: the kernel refuses a part.
+    """
+
+    def __init__(
+        self, interface: str, frame: bytes, *, rate_bps: float, link_rate_bps: float
+    ) -> None:
+        self._frame = frame
+        per_gap = math.ceil(rate_bps / (8 * len(frame)) * _SHORTEST_GAP_S)
+        self.copies = min(_MOST_COPIES, max(1 + int(rate_bps / link_rate_bps), per_gap))
+        number = next(_numbers)
+        near, far = f"paced{number}a", f"paced{number}b"
+        with Netlink() as kernel:
+            kernel.send([netlink.veth(near, far)])
+            index = kernel.index(near)
+            rate = netlink.htb_class(
+                index,
+                rate_bps=max(8, round(rate_bps / self.copies)),
+                burst_bytes=4 * len(frame),  # a late timer makes up for three clumps at once
+                quantum_bytes=len(frame),
+                name=near,
+            )
+            waiting = netlink.bfifo(index, limit_bytes=_WAITING_BYTES, name=near)
+            kernel.send([netlink.htb(index, name=near), rate, waiting])
+            kernel.send([netlink.up(each, arp=False) for each in (index, kernel.index(far))])
+        run(["tc", "qdisc", "add", "dev", far, "ingress"])
+        actions = ["action", "mirred", "egress", "mirror", "dev", interface] * (self.copies - 1)
+        actions += ["action", "mirred", "egress", "redirect", "dev", interface]
+        all_of_it = ["parent", "ffff:", "protocol", "all", "u32", "match", "u32", "0", "0"]
+        run(["tc", "filter", "add", "dev", far, *all_of_it, *actions])
+        self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
+        self._socket.setblocking(False)
+        try:
+            self._socket.setsockopt(socket.SOL_SOCKET, _SNDBUFFORCE, _WAITING_BYTES)
+        except PermissionError:  # an ordinary user's namespace: as much as the kernel allows
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _WAITING_BYTES)
+        self._socket.bind((near, 0))
+
+    def send(self, count: int) -> int:
+        """Have at most `count` frames wait for their turn; returns how many do, in whole clumps."""
+        clumps = count // self.copies
+        for sent in range(clumps):
+            try:
+                self._socket.send(self._frame)
+            except BlockingIOError:
+                return sent * self.copies
+        return clumps * self.copies
