@@ -96,8 +96,10 @@ def test_state_of_a_kernel_tcp_connection_is_sampled(scene):
     assert flow["leg"].unique().to_list() == ["gather"]
     assert flow["retransmits"][-1] == noted["retransmits"]
     assert noted["retransmits"] > 0
-    # A full queue of 60 kB at 20 Mbit/s is 24 ms long; an empty one takes less than 1 ms.
-    assert 0.012 < max_of(flow, "rtt_s") < 0.06
+    # A full queue of 60 kB at 20 Mbit/s is 24 ms long; an empty one takes less than 1 ms. A busy
+    # machine may keep a single segment for longer.
+    assert max_of(flow, "rtt_s") > 0.012
+    assert float(np.median(flow["rtt_s"].to_numpy())) < 0.06
     assert max_of(flow, "cwnd_bytes") > 20_000
     assert min_of(flow, "cwnd_bytes") < 0.75 * max_of(flow, "cwnd_bytes")  # reno halves it
     rate = float(np.median(flow.filter(pl.col("rate_bps") > 0)["rate_bps"].to_numpy()))

@@ -24,12 +24,13 @@ from tests.lab.conftest import SMALL, is_alive, wait_for
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("unchanged_host")]
 
 PROMPT = "lab> "
-RATE_BPS = SMALL["topology"]["rate_bps"]
+# The shaper makes up for two frames of lateness, 2.4 ms at this rate: see test_host_impairments.py.
+RATE_BPS = 10_000_000
 # Of a full Ethernet frame TCP's payload is 1448 of 1514 bytes.
 GOODPUT_BPS = RATE_BPS * 1448 / 1514
 IMPAIRMENTS = [
     {"kind": "loss", "name": "half", "q": 0.5, "rounds": [2]},
-    {"kind": "burst", "name": "flood", "rounds": [4], "rate_factor": 3, "duration_s": 0.05},
+    {"kind": "burst", "name": "flood", "rounds": [4], "rate_factor": 3, "duration_s": 0.2},
 ]
 
 
@@ -89,7 +90,10 @@ def terminal(tmp_path):
 
     def open_one(*arguments: str, **changes):
         path = tmp_path / "small.yaml"
-        path.write_text(yaml.safe_dump({**SMALL, "impairments": IMPAIRMENTS, **changes}))
+        topology = {**SMALL["topology"], "rate_bps": RATE_BPS}
+        path.write_text(
+            yaml.safe_dump({**SMALL, "topology": topology, "impairments": IMPAIRMENTS, **changes})
+        )
         opened.append(Terminal(str(path), *arguments))
         return opened[-1]
 
@@ -112,17 +116,17 @@ def test_real_tcp_reaches_the_rate_and_impairments_obey(terminal, tmp_path):
     shell.ask("server iperf3 -s -D")
     for control in ("reno", "cubic", "bbr"):
         record = tmp_path / f"{control}.json"
-        shell.ask(f"worker-1 iperf3 -c server -C {control} -t 1 -J > {record}")
+        shell.ask(f"worker-1 iperf3 -c server -C {control} -t 2 -J > {record}")
         end = json.loads(record.read_text())["end"]
         assert end["sender_tcp_congestion"] == control
         received = end["sum_received"]["bits_per_second"]
-        assert 0.95 * GOODPUT_BPS < received < 1.02 * GOODPUT_BPS, control
+        assert 0.9 * GOODPUT_BPS < received < 1.02 * GOODPUT_BPS, control
 
     assert "half is on" in shell.ask("impair half on")
     assert "half (loss): in force" in shell.ask("status")
     # iperf3's datagrams count as data: their source port is among the transport's.
     record = tmp_path / "udp.json"
-    flow = "iperf3 -c server -u -b 20M -l 1400 -t 1 --cport 47100 -J"
+    flow = "iperf3 -c server -u -b 5M -l 1400 -t 1 --cport 47100 -J"
     shell.ask(f"worker-1 {flow} > {record}")
     lost = json.loads(record.read_text())["end"]["sum"]
     assert 0.4 < lost["lost_packets"] / lost["packets"] < 0.6
@@ -132,10 +136,11 @@ def test_real_tcp_reaches_the_rate_and_impairments_obey(terminal, tmp_path):
     assert json.loads(record.read_text())["end"]["sum"]["lost_packets"] == 0
 
     shell.ask("impair flood on")
-    time.sleep(0.3)
+    time.sleep(0.6)
     status = shell.ask("status")
-    assert number("frames_sent", status) > 1000
-    assert number("dropped", status) > 300
+    assert number("frames_sent", status) == pytest.approx(3 * RATE_BPS * 0.2 / (1514 * 8), abs=4)
+    # Of 495 frames 165 leave meanwhile, and the queue holds 99.
+    assert number("dropped", status) > 150
     assert "valid names: half, flood" in shell.ask("impair fog on")
     overview = shell.ask("lab")
     assert "worker-1--s1" in overview
