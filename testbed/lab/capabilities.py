@@ -20,6 +20,7 @@ from testbed.lab.commands import CommandError, run
 from testbed.lab.delay import netem
 from testbed.lab.loss_model import LossModel
 from testbed.lab.openvswitch import OpenVSwitch
+from testbed.lab.paced_frames import PacedFrames
 from testbed.lab.packet_filter import PacketFilter
 from testbed.lab.shaping import LinkShape
 
@@ -158,6 +159,11 @@ def _inside() -> dict[str, Capability]:
             "delay, jitter in the kernel (else by a relay)",
             f"modprobe sch_netem; {_STOCK}",
         ),
+        "even-bursts": _attempt(
+            _even_bursts,
+            "impairment burst: frames paced into a port's queue",
+            f"modprobe sch_ingress cls_u32 act_mirred; {_STOCK}",
+        ),
         "ecn-marking": _attempt(
             lambda: _qdisc("red limit 100000 min 10000 max 30000 avpkt 1000 burst 20 ecn nodrop"),
             "ECN marks, DCTCP",
@@ -231,6 +237,10 @@ def _deep_buffers() -> None:
 def _netem() -> None:
     if reason := netem.missing("probe0", "probe1"):
         raise CommandError(reason)
+
+
+def _even_bursts() -> None:
+    PacedFrames("probe0", bytes(60), rate_bps=3e6, link_rate_bps=1e6)
 
 
 def _qdisc(description: str) -> None:
