@@ -25,12 +25,20 @@ _MOST_COPIES = 32  # of the kernel: TCA_ACT_MAX_PRIO
 _numbers = itertools.count()
 
 
+def clump_frames(*, rate_bps: float, link_rate_bps: float, frame_bytes: int) -> int:
+    """How many frames are to come at once, so that clumps are rare enough for the kernel's timers.
+
+    The queue must not free a whole number of places from clump to clump: clumps would keep step
+    with its departures and get every place (phase effects: Floyd and Jacobson, 1992).
+    """
+    factor = rate_bps / link_rate_bps
+    frames = max(1 + int(factor), math.ceil(rate_bps / (8 * frame_bytes) * _SHORTEST_GAP_S))
+    frames = min(frames, _MOST_COPIES - 1)
+    return frames + 1 if factor > 1 and (frames / factor).is_integer() else frames
+
+
 class PacedFrames:
     """Sends copies of one Ethernet frame into the output queue of an interface of this namespace.
-
-    Frames come in clumps of `copies`: one more than leave the queue in the time of a clump where
-    the rate allows it. So clumps keep no step with the queue's departures, which would give every
-    freed place to the same sender (Floyd and Jacobson's phase effects).
 
     Args:
         interface: whose queue; its shaper sees the frames beside those of everybody else.
@@ -46,8 +54,9 @@ class PacedFrames:
         self, interface: str, frame: bytes, *, rate_bps: float, link_rate_bps: float
     ) -> None:
         self._frame = frame
-        per_gap = math.ceil(rate_bps / (8 * len(frame)) * _SHORTEST_GAP_S)
-        self.copies = min(_MOST_COPIES, max(1 + int(rate_bps / link_rate_bps), per_gap))
+        self.copies = clump_frames(
+            rate_bps=rate_bps, link_rate_bps=link_rate_bps, frame_bytes=len(frame)
+        )
         number = next(_numbers)
         near, far = f"paced{number}a", f"paced{number}b"
         with Netlink() as kernel:
