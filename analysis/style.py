@@ -64,6 +64,10 @@ _SPARE = (
     ArmStyle(colour=GREEN, marker="<", line=_DOTTED),
     ArmStyle(colour=ORANGE, marker=">", line=_DOTTED),
     ArmStyle(colour=BLUE, marker="h", line=_DASH_DOT),
+    ArmStyle(colour=INK, marker="d", line=_DOTTED),
+    ArmStyle(colour=ORANGE, marker="p", line="solid"),
+    ArmStyle(colour=STEEL, marker="1", line=_DOTTED),
+    ArmStyle(colour=GREEN, marker="2", line="solid"),
 )
 
 SIZE_INCHES = (4.5, 3.2)  # shown about as large on a phone, so 9 points stay readable

@@ -167,3 +167,11 @@ def test_a_report_with_measured_effects_has_all_of_their_figures(tmp_path):
     summary = summarise(results, per_run(results))
     names = {each.name for each in figures.draw_all(results, summary)}
     assert {"layer-loss", "gradient-error", "divergence", "accuracy-over-rounds"} <= names
+
+
+def test_no_two_arms_of_a_large_comparison_look_alike():
+    # congestion-controls compares eight arms that the registry does not name.
+    names = [*style.ARMS, *(f"other-{number}" for number in range(10))]
+    found = list(style.arm_styles(names).values())
+    assert len(set(found)) == len(names)
+    assert len({(each.colour.name, each.marker) for each in found}) == len(names)
