@@ -38,7 +38,7 @@ from testbed.lab.shaping import inside  # noqa: E402
 
 _STOCK_CAPABILITIES = (
     *capabilities.QUICK,
-    *("os-ken", "iperf3", "switch-kernel", "netem", "ecn-marking"),
+    *("os-ken", "iperf3", "switch-kernel", "netem", "ecn-marking", "even-bursts"),
     *(f"tcp-{name}" for name in capabilities.TCP_CONGESTION_CONTROLS),
 )
 _DELAY_S = 0.02
