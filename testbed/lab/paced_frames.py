@@ -15,6 +15,7 @@ import socket
 
 from testbed.lab import netlink
 from testbed.lab.commands import run
+from testbed.lab.delay.inner import silence
 from testbed.lab.netlink import Netlink
 
 _WAITING_BYTES = 64 << 20
@@ -71,7 +72,8 @@ class PacedFrames:
             )
             waiting = netlink.bfifo(index, limit_bytes=_WAITING_BYTES, name=near)
             kernel.send([netlink.htb(index, name=near), rate, waiting])
-            kernel.send([netlink.up(each, arp=False) for each in (index, kernel.index(far))])
+        for end in (near, far):  # what either said of its own accord would be copied as well
+            silence(end)
         run(["tc", "qdisc", "add", "dev", far, "ingress"])
         actions = ["action", "mirred", "egress", "mirror", "dev", interface] * (self.copies - 1)
         actions += ["action", "mirred", "egress", "redirect", "dev", interface]

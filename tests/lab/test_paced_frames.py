@@ -1,0 +1,46 @@
+"""Frames that the kernel paces: as many as were asked for, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.lab
+
+# In a network namespace of its own: a veth pair stands for the link.
+INSIDE = """
+import json, time
+from pathlib import Path
+from testbed.lab.delay.inner import silence
+from testbed.lab import netlink
+from testbed.lab.netlink import Netlink
+from testbed.lab.paced_frames import PacedFrames
+
+def arrived():
+    return int(Path("/sys/class/net/far/statistics/rx_packets").read_text())
+
+with Netlink() as kernel:
+    kernel.send([netlink.veth("near", "far")])
+for end in ("near", "far"):
+    silence(end)
+paced = PacedFrames("near", bytes(100), rate_bps=3e6, link_rate_bps=1e6)
+time.sleep(2.5)  # IPv6 would speak twice by now
+before = arrived()
+waiting = paced.send(203)
+time.sleep(0.5)
+print(json.dumps([paced.copies, before, waiting, arrived()]))
+"""
+
+
+def test_what_was_sent_arrives_and_nothing_comes_of_its_own_accord():
+    # sysfs shows the interfaces of the namespace that it was mounted in.
+    mounted = 'mount -t sysfs sysfs /sys && exec "$@"'
+    argv = ["unshare", "-r", "-n", "-m", "sh", "-c", mounted, "-", sys.executable, "-c", INSIDE]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    copies, before, waiting, arrived = json.loads(done.stdout)
+    assert (copies, before) == (4, 0)
+    assert waiting == arrived == 200  # in whole clumps
