@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from analysis.report import ReportPaths
-    from analysis.tables import Table
+    from analysis.report.writing import ReportPaths
+    from analysis.tables.model import Table
 
 __all__ = ["main_table", "main_table_text", "update_readme", "write_report"]
 
@@ -30,7 +30,7 @@ def write_report(results_dir: Path, experiment: str | None = None) -> ReportPath
         ValueError: one line: no such folder, no runs, or an unknown experiment.
         OSError: the report cannot be written; an older report is still there.
     """
-    from analysis.report import write_report as write
+    from analysis.report.writing import write_report as write
 
     return write(results_dir, experiment)
 
@@ -41,10 +41,10 @@ def main_table(results_dir: Path, experiment: str | None = None) -> Table:
     Raises:
         ValueError: as `write_report`.
     """
-    from analysis.arm_table import arm_table
-    from analysis.load import load
-    from analysis.metrics import per_run
-    from analysis.summary import summarise
+    from analysis.data.load import load
+    from analysis.data.metrics import per_run
+    from analysis.summary.summary import summarise
+    from analysis.tables.arms import arm_table
 
     results = load(results_dir, experiment)
     return arm_table(summarise(results, per_run(results)))
@@ -58,7 +58,7 @@ def main_table_text(
     Raises:
         ValueError: as `write_report`.
     """
-    from analysis.tables import to_text
+    from analysis.tables.model import to_text
 
     return to_text(main_table(results_dir, experiment), width=width)
 
@@ -72,8 +72,8 @@ def update_readme(results_dir: Path, experiment: str | None = None) -> Path:
     Raises:
         ValueError: as `write_report`; no ok run; or README's marks do not fit.
     """
-    from analysis import readme
+    from analysis.report import kept_results
 
-    folder = readme.keep(results_dir, experiment, root=readme.ROOT)
-    readme.write_readme(root=readme.ROOT)
+    folder = kept_results.keep(results_dir, experiment, root=kept_results.ROOT)
+    kept_results.write_readme(root=kept_results.ROOT)
     return folder

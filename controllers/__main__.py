@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from controllers import framework_choice, lab_file
-from testbed.yaml_input import InputError
+from testbed.shared.yaml_input import InputError
 
 
 def main() -> None:

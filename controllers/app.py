@@ -36,7 +36,7 @@ from controllers.messages import LINE_LIMIT_BYTES, parse_request
 from controllers.plan import contradict, places_of
 from controllers.routing import Routing
 from controllers.timeline import Timeline
-from testbed.jsonl import JsonLinesWriter
+from testbed.shared.jsonl import JsonLinesWriter
 
 # Above the training processes: an impairment that waits for their time slices is late.
 _NICENESS = -10

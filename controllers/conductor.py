@@ -8,7 +8,7 @@ from typing import Any
 from controllers.framework import hub
 from controllers.impairments import Effect, Impairment
 from controllers.timeline import Occurrence, Timeline
-from testbed.jsonl import JsonLinesWriter
+from testbed.shared.jsonl import JsonLinesWriter
 
 _TICK_S = 0.001
 

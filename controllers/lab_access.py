@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from controllers.framework import eventlet, hub
 from controllers.switches import Switches
-from testbed.lab.commands import run
+from testbed.lab.kernel.commands import run
 from testbed.lab.link_control import LinkControl
 from testbed.lab.network import HostInfo, hosts_from_json
 

@@ -15,8 +15,8 @@ from pydantic import Field, ValidationError
 
 from controllers.impairments import KINDS, AnyImpairment
 from controllers.plan import places_of, resolve
-from testbed import yaml_input
-from testbed.yaml_input import InputError, Section
+from testbed.shared import yaml_input
+from testbed.shared.yaml_input import InputError, Section
 
 _MAC = r"^([0-9a-f]{2}:){5}[0-9a-f]{2}$"
 _PORT = Annotated[int, Field(ge=1, le=0xFFFFFF00)]

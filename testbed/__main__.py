@@ -8,9 +8,9 @@ import sys
 
 import typer
 
-from testbed.cli import app
-from testbed.rundir import InUseError
-from testbed.yaml_input import InputError
+from testbed.cli.verbs import app
+from testbed.shared.run_directory import InUseError
+from testbed.shared.yaml_input import InputError
 
 _INTERRUPTED = 130
 

@@ -29,12 +29,14 @@ sys.path.insert(0, str(_HERE.parent))
 
 import yaml  # noqa: E402
 
-from testbed.lab import capabilities, sandbox, shaping  # noqa: E402
-from testbed.lab.commands import run  # noqa: E402
-from testbed.lab.netns import socket_in  # noqa: E402
+from testbed.lab import sandbox  # noqa: E402
+from testbed.lab.kernel import shaping  # noqa: E402
+from testbed.lab.kernel.commands import run  # noqa: E402
+from testbed.lab.kernel.namespaces import socket_in  # noqa: E402
+from testbed.lab.kernel.shaping import inside  # noqa: E402
 from testbed.lab.network import Network  # noqa: E402
 from testbed.lab.openvswitch import OpenVSwitch  # noqa: E402
-from testbed.lab.shaping import inside  # noqa: E402
+from testbed.machine import capabilities  # noqa: E402
 
 _STOCK_CAPABILITIES = (
     *capabilities.QUICK,

@@ -17,9 +17,9 @@ from pydantic import ConfigDict, Field, model_validator
 
 from controllers.impairments.base import Effect, Impairment, ImpairmentParameters, LabAccess
 from controllers.impairments.helper import HelperError, Program
-from testbed.lab.borrowed import sockets_of
-from testbed.lab.netns import socket_in
-from testbed.transport.kernel_tcp import (
+from testbed.lab.kernel.foreign_sockets import sockets_of
+from testbed.lab.kernel.namespaces import socket_in
+from testbed.transport.tcp_socket import (
     available_congestion_controls,
     get_congestion_control,
     tcp_counts,
@@ -165,7 +165,7 @@ class Background(Impairment[BackgroundParameters]):
         wanted, target = self.parameters, self._receiver.address
         serve = ("iperf3", "-s", "-1", "-J", "-i", str(_REPORT_EVERY_S), "-B", target, "-p", port)
         send = [
-            *(sys.executable, "-m", "testbed.lab.held_start"),
+            *(sys.executable, "-m", "testbed.lab.helpers.held_start"),
             *("iperf3", "-c", target, "-p", port, "-B", self._sender.address, "-J"),
             # The impairment's end ends it: iperf3 knows whole seconds only.
             *("-t", "0", "-i", "0"),

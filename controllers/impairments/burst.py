@@ -15,9 +15,9 @@ from pydantic import Field
 
 from controllers.impairments.base import Effect, Impairment, ImpairmentParameters, LabAccess
 from controllers.targets import direction
+from testbed.lab.kernel.packet_filter import ArrivalCounter
+from testbed.lab.kernel.shaping import ETHERNET_FRAME_BYTES
 from testbed.lab.paced_frames import PacedFrames
-from testbed.lab.packet_filter import ArrivalCounter
-from testbed.lab.shaping import ETHERNET_FRAME_BYTES
 
 # IEEE 802 local experimental EtherType: the receiving kernel ignores the frames without answering.
 _ETHERTYPE = 0x88B5

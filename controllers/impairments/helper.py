@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from controllers.impairments.base import LabAccess
-from testbed.lab.helper_lines import run_at_once
-from testbed.lab.shaping import inside
+from testbed.lab.helpers.command_lines import run_at_once
+from testbed.lab.kernel.shaping import inside
 
 _READ_BYTES = 1 << 16
 

@@ -15,10 +15,10 @@ from pydantic import ConfigDict, Field, model_validator
 from controllers.impairments.base import Effect, Impairment, ImpairmentParameters, LabAccess
 from controllers.impairments.helper import Program
 from testbed.lab import paths
-from testbed.lab.netns import socket_in
-from testbed.lab.packet_filter import DatagramCounter
-from testbed.lab.shaping import ETHERNET_FRAME_BYTES
-from testbed.lab.traffic import SMALLEST_FRAME_BYTES
+from testbed.lab.helpers.traffic import SMALLEST_FRAME_BYTES
+from testbed.lab.kernel.namespaces import socket_in
+from testbed.lab.kernel.packet_filter import DatagramCounter
+from testbed.lab.kernel.shaping import ETHERNET_FRAME_BYTES
 
 _ANSWER_TIMEOUT_S = 2.0
 _DRAIN_SLACK_S = 0.02
@@ -82,7 +82,7 @@ class HostBurst(Impairment[HostBurstParameters]):
             *("--rate-bps", self.rate_bps, "--frame-bytes", parameters.frame_bytes),
         )
         self._blaster = Program(
-            [sys.executable, "-m", "testbed.lab.traffic", *map(str, arguments)],
+            [sys.executable, "-m", "testbed.lab.helpers.traffic", *map(str, arguments)],
             pid=sender.pid,
             lab=lab,
         )

@@ -19,9 +19,9 @@ from pydantic import Field, model_validator
 
 from controllers.impairments.base import Effect, Impairment, ImpairmentParameters, LabAccess
 from controllers.targets import direction
-from testbed.lab import xdp_filter
+from testbed.lab.kernel import xdp_filter
+from testbed.lab.kernel.packet_filter import PacketFilter
 from testbed.lab.loss_model import LossModel
-from testbed.lab.packet_filter import PacketFilter
 
 
 class LossParameters(ImpairmentParameters):

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from controllers.impairments.base import Effect, Impairment, ImpairmentParameters, LabAccess
 from controllers.impairments.held_flows import HeldFlows
-from testbed.lab.shaping import ETHERNET_FRAME_BYTES
+from testbed.lab.kernel.shaping import ETHERNET_FRAME_BYTES
 
 _BURST_TIME_S = 0.05
 

@@ -13,8 +13,8 @@ from pydantic import Field, model_validator
 
 from controllers.impairments.base import Effect, Impairment, ImpairmentParameters, LabAccess
 from controllers.targets import direction
-from testbed.lab.link_counters import queue_drops
-from testbed.lab.shaping import ETHERNET_FRAME_BYTES
+from testbed.lab.kernel.link_counters import queue_drops
+from testbed.lab.kernel.shaping import ETHERNET_FRAME_BYTES
 
 
 class QueueParameters(ImpairmentParameters):

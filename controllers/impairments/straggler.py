@@ -1,7 +1,7 @@
 """`straggler`: a worker becomes slow: its processor, or its link.
 
 The processor is slowed by stopping the training process for a share of every few milliseconds. A
-program of its own does that (`testbed.lab.slowdown`), which never leaves the process stopped.
+program of its own does that (`testbed.lab.helpers.slowdown`); it never leaves the process stopped.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class _SlowProcess:
     def __init__(self, parameters: StragglerParameters, lab: LabAccess) -> None:
         self._parameters = parameters
         self._lab = lab
-        argv = [sys.executable, "-m", "testbed.lab.slowdown"]
+        argv = [sys.executable, "-m", "testbed.lab.helpers.slowdown"]
         self._helper = Program(argv, pid=None, lab=lab)
         self._pid = 0
         self._slowed: dict[str, float] = {}

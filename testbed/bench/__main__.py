@@ -12,7 +12,7 @@ from testbed.bench.cases import select
 from testbed.bench.network import LinkKind, Network, build
 from testbed.bench.results import record_of
 from testbed.lab import sandbox
-from testbed.lab.commands import CommandError, run
+from testbed.lab.kernel.commands import CommandError, run
 
 
 def main() -> None:

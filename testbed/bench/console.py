@@ -10,7 +10,7 @@ from rich.table import Table
 
 from testbed import bench
 from testbed.bench import cases, figure
-from testbed.yaml_input import InputError
+from testbed.shared.yaml_input import InputError
 
 _COLUMNS = (
     *("case", "completion", "min..max", "n", "/ bound", "goodput", "CPU s/GB send", "receive"),

@@ -16,7 +16,7 @@ def draw(records: Iterable[Mapping[str, Any]], path: Path) -> bool:
     from matplotlib.figure import Figure
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-    from analysis import style
+    from analysis.figures import style
 
     lines = _lines(records)
     if not lines:

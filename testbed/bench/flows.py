@@ -19,7 +19,7 @@ import numpy as np
 
 from testbed.bench.cases import GLOO, OURS, Case
 from testbed.bench.network import Host, Network, spare_control_connections
-from testbed.lab.netns import enter
+from testbed.lab.kernel.namespaces import enter
 from testbed.transport import EndpointConfig, PayloadLayout, open_endpoint, preset
 
 Figures = list[dict[str, Any]]

@@ -16,11 +16,11 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from testbed.lab.commands import CommandError, run
 from testbed.lab.delay import DelaySettings, Middle, Relay, netem
 from testbed.lab.delay.inner import silence
-from testbed.lab.netns import CLONE_NEWNET, entered
-from testbed.lab.shaping import LinkShape, inside, shape
+from testbed.lab.kernel.commands import CommandError, run
+from testbed.lab.kernel.namespaces import CLONE_NEWNET, entered
+from testbed.lab.kernel.shaping import LinkShape, inside, shape
 
 SERVER_ADDRESS = "10.77.0.1"
 # What queues hold: the product of rate and delay plus this, so that TCP finds a usual buffer.
@@ -200,8 +200,8 @@ def _offloads(pid: int | None, interface: str, wanted: bool) -> None:
 
 def _lose(server: Host, loss: float) -> None:
     """Drops data that arrives at the server: UDP, and TCP segments that are not bare ACKs."""
+    from testbed.lab.kernel.packet_filter import PacketFilter
     from testbed.lab.loss_model import LossModel
-    from testbed.lab.packet_filter import PacketFilter
 
     # The filter's table lives as long as the namespace.
     PacketFilter(server.pid, "eth0").lose(LossModel(loss_good=loss), data_only=True)

@@ -12,8 +12,8 @@ from testbed.capture import frames
 from testbed.capture.frames import Segment
 from testbed.capture.pcap import CaptureError, PcapReader
 from testbed.capture.story import CONTROL_PORT, Story, most_frequent_session
-from testbed.lab.packet_filter import DATA_PORTS
-from testbed.yaml_input import InputError
+from testbed.lab.kernel.packet_filter import DATA_PORTS
+from testbed.shared.yaml_input import InputError
 
 # How far to look for the session of a capture that has no WELCOME.
 _SAMPLE_PACKETS = 20_000

@@ -29,7 +29,7 @@ from scapy.layers.inet import TCP, UDP
 from scapy.packet import Packet, Raw, bind_bottom_up, bind_top_down
 
 from testbed.capture.streams import CONTROL_FIELDS, CONTROL_HEADER
-from testbed.lab.packet_filter import DATA_PORTS
+from testbed.lab.kernel.packet_filter import DATA_PORTS
 from testbed.transport import EndpointConfig
 from testbed.transport.control import HEADER_BYTES, VERSION, MessageType
 from testbed.transport.wire import datagram_dtype

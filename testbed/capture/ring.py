@@ -15,7 +15,7 @@ import socket
 import struct
 from collections.abc import Iterator
 
-from testbed.lab import netns
+from testbed.lab.kernel import namespaces
 
 _ETH_P_ALL = 0x0003
 _SOL_PACKET = 263
@@ -68,7 +68,7 @@ class PacketRing:
     ) -> None:
         """`pid` names the namespace of `interface`; OSError when it cannot be recorded."""
         # Protocol 0 receives nothing until `bind`, so nothing comes in unfiltered.
-        self._socket = netns.socket_in(pid, socket.AF_PACKET, socket.SOCK_RAW, 0)
+        self._socket = namespaces.socket_in(pid, socket.AF_PACKET, socket.SOCK_RAW, 0)
         try:
             program = _filter(whole_tcp_port, snapshot_bytes)
             memory = ctypes.create_string_buffer(program, len(program))

@@ -15,7 +15,7 @@ from typing import Any
 from testbed.capture.frames import UDP, Segment
 from testbed.capture.streams import ControlStreams, Message
 from testbed.capture.transfers import Transfer
-from testbed.lab.packet_filter import DATA_PORTS
+from testbed.lab.kernel.packet_filter import DATA_PORTS
 from testbed.transport import EndpointConfig, PayloadLayout, ProtocolError
 from testbed.transport.control import Hello, MessageType, Welcome
 from testbed.transport.wire import HEADER_BYTES, datagram_dtype

@@ -10,11 +10,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from testbed import yaml_input
 from testbed.experiment import factors, profiles
 from testbed.experiment.run import Run
 from testbed.experiment.schema import Experiment
-from testbed.yaml_input import InputError
+from testbed.shared import yaml_input
+from testbed.shared.yaml_input import InputError
 
 EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from testbed import yaml_input
-from testbed.yaml_input import InputError
+from testbed.shared import yaml_input
+from testbed.shared.yaml_input import InputError
 
 DEFAULT_PROFILE = "laptop"
 REFERENCE_PROFILE = "paper"

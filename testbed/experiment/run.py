@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 
 from testbed.experiment.profiles import DEFAULT_PROFILE
 from testbed.experiment.schema import Experiment
-from testbed.training import preparation, user_code
+from testbed.training import prerequisites, user_code
 from testbed.transport import protocols
 
 SCHEMA = 1
@@ -38,7 +38,7 @@ class Run(BaseModel):
     profile: str = DEFAULT_PROFILE
 
     @property
-    def training_need(self) -> preparation.Need:
+    def training_need(self) -> prerequisites.Need:
         """What it trains, and where a user's own files are looked for."""
         return self.experiment.training_need(self.seed)._replace(folder=self.folder)
 

@@ -18,12 +18,12 @@ import topologies
 from controllers import plan
 from controllers.framework_choice import Framework
 from controllers.impairments import AnyImpairment
-from testbed.arm import Arm
-from testbed.training import phases, preparation
+from testbed.experiment.arm import Arm
+from testbed.shared.yaml_input import Section
+from testbed.training import phases, prerequisites
 from testbed.training.parameters import Training
 from testbed.training.phases import AnyPhases
 from testbed.transport import path_mtu
-from testbed.yaml_input import Section
 
 LAB_MTU_BYTES = 1500
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")]
@@ -127,12 +127,12 @@ class Experiment(Section):
 
     @model_validator(mode="after")
     def _training_fits(self) -> Experiment:
-        preparation.check(self.training_need(self.seeds[0]))
+        prerequisites.check(self.training_need(self.seeds[0]))
         return self
 
-    def training_need(self, seed: int) -> preparation.Need:
+    def training_need(self, seed: int) -> prerequisites.Need:
         """What a run with this seed trains."""
-        return preparation.Need(
+        return prerequisites.Need(
             model=self.training.model,
             dataset=self.training.dataset,
             split=self.training.split,

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from testbed.lab import netlink, shaping
-from testbed.lab.commands import CommandError
 from testbed.lab.delay import DelaySettings, DirectionCounters, Middle, RelayClient, netem
-from testbed.lab.netlink import Netlink
-from testbed.lab.shaping import LinkShape
+from testbed.lab.kernel import netlink, shaping
+from testbed.lab.kernel.commands import CommandError
+from testbed.lab.kernel.netlink import Netlink
+from testbed.lab.kernel.shaping import LinkShape
 
 
 class LinkControl:

@@ -8,9 +8,9 @@ from typing import Any
 
 from mininet.link import Link
 
-from testbed.lab import netlink
 from testbed.lab.delay.inner import silence
-from testbed.lab.netlink import Netlink
+from testbed.lab.kernel import netlink
+from testbed.lab.kernel.netlink import Netlink
 
 _numbers = itertools.count()
 

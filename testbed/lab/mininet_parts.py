@@ -7,7 +7,7 @@ from typing import Any
 from mininet.net import Mininet
 from mininet.node import OVSSwitch
 
-from testbed.lab.commands import run
+from testbed.lab.kernel.commands import run
 
 # Mininet would raise system-wide limits on first use; a lab leaves the host as it is.
 Mininet.inited = True

@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from testbed.lab import receive_order, shaping
 from testbed.lab.delay import Middle, Relay, netem
-from testbed.lab.shaping import LinkShape, MissingCapabilityError, Output
+from testbed.lab.kernel import packet_steering, shaping
+from testbed.lab.kernel.shaping import LinkShape, MissingCapabilityError, Output
 
 CONTROLLER_ADDRESS = ("127.0.0.1", 6653)  # loopback of the lab's own network namespace
 
@@ -115,7 +115,7 @@ class Network:
             raise MissingCapabilityError(f"netem: {missing}")
         if delayed_by != "relay" and not missing:
             netem.setup(middles)
-            steered = receive_order.steer(_interfaces(self.info.links))
+            steered = packet_steering.steer(_interfaces(self.info.links))
             self.info = replace(self.info, delayed_by="netem", in_order=steered)
         else:
             path = private / "delay.sock"

@@ -9,9 +9,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from testbed.lab.borrowed import sockets_of
-from testbed.lab.commands import CommandError, run
-from testbed.lab.shaping import ETHERNET_FRAME_BYTES
+from testbed.lab.kernel.commands import CommandError, run
+from testbed.lab.kernel.foreign_sockets import sockets_of
+from testbed.lab.kernel.shaping import ETHERNET_FRAME_BYTES
 
 SCHEMA = Path("/usr/share/openvswitch/vswitch.ovsschema")
 SEND_BUFFER_BYTES = 32 << 20

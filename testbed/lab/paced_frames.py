@@ -13,10 +13,10 @@ import itertools
 import math
 import socket
 
-from testbed.lab import netlink
-from testbed.lab.commands import run
 from testbed.lab.delay.inner import silence
-from testbed.lab.netlink import Netlink
+from testbed.lab.kernel import netlink
+from testbed.lab.kernel.commands import run
+from testbed.lab.kernel.netlink import Netlink
 
 _WAITING_BYTES = 64 << 20
 _SNDBUFFORCE = 32  # SO_SNDBUFFORCE; the module socket does not name it

@@ -14,7 +14,7 @@ import threading
 from pathlib import Path
 
 from testbed.lab import leftovers
-from testbed.lab.commands import run
+from testbed.lab.kernel.commands import run
 
 # Exists wherever Open vSwitch is installed and holds nobody's results; inside the sandbox a private
 # tmpfs covers it. Its short path keeps UNIX socket names below their limit of 107 bytes.

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
-from testbed.jsonl import JsonLinesWriter
+from testbed.shared.jsonl import JsonLinesWriter
 from testbed.transport import Leg, Observation
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.jsonl import JsonLinesWriter
+from testbed.shared.jsonl import JsonLinesWriter
 from testbed.training.effects import tensor_loss
 from testbed.transport import Endpoint, PayloadLayout, TransferReport
 

@@ -23,14 +23,14 @@ from typing import Any, NoReturn
 import torch
 
 from controllers.messages import ControllerClient
-from testbed import rundir
-from testbed.lab import netns
-from testbed.progress import ProgressWriter
+from testbed.lab.kernel import namespaces
+from testbed.shared import run_directory
+from testbed.shared.progress_pipe import ProgressWriter
+from testbed.shared.yaml_input import InputError
 from testbed.training import checkpoint, coordination, server, worker
 from testbed.training.aside import Aside
 from testbed.training.material import Material
 from testbed.training.setting import Setting
-from testbed.yaml_input import InputError
 
 _PR_SET_PDEATHSIG = 1
 # numpy imports these when something first uses them: every process by itself, in its first round.
@@ -46,12 +46,12 @@ def main() -> None:
     for module in _USED_LATER:
         importlib.import_module(module)
     # Meanwhile the network is built: the order comes when it is there.
-    material = Material(rundir.read_json(directory / "config.json"))
+    material = Material(run_directory.read_json(directory / "config.json"))
     try:
         material.load()
     except InputError as error:
         _give_up(directory, error)
-    (directory / "logs" / rundir.LOADED).touch()
+    (directory / "logs" / run_directory.LOADED).touch()
     line = sys.stdin.readline()
     if not line:
         sys.exit(1)
@@ -61,7 +61,7 @@ def main() -> None:
         facts = material.facts(len(setting.workers))
     except InputError as error:
         _give_up(directory, error)
-    rundir.write_json(directory / "training.json", {"schema": rundir.SCHEMA, **facts})
+    run_directory.write_json(directory / "training.json", {"schema": run_directory.SCHEMA, **facts})
     listener = coordination.listen(setting.coordination_socket)
     progress = ProgressWriter(order["progress_descriptor"])
 
@@ -129,7 +129,7 @@ def _fork(
         log = os.open(directory / "logs" / f"{name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         for standard in (1, 2):
             os.dup2(log, standard)
-        netns.enter(host_pid)
+        namespaces.enter(host_pid)
         known, tell = gate
         os.close(tell)
         os.read(known, 1)
@@ -157,7 +157,9 @@ def _await(children: dict[int, str], directory: Path, *, outlive: bool) -> int:
         if status == 0:
             continue
         if outlive and name != "server" and os.WIFSIGNALED(status):
-            with (directory / "logs" / rundir.LOST_WORKERS).open("a", encoding="utf-8") as file:
+            with (directory / "logs" / run_directory.LOST_WORKERS).open(
+                "a", encoding="utf-8"
+            ) as file:
                 file.write(f"{name}: {_cause(name, os.WTERMSIG(status), directory)}\n")
             continue
         failed = [(name, os.waitstatus_to_exitcode(status)), *_already_dead(children)]
@@ -184,7 +186,7 @@ def _impairment_that_killed(name: str, directory: Path) -> str:
 
     The controller logs what it has done; the process may be found dead a moment before that.
     """
-    planned = rundir.read_json(directory / "config.json")["impairments"]
+    planned = run_directory.read_json(directory / "config.json")["impairments"]
     if not any(each["kind"] == "crash" and each["host"] == name for each in planned):
         return ""
     log = directory / "events" / "impairments.jsonl"

@@ -97,7 +97,9 @@ class Replica(Learner):
         self._optimiser.step()
 
     def evaluate(self) -> float:
-        return self._dataset.task.evaluate(self._model, self._dataset)
+        return self._dataset.task.evaluate(
+            self._model, self._dataset.test_inputs, self._dataset.test_labels
+        )
 
     def weights(self, into: Vector) -> None:
         place = 0

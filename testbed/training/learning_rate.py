@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from testbed.yaml_input import Section
+from testbed.shared.yaml_input import Section
 
 
 @dataclass(frozen=True, kw_only=True)

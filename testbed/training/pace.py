@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from testbed.yaml_input import Section
+from testbed.shared.yaml_input import Section
 
 
 class RealPace(Section):

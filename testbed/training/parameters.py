@@ -6,11 +6,11 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
+from testbed.shared.yaml_input import Section
 from testbed.training import datasets, models
 from testbed.training.datasets import AnyDataset, AnySplit
 from testbed.training.learning_rate import AnySchedule, ConstantRate
 from testbed.training.pace import AnyPace, RealPace
-from testbed.yaml_input import Section
 
 
 class Training(Section):

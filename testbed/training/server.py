@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from controllers.messages import ControllerClient
-from testbed.jsonl import JsonLinesWriter
-from testbed.progress import ProgressWriter
+from testbed.shared.jsonl import JsonLinesWriter
+from testbed.shared.progress_pipe import ProgressWriter
 from testbed.training import checkpoint, effects
 from testbed.training.aggregation import mean_into
 from testbed.training.announcement import Phase

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from testbed.training.datasets.base import Dataset
-
+Chosen = NDArray[np.int64] | slice
 _EVALUATED_AT_ONCE = 32  # examples; bounds a worker's memory, and changes no answer
+
+
+class Examples(Protocol):
+    """Inputs or labels of one part: indexed by numbers or a slice, gives a tensor."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, chosen: Chosen) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -43,7 +53,7 @@ class Task:
             return cross_entropy(logits.flatten(0, -2), labels.flatten())
         return cross_entropy(logits, labels)
 
-    def evaluate(self, model: nn.Module, dataset: Dataset) -> float:
+    def evaluate(self, model: nn.Module, inputs: Examples, labels: Examples) -> float:
         """The metric over the test part, with the model as in use (no dropout, running statistics).
 
         Accuracy is a share from 0 to 1; perplexity is exp(mean cross entropy), at best 1, and
@@ -55,15 +65,15 @@ class Task:
         right, entropy, count = 0, 0.0, 0
         model.eval()
         with torch.no_grad():
-            for start in range(0, len(dataset.test_inputs), _EVALUATED_AT_ONCE):
+            for start in range(0, len(inputs), _EVALUATED_AT_ONCE):
                 part = slice(start, start + _EVALUATED_AT_ONCE)
-                labels = dataset.test_labels[part].to(device)
-                logits = model(dataset.test_inputs[part].to(device))
+                expected = labels[part].to(device)
+                logits = model(inputs[part].to(device))
                 if self.metric == "accuracy":
-                    right += int((logits.argmax(dim=-1) == labels).sum())
+                    right += int((logits.argmax(dim=-1) == expected).sum())
                 else:
-                    entropy += float(self.loss(logits, labels)) * labels.numel()
-                count += labels.numel()
+                    entropy += float(self.loss(logits, expected)) * expected.numel()
+                count += expected.numel()
         model.train()
         if self.metric == "accuracy":
             return right / count

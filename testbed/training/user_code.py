@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from testbed.yaml_input import InputError
+from testbed.shared.yaml_input import InputError
 
 _INSTALLED = {"site-packages", "dist-packages"}
 PATTERN = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")

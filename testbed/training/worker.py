@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from testbed.jsonl import JsonLinesWriter
+from testbed.shared.jsonl import JsonLinesWriter
 from testbed.training import checkpoint, pace
 from testbed.training.announcement import Phase
 from testbed.training.aside import Aside

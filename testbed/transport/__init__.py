@@ -36,16 +36,16 @@ from testbed.transport.congestion import (
     CongestionControl,
     Feedback,
 )
-from testbed.transport.endpoint import SERVER, Endpoint, EndpointConfig, open_endpoint
+from testbed.transport.endpoint import SERVER, Endpoint, EndpointConfig
 from testbed.transport.errors import PeerLost, ProtocolError, TransportError
 from testbed.transport.layout import PayloadLayout, Pieces
 from testbed.transport.leg import Leg
 from testbed.transport.observing import Observation, Observer
+from testbed.transport.opening import open_endpoint
 from testbed.transport.order import ORDERS, ChunkOrder, OrderContext
 from testbed.transport.protocols import PRESETS, ProtocolConfig, preset
 from testbed.transport.receiver import Receiver
 from testbed.transport.repair import REPAIRS, ReceiverRepair, Repair, SenderRepair
-from testbed.transport.report import TransferReport
 from testbed.transport.sender import Sender, SendingPath
 from testbed.transport.tolerance import (
     POLICIES,
@@ -58,6 +58,7 @@ from testbed.transport.tolerance import (
     TolerancePolicy,
     as_policy,
 )
+from testbed.transport.transfer_report import TransferReport
 from testbed.transport.wire import DEFAULT_CHUNK_BYTES, WIRE_OVERHEAD_BYTES, wire_bytes
 
 __all__ = [

@@ -11,7 +11,7 @@ from testbed.transport.congestion import CONGESTION_CONTROLS
 from testbed.transport.control import ControlMessage
 from testbed.transport.endpoint import SERVER, EndpointConfig
 from testbed.transport.errors import ProtocolError
-from testbed.transport.exchange import Exchange
+from testbed.transport.event_loop import Exchange
 from testbed.transport.joined_endpoint import JoinedEndpoint
 from testbed.transport.joining import Door
 from testbed.transport.observing import INTERVAL_S, Observer
@@ -19,9 +19,9 @@ from testbed.transport.order import ORDERS
 from testbed.transport.path_mtu import check_chunk_fits
 from testbed.transport.receiver import Receiver
 from testbed.transport.repair import REPAIRS
-from testbed.transport.report import TransferReport
 from testbed.transport.sender import Sender, SendingPath
 from testbed.transport.tolerance import StopRuleFactory
+from testbed.transport.transfer_report import TransferReport
 from testbed.transport.udp import UdpSocket
 from testbed.transport.wire import HEADER_BYTES, wire_bytes
 

@@ -1,6 +1,6 @@
 """What a training process uses: payloads to and from its peers, one transfer after another.
 
-The interface is the same for every protocol; `open_endpoint` chooses what is behind it.
+The interface is the same for every protocol; `opening.open_endpoint` chooses what is behind it.
 """
 
 from abc import ABC, abstractmethod
@@ -16,8 +16,8 @@ from testbed.transport.control import check_u32
 from testbed.transport.layout import PayloadLayout
 from testbed.transport.observing import Observer
 from testbed.transport.protocols import ProtocolConfig
-from testbed.transport.report import TransferReport
 from testbed.transport.tolerance import StopRuleFactory
+from testbed.transport.transfer_report import TransferReport
 
 SERVER = "server"
 
@@ -168,22 +168,3 @@ class Endpoint(ABC):
         traceback: TracebackType | None,
     ) -> None:
         self.close()
-
-
-def open_endpoint(config: EndpointConfig) -> Endpoint:
-    """The endpoint for a configuration, opened: joined with its peers and ready to transfer."""
-    # Imported late because the implementations build on this file's interface.
-    from testbed.transport.datagram_endpoint import DatagramEndpoint
-    from testbed.transport.tcp import TcpEndpoint
-
-    carriers: dict[str, type[DatagramEndpoint] | type[TcpEndpoint]] = {
-        "udp": DatagramEndpoint,
-        "tcp": TcpEndpoint,
-    }
-    endpoint = carriers[config.protocol.carrier](config)
-    try:
-        endpoint.open()
-    except BaseException:
-        endpoint.close()
-        raise
-    return endpoint

@@ -21,12 +21,12 @@ from testbed.transport.control import (
 )
 from testbed.transport.endpoint import SERVER, Endpoint, EndpointConfig
 from testbed.transport.errors import ProtocolError, TransportError
-from testbed.transport.exchange import Exchange, Loop
+from testbed.transport.event_loop import Exchange, Loop
 from testbed.transport.joining import Door, await_peers, seek_server
 from testbed.transport.layout import PayloadLayout
 from testbed.transport.links import ControlLink
-from testbed.transport.report import TransferReport
 from testbed.transport.tolerance import FractionRule, StopRuleFactory, check_tolerance
+from testbed.transport.transfer_report import TransferReport
 
 _LINGER_S = 1.0
 

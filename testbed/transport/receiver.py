@@ -15,7 +15,6 @@ from testbed.transport.control import ControlMessage, MessageType, pack_bitmap
 from testbed.transport.errors import ProtocolError
 from testbed.transport.layout import PayloadLayout
 from testbed.transport.repair import Repair
-from testbed.transport.report import TransferReport
 from testbed.transport.states import (
     RECEIVER_TRANSITIONS,
     Machine,
@@ -23,6 +22,7 @@ from testbed.transport.states import (
     ReceiverState,
 )
 from testbed.transport.tolerance import Progress, StopRule
+from testbed.transport.transfer_report import TransferReport
 from testbed.transport.wire import HEADER_BYTES, fields, is_run, wire_bytes
 
 _STAMP_BITS = np.uint64(16)

@@ -25,8 +25,8 @@ from testbed.transport.observing import Observation
 from testbed.transport.order import ChunkOrder, OrderContext
 from testbed.transport.pacing import MAX_BATCH, UNPACED_BATCH, Pacer
 from testbed.transport.repair import PathEstimates, Repair
-from testbed.transport.report import TransferReport
 from testbed.transport.states import SenderEvent, SenderState
+from testbed.transport.transfer_report import TransferReport
 from testbed.transport.wire import (
     MAX_DATAGRAM_BYTES,
     REPORT_WANTED,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from analysis import figures
+from analysis.figures import rounds
 
 
 @pytest.fixture
 def undrawn(monkeypatch):
     """Reports without figures, for tests that look at something else: drawing takes seconds."""
-    monkeypatch.setattr(figures, "draw_all", lambda *_: [])
+    monkeypatch.setattr(rounds, "draw_all", lambda *_: [])

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 import analysis
-from analysis import cell_tables, comparison
-from analysis.conditions import fulfil
-from analysis.load import load
-from analysis.metrics import per_run
-from analysis.summary import summarise
-from analysis.tables import to_markdown
+from analysis.data.load import load
+from analysis.data.metrics import per_run
+from analysis.summary.paper_conditions import fulfil
+from analysis.summary.summary import summarise
+from analysis.tables import comparison, sweep_points
+from analysis.tables.model import to_markdown
 from tests.analysis.build import ResultsBuilder
 
 TOLERANCES = {"dblp": "phased:low=0.008,high=0.408", "fixed-low": "fixed:tolerance=0.008"}
@@ -51,7 +51,7 @@ def texts(table, row: int) -> list[str]:
 def test_each_point_has_its_own_ratio_beside_its_own_bounds(tmp_path):
     sweep(tmp_path)
     summary = summary_of(tmp_path)
-    (table,) = cell_tables.cell_ratio_tables(summary, only=("round_latency_s.burst_mean",))
+    (table,) = sweep_points.cell_ratio_tables(summary, only=("round_latency_s.burst_mean",))
     assert texts(table, 0) == [
         "q = 0.6 ()",
         "2.00 (2.00\u20132.00, n = 2, p = 0.50)",
@@ -78,9 +78,9 @@ def test_a_cell_without_ok_runs_says_so(tmp_path, undrawn):
     run(build, "dblp", 1, 0.3)
     run(build, "fixed-low", 1, 0.3, verdict="invalid", reason="the link was too slow")
     summary = summary_of(tmp_path)
-    latency = cell_tables.headline_tables(summary)[0]
+    latency = sweep_points.headline_tables(summary)[0]
     assert texts(latency, 2)[0::2] == ["q = 0.3 ()", "0 ok runs (in this cell)"]
-    ratios = cell_tables.cell_ratio_tables(summary)
+    ratios = sweep_points.cell_ratio_tables(summary)
     assert [texts(each, 2)[1] for each in ratios] == ["\u2014 (0 ok runs of fixed-low)"] * 3
     analysis.write_report(tmp_path)
 
@@ -111,7 +111,7 @@ def test_a_missing_seed_of_a_pair_is_said_where_it_is_missing(tmp_path):
     run(build, "fixed-low", 7, 0.9, verdict="failed", reason="it broke")
     summary = summary_of(tmp_path)
     assert summary["unpaired"] == {"fixed-low/dblp": [7]}
-    (table,) = cell_tables.cell_ratio_tables(summary, only=("round_latency_s.mean",))
+    (table,) = sweep_points.cell_ratio_tables(summary, only=("round_latency_s.mean",))
     said = "without seed 7: only one arm of the pair has an ok run"
     assert [row[1].note for row in table.rows] == ["", said]
     assert texts(table, 1)[1].endswith("n = 2, p = 0.50)")

@@ -8,10 +8,10 @@ import pytest
 from matplotlib.colors import to_rgb, to_rgba
 from matplotlib.patches import Rectangle
 
-from analysis import figures, learning_figures, style, sweep_figures
-from analysis.load import load
-from analysis.metrics import per_run
-from analysis.summary import summarise
+from analysis.data.load import load
+from analysis.data.metrics import per_run
+from analysis.figures import learning, rounds, style, sweeps
+from analysis.summary.summary import summarise
 from tests.analysis.build import ResultsBuilder
 from tests.analysis.test_cells import FACTOR, sweep
 
@@ -56,7 +56,7 @@ def test_strips_show_which_layers_were_lost():
             layers("dblp-stream", "gather", [0.3, 0.3, 0.3, 0.3]),
         ]
     )
-    figure = learning_figures.layer_strips(frame, STYLES)
+    figure = learning.layer_strips(frame, STYLES)
     assert figure is not None
     gather, broadcast = figure.axes
     in_order, shuffled = strengths(gather, 0), strengths(gather, 1)
@@ -68,7 +68,7 @@ def test_strips_show_which_layers_were_lost():
 
 def test_many_layers_are_averaged_in_groups():
     frame = layers("dblp", "gather", [1.0] * 100 + [0.0] * 100)
-    figure = learning_figures.layer_strips(frame, STYLES)
+    figure = learning.layer_strips(frame, STYLES)
     assert figure is not None
     shown = strengths(figure.axes[0], 0)
     assert len(shown) == 48
@@ -79,7 +79,7 @@ def test_many_layers_are_averaged_in_groups():
 def test_strips_below_the_rounds_show_the_critical_ones(tmp_path):
     build = ResultsBuilder(tmp_path)
     build.run(arm="dblp", seed=1)  # critical in round 0 only
-    figure = figures.latency_over_rounds(load(tmp_path).rounds, STYLES, {})
+    figure = rounds.latency_over_rounds(load(tmp_path).rounds, STYLES, {})
     assert figure is not None
     (strip,) = figure.axes[1].collections
     (box,) = [path.get_extents() for path in strip.get_paths()]
@@ -90,7 +90,7 @@ def test_strips_below_the_rounds_show_the_critical_ones(tmp_path):
 
 def test_calm_rounds_and_burst_rounds_have_distributions_of_their_own(tmp_path):
     ResultsBuilder(tmp_path).run(arm="dblp", seed=1, calm_s=0.1, burst_s=1.0)
-    figure = figures.latency_cdf(load(tmp_path).rounds, STYLES)
+    figure = rounds.latency_cdf(load(tmp_path).rounds, STYLES)
     assert figure is not None
     calm, burst = (x_of(axes.lines[0]) for axes in figure.axes)
     assert set(np.round(calm, 6)) == {0.1} and len(calm) == 9
@@ -101,7 +101,7 @@ def test_the_headline_ratio_runs_along_the_factor_between_its_bounds(tmp_path):
     sweep(tmp_path, published=["dblp-burst-latency"])
     results = load(tmp_path)
     summary = summarise(results, per_run(results))
-    figure = sweep_figures.ratio_along_factor(summary, style.arm_styles(results.arms))
+    figure = sweeps.ratio_along_factor(summary, style.arm_styles(results.arms))
     assert figure is not None
     (axes,) = figure.axes
     lines = {tuple(np.round(y_of(line), 3)) for line in axes.lines if len(x_of(line)) == 2}
@@ -126,7 +126,7 @@ def test_what_is_learnt_runs_along_a_factor_that_is_a_number(tmp_path):
                 )
     results = load(tmp_path)
     summary = summarise(results, per_run(results))
-    figure = sweep_figures.learning_along_factor(summary, style.arm_styles(results.arms))
+    figure = sweeps.learning_along_factor(summary, style.arm_styles(results.arms))
     assert figure is not None
     learnt, latency = figure.axes
     assert all(tuple(x_of(line)) == (20, 40, 80) for line in learnt.lines if len(x_of(line)) == 3)
@@ -136,24 +136,24 @@ def test_what_is_learnt_runs_along_a_factor_that_is_a_number(tmp_path):
     assert curves == {(400, 400, 400), (100, 100, 100)}
     assert latency.get_xlabel() == "k"
     two_points = {**summary, "points": summary["points"][:2]}
-    assert sweep_figures.learning_along_factor(two_points, STYLES) is None
+    assert sweeps.learning_along_factor(two_points, STYLES) is None
 
 
 def test_without_a_sweep_or_a_measurement_there_is_no_such_figure(tmp_path):
     ResultsBuilder(tmp_path).run(arm="dblp", seed=1)
     results = load(tmp_path)
     summary = summarise(results, per_run(results))
-    assert sweep_figures.ratio_along_factor(summary, STYLES) is None
-    assert sweep_figures.learning_along_factor(summary, STYLES) is None
-    assert sweep_figures.cdf_by_point(results.rounds, summary, STYLES) is None
-    assert learning_figures.layer_strips(results.layer_loss, STYLES) is None
-    assert learning_figures.divergence(results.effects, STYLES) is None
-    assert learning_figures.gradient_error(results.effects, STYLES) is None
+    assert sweeps.ratio_along_factor(summary, STYLES) is None
+    assert sweeps.learning_along_factor(summary, STYLES) is None
+    assert sweeps.cdf_by_point(results.rounds, summary, STYLES) is None
+    assert learning.layer_strips(results.layer_loss, STYLES) is None
+    assert learning.divergence(results.effects, STYLES) is None
+    assert learning.gradient_error(results.effects, STYLES) is None
 
 
 def test_perplexity_has_its_own_axis(tmp_path):
     ResultsBuilder(tmp_path).run(arm="dblp", seed=1, metric="perplexity", accuracy=3.0)
-    figure = learning_figures.quality(load(tmp_path).training, STYLES, "round")
+    figure = learning.quality(load(tmp_path).training, STYLES, "round")
     assert figure is not None
     (axes,) = figure.axes
     assert axes.get_ylabel() == "Test perplexity"
@@ -165,7 +165,7 @@ def test_a_report_with_measured_effects_has_all_of_their_figures(tmp_path):
     ResultsBuilder(tmp_path).run(arm="dblp", seed=1, layers=3, workers=2)
     results = load(tmp_path)
     summary = summarise(results, per_run(results))
-    names = {each.name for each in figures.draw_all(results, summary)}
+    names = {each.name for each in rounds.draw_all(results, summary)}
     assert {"layer-loss", "gradient-error", "divergence", "accuracy-over-rounds"} <= names
 
 

@@ -6,12 +6,13 @@ import json
 
 import pytest
 
-from analysis import layer_loss, learning, metrics
-from analysis.arm_table import arm_table
-from analysis.load import load
-from analysis.metrics import per_run
-from analysis.remarks import remarks
-from analysis.summary import summarise
+from analysis.data import learning, metrics
+from analysis.data.load import load
+from analysis.data.metrics import per_run
+from analysis.summary.summary import summarise
+from analysis.tables import layer_loss
+from analysis.tables.arms import arm_table
+from analysis.words.cautions import remarks
 from tests.analysis.build import ResultsBuilder
 
 

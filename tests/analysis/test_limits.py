@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from analysis import limits
+from analysis.statistics import byte_bound
 
 
 def test_the_byte_bound_is_the_same_at_any_loss():
-    assert limits.byte_bound(0.008, 0.408) == pytest.approx(0.992 / 0.592)
-    assert limits.byte_bound(0.1, 0.1) == 1
+    assert byte_bound.byte_bound(0.008, 0.408) == pytest.approx(0.992 / 0.592)
+    assert byte_bound.byte_bound(0.1, 0.1) == 1
 
 
 @pytest.mark.parametrize(
@@ -27,27 +27,27 @@ def test_the_byte_bound_is_the_same_at_any_loss():
     ],
 )
 def test_passes_until_what_is_missing_may_be(tolerance, loss, expected):
-    assert limits.passes(tolerance, loss) == expected
+    assert byte_bound.passes(tolerance, loss) == expected
     assert loss**expected <= tolerance + 1e-12
     assert expected == 1 or loss ** (expected - 1) > tolerance
 
 
 def test_the_pass_bound_is_the_ratio_of_passes():
-    assert limits.pass_bound(0.008, 0.408, 0.6) == 5
-    assert limits.pass_bound(0.008, 0.408, 0.9) == pytest.approx(46 / 9)
-    assert limits.pass_asymptote(0.008, 0.408) == pytest.approx(5.386, abs=1e-3)
-    near_one = limits.pass_bound(0.008, 0.408, 0.9999)
-    assert near_one == pytest.approx(limits.pass_asymptote(0.008, 0.408), rel=1e-3)
+    assert byte_bound.pass_bound(0.008, 0.408, 0.6) == 5
+    assert byte_bound.pass_bound(0.008, 0.408, 0.9) == pytest.approx(46 / 9)
+    assert byte_bound.pass_asymptote(0.008, 0.408) == pytest.approx(5.386, abs=1e-3)
+    near_one = byte_bound.pass_bound(0.008, 0.408, 0.9999)
+    assert near_one == pytest.approx(byte_bound.pass_asymptote(0.008, 0.408), rel=1e-3)
 
 
 @pytest.mark.parametrize(
     ("function", "values"),
     [
-        (limits.byte_bound, (0.1, 1.0)),
-        (limits.byte_bound, (-0.1, 0.5)),
-        (limits.passes, (0.0, 0.5)),
-        (limits.passes, (0.5, 1.0)),
-        (limits.pass_asymptote, (0.0, 0.5)),
+        (byte_bound.byte_bound, (0.1, 1.0)),
+        (byte_bound.byte_bound, (-0.1, 0.5)),
+        (byte_bound.passes, (0.0, 0.5)),
+        (byte_bound.passes, (0.5, 1.0)),
+        (byte_bound.pass_asymptote, (0.0, 0.5)),
     ],
 )
 def test_what_has_no_bound_is_refused(function, values):
@@ -57,8 +57,8 @@ def test_what_has_no_bound_is_refused(function, values):
 
 def test_tolerances_are_read_from_the_protocols_description():
     fixed = {"protocol": {"gather": "fixed:tolerance=0.008"}}
-    assert limits.tolerances(fixed) == (0.008, 0.008)
+    assert byte_bound.tolerances(fixed) == (0.008, 0.008)
     phased = {"protocol": {"gather": "phased:low=0.024,high=0.424"}}
-    assert limits.tolerances(phased) == (0.024, 0.424)
-    assert limits.tolerances({"protocol": {"name": "tcp-cubic", "gather": None}}) is None
-    assert limits.tolerances({}) is None
+    assert byte_bound.tolerances(phased) == (0.024, 0.424)
+    assert byte_bound.tolerances({"protocol": {"name": "tcp-cubic", "gather": None}}) is None
+    assert byte_bound.tolerances({}) is None

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from analysis.load import load
+from analysis.data.load import load
 from tests.analysis.build import ResultsBuilder, write
 
 

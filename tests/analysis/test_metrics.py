@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from analysis import metrics
-from analysis.load import load
+from analysis.data import metrics
+from analysis.data.load import load
 from tests.analysis.build import ResultsBuilder
 
 

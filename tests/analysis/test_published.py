@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from analysis import metrics, published
-from analysis.statistics import Estimate
+from analysis.data import metrics, published
+from analysis.statistics.intervals import Estimate
 
 ENTRIES = {each.id: each for each in published.load()}
 

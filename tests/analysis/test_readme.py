@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from analysis import readme
-from testbed.cli import app
-from testbed.yaml_input import InputError
+from analysis.report import kept_results
+from testbed.cli.verbs import app
+from testbed.shared.yaml_input import InputError
 from tests.analysis.build import ResultsBuilder
 from tests.analysis.test_cells import sweep
 from tests.analysis.test_report import three_arms
@@ -27,8 +27,8 @@ def root(folder: Path, text: str = README) -> Path:
 def test_kept_results_fill_the_place_that_readme_has_for_them(tmp_path):
     three_arms(tmp_path / "runs")
     place = root(tmp_path / "project")
-    folder = readme.keep(tmp_path / "runs", root=place)
-    assert readme.write_readme(root=place) == ["quick"]
+    folder = kept_results.keep(tmp_path / "runs", root=place)
+    assert kept_results.write_readme(root=place) == ["quick"]
     text = (place / "README.md").read_text()
     assert text.startswith(
         "# Title\n\n<!-- quick: begin -->\n|  | dblp | fixed-low | tcp-cubic |\n"
@@ -51,28 +51,28 @@ def test_kept_results_fill_the_place_that_readme_has_for_them(tmp_path):
 def test_writing_twice_changes_nothing(tmp_path, undrawn):
     three_arms(tmp_path / "runs")
     place = root(tmp_path / "project")
-    readme.keep(tmp_path / "runs", root=place)
-    readme.write_readme(root=place)
+    kept_results.keep(tmp_path / "runs", root=place)
+    kept_results.write_readme(root=place)
     once = (place / "README.md").read_text()
-    readme.write_readme(root=place)
+    kept_results.write_readme(root=place)
     assert (place / "README.md").read_text() == once
 
 
 def test_the_block_comes_from_what_is_kept_and_not_from_the_runs(tmp_path, undrawn):
     three_arms(tmp_path / "runs")
     place = root(tmp_path / "project")
-    folder = readme.keep(tmp_path / "runs", root=place)
+    folder = kept_results.keep(tmp_path / "runs", root=place)
     summary = json.loads((folder / "summary.json").read_text())
     summary["arms"]["dblp"]["training_time_s"]["value"] = 123.0
     (folder / "summary.json").write_text(json.dumps(summary))
-    assert "| 123 " in readme.block(folder)
+    assert "| 123 " in kept_results.block(folder)
 
 
 def test_kept_results_are_small_and_enough_for_a_sweep(tmp_path):
     sweep(tmp_path / "runs", seeds=5)
     place = root(tmp_path / "project")
-    folder = readme.keep(tmp_path / "runs", root=place)
-    text = readme.block(folder)
+    folder = kept_results.keep(tmp_path / "runs", root=place)
+    text = kept_results.block(folder)
     assert "| q = 0.9 | 4.00 (4.00" in text
     assert "too few" not in text and "Runs: 20 ok." in text
     assert (
@@ -88,8 +88,10 @@ def test_several_tables_of_a_sweep_say_what_each_is(tmp_path, undrawn):
     for means, calm_s in (("netem", 0.1), ("relay", 0.2)):
         factors = {"topology.delayed_by": means}
         build.run(arm="dblp", seed=1, factors=factors, calm_s=calm_s, burst_s=1.0)
-    folder = readme.keep(tmp_path / "runs", root=root(tmp_path / "project"))
-    calm, _, burst = readme.block(folder).partition("Round latency, burst rounds (s), by point")
+    folder = kept_results.keep(tmp_path / "runs", root=root(tmp_path / "project"))
+    calm, _, burst = kept_results.block(folder).partition(
+        "Round latency, burst rounds (s), by point"
+    )
     assert calm.startswith("Round latency, calm rounds (ms), by point of the sweep:\n\n| Point | ")
     assert "| delayed\\_by = netem | 100 " in calm and "| delayed\\_by = relay | 200 " in calm
     assert "| delayed\\_by = relay | 1.00 " in burst
@@ -99,7 +101,7 @@ def test_results_without_an_ok_run_are_not_kept(tmp_path):
     ResultsBuilder(tmp_path / "runs").run(arm="dblp", seed=1, verdict="failed", reason="it broke")
     place = root(tmp_path / "project")
     with pytest.raises(ValueError, match="no ok run of quick"):
-        readme.keep(tmp_path / "runs", root=place)
+        kept_results.keep(tmp_path / "runs", root=place)
     assert not (place / "experiments" / "results" / "quick").exists()
 
 
@@ -107,15 +109,15 @@ def test_a_block_without_end_is_refused_and_readme_is_as_before(tmp_path, undraw
     three_arms(tmp_path / "runs")
     broken = README.replace("<!-- quick: end -->\n", "")
     place = root(tmp_path / "project", broken)
-    readme.keep(tmp_path / "runs", root=place)
+    kept_results.keep(tmp_path / "runs", root=place)
     with pytest.raises(ValueError, match="needs one <!-- quick: end -->"):
-        readme.write_readme(root=place)
+        kept_results.write_readme(root=place)
     assert (place / "README.md").read_text() == broken
 
 
 def test_a_place_without_kept_results_stays_as_it_is(tmp_path):
     place = root(tmp_path / "project")
-    assert readme.write_readme(root=place) == []
+    assert kept_results.write_readme(root=place) == []
     assert (place / "README.md").read_text() == README
 
 
@@ -124,10 +126,10 @@ def test_the_overview_sets_each_published_value_beside_all_its_points(tmp_path, 
     sweep(tmp_path / "runs", seeds=5)
     empty = "<!-- overview: begin -->\nold\n<!-- overview: end -->\n"
     place = root(tmp_path / "project", empty)
-    folder = readme.keep(tmp_path / "runs", root=place)
+    folder = kept_results.keep(tmp_path / "runs", root=place)
     folder.rename(folder.with_name("burst-latency"))
     (place / "experiments" / "results" / "README.md").write_text("# Results\n\n" + empty)
-    assert readme.write_readme(root=place) == ["overview", "overview"]
+    assert kept_results.write_readme(root=place) == ["overview", "overview"]
     text = (place / "README.md").read_text()
     assert (
         "| Tables II to VI: Send latency at a burst iteration (quick) | fixed-low/dblp | "
@@ -141,18 +143,18 @@ def test_damaged_kept_results_change_no_document(tmp_path, undrawn):
     sweep(tmp_path / "runs", seeds=2)
     empty = "<!-- overview: begin -->\nold\n<!-- overview: end -->\n"
     place = root(tmp_path / "project", empty)
-    folder = readme.keep(tmp_path / "runs", root=place)
+    folder = kept_results.keep(tmp_path / "runs", root=place)
     folder = folder.rename(folder.with_name("burst-latency"))
     (folder / "summary.json").write_text("{")
     with pytest.raises(ValueError, match=r"burst-latency/summary.json: .*keep these results again"):
-        readme.write_readme(root=place)
+        kept_results.write_readme(root=place)
     assert (place / "README.md").read_text() == empty
 
 
 def test_the_report_command_keeps_and_writes(tmp_path, undrawn, monkeypatch):
     three_arms(tmp_path / "runs")
     place = root(tmp_path / "project")
-    monkeypatch.setattr(readme, "ROOT", place)
+    monkeypatch.setattr(kept_results, "ROOT", place)
     done = CliRunner().invoke(app, ["report", str(tmp_path / "runs"), "--readme"])
     assert done.exit_code == 0, done.output
     assert f"kept: {place / 'experiments' / 'results' / 'quick'}" in done.output.replace("\n", "")

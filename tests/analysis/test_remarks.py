@@ -7,8 +7,8 @@ import json
 import pytest
 
 import analysis
-from analysis import methods
-from analysis.load import load
+from analysis.data.load import load
+from analysis.words import methods
 from tests.analysis.build import ResultsBuilder
 
 

@@ -15,12 +15,13 @@ from pathlib import Path
 import pytest
 
 import analysis
-from analysis import comparison, report
-from analysis.arm_table import arm_table
-from analysis.load import load
-from analysis.metrics import per_run
-from analysis.sentences import headline
-from analysis.summary import summarise
+from analysis.data.load import load
+from analysis.data.metrics import per_run
+from analysis.report import writing
+from analysis.summary.summary import summarise
+from analysis.tables import comparison
+from analysis.tables.arms import arm_table
+from analysis.words.sentences import headline
 from tests.analysis.build import ResultsBuilder, write_lines
 
 GOLDEN = Path(__file__).with_name("golden")
@@ -261,7 +262,7 @@ def test_a_crash_leaves_the_old_report_and_no_litter(tmp_path, undrawn, monkeypa
     def crash(*_: object) -> str:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(report, "to_csv", crash)
+    monkeypatch.setattr(writing, "to_csv", crash)
     with pytest.raises(OSError, match="No space left"):
         analysis.write_report(tmp_path)
     assert paths.index.read_bytes() == before
@@ -273,7 +274,7 @@ def test_a_failed_swap_puts_the_old_report_back(tmp_path):
     old.mkdir()
     (old / "index.html").write_text("old")
     with pytest.raises(OSError):
-        report._swap(new, old)
+        writing._swap(new, old)
     assert (old / "index.html").read_text() == "old"
     assert [path.name for path in tmp_path.iterdir()] == ["report"]
 

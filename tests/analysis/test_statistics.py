@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from analysis.statistics import (
+from analysis.statistics.intervals import (
     difference_interval,
     mean_interval,
     paper_reduction,

@@ -7,16 +7,16 @@ import io
 
 import pytest
 
-from analysis import numbers
-from analysis.statistics import Estimate
-from analysis.tables import Cell, Table, to_csv, to_html, to_latex, to_markdown, to_text
+from analysis.statistics.intervals import Estimate
+from analysis.tables.model import Cell, Table, to_csv, to_html, to_latex, to_markdown, to_text
+from analysis.words import formatting
 
 TABLE = Table(
     title="a <title>",
     columns=["", "one|two"],
     rows=[
         [Cell(text="time (s)"), Cell(text="2.00", detail="1.00-3.00")],
-        [Cell(text="<b>loss</b>"), Cell(text=numbers.DASH, note="it has none")],
+        [Cell(text="<b>loss</b>"), Cell(text=formatting.DASH, note="it has none")],
     ],
     notes=["n = 2"],
     records=[{"arm": "a,b", "value": 2.0000001}, {"arm": "c", "value": None, "n": 1}],
@@ -71,25 +71,27 @@ def test_plain_text_leaves_intervals_out_when_it_gets_too_wide():
     ],
 )
 def test_numbers_have_three_digits(value, text):
-    assert numbers.number(value) == text
+    assert formatting.number(value) == text
 
 
 def test_units_fit_the_greatest_number_of_a_row():
-    assert numbers.unit_for("s", [0.5, 0.02]).symbol == "ms"
-    assert numbers.unit_for("s", [0.02, 2.5, None]).symbol == "s"
-    assert numbers.unit_for("bytes", [2_500_000.0]).symbol == "MB"
-    assert numbers.unit_for("s", []).symbol == "s"
+    assert formatting.unit_for("s", [0.5, 0.02]).symbol == "ms"
+    assert formatting.unit_for("s", [0.02, 2.5, None]).symbol == "s"
+    assert formatting.unit_for("bytes", [2_500_000.0]).symbol == "MB"
+    assert formatting.unit_for("s", []).symbol == "s"
 
 
 def test_an_interval_has_the_decimals_of_its_value():
-    unit = numbers.Unit("ms", 1e3)
+    unit = formatting.Unit("ms", 1e3)
     estimate = Estimate(value=0.6124, low=0.59811, high=0.64, n=2)
-    assert numbers.with_interval(estimate, unit) == "612 ms (598\u2013640, n = 2)"
-    assert numbers.interval(Estimate(value=0.1, low=-0.25, high=0.3, n=2)) == "-0.250 to 0.300"
-    assert numbers.with_interval(Estimate(value=2.0, n=1)) == "2.00 x (n = 1)"
-    assert numbers.with_interval(Estimate(value=None)) == "\u2014"
+    assert formatting.with_interval(estimate, unit) == "612 ms (598\u2013640, n = 2)"
+    assert formatting.interval(Estimate(value=0.1, low=-0.25, high=0.3, n=2)) == "-0.250 to 0.300"
+    assert formatting.with_interval(Estimate(value=2.0, n=1)) == "2.00 x (n = 1)"
+    assert formatting.with_interval(Estimate(value=None)) == "\u2014"
     noise = Estimate(value=2e-8, low=-2e-8, high=0.0123, n=2)
-    assert numbers.with_interval(noise, numbers.POINTS) == "0.00 points (0.00\u20131.23, n = 2)"
+    assert (
+        formatting.with_interval(noise, formatting.POINTS) == "0.00 points (0.00\u20131.23, n = 2)"
+    )
 
 
 def test_latex_is_escaped():
@@ -116,7 +118,7 @@ def test_latex_is_escaped():
 
 
 def test_p_values_are_short():
-    assert [numbers.p_value(p) for p in (0.0002, 0.0312, 0.0625, 0.5, 1.0)] == [
+    assert [formatting.p_value(p) for p in (0.0002, 0.0312, 0.0625, 0.5, 1.0)] == [
         "< 0.001",
         "0.031",
         "0.062",

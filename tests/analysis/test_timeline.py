@@ -9,9 +9,9 @@ from typing import Any
 
 import polars as pl
 
-from analysis import timeline
-from analysis.load import load
-from analysis.report import write_report
+from analysis.data.load import load
+from analysis.report import timeline
+from analysis.report.writing import write_report
 from tests.analysis.build import ResultsBuilder, write, write_lines
 
 ORIGIN_S = 5000.0

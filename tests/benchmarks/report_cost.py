@@ -17,7 +17,7 @@ from pathlib import Path
 import polars as pl
 
 import analysis
-from analysis import samples
+from analysis.data import samples
 from tests.analysis.build import ResultsBuilder
 
 _ARMS = ("dblp", "fixed-low", "fixed-high", "dblp-stream", "tcp-cubic")

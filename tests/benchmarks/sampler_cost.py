@@ -16,9 +16,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from testbed.lab import netns, sampling, sandbox, shaping
-from testbed.lab.commands import run
-from testbed.lab.shaping import LinkShape
+from testbed import sampling
+from testbed.lab import sandbox
+from testbed.lab.kernel import namespaces, shaping
+from testbed.lab.kernel.commands import run
+from testbed.lab.kernel.shaping import LinkShape
 
 _SHAPE = LinkShape(rate_bps=100_000_000, queue_bytes=150_000)
 
@@ -83,10 +85,10 @@ def _host(name: str, address: str) -> dict[str, Any]:
 
 def _connect(hosts: dict[str, Any], name: str, index: int) -> list[socket.socket]:
     server = hosts["server"]
-    listener = netns.socket_in(server["pid"], socket.AF_INET, socket.SOCK_STREAM)
+    listener = namespaces.socket_in(server["pid"], socket.AF_INET, socket.SOCK_STREAM)
     listener.bind((server["address"], 47000 + index))
     listener.listen()
-    client = netns.socket_in(hosts[name]["pid"], socket.AF_INET, socket.SOCK_STREAM)
+    client = namespaces.socket_in(hosts[name]["pid"], socket.AF_INET, socket.SOCK_STREAM)
     client.connect((server["address"], 47000 + index))
     accepted, _ = listener.accept()
     return [listener, client, accepted]

@@ -15,7 +15,7 @@ from testbed.capture.pcap import CaptureError, PcapReader, PcapWriter, pack_reco
 from testbed.capture.story import Story
 from testbed.transport.control import Hello
 from tests.capture.craft import SESSION, WORKER, Conversation, joined, told
-from tests.test_cli import lab
+from tests.cli.test_verbs import lab
 
 # Files.
 

@@ -114,7 +114,7 @@ def test_process_numbers_that_are_none_are_refused(pids):
 @contextmanager
 def helper(module: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
-        [sys.executable, "-m", f"testbed.lab.{module}", *arguments],
+        [sys.executable, "-m", f"testbed.lab.helpers.{module}", *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from controllers import lab_file
-from testbed.yaml_input import InputError
+from testbed.shared.yaml_input import InputError
 
 EXAMPLE = Path(__file__).parents[2] / "controllers" / "by-hand.yaml"
 

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from testbed import experiment
-from testbed.yaml_input import InputError
+from testbed.shared.yaml_input import InputError
 
 LOSS = {"kind": "loss", "q": 0.5}
 SLOW_LINK = {"kind": "straggler", "host": "worker-1", "resource": "link", "factor": 4}

@@ -14,7 +14,7 @@ import psutil
 import pytest
 import yaml
 
-from testbed.lab import capabilities
+from testbed.machine import capabilities
 
 SMALL: dict[str, Any] = {
     "name": "small",

@@ -10,9 +10,10 @@ import signal
 import sys
 from pathlib import Path
 
-from testbed.assembly import Lab
-from testbed.lab import calibration, sandbox
-from testbed.processes import Processes
+from testbed.lab import sandbox
+from testbed.run.assembly import Lab
+from testbed.run.processes import Processes
+from testbed.verdict import calibration
 
 
 def main() -> None:

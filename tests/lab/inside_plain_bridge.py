@@ -14,8 +14,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from testbed.lab import sandbox, shaping
-from testbed.lab.commands import run
+from testbed.lab import sandbox
+from testbed.lab.kernel import shaping
+from testbed.lab.kernel.commands import run
 from testbed.lab.openvswitch import OpenVSwitch
 
 PORT = 6653

@@ -11,11 +11,11 @@ from collections import Counter
 from contextlib import suppress
 from typing import Any
 
-from testbed.assembly import Lab
 from testbed.lab import sandbox
-from testbed.lab.commands import run
-from testbed.lab.netns import socket_in
-from testbed.processes import Processes
+from testbed.lab.kernel.commands import run
+from testbed.lab.kernel.namespaces import socket_in
+from testbed.run.assembly import Lab
+from testbed.run.processes import Processes
 
 _PORT = 7777
 _FLOWS = 128

@@ -24,7 +24,8 @@ import yaml
 
 from controllers.messages import ControllerClient
 from testbed import experiment
-from testbed.lab import netns, sandbox
+from testbed.lab import sandbox
+from testbed.lab.kernel import namespaces
 from testbed.lab.sandbox import PRIVATE_DIRECTORY
 from tests.lab.conftest import SMALL, wait_for
 
@@ -124,8 +125,8 @@ class LabUnderTest:
         """A connection between two hosts: the client's end and the server's."""
         kind = (socket.AF_INET, socket.SOCK_STREAM)
         with (
-            netns.socket_in(self.host_pid(server), *kind) as listener,
-            netns.socket_in(self.host_pid(client), *kind) as connecting,
+            namespaces.socket_in(self.host_pid(server), *kind) as listener,
+            namespaces.socket_in(self.host_pid(client), *kind) as connecting,
         ):
             listener.bind((self.address(server), port))
             listener.listen()
@@ -141,8 +142,8 @@ class Flow:
 
     def __init__(self, lab: LabUnderTest, sender: str, receiver: str, port: int) -> None:
         kind = (socket.AF_INET, socket.SOCK_DGRAM)
-        self._out = netns.socket_in(lab.host_pid(sender), *kind)
-        self._in = netns.socket_in(lab.host_pid(receiver), *kind)
+        self._out = namespaces.socket_in(lab.host_pid(sender), *kind)
+        self._in = namespaces.socket_in(lab.host_pid(receiver), *kind)
         self._in.setsockopt(socket.SOL_SOCKET, 33, 64 << 20)  # SO_RCVBUFFORCE
         self._in.bind((lab.address(receiver), port))
         self._in.setblocking(False)

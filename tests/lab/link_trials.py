@@ -17,15 +17,16 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from testbed.lab import link_control, netlink, receive_order, sandbox, shaping
-from testbed.lab.commands import run
+from testbed.lab import link_control, sandbox
 from testbed.lab.delay import inner, netem
 from testbed.lab.delay import record as delay_record
-from testbed.lab.netlink import Netlink
-from testbed.lab.netns import socket_in
+from testbed.lab.kernel import netlink, packet_steering, shaping
+from testbed.lab.kernel.commands import run
+from testbed.lab.kernel.namespaces import socket_in
+from testbed.lab.kernel.netlink import Netlink
+from testbed.lab.kernel.shaping import LinkShape, Output, inside
 from testbed.lab.network import HostInfo, Network
 from testbed.lab.openvswitch import OpenVSwitch
-from testbed.lab.shaping import LinkShape, Output, inside
 
 RATE_BPS, QUEUE_BYTES = 100_000_000, 150_000
 
@@ -98,7 +99,7 @@ def steered() -> dict[str, Any]:
     (inner, _) = next(link.middle for link in built.info.links if link.middle is not None)
     ends = [(hosts["near"].pid, "near-eth0"), (None, "s1-eth1"), (None, inner)]
     before = [_processors(*each) for each in ends]
-    done = receive_order.steer(ends)
+    done = packet_steering.steer(ends)
     return {"done": done, "before": before, "after": [_processors(*each) for each in ends]}
 
 

@@ -14,9 +14,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from testbed.lab import netns, sampling, sandbox, shaping
-from testbed.lab.commands import run
-from testbed.lab.shaping import LinkShape
+from testbed import sampling
+from testbed.lab import sandbox
+from testbed.lab.kernel import namespaces, shaping
+from testbed.lab.kernel.commands import run
+from testbed.lab.kernel.shaping import LinkShape
 
 RATE_BPS = 20_000_000
 QUEUE_BYTES = 60_000
@@ -109,17 +111,17 @@ def _wait_for_samples(directory: Path) -> None:
 
 def _burst(hosts: dict[str, int]) -> None:
     """Five times what the queue holds."""
-    sender = netns.socket_in(hosts["worker-1"], socket.AF_INET, socket.SOCK_DGRAM)
+    sender = namespaces.socket_in(hosts["worker-1"], socket.AF_INET, socket.SOCK_DGRAM)
     for _ in range(5 * QUEUE_BYTES // 1400):
         sender.sendto(bytes(1400), (HOSTS["server"], 9))
 
 
 def _transfer(hosts: dict[str, int]) -> dict[str, Any]:
     """Kernel TCP through the same bottleneck, on one of the training's ports."""
-    listener = netns.socket_in(hosts["server"], socket.AF_INET, socket.SOCK_STREAM)
+    listener = namespaces.socket_in(hosts["server"], socket.AF_INET, socket.SOCK_STREAM)
     listener.bind((HOSTS["server"], 47000))
     listener.listen()
-    sender = netns.socket_in(hosts["worker-1"], socket.AF_INET, socket.SOCK_STREAM)
+    sender = namespaces.socket_in(hosts["worker-1"], socket.AF_INET, socket.SOCK_STREAM)
     sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
     sender.connect((HOSTS["server"], 47000))
     receiver, _ = listener.accept()

@@ -20,8 +20,8 @@ CONTRACT = {
 PING = """
 import json, os, re
 from testbed.bench.network import LinkKind, SERVER_ADDRESS, build
-from testbed.lab.commands import run
-from testbed.lab.shaping import inside
+from testbed.lab.kernel.commands import run
+from testbed.lab.kernel.shaping import inside
 network = build(LinkKind(rtt_s=0.01))
 here = inside(network.workers[0].pid)
 printed = run([*here, "ping", "-c", "40", "-i", "0.01", "-s", "1400", SERVER_ADDRESS])

@@ -47,7 +47,7 @@ def test_a_stopped_lab_of_a_killed_command_is_ended_and_a_live_one_is_not(tmp_pa
         inside = psutil.Process(command.pid).children(recursive=True)
         assert len(inside) > 5
         assert not {each.pid for each in leftovers.find()} & {each.pid for each in inside}
-        supervisor = find_process(command, "testbed.supervisor")[-1]
+        supervisor = find_process(command, "testbed.run.supervisor")[-1]
         os.kill(supervisor.pid, signal.SIGSTOP)
     finally:
         command.kill()

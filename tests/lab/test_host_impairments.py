@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from testbed.lab import shaping
-from testbed.lab.shaping import inside
+from testbed.lab.kernel import shaping
+from testbed.lab.kernel.shaping import inside
 from tests.lab.lab_under_test import LabUnderTest, running_lab
 
 pytestmark = pytest.mark.lab

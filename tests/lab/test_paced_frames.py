@@ -16,7 +16,7 @@ import json, time
 from pathlib import Path
 from testbed.lab.delay.inner import silence
 from testbed.lab import netlink
-from testbed.lab.netlink import Netlink
+from testbed.lab.kernel.netlink import Netlink
 from testbed.lab.paced_frames import PacedFrames
 
 def counted(interface, what):

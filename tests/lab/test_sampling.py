@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from analysis import samples
+from analysis.data import samples
 from testbed.lab import sandbox
 from tests.lab import sampling_scene
 from tests.lab.conftest import training_has_begun, wait_for

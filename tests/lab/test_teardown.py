@@ -60,7 +60,7 @@ def test_killing_the_command_ends_the_lab_and_leaves_no_result(command, tmp_path
 @pytest.mark.parametrize(
     ("words", "which", "reason"),
     [
-        (("testbed.supervisor",), -1, "the supervisor ended with status"),
+        (("testbed.run.supervisor",), -1, "the supervisor ended with status"),
         (("controllers",), 0, "controller: killed by SIGKILL"),
         (("testbed.training.launcher",), 2, "worker-1: killed by SIGKILL"),
         (("ovs-vswitchd",), 0, "ovs-vswitchd: killed by SIGKILL"),

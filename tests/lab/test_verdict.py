@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from testbed.lab.shaping import inside
+from testbed.lab.kernel.shaping import inside
 from tests.lab.conftest import SMALL, Command, Results, find_process, training_has_begun, wait_for
 
 IMPAIRMENTS = [

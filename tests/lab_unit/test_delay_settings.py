@@ -9,7 +9,7 @@ import pytest
 
 from testbed.lab.delay import DelaySettings, DirectionCounters, Middle, RelayReport
 from testbed.lab.delay.lateness import Lateness
-from testbed.lab.shaping import LinkShape
+from testbed.lab.kernel.shaping import LinkShape
 
 
 def middle(rate_bps: int | None = 100_000_000, **settings: float) -> Middle:

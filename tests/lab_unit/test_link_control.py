@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from testbed.lab.commands import CommandError
+from testbed.lab.kernel.commands import CommandError
 from testbed.lab.link_control import LinkControl
 
 

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from testbed import experiment
-from testbed.yaml_input import InputError
+from testbed.shared.yaml_input import InputError
 
 GOOD = """
 from typing import Literal

@@ -10,8 +10,8 @@ import threading
 import numpy as np
 import pytest
 
+from testbed.shared.yaml_input import InputError
 from testbed.training import datasets
-from testbed.yaml_input import InputError
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 

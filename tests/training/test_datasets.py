@@ -9,10 +9,10 @@ import torch
 from PIL import Image
 from pydantic import ValidationError
 
+from testbed.shared.yaml_input import InputError
 from testbed.training import datasets
 from testbed.training.datasets import cache
 from testbed.training.datasets.stdlib_text import OTHER, VOCABULARY
-from testbed.yaml_input import InputError
 
 GLYPHS = {"name": "glyphs", "size": 500}
 pytestmark = pytest.mark.usefixtures("own_cache")

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 
+from testbed.shared.yaml_input import InputError
 from testbed.training import models
 from testbed.training.learner import flatten_gradient
 from testbed.training.material import Material
 from testbed.training.models import MODELS
 from testbed.training.tasks import CLASSIFICATION, LANGUAGE_MODELLING
-from testbed.yaml_input import InputError
 
 IMAGES = [name for name, entry in MODELS.items() if entry.inputs == "images"]
 COLOUR: dict[str, Any] = {"classes": 10, "input_shape": (3, 32, 32)}
@@ -292,13 +292,17 @@ def test_accuracy_is_the_share_of_right_answers():
     logits = torch.zeros(10)
     logits[3] = 1
     right = float((dataset.test_labels[slice(None)] == 3).double().mean())
-    assert dataset.task.evaluate(_Constant(logits), dataset) == pytest.approx(right)
+    assert dataset.task.evaluate(
+        _Constant(logits), dataset.test_inputs, dataset.test_labels
+    ) == pytest.approx(right)
 
 
 def test_perplexity_of_a_guess_is_the_vocabulary_s_size():
     section = {"name": "stdlib-text", "test_sequences": 70}
     dataset = Material({"seed": 0, "training": {"dataset": section}}).dataset
-    assert dataset.task.evaluate(_Constant(torch.zeros(97)), dataset) == pytest.approx(97, rel=1e-5)
+    test_part = (dataset.test_inputs, dataset.test_labels)
+    guess = dataset.task.evaluate(_Constant(torch.zeros(97)), *test_part)
+    assert guess == pytest.approx(97, rel=1e-5)
     wrong = torch.full((97,), -1e4)
     wrong[96] = 0
-    assert dataset.task.evaluate(_Constant(wrong), dataset) == math.inf
+    assert dataset.task.evaluate(_Constant(wrong), *test_part) == math.inf

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from testbed.shared.yaml_input import InputError
 from testbed.training.datasets import Dirichlet, Equal, require_batches, share, shares
 from testbed.training.material import Material
-from testbed.yaml_input import InputError
 
 SPLITS = st.one_of(st.just(Equal()), st.floats(1e-3, 1e3).map(lambda alpha: Dirichlet(alpha=alpha)))
 

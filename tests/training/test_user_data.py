@@ -5,9 +5,9 @@ import sys
 import numpy as np
 import pytest
 
-from testbed.training import datasets, preparation
+from testbed.shared.yaml_input import InputError
+from testbed.training import datasets, prerequisites
 from testbed.training.datasets.base import check_labels
-from testbed.yaml_input import InputError
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -80,7 +80,7 @@ def test_the_first_label_out_of_range_is_named():
 
 
 def need(model, section, *, batch_size=8, workers=3, split=None, folder=None):
-    return preparation.Need(
+    return prerequisites.Need(
         model=model,
         dataset=datasets.parameters(section),
         split=split or datasets.Equal(),
@@ -104,7 +104,7 @@ def need(model, section, *, batch_size=8, workers=3, split=None, folder=None):
 )
 def test_what_does_not_fit_is_said_before_anything_is_loaded(wanted, said):
     with pytest.raises(ValueError, match=said):
-        preparation.check(wanted)
+        prerequisites.check(wanted)
 
 
 def test_a_user_s_model_is_tried_on_the_data_before_a_lab_is_built(users):
@@ -117,14 +117,16 @@ def test_a_user_s_model_is_tried_on_the_data_before_a_lab_is_built(users):
         "def short(classes, input_shape):\n"
         "    return nn.Sequential(nn.Flatten(), nn.Linear(64, 3))\n"
     )
-    preparation.prepare([need("their_models:fits", "digits", folder=users)], print)
+    prerequisites.prepare([need("their_models:fits", "digits", folder=users)], print)
     for name, said in (("wide", "it raised RuntimeError: "), ("short", r"gave \(2, 3\); valid: ")):
         with pytest.raises(InputError, match=said):
-            preparation.prepare([need(f"their_models:{name}", "digits", folder=users)], print)
+            prerequisites.prepare([need(f"their_models:{name}", "digits", folder=users)], print)
     sys.modules.pop("their_models", None)
 
 
 def test_an_uneven_split_is_checked_with_the_run_s_seed():
     uneven = datasets.Dirichlet(alpha=0.01)
     with pytest.raises(InputError, match="or a larger alpha"):
-        preparation.prepare([need("mlp", "digits", batch_size=100, workers=8, split=uneven)], print)
+        prerequisites.prepare(
+            [need("mlp", "digits", batch_size=100, workers=8, split=uneven)], print
+        )

@@ -16,9 +16,9 @@ from testbed.transport.control import (
     body_limits,
 )
 from testbed.transport.repair import REPAIRS, PathEstimates, Streaming
+from testbed.transport.repair.acknowledging import ReportingReceiver
 from testbed.transport.repair.chunk_queue import ChunkQueue
 from testbed.transport.repair.ledger import Ledger
-from testbed.transport.repair.reporting import ReportingReceiver
 from testbed.transport.report_message import Report
 from testbed.transport.tolerance import Progress
 from testbed.transport.wire import REPORT_WANTED, SEND_INDEX_MODULUS

@@ -10,12 +10,12 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from analysis import tables
-from analysis.statistics import Estimate
+from analysis.statistics.intervals import Estimate
+from analysis.tables import model
 from testbed import bench
 from testbed.bench.tolerance import figure, findings, grid, kept
 from testbed.bench.tolerance.simulation import Case
-from testbed.yaml_input import InputError
+from testbed.shared.yaml_input import InputError
 
 Found = Mapping[findings.Group, Mapping[float, Estimate]]
 
@@ -70,14 +70,14 @@ def run(*, pattern: str, quick: bool, json_file: Path | None) -> bool:
 
 
 def _markdown(found: Found) -> str:
-    table = tables.Table(
+    table = model.Table(
         title="How much worse than without loss, by the share of chunks given up",
         columns=list(_COLUMNS),
-        rows=[[tables.Cell(text=text) for text in row] for row in findings.rows(found)],
+        rows=[[model.Cell(text=text) for text in row] for row in findings.rows(found)],
         notes=[_UNIT],
         numeric=False,
     )
-    return tables.to_markdown(table)
+    return model.to_markdown(table)
 
 
 def _trained(

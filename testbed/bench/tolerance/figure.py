@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from analysis.statistics import Estimate
+from analysis.statistics.intervals import Estimate
 from testbed.bench.tolerance.findings import HARMLESS_POINTS, Group
 
 _MOST_POINTS = 100.0
@@ -27,7 +27,7 @@ def draw(
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    from analysis import style
+    from analysis.figures import style
 
     constant = {group: points for group, points in found.items() if group.when == "always"}
     tasks = list(dict.fromkeys(group.task for group in constant))
@@ -65,7 +65,7 @@ def draw(
 
 def _looks(labels: Sequence[str]) -> dict[str, Any]:
     """Whole lines for what receivers stopped early, dashed ones for what the network lost."""
-    from analysis import style
+    from analysis.figures import style
 
     whole = (style.BLUE, style.GREEN, style.PURPLE, style.GOLD, style.ORANGE, style.INK)
     dashed = (style.BLUE, style.INK, style.STEEL, style.ORANGE)
@@ -92,7 +92,7 @@ def _lowest(found: Mapping[Group, Mapping[float, Estimate]], task: str) -> float
 
 
 def _scale(axes: Any, metric: str, lowest: float) -> None:
-    from analysis import style
+    from analysis.figures import style
 
     axes.axhline(HARMLESS_POINTS, color=style.MUTED.light, linewidth=0.8)
     axes.set_yscale("symlog", linthresh=1.0)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from analysis.statistics import Estimate, difference_interval, ratio_interval
+from analysis.statistics.intervals import Estimate, difference_interval, ratio_interval
 
 HARMLESS_POINTS = 1.0  # of accuracy, or per cent of perplexity
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed.bench.tolerance.simulation import Case
-from testbed.jsonl import JsonLinesWriter
+from testbed.shared.jsonl import JsonLinesWriter
 
 Record = dict[str, Any]
 

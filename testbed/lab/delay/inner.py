@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-from testbed.lab import netlink
-from testbed.lab.netlink import Netlink
+from testbed.lab.kernel import netlink
+from testbed.lab.kernel.netlink import Netlink
 
 
 def silence(inner: str) -> None:

@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from testbed.lab.commands import CommandError, run
 from testbed.lab.delay.settings import DelaySettings, DirectionCounters, Middle
+from testbed.lab.kernel.commands import CommandError, run
 
 _ORDERING_RATE = "100gbit"
 

@@ -11,8 +11,8 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from testbed.lab.commands import CommandError
 from testbed.lab.delay.settings import Middle, RelayReport
+from testbed.lab.kernel.commands import CommandError
 
 _ANSWER_TIMEOUT_S = 5.0
 _LARGEST_ANSWER = 1 << 17

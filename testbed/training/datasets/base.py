@@ -10,28 +10,19 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.training.tasks import CLASSIFICATION, Task
-from testbed.yaml_input import InputError, Section
+from testbed.shared.yaml_input import InputError, Section
+from testbed.training.tasks import CLASSIFICATION, Chosen, Examples, Task
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 TEST_SHARE = 0.2
-Chosen = NDArray[np.int64] | slice
 Progress = Any  # called with (what is done, bytes or examples done, all of them)
-
-
-class Examples(Protocol):
-    """Inputs or labels of one part: indexed by numbers or a slice, gives a tensor."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, chosen: Chosen) -> Tensor: ...
 
 
 class Images:

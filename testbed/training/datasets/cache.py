@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from testbed.shared.yaml_input import InputError
 from testbed.training.datasets.base import digest
-from testbed.yaml_input import InputError
 
 _PROJECT = "bounded-loss-testbed"
 _CHECKSUM = "sha256"

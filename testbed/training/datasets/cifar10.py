@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from testbed.shared.yaml_input import InputError
 from testbed.training.datasets import cache
 from testbed.training.datasets.base import Dataset, DatasetParameters, Progress, images_dataset
 from testbed.training.datasets.download import fetch
-from testbed.yaml_input import InputError
 
 ARCHIVE = "cifar-10-binary.tar.gz"
 _URL = f"https://www.cs.toronto.edu/~kriz/{ARCHIVE}"

@@ -8,6 +8,7 @@ from typing import Literal
 
 import numpy as np
 
+from testbed.shared.yaml_input import InputError
 from testbed.training.datasets import cache
 from testbed.training.datasets.base import (
     Dataset,
@@ -15,7 +16,6 @@ from testbed.training.datasets.base import (
     images_dataset,
     split_by_seed,
 )
-from testbed.yaml_input import InputError
 
 
 class Parameters(DatasetParameters):

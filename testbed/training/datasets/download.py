@@ -9,9 +9,9 @@ import urllib.request
 from http.client import HTTPException
 from pathlib import Path
 
+from testbed.shared.yaml_input import InputError
 from testbed.training.datasets.base import Progress
 from testbed.training.datasets.cache import replacing
-from testbed.yaml_input import InputError
 
 _BLOCK_BYTES = 1 << 18
 _SCHEMES = ("https", "http", "file")

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, field_validator
 
+from testbed.shared.yaml_input import InputError
 from testbed.training.datasets import cache
 from testbed.training.datasets.base import (
     Dataset,
@@ -19,7 +20,6 @@ from testbed.training.datasets.base import (
     images_dataset,
     split_by_seed,
 )
-from testbed.yaml_input import InputError
 
 DIGITS_AND_CAPITALS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _FORMAT = 1  # raise it when the rendering below changes

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from testbed.shared.yaml_input import InputError
 from testbed.training.datasets.base import (
     Dataset,
     DatasetParameters,
@@ -18,7 +19,6 @@ from testbed.training.datasets.base import (
     images_dataset,
     split_by_seed,
 )
-from testbed.yaml_input import InputError
 
 _SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"}
 _Found = tuple[list[Path], NDArray[np.int64]]

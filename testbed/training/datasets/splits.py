@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field
 
-from testbed.yaml_input import InputError, Section
+from testbed.shared.yaml_input import InputError, Section
 
 Indices = NDArray[np.int64]
 

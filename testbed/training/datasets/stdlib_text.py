@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from testbed.shared.yaml_input import InputError
 from testbed.training.datasets.base import Dataset, DatasetParameters, Windows, digest
 from testbed.training.tasks import LANGUAGE_MODELLING
-from testbed.yaml_input import InputError
 
 # Newline and printable ASCII; everything else is one token, the last.
 VOCABULARY = "\n" + "".join(map(chr, range(32, 127)))

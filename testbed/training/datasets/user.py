@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, JsonValue, field_validator
 
+from testbed.shared.yaml_input import InputError
 from testbed.training import user_code
 from testbed.training.datasets.base import (
     Dataset,
@@ -19,7 +20,6 @@ from testbed.training.datasets.base import (
     images_dataset,
 )
 from testbed.training.tasks import LANGUAGE_MODELLING
-from testbed.yaml_input import InputError
 
 
 class Parameters(DatasetParameters):

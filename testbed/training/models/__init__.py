@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from testbed.shared.yaml_input import InputError
 from testbed.training import user_code
-from testbed.yaml_input import InputError
 
 if TYPE_CHECKING:
     from torch import nn

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from testbed.yaml_input import Section
+from testbed.shared.yaml_input import Section
 
 Cadence = Literal["epoch"] | Annotated[int, Field(ge=1)]
 

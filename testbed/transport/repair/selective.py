@@ -10,9 +10,9 @@ the sender waits; if a round trip and a margin bring no word, it asks.
 from dataclasses import dataclass
 
 from testbed.transport.repair.acknowledged import AcknowledgedSender
+from testbed.transport.repair.acknowledging import ReportingReceiver, check_reporting
 from testbed.transport.repair.base import Arrange, Repair
 from testbed.transport.repair.estimates import PathEstimates
-from testbed.transport.repair.reporting import ReportingReceiver, check_reporting
 
 
 class SelectiveSender(AcknowledgedSender):

@@ -22,9 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.transport.repair.acknowledged import AcknowledgedSender
+from testbed.transport.repair.acknowledging import ReportingReceiver, check_reporting
 from testbed.transport.repair.base import Arrange, Repair
 from testbed.transport.repair.estimates import PathEstimates
-from testbed.transport.repair.reporting import ReportingReceiver, check_reporting
 from testbed.transport.states import SenderEvent, SenderState
 
 _MOST_COPIES = 64

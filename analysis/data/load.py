@@ -1,0 +1,306 @@
+"""Finds the runs of an experiment and reads them: every planned run is counted, only ok ones enter.
+
+A planned run is looked for as a finished directory, then as the one left in progress
+(`.partial`), then as its last attempt that was not ok (`.attemptN`). What else lies there, earlier
+attempts and runs that the plan does not name, is listed apart and never enters a statistic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from analysis.data import layer_loss, records, run_paths
+
+VERDICTS = ("ok", "failed", "invalid", "unsupported", "interrupted")
+MISSING = "missing"  # planned, but nothing of it is on disk: not started yet
+FACTOR_PREFIX = "factor."  # of the columns that hold a run's point in the sweep
+
+_IMPAIRMENTS = "impairments.jsonl"
+_EFFECTS = "effects.jsonl"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One run and what its directory says about it; `directory` is None where there is none."""
+
+    key: str
+    arm: str
+    seed: int
+    factors: dict[str, Any]
+    verdict: str
+    reason: str = ""
+    directory: Path | None = None
+    note: str = ""  # why it is not the plan's own finished directory
+    began_at: str | None = None
+    wall_s: float | None = None
+    gates: list[dict[str, Any]] = field(default_factory=list)
+    config: dict[str, Any] = field(default_factory=dict)
+    manifest: dict[str, Any] = field(default_factory=dict)
+    calibration: dict[str, Any] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)  # filled further as its logs are read
+
+
+@dataclass(frozen=True, kw_only=True)
+class Results:
+    """An experiment's runs. The frames hold the ok runs only, one row per logged record.
+
+    Every frame starts with `run_key`, `arm`, `seed` and one `factor.NAME` column per factor.
+    """
+
+    experiment: str
+    description: str
+    results_dir: Path
+    command: str
+    arms: list[str]
+    published_ids: list[str] | None
+    levels: dict[str, list[str | None]]  # of each factor, in the experiment's order
+    runs: list[Run]
+    others: list[Run]
+    problems: list[str]
+    rounds: pl.DataFrame
+    transfers: pl.DataFrame
+    training: pl.DataFrame
+    impairments: pl.DataFrame
+    effects: pl.DataFrame
+    layer_loss: pl.DataFrame  # per run, leg and layer: `missing`, a share, mean over transfers
+
+    @property
+    def ok_runs(self) -> list[Run]:
+        """The runs that enter statistics."""
+        return [run for run in self.runs if run.verdict == "ok"]
+
+    @property
+    def factor_columns(self) -> list[str]:
+        """The columns that hold a run's point in the sweep."""
+        return [name for name in self.rounds.columns if name.startswith(FACTOR_PREFIX)]
+
+    def place(self, run: Run) -> tuple[int, ...]:
+        """Where a run's point stands in the experiment: runs are executed in another order."""
+        orders = [
+            (self.levels.get(name) or [], factor_text(value)) for name, value in run.factors.items()
+        ]
+        return tuple(
+            order.index(value) if value in order else len(order) for order, value in orders
+        )
+
+    def verdicts(self) -> dict[str, int]:
+        """How many planned runs have each verdict, or are missing."""
+        found = [run.verdict for run in self.runs]
+        return {verdict: found.count(verdict) for verdict in (*VERDICTS, MISSING)}
+
+
+def load(results_dir: Path, experiment: str | None = None) -> Results:
+    """Read an experiment's runs; by default those of the experiment that was planned last.
+
+    Raises:
+        ValueError: no such folder, no runs in it, an unknown experiment, or another schema.
+    """
+    folder = run_paths.find_experiment(results_dir, experiment)
+    problems: list[str] = []
+    for name in ("experiment.json", "plan.json"):
+        records.require_schema(folder / name)
+    document = records.read_document(folder / "experiment.json", problems)
+    plan = records.read_document(folder / "plan.json", problems)
+    runs, others = _runs(folder, plan)
+    if not runs:
+        raise ValueError(f"{folder}: no runs found; valid: a folder that ./lab run has filled")
+    ok_runs = [run for run in runs if run.verdict == "ok"]
+    rounds = _frame(ok_runs, "rounds.jsonl", records.ROUNDS)
+    _remark_on_missing_rounds(ok_runs, rounds)
+    published = document.get("published")
+    layers: list[pl.DataFrame] = []
+    return Results(
+        experiment=folder.name,
+        description=str(document.get("description") or ""),
+        results_dir=results_dir,
+        command=str(plan.get("command") or f"./lab run {folder.name}"),
+        arms=_arms(document, runs),
+        published_ids=[str(each) for each in published] if isinstance(published, list) else None,
+        levels=_levels(document),
+        runs=runs,
+        others=others,
+        problems=problems,
+        rounds=rounds,
+        transfers=_frame(ok_runs, "transfers-*.jsonl", records.TENSOR_LOSS, layers),
+        training=_frame(ok_runs, "training-*.jsonl", records.TRAINING),
+        impairments=_frame(ok_runs, _IMPAIRMENTS, records.IMPAIRMENTS),
+        effects=_frame(ok_runs, _EFFECTS, records.EFFECTS),
+        layer_loss=layer_loss.averaged(layers),
+    )
+
+
+def _runs(folder: Path, plan: dict[str, Any]) -> tuple[list[Run], list[Run]]:
+    """The planned runs in the plan's order, and everything else that was found."""
+    found = run_paths.run_directories(folder)
+    entries = plan.get("runs")
+    planned = [
+        entry
+        for entry in (entries if isinstance(entries, list) else [])
+        if isinstance(entry, dict) and isinstance(entry.get("key"), str)
+    ]
+    if not planned:  # no plan: what is there is all there is to count
+        planned = [{"key": key} for key in found]
+    runs: list[Run] = []
+    others: list[Run] = []
+    for entry in planned:
+        read = [_read(entry, place.path, place.note) for place in found.pop(entry["key"], [])]
+        runs.append(read.pop() if read else _missing(entry))
+        others.extend(read)
+    for key, left in found.items():
+        others.extend(_read({"key": key}, place.path, "not in the plan") for place in left)
+    return runs, others
+
+
+def _missing(entry: dict[str, Any]) -> Run:
+    return Run(
+        key=entry["key"],
+        arm=str(entry.get("arm", "?")),
+        seed=_integer(entry.get("seed")),
+        factors=_mapping(entry.get("factors")),
+        verdict=MISSING,
+        reason="planned, not started",
+    )
+
+
+def _read(entry: dict[str, Any], directory: Path, note: str) -> Run:
+    problems: list[str] = []
+    status_problems: list[str] = []
+    config = records.read_document(directory / "config.json", problems)
+    status = records.read_document(directory / "status.json", status_problems)
+    verdict, reason = _verdict(status, status_problems, note)
+    if verdict == "ok" and not config:
+        verdict, reason = "failed", f"cannot be used: {problems[0] if problems else 'no config'}"
+    if "this version reads" in reason:
+        reason += f"; './lab resume {directory.parent.name}' runs it again"
+    manifest: dict[str, Any] = {}
+    calibration: dict[str, Any] = {}
+    if verdict == "ok":
+        manifest = records.read_document(directory / "manifest.json", problems)
+        calibration = records.read_document(directory / "calibration.json", problems)
+    gates, wall_s = status.get("gates"), status.get("wall_s")
+    return Run(
+        key=entry["key"],
+        arm=str(entry.get("arm", config.get("arm", "?"))),
+        seed=_integer(entry.get("seed", config.get("seed"))),
+        factors=_mapping(entry.get("factors", config.get("factors"))),
+        verdict=verdict,
+        reason=reason,
+        directory=directory,
+        note=note,
+        began_at=status.get("began_at"),
+        wall_s=float(wall_s) if isinstance(wall_s, int | float) else None,
+        gates=[gate for gate in gates if isinstance(gate, dict)] if isinstance(gates, list) else [],
+        config=config,
+        manifest=manifest,
+        calibration=calibration,
+        problems=problems if verdict == "ok" else [],
+    )
+
+
+def _verdict(status: dict[str, Any], problems: list[str], note: str) -> tuple[str, str]:
+    """A directory's verdict and reason; never ok unless it is complete and says so itself."""
+    verdict, reason = status.get("verdict"), str(status.get("reason") or "")
+    unfinished = note == run_paths.UNFINISHED
+    if unfinished and (not status or verdict == "ok"):
+        return "interrupted", note
+    if verdict not in VERDICTS:
+        said = problems[0] if problems else f"status.json has no valid verdict: {verdict!r}"
+        return "failed", said
+    return verdict, reason
+
+
+def _frame(
+    runs: Sequence[Run],
+    pattern: str,
+    schema: records.Schema,
+    layers: list[pl.DataFrame] | None = None,
+) -> pl.DataFrame:
+    """One log of all runs, each row led by the columns that say whose it is.
+
+    Losses per layer are summed into `layers`, where given, and left out of the frame.
+    """
+    factors = sorted({name for run in runs for name in run.factors})
+    kept = {name: kind for name, kind in schema.items() if name != "tensor_loss"}
+    frames = [pl.DataFrame(schema=_schema(kept, factors))]
+    for run in runs:
+        assert run.directory is not None
+        problems = run.problems if _is_expected(pattern, run.config) else []
+        paths = sorted((run.directory / "events").glob(pattern))
+        for path in paths or [run.directory / "events" / pattern]:
+            frame = _labelled(records.read_lines(path, schema, problems), run, factors)
+            if layers is not None:
+                if frame["tensor_loss"].count():
+                    layers.append(layer_loss.sums(frame))
+                frame = frame.drop("tensor_loss")
+            frames.append(frame)
+    return pl.concat(frames)
+
+
+def _is_expected(pattern: str, config: dict[str, Any]) -> bool:
+    """Whether a run with this configuration writes such a log at all."""
+    if pattern == _EFFECTS:
+        return bool(records.section(config, "training").get("measure_every"))
+    return pattern != _IMPAIRMENTS or bool(config.get("impairments"))
+
+
+def _remark_on_missing_rounds(runs: Sequence[Run], rounds: pl.DataFrame) -> None:
+    found = dict(rounds.group_by("run_key").len().iter_rows())
+    for run in runs:
+        planned, logged = run.config.get("rounds"), found.get(run.key, 0)
+        if isinstance(planned, int) and logged != planned:
+            run.problems.append(
+                f"{logged} of {planned} rounds in rounds.jsonl: this run has no training time, "
+                "bytes or maximum"
+            )
+
+
+def _labelled(frame: pl.DataFrame, run: Run, factors: list[str]) -> pl.DataFrame:
+    point = {FACTOR_PREFIX + name: factor_text(run.factors.get(name)) for name in factors}
+    labels = {"run_key": run.key, "arm": run.arm, "seed": run.seed, **point}
+    columns = [
+        pl.lit(value, dtype=pl.Int64 if name == "seed" else pl.String).alias(name)
+        for name, value in labels.items()
+    ]
+    return frame.select(*columns, pl.all())
+
+
+def _schema(schema: records.Schema, factors: list[str]) -> dict[str, Any]:
+    labels: dict[str, Any] = {"run_key": pl.String, "arm": pl.String, "seed": pl.Int64}
+    return labels | {FACTOR_PREFIX + name: pl.String for name in factors} | dict(schema)
+
+
+def factor_text(value: Any) -> str | None:
+    """A factor's value as it stands in the factor columns; a bundle of settings by its label."""
+    if isinstance(value, dict) and "label" in value:
+        value = value["label"]
+    return None if value is None else str(value)
+
+
+def _arms(document: dict[str, Any], runs: list[Run]) -> list[str]:
+    """The arms of the planned runs, in the experiment's order."""
+    order = document.get("arms")
+    names = [str(each) for each in order] if isinstance(order, list | dict) else []
+    present = [run.arm for run in runs]
+    return [name for name in dict.fromkeys([*names, *present]) if name in present]
+
+
+def _levels(document: dict[str, Any]) -> dict[str, list[str | None]]:
+    factors = document.get("factors")
+    return {
+        str(name): [factor_text(value) for value in values]
+        for name, values in (factors.items() if isinstance(factors, dict) else ())
+        if isinstance(values, list)
+    }
+
+
+def _integer(value: Any) -> int:
+    return value if isinstance(value, int) else -1
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return dict(value) if isinstance(value, dict) else {}

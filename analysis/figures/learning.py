@@ -1,0 +1,161 @@
+"""Figures of learning: quality over time and rounds, replicas' divergence, loss by layer."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import polars as pl
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgba
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import MaxNLocator
+
+from analysis.data import learning
+from analysis.figures import style
+from analysis.figures.parts import add_legend, by_arm, line_with_band, new_axes, scale_axis
+from analysis.figures.style import ArmStyle
+from analysis.words import formatting
+
+_MOST_COLUMNS = 48  # of a strip; more layers are averaged in groups
+_LEGS = ("gather", "broadcast")
+_PALEST = 0.06
+
+
+def quality(
+    training: pl.DataFrame, styles: dict[str, ArmStyle], over: Literal["elapsed_s", "round"]
+) -> Figure | None:
+    """Mean accuracy, or perplexity, over runs at each evaluation, over time or over rounds."""
+    metric = learning.task_metric(training)
+    if metric is None:
+        return None
+    of_run = learning.evaluations(training).drop_nulls([metric, over])
+    factor = 100.0 if metric == "accuracy" else 1.0
+    figure, axes = new_axes(
+        "Training time (s)" if over == "elapsed_s" else "Round",
+        "Test accuracy (%)" if metric == "accuracy" else "Test perplexity",
+    )
+    value = pl.col(metric)
+    for arm, rows in by_arm(of_run, styles):
+        line = (
+            rows.group_by("round")
+            .agg(
+                pl.col("elapsed_s").mean(),
+                value.mean().alias("mean"),
+                value.min().alias("low"),
+                value.max().alias("high"),
+            )
+            .sort("round")
+        )
+        line_with_band(axes, line, over, factor, styles[arm])
+    if metric == "accuracy":
+        axes.set_ylim(0, 102)
+    else:
+        scale_axis(axes.yaxis, of_run[metric])
+    axes.set_xlim(left=0)
+    add_legend(figure, styles, set(of_run["arm"]), [])
+    return figure
+
+
+def divergence(effects: pl.DataFrame, styles: dict[str, ArmStyle]) -> Figure | None:
+    """How far the workers' replicas are apart, over the rounds in which it was measured."""
+    known = effects.filter(pl.col("divergence").is_not_null())
+    if known.is_empty() or known["divergence"].max() == 0:
+        return None
+    return _percent_over_rounds(known, "divergence", "Divergence of replicas (%)", styles)
+
+
+def gradient_error(effects: pl.DataFrame, styles: dict[str, ArmStyle]) -> Figure | None:
+    """Relative error of the gradient that workers applied, over the measured rounds."""
+    name = "relative_error.applied"
+    known = learning.deviations(effects).filter(pl.col(name).is_not_null())
+    if known.is_empty():
+        return None
+    return _percent_over_rounds(known, name, "Relative error of the\napplied gradient (%)", styles)
+
+
+def _percent_over_rounds(
+    known: pl.DataFrame, name: str, label: str, styles: dict[str, ArmStyle]
+) -> Figure:
+    """The mean over seeds of a share, with the range of the seeds around it."""
+    figure, axes = new_axes("Round", label)
+    value = pl.col(name)
+    for arm, rows in by_arm(known, styles):
+        line = (
+            rows.group_by("round")
+            .agg(value.mean().alias("mean"), value.min().alias("low"), value.max().alias("high"))
+            .sort("round")
+        )
+        line_with_band(axes, line, "round", 100.0, styles[arm])
+    axes.set_ylim(bottom=0)
+    axes.set_xlim(left=0)
+    add_legend(figure, styles, set(known["arm"]), [])
+    return figure
+
+
+def layer_strips(layer_loss: pl.DataFrame, styles: dict[str, ArmStyle]) -> Figure | None:
+    """A strip per arm and leg: the stronger a layer's colour, the more of it was missing."""
+    if layer_loss.is_empty():
+        return None
+    arms = [arm for arm, _ in by_arm(layer_loss, styles)]
+    layers = int(layer_loss["layer"].max())  # type: ignore[arg-type]
+    figure, axes_of = new_strips(len(arms))
+    for axes, leg in zip(axes_of, _LEGS, strict=True):
+        for row, arm in enumerate(arms):
+            shares = _by_layer(layer_loss, arm, leg, layers)
+            groups = np.array_split(shares, min(layers, _MOST_COLUMNS))
+            begin = 0.5
+            for group in groups:
+                known = group[~np.isnan(group)]
+                if len(known):
+                    axes.add_patch(_patch(begin, row, len(group), float(known.mean())))
+                begin += len(group)
+            if not np.isnan(shares).all():
+                # Beside the strip: darkness alone is no number.
+                lowest, highest = np.nanmin(shares), np.nanmax(shares)
+                text = f"{_percent(lowest)}{formatting.TO}{_percent(highest)} %"
+                axes.text(layers + 0.5 + 0.02 * layers, row, text, va="center", fontsize=8.5)
+        axes.set_title(f"{leg} leg", loc="left", fontsize=10)
+        axes.set_yticks(range(len(arms)), arms)
+        axes.set_ylim(len(arms) - 0.5, -0.5)
+        axes.set_xlim(0.5, layers * 1.27 + 0.5)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+        axes.set_xticks([tick for tick in axes.get_xticks() if 1 <= tick <= layers])
+        axes.grid(visible=False)
+        axes.tick_params(length=0)
+        for spine in axes.spines.values():
+            spine.set_visible(False)
+    axes_of[-1].set_xlabel("Layer, in the order of the payload")
+    return figure
+
+
+def new_strips(rows: int) -> tuple[Figure, list[Axes]]:
+    """Two axes, one above the other, as high as so many strips need."""
+    height = 1.1 + 2 * (0.3 + 0.27 * rows)
+    figure = Figure(figsize=(style.SIZE_INCHES[0], height), layout="constrained")
+    return figure, list(figure.subplots(2, 1))
+
+
+def _patch(begin: float, row: int, width: int, share: float) -> Rectangle:
+    opacity = _PALEST + (1 - _PALEST) * min(1.0, share)
+    return Rectangle(
+        (begin, row - 0.4),
+        width,
+        0.8,
+        facecolor=to_rgba(style.BLUE.light, opacity),
+        edgecolor=style.PAPER.light,
+        linewidth=0.4,
+    )
+
+
+def _by_layer(layer_loss: pl.DataFrame, arm: str, leg: str, layers: int) -> np.ndarray:
+    rows = layer_loss.filter((pl.col("arm") == arm) & (pl.col("leg") == leg))
+    means = rows.group_by("layer").agg(pl.col("missing").mean())
+    shares = np.full(layers, np.nan)
+    shares[means["layer"].to_numpy() - 1] = means["missing"].to_numpy()
+    return shares
+
+
+def _percent(share: float) -> str:
+    return f"{share * 100:.0f}" if share >= 0.0995 or share == 0 else f"{share * 100:.1f}"

@@ -1,0 +1,185 @@
+"""The pieces that figures share: axes, lines with bands, shaded rounds, scales, legends."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import Any
+
+import polars as pl
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgba
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+from analysis.figures import style
+from analysis.figures.style import ArmStyle
+
+_LOG_FROM = 8.0  # greatest over smallest value from which an axis is logarithmic
+_MARKED_POINTS = 30  # about that many markers per line, however many points it has
+
+
+def new_axes(x_label: str, y_label: str) -> tuple[Figure, Axes]:
+    """A figure of the common size with one pair of labelled axes."""
+    figure = Figure(figsize=style.SIZE_INCHES, layout="constrained")  # never known to pyplot
+    axes = figure.add_subplot()
+    axes.set_xlabel(x_label)
+    axes.set_ylabel(y_label)
+    if x_label == "Round":
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    return figure, axes
+
+
+def new_panels(count: int) -> tuple[Figure, list[Axes]]:
+    """Axes one above the other that share the x axis."""
+    width, height = style.SIZE_INCHES
+    figure = Figure(figsize=(width, height + 1.3 * (count - 1)), layout="constrained")
+    return figure, list(figure.subplots(count, 1, sharex=True, squeeze=False).flatten())
+
+
+def new_axes_with_strips(y_label: str, strips: int) -> tuple[Figure, Axes, Axes]:
+    """Axes over rounds, and below them narrow ones for a strip per arm."""
+    width, height = style.SIZE_INCHES
+    below = 0.16 * strips + 0.05
+    figure = Figure(figsize=(width, height + below), layout="constrained")
+    axes, narrow = figure.subplots(2, 1, sharex=True, height_ratios=[height - 1, below])
+    axes.set_ylabel(y_label)
+    narrow.set_xlabel("Round")
+    narrow.xaxis.set_major_locator(MaxNLocator(integer=True))
+    return figure, axes, narrow
+
+
+CRITICAL = Patch(color=style.MUTED.light, label="critical phase")
+
+
+def phase_strips(axes: Axes, rounds: pl.DataFrame, arms: Sequence[str]) -> None:
+    """A strip per arm, coloured in the rounds that were critical; paler where in some runs only."""
+    for row, arm in enumerate(arms):
+        shares = (
+            rounds.filter(pl.col("arm") == arm)
+            .group_by("round")
+            .agg(pl.col("critical").cast(pl.Float64).mean().alias("share"))
+            .filter(pl.col("share") > 0)
+            .sort("share", "round")
+        )
+        for share, part in shares.group_by("share", maintain_order=True):
+            ranges = [
+                (begin - 0.5, end - begin + 1.0)
+                for begin, end in _stretches(part["round"].to_list())
+            ]
+            colour = to_rgba(style.MUTED.light, 0.2 + 0.8 * float(str(share[0])))
+            axes.broken_barh(ranges, (row - 0.36, 0.72), facecolor=colour, linewidth=0)
+    axes.set_ylim(len(arms) - 0.5, -0.5)
+    axes.set_yticks(range(len(arms)), arms, fontsize=7.5)
+    axes.grid(visible=False)
+    axes.tick_params(length=0, axis="y")
+    for side in ("left", "bottom"):
+        axes.spines[side].set_visible(False)
+
+
+def by_arm(frame: pl.DataFrame, styles: dict[str, ArmStyle]) -> list[tuple[str, pl.DataFrame]]:
+    """The rows of each arm that has some, in the order of the styles."""
+    present = set(frame["arm"])
+    return [(arm, frame.filter(pl.col("arm") == arm)) for arm in styles if arm in present]
+
+
+def line_with_band(
+    axes: Axes, line: pl.DataFrame, x: str, factor: float, arm_style: ArmStyle
+) -> None:
+    """A line of the means over a pale band from `low` to `high`."""
+    colour = arm_style.colour.light
+    axes.fill_between(
+        line[x], line["low"] * factor, line["high"] * factor, color=colour, alpha=0.18, linewidth=0
+    )
+    axes.plot(
+        line[x],
+        line["mean"] * factor,
+        color=colour,
+        linestyle=arm_style.line,
+        marker=arm_style.marker,
+        markevery=max(1, line.height // _MARKED_POINTS),
+    )
+
+
+def shade_impairments(axes: Axes, rounds: pl.DataFrame, kinds: dict[str, str]) -> list[Patch]:
+    """Shade the rounds that each kind of impairment hit; the patches are for the legend."""
+    hit = rounds.select("round", "impairments").explode("impairments").drop_nulls().unique()
+    patches = []
+    found = {label: kinds.get(label, "other") for label in sorted(hit["impairments"].unique())}
+    for kind in sorted(set(found.values()), key=lambda name: (name != "loss", name)):
+        colour = (style.LOSS_BAND if kind == "loss" else style.OTHER_BAND).light
+        labels = [label for label, of_kind in found.items() if of_kind == kind]
+        struck = hit.filter(pl.col("impairments").is_in(labels))["round"].unique().sort()
+        for begin, end in _stretches(struck.to_list()):
+            axes.axvspan(begin - 0.5, end + 0.5, color=colour, linewidth=0, zorder=0.4)
+        patches.append(Patch(color=colour, label=f"hit by {kind}"))
+    return patches
+
+
+def _stretches(values: Sequence[int]) -> list[tuple[int, int]]:
+    """Runs of consecutive numbers, as their first and last."""
+    found: list[tuple[int, int]] = []
+    for value in values:
+        if found and value == found[-1][1] + 1:
+            found[-1] = (found[-1][0], value)
+        else:
+            found.append((value, value))
+    return found
+
+
+def scale_axis(axis: Any, values: pl.Series) -> None:
+    """Logarithmic where values span much, with ticks that read as plain numbers."""
+    positive = values.filter(values > 0)
+    if positive.is_empty():
+        return
+    low, high = float(positive.min()), float(positive.max())  # type: ignore[arg-type]
+    if high / low < _LOG_FROM:
+        (axis.axes.set_ylim if axis.axis_name == "y" else axis.axes.set_xlim)(0, None)
+        return
+    (axis.axes.set_yscale if axis.axis_name == "y" else axis.axes.set_xscale)("log")
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high / low < 300 else (1.0,)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def add_legend(
+    figure: Figure,
+    styles: dict[str, ArmStyle],
+    present: set[str],
+    further: Sequence[Patch | Line2D],
+    *,
+    markers: bool = True,
+) -> None:
+    """Above the axes, where it covers nothing."""
+    handles: list[Any] = [
+        Line2D(
+            [],
+            [],
+            color=each.colour.light,
+            linestyle=each.line,
+            marker=each.marker if markers else "",
+            label=arm,
+        )
+        for arm, each in styles.items()
+        if arm in present
+    ]
+    handles += further
+    # matplotlib fills columns first; people read rows first.
+    in_rows = [handles[i] for column in range(3) for i in range(column, len(handles), 3)]
+    figure.legend(
+        handles=in_rows,
+        loc="outside upper left",
+        ncols=3,
+        handlelength=2.4,
+        columnspacing=1.2,
+    )
+
+
+def render(figure: Figure, kind: str) -> bytes:
+    """The bytes of an `svg` or `png` file, the same for the same figure."""
+    buffer = io.BytesIO()
+    metadata = {"Date": None, "Creator": None} if kind == "svg" else {"Software": None}
+    figure.savefig(buffer, format=kind, dpi=200, metadata=metadata)
+    return buffer.getvalue()

@@ -1,0 +1,286 @@
+"""Keeps an experiment's results small enough to commit, and writes README's tables from them.
+
+    ./lab report DIR --readme
+    python -m analysis.report.kept_results      (from what is kept alone)
+
+What is kept lies in `experiments/results/NAME/`: `summary.json` (without what has no value), the
+main table, the manifest of one run, `provenance.json` (command, machine, dates, verdicts) and the
+headline figure. README.md and experiments/results/README.md say where an experiment's table goes:
+between `<!-- NAME: begin -->` and `<!-- NAME: end -->`; `overview` is the table of all of them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from analysis.data.load import Results, load
+from analysis.data.metrics import per_run
+from analysis.report.writing import write_report
+from analysis.statistics.intervals import ENOUGH_SEEDS
+from analysis.summary.summary import entry, pairs, summarise, write_json
+from analysis.tables import comparison, published_overview, sweep_points
+from analysis.tables.arms import arm_table
+from analysis.tables.model import Table, to_markdown
+from analysis.words import formatting, sentences
+from analysis.words.cautions import machine_text, remarks
+
+ROOT = Path(__file__).resolve().parents[2]
+_ROWS = (
+    "round_latency_s.burst_mean",
+    "round_latency_s.mean",
+    "round_latency_s.p95",
+    "training_time_s",
+    "accuracy",
+    "perplexity",
+    "realised_loss.gather",
+    "realised_loss.broadcast",
+    "passes_per_transfer",
+    "bytes_sent",
+)
+# What the tables of a sweep show where it is not how many times longer than the reference arm
+# rounds took that were hit: ratios of another metric, or the arms' own values.
+_RATIOS = {"training-time": ("training_time_s",)}
+_VALUES = {
+    "accuracy": ("accuracy",),
+    "burst-accuracy": ("accuracy",),
+    "delay-lines": ("round_latency_s.calm_mean", "round_latency_s.burst_mean"),
+    "fig1-phase-loss": ("accuracy",),
+    "fig2-k-sweep": ("accuracy",),
+}
+# The experiments whose results stand beside the paper's, in the order of its tables.
+_REPLAYS = (
+    "burst-latency",
+    "burst-accuracy",
+    "training-time",
+    "accuracy",
+    "fig1-phase-loss",
+    "fig2-k-sweep",
+)
+_DOCUMENTS = ("README.md", "experiments/results/README.md")
+_FIGURES = ("ratio-along-factor.png", "learning-along-factor.png", "latency-over-rounds.png")
+
+
+def keep(results_dir: Path, experiment: str | None = None, *, root: Path = ROOT) -> Path:
+    """Keep an experiment's results in `experiments/results/NAME/`, in place of older ones.
+
+    Raises:
+        ValueError: no results, or no ok run among them: there is nothing worth keeping.
+        OSError: they cannot be written.
+    """
+    results = load(results_dir, experiment)
+    if not results.ok_runs:
+        raise ValueError(f"{results_dir}: no ok run of {results.experiment}; valid: one or more")
+    report = write_report(results_dir, results.experiment)
+    summary = summarise(results, per_run(results))
+    folder = root / "experiments" / "results" / results.experiment
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "summary.json", _small(summary))
+    write_json(folder / "manifest.json", results.ok_runs[0].manifest)
+    write_json(folder / "provenance.json", _provenance(results, summary))
+    (folder / "main.md").write_text(to_markdown(report.main_table), encoding="utf-8")
+    drawn = [path for name in _FIGURES for path in report.figures if path.name == name]
+    for path in drawn:
+        shutil.copyfile(path, folder / path.name)
+    return folder
+
+
+def write_readme(*, root: Path = ROOT) -> list[str]:
+    """Write the blocks of all kept results that a document has a place for; returns their names.
+
+    Raises:
+        ValueError: a block has no end, or kept results are damaged; all documents are as before.
+    """
+    written: list[str] = []
+    texts = {}
+    for document in _DOCUMENTS:
+        path = root / document
+        if path.is_file():
+            texts[path], names = _filled(path, root)
+            written += names
+    for path, text in texts.items():
+        path.write_text(text, encoding="utf-8")
+    return written
+
+
+def _filled(path: Path, root: Path) -> tuple[str, list[str]]:
+    """A document with its blocks as they are now, and their names."""
+    text = path.read_text(encoding="utf-8")
+    written = []
+    for name in re.findall(r"<!-- ([a-z0-9-]+): begin -->", text):
+        content = _content(name, root)
+        if content is None:
+            continue  # kept by hand, or not yet
+        begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->"
+        if text.count(begin) != 1 or text.count(end) != 1:
+            raise ValueError(f"{path}: {begin.strip()} needs one {end}; valid: each once")
+        before, rest = text.split(begin)
+        after = rest.split(end)[1]
+        text = before + begin + content + end + after
+        written.append(name)
+    return text, written
+
+
+def _content(name: str, root: Path) -> str | None:
+    if name == "overview":
+        summaries = published_overview.read(root, _REPLAYS)
+        return _bare(published_overview.overview(summaries)) if summaries else None
+    folder = root / "experiments" / "results" / name
+    return block(folder) if (folder / "provenance.json").is_file() else None
+
+
+def block(folder: Path) -> str:
+    """What README says of the results that a folder keeps, as Markdown.
+
+    Raises:
+        ValueError: a file of the folder is missing or damaged.
+    """
+    try:
+        summary, provenance = (
+            json.loads((folder / name).read_text(encoding="utf-8"))
+            for name in ("summary.json", "provenance.json")
+        )
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{folder}: cannot be read: {error}; keep these results again") from None
+    tables = _tables(summary)
+    shown = "\n".join(_titled(table) if tables[1:] else _bare(table) for table in tables)
+    return f"{shown}\n{_words(summary, provenance, folder.name)}\n"
+
+
+def _tables(summary: dict[str, Any]) -> list[Table]:
+    if not summary.get("points"):
+        return [arm_table(summary, shown=_ROWS, count=False)]
+    experiment = summary["experiment"]
+    if experiment in _VALUES:
+        return sweep_points.headline_tables(summary, only=_VALUES[experiment])
+    ratios = _RATIOS.get(experiment, ("round_latency_s.burst_mean",))
+    return sweep_points.cell_ratio_tables(summary, only=ratios)
+
+
+def _titled(table: Table) -> str:
+    """The rows below what they are; the experiment's name stands above all tables."""
+    return f"{table.title.partition(': ')[2]}:\n\n{_bare(table)}"
+
+
+def _bare(table: Table) -> str:
+    """The rows alone; notes of single cells stay."""
+    lines = to_markdown(replace(table, notes=[])).splitlines()[2:]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _words(summary: dict[str, Any], provenance: dict[str, Any], name: str) -> str:
+    compared = [f"{left}/{right}" for left, right in pairs(list(summary["arms"]))]
+    seeds = max((entry(summary, "ratios", each, "rounds_per_s").n for each in compared), default=1)
+    few = "" if seeds >= ENOUGH_SEEDS else ", too few for more than an indication"
+    verdicts = {key: count for key, count in provenance["verdicts"].items() if count}
+    listed = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items())
+    found = sentences.headline(summary)[:1] if not summary.get("points") else []
+    return " ".join(
+        [
+            f"Means over n = {seeds} seeds with 95 % bootstrap intervals{few}.",
+            *found,
+            *_beside_the_paper(summary),
+            *provenance["remarks"],
+            f"Runs: {listed}. Made by `{provenance['command']}` on {provenance['machine']}, "
+            f"{provenance['began'][:10]}; all numbers and the manifest are in "
+            f"`experiments/results/{name}/`.",
+        ]
+    )
+
+
+def _beside_the_paper(summary: dict[str, Any]) -> list[str]:
+    """For each of the paper's values: at how many points it lies inside our interval."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for place in (summary, *(summary.get("points") or [])):
+        for entries in place["published"].values():
+            for each in entries:
+                if each["confidence"] != "DERIVED" and each["inside_our_interval"] is not None:
+                    found.setdefault(each["id"], []).append(each)
+    return [_agreement(entries) for entries in found.values()]
+
+
+def _agreement(entries: list[dict[str, Any]]) -> str:
+    first = entries[0]
+    unit = formatting.RATIO if first["compared"].startswith("ratio") else formatting.POINTS
+    ends = dict.fromkeys(formatting.number(end, unit) for end in comparison.bounds(first))
+    inside = sum(each["inside_our_interval"] for each in entries)
+    if len(entries) == 1:
+        where = "inside our interval" if inside else "not inside our interval"
+    else:
+        where = f"inside our interval in {inside} of {len(entries)} comparisons"
+    return (
+        f"{first['title']}: the paper has {formatting.TO.join(ends)} {unit.symbol} "
+        f"({first['source']}), {where}."
+    )
+
+
+def _provenance(results: Results, summary: dict[str, Any]) -> dict[str, Any]:
+    began = sorted(str(run.began_at) for run in results.runs if run.began_at)
+    machines = list(dict.fromkeys(machine_text(run.manifest) for run in results.ok_runs))
+    return {
+        "schema": 1,
+        "experiment": results.experiment,
+        "command": re.sub(r" --out \S+", "", results.command),
+        "machine": "; ".join(machines),
+        "began": began[0] if began else "",
+        "verdicts": results.verdicts(),
+        "remarks": remarks(results, summary),
+    }
+
+
+def _small(summary: dict[str, Any]) -> dict[str, Any]:
+    """A summary without what no table shows: most of its size."""
+    kept = pairs(list(summary["arms"]))
+    names = {f"{left}{sign}{right}" for left, right in kept for sign in "/-"}
+
+    def pruned(cell: dict[str, Any]) -> dict[str, Any]:
+        sections = {
+            section: {name: each for name, each in cell[section].items() if name in names}
+            for section in ("ratios", "differences")
+        }
+        return _known(cell | sections)
+
+    points = [
+        {**point, "ratios": {}, "differences": {}}
+        | {section: pruned(point)[section] for section in ("arms", "ratios", "differences")}
+        for point in summary.get("points") or []
+    ]
+    return _rounded(pruned(summary) | ({"points": points} if points else {}))
+
+
+def _known(cell: Any) -> Any:
+    """Without measured entries that have no value."""
+    if not isinstance(cell, dict):
+        return cell
+    return {
+        key: _known(each)
+        for key, each in cell.items()
+        if not (isinstance(each, dict) and "n" in each and each.get("value") is None)
+    }
+
+
+def _rounded(value: Any) -> Any:
+    """Six digits: more than any interval is worth, and a third of the size."""
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    if isinstance(value, dict):
+        return {key: _rounded(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_rounded(each) for each in value]
+    return value
+
+
+def main(words: list[str]) -> None:
+    """The command line: [DIR [EXPERIMENT]], the results to keep first; then README is written."""
+    if words:
+        print(keep(Path(words[0]), words[1] if len(words) > 1 else None))
+    print("written:", ", ".join(write_readme()) or formatting.DASH)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,325 @@
+"""`timeline.html`: one page on which everything that a run measured lies on one axis of time.
+
+The page holds its data and its program, so it needs no network. Sampled series are reduced to the
+lowest and the highest value per interval, so that what was short stays visible; the page's size is
+bounded by reducing further and, in the end, by leaving runs out, which it says.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeGuard
+
+import jinja2
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from analysis.data import samples
+from analysis.data.load import Results, Run
+from analysis.report.inline_svg import colour_variables
+
+FILE = "timeline.html"
+PAGE_BYTES = 6_000_000
+_MOST_RUNS = 80
+# Intervals per series: more than any screen has columns, unless many runs share the page.
+_MOST_INTERVALS, _FEWEST_INTERVALS = 3000, 300
+_INTERVALS_IN_ALL = 300_000
+_QUEUES_SHOWN = 8
+_FLOWS_SHOWN = 16
+_PROCESSES_SHOWN = 12
+# Bars of single rounds are drawn up to here; longer runs have curves only.
+_MOST_BARS = 30_000
+_TEMPLATES = Path(__file__).with_name("templates")
+
+Series = dict[str, Any]
+
+
+def timeline_page(results: Results) -> str | None:
+    """The page's text; None when no run has anything to show."""
+    runs = [run for run in results.runs if run.directory is not None]
+    # The first seed of every arm and point comes first: these stay when not all fit.
+    seen: dict[str, int] = {}
+    places = []
+    for run in runs:
+        cell = f"{run.arm} {run.factors}"
+        seen[cell] = seen.get(cell, 0) + 1
+        places.append(seen[cell])
+    ordered = [run for _, run in sorted(zip(places, runs, strict=True), key=lambda each: each[0])]
+    series_per_run = 2 * _FLOWS_SHOWN + _QUEUES_SHOWN + _PROCESSES_SHOWN
+    intervals = _INTERVALS_IN_ALL // max(1, min(len(runs), _MOST_RUNS) * series_per_run)
+    intervals = min(_MOST_INTERVALS, max(_FEWEST_INTERVALS, intervals))
+    shown: list[tuple[str, str]] = []
+    used = left_out = 0
+    for run in ordered:
+        if len(shown) == _MOST_RUNS:  # further ones are not even read: it takes its time
+            left_out += 1
+            continue
+        data = run_data(run, intervals)
+        if data is None:
+            continue
+        # Escaped so that nothing in a name can end the element that holds it.
+        text = json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+        if shown and used + len(text) > PAGE_BYTES:
+            left_out += 1
+            continue
+        used += len(text)
+        shown.append((run.key, text))
+    if not shown:
+        return None
+    by_key = dict(shown)
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("timeline.html.j2").render(
+        results=results,
+        runs=[(run, by_key[run.key]) for run in runs if run.key in by_key],
+        left_out=left_out,
+        light=colour_variables(dark=False),
+        dark=colour_variables(dark=True),
+    )
+
+
+def run_data(run: Run, intervals: int) -> dict[str, Any] | None:
+    """What the page draws of one run, times in seconds since its first round or sample."""
+    assert run.directory is not None
+    events = run.directory / "events"
+    rounds = _records(events / "rounds.jsonl")
+    queues = samples.queues(run.directory)
+    began = [each["began_s"] for each in rounds if _is_number(each.get("began_s"))]
+    if not began and queues.is_empty():
+        return None
+    origin_s = min(began) if began else float(queues["t_s"].min())  # type: ignore[arg-type]
+    ended = [each["ended_s"] for each in rounds if _is_number(each.get("ended_s"))]
+    last_s = max([*ended, *([] if queues.is_empty() else [float(queues["t_s"].max())])])  # type: ignore[arg-type]
+    if ended:
+        last_s = min(last_s, max(ended) + 0.5)
+    clock = _Clock(origin_s, max(last_s, origin_s + 1e-3), intervals)
+    facts = samples.sampler(run.directory)
+    return {
+        "key": run.key,
+        "arm": run.arm,
+        "seed": run.seed,
+        "verdict": run.verdict,
+        "duration": clock.relative(clock.last_s),
+        "step": clock.step_s,
+        "sampler": {name: facts.get(name) for name in ("reached_hz", "cpu_share", "largest_gap_s")},
+        "rounds": [
+            [
+                each.get("round"),
+                clock.relative(each["began_s"]),
+                clock.relative(each["ended_s"]),
+                _rounded(each.get("latency_s")),
+                bool(each.get("critical")),
+            ]
+            for each in rounds
+            if _is_number(each.get("began_s")) and _is_number(each.get("ended_s"))
+        ],
+        "impairments": _impairments(_records(events / "impairments.jsonl"), clock),
+        "workers": _workers(run.directory, rounds, clock),
+        "queues": _queues(queues, facts, clock),
+        **_flows(samples.flows(run.directory), clock),
+        "processes": _processes(samples.processes(run.directory), clock),
+    }
+
+
+class _Clock:
+    """The run's axis: seconds since its origin, cut into equal intervals."""
+
+    def __init__(self, origin_s: float, last_s: float, intervals: int) -> None:
+        self.origin_s, self.last_s, self.intervals = origin_s, last_s, intervals
+        self.step_s = (last_s - origin_s) / intervals
+
+    def relative(self, at_s: float) -> float:
+        return round(at_s - self.origin_s, 5)
+
+    def reduce(self, times_s: NDArray[np.float64], values: NDArray[np.float64]) -> list[Any]:
+        """Lowest and highest value per interval: [interval, lowest, highest] where they change.
+
+        An interval without a sample is as the one before: it is left out like one that is equal.
+        """
+        places = np.floor((times_s - self.origin_s) / self.step_s).astype(np.int64)
+        good = (places >= 0) & (places < self.intervals) & np.isfinite(values)
+        places, values = places[good], values[good]
+        if not len(places):
+            return []
+        order = np.argsort(places, kind="stable")
+        places, values = places[order], values[order]
+        starts = np.flatnonzero(np.diff(places, prepend=-1))
+        lowest = np.minimum.reduceat(values, starts)
+        highest = np.maximum.reduceat(values, starts)
+        changed = np.ones(len(starts), dtype=np.bool_)
+        changed[1:] = (lowest[1:] != lowest[:-1]) | (highest[1:] != highest[:-1])
+        changed[-1] = True
+        return [
+            [int(place), _short(low), _short(high)]
+            for place, low, high in zip(
+                places[starts][changed], lowest[changed], highest[changed], strict=True
+            )
+        ]
+
+
+def _queues(frame: pl.DataFrame, facts: Mapping[str, Any], clock: _Clock) -> list[dict[str, Any]]:
+    """The links that ever queued, the fullest first."""
+    links = facts.get("directed_links")
+    limits = {
+        each.get("link"): each.get("queue_bytes")
+        for each in (links if isinstance(links, list) else [])
+        if isinstance(each, dict)
+    }
+    found = []
+    for (link, sender), rows in frame.group_by(["link", "from"], maintain_order=True):
+        highest = int(rows["backlog_bytes"].max() or 0)  # type: ignore[arg-type]
+        drops = int(rows["drops"].max() or 0) - int(rows["drops"].min() or 0)  # type: ignore[arg-type]
+        if not highest and not drops:
+            continue
+        times_s = rows["t_s"].to_numpy()
+        new = np.diff(rows["drops"].to_numpy(), prepend=rows["drops"][0])
+        lost: dict[int, int] = {}
+        for index in np.flatnonzero(new > 0):
+            place = int((times_s[index] - clock.origin_s) / clock.step_s)
+            if 0 <= place < clock.intervals:
+                lost[place] = lost.get(place, 0) + int(new[index])
+        first, _, second = str(link).partition("--")
+        found.append(
+            {
+                "name": f"{sender} \u2192 {second if sender == first else first}",
+                "limit": limits.get(link),
+                "highest": highest,
+                "dropped": drops,
+                "bytes": clock.reduce(times_s, rows["backlog_bytes"].to_numpy().astype(float)),
+                "drops": [[place, count] for place, count in sorted(lost.items())],
+            }
+        )
+    found.sort(key=lambda each: (each["dropped"], each["highest"]), reverse=True)
+    return found[:_QUEUES_SHOWN]
+
+
+def _flows(frame: pl.DataFrame, clock: _Clock) -> dict[str, list[Series]]:
+    """Windows (or, of a sender without one, its pace) and round trips per flow."""
+    windows: list[Series] = []
+    rates: list[Series] = []
+    round_trips: list[Series] = []
+    groups = list(frame.group_by(["host", "peer"], maintain_order=True))
+    for (host, peer), rows in sorted(groups, key=lambda each: str(each[0]))[:_FLOWS_SHOWN]:
+        name, times_s = f"{host} \u2192 {peer}", rows["t_s"].to_numpy()
+        for into, column in (
+            (windows, "cwnd_bytes"),
+            (rates, "rate_bps"),
+            (round_trips, "rtt_s"),
+        ):
+            values = rows[column].fill_null(math.nan).to_numpy()
+            reduced = clock.reduce(times_s, values)
+            if reduced:
+                into.append({"name": name, "values": reduced})
+    return {"windows": windows, "rates": rates, "round_trips": round_trips}
+
+
+def _processes(frame: pl.DataFrame, clock: _Clock) -> list[Series]:
+    """The share of a core that each of the busiest processes used."""
+    found = []
+    for (name,), rows in frame.group_by(["name"], maintain_order=True):
+        times_s, cpu_s = rows["t_s"].to_numpy(), rows["cpu_s"].to_numpy()
+        # Processor time comes in steps of 10 ms: shares over half a second.
+        apart = 5
+        if len(times_s) <= apart:
+            continue
+        shares = (cpu_s[apart:] - cpu_s[:-apart]) / (times_s[apart:] - times_s[:-apart])
+        used = float(cpu_s[-1] - cpu_s[0])
+        found.append((used, {"name": str(name), "values": clock.reduce(times_s[apart:], shares)}))
+    found.sort(key=lambda each: -each[0])
+    return [each for _, each in found[:_PROCESSES_SHOWN] if each["values"]]
+
+
+def _impairments(records: Sequence[Mapping[str, Any]], clock: _Clock) -> list[dict[str, Any]]:
+    """Per impairment its times in force: [planned, acknowledged, planned end, acknowledged end]."""
+    found: dict[str, dict[str, Any]] = {}
+    for each in records:
+        planned_s, acknowledged_s = each.get("planned_s"), each.get("acknowledged_s")
+        if not (_is_number(planned_s) and _is_number(acknowledged_s)):
+            continue
+        name = str(each.get("name"))
+        entry = found.setdefault(name, {"name": name, "kind": str(each.get("kind")), "bars": []})
+        times = [clock.relative(planned_s), clock.relative(acknowledged_s)]
+        if each.get("action") == "begin":
+            entry["bars"].append(times)
+        else:
+            for bar in entry["bars"]:
+                if len(bar) == 2:  # the first that has not ended yet
+                    bar += times
+                    break
+    for entry in found.values():
+        for bar in entry["bars"]:
+            if len(bar) == 2:  # still in force at the end
+                bar += [clock.relative(clock.last_s)] * 2
+    return list(found.values())
+
+
+def _workers(run: Path, rounds: Sequence[Mapping[str, Any]], clock: _Clock) -> list[dict[str, Any]]:
+    """Per worker its bars: [0 compute | 1 gather | 2 broadcast, begin, end, round]."""
+    began_s = {each.get("round"): each.get("began_s") for each in rounds}
+    paths = sorted((run / "events").glob("transfers-*.jsonl"), key=lambda each: _natural(each.stem))
+    paths = [path for path in paths if path.stem != "transfers-server"]
+    if 3 * len(rounds) * len(paths) > _MOST_BARS:
+        return []
+    found = []
+    for path in paths:
+        name = path.stem.removeprefix("transfers-")
+        bars = []
+        for each in _records(path.with_name(f"training-{name}.jsonl")):
+            begin_s, compute_s = began_s.get(each.get("round")), each.get("compute_s")
+            if _is_number(begin_s) and _is_number(compute_s):
+                end_s = begin_s + compute_s
+                bars.append([0, clock.relative(begin_s), clock.relative(end_s), each["round"]])
+        for each in _records(path):
+            if _is_number(each.get("began_s")) and _is_number(each.get("ended_s")):
+                leg = 1 if each.get("leg") == "gather" else 2
+                times = [clock.relative(each["began_s"]), clock.relative(each["ended_s"])]
+                bars.append([leg, *times, each.get("round")])
+        if bars:
+            found.append({"name": name, "bars": bars})
+    return found
+
+
+def _records(path: Path) -> list[dict[str, Any]]:
+    """The whole records of a JSON-lines log; none where there is no such log."""
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError:
+        return []
+    found = []
+    for line in lines:
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(record, dict):
+            found.append(record)
+    return found
+
+
+def _natural(name: str) -> tuple[str, int]:
+    """An order in which worker-10 comes after worker-9."""
+    stem, _, number = name.rpartition("-")
+    return (stem, int(number)) if number.isdecimal() else (name, 0)
+
+
+def _is_number(value: Any) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _rounded(value: Any) -> float | None:
+    return round(float(value), 5) if _is_number(value) else None
+
+
+def _short(value: float) -> float | int:
+    """Four significant digits: more would not be seen, and the page holds many."""
+    rounded = float(f"{value:.4g}")
+    return int(rounded) if rounded.is_integer() else rounded

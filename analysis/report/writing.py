@@ -1,0 +1,185 @@
+"""Writes the report folder: page, `summary.json`, tables and figures, all of it or nothing."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from analysis.data import metrics
+from analysis.data.load import Results, load
+from analysis.figures import rounds as figures
+from analysis.report.inline_svg import colour_variables, inline_svg
+from analysis.report.timeline import FILE as TIMELINE
+from analysis.report.timeline import timeline_page
+from analysis.summary.summary import summarise, write_json
+from analysis.tables import arms, comparison, layer_loss, runs, sweep_points
+from analysis.tables.gates import gate_table
+from analysis.tables.model import Table, to_csv, to_html, to_latex, to_markdown, to_text, unbroken
+from analysis.words import cautions, methods, sentences
+
+FOLDER = "report"
+_SUFFIXES = (".md", ".csv", ".tex")
+_FEW_RUNS = 24  # more are folded away on the page, those that are not ok excepted
+_TEMPLATES = Path(__file__).with_name("templates")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportPaths:
+    """What `write_report` wrote, and the main table for the end of a run."""
+
+    index: Path
+    summary: Path
+    tables: list[Path]
+    figures: list[Path]
+    experiment: str
+    verdicts: dict[str, int]
+    main_table: Table
+
+    @property
+    def main_table_text(self) -> str:
+        """The main table as plain text."""
+        return to_text(self.main_table)
+
+
+def write_report(results_dir: Path, experiment: str | None = None) -> ReportPaths:
+    """Write `results_dir/report/`, in place of an older one; see `analysis.write_report`."""
+    results = load(results_dir, experiment)
+    summary = summarise(results, metrics.per_run(results))
+    tables = {
+        "main": arms.arm_table(summary),
+        "ratios": comparison.ratio_table(summary),
+        "published": comparison.paper_table(summary),
+        "impairments": runs.impairment_table(results),
+        "links": runs.link_table(results),
+        "runs": runs.status_table(results),
+        "gates": gate_table(results),
+    }
+    tables |= {
+        f"point-{number}": table
+        for number, table in enumerate(sweep_points.headline_tables(summary), start=1)
+    }
+    tables |= {
+        f"point-ratios-{number}": table
+        for number, table in enumerate(sweep_points.cell_ratio_tables(summary), start=1)
+    }
+    tables["layers"] = layer_loss.table(results.experiment, results.layer_loss, results.arms)
+    tables["arms"] = methods.arms_table(results)
+    tables["coverage"] = runs.coverage_table(results)
+    drawings = figures.draw_all(results, summary)
+    timeline = timeline_page(results)
+    page = render_page(results, summary, tables, drawings, timeline=timeline is not None)
+
+    temporary = Path(tempfile.mkdtemp(prefix=f".{FOLDER}-", dir=results_dir))
+    try:
+        temporary.chmod(0o755)
+        (temporary / "index.html").write_text(page, encoding="utf-8")
+        if timeline is not None:
+            (temporary / TIMELINE).write_text(timeline, encoding="utf-8")
+        write_json(temporary / "summary.json", summary)
+        for name, table in tables.items():
+            (temporary / f"{name}.md").write_text(to_markdown(table), encoding="utf-8")
+            (temporary / f"{name}.csv").write_text(to_csv(table), encoding="utf-8")
+            (temporary / f"{name}.tex").write_text(to_latex(table), encoding="utf-8")
+        for drawing in drawings:
+            (temporary / f"{drawing.name}.svg").write_text(drawing.svg, encoding="utf-8")
+            (temporary / f"{drawing.name}.png").write_bytes(drawing.png)
+        _swap(temporary, results_dir / FOLDER)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    folder = results_dir / FOLDER
+    return ReportPaths(
+        index=folder / "index.html",
+        summary=folder / "summary.json",
+        tables=[folder / f"{name}{suffix}" for name in tables for suffix in _SUFFIXES],
+        figures=[
+            folder / f"{each.name}{suffix}" for each in drawings for suffix in (".svg", ".png")
+        ],
+        experiment=results.experiment,
+        verdicts=summary["verdicts"],
+        main_table=tables["main"],
+    )
+
+
+def render_page(
+    results: Results,
+    summary: dict[str, Any],
+    tables: dict[str, Table],
+    drawings: list[figures.Drawing],
+    *,
+    timeline: bool = False,
+) -> str:
+    """The HTML page: it loads nothing, so it can be opened offline and sent to others."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["unbroken"] = unbroken
+    shown = [run for run in (*results.runs, *results.others) if run.problems]
+    return environment.get_template("report.html.j2").render(
+        results=results,
+        verdicts=summary["verdicts"],
+        planned=len(results.runs),
+        headline=sentences.headline(summary),
+        remarks=cautions.remarks(results, summary),
+        methods=methods.sentences(results),
+        settings=summary["settings"],
+        # What is most asked for comes first, the rest is folded away.
+        point_tables=[
+            to_html(tables[name])
+            for name in sorted(
+                (name for name in tables if name.startswith("point-")),
+                key=lambda name: (name not in ("point-ratios-1", "point-1"), name),
+            )
+        ],
+        not_ok=to_html(runs.not_ok_table(results)),
+        has_not_ok=any(run.verdict != "ok" for run in results.runs),
+        many=len(results.runs) > _FEW_RUNS,
+        assumptions=sentences.assumptions(results),
+        tables={name: to_html(table) for name, table in tables.items()},
+        has={name: bool(table.rows) for name, table in tables.items()},
+        machines=[to_html(table) for table in runs.machine_tables(results)],
+        definitions=metrics.METRICS,
+        timeline=TIMELINE if timeline else None,
+        drawings=[
+            (each, inline_svg(each.svg, name=each.name, description=each.title))
+            for each in drawings
+        ],
+        problems=[(run.key, run.problems) for run in shown],
+        began=sorted(str(run.began_at) for run in results.runs if run.began_at),
+        report_command=f"./lab report {shlex.quote(_as_given(results.results_dir))}",
+        light=colour_variables(dark=False),
+        dark=colour_variables(dark=True),
+    )
+
+
+def _as_given(folder: Path) -> str:
+    """The folder relative to where the command was given, if it lies below."""
+    try:
+        return str(folder.resolve().relative_to(Path.cwd()))
+    except ValueError:
+        return str(folder)
+
+
+def _swap(new: Path, final: Path) -> None:
+    """Put `new` at `final`; at each instant `final` is a whole report, or for a moment none."""
+    if not final.exists():
+        new.rename(final)
+        return
+    old = Path(tempfile.mkdtemp(prefix=f".{FOLDER}-old-", dir=final.parent))
+    final.replace(old)  # an empty folder may be replaced
+    try:
+        new.replace(final)
+    except OSError:
+        old.replace(final)
+        raise
+    shutil.rmtree(old, ignore_errors=True)

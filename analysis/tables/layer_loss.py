@@ -1,0 +1,43 @@
+"""The table of the realised loss of single layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import polars as pl
+
+from analysis.tables.model import Cell, Table
+from analysis.words import formatting
+
+
+def table(experiment: str, layer_loss: pl.DataFrame, arms: Sequence[str]) -> Table:
+    """Per arm and leg the layer that lost least and the one that lost most; all in the records."""
+    means = layer_loss.group_by("arm", "leg", "layer").agg(pl.col("missing").mean())
+    rows = []
+    for arm in arms:
+        for leg in ("gather", "broadcast"):
+            of_leg = means.filter((pl.col("arm") == arm) & (pl.col("leg") == leg))
+            if of_leg.is_empty():
+                continue
+            ordered = of_leg.sort("missing", "layer").rows(named=True)
+            rows.append(
+                [
+                    Cell(text=arm),
+                    Cell(text=leg),
+                    *(
+                        Cell(
+                            text=formatting.number(each["missing"], formatting.Unit("%", 100.0)),
+                            detail=f"layer {each['layer']}",
+                        )
+                        for each in (ordered[0], ordered[-1])
+                    ),
+                ]
+            )
+    return Table(
+        title=f"{experiment}: realised loss of single layers, in the order of the payload",
+        columns=["Arm", "Leg", "Least lost (%)", "Most lost (%)"],
+        rows=rows,
+        notes=["Means over transfers and runs; every layer is in layers.csv."],
+        records=means.sort("arm", "leg", "layer").to_dicts(),
+        numeric=False,
+    )

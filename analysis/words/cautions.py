@@ -1,0 +1,110 @@
+"""What a reader must know before the numbers: mixed machines, paces, runs without learning."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from analysis.data import learning, published
+from analysis.data.load import Results, Run
+from analysis.words import formatting
+
+_MACHINE = ("cpu", "cpus", "memory_bytes", "machine", "kernel", "distribution")
+_MEMORY_STEP = 1 << 30  # what a kernel keeps for itself differs by little on one machine
+
+
+def remarks(results: Results, summary: dict[str, Any]) -> list[str]:
+    """Sentences for the top of the report; empty where there is nothing to be careful about."""
+    return [
+        *mixed_machines(results.ok_runs),
+        *_mixed_versions(results.ok_runs),
+        *_pace(results, summary),
+        *_lost_workers(results),
+        *(
+            f"published: {name!r} is not among the published values; valid: the ids in "
+            "analysis/data/published.yaml."
+            for name in published.unknown(results.published_ids)
+        ),
+    ]
+
+
+def mixed_machines(runs: Sequence[Run]) -> list[str]:
+    """Whether the ok runs are from different machines, whose times cannot be compared."""
+    found: dict[str, int] = {}
+    for run in runs:
+        if run.manifest:
+            machine = machine_text(run.manifest)
+            found[machine] = found.get(machine, 0) + 1
+    if len(found) < 2:
+        return []
+    listed = "; ".join(f"{count} on {machine}" for machine, count in found.items())
+    return [
+        f"Results of {len(found)} different machines are mixed here: {listed}. Times that they "
+        "measured cannot be averaged or compared; use --out to keep machines apart."
+    ]
+
+
+def machine_text(manifest: dict[str, Any]) -> str:
+    """A machine in words: what must agree for its times to be comparable."""
+    words = []
+    for name in _MACHINE:
+        value = manifest.get(name)
+        if name == "memory_bytes" and isinstance(value, int | float):
+            words.append(f"{round(value / _MEMORY_STEP)} GiB")
+        elif name == "cpus" and value is not None:
+            words.append(f"{value} CPUs")
+        elif isinstance(value, dict):
+            words.append(" ".join(str(each) for each in value.values()))
+        elif value is not None:
+            words.append(str(value))
+    return ", ".join(words)
+
+
+def _mixed_versions(runs: Sequence[Run]) -> list[str]:
+    commits = list(dict.fromkeys(str(run.manifest.get("commit") or "") for run in runs))
+    commits = [each for each in commits if each]
+    if len(commits) < 2:
+        return []
+    short = ", ".join(each[:10] + each[40:] for each in commits[:4])
+    more = ", ..." if len(commits) > 4 else ""
+    return [f"These runs are of {len(commits)} versions of the lab's code ({short}{more})."]
+
+
+def _pace(results: Results, summary: dict[str, Any]) -> list[str]:
+    paces = [learning.pace(run.config) for run in results.ok_runs]
+    sentences = []
+    given = sorted({each["compute_s"] for each in paces if each.get("compute_s")})
+    if given and any(each["kind"] == "paced" for each in paces):
+        times = " or ".join(f"{formatting.number(each, formatting.Unit('s'))} s" for each in given)
+        sentences.append(
+            f"Computing is paced: every iteration computes for {times}, however long this machine "
+            "needs. Shares and ratios of computing and communicating are therefore chosen, not "
+            "measured."
+        )
+    if any(each["kind"] == "payload-only" for each in paces):
+        only = len({each["kind"] for each in paces}) == 1
+        sentences.append(
+            ("Nothing is learnt" if only else "In some runs nothing is learnt")
+            + " (pace payload-only): payloads have the model's layers and random content. There "
+            "is no accuracy, and training time means the rounds' communication."
+        )
+    over = [
+        cell["pace_overrun_share"]["value"]
+        for cell in summary["arms"].values()
+        if cell.get("pace_overrun_share", {}).get("value")
+    ]
+    if over:
+        sentences.append(
+            f"Up to {formatting.number(max(over), formatting.Unit('%', 100.0))} % of an arm's "
+            "iterations took longer than their pace: this machine is too slow for it, and the "
+            "chosen ratio is not quite the one that was run."
+        )
+    return sentences
+
+
+def _lost_workers(results: Results) -> list[str]:
+    frame = results.rounds
+    hurt = frame.filter(frame["workers_lost"].list.len() > 0)["run_key"].n_unique()
+    if not hurt:
+        return []
+    return [f"In {hurt} of {len(results.ok_runs)} ok runs training went on without lost workers."]

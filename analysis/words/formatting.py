@@ -1,0 +1,95 @@
+"""Numbers for people: rounded to what can be read, with their unit, interval and n."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from analysis.statistics.intervals import Estimate
+
+DASH = "\u2014"  # stands where there is no number; a note says why
+TO = "\u2013"
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A unit to print in, the factor from the unit of the data, and decimals if they are fixed."""
+
+    symbol: str
+    factor: float = 1.0
+    decimals: int | None = None
+
+
+RATIO = Unit("x")
+POINTS = Unit("points", 100.0, decimals=2)  # differences of percentages
+_PREFIXED = {
+    "s": (Unit("s"), Unit("ms", 1e3)),
+    "bytes": (Unit("GB", 1e-9), Unit("MB", 1e-6), Unit("kB", 1e-3), Unit("B")),
+    "share": (Unit("%", 100.0),),
+    "per_s": (Unit("1/s"),),
+    "count": (Unit(""),),
+    "bps": (Unit("Gbit/s", 1e-9), Unit("Mbit/s", 1e-6), Unit("kbit/s", 1e-3), Unit("bit/s")),
+}
+
+
+def unit_for(unit: str, values: Iterable[float | None]) -> Unit:
+    """One unit for a row of numbers: the largest in which its greatest is not below 1."""
+    greatest = max((abs(value) for value in values if value is not None), default=1.0)
+    choices = _PREFIXED[unit]
+    for choice in choices:
+        if greatest * choice.factor >= 1:
+            return choice
+    return choices[-1]
+
+
+def number(value: float | None, unit: Unit = RATIO, *, decimals: int | None = None) -> str:
+    """Three significant digits (whole numbers in full, with thousands apart), without the unit."""
+    if value is None:
+        return DASH
+    scaled = value * unit.factor
+    places = _decimals(scaled, unit) if decimals is None else decimals
+    text = f"{scaled:,.{places}f}".replace(",", "\u202f")  # narrow space
+    return text.removeprefix("-") if not any(digit in text for digit in "123456789") else text
+
+
+def interval(estimate: Estimate, unit: Unit = RATIO) -> str:
+    """`low-high` with the decimals of the value; empty where there is no interval."""
+    if estimate.value is None or estimate.low is None or estimate.high is None:
+        return ""
+    decimals = _decimals(estimate.value * unit.factor, unit)
+    low, high = (number(end, unit, decimals=decimals) for end in (estimate.low, estimate.high))
+    return f"{low} to {high}" if "-" in low + high else f"{low}{TO}{high}"
+
+
+def with_interval(estimate: Estimate, unit: Unit = RATIO) -> str:
+    """For running text: `612 ms (598-640, n = 2)`."""
+    if estimate.value is None:
+        return DASH
+    value = f"{number(estimate.value, unit)} {unit.symbol}".rstrip()
+    return f"{value} {brackets(estimate, unit)}"
+
+
+def brackets(estimate: Estimate, unit: Unit = RATIO) -> str:
+    """`(598-640, n = 2)`, or `(n = 1)` where there is no interval."""
+    parts = [part for part in (interval(estimate, unit), f"n = {estimate.n}") if part]
+    return f"({', '.join(parts)})"
+
+
+def p_value(p: float) -> str:
+    """Two digits, or `< 0.001`."""
+    return "< 0.001" if p < 0.001 else f"{p:.2g}" if p < 0.1 else f"{p:.2f}"
+
+
+def percent(share: float) -> str:
+    """A share as a percentage with one decimal and its sign."""
+    return f"{share * 100:+.1f} %"
+
+
+def _decimals(value: float, unit: Unit) -> int:
+    if unit.decimals is not None:
+        return unit.decimals
+    if value == 0 or not math.isfinite(value):
+        return 0
+    exponent = int(f"{abs(value):.2e}".split("e")[1])  # after rounding: 9.999 has that of 10
+    return min(6, max(0, 2 - exponent))

@@ -1,0 +1,154 @@
+"""Options that several verbs share: a dataclass of them is one parameter of a verb."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+RESULTS = Path("runs")
+
+Name = Annotated[str, typer.Argument(help="an experiment's name, or a YAML file")]
+Out = Annotated[Path, typer.Option("--out", help="folder for all results")]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", help="replace a value: key.path=value (repeatable)")
+]
+Controller = Annotated[
+    str | None, typer.Option("--controller", help="the SDN framework: ryu or os-ken")
+]
+Profile = Annotated[
+    str,
+    typer.Option("--profile", help="sizes for another machine: laptop, server, paper"),
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="print the runs and how long they take; execute nothing")
+]
+Retries = Annotated[
+    int, typer.Option("--retries", min=0, help="try a run again that is invalid, so many times")
+]
+RETRIES = 2
+Pcap = Annotated[
+    str | None,
+    typer.Option(
+        "--pcap",
+        metavar="[HOSTS]",
+        help="record these hosts' links (worker-1,server; without HOSTS: server) into pcap/",
+    ),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    """Which runs of which experiment, and what the command line changes in them."""
+
+    name: Name
+    arms: Annotated[str, typer.Option("--arms", help="only these arms: a,b")] = ""
+    seeds: Annotated[int | None, typer.Option("--seeds", min=1, help="use this many seeds")] = None
+    congestion_control: Annotated[
+        str | None,
+        typer.Option("--congestion-control", help="swap every arm's congestion control"),
+    ] = None
+    profile: Profile = "laptop"
+    controller: Controller = None
+    settings: Settings = None
+
+    def runs(self) -> list[Any]:
+        """The runs, in the order in which they are executed.
+
+        Raises:
+            InputError: as `loaded` does.
+        """
+        from testbed import experiment
+
+        return experiment.ordered(self.loaded())
+
+    def loaded(self, profile: str | None = None) -> list[Any]:
+        """The runs, in the order of the file: seeds, points of the factors, arms.
+
+        Args:
+            profile: another one than was asked for.
+
+        Raises:
+            InputError: one line that names the file, the key, the value and what would be valid.
+        """
+        from testbed import experiment
+
+        runs = experiment.load(
+            self.name,
+            overrides=[*(self.settings or ()), *self._controller_override()],
+            arms=[arm for arm in self.arms.split(",") if arm],
+            seeds=self.seeds,
+            congestion_control=self.congestion_control,
+            profile=profile or self.profile,
+        )
+        _check_published(runs[0])
+        return runs
+
+    def _controller_override(self) -> list[str]:
+        return [] if self.controller is None else [f"controller={self.controller}"]
+
+
+def _check_published(run: Any) -> None:
+    """Only the analysis knows these ids; a wrong one would be missed at the end of a long sweep."""
+    if not run.experiment.published:
+        return
+    from analysis.data import published
+    from testbed.shared.yaml_input import InputError
+
+    if wrong := published.unknown(run.experiment.published):
+        raise InputError(
+            f"{run.source}: published: unknown id {wrong[0]!r}; "
+            "valid: the ids in analysis/data/published.yaml"
+        )
+
+
+def grouped(verb: Callable[..., None]) -> Callable[..., None]:
+    """Let a verb take a dataclass of options as one parameter.
+
+    typer reads options from a function's signature and knows no groups, so it is shown a signature
+    in which the dataclass's fields stand in the place of the parameter.
+    """
+    hints = typing.get_type_hints(verb, include_extras=True)
+    groups: dict[str, Any] = {
+        name: kind for name, kind in hints.items() if dataclasses.is_dataclass(kind)
+    }
+    parameters: list[inspect.Parameter] = []
+    for name, parameter in inspect.signature(verb).parameters.items():
+        if name in groups:
+            parameters += _fields(groups[name])
+        else:
+            parameters.append(
+                parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[name])
+            )
+
+    @functools.wraps(verb)
+    def shown(**options: Any) -> None:
+        for name, kind in groups.items():
+            fields = [field.name for field in dataclasses.fields(kind)]
+            options[name] = kind(**{field: options.pop(field) for field in fields})
+        verb(**options)
+
+    shown.__annotations__ = {each.name: each.annotation for each in parameters}
+    shown.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return shown
+
+
+def _fields(group: Any) -> list[inspect.Parameter]:
+    hints = typing.get_type_hints(group, include_extras=True)
+    missing = dataclasses.MISSING
+    return [
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty if field.default is missing else field.default,
+            annotation=hints[field.name],
+        )
+        for field in dataclasses.fields(group)
+    ]

@@ -1,0 +1,105 @@
+"""What a person sees while runs execute: a progress bar on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from testbed.run.runner import Outcome
+
+_STYLES = {"ok": "green", "failed": "red", "invalid": "yellow", "unsupported": "yellow"}
+
+
+class RunProgress:
+    """Shows the progress of a sequence of runs. Use it through `shown`."""
+
+    def __init__(self, console: Console, bar: Progress | None, total: int) -> None:
+        self._console = console
+        self._bar = bar
+        self._total = total
+        self._done = 0
+        self._executed = 0
+        self._not_ok = 0
+        self._began_s = time.monotonic()
+        self._label = ""
+        if bar is not None:
+            self._task = bar.add_task("", total=float(total), left="")
+
+    def begin(self, label: str) -> None:
+        """A run starts."""
+        self._label = label
+        self._show("starting", 0.0)
+
+    def record(self, record: dict[str, Any]) -> None:
+        """A progress record of the run in execution came."""
+        if "rounds" in record:
+            share = record["round"] / record["rounds"]
+            self._show(f"round {record['round']}/{record['rounds']}", share)
+        elif "stage" in record:
+            self._show(str(record["stage"]), 0.0)
+
+    def again(self, outcome: Outcome, number: int, retries: int) -> None:
+        """An attempt was invalid, and another one follows; what was wrong stays on the screen."""
+        line = Text(f"{self._label}: ")
+        line.append(outcome.verdict, style=_STYLES.get(outcome.verdict, ""))
+        line.append(f": {outcome.reason}; retry {number} of {retries}")
+        self._console.print(line, soft_wrap=True)
+        self._show("starting again", 0.0)
+
+    def end(self, outcome: Outcome) -> None:
+        """A run ended; its verdict stays on the screen."""
+        self._done += 1
+        self._executed += outcome.executed
+        self._not_ok += outcome.verdict != "ok"
+        line = Text(f"[{self._done}/{self._total}] {self._label}: ")
+        line.append(outcome.verdict, style=_STYLES.get(outcome.verdict, ""))
+        if not outcome.executed:
+            line.append(" (done before)")
+        if outcome.reason:
+            line.append(f": {outcome.reason}")
+        elif self._bar is None and outcome.executed and self._done < self._total:
+            line.append(f", {self._left()}")
+        # One line per run, however long its reason: a live display counts the lines.
+        self._console.print(line, soft_wrap=True)
+        self._show("", 0.0)
+
+    def _show(self, what: str, share: float) -> None:
+        if self._bar is None:
+            return
+        text = f"{self._label} {what}" if what else ""
+        if self._not_ok:
+            text = f"{self._not_ok} not ok  {text}"
+        self._bar.update(
+            self._task, completed=self._done + share, description=text, left=self._left(share)
+        )
+
+    def _left(self, share: float = 0.0) -> str:
+        """Time left, from the mean of what was executed in this call."""
+        done = self._executed + share
+        if done < 0.2:
+            return ""
+        left_s = (time.monotonic() - self._began_s) / done * (self._total - self._done - share)
+        return f"about {left_s / 60:.0f} min left" if left_s > 90 else f"about {left_s:.0f} s left"
+
+
+@contextmanager
+def shown(console: Console, total: int) -> Iterator[RunProgress]:
+    """A progress display for `total` runs, for the duration of the body."""
+    if not console.is_terminal:
+        yield RunProgress(console, None, total)
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f} %"),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[left]}"),
+    )
+    with Progress(*columns, console=console, transient=True) as bar:
+        yield RunProgress(bar.console, bar, total)

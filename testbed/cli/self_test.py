@@ -1,0 +1,32 @@
+"""`./lab test`: linters, unit tests, then tests in real namespaces; one exit status for all."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+_ROOT = Path(__file__).resolve().parents[2]
+_PYTEST = (sys.executable, "-m", "pytest")
+_STEPS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("ruff: rules", (sys.executable, "-m", "ruff", "check", ".")),
+    ("ruff: format", (sys.executable, "-m", "ruff", "format", "--check", ".")),
+    ("mypy", (sys.executable, "-m", "mypy")),
+    # One call, so that the closing line counts everything; seconds-long tests come first.
+    ("tests", (*_PYTEST, "-q", "--durations=8")),
+)
+
+
+def run(pytest_arguments: Sequence[str]) -> int:
+    """Run every step and return 0 if all passed; with arguments, run pytest alone."""
+    if pytest_arguments:
+        return subprocess.run([*_PYTEST, *pytest_arguments], cwd=_ROOT, check=False).returncode
+    failed = []
+    for name, argv in _STEPS:
+        print(f"== {name}", flush=True)
+        if subprocess.run(argv, cwd=_ROOT, check=False).returncode != 0:
+            failed.append(name)
+    if failed:
+        print(f"lab: failed: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0

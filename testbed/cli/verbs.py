@@ -1,0 +1,348 @@
+"""The verbs of `./lab`, nothing else: read the input, call one function, print the result."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from testbed.cli.options import RESULTS, RETRIES, DryRun, Out, Pcap, Retries, Selection, grouped
+from testbed.shared.yaml_input import InputError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="A reproducible lab for bounded-loss gradient transport.",
+)
+
+
+@app.command(epilog="Example: ./lab check --deep")
+def check(
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+    deep: Annotated[
+        bool,
+        typer.Option("--deep", help="find the highest link rate that 4 hosts hold (a minute)"),
+    ] = False,
+) -> None:
+    """Try what this machine and user can do, what that enables, and how to get the rest."""
+    from testbed.machine import capabilities, capability_table, highest_rate
+
+    console = Console(stderr=as_json)
+    found = capabilities.probe()
+    document: dict[str, Any] = {name: each.as_json() for name, each in found.items()}
+    if not as_json:
+        capability_table.show(found, console)
+    if deep and not capabilities.missing(found):
+        highest = highest_rate.search(highest_rate.shown(console))
+        document["highest-link-rate"] = highest.as_json()
+        console.print(highest.sentence())
+    if as_json:
+        print(json.dumps(document, indent=2))
+    if capabilities.missing(found, capabilities.QUICK):
+        raise typer.Exit(2)
+
+
+@app.command("list", epilog="Example: ./lab list")
+def list_experiments() -> None:
+    """List the experiments that come with the lab."""
+    from testbed import experiment
+
+    table = Table("experiment", "runs", "what it shows", box=None)
+    for name in experiment.names():
+        runs = experiment.load(name)
+        table.add_row(name, str(len(runs)), runs[0].experiment.description)
+    Console().print(table)
+
+
+@app.command(epilog="Example: ./lab plan quick --arms dblp,fixed-low --seeds 5")
+@grouped
+def plan(
+    selection: Selection,
+    out: Out = RESULTS,
+) -> None:
+    """Print an experiment's runs and numbers, draw its topologies; execute nothing."""
+    from testbed.cli import plan_view, topology_view
+    from testbed.run import runner
+
+    runs = selection.runs()
+    console = Console()
+    plan_view.show_runs(out, runs, console)
+    plan_view.show_numbers(selection, console)
+    topology_view.show(runs, out / runs[0].experiment.name, console)
+    runner.hand_over(out)
+
+
+@app.command(
+    epilog="Example: ./lab run quick --congestion-control bbr --arms tcp-cubic --out /tmp/x"
+)
+@grouped
+def run(
+    selection: Selection,
+    out: Out = RESULTS,
+    pcap: Pcap = None,
+    retries: Retries = RETRIES,
+    dry_run: DryRun = False,
+) -> None:
+    """Execute an experiment, print its main table, write its report."""
+    from testbed.run import runner
+
+    runs = selection.runs()
+    if dry_run:
+        _show_estimate(out, runs)
+        return
+    done = runner.finished(out, runs)
+    if done:
+        raise InputError(
+            f"{out / runs[0].experiment.name}: already holds {len(done)} of these runs; continue "
+            f"with './lab resume {selection.name}', or choose another folder with --out DIR"
+        )
+    _execute(out, runs, _links(runs, pcap), retries)
+
+
+@app.command(epilog="Example: ./lab resume quick")
+@grouped
+def resume(
+    selection: Selection,
+    out: Out = RESULTS,
+    pcap: Pcap = None,
+    retries: Retries = RETRIES,
+    dry_run: DryRun = False,
+) -> None:
+    """Execute what of an experiment is not done yet, or did not end well."""
+    runs = selection.runs()
+    if dry_run:
+        _show_estimate(out, runs)
+        return
+    _execute(out, runs, _links(runs, pcap), retries)
+
+
+@app.command(epilog="Example: ./lab watch    (in a second terminal, while ./lab run goes on)")
+def watch(
+    results: Annotated[Path, typer.Argument(help="folder with results")] = RESULTS,
+    run: Annotated[str | None, typer.Option("--run", help="only the run with this key")] = None,
+) -> None:
+    """Show the run in progress: rounds, queues, drops, windows, processes; then the next one."""
+    from testbed.watch import follow
+
+    try:
+        follow.watch(results, run, Console(highlight=False))
+    except KeyboardInterrupt:
+        sys.exit(130)  # without the word that a run was interrupted: it goes on
+
+
+@app.command(epilog="Example: ./lab report runs")
+def report(
+    results: Annotated[Path, typer.Argument(help="folder with results")] = RESULTS,
+    experiment: Annotated[
+        str | None, typer.Option("--experiment", help="which one, if there are several")
+    ] = None,
+    readme: Annotated[
+        bool,
+        typer.Option("--readme", help="keep them in experiments/results/, write README's tables"),
+    ] = False,
+) -> None:
+    """Write the report of finished runs again, from their directories alone."""
+    _report(results, experiment)
+    if readme:
+        _readme(results, experiment)
+
+
+@app.command(epilog="Example: ./lab shell quick    (then: worker-1 ping server)")
+@grouped
+def shell(selection: Selection) -> None:
+    """Open Mininet's prompt inside an experiment's network, without training."""
+    from testbed.prompt import session
+
+    runs = selection.loaded()
+    _require_capabilities()
+    raise typer.Exit(session.open_prompt(runs[0].config()))
+
+
+@app.command(epilog="Example: ./lab dissect runs/quick/RUN/pcap/server.pcap --transfer 20")
+def dissect(
+    capture: Annotated[Path, typer.Argument(metavar="FILE.pcap", help="a capture")],
+    transfer: Annotated[
+        int | None, typer.Option("--transfer", min=0, help="tell this transfer in detail")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+) -> None:
+    """Tell from a capture what transfers did: passes, holes, Stop, strangers' datagrams."""
+    from testbed.capture import telling
+    from testbed.capture.dissect import dissect as read
+
+    found = read(capture)
+    if transfer is not None:
+        found.require(transfer)
+    if as_json:
+        print(json.dumps(telling.as_json(found, transfer), indent=1))
+    else:
+        telling.tell(found, transfer, telling.console())
+    if found.problem is not None:
+        raise InputError(f"{capture}: {found.problem}; told is what comes before")
+
+
+@app.command(epilog="Example: ./lab bench transport --quick --json bench.json")
+def bench(
+    what: Annotated[str, typer.Argument(help="what to measure: transport, tolerance")],
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="write records here, a figure beside them")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="a few cases, under a minute")] = False,
+    cases: Annotated[
+        str, typer.Option("--cases", metavar="GLOB", help="only cases whose name matches")
+    ] = "*",
+) -> None:
+    """Measure the transport beside kernel TCP and Gloo; or how much loss training bears."""
+    if what == "transport":
+        from testbed.bench.console import run
+    elif what == "tolerance":
+        from testbed.bench.tolerance.console import run
+    else:
+        raise InputError(f"unknown benchmark {what!r}; valid: transport, tolerance")
+    if not run(pattern=cases, quick=quick, json_file=json_file):
+        raise typer.Exit(1)
+
+
+@app.command(epilog="Example: LAB_TORCH=0 ./lab setup    (or --packages alone, as root)")
+def setup(
+    packages: Annotated[
+        bool, typer.Option("--packages", help="only the system's packages, not .venv")
+    ] = False,
+) -> None:
+    """Set up what is missing, and do nothing else; every other verb does so by itself."""
+    # The entry script has done it, and with --packages has not come here.
+    what = "the system's packages are" if packages else "packages and .venv are"
+    print(f"lab: {what} ready")
+
+
+@app.command(
+    epilog="Example: ./lab test -k transport",
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)
+def test(context: typer.Context) -> None:
+    """Run the linters and all tests; further arguments go to pytest."""
+    from testbed.cli import self_test
+
+    raise typer.Exit(self_test.run(context.args))
+
+
+@app.command(epilog="Example: ./lab clean --yes    or, all of one experiment: ./lab clean quick")
+def clean(
+    name: Annotated[
+        str | None, typer.Argument(help="delete all results of this experiment")
+    ] = None,
+    out: Out = RESULTS,
+    yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
+) -> None:
+    """Show, then remove, what runs and labs left behind; or all results of one experiment."""
+    from testbed.machine import clean
+
+    def confirm(question: str) -> bool:
+        try:
+            return yes or typer.confirm(question)
+        except typer.Abort:
+            return False
+
+    if name is None:
+        done = clean.clean_leftovers(out, print, confirm)
+    else:
+        done = clean.clean_experiment(out, name, confirm)
+    if not done:
+        print("nothing was removed; --yes does not ask")
+        raise typer.Exit(1)
+
+
+def _links(runs: list[Any], pcap: str | None) -> list[str]:
+    """The hosts whose links are to be recorded."""
+    names = [name for name in (pcap or "").split(",") if name]
+    valid = [name for run in runs[:1] for name in run.experiment.topology.host_names()]
+    for name in names:
+        if name not in valid:
+            raise InputError(f"--pcap {pcap}: unknown host {name!r}; valid: {', '.join(valid)}")
+    return list(dict.fromkeys(names))
+
+
+def _require_capabilities() -> None:
+    from testbed.machine import capabilities
+
+    absent = capabilities.missing(capabilities.probe())
+    if absent:
+        raise InputError(f"this machine or user cannot run a lab: {'; '.join(absent)}")
+
+
+def _show_estimate(out: Path, runs: list[Any]) -> None:
+    from testbed.cli import plan_view
+
+    plan_view.show_estimate(out, runs, Console())
+
+
+def _execute(out: Path, runs: list[Any], capture: list[str], retries: int) -> None:
+    from testbed.cli import downloads
+    from testbed.cli import run_progress as console
+    from testbed.run import runner
+
+    if importlib.util.find_spec("torch") is None:
+        raise InputError("training needs torch, which was left out here: LAB_TORCH=1 ./lab setup")
+    downloads.prepare(runs, Console())
+    _require_capabilities()
+    try:
+        runner.write_plan(out, runs)
+    except OSError as error:
+        raise InputError(f"{error.filename}: {error.strerror}") from None
+    outcomes = []
+    try:
+        with console.shown(Console(), len(runs)) as progress:
+            for each in runs:
+                progress.begin(each.label)
+                outcomes.append(_attempt(out, each, capture, retries, progress))
+    finally:
+        runner.hand_over(out)
+    _report(out, runs[0].experiment.name)
+    for line in runner.captures(outcomes):
+        print(line)
+    runner.hand_over(out)
+    if any(outcome.verdict in ("failed", "invalid") for outcome in outcomes):
+        raise typer.Exit(1)
+
+
+def _attempt(out: Path, run: Any, capture: list[str], retries: int, progress: Any) -> Any:
+    """Execute one run, again while it is invalid; what happens is shown as it happens."""
+    from testbed.run import runner
+
+    tries = runner.attempts(out, run, progress.record, capture=capture, retries=retries)
+    for number, outcome in enumerate(tries, start=1):
+        if outcome.verdict == "invalid" and number <= retries:
+            progress.again(outcome, number, retries)
+    progress.end(outcome)
+    return outcome
+
+
+def _report(results: Path, experiment: str | None) -> None:
+    import analysis
+    from analysis.tables.model import to_text
+
+    try:
+        paths = analysis.write_report(results, experiment)
+    except ValueError as error:
+        raise InputError(str(error)) from None
+    console = Console(highlight=False, markup=False, soft_wrap=True)
+    width = console.width if console.is_terminal else None
+    console.print("", to_text(paths.main_table, width=width), sep="\n")
+    console.print(f"report: {paths.index}")
+
+
+def _readme(results: Path, experiment: str | None) -> None:
+    import analysis
+
+    try:
+        print(f"kept: {analysis.update_readme(results, experiment)}")
+    except ValueError as error:
+        raise InputError(str(error)) from None

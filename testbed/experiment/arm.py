@@ -1,0 +1,71 @@
+"""An experiment's arm: a protocol's preset, what differs from it, and the filling of its legs."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, field_validator, model_validator
+
+from testbed.shared.yaml_input import Section
+from testbed.training.filling import DEFAULT_FILLING, FILLINGS, PRESET_FILLINGS
+from testbed.transport import protocols
+
+
+class Filling(Section):
+    """What stands in for what a leg did not deliver; None stands for the preset's own."""
+
+    gather: str | None = None
+    broadcast: str | None = None
+
+    @field_validator("gather", "broadcast")
+    @classmethod
+    def _is_known(cls, text: str | None) -> str | None:
+        if text is not None:
+            FILLINGS.create(text)
+        return text
+
+
+def _on_both_legs(filling: Any) -> Any:
+    return {"gather": filling, "broadcast": filling} if isinstance(filling, str) else filling
+
+
+class Arm(BaseModel):
+    """A protocol's preset and, in all further keys, what differs from it.
+
+    The transport knows which keys a preset has and says so when one is wrong; `filling` alone is
+    a matter of training: one for both legs, or a mapping of legs to fillings.
+    """
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    protocol: str
+    filling: Annotated[Filling, BeforeValidator(_on_both_legs)] = Filling()
+
+    def resolved_filling(self) -> dict[str, str]:
+        """The filling of each leg as text."""
+        presets = PRESET_FILLINGS.get(self.protocol, {})
+        return {leg: text or presets.get(leg, DEFAULT_FILLING) for leg, text in self.filling}
+
+    def resolved(self) -> protocols.ProtocolConfig:
+        """The transport's configuration.
+
+        Raises:
+            ValueError: unknown protocol, a key that it does not have, or a value out of range.
+        """
+        changes = self.model_extra or {}
+        valid = protocols.settings(self.protocol)
+        for key in changes:
+            if key not in valid:
+                raise ValueError(
+                    f"protocol {self.protocol!r} has no setting {key!r}; "
+                    f"valid: {', '.join(valid)}, filling"
+                )
+        return protocols.preset(self.protocol, **changes)
+
+    @model_validator(mode="after")
+    def _is_a_known_protocol(self) -> Arm:
+        try:
+            self.resolved()
+        except TypeError as error:  # a value of a wrong kind
+            raise ValueError(str(error)) from None
+        return self

@@ -1,0 +1,144 @@
+"""Slows a process down: it runs for 1/factor of the time and is stopped for the rest of it.
+
+A program of its own, started beforehand. It obeys lines on its standard input and answers with
+JSON lines:
+
+    slow PID FACTOR  ->  {"began_s": ...}
+    release          ->  a `Slowed` record; the process runs as before
+
+The process is never left stopped: not when this program ends, nor its master, nor when either is
+killed. This program lets it go when its standard input ends, and a child of this program, which
+does nothing else, lets it go when this program is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import sys
+import time
+from dataclasses import asdict, dataclass
+
+from testbed.lab.helpers.command_lines import Commands, run_at_once, say
+
+_PR_SET_TIMERSLACK = 29
+_PERIOD_S = 0.005
+# A run time shorter than this is beyond what a sleeping program can keep.
+_SHORTEST_RUN_S = 0.00025
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slowed:
+    """What was done to a process.
+
+    Attributes:
+        began_s, ended_s: from when to when.
+        stopped_s: for how long of that it was stopped.
+        cycles: how often it was stopped.
+        gone: whether it ended meanwhile.
+    """
+
+    began_s: float
+    ended_s: float
+    stopped_s: float
+    cycles: int
+    gone: bool
+
+
+class Guard:
+    """A child process that lets a stopped process go when this one is gone."""
+
+    def __init__(self) -> None:
+        reading, self._tell = os.pipe()
+        if not os.fork():
+            os.close(self._tell)
+            self._watch(reading)
+        os.close(reading)
+
+    def protect(self, pid: int) -> None:
+        """From now on this process, and no other; 0 for none."""
+        os.write(self._tell, f"{pid}\n".encode())
+
+    @staticmethod
+    def _watch(reading: int) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        protected = 0
+        with os.fdopen(reading) as lines:
+            for line in lines:
+                protected = int(line)
+        if protected:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(protected, signal.SIGCONT)
+        os._exit(0)
+
+
+def slow(pid: int, factor: float, commands: Commands, guard: Guard) -> Slowed:
+    """Let `pid` run for 1/`factor` of each few milliseconds, until `release` or the end of input.
+
+    The share is kept over the whole time: a stop that came late makes the next one longer.
+    """
+    period_s = max(_PERIOD_S, factor * _SHORTEST_RUN_S)
+    stopped_s, cycles, gone = 0.0, 0, False
+    began_s = time.monotonic()
+    try:
+        target = os.pidfd_open(pid)
+    except ProcessLookupError:
+        say({"began_s": began_s})
+        return Slowed(began_s=began_s, ended_s=began_s, stopped_s=0.0, cycles=0, gone=True)
+    guard.protect(pid)
+    stopped_at_s = None
+    try:
+        running = True
+        while running:
+            signal.pidfd_send_signal(target, signal.SIGSTOP)
+            stopped_at_s = time.monotonic()
+            cycles += 1
+            if cycles == 1:
+                say({"began_s": stopped_at_s})
+            cycle_ends_s = stopped_at_s + period_s
+            owed_s = (cycle_ends_s - began_s) * (1 - 1 / factor) - stopped_s
+            running = _sleep(min(owed_s, period_s), commands)
+            signal.pidfd_send_signal(target, signal.SIGCONT)
+            stopped_s += time.monotonic() - stopped_at_s
+            stopped_at_s = None
+            running = running and _sleep(cycle_ends_s - time.monotonic(), commands)
+    except ProcessLookupError:
+        gone = True
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(target, signal.SIGCONT)
+        if stopped_at_s is not None:
+            stopped_s += time.monotonic() - stopped_at_s
+        os.close(target)
+        guard.protect(0)
+    ended_s = time.monotonic()
+    return Slowed(began_s=began_s, ended_s=ended_s, stopped_s=stopped_s, cycles=cycles, gone=gone)
+
+
+def _sleep(duration_s: float, commands: Commands) -> bool:
+    """Whether to go on afterwards."""
+    ready, _, _ = select.select([commands.descriptor], [], [], max(0.0, duration_s))
+    if ready:
+        commands.read()
+        return not commands.ended and commands.take() != ["release"]
+    return True
+
+
+def main() -> None:
+    """Obeys its standard input until that ends."""
+    guard = Guard()
+    ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1)
+    run_at_once()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    commands = Commands(sys.stdin.fileno())
+    while (words := commands.wait()) is not None:
+        if len(words) == 3 and words[0] == "slow":
+            say(asdict(slow(int(words[1]), float(words[2]), commands, guard)))
+
+
+if __name__ == "__main__":
+    main()

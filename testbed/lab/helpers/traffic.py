@@ -1,0 +1,143 @@
+"""A traffic host's program: UDP datagrams at a rate, for a while, on a real socket of its own.
+
+Started beforehand in the host's network namespace, because starting Python takes longer than an
+impairment may be late. It obeys lines on its standard input and answers with JSON lines:
+
+    go SECONDS   ->  {"began_s": ...} once the first datagrams are on their way, and when the
+                     time is over a `Sent` record
+    stop         ->  ends earlier
+
+It ends when its standard input does. Times are CLOCK_MONOTONIC, which all hosts of a lab share.
+"""
+
+from __future__ import annotations
+
+import argparse
+import select
+import socket
+import sys
+import time
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from testbed.lab.helpers.command_lines import Commands, run_as_others, run_at_once, say
+from testbed.lab.kernel.shaping import ETHERNET_FRAME_BYTES
+from testbed.transport.mmsg import Departures
+
+ETHERNET_IP_UDP_BYTES = 14 + 20 + 8
+SMALLEST_FRAME_BYTES = 60
+_BATCH = 128
+# Sleeping shorter would cost a processor more than it smooths: at 100 Mbit/s this is 4 frames.
+_SHORTEST_SLEEP_S = 0.0005
+_WAIT_FOR_ROOM_S = 0.005
+_NICENESS = -10  # where allowed, ahead of what it is to disturb
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sent:
+    """What was sent between two instants.
+
+    Attributes:
+        began_s, ended_s: first and last send.
+        frames: datagrams that the host's kernel took; each is one Ethernet frame of equal size.
+        behind: datagrams that were due but found the host's own socket full until the end.
+        cpu_s: processor time used meanwhile.
+    """
+
+    began_s: float
+    ended_s: float
+    frames: int
+    behind: int
+    cpu_s: float
+
+
+def blast(
+    outgoing: socket.socket,
+    address: tuple[str, int],
+    *,
+    rate_bps: float,
+    frame_bytes: int,
+    duration_s: float,
+    commands: Commands,
+) -> Sent:
+    """Send equal datagrams at `rate_bps` (bit/s of Ethernet frames) until time or `stop`.
+
+    What a late wake-up missed is made up for at once, so that the rate is reached on a busy
+    machine too. Where the socket is full because the host's own link is slower than the rate,
+    the link decides.
+    """
+    departures = Departures(frame_bytes - ETHERNET_IP_UDP_BYTES, messages=_BATCH)
+    departures.set_peer(*address)
+    datagrams = np.zeros((_BATCH, frame_bytes - ETHERNET_IP_UDP_BYTES), dtype=np.uint8)
+    frames_per_s = rate_bps / (8 * frame_bytes)
+    began_cpu_s = time.process_time()
+    began_s = now_s = last_s = time.monotonic()
+    frames = due = 0
+    while now_s < began_s + duration_s:
+        due = 1 + int((now_s - began_s) * frames_per_s)
+        full = False
+        if due > frames:
+            try:
+                batch = datagrams[: min(_BATCH, due - frames)]
+                sent = departures.send(outgoing.fileno(), batch, segmented=False)
+                last_s = time.monotonic()
+                if not frames:
+                    say({"began_s": last_s})
+                    run_as_others(_NICENESS)  # sending may take all of a processor
+                frames += sent
+            except (BlockingIOError, ConnectionError):  # a full socket; an ICMP message
+                full = True
+        if not full and due - frames >= _BATCH:
+            wait_s = 0.0
+        elif full:
+            wait_s = _WAIT_FOR_ROOM_S
+        else:
+            next_s = began_s + frames / frames_per_s
+            wait_s = max(_SHORTEST_SLEEP_S, next_s - time.monotonic())
+        writable = [outgoing] if full else []
+        ready, _, _ = select.select([commands.descriptor], writable, [], wait_s)
+        if ready:
+            commands.read()
+            if commands.ended or commands.take() == ["stop"]:
+                break
+        now_s = time.monotonic()
+    return Sent(
+        began_s=began_s,
+        ended_s=last_s,
+        frames=frames,
+        behind=max(0, due - frames),
+        cpu_s=time.process_time() - began_cpu_s,
+    )
+
+
+def main() -> None:
+    """Obeys its standard input until that ends."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("address", help="the victim's")
+    parser.add_argument("port", type=int)
+    parser.add_argument("--from", dest="source", required=True, help="this host's own address")
+    parser.add_argument("--rate-bps", type=float, required=True)
+    parser.add_argument("--frame-bytes", type=int, default=ETHERNET_FRAME_BYTES)
+    given = parser.parse_args()
+    commands = Commands(sys.stdin.fileno())
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as outgoing:
+        outgoing.bind((given.source, 0))
+        outgoing.setblocking(False)
+        run_at_once()
+        while (words := commands.wait()) is not None:
+            if len(words) == 2 and words[0] == "go":
+                sent = blast(
+                    outgoing,
+                    (given.address, given.port),
+                    rate_bps=given.rate_bps,
+                    frame_bytes=given.frame_bytes,
+                    duration_s=float(words[1]),
+                    commands=commands,
+                )
+                say(asdict(sent))
+                run_at_once()
+
+
+if __name__ == "__main__":
+    main()

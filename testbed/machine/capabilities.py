@@ -1,0 +1,274 @@
+"""What this kernel and user can do, found by trying each thing inside a throw-away sandbox.
+
+Run as a module it is the inside: it tries everything and prints JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from controllers import framework_choice
+from testbed.lab import sandbox
+from testbed.lab.delay import netem
+from testbed.lab.kernel import shaping
+from testbed.lab.kernel.commands import CommandError, run
+from testbed.lab.kernel.packet_filter import PacketFilter
+from testbed.lab.kernel.shaping import LinkShape
+from testbed.lab.loss_model import LossModel
+from testbed.lab.openvswitch import OpenVSwitch
+from testbed.lab.paced_frames import PacedFrames
+
+TCP_CONGESTION_CONTROLS = ("cubic", "reno", "bbr", "dctcp", "vegas", "htcp", "westwood")
+# Without these no run is possible.
+REQUIRED = ("sandbox", "tun-device", "shaping", "packet-filter", "switch")
+# What `./lab run quick` needs beyond: its controller, and kernel TCP's algorithm for its third arm.
+QUICK = (*REQUIRED, "ryu", "tcp-cubic")
+_STOCK = "else a stock Debian kernel, also in a virtual machine"
+_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Capability:
+    """One thing that the machine can or cannot do, what for, and how to get it.
+
+    `reason` says why it is missing or, of an available one, what was found.
+    """
+
+    available: bool
+    reason: str
+    enables: str
+    how: str
+
+    def as_json(self) -> dict[str, object]:
+        """The record in `check --json`."""
+        return asdict(self)
+
+
+def probe() -> dict[str, Capability]:
+    """Try everything; the machine is as before afterwards."""
+    try:
+        process = sandbox.start(__spec__.name, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    except FileNotFoundError as absent:
+        return {"sandbox": _sandbox(available=False, reason=f"{absent.filename}: not installed")}
+    try:
+        # The sandbox ends when its standard input closes, so it stays open until all is read.
+        assert process.stdout is not None
+        assert process.stderr is not None
+        output = process.stdout.read()
+        error = process.stderr.read()
+    finally:
+        sandbox.stop(process)
+    try:
+        found = json.loads(output)
+    except ValueError:
+        words = "".join(error.decode(errors="replace").strip().splitlines()[-1:])
+        refused = words.startswith(("unshare:", "setpriv:"))
+        reason = f"cannot make namespaces: {words}" if refused else f"the probe failed: {words}"
+        return {"sandbox": _sandbox(available=False, reason=reason)}
+    kind = "as root" if sandbox.is_root() else "in a user namespace"
+    return {"sandbox": _sandbox(available=True, reason=kind)} | {
+        name: Capability(**fields) for name, fields in found.items()
+    }
+
+
+def missing(found: dict[str, Capability], wanted: Sequence[str] = REQUIRED) -> list[str]:
+    """One line for each of the wanted capabilities that is not available."""
+    absent = [name for name in wanted if name in found and not found[name].available]
+    return [f"{name}: {found[name].reason} ({found[name].how})" for name in absent]
+
+
+def _sandbox(*, available: bool, reason: str) -> Capability:
+    return Capability(
+        available=available,
+        reason=reason,
+        enables="every run: a private network",
+        how="apt-get install util-linux; sudo, or sysctl kernel.unprivileged_userns_clone=1 "
+        "(Ubuntu: kernel.apparmor_restrict_unprivileged_userns=0)",
+    )
+
+
+# The inside
+
+
+def _attempt(trial: Callable[[], str | None], enables: str, how: str) -> Capability:
+    try:
+        note = trial()
+    except (OSError, CommandError, ImportError) as error:
+        reason = " ".join(str(error).split())
+        return Capability(available=False, reason=reason, enables=enables, how=how)
+    return Capability(available=True, reason=note or "", enables=enables, how=how)
+
+
+def _inside() -> dict[str, Capability]:
+    private = sandbox.prepare()
+    run(["ip", "link", "add", "probe0", "type", "veth", "peer", "name", "probe1"])
+    for name in ("probe0", "probe1"):
+        run(["ip", "link", "set", name, "up"])
+    switch = OpenVSwitch(private, private)
+    switch_found = _attempt(
+        lambda: _switch(switch),
+        "every run: userspace datapath",
+        "apt-get install openvswitch-switch",
+    )
+    return {
+        "tun-device": _attempt(
+            _tun_device,
+            "every run: Open vSwitch",
+            "modprobe tun; for ordinary users: sudo chmod 0666 /dev/net/tun",
+        ),
+        "shaping": _attempt(
+            _shaping,
+            "every run: rates and queues (HTB, bfifo)",
+            "apt-get install iproute2; modprobe sch_htb",
+        ),
+        "packet-filter": _attempt(
+            _packet_filter,
+            "every run: impairments (nftables)",
+            "apt-get install nftables python3-nftables; modprobe nf_tables",
+        ),
+        "switch": switch_found,
+        "ryu": _attempt(
+            lambda: _framework("ryu"), "every run: the controller", "./lab installs it into .venv"
+        ),
+        "os-ken": _attempt(
+            lambda: _framework("os-ken"), "--controller os-ken", "./lab installs it into .venv"
+        ),
+        "iperf3": _attempt(
+            lambda: run(["iperf3", "--version"]).split(" (")[0],
+            "impairment background: TCP flows; measuring in the shell",
+            "apt-get install iperf3",
+        ),
+        "switch-kernel": _attempt(
+            lambda: _kernel_datapath(switch_works=switch_found.available),
+            "nothing yet: the lab uses the userspace datapath",
+            f"modprobe openvswitch; {_STOCK}",
+        ),
+        "deep-switch-buffers": _attempt(
+            _deep_buffers,
+            "queues beyond net.core.wmem_max",
+            "sudo, or raise sysctl net.core.wmem_max",
+        ),
+        "netem": _attempt(
+            _netem,
+            "delay, jitter in the kernel (else by a relay)",
+            f"modprobe sch_netem; {_STOCK}",
+        ),
+        "even-bursts": _attempt(
+            _even_bursts,
+            "impairment burst: frames paced into a port's queue",
+            f"modprobe sch_ingress cls_u32 act_mirred; {_STOCK}",
+        ),
+        "ecn-marking": _attempt(
+            lambda: _qdisc("red limit 100000 min 10000 max 30000 avpkt 1000 burst 20 ecn nodrop"),
+            "ECN marks, DCTCP",
+            f"modprobe sch_red; {_STOCK}",
+        ),
+        "udp-segmentation": _attempt(
+            _udp_segmentation,
+            "UDP batches of up to 64 datagrams",
+            "Linux 4.18 or newer",
+        ),
+        **{
+            f"tcp-{name}": _attempt(
+                lambda name=name: _congestion_control(name),  # type: ignore[misc]
+                f"kernel TCP with {name}",
+                f"modprobe tcp_{name}; {_STOCK}",
+            )
+            for name in TCP_CONGESTION_CONTROLS
+        },
+    }
+
+
+def _tun_device() -> None:
+    os.close(os.open("/dev/net/tun", os.O_RDWR))
+
+
+def _shaping() -> None:
+    shaping.shape("probe0", LinkShape(rate_bps=10_000_000, queue_bytes=15_000))
+    run(["tc", "qdisc", "del", "dev", "probe0", "root"])
+
+
+def _packet_filter() -> None:
+    PacketFilter(os.getpid(), "probe1").lose(LossModel(loss_good=0.5), data_only=True)
+
+
+def _switch(switch: OpenVSwitch) -> str:
+    switch.start()
+    run(["ovs-vsctl", "add-br", "probe", "--", "set", "bridge", "probe", "datapath_type=netdev"])
+    run(["ovs-vsctl", "add-port", "probe", "probe0"])
+    return run(["ovs-vswitchd", "--version"]).split("\n")[0]
+
+
+def _framework(name: str) -> str:
+    """Import it the way the controller does, in a process of its own; return its version."""
+    code = "import controllers.framework"
+    environment = os.environ | {framework_choice.ENVIRONMENT_VARIABLE: name}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        raise ImportError(done.stderr.strip().splitlines()[-1])
+    return framework_choice.describe(name)["version"] or "no version"
+
+
+def _kernel_datapath(*, switch_works: bool) -> None:
+    if not switch_works:
+        raise CommandError("Open vSwitch does not run")
+    run(["ovs-vsctl", "add-br", "kernel", "--", "set", "bridge", "kernel", "datapath_type=system"])
+    if "system@" not in run(["ovs-appctl", "dpctl/dump-dps"]):
+        raise CommandError("the kernel has no openvswitch module")
+
+
+def _deep_buffers() -> None:
+    with socket.socket(socket.AF_UNIX) as probe_socket:
+        try:
+            probe_socket.setsockopt(socket.SOL_SOCKET, 32, 1 << 20)  # SO_SNDBUFFORCE
+        except PermissionError:
+            limit = Path("/proc/sys/net/core/wmem_max").read_text().strip()
+            raise OSError(f"needs real root; net.core.wmem_max is {limit}") from None
+
+
+def _netem() -> None:
+    if reason := netem.missing("probe0", "probe1"):
+        raise CommandError(reason)
+
+
+def _even_bursts() -> None:
+    PacedFrames("probe0", bytes(60), rate_bps=3e6, link_rate_bps=1e6)
+
+
+def _qdisc(description: str) -> None:
+    kind, *options = description.split()
+    try:
+        run(["tc", "qdisc", "add", "dev", "probe1", "root", kind, *options])
+    except CommandError as error:
+        unknown = "qdisc kind is unknown" in str(error)
+        raise CommandError(f"the kernel has no {kind}" if unknown else str(error)) from None
+    run(["tc", "qdisc", "del", "dev", "probe1", "root"])
+
+
+def _udp_segmentation() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe_socket:
+        probe_socket.setsockopt(socket.IPPROTO_UDP, 103, 1400)
+
+
+def _congestion_control(name: str) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe_socket:
+        try:
+            probe_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name.encode())
+        except OSError as error:
+            path = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
+            raise OSError(f"not among {path.read_text().strip()}") from error
+
+
+if __name__ == "__main__":
+    sandbox.end_with_lifeline()
+    print(json.dumps({name: each.as_json() for name, each in _inside().items()}), flush=True)
+    os._exit(0)

@@ -1,0 +1,150 @@
+"""`./lab clean`: what of runs and labs may go, shown before anything is removed."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from testbed.lab import leftovers
+from testbed.lab.leftovers import Leftover
+from testbed.shared import run_directory
+from testbed.shared.yaml_input import InputError
+
+_UNFINISHED = re.compile(r"[a-z0-9][a-z0-9.-]*-s\d+-[0-9a-f]{10}\.(?P<kind>partial|attempt\d+)")
+_REPORT = re.compile(r"\.report-(?P<old>old-)?[a-z0-9_]{8}")
+# A report is written within seconds.
+_REPORT_IN_USE_S = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class StaleFolder:
+    """A folder below the results that no process uses and no report needs."""
+
+    path: Path
+    why: str
+    size_bytes: int
+
+    def line(self) -> str:
+        """It in words."""
+        return f"{_size(self.size_bytes):>9}  {self.path}  ({self.why})"
+
+
+def clean_experiment(out: Path, name: str, confirm: Callable[[str], bool]) -> bool:
+    """Delete all results of one experiment; returns whether that was confirmed.
+
+    Raises:
+        InputError: there are none, or one of its runs is going on.
+    """
+    folder = out / name
+    if "/" in name or not (folder / "plan.json").is_file():
+        raise InputError(f"{folder}: holds no experiment's results")
+    for path in folder.glob("*.partial"):
+        if run_directory.in_use(path):
+            raise InputError(f"{path}: this run is going on; end it first")
+    if not confirm(f"Delete {folder} ({_size(_size_of(folder))})?"):
+        return False
+    shutil.rmtree(folder)
+    return True
+
+
+def clean_leftovers(out: Path, say: Callable[[str], None], confirm: Callable[[str], bool]) -> bool:
+    """Show what runs and labs have left behind and remove it once it is confirmed.
+
+    Args:
+        out: folder of results; it need not exist.
+        say: prints a line.
+        confirm: is asked once, after everything was shown.
+
+    Returns:
+        False if it was not confirmed.
+
+    Raises:
+        InputError: something could not be removed.
+    """
+    processes, folders = leftovers.find(), stale_folders(out)
+    if not processes and not folders:
+        say(f"nothing to clean: no lab is left standing, and no stale folder is in {out}")
+        return True
+    if processes:
+        say("processes of labs whose command is gone, to be ended:")
+        for process in processes:
+            say(f"{process.pid:>9}  {process.command[:100]}")
+    if folders:
+        say("folders, to be removed:")
+        for folder in folders:
+            say(folder.line())
+    if not confirm(f"End {len(processes)} processes and remove {len(folders)} folders?"):
+        return False
+    _end(processes)
+    for folder in folders:
+        _remove(folder)
+    size = _size(sum(each.size_bytes for each in folders))
+    say(f"ended {len(processes)} processes, removed {len(folders)} folders ({size})")
+    return True
+
+
+def stale_folders(out: Path) -> list[StaleFolder]:
+    """Abandoned runs, earlier attempts and half-written reports below `out`."""
+    found = []
+    for path in sorted(out.glob("*/*")):
+        match = _UNFINISHED.fullmatch(path.name)
+        if match is None or not _is_own_folder(path) or run_directory.in_use(path):
+            continue
+        abandoned = match["kind"] == "partial"
+        why = "a run whose command is gone" if abandoned else "an earlier attempt, not ok"
+        found.append(StaleFolder(path=path, why=why, size_bytes=_size_of(path)))
+    for path in sorted(out.glob(".report-*")):
+        match = _REPORT.fullmatch(path.name)
+        if match is None or not _is_own_folder(path) or _touched_lately(path):
+            continue
+        if match["old"] and not (out / "report").is_dir():
+            continue  # the last whole report
+        found.append(StaleFolder(path=path, why="a half-written report", size_bytes=_size_of(path)))
+    return found
+
+
+def _end(processes: list[Leftover]) -> None:
+    remaining = leftovers.end(processes)
+    if remaining:
+        numbers = ", ".join(str(each.pid) for each in remaining)
+        raise InputError(f"these processes do not end: {numbers} (stuck in the kernel?)")
+
+
+def _remove(folder: StaleFolder) -> None:
+    if run_directory.in_use(folder.path):
+        raise InputError(f"{folder.path}: a process uses it since it was shown; not removed")
+    try:
+        shutil.rmtree(folder.path)
+    except OSError as error:
+        raise InputError(f"{error.filename or folder.path}: {error.strerror}") from None
+
+
+def _is_own_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
+
+
+def _touched_lately(folder: Path) -> bool:
+    return time.time() - max(each.lstat().st_mtime for each in (folder, *folder.iterdir())) < (
+        _REPORT_IN_USE_S
+    )
+
+
+def _size_of(folder: Path) -> int:
+    """Bytes of all files below a folder."""
+    return sum(
+        (Path(parent) / name).lstat().st_size
+        for parent, _, names in os.walk(folder)
+        for name in names
+    )
+
+
+def _size(size_bytes: int) -> str:
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size_bytes >= factor:
+            return f"{size_bytes / factor:.1f} {unit}"
+    return f"{size_bytes} B"

@@ -1,0 +1,364 @@
+"""`./lab check --deep`: the highest link rate that this machine holds for a server and 3 workers.
+
+A round's pattern runs through a real lab, both directions at once: all workers send to the server
+(incast) while the server sends to all workers. A rate is *held* if in both directions at least 97 %
+of it arrives at the receiving programs, and some processor time is left over.
+
+Each rate is tried in a lab of its own. Run as a module this is the inside of one: it prints JSON.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from testbed.lab import sandbox
+from testbed.shared.yaml_input import InputError
+
+WORKERS = 3
+SHARE_REACHED = 0.97
+SHARE_IDLE = 0.05
+LADDER_MBPS = (100, 200, 300, 400, 500, 600, 800, 1000, 1500, 2000, 3000, 5000, 10_000)
+_TRIAL_S = 1.2
+_WARM_UP_S = 0.3
+_HALVINGS = 3
+_LONGEST_S = 60.0
+_LAB_S = 4.0
+# A little more than the link carries, so that its queue is never empty.
+_OFFERED = 1.1
+_QUEUE_S = 0.012
+_FRAME_BYTES, _HEADERS_BYTES = 1514, 42
+_PORT = 47500
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """One rate: what arrived of it, and what the machine spent on it.
+
+    Attributes:
+        rate_bps: configured on every link, in Ethernet frames.
+        incast_bps: received by the server, in Ethernet frames.
+        broadcast_bps: received by all workers together.
+        idle: share of all processors' time that was left.
+        lab_cores: processor time of all processes of the lab, in cores.
+        switch_cores: the share of ovs-vswitchd in that.
+    """
+
+    rate_bps: int
+    incast_bps: float
+    broadcast_bps: float
+    idle: float
+    lab_cores: float
+    switch_cores: float
+
+    @property
+    def reached(self) -> float:
+        """Share of the configured rate that arrived, in the worse direction."""
+        return min(self.incast_bps, self.broadcast_bps) / self.rate_bps
+
+    @property
+    def held(self) -> bool:
+        """Whether a run on such links would be limited by its links."""
+        return self.reached >= SHARE_REACHED and self.idle >= SHARE_IDLE
+
+    def limit(self) -> str:
+        """What kept the rate from being held."""
+        if self.idle < SHARE_IDLE:
+            return (
+                f"the {os.cpu_count()} processors: {self.idle:.0%} idle; the lab uses "
+                f"{self.lab_cores:.2f} cores, ovs-vswitchd {self.switch_cores:.2f} of them"
+            )
+        if self.switch_cores > 0.9:
+            return f"the switch: ovs-vswitchd uses {self.switch_cores:.2f} of a core"
+        slow = "incast" if self.incast_bps < self.broadcast_bps else "broadcast"
+        return f"{self.reached:.1%} of the rate arrive ({slow}), with {self.idle:.0%} idle"
+
+
+@dataclass(frozen=True)
+class Highest:
+    """The end of the search: all trials, in order."""
+
+    trials: list[Trial]
+
+    @property
+    def best(self) -> Trial | None:
+        """The held trial with the highest rate."""
+        return max((each for each in self.trials if each.held), key=_rate, default=None)
+
+    @property
+    def limited_by(self) -> str:
+        """What limits the next higher rate."""
+        broken = [each for each in self.trials if not each.held]
+        if not broken:
+            return "nothing up to the highest rate that was tried"
+        return min(broken, key=_rate).limit()
+
+    def sentence(self) -> str:
+        """The result in words."""
+        if self.best is None:
+            return f"no rate was held; limited by {self.limited_by}"
+        best = f"{self.best.rate_bps / 1e6:g} Mbit/s"
+        return f"highest link rate for 4 hosts: {best}; beyond, limited by {self.limited_by}"
+
+    def as_json(self) -> dict[str, Any]:
+        """The record in `check --deep --json`, in the shape of a capability."""
+        return {
+            "available": self.best is not None,
+            "reason": self.sentence(),
+            "enables": "experiments with 4 hosts up to this rate",
+            "how": "more and faster processor cores, nothing else running",
+            "highest_bps": self.best.rate_bps if self.best else None,
+            "limited_by": self.limited_by,
+            "tried": [
+                asdict(each) | {"reached": each.reached, "held": each.held} for each in self.trials
+            ],
+        }
+
+
+def _rate(trial: Trial) -> int:
+    return trial.rate_bps
+
+
+def shown(console: Console) -> Callable[[Trial], None]:
+    """A reporter that prints each trial as one line."""
+
+    def show(trial: Trial) -> None:
+        console.print(
+            f"{trial.rate_bps / 1e6:6g} Mbit/s -> incast {trial.incast_bps / 1e6:.0f}, "
+            f"broadcast {trial.broadcast_bps / 1e6:.0f}, {trial.idle:.0%} idle: "
+            f"{'held' if trial.held else 'not held'}",
+            highlight=False,
+        )
+
+    return show
+
+
+def search(report: Callable[[Trial], None]) -> Highest:
+    """Climb the ladder of rates until one is not held, then halve the step; about a minute.
+
+    Raises:
+        InputError: a lab for it could not be built.
+    """
+    trials = []
+    for trial in climb(_in_a_lab, time.monotonic() + _LONGEST_S - _LAB_S):
+        trials.append(trial)
+        report(trial)
+    return Highest(trials)
+
+
+def climb(attempt: Callable[[int], Trial], deadline_s: float) -> Iterator[Trial]:
+    """The trials of the search, in order; a rate that is not held gets a second chance.
+
+    Args:
+        attempt: tries one rate, in bit/s.
+        deadline_s: monotonic time after which no further trial begins.
+    """
+    held = broken = 0
+    for rate_mbps in LADDER_MBPS:
+        trial = attempt(rate_mbps * 1_000_000)
+        yield trial
+        if not trial.held and time.monotonic() < deadline_s:
+            trial = attempt(rate_mbps * 1_000_000)
+            yield trial
+        if not trial.held:
+            broken = trial.rate_bps
+            break
+        held = trial.rate_bps
+        if time.monotonic() >= deadline_s:
+            return
+    for _ in range(_HALVINGS):
+        if not broken or time.monotonic() >= deadline_s:
+            return
+        trial = attempt((held + broken) // 2_000_000 * 1_000_000)
+        yield trial
+        held, broken = (trial.rate_bps, broken) if trial.held else (held, trial.rate_bps)
+
+
+def _in_a_lab(rate_bps: int) -> Trial:
+    process = sandbox.start(
+        __spec__.name, str(rate_bps), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        output = process.stdout.read()
+        words = process.stderr.read().decode(errors="replace").strip().splitlines()
+    finally:
+        sandbox.stop(process)
+    if not output:
+        raise InputError(f"check --deep: no lab: {''.join(words[-1:])}")
+    return Trial(**json.loads(output))
+
+
+# The inside
+
+
+def _attempt(rate_bps: int) -> Trial:
+    """Build the lab, run the pattern for a second, count what arrives."""
+    import topologies
+    from testbed.run.assembly import Lab
+    from testbed.run.processes import Processes
+    from testbed.verdict import calibration
+
+    private = sandbox.prepare()
+    queue_bytes = max(150_000, int(rate_bps * _QUEUE_S / 8))
+    topology = topologies.parse(
+        {"name": "star", "workers": WORKERS, "rate_bps": rate_bps, "queue_bytes": queue_bytes}
+    )
+    lab = Lab(
+        {
+            "topology": topology.model_dump(mode="json"),
+            "impairments": [],
+            "controller": "ryu",
+            "seed": 1,
+        },
+        private=private,
+        logs=private,
+        impairment_log=private / "impairments.jsonl",
+        processes=Processes(private),
+    )
+    hosts = lab.network.info.hosts
+    calibration.warm_up(hosts)
+    lab.switch.deepen_buffers()
+    switch = lab.switch.processes["ovs-vswitchd"].pid
+    server = hosts["server"]
+    workers = [host for host in hosts.values() if host is not server]
+    share_bps = _OFFERED * rate_bps / len(workers)
+    receivers = [_Child(host.pid, _receive, host.address) for host in (server, *workers)]
+    senders = [_Child(server.pid, _send, [each.address for each in workers], share_bps)]
+    senders += [_Child(each.pid, _send, [server.address], share_bps) for each in workers]
+    time.sleep(_WARM_UP_S)
+    began_s, idle_s = time.monotonic(), _idle_s()
+    spent_s = _cpu_s_of_all()
+    first = [each.count() for each in receivers]
+    time.sleep(_TRIAL_S)
+    last = [each.count() for each in receivers]
+    elapsed_s, idle_s = time.monotonic() - began_s, _idle_s() - idle_s
+    spent_later_s = _cpu_s_of_all()
+    for child in (*senders, *receivers):
+        child.end()
+    rates = [
+        (frames_b - frames_a) * _FRAME_BYTES * 8 / (at_b - at_a)
+        for (at_a, frames_a), (at_b, frames_b) in zip(first, last, strict=True)
+    ]
+    return Trial(
+        rate_bps=rate_bps,
+        incast_bps=rates[0],
+        broadcast_bps=sum(rates[1:]),
+        idle=min(1.0, idle_s / (elapsed_s * (os.cpu_count() or 1))),
+        lab_cores=(sum(spent_later_s.values()) - sum(spent_s.values())) / elapsed_s,
+        switch_cores=(spent_later_s[switch] - spent_s[switch]) / elapsed_s,
+    )
+
+
+class _Child:
+    """A process in a host's network namespace; asked by a byte, it says what it has counted."""
+
+    def __init__(self, host_pid: int, work: Callable[..., None], *arguments: Any) -> None:
+        from testbed.lab.kernel import namespaces
+
+        self._here, there = socket.socketpair()
+        self._pid = os.fork()
+        if self._pid:
+            there.close()
+            return
+        with contextlib.suppress(BaseException):
+            self._here.close()
+            namespaces.enter(host_pid)
+            work(there, *arguments)
+        os._exit(0)
+
+    def count(self) -> tuple[float, int]:
+        """When, and how many frames it has received until then."""
+        self._here.send(b"?")
+        at_s, frames = json.loads(self._here.recv(100))
+        return at_s, frames
+
+    def end(self) -> None:
+        """End it."""
+        os.kill(self._pid, signal.SIGKILL)
+        os.waitpid(self._pid, 0)
+        self._here.close()
+
+
+def _receive(asked: socket.socket, address: str) -> None:
+    from testbed.transport.mmsg import Ring
+
+    sink = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    sink.bind((address, _PORT))
+    for option in (socket.SO_RCVBUF, 33):  # 33 is SO_RCVBUFFORCE, for root only
+        with contextlib.suppress(PermissionError):
+            sink.setsockopt(socket.SOL_SOCKET, option, 8 << 20)
+    ring = Ring(256, 2048)
+    asked.setblocking(False)
+    frames = 0
+    while True:
+        while came := ring.receive(sink.fileno(), 0, 256):
+            frames += came
+        if select.select([asked], [], [], 0.001)[0]:
+            asked.recv(1)
+            asked.send(json.dumps([time.monotonic(), frames]).encode())
+
+
+def _send(_: socket.socket, addresses: list[str], rate_bps: float) -> None:
+    """Send full frames at `rate_bps` to each address, evenly."""
+    from testbed.transport.mmsg import Ring
+
+    sinks = []
+    for address in addresses:
+        sinks.append(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+        sinks[-1].connect((address, _PORT))
+    ring = Ring(64, _FRAME_BYTES - _HEADERS_BYTES)
+    frames_per_s = rate_bps / 8 / _FRAME_BYTES
+    began_s, sent = time.monotonic(), 0
+    while True:
+        due = int((time.monotonic() - began_s) * frames_per_s)
+        while sent < due:
+            batch = min(due - sent, 64)
+            for sink in sinks:
+                with contextlib.suppress(OSError):  # a full queue: what is lost, is not sent again
+                    ring.send(sink.fileno(), 0, batch)
+            sent += batch
+        time.sleep(0.002)
+
+
+def _idle_s() -> float:
+    """Time that all processors together have been idle (proc_stat(5): fields 4 and 5)."""
+    fields = Path("/proc/stat").read_text().split(maxsplit=6)
+    return (int(fields[4]) + int(fields[5])) / os.sysconf("SC_CLK_TCK")
+
+
+def _cpu_s_of_all() -> dict[int, float]:
+    """Processor time of each process of this PID namespace (proc_pid_stat(5): utime, stime)."""
+    found = {}
+    for entry in Path("/proc").glob("[1-9]*"):
+        fields = (entry / "stat").read_text().rpartition(")")[2].split()
+        found[int(entry.name)] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return found
+
+
+def main() -> None:
+    """The inside of a sandbox: try the rate that is the first argument."""
+    output = os.dup(1)
+    os.dup2(2, 1)  # Mininet's remarks are not results
+    trial = _attempt(int(sys.argv[1]))
+    os.write(output, json.dumps(asdict(trial)).encode())
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    sandbox.end_with_lifeline()
+    main()

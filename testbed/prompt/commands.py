@@ -1,0 +1,133 @@
+"""The prompt of `./lab shell`: Mininet's own, and commands for what this lab adds to Mininet."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from mininet.cli import CLI
+from rich.console import Console
+from rich.table import Table
+
+from controllers.messages import ControllerClient
+from testbed.prompt import manual_timeline
+from testbed.prompt.manual_timeline import Entry
+from testbed.run.assembly import Lab
+
+_WELCOME = """\
+Mininet's prompt in the network of {experiment}: {hosts}. Nothing trains here.
+  worker-1 ping server        run a command on a host; names of hosts become addresses
+  lab                         hosts and links
+  impair NAME on|off          begin or end an impairment: {names}
+  status                      what is in force, and whether the lab's programs run
+  help, exit (or Ctrl-D)"""
+
+
+class Prompt(CLI):
+    """Opens with its construction and returns when the user leaves.
+
+    Takes host names with a hyphen for commands, as in `worker-1 ping server`.
+    """
+
+    identchars = CLI.identchars + "-"
+    prompt = "lab> "
+
+    def __init__(self, lab: Lab, entries: dict[str, Entry], config: dict[str, Any]) -> None:
+        self._lab = lab
+        self._entries = entries
+        self._config = config
+        self._log = Path(lab.impairment_log)
+        self._console = Console(highlight=False, soft_wrap=True)
+        hosts = ", ".join(host.name for host in lab.network.mininet.hosts)
+        names = ", ".join(entries) or "this experiment has none"
+        welcome = _WELCOME.format(experiment=config["experiment"], hosts=hosts, names=names)
+        self._console.print(welcome, markup=False)
+        super().__init__(lab.network.mininet)
+
+    def do_lab(self, _line: str) -> None:
+        """Hosts and links of this lab: `lab`."""
+        info = self._lab.network.info
+        table = Table("host", "address", "switch", "interface", box=None)
+        for host in info.hosts.values():
+            table.add_row(host.name, host.address, host.switch, host.interface)
+        self._console.print(table, "")
+        table = Table("link", "Mbit/s", "queue (bytes)", "delay (ms)", "interfaces", box=None)
+        for link in info.links:
+            table.add_row(
+                link.name,
+                f"{link.rate_bps / 1e6:g}",
+                str(link.queue_bytes),
+                f"{link.delay_s * 1e3:g}",
+                f"{link.first.interface}, {link.second.interface}",
+            )
+        self._console.print(table)
+
+    def do_impair(self, line: str) -> None:
+        """Begin or end an impairment of the experiment: `impair NAME on|off`."""
+        name, _, action = line.strip().partition(" ")
+        entry = self._entries.get(name)
+        if entry is None or action not in ("on", "off"):
+            valid = ", ".join(self._entries) or "none in this experiment"
+            self._say(f"impair NAME on|off; valid names: {valid}")
+            return
+        if action == "off" and entry.ends_by_itself:
+            self._say(f"{name} ends by itself; {self._effect(name)}")
+            return
+        try:
+            client = self._client()
+            active = manual_timeline.begin(client, entry) if action == "on" else None
+            if active is None:
+                manual_timeline.end(client, entry)
+            client.close()
+        except OSError as error:
+            self._say(f"{name}: {error}")
+            return
+        if active is None:
+            self._say(f"{name} is off: {self._effect(name)}")
+        elif entry.ends_by_itself:
+            self._say(f"{name} has begun; it ends by itself (then: status)")
+        elif name in active:
+            self._say(f"{name} is on (in force: {', '.join(active)})")
+        else:
+            self._say(f"{name} did not begin")
+
+    def do_status(self, _line: str) -> None:
+        """What is in force, and whether the lab's programs run: `status`."""
+        for name, status in self._lab.processes.statuses().items():
+            self._say(f"{name}: {'runs' if status is None else f'ended with status {status}'}")
+        try:
+            client = self._client()
+            active = client.active()
+            client.close()
+        except OSError as error:
+            self._say(str(error))
+            return
+        for name, entry in self._entries.items():
+            words = "in force" if name in active else f"off; {self._effect(name)}"
+            self._say(f"impairment {name} ({entry.kind}): {words}")
+
+    def complete_impair(self, text: str, line: str, *_: int) -> list[str]:
+        """Names, then on and off, for the tabulator key."""
+        words = ("on", "off") if line[: -len(text) or None].count(" ") > 1 else self._entries
+        return [each for each in words if each.startswith(text)]
+
+    def _client(self) -> ControllerClient:
+        try:
+            return ControllerClient(self._lab.controller_socket)
+        except (TimeoutError, ConnectionRefusedError, FileNotFoundError):
+            raise ConnectionError("the controller does not answer") from None
+
+    def _effect(self, name: str) -> str:
+        """What its last time in force did, in words."""
+        records = [json.loads(line) for line in self._log.read_text().splitlines()]
+        ended = [each for each in records if each["name"] == name and each["action"] == "end"]
+        if not ended:
+            return "was not in force yet"
+        last = ended[-1]
+        facts = {key: last.get(key) for key in ("dropped", "frames_sent")} | last.get("details", {})
+        told = [f"{key} {value}" for key, value in facts.items() if value is not None]
+        return f"its last time: {', '.join(told)}" if told else "it was in force"
+
+    def _say(self, text: str) -> None:
+        self._console.print(text, markup=False)

@@ -1,0 +1,85 @@
+"""`./lab shell`: Mininet's prompt in an experiment's network, with the controller running.
+
+Nothing trains and the timeline does not run: impairments begin and end at the prompt. Run as a
+module it is the inside of the sandbox.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from typing import Any
+
+from testbed.lab import sandbox
+from testbed.prompt import manual_timeline
+from testbed.run.assembly import Lab
+from testbed.run.processes import Processes
+from testbed.verdict import calibration
+
+
+def open_prompt(config: dict[str, Any]) -> int:
+    """Build the lab of a run's configuration, give it the terminal; return its exit status."""
+    # The sandbox ends when this process does, however that happens: the kernel closes the pipe.
+    lifeline, held_open = os.pipe()
+    process = sandbox.start(
+        "testbed.prompt.session",
+        json.dumps(config),
+        str(lifeline),
+        pass_fds=(lifeline,),
+        terminal=True,
+    )
+    os.close(lifeline)
+    # Ctrl-C at the terminal is for what runs at the prompt.
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        return process.wait()
+    finally:
+        signal.signal(signal.SIGINT, before)
+        os.close(held_open)
+        sandbox.stop(process)
+
+
+# The inside
+
+
+def main() -> None:
+    """Build the network of the configuration that is the first argument; open the prompt."""
+    _end_with(int(sys.argv[2]))
+    # A closed terminal is the end. The first process of a namespace gets no signal by default.
+    signal.signal(signal.SIGHUP, lambda *_: os._exit(1))
+    config = json.loads(sys.argv[1])
+    entries = manual_timeline.entries(config["impairments"])
+    private = sandbox.prepare()
+    processes = Processes(private)
+    lab = Lab(
+        config | {"impairments": [each.document for each in entries.values()]},
+        private=private,
+        logs=private,
+        impairment_log=private / "impairments.jsonl",
+        processes=processes,
+    )
+    calibration.warm_up(lab.network.info.hosts)
+    lab.switch.deepen_buffers()
+
+    from testbed.prompt.commands import Prompt
+
+    Prompt(lab, entries, config)
+    # The first process does not unwind: its end is the end of the lab.
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def _end_with(lifeline: int) -> None:
+    def watch() -> None:
+        os.read(lifeline, 1)
+        os._exit(1)
+
+    os.set_inheritable(lifeline, False)
+    threading.Thread(target=watch, name="lifeline", daemon=True).start()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""Puts a lab together inside a sandbox: Open vSwitch, Mininet, link shaping, the controller."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import topologies
+from controllers.messages import ControllerClient
+from testbed.lab.kernel.commands import CommandError
+from testbed.lab.network import CONTROLLER_ADDRESS, Network
+from testbed.lab.openvswitch import OpenVSwitch
+from testbed.run.processes import Processes
+
+_START_TIMEOUT_S = 90.0  # an emulated processor imports for long; a process that ends is noticed
+
+
+def topology_of(config: Mapping[str, Any]) -> topologies.TopologyParameters:
+    """The topology of a run's configuration.
+
+    Raises:
+        CommandError: it was valid when the run was planned; its file has changed since.
+    """
+    try:
+        return topologies.parse(config["topology"])
+    except ValueError as error:
+        raise CommandError(" ".join(str(error).split())) from None
+
+
+class Lab:
+    """A running emulated network.
+
+    Args:
+        config: a run's configuration; topology and impairments are used.
+        private: the sandbox's private folder.
+        logs: folder for the logs of all programs.
+        impairment_log: file to which the controller appends what it did.
+    """
+
+    def __init__(
+        self,
+        config: dict[str, Any],
+        *,
+        private: Path,
+        logs: Path,
+        impairment_log: Path,
+        processes: Processes,
+    ) -> None:
+        self.controller_socket = private / "controller.sock"
+        self.impairment_log = impairment_log
+        self.processes = processes
+        self.switch = OpenVSwitch(private, logs)
+        self.switch.start()
+        processes.adopt(self.switch.processes)
+        parameters = topology_of(config)
+        self.training_hosts = parameters.host_names()
+        self.network = Network(
+            topologies.build(parameters),
+            private=private,
+            logs=logs,
+            delayed_by=parameters.delayed_by,
+        )
+        if self.network.relay is not None:
+            processes.adopt({"delay-relay": self.network.relay.process})
+        description = private / "lab.json"
+        document = {
+            "network": self.network.info.as_json(),
+            "impairments": config["impairments"],
+            "socket": str(self.controller_socket),
+            "log": str(impairment_log),
+        }
+        description.write_text(json.dumps(document))
+        address, port = CONTROLLER_ADDRESS
+        processes.spawn(
+            "controller",
+            [
+                *(sys.executable, "-m", "controllers", f"--framework={config['controller']}"),
+                f"--lab-file={description}",
+                *(f"--ofp-listen-host={address}", f"--ofp-tcp-listen-port={port}"),
+            ],
+        )
+        processes.wait_for(self.controller_socket, "controller", _START_TIMEOUT_S)
+        self.network.start()
+        client = ControllerClient(self.controller_socket, timeout_s=_START_TIMEOUT_S)
+        client.wait_ready()
+        client.close()

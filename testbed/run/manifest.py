@@ -1,0 +1,141 @@
+"""System facts of a run, gathered while it runs: versions, kernel, settings, queues, commit."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from testbed.lab.kernel import shaping
+from testbed.lab.kernel.netlink import Netlink
+from testbed.lab.network import LabInfo
+from testbed.lab.openvswitch import SocketBuffers
+
+_PACKAGES = (
+    *("torch", "numpy", "ryu", "os-ken", "eventlet", "scapy", "scikit-learn", "polars"),
+    "pydantic",
+)
+_SYSCTLS = (
+    "net/core/rmem_default",
+    "net/core/rmem_max",
+    "net/core/wmem_default",
+    "net/core/wmem_max",
+    "net/ipv4/tcp_congestion_control",
+    "net/ipv4/tcp_available_congestion_control",
+    "net/ipv4/tcp_rmem",
+    "net/ipv4/tcp_wmem",
+)
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+def of_machine() -> dict[str, Any]:
+    """What no lab changes: versions, kernel, processors, commit. Takes a quarter of a second."""
+    return {
+        "schema": 1,
+        "commit": _commit(),
+        "python": sys.version.split()[0],
+        "packages": {name: _version(name) for name in _PACKAGES},
+        "mininet": _printed(["mn", "--version"]),
+        "openvswitch": _printed(["ovs-vswitchd", "--version"]),
+        "kernel": platform.release(),
+        "machine": platform.machine(),
+        "distribution": platform.freedesktop_os_release().get("PRETTY_NAME", ""),
+        "cpu": _cpu_model(),
+        "cpus": os.cpu_count(),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "user_namespace": _in_user_namespace(),
+        "sysctls": {name.replace("/", "."): _sysctl(name) for name in _SYSCTLS},
+    }
+
+
+def of_lab(lab: LabInfo, buffers: SocketBuffers) -> dict[str, Any]:
+    """What is true of this lab now. Must run inside it."""
+    return {
+        "load_average": os.getloadavg(),
+        "switch_sockets": {
+            "count": buffers.sockets,
+            "send_bytes": buffers.send_bytes,
+            "receive_bytes": buffers.receive_bytes,
+        },
+        "delayed_by": lab.delayed_by,
+        "links": _links(lab),
+    }
+
+
+def _links(lab: LabInfo) -> list[dict[str, Any]]:
+    """Every interface with its queues and offloads; one program for each network namespace."""
+    ends: dict[int | None, list[str]] = {}
+    for link in lab.links:
+        for end in (link.first, link.second):
+            ends.setdefault(end.pid, []).append(end.interface)
+        if link.middle is not None:
+            ends.setdefault(None, []).extend(link.middle)
+    found = []
+    for pid, interfaces in ends.items():
+        queues = shaping.queue_statistics(pid=pid)
+        with Netlink(pid) as kernel:
+            found += [
+                {
+                    "interface": interface,
+                    "queues": [
+                        {key: each.get(key) for key in ("kind", "handle", "parent", "options")}
+                        for each in queues
+                        if each["dev"] == interface
+                    ],
+                    "offloads_on": kernel.offloads(interface),
+                }
+                for interface in interfaces
+            ]
+    return found
+
+
+def _in_user_namespace() -> bool:
+    """Whether root in here is an ordinary user outside."""
+    return Path("/proc/self/uid_map").read_text().split() != ["0", "0", "4294967295"]
+
+
+def _commit() -> str | None:
+    def git(*arguments: str) -> str:
+        done = subprocess.run(
+            ["git", "-C", str(_ROOT), *arguments], capture_output=True, text=True, check=True
+        )
+        return done.stdout.strip()
+
+    try:
+        return git("rev-parse", "HEAD") + ("+changes" if git("status", "--porcelain") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None  # an unpacked archive, or somebody else's checkout
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _printed(argv: list[str]) -> str | None:
+    """The first line that a version option prints (Mininet prints it on standard error)."""
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    lines = (done.stdout or done.stderr).splitlines()
+    return lines[0].strip() if lines else None
+
+
+def _cpu_model() -> str | None:
+    found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    return found.group(1) if found else None
+
+
+def _sysctl(name: str) -> str | None:
+    try:
+        return Path("/proc/sys", name).read_text().strip()
+    except OSError:
+        return None

@@ -1,0 +1,190 @@
+"""Executes the runs of an experiment one after another and skips those that are done."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from testbed.experiment import ORDER_RULE, Run
+from testbed.lab import sandbox
+from testbed.run import resuming
+from testbed.shared import run_directory
+from testbed.shared.run_directory import RunDirectory, Verdict
+
+Report = Callable[[dict[str, Any]], None]
+_CAPTURES_SHOWN = 6
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How one run ended. `executed` is False when it had been done before."""
+
+    run: Run
+    directory: Path
+    verdict: Verdict
+    reason: str
+    executed: bool
+
+
+def directory_of(results: Path, run: Run) -> RunDirectory:
+    """Where a run's results lie."""
+    return RunDirectory(results / run.experiment.name / run.key)
+
+
+def finished(results: Path, runs: Sequence[Run]) -> list[Run]:
+    """Those runs that already have a verdict below `results`."""
+    return [run for run in runs if directory_of(results, run).verdict() is not None]
+
+
+def write_plan(results: Path, runs: Sequence[Run]) -> None:
+    """Record what is to be executed, in its order, so that analysis can tell what is missing."""
+    experiment = runs[0].experiment
+    folder = results / experiment.name
+    folder.mkdir(parents=True, exist_ok=True)
+    planned = {run.arm for run in runs}
+    arms = [arm for arm in experiment.arms if arm in planned]
+    run_directory.write_json(
+        folder / "experiment.json",
+        {"schema": run_directory.SCHEMA, **experiment.model_dump(mode="json"), "arms": arms},
+    )
+    run_directory.write_json(
+        folder / "plan.json",
+        {
+            "schema": run_directory.SCHEMA,
+            "experiment": experiment.name,
+            "command": shlex.join(["./lab", *sys.argv[1:]]),
+            "profile": runs[0].profile,
+            "order": ORDER_RULE,
+            "runs": [
+                {"key": run.key, "arm": run.arm, "seed": run.seed, "factors": run.factors}
+                for run in runs
+            ],
+        },
+    )
+
+
+def execute(results: Path, run: Run, report: Report, *, capture: Sequence[str] = ()) -> Outcome:
+    """Execute one run unless it is done with verdict ok.
+
+    Args:
+        results: the folder that holds all experiments' results.
+        run: what to execute.
+        report: is called with each progress record of the run.
+        capture: hosts whose links are recorded. It changes nothing of what is run, so it is in
+            `config.json` but not in the run's key.
+
+    Raises:
+        InUseError: another process is executing this run.
+        KeyboardInterrupt: after the lab is gone and the verdict `interrupted` is written.
+    """
+    place = directory_of(results, run)
+    if place.verdict() == "ok":
+        return Outcome(run, place.path, "ok", "", executed=False)
+    with place.open(run.config() | {"capture": list(capture)}) as directory:
+        if (earlier := place.earlier()) is not None:
+            resuming.take_over(earlier, directory)
+        began_at, began_s = run_directory.now(), time.monotonic()
+        try:
+            status = _in_sandbox(directory, report)
+        except KeyboardInterrupt:
+            if not (directory / "status.json").exists():
+                run_directory.write_status(
+                    directory,
+                    "interrupted",
+                    "interrupted by the user",
+                    began_at=began_at,
+                    wall_s=time.monotonic() - began_s,
+                )
+            raise
+        if not (directory / "status.json").exists():
+            run_directory.write_status(
+                directory,
+                "failed",
+                f"the supervisor ended with status {status}, without a verdict",
+                began_at=began_at,
+                wall_s=time.monotonic() - began_s,
+            )
+    found = run_directory.read_json(place.path / "status.json")
+    return Outcome(run, place.path, found["verdict"], found["reason"], executed=True)
+
+
+def attempts(
+    results: Path, run: Run, report: Report, *, capture: Sequence[str] = (), retries: int = 0
+) -> Iterator[Outcome]:
+    """Execute one run, again while it is invalid, up to `retries` times; yields every outcome.
+
+    Invalid means that the machine, not the protocol, was the limit, so it may go better another
+    time. Directories of earlier attempts are kept.
+
+    Raises:
+        InUseError, KeyboardInterrupt: as `execute` does.
+    """
+    for _ in range(retries + 1):
+        outcome = execute(results, run, report, capture=capture)
+        yield outcome
+        if outcome.verdict != "invalid":
+            return
+
+
+def captures(outcomes: Sequence[Outcome]) -> list[str]:
+    """One line for each of the first captures of these runs, and how many more there are."""
+    lines = []
+    for outcome in outcomes:
+        manifest = outcome.directory / "manifest.json"
+        if not outcome.executed or not manifest.exists():
+            continue
+        for each in run_directory.read_json(manifest).get("captures", []):
+            lines.append(f"capture: {outcome.directory / 'pcap' / each['file']}{_flaws(each)}")
+    more = len(lines) - _CAPTURES_SHOWN
+    return lines[:_CAPTURES_SHOWN] + ([f"and {more} more captures"] if more > 0 else [])
+
+
+def _flaws(capture: Mapping[str, Any]) -> str:
+    """What is missing from a capture, in words; empty for a complete one."""
+    flaws = []
+    if capture["bound_reached"]:
+        flaws.append(f"ended early at its bound of {capture['bound_bytes'] / 1e6:g} MB")
+    if capture["packets_dropped"]:
+        flaws.append(f"{capture['packets_dropped']} packets came too fast and are missing")
+    if capture["failure"]:
+        flaws.append(f"ended early: {capture['failure']}")
+    return f" ({'; '.join(flaws)})" if flaws else ""
+
+
+def _in_sandbox(directory: Path, report: Report) -> int:
+    """Run the supervisor in a new sandbox, pass its progress on, return its exit status."""
+    incoming, outgoing = os.pipe()
+    with (directory / "logs" / "supervisor.log").open("ab") as log:
+        process = sandbox.start(
+            "testbed.run.supervisor",
+            str(directory.resolve()),
+            f"--progress-descriptor={outgoing}",
+            pass_fds=(outgoing,),
+            stdout=log.fileno(),
+            stderr=log.fileno(),
+        )
+    os.close(outgoing)
+    try:
+        # Ends when the last process of the lab has gone: nobody holds the pipe any more.
+        with os.fdopen(incoming, "rb") as lines:
+            for line in lines:
+                report(json.loads(line))
+        return process.wait()
+    finally:
+        sandbox.stop(process)
+
+
+def hand_over(results: Path) -> None:
+    """Under sudo: give the results to the user who called it."""
+    user, group = os.environ.get("SUDO_UID"), os.environ.get("SUDO_GID")
+    if os.geteuid() != 0 or not user or not group:
+        return
+    for path in (results, *results.rglob("*")):
+        os.chown(path, int(user), int(group), follow_symlinks=False)

@@ -1,0 +1,194 @@
+"""The first process of a sandbox: builds the lab, trains in it, and writes the run's verdict."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from controllers import framework_choice
+from controllers.impairments import KINDS
+from testbed import sampling
+from testbed.capture import recorder
+from testbed.lab import paths as lab_paths
+from testbed.lab import sandbox
+from testbed.lab.delay import record as delay_record
+from testbed.lab.kernel.commands import CommandError
+from testbed.lab.kernel.shaping import MissingCapabilityError
+from testbed.lab.network import HostInfo
+from testbed.run import manifest
+from testbed.run.assembly import Lab, topology_of
+from testbed.run.processes import ProcessError, Processes
+from testbed.shared import run_directory
+from testbed.shared.progress_pipe import ProgressWriter
+from testbed.shared.run_directory import LOADED, LOST_WORKERS
+from testbed.verdict import calibration, gates
+from testbed.verdict.observation import Observation
+
+_LOAD_TIMEOUT_S = 300.0
+
+
+class UnsupportedError(RuntimeError):
+    """This machine lacks what the run needs."""
+
+
+def execute(directory: Path, progress: ProgressWriter) -> list[gates.Gate]:
+    """Build the lab, calibrate it, train in it; return the gates' findings.
+
+    Raises:
+        UnsupportedError, ProcessError, CommandError, OSError: with a one-line reason.
+    """
+    config = run_directory.read_json(directory / "config.json")
+    _require_congestion_control(config["protocol"])
+    _require_for_impairments(config)
+    private = sandbox.prepare()
+    processes = Processes(directory / "logs")
+    progress.stage("building the network")
+    # Importing torch takes longest, so it begins first and goes on while the network is built.
+    training = processes.spawn(
+        "training",
+        [sys.executable, "-m", "testbed.training.launcher", str(directory)],
+        stdin=subprocess.PIPE,
+        pass_fds=(progress.descriptor,),
+    )
+    lab = Lab(
+        config,
+        private=private,
+        logs=directory / "logs",
+        impairment_log=directory / "events" / "impairments.jsonl",
+        processes=processes,
+    )
+    facts = manifest.of_machine()
+    observation = Observation(directory, config, lab.network.info, processes.pids())
+    # What is measured next must not share the processors with imports and the reading of data.
+    processes.wait_for(directory / "logs" / LOADED, "training", _LOAD_TIMEOUT_S)
+    progress.stage("calibrating")
+    hosts = lab.network.info.hosts
+    calibration.warm_up(hosts)
+    buffers = lab.switch.deepen_buffers()
+    calibrated = calibration.calibrate(lab.network.info)
+    run_directory.write_json(
+        directory / "calibration.json", {"schema": run_directory.SCHEMA, **calibrated.as_json()}
+    )
+    run_directory.write_json(
+        directory / "manifest.json",
+        facts
+        | manifest.of_lab(lab.network.info, buffers)
+        | {"seed": config["seed"], "controller": framework_choice.describe(config["controller"])},
+    )
+
+    order = {
+        "hosts": {name: vars(hosts[name]) for name in lab.training_hosts},
+        "fair_shares_bps": lab_paths.fair_shares_bps(
+            lab.network.info.as_json(), lab.training_hosts[1:]
+        ),
+        "controller_socket": str(lab.controller_socket),
+        "coordination_socket": str(private / "coordination.sock"),
+        "progress_descriptor": progress.descriptor,
+    }
+    sampler_order = sampling.order_of(
+        lab.network.info,
+        training_hosts=lab.training_hosts,
+        processes=processes.pids(),
+        config=config,
+    )
+    observation.begin()
+    with (
+        delay_record.recorded(lab.network.info.as_json(), directory / "delay.json"),
+        sampling.sampled(directory, sampler_order),
+        _captured(directory, config["capture"], hosts),
+    ):
+        progress.stage("training")
+        assert training.stdin is not None
+        training.stdin.write(json.dumps(order).encode() + b"\n")
+        training.stdin.close()
+        processes.wait_until_done("training", config["limits"]["run_timeout_s"])
+    return observation.judge(calibrated, switch_holds_bytes=buffers.queue_bytes)
+
+
+@contextmanager
+def _captured(
+    directory: Path, names: Sequence[str], hosts: Mapping[str, HostInfo]
+) -> Iterator[None]:
+    """Record the links of some hosts; what was recorded is added to the manifest."""
+    recordings: list[dict[str, Any]] = []
+    try:
+        with recorder.recording(hosts, names, directory / "pcap") as recordings:
+            yield
+    finally:
+        facts = run_directory.read_json(directory / "manifest.json")
+        run_directory.write_json(directory / "manifest.json", facts | {"captures": recordings})
+
+
+def _lost(directory: Path) -> str:
+    """Workers without which training went on, and why, for the reader of the verdict."""
+    words = directory / "logs" / LOST_WORKERS
+    if not words.exists():
+        return ""
+    return f"went on without {'; '.join(words.read_text(encoding='utf-8').splitlines())}"
+
+
+def _require_congestion_control(protocol: dict[str, Any]) -> None:
+    """Kernel TCP's algorithm must exist before anything is built for it."""
+    if protocol["carrier"] != "tcp":
+        return
+    listed = Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text().split()
+    wanted = protocol["congestion_control"]
+    if wanted not in listed:
+        raise UnsupportedError(
+            f"this kernel has no TCP congestion control {wanted!r}; it has {', '.join(listed)}"
+        )
+
+
+def _require_for_impairments(config: Mapping[str, Any]) -> None:
+    if not config["impairments"]:
+        return
+    hosts = topology_of(config).all_host_names()
+    for document in config["impairments"]:
+        model, _ = KINDS[document["kind"]]
+        lacking = model.model_validate(document).lacking(hosts)
+        if lacking is not None:
+            raise UnsupportedError(lacking)
+
+
+def main() -> None:
+    """Execute the run of a directory; the verdict goes into its `status.json`."""
+    parser = argparse.ArgumentParser(prog="testbed.run.supervisor")
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--progress-descriptor", type=int, required=True)
+    arguments = parser.parse_args()
+    sandbox.end_with_lifeline()
+    began_at, began_s = run_directory.now(), time.monotonic()
+    findings: list[gates.Gate] = []
+    verdict: run_directory.Verdict = "ok"
+    reason = ""
+    try:
+        findings = execute(arguments.directory, ProgressWriter(arguments.progress_descriptor))
+        reason = "; ".join(filter(None, (gates.reasons(findings), _lost(arguments.directory))))
+        if any(gate.passed is False for gate in findings):
+            verdict = "invalid"
+    except (UnsupportedError, MissingCapabilityError) as error:
+        verdict, reason = "unsupported", str(error)
+    except (ProcessError, CommandError, OSError) as error:
+        verdict, reason = "failed", str(error)
+    run_directory.write_status(
+        arguments.directory,
+        verdict,
+        reason,
+        began_at=began_at,
+        wall_s=time.monotonic() - began_s,
+        gates=[gate.as_json() for gate in findings],
+    )
+    # The first process does not unwind: its end is the end of the lab.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""Samples a run's queues, flows and processes from a process of its own, on one monotonic clock.
+
+    with sampled(directory, order):
+        ...train...
+
+leaves `samples/queues.parquet`, `flows.parquet`, `processes.parquet` and `sampler.json` in the run
+directory, and rewrites `live.json` 4 times a second meanwhile, for `./lab watch`. A run does
+not fail because its sampler does: what it could not do stands in `sampler.json` or is missing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from testbed.lab.network import LabInfo
+
+# Writing the files of an hour's run takes a few seconds.
+_PATIENCE_S = 60.0
+
+
+def order_of(
+    network: LabInfo,
+    *,
+    training_hosts: Sequence[str],
+    processes: Mapping[str, int],
+    config: Mapping[str, Any],
+) -> dict[str, Any]:
+    """What the sampler has to know of a lab, as plain data.
+
+    Args:
+        network: the lab's description.
+        training_hosts: the hosts between which training's data flows.
+        processes: name -> process of what the supervisor started.
+        config: the run's configuration.
+    """
+    return {
+        "links": [
+            {
+                "link": f"{link.first.node}--{link.second.node}",
+                "ends": [
+                    {"from": end.node, "interface": end.interface, "pid": end.pid}
+                    for end in (link.first, link.second)
+                ],
+                "rate_bps": link.rate_bps,
+                "queue_bytes": link.queue_bytes,
+            }
+            for link in network.links
+        ],
+        "hosts": {
+            name: {"pid": host.pid, "address": host.address} for name, host in network.hosts.items()
+        },
+        "training_hosts": list(training_hosts),
+        "processes": dict(processes),
+        "carrier": config["protocol"]["carrier"],
+        "run": {name: config.get(name) for name in ("key", "arm", "seed", "rounds", "experiment")},
+    }
+
+
+@contextmanager
+def sampled(directory: Path, order: Mapping[str, Any]) -> Iterator[None]:
+    """Sample for the duration of the body; all files are complete when this returns."""
+    with (directory / "logs" / "sampler.log").open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "testbed.sampling", str(directory)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            # numpy's threads would only take memory here.
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "POLARS_MAX_THREADS": "1"},
+        )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        with suppress(BrokenPipeError):
+            process.stdin.write(json.dumps(order).encode() + b"\n")
+            process.stdin.flush()
+        # Its first word, or its end: a sampler that fails is told in its log and costs no run.
+        process.stdout.read(1)
+        yield
+    finally:
+        with suppress(BrokenPipeError):
+            process.stdin.close()  # the end of its input is its sign to finish
+        try:
+            process.wait(_PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        process.stdout.close()

@@ -1,0 +1,174 @@
+"""Processor time and memory of every process of the lab, by name."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from testbed.sampling.store import ChunkedTable, index_names
+
+if TYPE_CHECKING:
+    import polars as pl
+
+# Processor time is counted in ticks of 10 ms, so more often would show no more.
+INTERVAL_S = 0.1
+_SCAN_S = 1.0
+_FIRST_SCANS_S = 0.25
+_FIRST_SCANS = 12
+# A forked worker enters its namespace a moment later: a name is final after so many scans.
+_SCANS_UNTIL_FINAL = 4
+_CHUNK_ROWS = 5_000
+_DTYPE = [("t_s", "f8"), ("name", "u4"), ("cpu_s", "f8"), ("rss_bytes", "i8")]
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+# Fields of /proc/PID/stat after the name: parent, times in user and kernel mode, resident pages.
+_PARENT, _USER, _SYSTEM, _RESIDENT = 1, 11, 12, 21
+
+
+@dataclass
+class _Process:
+    descriptor: int
+    name: str
+    scans: int = 1
+
+
+class ProcessSampler:
+    """Follows all processes of the sandbox but shells and what lives too shortly to be seen twice.
+
+    A training process has its host's name, another program in a host is `host:program`.
+
+    Attributes:
+        latest: name -> (time, processor seconds, resident bytes).
+    """
+
+    def __init__(
+        self, folder: Path, hosts: Mapping[str, Mapping[str, Any]], named: Mapping[str, int]
+    ) -> None:
+        self.table = ChunkedTable(folder, "processes", _DTYPE, chunk_rows=_CHUNK_ROWS)
+        self.latest: dict[str, tuple[float, float, int]] = {}
+        self._hosts: dict[int, str] = {}
+        for name, host in hosts.items():
+            self._hosts[_namespace(host["pid"])] = name
+        self._ignored = {int(host["pid"]) for host in hosts.values()}
+        self._named = {pid: name for name, pid in named.items()}
+        self._named |= {1: "supervisor", os.getpid(): "sampler"}
+        self._launcher = named.get("training", -1)
+        self._followed: dict[int, _Process] = {}
+        self._numbers: dict[str, int] = {}
+        self._scans = 0
+        self._scan_s = 0.0
+        self._next_s = 0.0
+
+    def sample(self) -> bool:
+        """Read all processes if it is time; whether it was."""
+        now_s = time.monotonic()
+        if now_s < self._next_s:
+            return False
+        self._next_s = max(self._next_s + INTERVAL_S, now_s)
+        if now_s >= self._scan_s:
+            self._scan()
+            early = self._scans < _FIRST_SCANS
+            self._scan_s = now_s + (_FIRST_SCANS_S if early else _SCAN_S)
+        latest = {}
+        for pid, process in list(self._followed.items()):
+            if process.scans < 2:
+                continue
+            read_s = time.monotonic()
+            fields = _fields(process.descriptor)
+            if fields is None:
+                self._drop(pid)
+                continue
+            cpu_s = (int(fields[_USER]) + int(fields[_SYSTEM])) / _TICKS_PER_S
+            resident_bytes = int(fields[_RESIDENT]) * _PAGE_BYTES
+            number = self._numbers.setdefault(process.name, len(self._numbers))
+            self.table.take(1)[0] = (read_s, number, cpu_s, resident_bytes)
+            latest[process.name] = (read_s, cpu_s, resident_bytes)
+        self.latest = latest
+        return True
+
+    def _scan(self) -> None:
+        self._scans += 1
+        present = {int(name) for name in os.listdir("/proc") if name.isdigit()} - self._ignored  # noqa: PTH208 - four times as fast
+        for pid in set(self._followed) - present:
+            self._drop(pid)
+        for pid in present:
+            process = self._followed.get(pid)
+            if process is None:
+                self._follow(pid)
+            elif process.scans < _SCANS_UNTIL_FINAL:
+                process.scans += 1
+                process.name = self._name(pid, process.descriptor) or process.name
+
+    def _follow(self, pid: int) -> None:
+        try:
+            descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
+        except OSError:
+            return
+        name = self._name(pid, descriptor)
+        if name is None:
+            os.close(descriptor)
+            self._ignored.add(pid)
+        else:
+            self._followed[pid] = _Process(descriptor, name)
+
+    def _drop(self, pid: int) -> None:
+        os.close(self._followed.pop(pid).descriptor)
+
+    def _name(self, pid: int, descriptor: int) -> str | None:
+        """What to call a process; None for a shell, or one that is gone."""
+        if pid in self._named:
+            return self._named[pid]
+        fields = _fields(descriptor)
+        program = _program(pid)
+        if fields is None or program in ("bash", "sh", ""):
+            return None
+        try:
+            host = self._hosts.get(_namespace(pid))
+        except OSError:
+            return None
+        if host is None:
+            return program
+        name = host if int(fields[_PARENT]) == self._launcher else f"{host}:{program}"
+        used = {each.name for other, each in self._followed.items() if other != pid}
+        return name if name not in used else f"{name}.{pid}"
+
+    def finish(self, path: Path) -> None:
+        """Write the parquet file."""
+        names = list(self._numbers)
+
+        def decode(frame: pl.DataFrame) -> pl.DataFrame:
+            return frame.with_columns(index_names("name", names))
+
+        self.table.finish(path, decode)
+
+
+def _namespace(pid: int) -> int:
+    """The inode of a process's network namespace; OSError when it is gone."""
+    return os.stat(f"/proc/{pid}/ns/net").st_ino  # noqa: PTH116 - a Path would cost as much again
+
+
+def _program(pid: int) -> str:
+    """The program's name; of Python, the module that it runs."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return ""
+    program = words[0].rpartition(b"/")[2].decode(errors="replace")
+    if program.startswith("python") and b"-m" in words[:-1]:
+        module = words[words.index(b"-m") + 1]
+        return module.rpartition(b".")[2].decode(errors="replace")
+    return program
+
+
+def _fields(descriptor: int) -> list[bytes] | None:
+    """The fields after the name in parentheses, which may hold anything."""
+    try:
+        text = os.pread(descriptor, 1024, 0)
+    except OSError:
+        return None
+    fields = text.rpartition(b")")[2].split()
+    return None if not fields or fields[0] in (b"Z", b"X") else fields

@@ -1,0 +1,277 @@
+"""Fast, repeated reading of the counters of links' output queues.
+
+`tc` takes milliseconds a call. These readers hold one netlink socket in each network namespace and
+only keep the kernel's answers (`capture`); the few numbers that are wanted are taken out of many
+answers at once (`decode`), with one indexing operation. Where in an answer they stand is found out
+by parsing one, and checked against every other. Formats: linux/rtnetlink.h and gen_stats.h.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import socket
+import struct
+import time
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from testbed.lab.kernel import namespaces
+from testbed.sampling import messages as netlink
+from testbed.sampling.messages import HEADER, NetlinkError
+
+# Columns of a reading.
+SENT_BYTES, SENT_PACKETS, BACKLOG_BYTES, BACKLOG_PACKETS, DROPS = range(5)
+COLUMNS = ("sent_bytes", "sent_packets", "backlog_bytes", "backlog_packets", "drops")
+# The 32-bit words behind them: low and high half of the bytes, and the other four.
+_WORDS = 6
+
+_NETLINK_ROUTE = 0
+_NEW_QDISC, _GET_QDISC = 36, 38
+_ROOT = 0xFFFFFFFF
+_STATS2, _STATS_BASIC, _STATS_QUEUE = 7, 1, 3
+_TCMSG = struct.Struct("=BxxxiIII")  # family, interface index, handle, parent, info
+_DUMP_BYTES = 1 << 18
+_DATAGRAM_BYTES = 1 << 15
+_DONE_BYTES = 20
+_HOST_ANSWER_BYTES = 1024
+# Answers kept until they are decoded.
+KEPT = 32
+
+
+def _root_words(data: memoryview, begin: int, end: int) -> tuple[int, list[int]] | None:
+    """Of an RTM_NEWQDISC: its interface and in which 32-bit words its counters stand.
+
+    None unless it is a root (an interface's whole output, with all below it) and has counters.
+    """
+    _, interface, _, parent, _ = _TCMSG.unpack_from(data, begin)
+    if parent != _ROOT:
+        return None
+    places: dict[int, int] = {}
+    for kind, first, last in netlink.attributes(data, begin + _TCMSG.size, end):
+        if kind == _STATS2:
+            places = {each: place for each, place, _ in netlink.attributes(data, first, last)}
+    if _STATS_BASIC not in places or _STATS_QUEUE not in places:
+        return None
+    basic, queue = places[_STATS_BASIC], places[_STATS_QUEUE]
+    # gnet_stats_basic: u64 bytes, u32 packets; gnet_stats_queue: u32 qlen, backlog, drops, ...
+    offsets = [basic, basic + 4, basic + 8, queue + 4, queue, queue + 8]
+    return interface, [offset // 4 for offset in offsets]
+
+
+def _columns(words: NDArray[np.uint32]) -> NDArray[np.int64]:
+    """Words of shape (..., 6) as columns of shape (..., 5)."""
+    out = np.empty((*words.shape[:-1], len(COLUMNS)), dtype=np.int64)
+    out[..., 0] = words[..., 1]
+    out[..., 0] <<= 32
+    out[..., 0] += words[..., 0]
+    out[..., 1:] = words[..., 2:]
+    return out
+
+
+def _interface_index(name: str, pid: int | None = None) -> int:
+    """The index of an interface; `pid` names its namespace, None is the present one."""
+    with namespaces.entered(pid) if pid is not None else contextlib.nullcontext():
+        return socket.if_nametoindex(name)
+
+
+class QueueDump:
+    """Reads the output queues of many interfaces of the present namespace, by one dump."""
+
+    def __init__(self, interfaces: Sequence[str]) -> None:
+        """Raises OSError when there is no such interface, or no queue at one."""
+        self._wanted = [_interface_index(name) for name in interfaces]
+        self._socket = netlink.ready(
+            socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_ROUTE)
+        )
+        self._request = netlink.pack(_GET_QDISC, netlink.DUMP, _TCMSG.pack(0, 0, 0, 0, 0))
+        self._allot(_DUMP_BYTES)
+        self._times_s = np.zeros(KEPT)
+        self._sizes: list[tuple[int, ...]] = []  # of the parts of each answer that is kept
+        self._learnt: tuple[int, ...] = ()
+        self._fixed = np.empty(0, dtype=np.intp)  # words that must not change, and their values
+        self._fixed_values = np.empty(0, dtype=np.uint32)
+        self._counters = np.empty(0, dtype=np.intp)
+        self.capture()
+        self._learn(0, self._sizes[0])
+        # Twice the answer, and room for one more part: interfaces may come while it runs.
+        self._allot(2 * sum(self._sizes[0]) + 2 * _DATAGRAM_BYTES)
+        self._sizes.clear()
+
+    def _allot(self, answer_bytes: int) -> None:
+        self._answer_bytes = (answer_bytes + 3) & ~3
+        self._view = memoryview(bytearray(KEPT * self._answer_bytes))
+        self._words = np.frombuffer(self._view, dtype=np.uint32).reshape(KEPT, -1)
+
+    @property
+    def full(self) -> bool:
+        """Whether `decode` must come before the next `capture`."""
+        return len(self._sizes) == KEPT
+
+    def capture(self) -> None:
+        """Keep one answer of the kernel; OSError when it gives none."""
+        number = len(self._sizes)
+        self._times_s[number] = time.monotonic()
+        self._socket.send(self._request)
+        begin = filled = number * self._answer_bytes
+        end = begin + self._answer_bytes
+        parts = []
+        while filled + _DATAGRAM_BYTES <= end:
+            size = self._socket.recv_into(self._view[filled : filled + _DATAGRAM_BYTES])
+            parts.append(size)
+            # The end is a message of its own, at the very end of the last part.
+            length, kind, *_ = HEADER.unpack_from(self._view, filled + size - _DONE_BYTES)
+            if kind == netlink.DONE and length == _DONE_BYTES:
+                self._sizes.append(tuple(parts))
+                return
+            if HEADER.unpack_from(self._view, filled)[1] == netlink.ERROR:
+                raise netlink.refusal(self._view, filled + HEADER.size)
+            filled += (size + 3) & ~3
+        self._discard()
+        raise NetlinkError(errno.EMSGSIZE, "the kernel's answer is too long")
+
+    def _discard(self) -> None:
+        """Read what is left of an answer, so that the next one begins at its beginning."""
+        with contextlib.suppress(OSError):
+            while self._socket.recv(_DATAGRAM_BYTES, socket.MSG_DONTWAIT):
+                pass
+
+    def decode(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """What has been captured: times of shape (k,), counters of shape (k, interfaces, 5).
+
+        Answers that lack one of the interfaces are left out.
+        """
+        sizes, self._sizes = self._sizes, []
+        times_s, values = [], []
+        begin = 0
+        while begin < len(sizes):  # runs of answers that look alike: nearly always one
+            end = begin + 1
+            while end < len(sizes) and sizes[end] == sizes[begin]:
+                end += 1
+            alike = sizes[begin] == self._learnt and bool(
+                (self._words[begin:end, self._fixed] == self._fixed_values).all()
+            )
+            if not alike:
+                end = begin + 1
+                try:
+                    self._learn(begin, sizes[begin])
+                except NetlinkError:
+                    begin = end
+                    continue
+            words = self._words[begin:end, self._counters]
+            values.append(_columns(words.reshape(end - begin, -1, _WORDS)))
+            times_s.append(self._times_s[begin:end])
+            begin = end
+        if not values:
+            return np.empty(0), np.empty((0, len(self._wanted), len(COLUMNS)), dtype=np.int64)
+        return np.concatenate(times_s), np.concatenate(values)
+
+    def _learn(self, number: int, sizes: tuple[int, ...]) -> None:
+        view = self._view[number * self._answer_bytes :][: self._answer_bytes]
+        found: dict[int, list[int]] = {}
+        fixed: list[int] = []
+        begin = 0
+        for size in sizes:
+            for kind, first, last in netlink.messages(view, begin, begin + size):
+                if kind != _NEW_QDISC:
+                    continue
+                header = (first - HEADER.size) // 4
+                # length and type; interface, handle and parent
+                fixed += [header, header + 1, *range(first // 4 + 1, first // 4 + 4)]
+                root = _root_words(view, first, last)
+                if root is not None:
+                    found[root[0]] = root[1]
+            begin += (size + 3) & ~3
+        missing = [index for index in self._wanted if index not in found]
+        if missing:
+            raise NetlinkError(errno.ENODEV, f"no queue at interfaces {missing}")
+        self._learnt = sizes
+        self._fixed = np.array(fixed, dtype=np.intp)
+        self._fixed_values = self._words[number, self._fixed]
+        self._counters = np.array([found[each] for each in self._wanted], dtype=np.intp).ravel()
+
+    def close(self) -> None:
+        """Frees the socket."""
+        self._socket.close()
+
+
+class HostQueues:
+    """Reads the output queue of one interface in each of many namespaces."""
+
+    def __init__(self, places: Sequence[tuple[int, str]]) -> None:
+        """`places` are (process in the namespace, interface); OSError when one does not exist."""
+        count, size = len(places), _HOST_ANSWER_BYTES
+        whole = memoryview(bytearray(KEPT * count * size))
+        self._words = np.frombuffer(whole, dtype=np.uint32).reshape(KEPT, count, size // 4)
+        self._rooms = [
+            [whole[(kept * count + row) * size :][:size] for row in range(count)]
+            for kept in range(KEPT)
+        ]
+        self._times_s = np.zeros(KEPT)
+        self._lengths = np.zeros((KEPT, count), dtype=np.int64)  # 0: not asked, or no answer
+        self._kept = 0
+        self._learnt = np.zeros(count, dtype=np.int64)  # the length of an answer like that
+        self._counters = np.zeros((count, _WORDS), dtype=np.intp)
+        self._sockets = []
+        self._requests = []
+        for pid, interface in places:
+            index = _interface_index(interface, pid)
+            opened = namespaces.socket_in(pid, socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_ROUTE)
+            self._sockets.append(netlink.ready(opened))
+            # ECHO makes older kernels send the answer to us as well as to those who listen.
+            content = _TCMSG.pack(0, index, 0, _ROOT, 0)
+            self._requests.append(netlink.pack(_GET_QDISC, netlink.ECHO, content))
+
+    @property
+    def full(self) -> bool:
+        """Whether `decode` must come before the next `capture`."""
+        return self._kept == KEPT
+
+    def capture(self, rows: Sequence[int]) -> None:
+        """Keep the answers for some rows; OSError when one of them gives none."""
+        kept, self._kept = self._kept, self._kept + 1
+        rooms, sockets, lengths = self._rooms[kept], self._sockets, self._lengths[kept]
+        lengths[:] = 0
+        self._times_s[kept] = time.monotonic()
+        failure: OSError | None = None
+        for row in rows:
+            try:
+                sockets[row].send(self._requests[row])
+                lengths[row] = sockets[row].recv_into(rooms[row])
+            except OSError as error:  # the others will answer all the same
+                failure = error
+        if failure is not None:
+            raise failure
+
+    def decode(self) -> tuple[NDArray[np.intp], NDArray[np.float64], NDArray[np.int64]]:
+        """What has been captured: rows and times of shape (k,), counters of shape (k, 5)."""
+        kept, self._kept = self._kept, 0
+        which, rows = np.nonzero(self._lengths[:kept])
+        lengths = self._lengths[which, rows]
+        strange = np.flatnonzero(lengths != self._learnt[rows])
+        if len(strange):
+            known = np.ones(len(rows), dtype=np.bool_)
+            for index in strange:  # the first answers, and when a queue is changed
+                known[index] = self._learn(int(which[index]), int(rows[index]))
+            # What stands elsewhere than in the row's newest answer is left out.
+            known &= lengths == self._learnt[rows]
+            which, rows = which[known], rows[known]
+        words = self._words[which[:, None], rows[:, None], self._counters[rows]]
+        return rows, self._times_s[which], _columns(words)
+
+    def _learn(self, kept: int, row: int) -> bool:
+        """Find out where the counters stand in an answer; whether it has any."""
+        length, room = int(self._lengths[kept, row]), self._rooms[kept][row]
+        for kind, first, last in netlink.messages(room, 0, length):
+            root = _root_words(room, first, last) if kind == _NEW_QDISC else None
+            if root is not None:
+                self._counters[row], self._learnt[row] = root[1], length
+                return True
+        return False
+
+    def close(self) -> None:
+        """Frees the sockets."""
+        for each in self._sockets:
+            each.close()

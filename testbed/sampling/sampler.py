@@ -1,0 +1,178 @@
+"""The sampler's loop, and the account of itself that it leaves."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from testbed.sampling import live, processes
+from testbed.sampling.flows import FlowSampler
+from testbed.sampling.live import LiveView
+from testbed.sampling.processes import ProcessSampler
+from testbed.sampling.queues import QueueSampler
+from testbed.sampling.store import CHUNKS
+from testbed.shared import run_directory
+
+SCHEMA = 1
+RATE_HZ = 100.0
+# What a part costs is measured at every so manieth tick, since the clock costs as much as a read; a
+# prime, so that what is done at every 10th or 25th tick is met as often as it is done.
+_MEASURED_EVERY = 17
+
+
+class _Part:
+    """One thing that is sampled: how often, at what cost, and how often in vain."""
+
+    def __init__(self, sample: Callable[[int], object]) -> None:
+        self.sample = sample
+        self.errors = 0
+        self.last_error = ""
+        self.measured_s = 0.0
+        self.measured = 0
+
+    def run(self, tick: int, *, measured: bool) -> None:
+        began_s = time.thread_time() if measured else 0.0
+        try:
+            self.sample(tick)
+        except OSError as error:  # an interface or a disk may go; what is left is still worth it
+            self.errors += 1
+            self.last_error = str(error)
+        if measured:
+            self.measured_s += time.thread_time() - began_s
+            self.measured += 1
+
+    def as_json(self) -> dict[str, Any]:
+        cost_s = self.measured_s / self.measured if self.measured else None
+        return {
+            "cpu_s_per_tick": cost_s,
+            "errors": self.errors,
+            **({"last_error": self.last_error} if self.errors else {}),
+        }
+
+
+class Sampler:
+    """Samples one lab from `run` on.
+
+    Args:
+        directory: the run directory.
+        order: what `sampling.order_of` made.
+    """
+
+    def __init__(self, directory: Path, order: dict[str, Any], *, rate_hz: float = RATE_HZ) -> None:
+        self._directory = directory
+        self._folder = directory / "samples"
+        self._folder.mkdir(exist_ok=True)
+        self._rate_hz = rate_hz
+        hosts = order["hosts"]
+        self._queues = QueueSampler(self._folder, order["links"], rate_hz)
+        training = {name: hosts[name] for name in order["training_hosts"]}
+        self._flows = FlowSampler(self._folder, training, order["carrier"], directory / "events")
+        self._processes = ProcessSampler(self._folder, hosts, order["processes"])
+        self._live = LiveView(
+            directory,
+            order["run"],
+            queues=self._queues,
+            flows=self._flows,
+            processes=self._processes,
+        )
+        self._live_s = 0.0
+        self._parts = {
+            "queues": _Part(self._queues.sample),
+            "flows": _Part(self._flows.sample),
+            "processes": _Part(lambda _: self._processes.sample()),
+            "live": _Part(self._show),
+        }
+        self._ticks = 0
+        self._lost = 0
+        self._largest_gap_s = 0.0
+
+    def run(self, stop: threading.Event) -> None:
+        """Sample until `stop` is set, then write all files."""
+        period_s = 1 / self._rate_hz
+        began_s = next_s = last_s = time.monotonic()
+        began_cpu_s = _cpu_s()
+        while not stop.is_set():
+            # Cheaper than waiting for the event, of which it hears a hundredth of a second later.
+            time.sleep(max(0.0, next_s - time.monotonic()))
+            now_s = time.monotonic()
+            self._largest_gap_s = max(self._largest_gap_s, now_s - last_s)
+            late = int((now_s - next_s) / period_s)
+            if late > 0:
+                self._lost += late
+                next_s += late * period_s
+            last_s, next_s = now_s, next_s + period_s
+            measured = self._ticks % _MEASURED_EVERY == 0
+            for part in self._parts.values():
+                part.run(self._ticks, measured=measured)
+            self._ticks += 1
+        ended_s, cpu_s = time.monotonic(), _cpu_s() - began_cpu_s
+        self._finish(began_s, ended_s, cpu_s)
+        # Last: who is killed before all is written leaves what the run looked like.
+        self._live.remove()
+
+    def _show(self, tick: int) -> None:
+        now_s = time.monotonic()
+        if now_s >= self._live_s:
+            self._live_s = now_s + live.INTERVAL_S
+            self._live.write()
+
+    def _finish(self, began_s: float, ended_s: float, cpu_s: float) -> None:
+        problems = []
+        samplers: dict[str, QueueSampler | FlowSampler | ProcessSampler] = {
+            "queues": self._queues,
+            "flows": self._flows,
+            "processes": self._processes,
+        }
+        for name, each in samplers.items():
+            try:
+                each.finish(self._folder / f"{name}.parquet")
+            except Exception as error:  # one broken table must not take the others with it
+                problems.append(f"{name}: {type(error).__name__}: {error}")
+                print(problems[-1], file=sys.stderr)
+        if not problems:
+            (self._folder / CHUNKS).rmdir()
+        elapsed_s = max(ended_s - began_s, 1e-9)
+        run_directory.write_json(
+            self._folder / "sampler.json",
+            {
+                "schema": SCHEMA,
+                "began_s": began_s,
+                "ended_s": ended_s,
+                "asked_hz": self._rate_hz,
+                "reached_hz": self._ticks / elapsed_s,
+                "rates_hz": {
+                    "switch_queues": self._ticks / elapsed_s,
+                    "server_queue": self._ticks / elapsed_s,
+                    "worker_queues": self._ticks / elapsed_s / self._queues.turns,
+                    "tcp_flows": self._ticks / elapsed_s / self._flows.turns,
+                    "processes": 1 / processes.INTERVAL_S,
+                },
+                "directed_links": [
+                    {"link": link, "from": sender, "queue_bytes": limit, "rate_bps": rate}
+                    for (link, sender), limit, rate in zip(
+                        self._queues.ends,
+                        self._queues.queue_bytes,
+                        self._queues.rates_bps,
+                        strict=True,
+                    )
+                ],
+                "ticks": self._ticks,
+                "samples_lost": self._lost,
+                "largest_gap_s": self._largest_gap_s,
+                "cpu_s": cpu_s,
+                "cpu_share": cpu_s / elapsed_s,
+                "rows": {name: each.table.rows for name, each in samplers.items()},
+                "parts": {name: part.as_json() for name, part in self._parts.items()},
+                "problems": problems,
+            },
+        )
+
+
+def _cpu_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime

@@ -1,0 +1,156 @@
+"""Fast reading of the state of TCP connections in any namespace, through sock_diag.
+
+Formats: linux/inet_diag.h and struct tcp_info of linux/tcp.h, whose fields are only appended to.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from testbed.lab.kernel import namespaces
+from testbed.sampling import messages as netlink
+from testbed.sampling.messages import HEADER
+
+# Columns of a connection's state. The window is in bytes: segments times their size; the rate is
+# the kernel's latest sample of the delivery rate, 0 before the first; retransmits are segments sent
+# again since the connection began.
+STATE = ("cwnd_bytes", "rtt_s", "rate_bps", "retransmits")
+
+_NETLINK_SOCK_DIAG = 4
+_SOCK_DIAG_BY_FAMILY = 20
+_ESTABLISHED = 1 << 1
+_WANT_INFO, _INFO = 1 << 1, 2
+_REQUEST = struct.Struct("=BBBxI")  # family, protocol, extensions, states
+_NO_COOKIE = b"\xff" * 8
+_IDENTITY_BYTES = 48  # ports, addresses, interface, cookie
+_MESSAGE_BYTES = 72
+_IDENTITY = slice(4, 4 + _IDENTITY_BYTES)  # of an inet_diag_msg
+_SND_MSS, _RTT_US, _CWND, _RETRANSMITS, _DELIVERY_RATE = 16, 68, 80, 100, 160
+_DATAGRAM_BYTES = 1 << 16
+_ANSWER_BYTES = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """An established IPv4 connection, seen from one of its ends."""
+
+    address: str
+    port: int
+    peer_address: str
+    peer_port: int
+
+    @property
+    def reversed(self) -> Connection:
+        """The same seen from the other end."""
+        return Connection(self.peer_address, self.peer_port, self.address, self.port)
+
+    def lookup(self) -> bytes:
+        """The request with which `TcpReader.ask` asks for it."""
+        identity = (
+            struct.pack("!HH", self.port, self.peer_port)
+            + socket.inet_aton(self.address).ljust(16, b"\0")
+            + socket.inet_aton(self.peer_address).ljust(16, b"\0")
+            + bytes(4)
+            + _NO_COOKIE
+        )
+        content = _REQUEST.pack(socket.AF_INET, socket.IPPROTO_TCP, _WANT_INFO, _ESTABLISHED)
+        return netlink.pack(_SOCK_DIAG_BY_FAMILY, 0, content + identity)
+
+
+class TcpReader:
+    """Reads connections of the namespace of process `pid`.
+
+    `connections` walks the system's whole table of sockets, of all namespaces; `ask` looks one
+    connection up and is cheap.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self._socket = netlink.ready(
+            namespaces.socket_in(pid, socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG)
+        )
+        self._view = memoryview(bytearray(_DATAGRAM_BYTES))
+
+    def connections(self, first_port: int, last_port: int) -> list[Connection]:
+        """The established ones with either port in a range; OSError when the kernel refuses."""
+        content = _REQUEST.pack(socket.AF_INET, socket.IPPROTO_TCP, 0, _ESTABLISHED)
+        self._socket.send(
+            netlink.pack(_SOCK_DIAG_BY_FAMILY, netlink.DUMP, content + bytes(_IDENTITY_BYTES))
+        )
+        found: list[Connection] = []
+        while True:
+            size = self._socket.recv_into(self._view)
+            for kind, first, _ in netlink.messages(self._view, 0, size):
+                if kind == netlink.DONE:
+                    return found
+                if kind == netlink.ERROR:
+                    raise netlink.refusal(self._view, first)
+                identity = self._view[first : first + _MESSAGE_BYTES][_IDENTITY]
+                port, peer_port = struct.unpack_from("!HH", identity, 0)
+                if first_port <= port <= last_port or first_port <= peer_port <= last_port:
+                    address, peer = (socket.inet_ntoa(identity[at : at + 4]) for at in (4, 20))
+                    found.append(Connection(address, port, peer, peer_port))
+
+    def ask(self, request: bytes) -> bytes:
+        """The kernel's answer to a `lookup`, for `decode`; OSError when it gives none."""
+        self._socket.send(request)
+        return self._socket.recv(_ANSWER_BYTES)
+
+    def close(self) -> None:
+        """Frees the socket."""
+        self._socket.close()
+
+
+def decode(answers: Sequence[bytes]) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+    """Which answers tell a connection's state, and the states: shape (k, 4), columns STATE.
+
+    Those about connections that are gone tell nothing.
+    """
+    which, states = [], []
+    lengths = np.array([len(each) for each in answers])
+    for length in np.unique(lengths):
+        alike = np.flatnonzero(lengths == length)
+        begin = _info_offset(answers[int(alike[0])])
+        if begin is None:
+            continue
+        joined = b"".join(answers[index] for index in alike.tolist())
+        table = np.frombuffer(joined, dtype=np.uint8).reshape(len(alike), length)[:, begin:]
+
+        def column(
+            offset: int, kind: str = "u4", table: NDArray[np.uint8] = table
+        ) -> NDArray[np.float64]:
+            size = np.dtype(kind).itemsize
+            field = np.ascontiguousarray(table[:, offset : offset + size]).view(kind)
+            return field[:, 0].astype(np.float64)
+
+        values = (
+            column(_CWND) * column(_SND_MSS),
+            column(_RTT_US) * 1e-6,
+            column(_DELIVERY_RATE, "u8") * 8,
+            column(_RETRANSMITS),
+        )
+        which.append(alike)
+        states.append(np.stack(values, axis=1))
+    if not which:
+        return np.empty(0, dtype=np.intp), np.empty((0, len(STATE)))
+    order = np.argsort(np.concatenate(which))
+    return np.concatenate(which)[order], np.concatenate(states)[order]
+
+
+def _info_offset(answer: bytes) -> int | None:
+    """Where struct tcp_info begins in an answer; None if it holds none that is long enough."""
+    view = memoryview(answer)
+    length, kind, *_ = HEADER.unpack_from(view, 0)
+    if kind != _SOCK_DIAG_BY_FAMILY:
+        return None
+    begin = HEADER.size + _MESSAGE_BYTES
+    for each, first, last in netlink.attributes(view, begin, min(length, len(view))):
+        # Before Linux 4.9 there was no delivery rate.
+        if each == _INFO and last - first >= _DELIVERY_RATE + 8:
+            return first
+    return None

@@ -1,0 +1,116 @@
+"""What training needs, looked at before a lab is built: while there is a terminal and a network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from testbed.shared.yaml_input import InputError
+from testbed.training import datasets, models
+
+Report = Callable[[str, int, int | None], None]  # data set's name, what is done, all of it
+
+
+class Need(NamedTuple):
+    """What one run trains."""
+
+    model: str
+    dataset: datasets.DatasetParameters
+    split: datasets.Equal | datasets.Dirichlet
+    batch_size: int
+    workers: int
+    seed: int
+    folder: Path | None
+    device: str = "cpu"
+
+
+def check(need: Need) -> None:
+    """Raise ValueError for what can be seen without loading: inputs, sizes of equal shares."""
+    entry = models.MODELS.get(need.model)
+    takes, gives = entry.inputs if entry else None, need.dataset.inputs
+    if takes and gives and takes != gives:
+        fit = [name for name, each in models.MODELS.items() if each.inputs == gives]
+        raise ValueError(
+            f"training.model: {need.model!r} takes {takes}, but data set "
+            f"{need.dataset.name!r} gives {gives}; valid: {', '.join(fit)}, module:callable"
+        )
+    count = need.dataset.train_count()
+    if count is None or not isinstance(need.split, datasets.Equal):
+        return
+    smallest = count // need.workers
+    if need.batch_size > smallest:
+        raise ValueError(
+            f"training.batch_size: {need.batch_size}: larger than a worker's share of data set "
+            f"{need.dataset.name!r}, {smallest} examples; valid: 1 to {smallest}"
+        )
+
+
+def prepare(needs: Iterable[Need], report: Report) -> None:
+    """Fetch and make data sets that are kept; call what users wrote; check shares by loading.
+
+    What is quick and safe is left to the run. Importing torch takes seconds, so that is done only
+    for a user's own model.
+
+    Raises:
+        InputError: one line.
+    """
+    prepared: dict[tuple[str, Path | None], datasets.Dataset | None] = {}
+    built: set[tuple[Any, ...]] = set()
+    for need in needs:
+        if need.device == "cuda":
+            _require_cuda()
+        key = (need.dataset.model_dump_json(), need.folder)
+        by_user = need.dataset.inputs is None or need.model not in models.MODELS
+        if key not in prepared:
+            name = str(need.dataset.name)
+            need.dataset.prepare(
+                need.folder, lambda done, total, name=name: report(name, done, total)
+            )
+            uneven = not isinstance(need.split, datasets.Equal)
+            must_load = uneven or by_user or need.dataset.train_count() is None
+            prepared[key] = need.dataset.load(need.folder) if must_load else None
+        dataset = prepared[key]
+        if dataset is None:
+            continue
+        found = datasets.shares(need.split, dataset.groups, need.workers, need.seed)
+        datasets.require_batches(found, need.batch_size, need.split)
+        if by_user and (need.model, *key) not in built:
+            built.add((need.model, *key))
+            _try_model(need, dataset)
+
+
+def _require_cuda() -> None:
+    """Raise InputError when torch cannot use a GPU."""
+    import torch
+
+    if not torch.cuda.is_available():
+        why = "this build of torch has no CUDA" if not torch.version.cuda else "torch finds no GPU"
+        raise InputError(f"training.device: 'cuda': {why}; valid here: cpu")
+
+
+def _try_model(need: Need, dataset: datasets.Dataset) -> None:
+    """Build the model once and give it two test examples; its answers must fit the labels."""
+    import torch
+
+    model = models.build(
+        need.model,
+        need.seed,
+        classes=dataset.classes,
+        input_shape=dataset.input_shape,
+        folder=need.folder,
+    )
+    inputs, labels = dataset.test_inputs[slice(0, 2)], dataset.test_labels[slice(0, 2)]
+    try:
+        with torch.no_grad():
+            logits = model.eval()(inputs)
+    except Exception as error:
+        told = " ".join(str(error).split())
+        raise InputError(
+            f"model {need.model}: with inputs of shape {tuple(inputs.shape)} it raised "
+            f"{type(error).__name__}: {told}"
+        ) from error
+    expected = (*labels.shape, dataset.classes)
+    if not isinstance(logits, torch.Tensor) or tuple(logits.shape) != expected:
+        given = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
+        raise InputError(f"model {need.model}: gave {given}; valid: a tensor of shape {expected}")

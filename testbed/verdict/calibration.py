@@ -1,0 +1,282 @@
+"""Measures the idle network before training: what the emulator really delivers on every path.
+
+One process holds sockets in both namespaces, and the kernel's receive timestamps do the timing, so
+that the measured rate does not depend on when this process is scheduled.
+"""
+
+from __future__ import annotations
+
+import socket
+import statistics
+import struct
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from testbed.lab import paths
+from testbed.lab.kernel.commands import CommandError
+from testbed.lab.kernel.namespaces import socket_in
+from testbed.lab.kernel.shaping import ETHERNET_FRAME_BYTES
+from testbed.lab.network import HostInfo, LabInfo
+from testbed.verdict import queue_calibration
+from testbed.verdict.queue_calibration import QueueCalibration
+
+_SO_TIMESTAMPNS = 35
+_PAYLOAD_BYTES = ETHERNET_FRAME_BYTES - 14 - 20 - 8
+_RATE_TIME_S = 0.02
+_LEAST_FRAMES, _MOST_FRAMES = 24, 2048
+_MOST_RATE_TRIALS = 25
+_GOOD_ERROR = 0.005
+_MOST_ROUND_TRIPS, _LEAST_ROUND_TRIPS = 20, 4
+_PROBING_TIME_S = 0.1
+_ANSWER_TIMEOUT_S = 0.5
+_CONCURRENT_PROBES = 16
+_DELAYED_S = 0.002  # round trips longer than this are waited for on many paths at once
+_LONGEST_RTT_S = 1.0
+_BUDGET_S = 6.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class PathCalibration:
+    """One direction between two hosts. `rate_bps` counts Ethernet frames, as the shaper does.
+
+    `rtt_s` is the median round trip of idle probes and includes about 0.1 ms of this process.
+    `switches` lie on the way.
+    """
+
+    sender: str
+    receiver: str
+    configured_rate_bps: int
+    rate_bps: float
+    configured_rtt_s: float = 0.0
+    rtt_s: float
+    probes_sent: int
+    probes_lost: int
+    switches: int = 1
+
+    def as_json(self) -> dict[str, object]:
+        """The record in `calibration.json`."""
+        return {
+            "from": self.sender,
+            "to": self.receiver,
+            "configured_rate_bps": self.configured_rate_bps,
+            "rate_bps": self.rate_bps,
+            "configured_rtt_s": self.configured_rtt_s,
+            "rtt_s": self.rtt_s,
+            "probes_sent": self.probes_sent,
+            "probes_lost": self.probes_lost,
+            "switches": self.switches,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibration:
+    """What was measured; `left_out` are the paths that were not, each like one that was."""
+
+    paths: list[PathCalibration]
+    queues: list[QueueCalibration] = field(default_factory=list)
+    left_out: int = 0
+    took_s: float = 0.0
+
+    def as_json(self) -> dict[str, Any]:
+        """`calibration.json`, without the schema's number."""
+        return {
+            "links": [path.as_json() for path in self.paths],
+            "queues": [queue.as_json() for queue in self.queues],
+            "paths_left_out": self.left_out,
+            "took_s": self.took_s,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Path:
+    sender: HostInfo
+    receiver: HostInfo
+    rate_bps: int
+    rtt_s: float
+    hops: int
+
+    @property
+    def cost_s(self) -> float:
+        """Roughly how long it takes to measure its rate."""
+        frames = _frames(self.rate_bps) * ETHERNET_FRAME_BYTES * 8 / self.rate_bps
+        return frames + self.rtt_s + 0.003
+
+    @property
+    def likeness(self) -> tuple[int, float, int]:
+        return self.rate_bps, self.rtt_s, self.hops
+
+
+def warm_up(hosts: Mapping[str, HostInfo]) -> None:
+    """One round trip on every path: the switch makes its sending socket with the first packet.
+
+    Raises:
+        CommandError: a host does not answer.
+    """
+    server = hosts["server"]
+
+    def once(host: HostInfo) -> None:
+        for sender, receiver in ((host, server), (server, host)):
+            with _udp(sender, _LONGEST_RTT_S) as source, _udp(receiver, _LONGEST_RTT_S) as sink:
+                # The very first one may get lost while flows are being set up.
+                if _round_trip(source, sink) is None and _round_trip(source, sink) is None:
+                    raise CommandError(f"no answer from {receiver.name} to {sender.name}")
+
+    with ThreadPoolExecutor(_CONCURRENT_PROBES) as pool:
+        list(pool.map(once, [host for host in hosts.values() if host is not server]))
+
+
+def calibrate(network: LabInfo, *, budget_s: float = _BUDGET_S) -> Calibration:
+    """Measure both directions between the server and every worker, and every link's queue.
+
+    Rates are measured one after another. Where all would take longer than `budget_s`, each kind
+    of path (rate, round-trip time, number of links) is represented by as many as there is time
+    for, spread over the hosts.
+
+    Raises:
+        CommandError: a host does not answer.
+    """
+    began_s = time.monotonic()
+    queues = queue_calibration.fill_all(network)
+    every = list(_pairs(network))
+    chosen = _affordable(every, budget_s)
+    trips = _all_round_trips(chosen)
+    measured = [_measure(path, found) for path, found in zip(chosen, trips, strict=True)]
+    return Calibration(
+        paths=measured,
+        queues=queues,
+        left_out=len(every) - len(chosen),
+        took_s=time.monotonic() - began_s,
+    )
+
+
+def _pairs(network: LabInfo) -> Iterator[_Path]:
+    description = network.as_json()
+    server = network.hosts["server"]
+    for host in network.hosts.values():
+        if host is server:
+            continue
+        for sender, receiver in ((host, server), (server, host)):
+            ends = sender.name, receiver.name
+            yield _Path(
+                sender=sender,
+                receiver=receiver,
+                rate_bps=paths.path_rate_bps(description, *ends),
+                rtt_s=paths.path_rtt_s(description, *ends),
+                hops=len(paths.path(description, *ends)),
+            )
+
+
+def _affordable(every: Sequence[_Path], budget_s: float) -> list[_Path]:
+    total_s = sum(path.cost_s for path in every)
+    if total_s <= budget_s:
+        return list(every)
+    alike: dict[tuple[int, float, int], list[_Path]] = {}
+    for path in every:
+        alike.setdefault(path.likeness, []).append(path)
+    chosen = []
+    for group in alike.values():
+        count = max(2, int(len(group) * budget_s / total_s))
+        # An odd stride, or the choice would hold one direction only: they alternate.
+        stride = -(-len(group) // count) | 1
+        chosen.extend(group[::stride])
+    return chosen
+
+
+def _all_round_trips(chosen: Sequence[_Path]) -> list[list[float | None]]:
+    """Round trips of every path: those of delayed ones at the same time, the others in turn."""
+
+    def trips(path: _Path) -> list[float | None]:
+        most = int(_PROBING_TIME_S / path.rtt_s) if path.rtt_s else _MOST_ROUND_TRIPS
+        count = min(_MOST_ROUND_TRIPS, max(_LEAST_ROUND_TRIPS, most))
+        with _udp(path.sender, path.rtt_s) as source, _udp(path.receiver, path.rtt_s) as sink:
+            return [_round_trip(source, sink) for _ in range(count)]
+
+    found: dict[int, list[float | None]] = {}
+    delayed = [number for number, path in enumerate(chosen) if path.rtt_s > _DELAYED_S]
+    with ThreadPoolExecutor(_CONCURRENT_PROBES) as pool:
+        found.update(zip(delayed, pool.map(trips, [chosen[each] for each in delayed]), strict=True))
+    return [found[i] if i in found else trips(path) for i, path in enumerate(chosen)]
+
+
+def _measure(path: _Path, trips: Sequence[float | None]) -> PathCalibration:
+    answered = [trip for trip in trips if trip is not None]
+    if not answered:
+        raise CommandError(f"no answer from {path.receiver.name} to {path.sender.name}")
+    rates_bps: list[float] = []
+    with _udp(path.sender, path.rtt_s) as source, _udp(path.receiver, path.rtt_s) as sink:
+        for _ in range(_MOST_RATE_TRIALS):
+            rates_bps.append(_delivered_rate_bps(source, sink, path.rate_bps))
+            # Trials that this process could not keep saturated show less than the link can do,
+            # and those of which the first frames were received late show more: one good trial
+            # is enough, but all trials of a wrong link are wrong.
+            if abs(rates_bps[-1] / path.rate_bps - 1) <= _GOOD_ERROR:
+                break
+    rate_bps = min(rates_bps, key=lambda each: abs(each / path.rate_bps - 1))
+    return PathCalibration(
+        sender=path.sender.name,
+        receiver=path.receiver.name,
+        configured_rate_bps=path.rate_bps,
+        rate_bps=rate_bps,
+        configured_rtt_s=path.rtt_s,
+        rtt_s=statistics.median(answered),
+        probes_sent=len(trips),
+        probes_lost=len(trips) - len(answered),
+        switches=path.hops - 1,
+    )
+
+
+def _udp(host: HostInfo, rtt_s: float) -> socket.socket:
+    opened = socket_in(host.pid, socket.AF_INET, socket.SOCK_DGRAM)
+    opened.bind((host.address, 0))
+    opened.settimeout(_ANSWER_TIMEOUT_S + 2 * rtt_s)
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
+    return opened
+
+
+def _round_trip(source: socket.socket, sink: socket.socket) -> float | None:
+    began_s = time.monotonic()
+    try:
+        source.sendto(b"probe", sink.getsockname())
+        sink.sendto(*sink.recvfrom(16))
+        source.recv(16)
+    except TimeoutError:
+        return None
+    return time.monotonic() - began_s
+
+
+def _frames(rate_bps: int) -> int:
+    """How many frames a trial sends."""
+    wanted = int(rate_bps * _RATE_TIME_S / (ETHERNET_FRAME_BYTES * 8))
+    return min(_MOST_FRAMES, max(_LEAST_FRAMES, wanted))
+
+
+def _delivered_rate_bps(source: socket.socket, sink: socket.socket, rate_bps: int) -> float:
+    """The rate of a saturated path: frames between two receive timestamps."""
+    frame_bits = ETHERNET_FRAME_BYTES * 8
+    count = _frames(rate_bps)
+    sink.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+    target, payload = sink.getsockname(), bytes(_PAYLOAD_BYTES)
+
+    def blast() -> None:
+        for _ in range(count):  # blocks while the host's own queue is full
+            source.sendto(payload, target)
+
+    thread = threading.Thread(target=blast, daemon=True)
+    thread.start()
+    stamps: list[float] = []
+    try:
+        while len(stamps) < count:
+            _, ancillary, _, _ = sink.recvmsg(_PAYLOAD_BYTES, 64)
+            seconds, nanoseconds = struct.unpack("qq", ancillary[0][2][:16])
+            stamps.append(seconds + nanoseconds * 1e-9)
+    except TimeoutError:
+        pass
+    thread.join()
+    steady = stamps[len(stamps) // 8 :]  # the first frames leave with the shaper's full bucket
+    if len(steady) < 2 or steady[-1] <= steady[0]:
+        return 0.0
+    return (len(steady) - 1) * frame_bits / (steady[-1] - steady[0])

@@ -1,0 +1,399 @@
+"""Packet conservation: on every directed link, sent = received + drops that somebody counted.
+
+Each equation joins counters that are kept in different places, so that a packet that vanishes
+uncounted shows. Along a directed link, from the shaper's exit on:
+
+    sent by the shaper (tc)  =  arrived at the far end + drops that were counted on the way
+
+where what arrived at a host is counted by its IP layer, and what arrived at a switch by the packet
+socket of its port. The shaper itself must have dropped nothing but in its own queue. Through a
+switch:
+
+    arrived + PacketOut  =  left by all shapers + table misses + drop flows and meters + refused
+
+A refusal makes Open vSwitch give up the rest of its batch, of at most 32 packets, and is counted
+twice where it tries again: so `refused` stands for anything between nothing and 32 times the
+queues' drops, and a leak inside a switch is found for certain only where no queue overflows. Where
+each flow entry stayed in place the same is done for every single output port.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from testbed.lab.kernel.link_counters import NamespaceCounters, Queue
+from testbed.lab.network import LabInfo, LinkEnds, Port
+from testbed.verdict.counters import Counters
+from testbed.verdict.queue_calibration import link_name
+
+BATCH_PACKETS = 32  # of Open vSwitch: NETDEV_MAX_BURST
+# A share is taken of at least this many packets: one odd packet on an idle link proves nothing.
+LEAST_PACKETS = 1000
+_FLOW_KINDS = ("police", "blackout", "link-down")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkLedger:
+    """One direction of a link, in packets.
+
+    Attributes:
+        offered: what the switch's flows, groups and PacketOuts sent to the port; None where that
+            is not known: at a host, or where flows came and went.
+        queue_drops: refused because the queue was full (or a loss class took it).
+        filtered: dropped by the shaper for another reason. Nobody should.
+        sent: left the shaper.
+        interface_drops: not accepted by the far interface.
+        delay_drops, delay_lost: in the middle of a delayed link: no room; its configured loss.
+        socket_drops: found the buffer of the switch port's socket full.
+        injected: dropped on purpose by an impairment at the receiving host.
+        received: counted at the far end.
+        unexplained: everything else; negative: more arrived than was sent.
+    """
+
+    link: str
+    sender: str
+    offered: int | None
+    queue_drops: int
+    filtered: int
+    sent: int
+    interface_drops: int
+    delay_drops: int
+    delay_lost: int
+    socket_drops: int
+    injected: int
+    received: int
+    unexplained: int
+
+    @property
+    def share(self) -> float:
+        """Unexplained packets as a share of those sent."""
+        return abs(self.unexplained) / max(LEAST_PACKETS, self.sent)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SwitchLedger:
+    """One switch, in packets; see the module's equation. `reason`: why it was not closed."""
+
+    switch: str
+    arrived: int
+    packet_outs: int
+    table_misses: int
+    flow_drops: int
+    meter_drops: int
+    queue_drops: int
+    sent: int
+    given_up: int
+    unexplained: int
+    reason: str = ""
+
+    @property
+    def share(self) -> float:
+        """Unexplained packets as a share of those sent."""
+        return 0.0 if self.reason else abs(self.unexplained) / max(LEAST_PACKETS, self.sent)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostLedger:
+    """What happened behind the wire: datagrams that a socket's full buffer cost, and errors."""
+
+    host: str
+    received: int
+    udp_buffer_drops: int
+    udp_checksum_errors: int
+    udp_no_socket: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conservation:
+    """The ledgers over one phase."""
+
+    links: list[LinkLedger]
+    switches: list[SwitchLedger]
+    hosts: list[HostLedger]
+    quiet: bool
+    duration_s: float
+
+    def worst(self) -> tuple[float, str]:
+        """The largest share of unexplained packets, and where."""
+        shares = [(each.share, f"{each.link} from {each.sender}") for each in self.links]
+        shares += [(each.share, f"switch {each.switch}") for each in self.switches]
+        return max(shares, default=(0.0, ""))
+
+    def as_json(self) -> dict[str, Any]:
+        """`conservation.json`, without the schema's number."""
+        links = []
+        for each in self.links:
+            record = asdict(each)
+            record["from"] = record.pop("sender")
+            links.append(record | {"share": each.share})
+        return {
+            "duration_s": self.duration_s,
+            "drained": self.quiet,
+            "links": links,
+            "switches": [asdict(each) | {"share": each.share} for each in self.switches],
+            "hosts": [asdict(each) for each in self.hosts],
+        }
+
+
+def close(
+    network: LabInfo,
+    before: Counters,
+    after: Counters,
+    events: Sequence[Mapping[str, Any]],
+) -> Conservation:
+    """The ledgers of what happened between two readings.
+
+    Args:
+        events: records of events/impairments.jsonl: PacketOut frames, drops by flows and meters.
+    """
+    books = _Books(network, before, after, events)
+    return Conservation(
+        links=[
+            books.link(link, sender, receiver)
+            for link in network.links
+            for sender, receiver in ((link.first, link.second), (link.second, link.first))
+        ],
+        switches=[books.switch(name) for name in network.switches],
+        hosts=[books.host(name) for name in network.hosts],
+        quiet=after.quiet,
+        duration_s=after.at_s - before.at_s,
+    )
+
+
+class _Books:
+    """Differences of two readings."""
+
+    def __init__(
+        self,
+        network: LabInfo,
+        before: Counters,
+        after: Counters,
+        events: Sequence[Mapping[str, Any]],
+    ) -> None:
+        self._network = network
+        self._before = before
+        self._after = after
+        self._ended = [each for each in events if each.get("action") == "end"]
+
+    def link(self, link: LinkEnds, sender: Port, receiver: Port) -> LinkLedger:
+        queue = self._queue(sender)
+        offered = self._offered(sender)
+        name = link_name(link)
+        in_middle = self._middle(name, sender.node)
+        arrived, socket_drops = self._arrived(receiver)
+        injected = self._injected(sender, receiver)
+        interface_drops = self._interface(sender, "send_drops")
+        on_the_way = interface_drops + in_middle[0] + in_middle[1] + injected
+        unexplained = queue.filtered + queue.sent - on_the_way - arrived
+        if offered is not None:
+            unexplained += _beyond_refusals(offered - queue.sent - queue.filtered, queue.drops)
+        return LinkLedger(
+            link=name,
+            sender=sender.node,
+            offered=offered,
+            queue_drops=queue.drops,
+            filtered=queue.filtered,
+            sent=queue.sent,
+            interface_drops=interface_drops,
+            delay_drops=in_middle[0],
+            delay_lost=in_middle[1],
+            socket_drops=socket_drops,
+            injected=injected,
+            received=arrived - socket_drops,
+            unexplained=unexplained,
+        )
+
+    def switch(self, name: str) -> SwitchLedger:
+        ports = list(self._ports(name))
+        arrivals = [self._arrived(port) for port in ports]
+        arrived = sum(packets - drops for packets, drops in arrivals)
+        queues = [self._queue(port) for port in ports]
+        sent = sum(queue.sent for queue in queues)
+        refused = sum(queue.drops for queue in queues)
+        before, after = self._before.switches[name], self._after.switches[name]
+        misses = (after.lookups - after.matched) - (before.lookups - before.matched)
+        packet_outs = sum(self._packet_outs(port) for port in ports)
+        flow_drops = self._dropped_by("blackout", name)
+        if flow_drops is None:
+            flow_drops = self._difference(name, lambda flow: flow.actions == "drop")
+        meter_drops = self._dropped_by("police", name)
+        if meter_drops is None:
+            meter_drops = max(0, after.meter_drops - before.meter_drops)
+        lost = arrived + packet_outs - misses - flow_drops - meter_drops - sent
+        lost -= sum(queue.filtered for queue in queues)  # the link's business
+        return SwitchLedger(
+            switch=name,
+            arrived=arrived,
+            packet_outs=packet_outs,
+            table_misses=misses,
+            flow_drops=flow_drops,
+            meter_drops=meter_drops,
+            queue_drops=refused,
+            sent=sent,
+            given_up=max(0, lost - refused),
+            unexplained=_beyond_refusals(lost, refused),
+            reason=self._cut(name),
+        )
+
+    def host(self, name: str) -> HostLedger:
+        pid = self._network.hosts[name].pid
+
+        def gained(key: str) -> int:
+            old, new = self._namespace(pid)
+            return new.protocols.get(key, 0) - old.protocols.get(key, 0)
+
+        return HostLedger(
+            host=name,
+            received=gained("Ip.InReceives"),
+            udp_buffer_drops=gained("Udp.RcvbufErrors"),
+            udp_checksum_errors=gained("Udp.InCsumErrors"),
+            udp_no_socket=gained("Udp.NoPorts"),
+        )
+
+    # Parts of the equations
+
+    def _namespace(self, pid: int | None) -> tuple[NamespaceCounters, NamespaceCounters]:
+        return self._before.namespaces[pid], self._after.namespaces[pid]
+
+    def _interface(self, port: Port, what: str) -> int:
+        old, new = self._namespace(port.pid)
+        return int(
+            getattr(new.interfaces[port.interface], what)
+            - getattr(old.interfaces[port.interface], what)
+        )
+
+    def _queue(self, port: Port) -> _QueueSums:
+        old, new = self._namespace(port.pid)
+        return _sums(new.queues[port.interface]).minus(_sums(old.queues[port.interface]))
+
+    def _arrived(self, port: Port) -> tuple[int, int]:
+        """Packets that the far end of a link counted, and those of them a full socket cost."""
+        if port.pid is None:
+            before = self._before.sockets.get(port.interface, (0, 0))
+            after = self._after.sockets.get(port.interface, (0, 0))
+            return after[0] - before[0], after[1] - before[1]
+        old, new = self._namespace(port.pid)
+        packets = sum(
+            new.protocols.get(key, 0) - old.protocols.get(key, 0)
+            for key in ("Ip.InReceives", "Ip6InReceives")
+        )
+        packets -= new.interfaces["lo"].received - old.interfaces["lo"].received
+        # Frames of a type that nobody knows, which bursts are made of, end here.
+        return packets + self._interface(port, "receive_drops"), 0
+
+    def _injected(self, sender: Port, receiver: Port) -> int:
+        """Packets that impairments took at the receiving end, before anything else saw them."""
+        if receiver.pid is not None:  # a host: by rules with a counter
+            host = receiver.node
+            return self._after.filter_drops.get(host, 0) - self._before.filter_drops.get(host, 0)
+        target = f"{sender.node}->{receiver.node}"
+        return sum(  # a switch: by an XDP program, whose owner alone can read its counter
+            int(each.get("dropped") or 0)
+            for each in self._ended
+            if each.get("kind") == "loss" and each.get("target") == target
+        )
+
+    def _middle(self, link: str, sender: str) -> tuple[int, int]:
+        before, after = (each.delayed.get((link, sender)) for each in (self._before, self._after))
+        old, new = before or (0, 0), after or (0, 0)
+        return new[0] - old[0], new[1] - old[1]
+
+    def _ports(self, switch: str) -> Iterable[Port]:
+        for link in self._network.links:
+            for end in (link.first, link.second):
+                if end.node == switch:
+                    yield end
+
+    def _packet_outs(self, port: Port) -> int:
+        """Frames that bursts sent to a switch port by PacketOut."""
+        return sum(
+            int(each.get("frames_sent") or 0)
+            for each in self._ended
+            if each.get("kind") == "burst" and self._target(each) == (port.node, port.number)
+        )
+
+    def _target(self, event: Mapping[str, Any]) -> tuple[str, int]:
+        """Switch and port of the direction that an impairment hit."""
+        target = str(event.get("target") or event.get("host"))
+        first, arrow, second = target.partition("->")
+        if not arrow:
+            host = self._network.hosts[target]
+            return host.switch, host.switch_port
+        for link in self._network.links:
+            for end, other in ((link.first, link.second), (link.second, link.first)):
+                if (end.node, other.node) == (first, second):
+                    return end.node, end.number
+        return "", 0
+
+    def _dropped_by(self, kind: str, switch: str) -> int | None:
+        """What impairments of a kind say that they dropped in a switch; None: there were none."""
+        found = [
+            int(each.get("dropped") or 0)
+            for each in self._ended
+            if each.get("kind") == kind
+            and ((each.get("details") or {}).get("switch") or self._target(each)[0]) == switch
+        ]
+        return sum(found) if found else None
+
+    def _cut(self, switch: str) -> str:
+        """Whether a link of the switch went down, which empties its queues uncounted."""
+        cut = [each for each in self._ended if each.get("kind") == "link-down"]
+        return "a link went down, which empties its queue uncounted" if cut else ""
+
+    def _difference(self, switch: str, chosen: Any) -> int:
+        """Packets through the flow entries that are chosen and still there."""
+        before = {flow.identity: flow.packets for flow in self._before.switches[switch].flows}
+        return sum(
+            flow.packets - before.get(flow.identity, 0)
+            for flow in self._after.switches[switch].flows
+            if chosen(flow)
+        )
+
+    def _offered(self, port: Port) -> int | None:
+        """Packets that the switch meant to send to a port; None: not to be known."""
+        if port.pid is not None or port.node not in self._network.switches:
+            return None
+        before, after = (each.switches[port.node] for each in (self._before, self._after))
+        steady = {flow.identity for flow in before.flows} == {flow.identity for flow in after.flows}
+        # Such entries come, take over packets that they may let pass, and go.
+        impaired = any(each.get("kind") in _FLOW_KINDS for each in self._ended)
+        if not steady or impaired or before.bucket_ports != after.bucket_ports:
+            return None
+        number = str(port.number)
+        total = self._packet_outs(port)
+        old = {flow.identity: flow.packets for flow in before.flows}
+        for flow in after.flows:
+            total += flow.output_ports().count(number) * (flow.packets - old[flow.identity])
+        for group, buckets in after.bucket_ports.items():
+            gained = zip(after.bucket_packets[group], before.bucket_packets[group], strict=True)
+            for ports, (new, earlier) in zip(buckets, gained, strict=True):
+                total += ports.count(number) * (new - earlier)
+        return total
+
+
+@dataclass(frozen=True, kw_only=True)
+class _QueueSums:
+    sent: int
+    drops: int  # by the innermost queues: full, or a loss class
+    filtered: int  # by what sits above them
+
+    def minus(self, other: _QueueSums) -> _QueueSums:
+        return _QueueSums(
+            sent=self.sent - other.sent,
+            drops=self.drops - other.drops,
+            filtered=self.filtered - other.filtered,
+        )
+
+
+def _sums(queues: Sequence[Queue]) -> _QueueSums:
+    root = next(queue for queue in queues if queue.is_root)
+    inner = [queue for queue in queues if not queue.is_root] or [root]
+    drops = sum(queue.drops for queue in inner)
+    return _QueueSums(sent=root.sent_packets, drops=drops, filtered=root.drops - drops)
+
+
+def _beyond_refusals(lost: int, refused: int) -> int:
+    """What of the packets lost before a queue its refusals cannot explain; negative: duplicates."""
+    return lost if lost < 0 else max(0, lost - BATCH_PACKETS * refused)

@@ -1,0 +1,149 @@
+"""All counters of a lab at one moment: hosts, queues, sockets, flows, filters, the relay."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from testbed.lab.delay import record as delay_record
+from testbed.lab.kernel import link_counters
+from testbed.lab.kernel.commands import CommandError
+from testbed.lab.kernel.link_counters import NamespaceCounters
+from testbed.lab.kernel.namespaces import entered
+from testbed.lab.kernel.packet_filter import DROP_COUNTER
+from testbed.lab.network import LabInfo
+from testbed.verdict import switch_counters
+from testbed.verdict.switch_counters import PortSockets, SwitchCounters
+
+_QUIET_S = 0.02
+_PATIENCE_S = 3.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counters:
+    """One reading. Namespaces by process id (None: the switches'), sockets by switch interface.
+
+    `filter_drops` are packets dropped on purpose at hosts' interfaces, by host. `delayed` has, for
+    each direction (link, sender) that something delays in the middle, what it dropped and lost.
+    """
+
+    at_s: float
+    quiet: bool
+    namespaces: dict[int | None, NamespaceCounters]
+    sockets: dict[str, tuple[int, int]]
+    switches: dict[str, SwitchCounters]
+    filter_drops: dict[str, int]
+    delayed: dict[tuple[str, str], tuple[int, int]]
+
+
+class CounterReader:
+    """Reads the counters of one lab.
+
+    Args:
+        network: the lab.
+        switch_pid: of ovs-vswitchd, whose sockets are asked for their drops.
+    """
+
+    def __init__(self, network: LabInfo, switch_pid: int) -> None:
+        self._network = network
+        self._pids: list[int | None] = [None, *(host.pid for host in network.hosts.values())]
+        self._filters: dict[str, Any] = {}
+        for pid in self._pids:
+            _silence_ipv6(pid)
+        self._sockets = PortSockets(switch_pid)
+
+    def read(self) -> Counters:
+        """The counters once nothing moves any more, at the latest after three seconds.
+
+        Raises:
+            CommandError: a program that is asked does not answer.
+            OSError: a namespace is gone.
+        """
+        namespaces, quiet = self._when_quiet()
+        return Counters(
+            at_s=time.monotonic(),
+            quiet=quiet,
+            namespaces=namespaces,
+            sockets=self._sockets.read(),
+            switches=switch_counters.read(self._network.switches),
+            filter_drops={name: self._dropped_by_filters(name) for name in self._network.hosts},
+            delayed=self._delayed(),
+        )
+
+    def _delayed(self) -> dict[tuple[str, str], tuple[int, int]]:
+        if self._network.delayed_by is None:
+            return {}
+        directions = delay_record.document(self._network.as_json())["directions"]
+        return {
+            (each["link"], each["from"]): (each["dropped"], each["lost"]) for each in directions
+        }
+
+    def _when_quiet(self) -> tuple[dict[int | None, NamespaceCounters], bool]:
+        """The kernel's counters when they stand still and no queue holds a packet."""
+        # What is in flight on a delayed link is in no counter until it arrives.
+        longest_s = max((link.delay_s + link.jitter_s for link in self._network.links), default=0.0)
+        deadline_s = time.monotonic() + _PATIENCE_S + 4 * longest_s
+        before = self._namespaces()
+        while time.monotonic() < deadline_s:
+            time.sleep(_QUIET_S + 2 * longest_s)
+            now = self._namespaces()
+            if _moved(before) == _moved(now) and not _waiting(now):
+                return now, True
+            before = now
+        return before, False
+
+    def _namespaces(self) -> dict[int | None, NamespaceCounters]:
+        return {pid: link_counters.read(pid) for pid in self._pids}
+
+    def _dropped_by_filters(self, host: str) -> int:
+        """Packets that counted drop rules at the host's interface took (packet_filter)."""
+        import nftables  # Debian's python3-nftables, bound to the system's interpreter
+
+        if host not in self._filters:
+            with entered(self._network.hosts[host].pid):
+                self._filters[host] = nftables.Nftables()
+            self._filters[host].set_json_output(True)
+        status, output, error = self._filters[host].cmd("list counters")
+        if status != 0:
+            raise CommandError(f"nftables: list counters: {' '.join(error.split())}")
+        entries = json.loads(output)["nftables"] if output else []
+        counters = [entry["counter"] for entry in entries if "counter" in entry]
+        return sum(int(each["packets"]) for each in counters if each["name"] == DROP_COUNTER)
+
+
+def _silence_ipv6(pid: int | None) -> None:
+    """Nothing here speaks IPv6, but interfaces announce themselves and so add packets."""
+
+    def write() -> None:
+        for name in ("all", "default"):
+            with suppress(OSError):  # a kernel without IPv6
+                Path(f"/proc/sys/net/ipv6/conf/{name}/disable_ipv6").write_text("1")
+
+    if pid is None:
+        write()
+    else:
+        with entered(pid):
+            write()
+
+
+def _moved(namespaces: Mapping[int | None, NamespaceCounters]) -> dict[Any, int]:
+    return {
+        (pid, name): interface.sent + interface.send_drops
+        for pid, counters in namespaces.items()
+        for name, interface in counters.interfaces.items()
+        if name != "lo"
+    }
+
+
+def _waiting(namespaces: Mapping[int | None, NamespaceCounters]) -> bool:
+    return any(
+        queue.backlog_packets
+        for counters in namespaces.values()
+        for queues in counters.queues.values()
+        for queue in queues
+    )

@@ -1,0 +1,95 @@
+"""Watches the emulator while a run trains: what its verdict is judged by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from testbed.lab.kernel.commands import CommandError
+from testbed.lab.network import LabInfo
+from testbed.shared import run_directory
+from testbed.verdict import conservation, gates
+from testbed.verdict.calibration import Calibration
+from testbed.verdict.conservation import Conservation
+from testbed.verdict.counters import CounterReader, Counters
+from testbed.verdict.headroom import Watch
+
+_SWITCH_DAEMON = "ovs-vswitchd"
+_EMULATOR = (_SWITCH_DAEMON, "controller", "delay-relay")
+
+
+class Observation:
+    """Reads all counters before and after, watches the processor and the clock between.
+
+    Args:
+        directory: of the run.
+        config: of the run.
+        network: the lab, whose training has not begun.
+        processes: process ids by name; the emulator's own are watched.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        config: Mapping[str, Any],
+        network: LabInfo,
+        processes: Mapping[str, int],
+    ) -> None:
+        self._directory = directory
+        self._config = config
+        self._network = network
+        self._failure = ""
+        self._reader: CounterReader | None = None
+        self._before: Counters | None = None
+        self._watch: Watch | None = None
+        self._own = {name: pid for name, pid in processes.items() if name in _EMULATOR}
+        try:
+            self._reader = CounterReader(network, processes[_SWITCH_DAEMON])
+            self._reader.read()  # the first time takes half a second, which `begin` is spared
+        except (OSError, CommandError) as error:
+            self._failure = str(error)
+
+    def begin(self) -> None:
+        """Read what the counters are before the training."""
+        if self._reader is not None:
+            try:
+                self._before = self._reader.read()
+            except (OSError, CommandError) as error:
+                self._failure = str(error)
+        self._watch = Watch(self._own)
+
+    def judge(self, calibrated: Calibration, *, switch_holds_bytes: int) -> list[gates.Gate]:
+        """Read everything again, store it in the run's directory, and compare with the limits."""
+        assert self._watch is not None, "begin() comes first"
+        headroom = self._watch.finish()
+        events = gates.read_events(self._directory / "events" / "impairments.jsonl")
+        ledgers = self._ledgers(events)
+        proof: dict[str, Any] = {"schema": run_directory.SCHEMA, "headroom": headroom.as_json()}
+        if ledgers is not None:
+            proof |= ledgers.as_json()
+        else:
+            proof |= {"failure": self._failure}
+        run_directory.write_json(self._directory / "conservation.json", proof)
+        return gates.judge(
+            self._config,
+            calibrated,
+            ledgers,
+            headroom,
+            events,
+            deepest_queue_bytes=max(link.queue_bytes for link in self._network.links),
+            switch_holds_bytes=switch_holds_bytes,
+            unreadable=self._failure,
+        )
+
+    def _ledgers(self, events: Sequence[Mapping[str, Any]]) -> Conservation | None:
+        if self._reader is None or self._before is None:
+            return None
+        try:
+            after = self._reader.read()
+            return conservation.close(self._network, self._before, after, events)
+        except (OSError, CommandError) as error:
+            self._failure = str(error)
+        except (KeyError, StopIteration) as error:  # an interface or its queue is not there
+            self._failure = f"{type(error).__name__}: {error}"
+        return None

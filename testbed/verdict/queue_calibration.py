@@ -1,0 +1,163 @@
+"""Fills every link's queue before training: is the configured limit reached, and not exceeded?
+
+Frames of an experimental EtherType go straight into the sending interface's queue, towards an
+address that nobody owns, faster than they drain: a host ignores them and a switch has no flow for
+them. All queues are filled one after another and drain at the same time.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+import time
+from contextlib import ExitStack, nullcontext, suppress
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from testbed.lab.kernel import link_counters
+from testbed.lab.kernel.namespaces import entered
+from testbed.lab.kernel.shaping import ETHERNET_FRAME_BYTES
+from testbed.lab.network import LabInfo, LinkEnds, Port
+
+# Destination, source (locally administered, of no host), IEEE 802 local experimental EtherType.
+_HEADER = bytes.fromhex("02000000ca1b 02000000ca1c 88b5")
+_FRAME = _HEADER.ljust(ETHERNET_FRAME_BYTES, b"\0")
+_SO_SNDBUFFORCE = 32
+_SEND_BUFFER_BYTES = 128 << 20
+_MOST_SOCKETS = 64
+_LOOKS = 4
+_LONGEST_DRAIN_S = 1.0
+_PATIENCE_S = 0.1
+_DRAIN_POLL_S = 0.002
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueueCalibration:
+    """The queue at `sender`'s end of `link`.
+
+    Attributes:
+        limit_bytes: as configured.
+        peak_bytes: the longest queue that was seen; None: not measured.
+        resolution_bytes: a full queue may have looked shorter by this much: a frame did not fit
+            any more, and others left between the last refusal and the look.
+        refused: frames that found the queue full.
+        reason: why it was not measured.
+    """
+
+    link: str
+    sender: str
+    limit_bytes: int
+    peak_bytes: int | None = None
+    resolution_bytes: int = 0
+    refused: int = 0
+    reason: str = ""
+
+    @property
+    def error(self) -> float | None:
+        """How far beyond or short of the limit the full queue was, as a share of the limit."""
+        if self.peak_bytes is None:
+            return None
+        beyond = self.peak_bytes - self.limit_bytes
+        short = self.limit_bytes - self.peak_bytes - self.resolution_bytes
+        return max(0, beyond, short) / self.limit_bytes
+
+    def as_json(self) -> dict[str, Any]:
+        """The record in `calibration.json`."""
+        record = asdict(self) | {"from": self.sender, "error": self.error}
+        del record["sender"]
+        return record
+
+
+def fill_all(network: LabInfo) -> list[QueueCalibration]:
+    """Fill every queue of an idle network and wait until all are empty again."""
+    found = []
+    filled: list[Port] = []
+    for link in network.links:
+        for end in (link.first, link.second):
+            measured = _fill(link, end)
+            found.append(measured)
+            if measured.peak_bytes is not None:
+                filled.append(end)
+    deadline_s = time.monotonic() + 2 * _LONGEST_DRAIN_S
+    while any(_backlog(end)[0] for end in filled) and time.monotonic() < deadline_s:
+        time.sleep(_DRAIN_POLL_S)
+    return found
+
+
+def _fill(link: LinkEnds, end: Port) -> QueueCalibration:
+    facts: dict[str, Any] = {
+        "link": link_name(link),
+        "sender": end.node,
+        "limit_bytes": link.queue_bytes,
+    }
+    drain_s = link.queue_bytes * 8 / link.rate_bps
+    if drain_s > _LONGEST_DRAIN_S:
+        return QueueCalibration(**facts, reason=f"a full queue would take {drain_s:.3g} s to drain")
+    kind = _backlog(end)[1]
+    if kind != "bfifo":
+        return QueueCalibration(**facts, reason=f"its limit is not one in bytes ({kind or 'none'})")
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(_packet_socket(end))]
+        peak_bytes = refused = 0
+        resolution_bytes = link.queue_bytes
+        for _ in range(_LOOKS):
+            if not _send_until_refused(sockets, end, stack):
+                break
+            refused += 1
+            refused_s = time.monotonic()
+            backlog_bytes = _backlog(end)[0]
+            drained_bytes = (time.monotonic() - refused_s) * link.rate_bps / 8
+            peak_bytes = max(peak_bytes, backlog_bytes)
+            resolution_bytes = min(resolution_bytes, int(2 * ETHERNET_FRAME_BYTES + drained_bytes))
+    if not refused:
+        reason = "this process could not send faster than the link drains"
+        return QueueCalibration(**facts, reason=reason)
+    return QueueCalibration(
+        **facts, peak_bytes=peak_bytes, resolution_bytes=resolution_bytes, refused=refused
+    )
+
+
+def link_name(link: LinkEnds) -> str:
+    """The link's name in all records: its nodes, the first one first."""
+    return str(getattr(link, "name", "")) or f"{link.first.node}--{link.second.node}"
+
+
+def _send_until_refused(sockets: list[socket.socket], end: Port, stack: ExitStack) -> bool:
+    """Whether the queue refused a frame; False: it did not become full in the time allowed."""
+    deadline_s = time.monotonic() + _PATIENCE_S
+    while time.monotonic() < deadline_s:
+        try:
+            for _ in range(16):
+                sockets[-1].send(_FRAME)
+        except OSError as error:
+            if error.errno == errno.ENOBUFS:
+                return True
+            if error.errno != errno.EAGAIN:
+                raise
+            # The socket's own buffer is full, as an ordinary user's soon is: take another one.
+            if len(sockets) == _MOST_SOCKETS:
+                return False
+            sockets.append(stack.enter_context(_packet_socket(end)))
+    return False
+
+
+def _packet_socket(end: Port) -> socket.socket:
+    with _inside(end):
+        opened = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
+    opened.setblocking(False)
+    with suppress(PermissionError):
+        opened.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, _SEND_BUFFER_BYTES)
+    opened.bind((end.interface, 0))
+    return opened
+
+
+def _backlog(end: Port) -> tuple[int, str]:
+    """Bytes that wait at an interface, and the kind of queue that they wait in."""
+    with _inside(end):
+        found = link_counters.queues().get(end.interface, [])
+    waiting = sum(queue.backlog_bytes for queue in found if queue.is_root)
+    return waiting, next((queue.kind for queue in found if not queue.is_root), "")
+
+
+def _inside(end: Port) -> Any:
+    return nullcontext() if end.pid is None else entered(end.pid)

@@ -1,0 +1,174 @@
+"""What Open vSwitch has counted: frames at its packet sockets, table misses, flows, groups, meters.
+
+OpenFlow statistics exist as text only; the patterns here were written against OVS 2.17 to 3.1.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from testbed.lab.kernel.commands import run
+from testbed.lab.kernel.foreign_sockets import sockets_of
+
+_SOL_PACKET, _PACKET_STATISTICS = 263, 6
+_OPENFLOW = ("ovs-ofctl", "-O", "OpenFlow13")
+_COUNTED = re.compile(r"n_packets=(\d+), n_bytes=\d+,")
+_VOLATILE = re.compile(
+    r"(duration=[\d.]+s|n_packets=\d+|n_bytes=\d+|idle_age=\d+|hard_age=\d+),? ?"
+)
+_ACTIONS = re.compile(r"actions=(.*)$")
+_OUTPUT = re.compile(r"(?:^|,)output:\"?([\w-]+)\"?")
+_GROUP = re.compile(r"(?:^|,)group:(\d+)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flow:
+    """One flow entry. `identity` is its text without what changes as packets pass."""
+
+    identity: str
+    actions: str
+    packets: int
+
+    def output_ports(self) -> list[str]:
+        """Ports (numbers, or names where the switch prints them) that each packet leaves by."""
+        return _OUTPUT.findall(self.actions)
+
+    def groups(self) -> list[int]:
+        """Groups that it hands packets to."""
+        return [int(each) for each in _GROUP.findall(self.actions)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SwitchCounters:
+    """Sums since the switch began; `bucket_packets`: group -> packets through each bucket."""
+
+    lookups: int
+    matched: int
+    flows: list[Flow]
+    bucket_ports: dict[int, list[list[str]]]
+    bucket_packets: dict[int, list[int]]
+    meter_drops: int
+
+
+class PortSockets:
+    """The receiving sockets of the switch daemon's ports, and what the kernel dropped at each.
+
+    The kernel resets a socket's statistics when they are read, so the sums are kept here. Nobody
+    else may read them.
+    """
+
+    def __init__(self, daemon_pid: int) -> None:
+        self._sockets: dict[str, list[socket.socket]] = {}
+        for found in sockets_of(daemon_pid, socket.AF_PACKET):
+            interface = found.getsockname()[0]
+            if interface:
+                self._sockets.setdefault(interface, []).append(found)
+            else:  # the one that all ports send through
+                found.close()
+        self._arrived = dict.fromkeys(self._sockets, 0)
+        self._dropped = dict.fromkeys(self._sockets, 0)
+        self.read()
+        self._arrived = dict.fromkeys(self._sockets, 0)
+        self._dropped = dict.fromkeys(self._sockets, 0)
+
+    def read(self) -> dict[str, tuple[int, int]]:
+        """Interface -> (frames that arrived, those of them that found the socket's buffer full)."""
+        for interface, sockets in self._sockets.items():
+            for each in sockets:
+                statistics = each.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, 8)
+                arrived, dropped = struct.unpack("=II", statistics)
+                self._arrived[interface] += arrived
+                self._dropped[interface] += dropped
+        return {name: (self._arrived[name], self._dropped[name]) for name in self._sockets}
+
+
+def read(switches: Iterable[str]) -> dict[str, SwitchCounters]:
+    """All counters of the named switches, after their caches have been written back.
+
+    Raises:
+        CommandError: Open vSwitch does not answer.
+    """
+    # Packets are counted in the datapath's cache; a revalidator adds them to the flow entries.
+    run(["ovs-appctl", "revalidator/wait"])
+    return {name: _read(name) for name in switches}
+
+
+def _read(switch: str) -> SwitchCounters:
+    flows = run([*_OPENFLOW, "--no-names", "dump-flows", switch])
+    lookups, matched = parse_tables(run([*_OPENFLOW, "dump-tables", switch]))
+    parsed = parse_flows(flows)
+    bucket_ports: dict[int, list[list[str]]] = {}
+    bucket_packets: dict[int, list[int]] = {}
+    if any(flow.groups() for flow in parsed):
+        bucket_ports = parse_group_ports(run([*_OPENFLOW, "--no-names", "dump-groups", switch]))
+        bucket_packets = parse_group_packets(run([*_OPENFLOW, "dump-group-stats", switch]))
+    meter_drops = 0
+    if "meter" in flows:
+        meter_drops = parse_meter_drops(run([*_OPENFLOW, "meter-stats", switch]))
+    return SwitchCounters(
+        lookups=lookups,
+        matched=matched,
+        flows=parsed,
+        bucket_ports=bucket_ports,
+        bucket_packets=bucket_packets,
+        meter_drops=meter_drops,
+    )
+
+
+def parse_flows(text: str) -> list[Flow]:
+    """The entries that `ovs-ofctl dump-flows` printed."""
+    found = []
+    for line in text.splitlines():
+        packets, actions = _COUNTED.search(line), _ACTIONS.search(line)
+        if packets and actions:
+            found.append(
+                Flow(
+                    identity=_VOLATILE.sub("", line).strip(),
+                    actions=actions.group(1),
+                    packets=int(packets.group(1)),
+                )
+            )
+    return found
+
+
+def parse_tables(text: str) -> tuple[int, int]:
+    """Lookups and matches over all tables of `ovs-ofctl dump-tables`.
+
+    A table that says `ditto` has the same as the one before, which of an unused table is nothing.
+    """
+    pairs = re.findall(r"lookup=(\d+), matched=(\d+)", text)
+    return sum(int(pair[0]) for pair in pairs), sum(int(pair[1]) for pair in pairs)
+
+
+def parse_group_ports(text: str) -> dict[int, list[list[str]]]:
+    """Group -> the output ports of each bucket, from `ovs-ofctl dump-groups`."""
+    found = {}
+    for line in text.splitlines():
+        number = re.search(r"group_id=(\d+)", line)
+        if number:
+            buckets = line.split("bucket=")[1:]
+            found[int(number.group(1))] = [
+                re.findall(r"output:\"?([\w-]+)\"?", bucket) for bucket in buckets
+            ]
+    return found
+
+
+def parse_group_packets(text: str) -> dict[int, list[int]]:
+    """Group -> packets through each bucket, from `ovs-ofctl dump-group-stats`."""
+    found = {}
+    for line in text.splitlines():
+        number = re.search(r"group_id=(\d+)", line)
+        if number:
+            buckets = re.findall(r"bucket\d+:packet_count=(\d+)", line)
+            found[int(number.group(1))] = [int(each) for each in buckets]
+    return found
+
+
+def parse_meter_drops(text: str) -> int:
+    """Packets that the meters of `ovs-ofctl meter-stats` dropped."""
+    bands = re.findall(r"^\s*\d+:\s*packet_count:(\d+)", text, re.MULTILINE)
+    return sum(int(each) for each in bands)

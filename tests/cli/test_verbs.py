@@ -1,0 +1,112 @@
+"""The command: exit status and one line for what a person can get wrong."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+
+def lab(*arguments, **options):
+    return subprocess.run(
+        [sys.executable, "-m", "testbed", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        **options,
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("run", "quik"), "unknown experiment 'quik'; valid: "),
+        (("run", "no/such.yaml"), "no/such.yaml: no such file"),
+        (("run", "quick", "--arms", "dblpp"), "unknown arm 'dblpp'; valid: dblp, fixed-low,"),
+        (("run", "quick", "--seeds", "0"), "--seeds"),
+        (("run", "quick", "--set", "topology.rate_bps=0"), "topology.rate_bps: 0: "),
+        (("run", "quick", "--set", "topology.workers=0"), "topology.workers: 0: "),
+        (("run", "quick", "--set", "arms.dblp.high=1"), "high is 1; valid: 0"),
+        (("run", "quick", "--set", "speed=1"), "speed: unknown key; valid: arms,"),
+        (("run", "quick", "--congestion-control", "warp"), "congestion control"),
+        (("run", "quick", "--set", "arms.dblp.repair=warp"), "repair"),
+        (("run", "quick", "--set", "arms.dblp.repair=passes:warp=1"), "warp"),
+        (("run", "quick", "--profile", "big"), "unknown profile 'big'; valid: laptop"),
+        (("plan", "accuracy", "--profile", "big"), "'big'; valid: laptop, server, paper"),
+        (
+            ("run", "quick", "--set", "published=[table-x]"),
+            "published: unknown id 'table-x'; valid",
+        ),
+        (("run", "quick", "--retries", "-1"), "--retries"),
+        (("resume", "quick", "--dry-run", "--arms", "x"), "unknown arm 'x'"),
+        (("run", "quick", "--pcap", "worker-9"), "unknown host 'worker-9'; valid: server, worker-"),
+        (("run", "quick", "--pcap=server,", "--arms", "x"), "unknown arm 'x'"),
+        (("dissect", "no-such.pcap"), "no-such.pcap: No such file"),
+        (("report", "no-such-folder"), "no-such-folder: no such folder"),
+        (("clean", "quick", "--out", "no-such-folder"), "holds no experiment's results"),
+        (("fly",), "fly"),
+        (("run", "quick", "--fast"), "--fast"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_status_2(arguments, expected, tmp_path):
+    done = lab(*arguments, cwd=tmp_path)
+    assert done.returncode == 2, done
+    assert expected in done.stderr
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "verb",
+    ["check", "list", "plan", "run", "resume", "report", "dissect", "shell", "test", "clean"],
+)
+def test_every_verb_has_help_with_an_example(verb):
+    done = lab(verb, "--help")
+    assert done.returncode == 0
+    assert f"Example: ./lab {verb}" in done.stdout
+
+
+def test_plan_prints_the_runs_and_makes_nothing_but_a_drawing(tmp_path):
+    done = lab("plan", "quick", "--arms", "dblp", "--seeds", "3", "--out", str(tmp_path / "x"))
+    assert done.returncode == 0
+    assert done.stdout.count("to do") == 3
+    made = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.*"))
+    assert made == ["x/quick/topology.png", "x/quick/topology.svg"]
+
+
+def test_plan_prints_the_numbers_and_what_the_profile_keeps_of_the_paper(tmp_path):
+    words = ("plan", "training-time", "--seeds", "1", "--arms", "dblp", "--out", str(tmp_path))
+    done = lab(*words, env={**os.environ, "COLUMNS": "200"})
+    assert done.returncode == 0, done
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("communication share")]
+    assert line.split()[-1] == "kept"
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("chunks per transfer")]
+    assert line.split()[3:] == ["139", "1.45e+04", "scaled", "by", "0.00957"]
+
+
+def test_a_dry_run_prints_runs_and_time_and_makes_nothing(tmp_path):
+    done = lab("run", "quick", "--dry-run", "--arms", "dblp", "--out", str(tmp_path / "x"))
+    assert done.returncode == 0, done
+    assert "2 runs to do, about" in done.stdout
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_output_folder_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    done = lab("run", "quick", "--out", str(tmp_path / "file"))
+    assert done.returncode == 2, done
+    assert "file" in done.stderr
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+
+
+def test_the_command_starts_without_heavy_imports():
+    code = (
+        "import sys, testbed.cli.verbs, testbed.experiment, analysis;"
+        "heavy = {'torch', 'matplotlib', 'polars', 'sklearn', 'ryu', 'mininet'};"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.strip() == "[]"

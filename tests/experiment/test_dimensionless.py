@@ -1,0 +1,141 @@
+"""Dimensionless numbers against values worked out by hand, and durations against earlier runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from testbed import experiment
+from testbed.experiment import dimensionless, estimate
+from testbed.run import runner
+from testbed.shared.run_directory import Verdict, write_json, write_status
+from testbed.training import pace
+from tests.experiment.test_factors import BASE
+
+# 3 workers share a link of 30 Mbit/s; with 1456 bytes of chunk a frame has 1514.
+STAR = {"name": "star", "workers": 3, "rate_bps": 30_000_000, "queue_bytes": 75_000}
+PACED = {"model": "small-cnn", "pace": {"kind": "paced", "compute_s": 1.0}}
+CHUNKS = 139  # of the 50,311 floats of small-cnn on digits: 201,244 bytes
+TRANSFER_S = CHUNKS * 1514 * 8 / 10e6
+
+
+def load(folder: Path, **changes: Any) -> list[experiment.Run]:
+    path = folder / "small.yaml"
+    settings = {"topology": STAR, "training": PACED, "impairments": []}
+    path.write_text(yaml.safe_dump({**BASE, **settings, **changes}, sort_keys=False))
+    return experiment.load(str(path), seeds=1)
+
+
+def numbers(run: experiment.Run) -> dimensionless.Numbers:
+    return dimensionless.numbers(run, dimensionless.layout_of(run))
+
+
+def test_numbers_are_those_worked_out_by_hand(tmp_path):
+    dblp, tcp = map(numbers, load(tmp_path, topology={**STAR, "delay_s": 0.005}))
+    assert dblp.chunks == CHUNKS
+    # Two links with 5 ms each way make 20 ms; 30 Mbit/s times that are 75,000 bytes.
+    assert dblp.rtt_over_transfer == pytest.approx(0.020 / TRANSFER_S)
+    assert dblp.queue_over_bdp == pytest.approx(1.0)
+    both_s = 2 * (0.592 * TRANSFER_S / 0.97 + 0.020)
+    assert dblp.communication_share == pytest.approx(both_s / (1 + both_s))
+    assert dblp.round_bytes == pytest.approx(2 * 3 * 0.592 * CHUNKS * 1514, abs=3)
+    assert tcp.round_bytes == 2 * 3 * CHUNKS * 1514
+    assert dblp.passes is None
+
+
+def test_what_the_configuration_does_not_determine_is_none(tmp_path):
+    (run, _) = load(tmp_path, training={"model": "small-cnn"})
+    found = numbers(run)
+    assert (found.queue_over_bdp, found.communication_share, found.rtt_over_transfer) == (
+        None,
+        None,
+        0,
+    )
+
+
+@pytest.mark.parametrize(("q", "low", "high"), [(0.6, 10, 2), (0.8, 22, 5), (0.9, 46, 9)])
+def test_passes_are_those_of_the_published_bound(tmp_path, q, low, high):
+    # papers: ceil(ln P / ln q) for EfficientNet-B0's tolerances
+    arms = {"fixed-low": {"protocol": "fixed-low"}, "dblp": {"protocol": "dblp"}}
+    hit = [{"kind": "loss", "host": "server", "rounds": [3], "q": q}]
+    assert [numbers(run).passes for run in load(tmp_path, arms=arms, impairments=hit)] == [
+        low,
+        high,
+    ]
+
+
+def test_the_narrowest_link_decides(tmp_path):
+    topology = {**STAR, "links": {"worker-2--s1": {"rate_bps": 5_000_000, "queue_bytes": 9_000}}}
+    (run, _) = load(tmp_path, topology=topology)
+    way = dimensionless.way_of(run.experiment.topology)
+    assert (way.share_bps, way.rate_bps, way.queue_bytes) == (5e6, 5_000_000, 9_000)
+
+
+def test_payloads_have_the_published_size_times_the_scale(tmp_path):
+    section = {"model": "alexnet", "pace": {"kind": "payload-only"}}
+    (run, _) = load(tmp_path, training=section)
+    assert dimensionless.layout_of(run).element_count == 61_100_840
+    section["pace"] = {"kind": "payload-only", "scale": 0.01}
+    (run, _) = load(tmp_path, training=section)
+    layout = dimensionless.layout_of(run)
+    assert layout.element_count == pytest.approx(611_008, rel=1e-4)
+    assert len(layout.tensors) == 16
+    assert pace.scaled([("a", (3, 5)), ("b", (2,))], 0.1) == [("a", (2,)), ("b", (1,))]
+
+
+def test_comparing_says_what_is_kept_and_how_much_the_rest_is_scaled(tmp_path):
+    ours = [numbers(load(tmp_path)[0])]
+    theirs = [numbers(load(tmp_path, topology={**STAR, "rate_bps": 60_000_000})[0])]
+    assert dimensionless.compared(ours, theirs)["chunks"] == ("139", "139", "kept")
+    shares = [each.communication_share or 0.0 for each in (*ours, *theirs)]
+    shown = dimensionless.compared(ours, theirs)["communication_share"]
+    expected = (f"{shares[0]:.3g}", f"{shares[1]:.3g}", f"scaled by {shares[0] / shares[1]:.3g}")
+    assert shown == expected
+    assert dimensionless.compared(ours, theirs)["queue_over_bdp"] == ("-", "-", "unknown")
+    delayed = [numbers(load(tmp_path, topology={**STAR, "delay_s": 0.001})[0])]
+    assert dimensionless.compared(ours, delayed)["rtt_over_transfer"][2].startswith("differs")
+
+
+def test_a_run_is_predicted_from_its_rounds_and_bursts(tmp_path):
+    (calm, _) = load(tmp_path)
+    layout = dimensionless.layout_of(calm)
+    one_round_s = 1.0 + 2 * 0.592 * TRANSFER_S / 0.97
+    expected_s = dimensionless.LAB_S + 10 * one_round_s
+    assert dimensionless.run_s(calm, layout) == pytest.approx(expected_s)
+    hit = [{"kind": "loss", "rounds": [3, 5], "q": 0.5}]
+    (hurt, _) = load(tmp_path, impairments=hit)
+    longer_s = dimensionless.run_s(hurt, layout) - dimensionless.run_s(calm, layout)
+    assert longer_s == pytest.approx(2 * 0.592 * TRANSFER_S)  # half is lost: twice as long
+    hit[0]["at_most_s"] = 0.05
+    (hurt, _) = load(tmp_path, impairments=hit)
+    longer_s = dimensionless.run_s(hurt, layout) - dimensionless.run_s(calm, layout)
+    assert longer_s == pytest.approx(0.1)
+
+
+def test_earlier_runs_that_differ_in_the_seed_alone_replace_the_prediction(tmp_path):
+    (first, other) = load(tmp_path)
+    ended: list[tuple[experiment.Run, Verdict, float]]
+    ended = [(first, "ok", 21.0), (other, "failed", 1.0)]
+    for run, verdict, wall_s in ended:
+        with runner.directory_of(tmp_path, run).open(run.config()) as directory:
+            write_status(directory, verdict, wall_s=wall_s)
+    path = str(tmp_path / "small.yaml")
+    runs = experiment.load(path, arms=["dblp"], seeds=3)
+    found = estimate.estimates(tmp_path, [*runs, other], print)
+    assert [(each.run_s, each.earlier) for each in found[:3]] == [(21.0, 1)] * 3
+    assert found[3].earlier == 0
+    changed = experiment.load(path, arms=["dblp"], overrides=["rounds=11"], seeds=1)
+    assert estimate.estimates(tmp_path, changed, print)[0].earlier == 0
+    assert estimate.total(found).startswith("4 runs to do, about ")
+    assert estimate.total(found).endswith("(3 from earlier runs, 1 predicted)")
+
+
+def test_damaged_directories_do_not_stop_an_estimate(tmp_path):
+    (run, _) = load(tmp_path)
+    damaged = tmp_path / "small" / "x"
+    damaged.mkdir(parents=True)
+    write_json(damaged / "status.json", {"verdict": "ok", "wall_s": 5})
+    assert estimate.estimates(tmp_path, [run], print)[0].earlier == 0

@@ -1,0 +1,118 @@
+"""Sweeps: labelled levels set several keys together, and what is wrong is said in one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from testbed import experiment
+from testbed.shared.yaml_input import InputError
+
+BASE: dict[str, Any] = {
+    "name": "small",
+    "rounds": 10,
+    "seeds": [1, 2],
+    "topology": {"name": "star", "workers": 2},
+    "arms": {"dblp": {"protocol": "dblp"}, "tcp-reno": {"protocol": "tcp-reno"}},
+    "impairments": [{"kind": "loss", "host": "server", "rounds": [3], "q": 0.9}],
+}
+PAYLOADS = [
+    {"label": "small", "training.model": "mlp"},
+    {"label": "large", "training.model": "small-cnn", "rounds": 20, "arms.dblp.low": 0.024},
+]
+
+
+def write(folder: Path, **changes: Any) -> str:
+    path = folder / "small.yaml"
+    path.write_text(yaml.safe_dump({**BASE, **changes}, sort_keys=False))
+    return str(path)
+
+
+def test_a_level_sets_its_keys_together_and_is_known_by_its_label(tmp_path):
+    path = write(tmp_path, factors={"payload": PAYLOADS, "impairments.0.q": [0.6, 0.9]})
+    runs = experiment.load(path, arms=["dblp"], seeds=1)
+    seen = [
+        (
+            run.factors,
+            run.config()["training"]["model"],
+            run.config()["rounds"],
+            run.config()["protocol"]["gather"],
+            run.config()["impairments"][0]["q"],
+        )
+        for run in runs
+    ]
+    small, large = "phased:low=0.008,high=0.408", "phased:low=0.024,high=0.408"
+    assert seen == [
+        ({"payload": "small", "impairments.0.q": 0.6}, "mlp", 10, small, 0.6),
+        ({"payload": "small", "impairments.0.q": 0.9}, "mlp", 10, small, 0.9),
+        ({"payload": "large", "impairments.0.q": 0.6}, "small-cnn", 20, large, 0.6),
+        ({"payload": "large", "impairments.0.q": 0.9}, "small-cnn", 20, large, 0.9),
+    ]
+    assert len({run.key for run in runs}) == 4
+    assert runs[0].label == "dblp, seed 1, payload small, q 0.6"
+
+
+def test_a_level_may_replace_whole_sections(tmp_path):
+    levels = [{"label": "calm", "impairments": []}, {"label": "burst"}]
+    runs = experiment.load(write(tmp_path, factors={"when": levels}), arms=["dblp"], seeds=1)
+    assert [len(run.config()["impairments"]) for run in runs] == [0, 1]
+
+
+def test_random_rounds_are_the_same_for_all_arms_of_a_seed_and_differ_between_seeds(tmp_path):
+    drawn = {"kind": "loss", "rounds": {"random": 3, "from": 2, "until": 900}, "q": 0.9}
+    runs = experiment.load(write(tmp_path, rounds=1000, impairments=[drawn]), seeds=2)
+    rounds = {(run.seed, run.arm): tuple(run.config()["impairments"][0]["rounds"]) for run in runs}
+    assert rounds[1, "dblp"] == rounds[1, "tcp-reno"] != rounds[2, "dblp"]
+    assert rounds[2, "dblp"] == rounds[2, "tcp-reno"]
+    assert all(len(each) == 3 for each in rounds.values())
+
+
+@pytest.mark.parametrize(
+    ("factors", "expected"),
+    [
+        (3, "factors: must map a key path to a list of values"),
+        ({"rounds": []}, "factors: must map a key path to a list of values"),
+        ({"rounds": [5, 5]}, "factors.rounds.1: 5 stands twice; valid: once"),
+        (
+            {"payload": [{"label": "a"}, {"rounds": 5}]},
+            "factors.payload.1: this level has no label, others have; valid: a label in all",
+        ),
+        (
+            {"payload": [{"label": "a"}, {"label": "a", "rounds": 5}]},
+            "factors.payload.1: 'a' stands twice; valid: once",
+        ),
+        (
+            {"payload": [{"label": ["a"]}]},
+            "factors.payload.0.label: ['a']: must be a text or a number",
+        ),
+        ({"payload": [{"label": True}]}, "factors.payload.0.label: True: must be"),
+        ({"payload": [{"label": "a", "rouns": 5}]}, "rouns: unknown key; valid: arms,"),
+        (
+            {"rounds": [4, 5], "payload": [{"label": "a", "rounds": 5}]},
+            "factors.payload: rounds: factor 'rounds' replaces it too; valid: one factor for",
+        ),
+        (
+            {
+                "one": [{"label": "a", "impairments": []}],
+                "other": [{"label": "b", "impairments.0.q": 0.5}],
+            },
+            "factors.other: impairments.0.q: factor 'one' replaces impairments too",
+        ),
+        (
+            {"payload": [{"label": "a", "impairments.7.q": 0.5}]},
+            "factors: impairments.7.q: there is no '7'",
+        ),
+        ({"payload": [{"label": "a", "rounds": 2}]}, "round 3 is never reached; valid: 0 to 1"),
+    ],
+)
+def test_bad_factors_are_one_line_that_names_file_and_factor(tmp_path, factors, expected):
+    path = write(tmp_path, factors=factors)
+    with pytest.raises(InputError) as caught:
+        experiment.load(path)
+    message = str(caught.value)
+    assert message.startswith(f"{path}: ")
+    assert expected in message
+    assert "\n" not in message

@@ -1,0 +1,109 @@
+"""Profiles resize an experiment, count in a run's key through what they change, and are checked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from analysis.data import published
+from testbed import experiment
+from testbed.shared.yaml_input import InputError
+from tests.experiment.test_factors import BASE
+
+PROFILES = {
+    "server": {"topology.rate_bps": 1_000_000_000, "rounds": 40, "seeds": [1, 2, 3]},
+    "paper": {},
+}
+PAPER_ITEMS = (
+    "fig1-phase-loss",
+    "fig2-k-sweep",
+    "burst-latency",
+    "burst-accuracy",
+    "training-time",
+    "accuracy",
+    "regime-map",
+    "congestion-controls",
+)
+
+
+def write(folder: Path, **changes: Any) -> str:
+    path = folder / "small.yaml"
+    path.write_text(yaml.safe_dump({**BASE, "profiles": PROFILES, **changes}, sort_keys=False))
+    return str(path)
+
+
+def test_a_profile_replaces_values_before_anything_else_does(tmp_path):
+    path = write(tmp_path)
+    runs = experiment.load(path, profile="server", arms=["dblp"])
+    assert [run.seed for run in runs] == [1, 2, 3]
+    assert runs[0].config()["topology"]["rate_bps"] == 1_000_000_000
+    assert runs[0].config()["rounds"] == 40
+    assert runs[0].config()["profile"] == "server"
+    overridden = experiment.load(path, profile="server", overrides=["rounds=7"], seeds=1)
+    assert overridden[0].config()["rounds"] == 7
+
+
+def test_the_file_s_own_values_are_the_laptop_s(tmp_path):
+    (run, *_) = experiment.load(write(tmp_path))
+    assert (run.config()["profile"], run.config()["rounds"]) == ("laptop", 10)
+    path = write(tmp_path, profiles={"laptop": {"rounds": 5}})
+    assert experiment.load(path)[0].config()["rounds"] == 5
+    assert experiment.profile_names(path) == ["laptop"]
+    assert experiment.profile_names(write(tmp_path)) == ["laptop", "server", "paper"]
+
+
+def test_the_key_depends_on_what_a_profile_changes_and_not_on_its_name(tmp_path):
+    path = write(tmp_path)
+    laptop, server, paper = (
+        experiment.load(path, profile=name)[0] for name in ("laptop", "server", "paper")
+    )
+    assert laptop.key == paper.key != server.key
+    without = experiment.load(write(tmp_path, profiles={}, published=["limit-bytes"]))[0]
+    assert without.key == laptop.key
+    assert "profiles" not in server.config()
+
+
+@pytest.mark.parametrize(
+    ("profiles", "expected"),
+    [
+        (PROFILES, "unknown profile 'big'; valid: laptop, server, paper"),
+        ({"big": {"rouns": 3}}, "profile big: rouns: unknown key; valid: arms,"),
+        ({"big": {"topology.rate_bps": 0}}, "profile big: topology.rate_bps: 0: "),
+        ({"big": {"topology.speed": 1}}, "profile big: topology.speed: unknown key; valid: core,"),
+        ({"big": {"impairments.3.q": 1}}, "profiles.big.impairments.3.q: there is no '3'"),
+        ({"big": {"name": "other"}}, "profiles.big.name: a profile cannot change 'name'"),
+        ({"big": {"profiles.server": {}}}, "a profile cannot change 'profiles'"),
+        ({"big": {"factors": {"rounds": 3}}}, "profile big: factors: must map a key path"),
+        ({"big": [1]}, "profiles.big: must map key paths to values"),
+        (3, "profiles: must map names to the keys that they replace"),
+        ({"big": {}, "Large One": {}}, "profiles.Large One"),
+    ],
+)
+def test_a_bad_profile_is_one_line_that_names_file_profile_and_key(tmp_path, profiles, expected):
+    path = write(tmp_path, profiles=profiles)
+    with pytest.raises(InputError) as caught:
+        experiment.load(path, profile="big")
+    message = str(caught.value)
+    assert message.startswith(f"{path}: ")
+    assert expected in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize("name", PAPER_ITEMS)
+def test_every_item_of_the_paper_has_three_valid_profiles_and_five_seeds(name):
+    path = str(experiment.find(name))
+    assert experiment.profile_names(path) == ["laptop", "server", "paper"]
+    for profile in ("laptop", "server", "paper"):
+        runs = experiment.load(name, profile=profile, seeds=1)
+        assert len(runs[0].experiment.seeds) >= 5
+        assert len({run.key for run in runs}) == len(runs)
+
+
+def test_published_numbers_that_an_experiment_names_exist():
+    known = {each.id for each in published.load()}
+    for name in PAPER_ITEMS:
+        named = experiment.load(name)[0].experiment.published
+        assert set(named or ()) <= known, name

@@ -1,0 +1,238 @@
+"""Experiments: what a YAML file expands to, and what is said when it is wrong."""
+
+import io
+from pathlib import Path
+
+import pytest
+import yaml
+from rich.console import Console
+
+from testbed import experiment
+from testbed.cli import downloads
+from testbed.shared.yaml_input import InputError
+
+BASE = {
+    "name": "small",
+    "rounds": 10,
+    "seeds": [1, 2],
+    "topology": {"name": "star", "workers": 2},
+    "arms": {"dblp": {"protocol": "dblp"}, "tcp-reno": {"protocol": "tcp-reno"}},
+    "impairments": [{"kind": "loss", "host": "server", "rounds": [3], "q": 0.9}],
+}
+
+
+def write(folder: Path, **changes: object) -> str:
+    path = folder / "small.yaml"
+    path.write_text(yaml.safe_dump({**BASE, **changes}))
+    return str(path)
+
+
+def test_expands_to_arms_interleaved_within_each_seed(tmp_path):
+    runs = experiment.load(write(tmp_path))
+    assert [(run.arm, run.seed) for run in runs] == [
+        ("dblp", 1),
+        ("tcp-reno", 1),
+        ("dblp", 2),
+        ("tcp-reno", 2),
+    ]
+
+
+def test_factors_multiply_the_runs_and_change_the_configuration(tmp_path):
+    factors = {"impairments.0.q": [0.6, 0.9], "topology.workers": [2, 3]}
+    runs = experiment.load(write(tmp_path, factors=factors), arms=["dblp"], seeds=1)
+    seen = [
+        (run.config()["impairments"][0]["q"], run.config()["topology"]["workers"]) for run in runs
+    ]
+    assert seen == [(0.6, 2), (0.6, 3), (0.9, 2), (0.9, 3)]
+    assert len({run.key for run in runs}) == 4
+
+
+def test_key_depends_on_what_is_run_and_not_on_its_description(tmp_path):
+    first = experiment.load(write(tmp_path))[0].key
+    assert experiment.load(write(tmp_path, description="other words"))[0].key == first
+    assert experiment.load(write(tmp_path, seeds=[1]))[0].key == first
+    assert experiment.load(write(tmp_path, rounds=11))[0].key != first
+
+
+def test_key_depends_on_the_code_of_a_user_s_own_model(tmp_path):
+    def key(**changes: object) -> str:
+        return experiment.load(write(tmp_path, **changes))[0].key
+
+    own = {"training": {"model": "my_net:build"}}
+    (tmp_path / "my_net.py").write_text("raise SystemExit('looked at, not executed')\n")
+    first = key(**own)
+    assert key(**own) == first
+    (tmp_path / "my_net.py").write_text("raise SystemExit('something else')\n")
+    assert key(**own) != first
+    package = tmp_path / "my_package"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "deeper.py").write_text("a = 1\n")
+    own = {"training": {"model": "my_package.deeper:build"}}
+    first = key(**own)
+    (package / "deeper.py").write_text("a = 2\n")
+    assert key(**own) != first
+    assert "code" not in experiment.load(write(tmp_path))[0].config()
+
+
+def test_what_preparation_finds_names_the_file(tmp_path):
+    runs = experiment.load(write(tmp_path, training={"model": "absent_net:build"}))
+    with pytest.raises(InputError, match=r"small\.yaml: absent_net:build: there is no module"):
+        downloads.prepare(runs, Console(file=io.StringIO()))
+
+
+def test_more_seeds_keep_the_file_s_own_first(tmp_path):
+    runs = experiment.load(write(tmp_path, seeds=[7, 2]), arms=["dblp"], seeds=4)
+    assert [run.seed for run in runs] == [7, 2, 1, 3]
+
+
+def test_congestion_control_is_swapped_in_every_arm(tmp_path):
+    path = write(tmp_path, arms={"a": {"protocol": "tcp"}, "b": {"protocol": "tcp-bbr"}})
+    runs = experiment.load(path, congestion_control="reno")
+    assert {run.protocol.congestion_control for run in runs} == {"reno"}
+
+
+@pytest.mark.parametrize(
+    ("arm", "expected"),
+    [
+        ({"protocol": "dblp"}, ("zero", "zero")),
+        ({"protocol": "dblp-stream"}, ("rescale", "error-feedback")),
+        ({"protocol": "dblp", "filling": "previous"}, ("previous", "previous")),
+        ({"protocol": "dblp-stream", "filling": {"gather": "zero"}}, ("zero", "error-feedback")),
+        (
+            {"protocol": "dblp", "filling": {"gather": "rescale:by=fraction"}},
+            ("rescale:by=fraction", "zero"),
+        ),
+    ],
+)
+def test_filling_is_chosen_per_leg_and_has_a_default_per_protocol(tmp_path, arm, expected):
+    (run, _) = experiment.load(write(tmp_path, arms={"x": arm}))
+    assert run.config()["filling"] == {"gather": expected[0], "broadcast": expected[1]}
+    assert "filling" not in run.config()["protocol"]
+
+
+def test_the_key_depends_on_the_filling(tmp_path):
+    arms = {"x": {"protocol": "dblp"}}
+    plain = experiment.load(write(tmp_path, arms=arms))[0].key
+    assert experiment.load(write(tmp_path, arms=arms), overrides=["arms.x.filling=zero"])[
+        0
+    ].key == (plain)
+    changed = experiment.load(write(tmp_path, arms=arms), overrides=["arms.x.filling=rescale"])
+    assert changed[0].key != plain
+
+
+def test_tolerances_may_be_written_as_mappings(tmp_path):
+    gather = {"policy": "per-layer", "default": 0.1, "tensors": {"*.bias": 0}}
+    (run, _) = experiment.load(
+        write(tmp_path, arms={"x": {"protocol": "dblp", "gather": gather, "order": "rotating"}})
+    )
+    assert run.config()["protocol"]["gather"] == "per-layer:default=0.1,tensors=*.bias@0.0"
+    assert run.config()["protocol"]["order"] == "rotating"
+
+
+def test_set_replaces_a_value(tmp_path):
+    runs = experiment.load(write(tmp_path), overrides=["topology.rate_bps=50000000"])
+    assert runs[0].config()["topology"]["rate_bps"] == 50_000_000
+
+
+def test_every_experiment_that_comes_with_the_lab_is_valid():
+    assert "quick" in experiment.names()
+    for name in experiment.names():
+        assert experiment.load(name)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"rouns": 3}, "rouns: unknown key; valid: arms, controller, description,"),
+        ({"rounds": 0}, "rounds: 0: Input should be greater than or equal to 1"),
+        ({"topology": {"name": "star", "rate_bps": 0}}, "topology.rate_bps: 0: "),
+        ({"topology": {"name": "star", "workers": 0}}, "topology.workers: 0: "),
+        ({"topology": {"name": "ring"}}, "topology.name: 'ring': "),
+        ({"topology": {"name": "star", "speed": 1}}, "topology.speed: unknown key; valid: core,"),
+        ({"arms": {"x": {"protocol": "dblpp"}}}, "unknown protocol 'dblpp'; valid: dblp,"),
+        ({"arms": {"x": {"protocol": "dblp", "high": 1.0}}}, "arms.x: high is 1.0; valid: 0"),
+        ({"arms": {"x": {"protocol": "dblp", "hihg": 0.5}}}, "no setting 'hihg'; valid: low, high"),
+        (
+            {"arms": {"x": {"protocol": "dblp", "filling": "zeros"}}},
+            "arms.x.filling.gather: 'zeros': unknown filling 'zeros'; valid: zero, rescale,",
+        ),
+        (
+            {"arms": {"x": {"protocol": "dblp", "filling": {"both": "zero"}}}},
+            "arms.x.filling.both: unknown key; valid: broadcast, gather",
+        ),
+        (
+            {"arms": {"x": {"protocol": "tcp", "filing": "zero"}}},
+            "arms.x: protocol 'tcp' has no setting 'filing'; valid: name, carrier, gather, "
+            "broadcast, repair, order, congestion_control, filling",
+        ),
+        (
+            {"arms": {"x": {"protocol": "dblp", "filling": 3}}},
+            "arms.x.filling: 3: ",
+        ),
+        (
+            {"arms": {"x": {"protocol": "dblp", "order": "shuffle"}}},
+            "arms.x: unknown chunk order 'shuffle'; valid: in-order, rotating, shuffled,",
+        ),
+        (
+            {"transport": {"chunk_bytes": 8192}},
+            "transport.chunk_bytes: 8192: the lab's links carry packets of 1500 bytes, headers "
+            "included; valid: multiples of 4 up to 1456",
+        ),
+        ({"transport": {"chunk_bytes": 0}}, "transport.chunk_bytes: 0: Input should be greater"),
+        ({"seeds": [1, 1]}, "seeds: [1, 1]: must be distinct"),
+        (
+            {"impairments": [{"kind": "lost", "rounds": [1]}]},
+            "impairments.0",
+        ),
+        (
+            {"impairments": [{"kind": "loss", "rounds": [1], "q": 1.5}]},
+            "impairments.0.loss.q: 1.5: ",
+        ),
+        (
+            {"impairments": [{"kind": "loss", "rounds": [1], "q": 0.5, "Q": 1}]},
+            "impairments.0.loss.Q: unknown key; valid: at_most_s, at_s, duration_s,",
+        ),
+        (
+            {"impairments": [{"kind": "loss", "rounds": [1], "q": 0.5, "host": "worker-9"}]},
+            "unknown host 'worker-9'; valid: server, worker-1, worker-2",
+        ),
+        (
+            {"impairments": [{"kind": "loss", "rounds": [10], "q": 0.5}]},
+            "round 10 is never reached; valid: 0 to 9",
+        ),
+        ({"factors": {"rounds": 3}}, "factors: must map a key path to a list"),
+    ],
+)
+def test_bad_input_is_one_line_that_names_file_key_and_what_is_valid(tmp_path, changes, expected):
+    path = write(tmp_path, **changes)
+    with pytest.raises(InputError) as caught:
+        experiment.load(path)
+    message = str(caught.value)
+    assert message.startswith(f"{path}: ")
+    assert expected in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("a: [", "not YAML"), ("just text", "must be a mapping"), ("\x00", "not YAML")],
+)
+def test_a_file_that_is_no_yaml_mapping_is_named(tmp_path, text, expected):
+    path = tmp_path / "broken.yaml"
+    path.write_text(text)
+    with pytest.raises(InputError, match=f"broken.yaml: .*{expected}"):
+        experiment.load(str(path))
+
+
+@pytest.mark.parametrize("text", ["rounds", "=3", "topology.star.x=1=", "seeds.7=1"])
+def test_a_bad_set_option_is_refused(tmp_path, text):
+    with pytest.raises(InputError):
+        experiment.load(write(tmp_path), overrides=[text])
+
+
+def test_unknown_names_list_what_exists(tmp_path):
+    with pytest.raises(InputError, match=r"unknown experiment 'quik'; valid: .*quick"):
+        experiment.load("quik")
+    with pytest.raises(InputError, match=r"unknown arm 'x'; valid: dblp, tcp-reno"):
+        experiment.load(write(tmp_path), arms=["x"])

@@ -1,0 +1,152 @@
+"""`./lab clean`: removes what nobody uses, says what before, and touches nothing else."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from testbed.lab import leftovers
+from testbed.machine import clean
+
+KEY = "dblp-s1-0123456789"
+
+# Executes a run that never ends: the directory is made and locked as by `./lab run`.
+RUN = """
+import pathlib, sys, time
+from testbed.shared.run_directory import RunDirectory
+with RunDirectory(pathlib.Path(sys.argv[1])).open({"key": "x"}) as directory:
+    (directory / "events" / "rounds.jsonl").write_text("x" * 5000)
+    print("open", flush=True)
+    time.sleep(60)
+"""
+
+
+def lab_clean(*arguments, answer=""):
+    return subprocess.run(
+        [sys.executable, "-m", "testbed", "clean", *arguments],
+        input=answer,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.fixture
+def going_on(tmp_path):
+    """A run in progress below tmp_path/out."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", RUN, str(tmp_path / "out" / "small" / KEY)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "open\n"
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_a_killed_run_is_shown_with_its_size_and_removed_after_asking(going_on, tmp_path):
+    out = tmp_path / "out"
+    partial = out / "small" / f"{KEY}.partial"
+    going_on.send_signal(signal.SIGKILL)
+    going_on.wait()
+
+    refused = lab_clean("--out", str(out), answer="n\n")
+    assert refused.returncode == 1
+    assert str(partial) in refused.stdout
+    assert "5.0 kB" in refused.stdout
+    assert partial.is_dir()
+
+    unanswered = lab_clean("--out", str(out))
+    assert unanswered.returncode == 1
+    assert partial.is_dir()
+
+    done = lab_clean("--out", str(out), answer="y\n")
+    assert done.returncode == 0, done
+    assert not partial.exists()
+    again = lab_clean("--out", str(out))
+    assert again.returncode == 0
+    assert "nothing to clean" in again.stdout
+
+
+def test_a_run_that_goes_on_is_never_touched(going_on, tmp_path):
+    out = tmp_path / "out"
+    (out / "small" / "plan.json").write_text("{}")
+    done = lab_clean("--out", str(out), "--yes")
+    assert done.returncode == 0, done
+    assert (out / "small" / f"{KEY}.partial").is_dir()
+    named = lab_clean("small", "--out", str(out), "--yes")
+    assert named.returncode == 2
+    assert "this run is going on" in named.stderr
+    assert (out / "small" / f"{KEY}.partial").is_dir()
+    assert going_on.poll() is None
+
+
+def test_only_what_the_lab_itself_leaves_is_stale(tmp_path):
+    out = tmp_path / "out"
+    stale = [f"small/{KEY}.attempt1", f"small/{KEY}.attempt12", ".report-abcdefgh"]
+    kept = [
+        f"small/{KEY}",
+        "small/notes.partial",
+        f"small/deeper/{KEY}.partial",
+        ".report-old-abcdefgh",  # there is no other report
+        "reports.partial",
+    ]
+    for name in (*stale, *kept):
+        (out / name).mkdir(parents=True)
+    old_s = time.time() - 3600
+    for name in (".report-abcdefgh", ".report-old-abcdefgh"):
+        os.utime(out / name, (old_s, old_s))
+    (out / ".report-written0").mkdir()  # somebody writes it at this moment
+    (tmp_path / "elsewhere").mkdir()
+    (out / "small" / f"{KEY}.attempt3").symlink_to(tmp_path / "elsewhere")
+
+    found = {str(each.path.relative_to(out)) for each in clean.stale_folders(out)}
+    assert found == set(stale)
+    done = lab_clean("--out", str(out), "--yes")
+    assert done.returncode == 0, done
+    assert not any((out / name).exists() for name in stale)
+    assert all((out / name).is_dir() for name in (*kept, ".report-written0"))
+    assert (tmp_path / "elsewhere").is_dir()
+
+
+def test_a_folder_that_does_not_exist_has_nothing_to_clean(tmp_path):
+    done = lab_clean("--out", str(tmp_path / "none"), "--yes")
+    assert done.returncode == 0
+    assert "nothing to clean" in done.stdout
+    assert not list(tmp_path.iterdir())
+
+
+# Starts a child in the environment of a sandbox, says its process id, and then waits or is gone.
+OWNER = """
+import os, subprocess, sys
+from testbed.lab import leftovers
+environment = os.environ | {leftovers.OWNER_VARIABLE: leftovers.owner_of_now()}
+child = subprocess.Popen(["sleep", "60"], env=environment, start_new_session=True)
+print(child.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_process_is_left_over_once_its_owner_is_gone():
+    with subprocess.Popen(
+        [sys.executable, "-c", OWNER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as owner:
+        assert owner.stdout is not None
+        pid = int(owner.stdout.readline())
+        assert pid not in {each.pid for each in leftovers.find()}
+        owner.kill()
+    ours = [each for each in leftovers.find() if each.pid == pid]
+    assert [each.command for each in ours] == ["sleep 60"]
+    # The same number, but another process: nothing happens to it.
+    stranger = leftovers.Leftover(pid=pid, started=ours[0].started + 1, command="sleep 60")
+    assert leftovers.end([stranger]) == []
+    assert Path(f"/proc/{pid}").exists()
+    assert leftovers.end(ours) == []
+    assert pid not in {each.pid for each in leftovers.find()}

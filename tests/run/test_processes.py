@@ -1,0 +1,36 @@
+"""Why a run failed: the words of the process that ended."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from testbed.run.processes import ProcessError, Processes
+
+
+@pytest.mark.parametrize(
+    ("program", "expected"),
+    [
+        (
+            "import sys\nfor n in range(9): print('line', n)\nsys.exit(3)",
+            "part: ended with status 3; logs/part.log ends: line 6 | line 7 | line 8",
+        ),
+        ("import sys; sys.exit(4)", "part: ended with status 4; logs/part.log is empty"),
+        (
+            "import os; print('  so   long', flush=True); os.kill(os.getpid(), 9)",
+            "part: killed by SIGKILL; logs/part.log ends: so long",
+        ),
+    ],
+)
+def test_the_end_of_its_log_is_the_reason(tmp_path: Path, program: str, expected: str) -> None:
+    processes = Processes(tmp_path)
+    processes.spawn("awaited", [sys.executable, "-c", "import time; time.sleep(60)"])
+    processes.spawn("part", [sys.executable, "-c", program])
+    try:
+        with pytest.raises(ProcessError) as caught:
+            processes.wait_until_done("awaited", 30)
+        assert str(caught.value) == expected
+    finally:
+        for process in processes._running.values():  # of this test only
+            process.kill()
+            process.wait()

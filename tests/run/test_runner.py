@@ -1,0 +1,82 @@
+"""Retries: a run is executed again only while it is invalid, and only so many times."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+import yaml
+from rich.console import Console
+
+from testbed import experiment
+from testbed.cli import run_progress
+from testbed.run import runner
+from testbed.shared.run_directory import read_json, write_status
+from tests.experiment.test_factors import BASE
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> experiment.Run:
+    path = tmp_path / "small.yaml"
+    path.write_text(yaml.safe_dump(BASE, sort_keys=False))
+    return experiment.load(str(path), arms=["dblp"], seeds=1)[0]
+
+
+def ending(monkeypatch: pytest.MonkeyPatch, *verdicts: str) -> list[Path]:
+    """Labs that end with these verdicts, one after the other; returns where they ran."""
+    left = list(verdicts)
+    places: list[Path] = []
+
+    def in_sandbox(directory: Path, report: runner.Report) -> int:
+        places.append(directory)
+        write_status(directory, left.pop(0), f"reason {len(places)}")  # type: ignore[arg-type]
+        return 0
+
+    monkeypatch.setattr(runner, "_in_sandbox", in_sandbox)
+    return places
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "retries", "executed"),
+    [
+        (["ok"], 2, ["ok"]),
+        (["invalid", "ok"], 2, ["invalid", "ok"]),
+        (["invalid", "invalid", "invalid", "ok"], 2, ["invalid", "invalid", "invalid"]),
+        (["invalid", "ok"], 0, ["invalid"]),
+        (["failed", "ok"], 2, ["failed"]),
+        (["unsupported", "ok"], 2, ["unsupported"]),
+    ],
+)
+def test_only_invalid_runs_are_tried_again_and_every_attempt_is_kept(
+    run, tmp_path, monkeypatch, verdicts, retries, executed
+):
+    ending(monkeypatch, *verdicts)
+    out = tmp_path / "out"
+    outcomes = list(runner.attempts(out, run, lambda record: None, retries=retries))
+    assert [each.verdict for each in outcomes] == executed
+    kept = sorted((out / "small").glob("*.attempt*"))
+    assert len(kept) == len(executed) - 1
+    assert [read_json(each / "status.json")["verdict"] for each in kept] == executed[:-1]
+    assert runner.directory_of(out, run).verdict() == executed[-1]
+
+
+def test_a_run_that_is_ok_is_not_executed_again(run, tmp_path, monkeypatch):
+    places = ending(monkeypatch, "ok")
+    for executed in (True, False):
+        (outcome,) = runner.attempts(tmp_path, run, lambda record: None, retries=2)
+        assert (outcome.verdict, outcome.executed) == ("ok", executed)
+    assert len(places) == 1
+
+
+def test_failures_are_shown_when_they_happen_with_their_reason(run, tmp_path, monkeypatch):
+    ending(monkeypatch, "invalid", "failed")
+    screen = io.StringIO()
+    with run_progress.shown(Console(file=screen, width=60), 1) as progress:
+        progress.begin(run.label)
+        for outcome in runner.attempts(tmp_path, run, progress.record, retries=2):
+            if outcome.verdict == "invalid":
+                progress.again(outcome, 1, 2)
+                assert "dblp, seed 1: invalid: reason 1; retry 1 of 2\n" in screen.getvalue()
+        progress.end(outcome)
+    assert screen.getvalue().endswith("[1/1] dblp, seed 1: failed: reason 2\n")

@@ -1,0 +1,94 @@
+"""The run directory: nothing half-written passes for a result, nothing is overwritten."""
+
+import json
+
+import pytest
+
+from testbed.shared.jsonl import JsonLinesWriter
+from testbed.shared.run_directory import (
+    InUseError,
+    RunDirectory,
+    read_json,
+    write_json,
+    write_status,
+)
+
+
+def test_a_run_appears_under_its_name_only_with_a_verdict(tmp_path):
+    place = RunDirectory(tmp_path / "x" / "key")
+    with place.open({"a": 1}) as directory:
+        assert directory.name == "key.partial"
+        assert not place.path.exists()
+        assert place.verdict() is None
+        write_status(directory, "ok")
+    assert place.verdict() == "ok"
+    assert read_json(place.path / "config.json") == {"a": 1}
+    assert not place.partial.exists()
+
+
+def test_a_run_that_is_broken_off_leaves_only_a_partial_directory(tmp_path):
+    place = RunDirectory(tmp_path / "key")
+    with pytest.raises(RuntimeError), place.open({}):
+        raise RuntimeError
+    assert place.verdict() is None
+    assert place.partial.exists()
+
+
+def test_the_next_attempt_keeps_what_was_left_behind_as_interrupted(tmp_path):
+    place = RunDirectory(tmp_path / "key")
+    with pytest.raises(RuntimeError), place.open({"attempt": 1}):
+        raise RuntimeError
+    with place.open({"attempt": 2}) as directory:
+        write_status(directory, "ok")
+    kept = tmp_path / "key.attempt1"
+    assert read_json(kept / "status.json")["verdict"] == "interrupted"
+    assert read_json(kept / "config.json") == {"attempt": 1}
+    assert read_json(place.path / "config.json") == {"attempt": 2}
+
+
+def test_a_failed_run_is_set_aside_and_not_overwritten(tmp_path):
+    place = RunDirectory(tmp_path / "key")
+    for verdict in ("failed", "invalid", "ok"):
+        with place.open({}) as directory:
+            write_status(directory, verdict)
+    assert place.verdict() == "ok"
+    verdicts = [read_json(tmp_path / f"key.attempt{n}/status.json")["verdict"] for n in (1, 2)]
+    assert verdicts == ["failed", "invalid"]
+
+
+def test_two_processes_cannot_execute_the_same_run(tmp_path):
+    place = RunDirectory(tmp_path / "key")
+    with place.open({}) as directory:
+        with pytest.raises(InUseError, match=r"key\.partial"), place.open({}):
+            pass
+        write_status(directory, "ok")
+    assert place.verdict() == "ok"
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"verdict": "great"}'])
+def test_a_status_that_cannot_be_read_is_no_verdict(tmp_path, text):
+    (tmp_path / "key").mkdir()
+    (tmp_path / "key" / "status.json").write_text(text)
+    assert RunDirectory(tmp_path / "key").verdict() is None
+
+
+def test_a_json_file_is_replaced_whole_and_leaves_no_temporary(tmp_path):
+    write_json(tmp_path / "a.json", {"n": 1})
+    write_json(tmp_path / "a.json", {"n": 2})
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
+    assert read_json(tmp_path / "a.json") == {"n": 2}
+
+
+def test_event_lines_carry_the_schema_and_are_on_disk_at_once(tmp_path):
+    writer = JsonLinesWriter(tmp_path / "events" / "x.jsonl")
+    writer.write({"round": 3})
+    assert json.loads((tmp_path / "events" / "x.jsonl").read_text()) == {"schema": 1, "round": 3}
+    with pytest.raises(ValueError, match="JSON"):
+        writer.write({"loss": float("nan")})
+
+
+def test_a_full_disk_is_an_error_and_not_a_shorter_log():
+    from pathlib import Path
+
+    with pytest.raises(OSError, match="No space left"):
+        JsonLinesWriter(Path("/dev/full")).write({"round": 1})

@@ -1,0 +1,158 @@
+"""`./lab watch`: which runs it finds, how it follows them, and that its screen fits."""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console, ConsoleDimensions
+
+from testbed.__main__ import main
+from testbed.shared.run_directory import RunDirectory, write_status
+from testbed.shared.yaml_input import InputError
+from testbed.watch import follow
+from testbed.watch import screen as watch_view
+
+CONFIG = {"key": "dblp-s1", "arm": "dblp", "seed": 1, "rounds": 40, "experiment": "small"}
+
+
+def live(**changes: Any) -> dict[str, Any]:
+    """A run with one congested link, three idle ones, four flows and three processes."""
+    queue = {"queue_bytes": 150_000, "rate_bps": 10**8, "sent_bps": 0, "new_drops": 0, "drops": 0}
+    nodes = ["server", "worker-1", "worker-2", "worker-3"]
+    queues = [
+        queue | {"link": f"{node}--s1", "from": sender, "highest_bytes": 0}
+        for node in nodes
+        for sender in ("s1", node)
+    ]
+    queues[0] |= {"highest_bytes": 149_000, "drops": 963, "new_drops": 17, "sent_bps": 97_000_000}
+    flow = {"cwnd_bytes": 45_000, "rtt_s": 0.0123, "rate_bps": 3.2e7, "retransmits": 3}
+    return {
+        "schema": 1,
+        "t_s": time.monotonic(),
+        "elapsed_s": 3.4,
+        "run": CONFIG,
+        "rounds_done": 12,
+        "critical": True,
+        "latencies_s": [0.1] * 50 + [0.4],
+        "impairments": [{"name": "burst-server", "kind": "burst", "since_s": time.monotonic()}],
+        "queues": queues,
+        "flows": [flow | {"host": "server", "peer": node} for node in nodes[1:]],
+        "processes": [
+            {"name": name, "cpu": 0.4, "rss_bytes": 300_000_000}
+            for name in ("server", "worker-1", "ovs-vswitchd")
+        ],
+    } | changes
+
+
+def screen(document: dict[str, Any], width: int, height: int) -> list[str]:
+    output = io.StringIO()
+    console = Console(file=output, width=width, height=height, color_system=None)
+    console.print(watch_view.render(document, ConsoleDimensions(width, height), ["a: ok"]))
+    return output.getvalue().splitlines()
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 40), (60, 14)])
+def test_screen_fits_and_shows_the_congested_link(width, height):
+    lines = screen(live(), width, height)
+    assert len(lines) <= height
+    assert all(len(line) <= width for line in lines)
+    [congested] = [line for line in lines if line.startswith("s1 → server")]
+    assert all(word in congested for word in ("149/150", "963", "+17"))
+    assert "round 12 of 40" in lines[0]
+    assert "burst-server" in "".join(lines[:4])
+    assert any("ovs-vswitchd" in line for line in lines)
+
+
+def test_numbers_of_links_flows_and_processes_do_not_overflow_the_screen():
+    document = live()
+    many = {name: document[name] * 12 for name in ("queues", "flows", "processes")}
+    assert len(screen(live(**many), 80, 24)) <= 24
+    assert "busiest" in "\n".join(screen(live(**many), 80, 24))
+
+
+def test_a_run_that_is_being_built_says_so(tmp_path):
+    with RunDirectory(tmp_path / "small" / "dblp-s1").open(CONFIG):
+        [run] = follow.running(tmp_path)
+        lines = screen(run.live(), 80, 24)
+    assert "dblp seed 1" in lines[0]
+    assert "building" in lines[1]
+
+
+def test_the_plain_line_has_round_latency_queue_and_impairment():
+    line = watch_view.line(live())
+    assert line == (
+        "round 12 of 40, latency 400 ms, longest queue s1 → server 149/150, 963 drops, "
+        "in force: burst-server"
+    )
+
+
+def test_sparkline_shows_the_highest_value_as_the_highest_step():
+    assert watch_view.sparkline([0.0, 0.5, 1.0]) == "▁▅█"
+    assert watch_view.sparkline([0.0, 0.0]) == "▁▁"
+    assert watch_view.sparkline([]) == ""
+
+
+def test_nothing_running_is_an_input_error(tmp_path):
+    abandoned = tmp_path / "small" / "dblp-s1.partial"
+    abandoned.mkdir(parents=True)
+    (abandoned / "live.json").write_text(json.dumps(live(t_s=time.monotonic() - 60)))
+    with pytest.raises(InputError, match="no run is in progress"):
+        follow.watch(tmp_path, None, Console(file=io.StringIO()))
+    with pytest.raises(InputError, match="'other' is not in progress"):
+        follow.watch(tmp_path, "other", Console(file=io.StringIO()))
+
+
+def test_follows_to_the_next_run_and_ends_with_the_last(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(follow, "_PATIENCE_S", 0.4)
+    monkeypatch.setattr(follow, "_LINE_S", 0.0)
+    begun = threading.Event()
+
+    def run(key: str) -> None:
+        place = RunDirectory(tmp_path / "small" / key)
+        with place.open(CONFIG | {"key": key}) as directory:
+            (directory / "live.json").write_text(json.dumps(live()))
+            begun.set()
+            time.sleep(0.4)
+            (directory / "live.json").unlink()
+            write_status(directory, "ok" if key == "first" else "failed", "")
+
+    def both() -> None:
+        run("first")
+        run("second")
+
+    thread = threading.Thread(target=both)
+    thread.start()
+    assert begun.wait(5)
+    follow.watch(tmp_path, None, Console(file=io.StringIO()))
+    thread.join()
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("first: round 12 of 40")
+    assert "first: ok" in lines
+    assert any(line.startswith("second: round 12 of 40") for line in lines)
+    assert lines[-1] == "second: failed"
+
+
+def test_only_the_named_run_is_watched(tmp_path: Path):
+    with RunDirectory(tmp_path / "small" / "a").open(CONFIG):  # noqa: SIM117 - both are needed
+        with RunDirectory(tmp_path / "small" / "b").open(CONFIG):
+            assert {run.key for run in follow.running(tmp_path)} == {"a", "b"}
+            assert [run.key for run in follow.running(tmp_path, "a")] == ["a"]
+    assert follow.running(tmp_path) == []
+
+
+def test_ctrl_c_ends_watching_without_a_word_about_the_run(monkeypatch, capsys):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("testbed.watch.follow.watch", interrupted)
+    monkeypatch.setattr("sys.argv", ["lab", "watch"])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert caught.value.code == 130
+    assert capsys.readouterr().err == ""
