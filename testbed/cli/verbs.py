@@ -223,6 +223,20 @@ def setup(
     print(f"lab: {what} ready")
 
 
+@app.command(epilog="Example: ./lab docs")
+def docs(
+    folder: Annotated[
+        Path | None, typer.Option("--build", metavar="DIR", help="only build it, into this folder")
+    ] = None,
+) -> None:
+    """Build the documentation, which needs no network to read, and open it in a browser."""
+    from testbed.documentation import site
+
+    page = site.build(folder or site.FOLDER)
+    if folder is not None or not site.open_page(page):
+        print(f"documentation: {page}")
+
+
 @app.command(
     epilog="Example: ./lab test -k transport",
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},

@@ -1,0 +1,36 @@
+"""Builds the documentation with MkDocs, and opens it where there is a desktop."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import webbrowser
+from pathlib import Path
+
+from testbed.shared.yaml_input import InputError
+
+_ROOT = Path(__file__).resolve().parents[2]
+FOLDER = _ROOT / "site"
+
+
+def build(folder: Path) -> Path:
+    """Build the site into a folder and return the page to begin with.
+
+    Raises:
+        InputError: MkDocs is missing, or refused a page; its messages stand before ours.
+    """
+    argv = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict"]
+    argv += ["--config-file", str(_ROOT / "mkdocs.yml"), "--site-dir", str(folder.resolve())]
+    # The theme's makers announce another product at each build; it is no warning of ours.
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "DISABLE_MKDOCS_2_WARNING": "true"}
+    if subprocess.run(argv, cwd=_ROOT, env=environment, check=False).returncode != 0:
+        raise InputError("the documentation could not be built; the messages above say why")
+    return folder / "index.html"
+
+
+def open_page(page: Path) -> bool:
+    """Show a page in the desktop's browser; False where there is none."""
+    if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+        return False
+    return webbrowser.open(page.resolve().as_uri())

@@ -1,0 +1,76 @@
+"""The site builds without a warning, and a reader without a network misses nothing of it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from testbed.documentation import site
+
+# What a browser loads by itself: an address in one of these places, but not that of a plain link.
+_LOADED = (
+    re.compile(
+        r"<(?!a\b)[a-z-]+\b[^>]*?\s(?:src|srcset|data|poster|action)=[\"']?(?:https?:)?//[^>]*"
+    ),
+    re.compile(r"<link\b[^>]*\bhref=[\"']?(?:https?:)?//[^>]*"),
+    re.compile(r"url\([\"']?(?:https?:)?//[^)]*\)"),
+    re.compile(r"@import\s+[\"'](?:https?:)?//[^\"']*"),
+)
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a site that was built with warnings as errors."""
+    folder = tmp_path_factory.mktemp("site")
+    site.build(folder)
+    return folder
+
+
+def _texts(folder: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(folder)): path.read_text(encoding="utf-8")
+        for suffix in ("html", "css", "svg")
+        for path in folder.rglob(f"*.{suffix}")
+    }
+
+
+def test_nothing_is_loaded_from_elsewhere(built: Path) -> None:
+    found = [
+        f"{name}: {match[0][:120]}"
+        for name, text in _texts(built).items()
+        for pattern in _LOADED
+        for match in pattern.finditer(text)
+    ]
+    assert found == []
+
+
+def test_the_patterns_find_what_would_be_loaded() -> None:
+    loading = (
+        '<script src="https://unpkg.com/iframe-worker/shim"></script>',
+        "<img alt=x src=//cdn.example/x.png>",
+        '<link rel="stylesheet" href="https://fonts.googleapis.com/css">',
+        "body{background:url(https://example.org/x.png)}",
+        '@import "https://example.org/x.css"',
+    )
+    for text in loading:
+        assert any(pattern.search(text) for pattern in _LOADED), text
+    assert not any(pattern.search('<a href="https://arxiv.org/x">') for pattern in _LOADED)
+
+
+def test_no_page_makes_the_theme_fetch_something(built: Path) -> None:
+    pages = {name: text for name, text in _texts(built).items() if name.endswith(".html")}
+    assert pages
+    for name, text in pages.items():
+        for element in ('class="mermaid"', 'data-md-component="source"'):
+            assert element not in text, f"{name}: {element}"
+
+
+def test_the_search_has_its_index_as_a_script_and_a_worker_that_files_can_start(
+    built: Path,
+) -> None:
+    index = (built / "search" / "search_index.js").read_text(encoding="utf-8")
+    assert index.startswith("var __index = ")
+    assert "reference/verbs.html" in index
+    assert "assets/iframe-worker.js" in (built / "reference" / "verbs.html").read_text()
