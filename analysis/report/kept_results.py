@@ -5,8 +5,9 @@
 
 What is kept lies in `experiments/results/NAME/`: `summary.json` (without what has no value), the
 main table, the manifest of one run, `provenance.json` (command, machine, dates, verdicts) and the
-headline figure. README.md and experiments/results/README.md say where an experiment's table goes:
-between `<!-- NAME: begin -->` and `<!-- NAME: end -->`; `overview` is the table of all of them.
+headline figure. README.md, experiments/results/README.md and the pages in docs/ say where an
+experiment's table goes: between `<!-- NAME: begin -->` and `<!-- NAME: end -->`; `overview` is the
+table of all of them.
 """
 
 from __future__ import annotations
@@ -98,8 +99,7 @@ def write_readme(*, root: Path = ROOT) -> list[str]:
     """
     written: list[str] = []
     texts = {}
-    for document in _DOCUMENTS:
-        path = root / document
+    for path in [*(root / name for name in _DOCUMENTS), *sorted((root / "docs").rglob("*.md"))]:
         if path.is_file():
             texts[path], names = _filled(path, root)
             written += names

@@ -129,7 +129,11 @@ def test_the_overview_sets_each_published_value_beside_all_its_points(tmp_path, 
     folder = kept_results.keep(tmp_path / "runs", root=place)
     folder.rename(folder.with_name("burst-latency"))
     (place / "experiments" / "results" / "README.md").write_text("# Results\n\n" + empty)
-    assert kept_results.write_readme(root=place) == ["overview", "overview"]
+    page = place / "docs" / "measured" / "paper.md"
+    page.parent.mkdir(parents=True)
+    page.write_text("# Paper\n\n" + empty)
+    assert kept_results.write_readme(root=place) == ["overview"] * 3
+    assert "2.00\u20134.00 x" in page.read_text()
     text = (place / "README.md").read_text()
     assert (
         "| Tables II to VI: Send latency at a burst iteration (quick) | fixed-low/dblp | "
