@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from controllers import lab_file
-from controllers.conductor import Conductor
+from controllers.controller_socket import LINE_LIMIT_BYTES, parse_request
 from controllers.framework import (
     CONFIG_DISPATCHER,
     DEAD_DISPATCHER,
@@ -30,9 +30,9 @@ from controllers.framework import (
     set_ev_cls,
     string_option,
 )
+from controllers.impairment_runner import ImpairmentRunner
 from controllers.impairments import KINDS, Impairment
-from controllers.lab_access import Access
-from controllers.messages import LINE_LIMIT_BYTES, parse_request
+from controllers.lab_access import ControllerLabAccess
 from controllers.plan import contradict, places_of
 from controllers.routing import Routing
 from controllers.timeline import Timeline
@@ -55,12 +55,12 @@ class LabController(Application):
             os.setpriority(os.PRIO_PROCESS, 0, _NICENESS)
         document = lab_file.read(Path(Options.lab_file))
         self._network = document["network"]
-        self._lab = Access(self._network)
+        self._lab = ControllerLabAccess(self._network)
         self._routing = Routing(self._network, self._lab, self.logger.info)
         places = places_of(self._network)
         self._ready = hub.Event()
         self._confirmed: set[str] = set()  # switches whose forwarding rules are in force
-        self._conductor = Conductor(
+        self._conductor = ImpairmentRunner(
             Timeline(
                 [self._impairment(each) for each in document["impairments"]],
                 lambda first, second: contradict(first, second, places),

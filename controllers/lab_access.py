@@ -16,7 +16,7 @@ from testbed.lab.network import HostInfo, hosts_from_json
 T = TypeVar("T")
 
 
-class Access(Switches):
+class ControllerLabAccess(Switches):
     """The switches, with the lab's description and ways to wait without blocking."""
 
     def __init__(self, network: Mapping[str, Any]) -> None:

@@ -12,9 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from controllers.forwarding import Change, Hops, Routes, link_name, routes, udp_turns, waves
-from controllers.pipeline import FORWARDING_TABLE
+from controllers.shortest_paths import Change, Hops, Routes, link_name, routes, udp_turns, waves
 
+# A packet passes these tables in this order: impairments of packets that arrive at a port,
+# impairments of packets that leave for a host, forwarding.
+ARRIVING_TABLE, LEAVING_TABLE, FORWARDING_TABLE = 0, 1, 2
 _PRIORITY = 10
 _IPV4, _UDP = 0x0800, 17
 _POLL_S = 0.001

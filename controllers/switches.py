@@ -8,7 +8,7 @@ from typing import Any
 
 from controllers.framework import Datapath, hub
 from controllers.impairments.base import MeterCounts
-from controllers.pipeline import ARRIVING_TABLE, FORWARDING_TABLE, LEAVING_TABLE
+from controllers.routing import ARRIVING_TABLE, FORWARDING_TABLE, LEAVING_TABLE
 
 _HELD_PRIORITY = 100
 _REPLY_TIMEOUT_S = 5.0
@@ -135,7 +135,7 @@ class Switches:
             )
         )
 
-    def hold_flow(
+    def intercept_flow(
         self,
         switch: str,
         match: Mapping[str, Any],
@@ -164,7 +164,7 @@ class Switches:
         )
 
     def release_flows(self, switch: str, cookie: int) -> None:
-        """Remove what `hold_flow` installed with this cookie."""
+        """Remove what `intercept_flow` installed with this cookie."""
         datapath = self.datapath(switch)
         protocol = datapath.ofproto
         datapath.send_msg(

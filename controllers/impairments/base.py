@@ -70,7 +70,7 @@ class LabAccess(Protocol):
             ConnectionError: the switch refused one of the messages, or is gone.
         """
 
-    def hold_flow(
+    def intercept_flow(
         self,
         switch: str,
         match: Mapping[str, Any],
@@ -88,7 +88,7 @@ class LabAccess(Protocol):
         """
 
     def release_flows(self, switch: str, cookie: int) -> None:
-        """Remove what `hold_flow` installed with this cookie."""
+        """Remove what `intercept_flow` installed with this cookie."""
 
     def set_meter(self, switch: str, meter: int, *, rate_kbps: int, burst_kb: int) -> None:
         """Add a meter with one drop band."""

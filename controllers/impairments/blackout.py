@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from controllers.impairments.base import Effect, Impairment, ImpairmentParameters, LabAccess
-from controllers.impairments.held_flows import HeldFlows
+from controllers.impairments.intercepted_flows import InterceptedFlows
 
 _ANY_BPS = 1_000_000_000_000
 _ABOVE_POLICE = 10
@@ -29,7 +29,7 @@ class Blackout(Impairment[BlackoutParameters]):
 
     def __init__(self, parameters: BlackoutParameters, lab: LabAccess) -> None:
         super().__init__(parameters, lab)
-        self._flows = HeldFlows(
+        self._flows = InterceptedFlows(
             parameters, lab, spare_control=parameters.spare_control, above=_ABOVE_POLICE
         )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 from controllers.impairments.base import Effect, Impairment, ImpairmentParameters, LabAccess
-from controllers.targets import direction
+from controllers.link_directions import direction
 
 
 class LinkDownParameters(ImpairmentParameters):

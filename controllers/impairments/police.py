@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from controllers.impairments.base import Effect, Impairment, ImpairmentParameters, LabAccess
-from controllers.impairments.held_flows import HeldFlows
+from controllers.impairments.intercepted_flows import InterceptedFlows
 from testbed.lab.kernel.shaping import ETHERNET_FRAME_BYTES
 
 _BURST_TIME_S = 0.05
@@ -33,7 +33,7 @@ class Police(Impairment[PoliceParameters]):
 
     def __init__(self, parameters: PoliceParameters, lab: LabAccess) -> None:
         super().__init__(parameters, lab)
-        self._flows = HeldFlows(parameters, lab, spare_control=parameters.spare_control)
+        self._flows = InterceptedFlows(parameters, lab, spare_control=parameters.spare_control)
         self._burst_bytes = parameters.burst_bytes or max(
             2 * ETHERNET_FRAME_BYTES, int(parameters.rate_bps * _BURST_TIME_S / 8)
         )

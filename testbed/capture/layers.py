@@ -31,7 +31,7 @@ from scapy.packet import Packet, Raw, bind_bottom_up, bind_top_down
 from testbed.capture.streams import CONTROL_FIELDS, CONTROL_HEADER
 from testbed.lab.kernel.packet_filter import DATA_PORTS
 from testbed.transport import EndpointConfig
-from testbed.transport.control import HEADER_BYTES, VERSION, MessageType
+from testbed.transport.control_messages import HEADER_BYTES, VERSION, MessageType
 from testbed.transport.wire import datagram_dtype
 
 _BY_SIZE = {1: ByteField, 2: ShortField, 4: IntField}

@@ -17,7 +17,7 @@ from testbed.capture.streams import ControlStreams, Message
 from testbed.capture.transfers import Transfer
 from testbed.lab.kernel.packet_filter import DATA_PORTS
 from testbed.transport import EndpointConfig, PayloadLayout, ProtocolError
-from testbed.transport.control import Hello, MessageType, Welcome
+from testbed.transport.control_messages import Hello, MessageType, Welcome
 from testbed.transport.wire import HEADER_BYTES, datagram_dtype
 
 CONTROL_PORT = EndpointConfig.control_port

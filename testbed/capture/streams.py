@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from testbed.capture.frames import Segment
-from testbed.transport.control import (
+from testbed.transport.control_messages import (
     HEADER_BYTES,
     MAX_HELLO_BYTES,
     VERSION,

@@ -10,9 +10,9 @@ from typing import Any
 
 from testbed.capture.streams import Message
 from testbed.transport import Leg
-from testbed.transport.control import SENT, MessageType
+from testbed.transport.ack_message import Ack
+from testbed.transport.control_messages import SENT, MessageType
 from testbed.transport.errors import ProtocolError
-from testbed.transport.report_message import Report
 from testbed.transport.wire import SEND_INDEX_MODULUS
 
 # Of one transfer: more passes and messages are counted but not kept one by one.
@@ -245,7 +245,7 @@ def _report_note(transfer: Transfer, message: Message) -> str:
     if message.body is None:
         return f"{message.length} bytes, not all of them captured"
     try:
-        report = Report.parse(message.body)
+        report = Ack.parse(message.body)
     except ProtocolError:
         return "malformed"
     marked = f", {report.marked} marked" if report.marked else ""
@@ -258,5 +258,5 @@ _NOTES: dict[int, Note] = {
     MessageType.BITMAP: _bitmap_note,
     MessageType.LATE_BITMAP: _bitmap_note,
     MessageType.STOP: _stop_note,
-    MessageType.REPORT: _report_note,
+    MessageType.ACK: _report_note,
 }

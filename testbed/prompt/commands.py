@@ -10,7 +10,7 @@ from mininet.cli import CLI
 from rich.console import Console
 from rich.table import Table
 
-from controllers.messages import ControllerClient
+from controllers.controller_socket import ControllerClient
 from testbed.prompt import manual_timeline
 from testbed.prompt.manual_timeline import Entry
 from testbed.run.assembly import Lab

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from controllers.controller_socket import ControllerClient
 from controllers.impairments import KINDS
-from controllers.messages import ControllerClient
 
 LONGEST_S = 600.0
 _ANCHORS = ("rounds", "at_s", "leg", "offset_s", "at_most_s")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import topologies
-from controllers.messages import ControllerClient
+from controllers.controller_socket import ControllerClient
 from testbed.lab.kernel.commands import CommandError
 from testbed.lab.network import CONTROLLER_ADDRESS, Network
 from testbed.lab.openvswitch import OpenVSwitch

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.shared.jsonl import JsonLinesWriter
-from testbed.training.effects import tensor_loss
+from testbed.training.loss_effects import tensor_loss
 from testbed.transport import Endpoint, PayloadLayout, TransferReport
 
 

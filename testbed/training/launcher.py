@@ -22,15 +22,15 @@ from typing import Any, NoReturn
 
 import torch
 
-from controllers.messages import ControllerClient
+from controllers.controller_socket import ControllerClient
 from testbed.lab.kernel import namespaces
 from testbed.shared import run_directory
 from testbed.shared.progress_pipe import ProgressWriter
 from testbed.shared.yaml_input import InputError
 from testbed.training import checkpoint, coordination, server, worker
-from testbed.training.aside import Aside
-from testbed.training.material import Material
-from testbed.training.setting import Setting
+from testbed.training.model_and_data import ModelAndData
+from testbed.training.run_context import RunContext
+from testbed.training.shared_vectors import SharedVectors
 
 _PR_SET_PDEATHSIG = 1
 # numpy imports these when something first uses them: every process by itself, in its first round.
@@ -46,9 +46,9 @@ def main() -> None:
     for module in _USED_LATER:
         importlib.import_module(module)
     # Meanwhile the network is built: the order comes when it is there.
-    material = Material(run_directory.read_json(directory / "config.json"))
+    model_and_data = ModelAndData(run_directory.read_json(directory / "config.json"))
     try:
-        material.load()
+        model_and_data.load()
     except InputError as error:
         _give_up(directory, error)
     (directory / "logs" / run_directory.LOADED).touch()
@@ -56,35 +56,35 @@ def main() -> None:
     if not line:
         sys.exit(1)
     order = json.loads(line)
-    setting = _setting(order, directory, material)
+    context = _context(order, directory, model_and_data)
     try:
-        facts = material.facts(len(setting.workers))
+        facts = model_and_data.facts(len(context.workers))
     except InputError as error:
         _give_up(directory, error)
     run_directory.write_json(directory / "training.json", {"schema": run_directory.SCHEMA, **facts})
-    listener = coordination.listen(setting.coordination_socket)
+    listener = coordination.listen(context.coordination_socket)
     progress = ProgressWriter(order["progress_descriptor"])
 
-    aside = None
-    if setting.training["measure_every"]:
-        aside = Aside(setting.workers, setting.layout.element_count)
+    vectors = None
+    if context.training["measure_every"]:
+        vectors = SharedVectors(context.workers, context.layout.element_count)
     # The children wait until the controller knows them: an impairment may hit the first round.
     known, tell = os.pipe()
     children: dict[int, str] = {}
     for name, host in order["hosts"].items():
         if name == "server":
             task: Callable[[], None] = functools.partial(
-                server.run, setting, listener, progress, aside
+                server.run, context, listener, progress, vectors
             )
         else:
-            task = functools.partial(worker.run, setting, name, aside)
+            task = functools.partial(worker.run, context, name, vectors)
         children[_fork(name, host["pid"], task, directory, (known, tell))] = name
     listener.close()
-    controller = ControllerClient(setting.controller_socket)
+    controller = ControllerClient(context.controller_socket)
     controller.processes({name: pid for pid, name in children.items()})
     controller.close()
     os.close(tell)
-    status = _await(children, directory, outlive=setting.survives_workers)
+    status = _await(children, directory, outlive=context.survives_workers)
     sys.stderr.flush()
     os._exit(status)  # taking torch apart takes most of a second, and nothing is left to be kept
 
@@ -94,17 +94,17 @@ def _give_up(directory: Path, error: InputError) -> NoReturn:
     sys.exit(1)
 
 
-def _setting(order: dict[str, Any], directory: Path, material: Material) -> Setting:
+def _context(order: dict[str, Any], directory: Path, model_and_data: ModelAndData) -> RunContext:
     hosts = order["hosts"]
-    return Setting(
-        config=material.config,
+    return RunContext(
+        config=model_and_data.config,
         directory=directory,
         addresses={name: host["address"] for name, host in hosts.items()},
         fair_shares_bps=order["fair_shares_bps"],
         controller_socket=Path(order["controller_socket"]),
         coordination_socket=Path(order["coordination_socket"]),
         session=secrets.randbits(32),
-        loaded=material,
+        loaded=model_and_data,
         first_round=checkpoint.latest(directory) or 0,
     )
 

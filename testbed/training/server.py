@@ -11,80 +11,83 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from controllers.messages import ControllerClient
+from controllers.controller_socket import ControllerClient
 from testbed.shared.jsonl import JsonLinesWriter
 from testbed.shared.progress_pipe import ProgressWriter
-from testbed.training import checkpoint, effects
+from testbed.training import checkpoint, loss_effects
 from testbed.training.aggregation import mean_into
-from testbed.training.announcement import Phase
-from testbed.training.aside import Aside
 from testbed.training.congestion_log import CongestionLog
 from testbed.training.coordination import Coordinator
 from testbed.training.events import finite, nonfinite, transfer_record, write_endpoint
+from testbed.training.phase_announcement import Phase
 from testbed.training.phases import Observation
-from testbed.training.setting import Setting
+from testbed.training.run_context import RunContext
+from testbed.training.shared_vectors import SharedVectors
 from testbed.transport import Leg, TransferReport, open_endpoint
 
 
 def run(
-    setting: Setting, listener: socket.socket, progress: ProgressWriter, aside: Aside | None
+    context: RunContext,
+    listener: socket.socket,
+    progress: ProgressWriter,
+    vectors: SharedVectors | None,
 ) -> None:
     """Serve all rounds, in the server host's network namespace."""
-    _Server(setting, aside).run(listener, progress)
+    _Server(context, vectors).run(listener, progress)
 
 
 class _Server:
-    def __init__(self, setting: Setting, aside: Aside | None) -> None:
-        self._setting = setting
-        self._aside = aside
-        self._controller = ControllerClient(setting.controller_socket)
-        events = setting.directory / "events"
+    def __init__(self, context: RunContext, vectors: SharedVectors | None) -> None:
+        self._context = context
+        self._vectors = vectors
+        self._controller = ControllerClient(context.controller_socket)
+        events = context.directory / "events"
         self._rounds = JsonLinesWriter(events / "rounds.jsonl")
         self._transfers = JsonLinesWriter(events / "transfers-server.jsonl")
-        self._congestion = CongestionLog(setting.directory, "server", setting.round_of)
-        self._effects = JsonLinesWriter(events / "effects.jsonl") if aside is not None else None
-        layout = self._layout = setting.layout
-        self._gathered = {name: layout.new_buffer() for name in setting.workers}
+        self._congestion = CongestionLog(context.directory, "server", context.round_of)
+        self._effects = JsonLinesWriter(events / "effects.jsonl") if vectors is not None else None
+        layout = self._layout = context.layout
+        self._gathered = {name: layout.new_buffer() for name in context.workers}
         self._averaged = layout.new_buffer()
-        self._filling = setting.filling(Leg.GATHER)
-        broadcast = setting.filling(Leg.BROADCAST)
-        self._memories = {name: broadcast.sender_memory(layout) for name in setting.workers}
-        self._detector = setting.detector()
+        self._filling = context.filling(Leg.GATHER)
+        broadcast = context.filling(Leg.BROADCAST)
+        self._memories = {name: broadcast.sender_memory(layout) for name in context.workers}
+        self._detector = context.detector()
 
     def run(self, listener: socket.socket, progress: ProgressWriter) -> None:
-        setting = self._setting
+        context = self._context
         self._restore()
         # The workers' endpoints join while they reach the first barrier, so it comes first.
-        with open_endpoint(setting.endpoint("server", self._congestion.observe)) as endpoint:
+        with open_endpoint(context.endpoint("server", self._congestion.observe)) as endpoint:
             coordinator = Coordinator(
                 listener,
-                setting.workers,
-                setting.barrier_timeout_s,
-                keep_going=setting.survives_workers,
+                context.workers,
+                context.barrier_timeout_s,
+                keep_going=context.survives_workers,
             )
             self._endpoint, self._coordinator = endpoint, coordinator
-            for number in range(setting.first_round, setting.rounds):
+            for number in range(context.first_round, context.rounds):
                 idle = coordinator.gather("idle")
                 self._between(number)
                 self._round(number, _mean_metric(idle))
-                progress.round(number + 1, setting.rounds)
+                progress.round(number + 1, context.rounds)
             coordinator.gather("idle")
-            self._between(setting.rounds)
-            write_endpoint(setting.directory, "server", endpoint)
+            self._between(context.rounds)
+            write_endpoint(context.directory, "server", endpoint)
             coordinator.release("end")
             self._controller.finish()
         self._controller.close()
 
     def _round(self, number: int, metric: float | None) -> None:
-        setting, layout, coordinator = self._setting, self._layout, self._coordinator
-        policies = setting.protocol.policy
+        context, layout, coordinator = self._context, self._layout, self._coordinator
+        policies = context.protocol.policy
         self._controller.begin(number, "round")
         began_s = time.monotonic()
         coordinator.release("compute")
         coordinator.gather("gather")
         computed_s = time.monotonic()
         critical = self._detector.critical
-        exchange = setting.exchange(number)
+        exchange = context.exchange(number)
 
         with self._impaired(number, "gather") as hurt_gather:
             gather_began_s = time.monotonic()
@@ -107,9 +110,9 @@ class _Server:
             Observation(
                 round_number=number,
                 gradient=averaged,
-                learning_rate=setting.learning_rate(number),
-                next_learning_rate=setting.next_epoch_learning_rate(number),
-                accuracy=metric if setting.metric == "accuracy" else None,
+                learning_rate=context.learning_rate(number),
+                next_learning_rate=context.next_epoch_learning_rate(number),
+                accuracy=metric if context.metric == "accuracy" else None,
             )
         )
         after = self._detector.critical
@@ -138,7 +141,7 @@ class _Server:
                 "critical": after,
                 "gradient_norm": finite(float(np.linalg.norm(averaged))),
                 "nonfinite": nonfinite(averaged),
-                "learning_rate": setting.learning_rate(number),
+                "learning_rate": context.learning_rate(number),
                 "tolerance_gather": policies(Leg.GATHER).tolerance(critical),
                 "tolerance_broadcast": policies(Leg.BROADCAST).tolerance(after),
                 "began_s": began_s,
@@ -163,10 +166,10 @@ class _Server:
                         host="server",
                         round_number=number,
                         leg=leg,
-                        layout=setting.logged_layout,
+                        layout=context.logged_layout,
                     )
                 )
-        if setting.resynchronises_after(number):
+        if context.resynchronises_after(number):
             self._resynchronise(number)
         self._congestion.flush()
 
@@ -176,7 +179,7 @@ class _Server:
         coordinator.gather("resynchronise")
         began_s = time.monotonic()
         coordinator.release("resynchronise")
-        exchange = self._setting.exchange(number) + 1
+        exchange = self._context.exchange(number) + 1
         # Buffers of their own: fillings remember gradients in the others.
         into = {name: self._layout.new_buffer() for name in coordinator.present}
         mean = self._layout.new_buffer()
@@ -188,7 +191,7 @@ class _Server:
         )
         self._leave_behind()
         coordinator.gather("resynchronised")
-        log = JsonLinesWriter(self._setting.directory / "events" / "resynchronisations.jsonl")
+        log = JsonLinesWriter(self._context.directory / "events" / "resynchronisations.jsonl")
         log.write({"round": number, "duration_s": time.monotonic() - began_s})
         log.close()
 
@@ -199,22 +202,22 @@ class _Server:
 
     def _between(self, rounds_done: int) -> None:
         """What happens while all workers are idle, outside every measured time."""
-        setting = self._setting
+        context = self._context
         last = rounds_done - 1
-        if last >= setting.first_round:
-            if self._aside is not None and setting.measures_after(last):
-                self._measure(self._aside, last)
-            if setting.checkpoints_after(last):
-                checkpoint.write(setting.directory, rounds_done, "server", self._state())
-                checkpoint.complete(setting.directory, rounds_done)
+        if last >= context.first_round:
+            if self._vectors is not None and context.measures_after(last):
+                self._measure(self._vectors, last)
+            if context.checkpoints_after(last):
+                checkpoint.write(context.directory, rounds_done, "server", self._state())
+                checkpoint.complete(context.directory, rounds_done)
 
-    def _measure(self, aside: Aside, number: int) -> None:
-        """Log what loss did to a round, compared with what was put aside."""
+    def _measure(self, vectors: SharedVectors, number: int) -> None:
+        """Log what loss did to a round, compared with what was sent."""
         present = self._coordinator.present
         lossless = np.empty(self._layout.element_count, dtype=np.float32)
-        mean_into([aside.gradients[name] for name in present], lossless)
-        gathered = effects.deviation(self._layout.floats(self._averaged), lossless)
-        applied = [effects.deviation(aside.updates[name], lossless) for name in present]
+        mean_into([vectors.gradients[name] for name in present], lossless)
+        gathered = loss_effects.deviation(self._layout.floats(self._averaged), lossless)
+        applied = [loss_effects.deviation(vectors.updates[name], lossless) for name in present]
         assert self._effects is not None
         self._effects.write(
             {
@@ -223,7 +226,7 @@ class _Server:
                 "applied": {
                     name: each.as_json() for name, each in zip(present, applied, strict=True)
                 },
-                "divergence": effects.divergence([aside.weights[name] for name in present]),
+                "divergence": loss_effects.divergence([vectors.weights[name] for name in present]),
             }
         )
 
@@ -246,12 +249,12 @@ class _Server:
         }
 
     def _restore(self) -> None:
-        first = self._setting.first_round
+        first = self._context.first_round
         if not first:
             return
-        state = checkpoint.read(self._setting.directory, first, "server")
+        state = checkpoint.read(self._context.directory, first, "server")
         self._detector.restore(_to_arrays(state["detector"]))
-        for name in self._setting.workers:
+        for name in self._context.workers:
             self._gathered[name][:] = state["gathered"][name].numpy()
             self._memories[name].restore(_to_arrays(state["memories"][name]))
 

@@ -6,73 +6,73 @@ import time
 
 from testbed.shared.jsonl import JsonLinesWriter
 from testbed.training import checkpoint, pace
-from testbed.training.announcement import Phase
-from testbed.training.aside import Aside
 from testbed.training.congestion_log import CongestionLog
 from testbed.training.coordination import Follower
 from testbed.training.events import finite, nonfinite, transfer_record, write_endpoint
-from testbed.training.setting import Setting
+from testbed.training.phase_announcement import Phase
+from testbed.training.run_context import RunContext
+from testbed.training.shared_vectors import SharedVectors
 from testbed.transport import Endpoint, Leg, open_endpoint
 
 
-def run(setting: Setting, name: str, aside: Aside | None) -> None:
+def run(context: RunContext, name: str, vectors: SharedVectors | None) -> None:
     """Train all rounds as worker `name`, in its host's network namespace."""
-    _Worker(setting, name, aside).run()
+    _Worker(context, name, vectors).run()
 
 
 class _Worker:
-    def __init__(self, setting: Setting, name: str, aside: Aside | None) -> None:
-        self._setting = setting
+    def __init__(self, context: RunContext, name: str, vectors: SharedVectors | None) -> None:
+        self._context = context
         self._name = name
-        self._aside = aside
-        layout = self._layout = setting.layout
+        self._vectors = vectors
+        layout = self._layout = context.layout
         self._outgoing, self._incoming, self._update = (layout.new_buffer() for _ in range(3))
-        self._memory = setting.filling(Leg.GATHER).sender_memory(layout)
-        self._filling = setting.filling(Leg.BROADCAST)
-        self._learner = setting.learner(name)
-        self._log = JsonLinesWriter(setting.directory / "events" / f"training-{name}.jsonl")
-        self._transfers = JsonLinesWriter(setting.directory / "events" / f"transfers-{name}.jsonl")
-        self._congestion = CongestionLog(setting.directory, name, setting.round_of)
-        self._follower = Follower(setting.coordination_socket, name, setting.barrier_timeout_s)
+        self._memory = context.filling(Leg.GATHER).sender_memory(layout)
+        self._filling = context.filling(Leg.BROADCAST)
+        self._learner = context.learner(name)
+        self._log = JsonLinesWriter(context.directory / "events" / f"training-{name}.jsonl")
+        self._transfers = JsonLinesWriter(context.directory / "events" / f"transfers-{name}.jsonl")
+        self._congestion = CongestionLog(context.directory, name, context.round_of)
+        self._follower = Follower(context.coordination_socket, name, context.barrier_timeout_s)
         self._trained_s = 0.0
         self._metric: float | None = None
 
     def run(self) -> None:
-        setting = self._setting
+        context = self._context
         self._restore()
-        with open_endpoint(setting.endpoint(self._name, self._congestion.observe)) as endpoint:
-            for number in range(setting.first_round, setting.rounds):
+        with open_endpoint(context.endpoint(self._name, self._congestion.observe)) as endpoint:
+            for number in range(context.first_round, context.rounds):
                 self._follower.reach("idle", metric=self._metric)
                 self._follower.wait("compute")
                 self._round(endpoint, number)
-                if setting.resynchronises_after(number):
+                if context.resynchronises_after(number):
                     self._resynchronise(endpoint, number)
-                if setting.checkpoints_after(number):
-                    checkpoint.write(setting.directory, number + 1, self._name, self._state())
-            self._learner.save(setting.directory / f"weights-{self._name}.pt")
-            write_endpoint(setting.directory, self._name, endpoint)
+                if context.checkpoints_after(number):
+                    checkpoint.write(context.directory, number + 1, self._name, self._state())
+            self._learner.save(context.directory / f"weights-{self._name}.pt")
+            write_endpoint(context.directory, self._name, endpoint)
             self._follower.reach("idle", metric=self._metric)
             self._follower.wait("end")
 
     def _round(self, endpoint: Endpoint, number: int) -> None:
-        setting, layout = self._setting, self._layout
+        context, layout = self._context, self._layout
         began_s = time.monotonic()
         gradient = layout.floats(self._outgoing)
         loss = self._learner.gradient(gradient)
         payload = self._memory.payload(self._outgoing)
-        overrun_s = pace.wait_until_computed(setting.training["pace"], began_s)
+        overrun_s = pace.wait_until_computed(context.training["pace"], began_s)
         computed_s = time.monotonic()
-        measured = self._aside is not None and setting.measures_after(number)
-        if self._aside is not None and measured:
-            self._aside.gradients[self._name][:] = gradient
+        measured = self._vectors is not None and context.measures_after(number)
+        if self._vectors is not None and measured:
+            self._vectors.gradients[self._name][:] = gradient
         self._follower.reach("gather")
         self._follower.wait("gather")
-        exchange = setting.exchange(number)
+        exchange = context.exchange(number)
         sent = endpoint.send(Leg.GATHER.transfer(exchange), {"server": payload})["server"]
         self._memory.settle(sent)
 
         phase = Phase.decode(endpoint.await_announcement())
-        rule = setting.protocol.policy(Leg.BROADCAST).stop_rule(phase.critical)
+        rule = context.protocol.policy(Leg.BROADCAST).stop_rule(phase.critical)
         report = endpoint.receive(
             Leg.BROADCAST.transfer(exchange), rule, {"server": self._incoming}
         )["server"]
@@ -80,14 +80,14 @@ class _Worker:
         assert report.received is not None
         self._filling.estimate_mean(layout, [self._incoming], [report.received], out=self._update)
         update = layout.floats(self._update)
-        self._learner.apply(update, setting.learning_rate(number))
+        self._learner.apply(update, context.learning_rate(number))
         ended_s = time.monotonic()
         self._trained_s += ended_s - began_s
         self._follower.reach("updated")
 
-        if self._aside is not None and measured:
-            self._aside.updates[self._name][:] = update
-            self._learner.weights(self._aside.weights[self._name])
+        if self._vectors is not None and measured:
+            self._vectors.updates[self._name][:] = update
+            self._learner.weights(self._vectors.weights[self._name])
         for each, leg in ((sent, "gather"), (report, "broadcast")):
             self._transfers.write(
                 transfer_record(
@@ -95,11 +95,11 @@ class _Worker:
                     host=self._name,
                     round_number=number,
                     leg=leg,
-                    layout=setting.logged_layout,
+                    layout=context.logged_layout,
                 )
             )
         self._congestion.flush()
-        self._metric = self._learner.evaluate() if setting.evaluates_after(number) else None
+        self._metric = self._learner.evaluate() if context.evaluates_after(number) else None
         self._log.write(
             {
                 "round": number,
@@ -108,7 +108,7 @@ class _Worker:
                 "nonfinite": nonfinite(gradient),
                 "compute_s": computed_s - began_s,
                 "compute_overrun_s": overrun_s,
-                setting.metric: None if self._metric is None else finite(self._metric),
+                context.metric: None if self._metric is None else finite(self._metric),
                 "elapsed_s": self._trained_s,
             }
         )
@@ -118,7 +118,7 @@ class _Worker:
         self._follower.reach("resynchronise")
         self._follower.wait("resynchronise")
         began_s = time.monotonic()
-        exchange = self._setting.exchange(number) + 1
+        exchange = self._context.exchange(number) + 1
         self._learner.weights(self._layout.floats(self._outgoing))
         endpoint.send(Leg.GATHER.transfer(exchange), {"server": self._outgoing})
         # Not into the buffer of the broadcasts, in which a filling remembers the last one.
@@ -136,10 +136,10 @@ class _Worker:
         }
 
     def _restore(self) -> None:
-        first = self._setting.first_round
+        first = self._context.first_round
         if not first:
             return
-        state = checkpoint.read(self._setting.directory, first, self._name)
+        state = checkpoint.read(self._context.directory, first, self._name)
         self._learner.restore(state["learner"], first)
         self._memory.restore({key: each.numpy() for key, each in state["memory"].items()})
         self._incoming[:] = state["incoming"].numpy()

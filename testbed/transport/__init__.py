@@ -40,7 +40,7 @@ from testbed.transport.endpoint import SERVER, Endpoint, EndpointConfig
 from testbed.transport.errors import PeerLost, ProtocolError, TransportError
 from testbed.transport.layout import PayloadLayout, Pieces
 from testbed.transport.leg import Leg
-from testbed.transport.observing import Observation, Observer
+from testbed.transport.observation import Observation, Observer
 from testbed.transport.opening import open_endpoint
 from testbed.transport.order import ORDERS, ChunkOrder, OrderContext
 from testbed.transport.protocols import PRESETS, ProtocolConfig, preset

@@ -9,7 +9,7 @@ import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.transport.udp import BUFFER_BYTES, UdpSocket
+from testbed.transport.udp_socket import BUFFER_BYTES, UdpSocket
 
 TRAILER_BYTES = 4
 

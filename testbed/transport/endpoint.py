@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.transport.control import check_u32
+from testbed.transport.control_messages import check_u32
 from testbed.transport.layout import PayloadLayout
-from testbed.transport.observing import Observer
+from testbed.transport.observation import Observer
 from testbed.transport.protocols import ProtocolConfig
 from testbed.transport.tolerance import StopRuleFactory
 from testbed.transport.transfer_report import TransferReport

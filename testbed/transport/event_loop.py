@@ -1,7 +1,7 @@
-"""The event loop: one exchange per peer, all in one thread, until each is done.
+"""Drives the transfers with all peers in one thread until each is done.
 
-An *exchange* is one peer's part of a `send` or `receive`. It knows its data socket; the loop knows
-the control connections, the waiting, and when a peer must be given up.
+A `PeerTransfer` is one peer's part of a `send` or `receive` and knows its data socket. The loop
+knows the control connections, waits, and decides when to give up a peer.
 """
 
 import math
@@ -11,22 +11,22 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from testbed.transport.control import ControlMessage, MessageType
+from testbed.transport.control_connection import ControlConnection
+from testbed.transport.control_messages import ControlMessage, MessageType
 from testbed.transport.errors import PeerLost, ProtocolError
-from testbed.transport.links import ControlLink
+from testbed.transport.socket_waiter import Waiter
 from testbed.transport.transfer_report import TransferReport
-from testbed.transport.waiting import Waiter
 
 _FOR_TRANSFERS = (
     MessageType.PROBE,
     MessageType.BITMAP,
     MessageType.LATE_BITMAP,
-    MessageType.REPORT,
+    MessageType.ACK,
     MessageType.STOP,
 )
 
 
-class Exchange(ABC):
+class PeerTransfer(ABC):
     """One peer's part of a transfer that is in progress."""
 
     transfer: int
@@ -76,49 +76,49 @@ class Exchange(ABC):
 
 
 class Loop:
-    """Drives exchanges over the control links of one endpoint."""
+    """Drives peer transfers over the control connections of one endpoint."""
 
     def __init__(
         self,
-        links: Mapping[str, ControlLink],
+        control: Mapping[str, ControlConnection],
         *,
         peer_timeout_s: float,
         counters: Counter[str],
         keep_going: bool = False,
     ) -> None:
-        """With `keep_going` a lost peer is noted in `lost`, and the others' exchanges go on."""
-        self._links = dict(links)
+        """With `keep_going`, notes a lost peer in `lost` and goes on with the others."""
+        self._control = dict(control)
         self._keep_going = keep_going
         self.lost: dict[str, str] = {}
         self._peer_timeout_s = peer_timeout_s
         self._counters = counters
         self._waiter = Waiter()
-        self._finished = dict.fromkeys(links, -1)  # the latest transfer with each peer
+        self._finished = dict.fromkeys(control, -1)  # the latest transfer with each peer
 
-    def run(self, exchanges: Mapping[str, Exchange]) -> None:
-        """Returns when all exchanges are done and all their messages are on their way.
+    def run(self, peer_transfers: Mapping[str, PeerTransfer]) -> None:
+        """Returns when all transfers are done and all their messages are on their way.
 
         Raises PeerLost for the first peer that is gone while it still owes something, or, when
         the others go on, once nobody is left.
         """
-        left = dict(exchanges)
+        left = dict(peer_transfers)
 
         def begin() -> None:
-            for name, exchange in left.items():
-                for message in self._links[name].take_early():
-                    self._dispatch(name, message, exchange, time.monotonic())
+            for name, peer_transfer in left.items():
+                for message in self._control[name].take_early():
+                    self._dispatch(name, message, peer_transfer, time.monotonic())
 
         def finish() -> None:
             self._until(
-                lambda: all(exchange.done for exchange in left.values()),
+                lambda: all(peer_transfer.done for peer_transfer in left.values()),
                 left,
                 lambda name: left[name].owed_since_s if name in left else None,
             )
 
         self._outlive(begin, left)
         self._outlive(finish, left)
-        for name, exchange in left.items():
-            self._finished[name] = exchange.transfer
+        for name, peer_transfer in left.items():
+            self._finished[name] = peer_transfer.transfer
 
     def check_transfer(self, name: str, transfer: int) -> None:
         """Raises ValueError unless the transfer is later than all before with this peer."""
@@ -130,18 +130,18 @@ class Loop:
 
     def announcement(self, name: str) -> bytes:
         """The next announcement of a peer, waiting for it; PeerLost when it does not come."""
-        link = self._links[name]
+        connection = self._control[name]
         began_s = time.monotonic()
-        self._until(lambda: bool(link.announcements), {}, lambda _: began_s)
-        return link.take_announcement()
+        self._until(lambda: bool(connection.announcements), {}, lambda _: began_s)
+        return connection.take_announcement()
 
     def flush(self) -> None:
         """Returns when all messages are on their way; PeerLost when one cannot be."""
 
         def finish() -> None:
             self._until(lambda: True, {}, lambda _: None)
-            for link in self._links.values():
-                link.require_writable()
+            for connection in self._control.values():
+                connection.require_writable()
 
         self._outlive(finish, {})
 
@@ -149,97 +149,106 @@ class Loop:
         """Frees the selector."""
         self._waiter.close()
 
-    def _outlive(self, step: Callable[[], None], exchanges: dict[str, Exchange]) -> None:
+    def _outlive(self, step: Callable[[], None], peer_transfers: dict[str, PeerTransfer]) -> None:
         """Does a step, again without each peer that is lost in it, if the others are to go on."""
         while True:
             try:
                 step()
                 return
             except PeerLost as loss:
-                if not self._keep_going or loss.peer not in self._links:
+                if not self._keep_going or loss.peer not in self._control:
                     raise
                 self.lost[loss.peer] = loss.reason
-                del self._links[loss.peer]
-                exchanges.pop(loss.peer, None)
-                if not self._links:
+                del self._control[loss.peer]
+                peer_transfers.pop(loss.peer, None)
+                if not self._control:
                     raise
 
     def _until(
         self,
         finished: Callable[[], bool],
-        exchanges: Mapping[str, Exchange],
+        peer_transfers: Mapping[str, PeerTransfer],
         owed_since_s: Callable[[str], float | None],
     ) -> None:
-        links = self._links
+        control = self._control
         while True:
             now_s = time.monotonic()
-            for name, exchange in exchanges.items():
-                exchange.work(now_s)
-                links[name].send(exchange.poll_messages())
-                if not exchange.done:
-                    links[name].require()
-            unsent = [link for link in links.values() if link.has_unsent]
+            for name, peer_transfer in peer_transfers.items():
+                peer_transfer.work(now_s)
+                control[name].send(peer_transfer.poll_messages())
+                if not peer_transfer.done:
+                    control[name].require()
+            unsent = [connection for connection in control.values() if connection.has_unsent]
             if finished() and not unsent:
                 return
             wake_s = now_s + self._peer_timeout_s
-            for name, link in links.items():
-                wake_s = min(wake_s, self._patience_s(link, owed_since_s(name), now_s))
-            for exchange in exchanges.values():
-                deadline_s = exchange.next_deadline_s(now_s)
+            for name, connection in control.items():
+                wake_s = min(wake_s, self._patience_s(connection, owed_since_s(name), now_s))
+            for peer_transfer in peer_transfers.values():
+                deadline_s = peer_transfer.next_deadline_s(now_s)
                 wake_s = min(wake_s, math.inf if deadline_s is None else deadline_s)
-            self._wait(exchanges, unsent, wake_s - time.monotonic())
+            self._wait(peer_transfers, unsent, wake_s - time.monotonic())
 
-    def _patience_s(self, link: ControlLink, owed_since_s: float | None, now_s: float) -> float:
+    def _patience_s(
+        self, connection: ControlConnection, owed_since_s: float | None, now_s: float
+    ) -> float:
         """Until when to wait for a peer; PeerLost when that is over or it is gone."""
         if owed_since_s is None:
             return math.inf
-        link.require()
-        until_s = max(owed_since_s, link.heard_s) + self._peer_timeout_s
+        connection.require()
+        until_s = max(owed_since_s, connection.heard_s) + self._peer_timeout_s
         if now_s >= until_s:
-            raise PeerLost(link.peer, f"silent for {self._peer_timeout_s:g} s")
+            raise PeerLost(connection.peer, f"silent for {self._peer_timeout_s:g} s")
         return until_s
 
     def _wait(
-        self, exchanges: Mapping[str, Exchange], unsent: list[ControlLink], timeout_s: float
+        self,
+        peer_transfers: Mapping[str, PeerTransfer],
+        unsent: list[ControlConnection],
+        timeout_s: float,
     ) -> None:
-        active = exchanges.values()
+        active = peer_transfers.values()
         # A connection that has ended is readable for ever.
-        alive = [link for link in self._links.values() if link.closed is None]
-        readable = [exchange.reading for exchange in active if exchange.reading is not None]
-        writable = [exchange.writing for exchange in active if exchange.writing is not None]
+        alive = [connection for connection in self._control.values() if connection.closed is None]
+        readable = [
+            peer_transfer.reading for peer_transfer in active if peer_transfer.reading is not None
+        ]
+        writable = [
+            peer_transfer.writing for peer_transfer in active if peer_transfer.writing is not None
+        ]
         ready, roomy = self._waiter.wait(
             readable=[*alive, *readable], writable=[*unsent, *writable], timeout_s=timeout_s
         )
         now_s = time.monotonic()
-        for exchange in active:
-            if exchange.reading is not None and exchange.reading in ready:
-                exchange.on_readable(now_s)
-        for name, link in self._links.items():
-            if link in roomy:
-                link.flush()
-            if link in ready:
-                for message in link.read(now_s):
-                    self._dispatch(name, message, exchanges.get(name), now_s)
+        for peer_transfer in active:
+            if peer_transfer.reading is not None and peer_transfer.reading in ready:
+                peer_transfer.on_readable(now_s)
+        for name, connection in self._control.items():
+            if connection in roomy:
+                connection.flush()
+            if connection in ready:
+                for message in connection.read(now_s):
+                    self._dispatch(name, message, peer_transfers.get(name), now_s)
 
     def _dispatch(
-        self, name: str, message: ControlMessage, exchange: Exchange | None, now_s: float
+        self, name: str, message: ControlMessage, peer_transfer: PeerTransfer | None, now_s: float
     ) -> None:
         """Hands a message to whom it concerns, now or later."""
-        link = self._links[name]
+        connection = self._control[name]
         if message.type is MessageType.ANNOUNCE:
-            link.keep_announcement(message.body)
+            connection.keep_announcement(message.body)
         elif message.type not in _FOR_TRANSFERS:
             raise PeerLost(name, f"it broke the protocol: {message.type.name} after joining")
-        elif exchange is not None and message.transfer == exchange.transfer:
+        elif peer_transfer is not None and message.transfer == peer_transfer.transfer:
             try:
-                exchange.on_message(message, now_s)
+                peer_transfer.on_message(message, now_s)
             except ProtocolError as error:
                 raise PeerLost(name, f"it broke the protocol: {error}") from error
         elif message.transfer > self._finished[name] and (
-            exchange is None or message.transfer > exchange.transfer
+            peer_transfer is None or message.transfer > peer_transfer.transfer
         ):
-            link.keep(message)
+            connection.keep(message)
         elif message.type is MessageType.PROBE:
-            link.send([ControlMessage(MessageType.STOP, message.transfer)])
+            connection.send([ControlMessage(MessageType.STOP, message.transfer)])
         elif message.type is not MessageType.STOP:  # a STOP may well come twice
             self._counters["stale-control"] += 1

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.transport.control import ControlMessage, MessageType, pack_bitmap
+from testbed.transport.control_messages import ControlMessage, MessageType, pack_bitmap
 from testbed.transport.errors import ProtocolError
 from testbed.transport.layout import PayloadLayout
 from testbed.transport.repair import Repair

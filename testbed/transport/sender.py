@@ -18,18 +18,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.transport.congestion import CongestionControl, Feedback
-from testbed.transport.control import ControlMessage, MessageType, unpack_bitmap
+from testbed.transport.control_messages import ControlMessage, MessageType, unpack_bitmap
 from testbed.transport.errors import ProtocolError
 from testbed.transport.layout import PayloadLayout
-from testbed.transport.observing import Observation
+from testbed.transport.observation import Observation
 from testbed.transport.order import ChunkOrder, OrderContext
 from testbed.transport.pacing import MAX_BATCH, UNPACED_BATCH, Pacer
 from testbed.transport.repair import PathEstimates, Repair
 from testbed.transport.states import SenderEvent, SenderState
 from testbed.transport.transfer_report import TransferReport
 from testbed.transport.wire import (
+    ACK_REQUESTED,
     MAX_DATAGRAM_BYTES,
-    REPORT_WANTED,
     SEND_INDEX_MODULUS,
     fields,
     is_run,
@@ -157,8 +157,8 @@ class Sender:
             batch["chunk"] = self._rows[chunks]
         places = self._places[:count] + self._datagrams_sent
         batch["stamp"] = places & (SEND_INDEX_MODULUS - 1)
-        if self._repair.wants_report(count, self._window() - count):
-            batch["stamp"][-1] |= REPORT_WANTED
+        if self._repair.wants_ack(count, self._window() - count):
+            batch["stamp"][-1] |= ACK_REQUESTED
         return self._path.frames[:count]
 
     def _room(self, now_s: float) -> int:

@@ -33,7 +33,7 @@ class SenderEvent(Enum):
     """What moves a sender."""
 
     RAN_DRY = auto()  # nothing left to send before the receiver speaks
-    REPORT = auto()  # the receiver said what it has
+    FEEDBACK = auto()  # the receiver said what it has
     GAVE_UP = auto()  # a timer said that something is lost, so there is something to send
     STOP = auto()  # the receiver said that it has enough
 
@@ -57,14 +57,14 @@ SENDER_TRANSITIONS = {
     (SenderState.SENDING, SenderEvent.RAN_DRY): SenderState.ASKING,
     # An answer to a PROBE that was sent because the congestion window was closed, or a
     # receiver that reports on its own.
-    (SenderState.SENDING, SenderEvent.REPORT): SenderState.SENDING,
+    (SenderState.SENDING, SenderEvent.FEEDBACK): SenderState.SENDING,
     (SenderState.SENDING, SenderEvent.STOP): SenderState.STOPPED,
     (SenderState.SENDING, SenderEvent.GAVE_UP): SenderState.SENDING,
-    (SenderState.ASKING, SenderEvent.REPORT): SenderState.SENDING,
+    (SenderState.ASKING, SenderEvent.FEEDBACK): SenderState.SENDING,
     (SenderState.ASKING, SenderEvent.GAVE_UP): SenderState.SENDING,
     (SenderState.ASKING, SenderEvent.STOP): SenderState.STOPPED,
     # A STOP that crossed our PROBE is followed by the PROBE's own answer.
-    (SenderState.STOPPED, SenderEvent.REPORT): SenderState.STOPPED,
+    (SenderState.STOPPED, SenderEvent.FEEDBACK): SenderState.STOPPED,
     (SenderState.STOPPED, SenderEvent.STOP): SenderState.STOPPED,
 }
 

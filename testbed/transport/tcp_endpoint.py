@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.transport.control import Hello, Welcome
+from testbed.transport.control_messages import Hello, Welcome
 from testbed.transport.endpoint import SERVER, EndpointConfig
-from testbed.transport.joined_endpoint import JoinedEndpoint
-from testbed.transport.joining import Door, seek_server
+from testbed.transport.endpoint_base import EndpointBase
+from testbed.transport.handshake import Listener, connect_to_server
 from testbed.transport.tcp_socket import (
     check_congestion_control,
     get_congestion_control,
@@ -29,13 +29,13 @@ def _welcome(answer: Welcome, hello: Hello) -> Welcome:
     return answer
 
 
-class TcpEndpoint(JoinedEndpoint):
+class TcpEndpoint(EndpointBase):
     """One kernel TCP connection per peer for data."""
 
     def __init__(self, config: EndpointConfig) -> None:
         super().__init__(config)
         self._algorithm = config.protocol.congestion_control
-        self._doors: dict[str, Door] = {}
+        self._listeners: dict[str, Listener] = {}
         self._connections: dict[str, DataConnection] = {}
 
     def _open_data(self) -> int:
@@ -44,18 +44,18 @@ class TcpEndpoint(JoinedEndpoint):
             set_congestion_control(trial, self._algorithm)
         return 0
 
-    def _data_doors(self) -> list[Door]:
+    def _data_listeners(self) -> list[Listener]:
         for peer in self._config.peers:
             port = self._config.server_data_port(peer)
             welcome = Welcome(session=self._config.session, data_port=port)
-            self._doors[peer] = Door(
+            self._listeners[peer] = Listener(
                 address=self._config.bind_address,
                 port=port,
                 expected=[peer],
                 answer=partial(_welcome, welcome),
                 prepare=self._choose_algorithm,
             )
-        return list(self._doors.values())
+        return list(self._listeners.values())
 
     def _choose_algorithm(self, connection: socket.socket) -> None:
         set_congestion_control(connection, self._algorithm)
@@ -63,9 +63,9 @@ class TcpEndpoint(JoinedEndpoint):
     def _join_data(self, peer: str, port: int, until_s: float) -> None:
         config = self._config
         if config.is_server:
-            connection, _ = self._doors[peer].arrived[peer]
+            connection, _ = self._listeners[peer].arrived[peer]
         else:
-            connection, _ = seek_server(
+            connection, _ = connect_to_server(
                 address=config.peers[SERVER],
                 port=port,
                 bind_address=config.bind_address,

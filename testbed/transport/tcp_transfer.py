@@ -1,4 +1,4 @@
-"""One transfer over a kernel TCP connection, as exchanges of the event loop.
+"""One transfer over a kernel TCP connection, as peer_transfers of the event loop.
 
 On the data connection each payload is preceded by 16 bytes in network order:
 
@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.transport.control import ControlMessage, MessageType
+from testbed.transport.control_messages import ControlMessage, MessageType
 from testbed.transport.errors import PeerLost, ProtocolError
-from testbed.transport.event_loop import Exchange
+from testbed.transport.event_loop import PeerTransfer
 from testbed.transport.layout import PayloadLayout
 from testbed.transport.tcp_socket import SEGMENT_OVERHEAD_BYTES, TcpCounts, tcp_counts
 from testbed.transport.transfer_report import TransferReport
@@ -56,7 +56,7 @@ class DataConnection:
         return now.since(before)
 
 
-class _TcpExchange(Exchange):
+class _TcpTransfer(PeerTransfer):
     """What both directions share."""
 
     def __init__(
@@ -87,7 +87,7 @@ class _TcpExchange(Exchange):
         return PeerLost(self._peer, f"the data connection failed: {error.strerror}")
 
 
-class TcpSending(_TcpExchange):
+class TcpSending(_TcpTransfer):
     """Writes one payload to the connection, then awaits STOP."""
 
     def __init__(self, *, payload: NDArray[np.uint8], **common: Any) -> None:
@@ -150,7 +150,7 @@ class TcpSending(_TcpExchange):
         )
 
 
-class TcpReceiving(_TcpExchange):
+class TcpReceiving(_TcpTransfer):
     """Reads one payload from the connection straight into its buffer, then says STOP."""
 
     def __init__(self, *, into: NDArray[np.uint8], **common: Any) -> None:

@@ -30,7 +30,7 @@ WIRE_OVERHEAD_BYTES = 14 + 20 + 8
 # What one UDP datagram can carry over IPv4.
 MAX_DATAGRAM_BYTES = 65507
 U32_MAX = 2**32 - 1
-REPORT_WANTED = 1 << 15
+ACK_REQUESTED = 1 << 15
 SEND_INDEX_MODULUS = 1 << 15
 
 

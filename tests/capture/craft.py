@@ -11,7 +11,13 @@ from testbed.capture.layers import Datagram
 from testbed.capture.pcap import PcapWriter, pack_record
 from testbed.capture.telling import as_json
 from testbed.transport import PayloadLayout
-from testbed.transport.control import ControlMessage, Hello, MessageType, Welcome, pack_bitmap
+from testbed.transport.control_messages import (
+    ControlMessage,
+    Hello,
+    MessageType,
+    Welcome,
+    pack_bitmap,
+)
 
 SERVER, WORKER, STRANGER = "10.0.0.1", "10.0.0.2", "10.0.0.66"
 SESSION = 0x5E55104

@@ -13,7 +13,7 @@ from testbed.capture import frames
 from testbed.capture.dissect import dissect
 from testbed.capture.pcap import CaptureError, PcapReader, PcapWriter, pack_record
 from testbed.capture.story import Story
-from testbed.transport.control import Hello
+from testbed.transport.control_messages import Hello
 from tests.capture.craft import SESSION, WORKER, Conversation, joined, told
 from tests.cli.test_verbs import lab
 

@@ -12,8 +12,8 @@ from scapy.layers.inet import IP, TCP, UDP
 from testbed.capture import frames
 from testbed.capture.story import Story
 from testbed.capture.streams import ControlStreams, Message
-from testbed.transport.control import SENT, ControlMessage, MessageType
-from testbed.transport.report_message import Report
+from testbed.transport.ack_message import Ack
+from testbed.transport.control_messages import SENT, ControlMessage, MessageType
 from tests.capture.craft import CHUNK, SERVER, SESSION, STRANGER, WORKER, Conversation, joined, told
 
 
@@ -70,9 +70,9 @@ def test_what_streaming_repair_says_is_told(tmp_path):
     for sequence in range(10):
         conversation.datagram(0, sequence)
     arrived = np.array([True, False, True])
-    report = Report(first=0, arrived=arrived, echo=2, held_s=0.001, probed=0, marked=1)
+    report = Ack(first=0, arrived=arrived, echo=2, held_s=0.001, probed=0, marked=1)
     conversation.message(SERVER, report.message(0))
-    conversation.message(SERVER, ControlMessage(MessageType.REPORT, 0, b"\xff" * 16))
+    conversation.message(SERVER, ControlMessage(MessageType.ACK, 0, b"\xff" * 16))
     conversation.message(WORKER, ControlMessage(MessageType.PROBE, 0, SENT.pack(1234)))
     conversation.message(SERVER, ControlMessage(MessageType.STOP, 0, b"\xff\x01"))
     conversation.message(SERVER, ControlMessage(MessageType(7), 0, b"said"))
@@ -80,8 +80,8 @@ def test_what_streaming_repair_says_is_told(tmp_path):
     conversation.add(conversation.segment(SERVER, b"\x3f" + unknown[1:]))
     document = told(conversation, tmp_path)
     assert [(each["message"], each["note"]) for each in document["transfers"][0]["events"]] == [
-        ("REPORT", "2 more arrived, 1 marked"),
-        ("REPORT", "malformed"),
+        ("ACK", "2 more arrived, 1 marked"),
+        ("ACK", "malformed"),
         ("PROBE", "1,234 sent until now"),
         ("STOP", "1 of 10 missing"),
         ("type 63", "3 bytes"),

@@ -12,7 +12,7 @@ from scapy.packet import Packet, Raw
 from testbed.capture import story, streams
 from testbed.capture.layers import Control, Datagram, HelloBody, WelcomeBody
 from testbed.transport import wire
-from testbed.transport.control import (
+from testbed.transport.control_messages import (
     HEADER_BYTES,
     ControlMessage,
     ControlParser,

@@ -17,8 +17,8 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from controllers import plan
+from controllers.controller_socket import parse_request
 from controllers.impairments import AnyImpairment, ImpairmentParameters
-from controllers.messages import parse_request
 
 PLACES = plan.Places(
     hosts=["server", "worker-1", "traffic-1"],

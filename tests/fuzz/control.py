@@ -14,7 +14,7 @@ import atheris
 
 with atheris.instrument_imports(include=["testbed"], enable_loader_override=False):
     from testbed.capture.streams import MessageReader
-    from testbed.transport.control import Hello
+    from testbed.transport.control_messages import Hello
     from testbed.transport.errors import ProtocolError
     from testbed.transport.layout import PayloadLayout
     from testbed.transport.repair import REPAIRS

@@ -12,7 +12,13 @@ import sys
 import pytest
 
 from testbed.transport import PayloadLayout
-from testbed.transport.control import ControlMessage, Hello, MessageType, Welcome, body_limits
+from testbed.transport.control_messages import (
+    ControlMessage,
+    Hello,
+    MessageType,
+    Welcome,
+    body_limits,
+)
 from testbed.transport.repair import REPAIRS
 from tests.transport.hostile import CHUNK, encoded
 

@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 import yaml
 
-from controllers.messages import ControllerClient
+from controllers.controller_socket import ControllerClient
 from testbed import experiment
 from testbed.lab import sandbox
 from testbed.lab.kernel import namespaces

@@ -13,7 +13,7 @@ import torch
 from testbed.shared.yaml_input import InputError
 from testbed.training import models
 from testbed.training.learner import flatten_gradient
-from testbed.training.material import Material
+from testbed.training.model_and_data import ModelAndData
 from testbed.training.models import MODELS
 from testbed.training.tasks import CLASSIFICATION, LANGUAGE_MODELLING
 
@@ -166,10 +166,10 @@ def test_statistics_of_batches_stay_with_the_replica_and_serve_its_evaluation():
 
 def test_workers_start_equal_and_drop_out_different_units():
     config = {"seed": 3, "training": {"model": "small-cnn", "dataset": "digits", "batch_size": 8}}
-    material = Material(config)
+    model_and_data = ModelAndData(config)
     drawn = []
     for rank in (0, 1, 0):
-        model = material.model(rank)
+        model = model_and_data.model(rank)
         drawn.append((next(model.parameters()).detach().clone(), torch.rand(4)))
     assert torch.equal(drawn[0][0], drawn[1][0])
     assert not torch.equal(drawn[0][1], drawn[1][1])
@@ -288,7 +288,7 @@ class _Constant(torch.nn.Module):
 
 
 def test_accuracy_is_the_share_of_right_answers():
-    dataset = Material({"seed": 0, "training": {"dataset": "digits"}}).dataset
+    dataset = ModelAndData({"seed": 0, "training": {"dataset": "digits"}}).dataset
     logits = torch.zeros(10)
     logits[3] = 1
     right = float((dataset.test_labels[slice(None)] == 3).double().mean())
@@ -299,7 +299,7 @@ def test_accuracy_is_the_share_of_right_answers():
 
 def test_perplexity_of_a_guess_is_the_vocabulary_s_size():
     section = {"name": "stdlib-text", "test_sequences": 70}
-    dataset = Material({"seed": 0, "training": {"dataset": section}}).dataset
+    dataset = ModelAndData({"seed": 0, "training": {"dataset": section}}).dataset
     test_part = (dataset.test_inputs, dataset.test_labels)
     guess = dataset.task.evaluate(_Constant(torch.zeros(97)), *test_part)
     assert guess == pytest.approx(97, rel=1e-5)

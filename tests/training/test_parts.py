@@ -8,8 +8,8 @@ import torch
 
 from testbed.training import coordination, datasets, models
 from testbed.training.aggregation import mean_into
-from testbed.training.announcement import Phase
 from testbed.training.coordination import CoordinationError, Coordinator, Follower
+from testbed.training.phase_announcement import Phase
 
 
 def test_the_mean_is_added_in_rank_order():

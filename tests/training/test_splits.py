@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from testbed.shared.yaml_input import InputError
 from testbed.training.datasets import Dirichlet, Equal, require_batches, share, shares
-from testbed.training.material import Material
+from testbed.training.model_and_data import ModelAndData
 
 SPLITS = st.one_of(st.just(Equal()), st.floats(1e-3, 1e3).map(lambda alpha: Dirichlet(alpha=alpha)))
 
@@ -77,9 +77,9 @@ def test_a_worker_without_a_whole_batch_is_named_with_what_is_valid():
 def test_a_run_s_shares_follow_its_configuration():
     training = {"model": "mlp", "dataset": "digits", "batch_size": 8}
     split = {"name": "dirichlet", "alpha": 0.5}
-    uneven = Material({"seed": 2, "training": {**training, "split": split}}).shares(3)
-    even = Material({"seed": 2, "training": training}).shares(3)
+    uneven = ModelAndData({"seed": 2, "training": {**training, "split": split}}).shares(3)
+    even = ModelAndData({"seed": 2, "training": training}).shares(3)
     assert [len(each) for each in even] == [480, 479, 479]
     assert max(map(len, uneven)) - min(map(len, uneven)) > 10
     with pytest.raises(InputError, match=r"larger than the 479 .* or fewer workers"):
-        Material({"seed": 2, "training": {**training, "batch_size": 480}}).shares(3)
+        ModelAndData({"seed": 2, "training": {**training, "batch_size": 480}}).shares(3)

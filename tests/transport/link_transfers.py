@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from testbed.transport import PayloadLayout, Receiver, Sender, SendingPath
 from testbed.transport.congestion import CongestionControl
-from testbed.transport.control import ControlMessage
+from testbed.transport.control_messages import ControlMessage
 from testbed.transport.order import InOrder
 from testbed.transport.repair import Repair
 from testbed.transport.tolerance import FractionRule

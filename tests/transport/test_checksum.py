@@ -5,9 +5,9 @@ import pytest
 
 from testbed.transport import PayloadLayout, preset
 from testbed.transport.checksum import ChecksummedUdpSocket
-from testbed.transport.udp import UdpSocket
+from testbed.transport.udp_socket import UdpSocket
 from tests.transport.loopback import run_all, site
-from tests.transport.test_udp import collect
+from tests.transport.test_udp_socket import collect
 
 SIZE = 1468
 

@@ -9,9 +9,9 @@ from testbed.transport.congestion import (
     CONGESTION_CONTROLS,
     Feedback,
 )
+from testbed.transport.congestion.delivery_plateau import DeliveryPlateau
 from testbed.transport.congestion.path import MaxFilter, PathMonitor
 from testbed.transport.congestion.window import WindowControl
-from testbed.transport.congestion.worth import WorthCheck
 from tests.transport.congestion_rounds import (
     ALL,
     SIZE,
@@ -152,12 +152,12 @@ def test_the_max_filter_forgets_after_its_rounds():
 
 @pytest.mark.parametrize(("loss", "futile"), [(0.0, False), (0.5, False), (None, True)])
 def test_growth_is_futile_behind_a_full_queue_and_not_under_random_loss(loss, futile):
-    check = WorthCheck()
+    check = DeliveryPlateau()
     verdicts = []
     rates = [100.0 * 1.1**n for n in range(12)]
     for before, rate in zip([rates[0], *rates], rates, strict=False):
         delivered = 100.0 if loss is None else before * (1 - loss)
-        verdicts.append(check.futile_bps(rate, delivered, growth=1.25, gain=1.1))
+        verdicts.append(check.plateau_bps(rate, delivered, growth=1.25, gain=1.1))
     assert any(verdict is not None for verdict in verdicts) == futile
 
 

@@ -14,7 +14,7 @@ from testbed.transport import (
     open_endpoint,
     preset,
 )
-from testbed.transport.control import ControlMessage, MessageType
+from testbed.transport.control_messages import ControlMessage, MessageType
 from tests.transport.loopback import in_thread, internals, run_all, site
 from tests.transport.virtual import random_payload
 
@@ -164,7 +164,7 @@ def test_a_peer_that_breaks_the_protocol_is_named():
     place = site()
     opened = in_thread(lambda: open_endpoint(place.server()))
     with open_endpoint(place.worker()) as endpoint, opened.result(timeout=5) as server:
-        internals(endpoint)._links["server"].send(
+        internals(endpoint)._control["server"].send(
             [ControlMessage(MessageType.BITMAP, 0, bytes(35))]
         )
         with pytest.raises(PeerLost, match="worker-1: it broke the protocol"):
@@ -182,7 +182,7 @@ def test_a_probe_for_a_finished_transfer_is_answered_even_while_sending():
 
     def worker(endpoint, index):
         endpoint.send(0, {"server": payload})
-        link = internals(endpoint)._links["server"]
+        link = internals(endpoint)._control["server"]
         link.send([ControlMessage(MessageType.PROBE, 0)])
         endpoint.receive(1, 0, {"server": place.layout.new_buffer()})
         stops: list[ControlMessage] = []

@@ -18,8 +18,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from testbed.transport import PayloadLayout, PeerLost, ProtocolError, open_endpoint, preset
-from testbed.transport.control import ControlMessage, ControlParser, Hello, MessageType, body_limits
-from testbed.transport.links import ControlLink
+from testbed.transport.control_connection import ControlConnection
+from testbed.transport.control_messages import (
+    ControlMessage,
+    ControlParser,
+    Hello,
+    MessageType,
+    body_limits,
+)
 from testbed.transport.repair import REPAIRS
 from testbed.transport.wire import new_frames
 from tests.transport.hostile import CHUNK, Victim, control_bytes, encoded, record, stranger_record
@@ -173,7 +179,7 @@ def test_a_joined_peer_that_talks_nonsense_is_given_up_by_name(seed):
     place = site(peer_timeout_s=1, rate_bps=50e6)
     opened = in_thread(lambda: open_endpoint(place.server()))
     with open_endpoint(place.worker()) as worker, opened.result(timeout=5) as server:
-        link = internals(worker)._links["server"]
+        link = internals(worker)._control["server"]
         udp = internals(worker)._sockets["server"]
 
         def harm():
@@ -202,7 +208,7 @@ def connected():
     with socket.create_server(("127.0.0.1", 0)) as listener:
         peer = socket.create_connection(listener.getsockname())
         connection, _ = listener.accept()
-    link = ControlLink(
+    link = ControlConnection(
         peer="worker-1", connection=connection, parser=ControlParser(body_limits(100_000))
     )
     yield link, peer
@@ -226,7 +232,7 @@ def test_messages_that_nobody_waits_for_are_bounded_in_number_and_size(connected
         lambda link: link.keep(ControlMessage(MessageType.BITMAP, 9, bytes(size))),
         lambda link: link.keep_announcement(bytes(size)),
     ):
-        link = ControlLink(
+        link = ControlConnection(
             peer="worker-1", connection=connected[1], parser=ControlParser(body_limits(1))
         )
         kept: Counter[str] = Counter()

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from testbed.transport import Receiver, Sender, SendingPath
 from testbed.transport.congestion import CongestionControl, Feedback
-from testbed.transport.control import ControlMessage
+from testbed.transport.control_messages import ControlMessage
 from testbed.transport.order import InOrder
 from testbed.transport.repair import REPAIRS
 from testbed.transport.tolerance import FractionRule, required_chunks
@@ -167,7 +167,7 @@ class Repairs(RuleBasedStateMachine):
         assert known >= (sent - repair.in_flight) * _WIRE_BYTES
         assert max(self.control.delivered, self.control.lost) <= self.control.sent
         if not self.has_passes:
-            assert not np.any(repair.ledger.arrived & ~self.receiver.received)
+            assert not np.any(repair.scoreboard.arrived & ~self.receiver.received)
 
     @invariant()
     def the_sender_never_waits_for_nothing(self):

@@ -6,9 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.transport import ProtocolError, SendingPath
+from testbed.transport.ack_message import Ack
 from testbed.transport.congestion import FixedRate
-from testbed.transport.control import (
-    MAX_REPORT_BYTES,
+from testbed.transport.control_messages import (
+    MAX_ACK_BYTES,
     SENT,
     ControlMessage,
     ControlParser,
@@ -16,12 +17,11 @@ from testbed.transport.control import (
     body_limits,
 )
 from testbed.transport.repair import REPAIRS, PathEstimates, Streaming
-from testbed.transport.repair.acknowledging import ReportingReceiver
+from testbed.transport.repair.acknowledging_receiver import AcknowledgingReceiver
 from testbed.transport.repair.chunk_queue import ChunkQueue
-from testbed.transport.repair.ledger import Ledger
-from testbed.transport.report_message import Report
+from testbed.transport.repair.scoreboard import Scoreboard
 from testbed.transport.tolerance import Progress
-from testbed.transport.wire import REPORT_WANTED, SEND_INDEX_MODULUS
+from testbed.transport.wire import ACK_REQUESTED, SEND_INDEX_MODULUS
 from tests.transport.virtual import Network, layout_of, random_payload, transfer
 
 
@@ -33,58 +33,58 @@ def indices(*values):
 
 
 def test_a_loss_is_proven_by_what_was_sent_later_and_came():
-    ledger = Ledger(10)
-    ledger.record(np.arange(10), 0.0)
-    ledger.arrive(indices(0, 5))
-    assert ledger.in_flight == 8
-    lost, newest_s, gone = ledger.give_up(sent_by=6, ahead=3, sent_before_s=-1)
+    scoreboard = Scoreboard(10)
+    scoreboard.record(np.arange(10), 0.0)
+    scoreboard.arrive(indices(0, 5))
+    assert scoreboard.in_flight == 8
+    lost, newest_s, gone = scoreboard.give_up(sent_by=6, ahead=3, sent_before_s=-1)
     assert (lost, newest_s, gone.tolist()) == (2, 0.0, [1, 2])
-    assert ledger.in_flight == 6
-    lost, _, gone = ledger.give_up(sent_by=6, ahead=3, sent_before_s=0.0)
+    assert scoreboard.in_flight == 6
+    lost, _, gone = scoreboard.give_up(sent_by=6, ahead=3, sent_before_s=0.0)
     assert (lost, gone.tolist()) == (2, [3, 4])  # not 6 to 9, which nothing has overtaken
 
 
 def test_a_chunk_is_not_lost_while_a_copy_is_under_way():
-    ledger = Ledger(2)
+    scoreboard = Scoreboard(2)
     for _ in range(2):
-        ledger.record(indices(0, 1), 0.0)
-    lost, _, gone = ledger.give_up(sent_by=2, ahead=3, sent_before_s=0.0)
+        scoreboard.record(indices(0, 1), 0.0)
+    lost, _, gone = scoreboard.give_up(sent_by=2, ahead=3, sent_before_s=0.0)
     assert (lost, gone.tolist()) == (2, [])
-    assert ledger.copies.tolist() == [1, 1]
-    ledger.arrive(indices(2))
-    lost, _, gone = ledger.give_up(sent_by=4, ahead=3, sent_before_s=0.0)
+    assert scoreboard.copies.tolist() == [1, 1]
+    scoreboard.arrive(indices(2))
+    lost, _, gone = scoreboard.give_up(sent_by=4, ahead=3, sent_before_s=0.0)
     assert (lost, gone.tolist()) == (1, [1])
-    assert ledger.losses.tolist() == [1, 2]
+    assert scoreboard.losses.tolist() == [1, 2]
 
 
 def test_a_late_datagram_is_taken_back_once():
-    ledger = Ledger(8)
-    ledger.record(np.arange(8), 0.0)
-    ledger.arrive(indices(7))
-    ledger.give_up(sent_by=8, ahead=3, sent_before_s=-1)
-    late = ledger.arrive(indices(1, 4))
+    scoreboard = Scoreboard(8)
+    scoreboard.record(np.arange(8), 0.0)
+    scoreboard.arrive(indices(7))
+    scoreboard.give_up(sent_by=8, ahead=3, sent_before_s=-1)
+    late = scoreboard.arrive(indices(1, 4))
     assert (late.datagrams, late.overtaken, late.extent) == (2, 2, 6)
     assert late.chunks.tolist() == [1, 4]
-    assert ledger.arrive(indices(1, 4)).datagrams == 0
-    assert ledger.in_flight == 2
+    assert scoreboard.arrive(indices(1, 4)).datagrams == 0
+    assert scoreboard.in_flight == 2
 
 
 def test_memory_is_bounded_by_what_reports_can_name():
-    ledger = Ledger(100)
+    scoreboard = Scoreboard(100)
     for _ in range(4000):
-        ledger.record(np.arange(100), 0.0)
-        ledger.arrive(np.arange(ledger.next - 100, ledger.next))
-    assert len(ledger._fate) <= 4 * SEND_INDEX_MODULUS
-    assert ledger.sent_s(0) is None
-    assert ledger.arrive(indices(5)).datagrams == 0  # forgotten
+        scoreboard.record(np.arange(100), 0.0)
+        scoreboard.arrive(np.arange(scoreboard.next - 100, scoreboard.next))
+    assert len(scoreboard._fate) <= 4 * SEND_INDEX_MODULUS
+    assert scoreboard.sent_s(0) is None
+    assert scoreboard.arrive(indices(5)).datagrams == 0  # forgotten
 
 
 @given(st.integers(0, 2**20), st.integers(0, SEND_INDEX_MODULUS - 1))
 def test_send_indices_are_told_from_their_lower_bits(sent, behind):
-    ledger = Ledger(1)
-    ledger.next = sent
+    scoreboard = Scoreboard(1)
+    scoreboard.next = sent
     index = sent - 1 - behind
-    assert ledger.index(index % SEND_INDEX_MODULUS) == index
+    assert scoreboard.index(index % SEND_INDEX_MODULUS) == index
 
 
 @given(st.lists(st.one_of(st.integers(1, 90), st.integers(-90, -1)), max_size=40))
@@ -163,7 +163,7 @@ def test_long_queues_are_told_from_the_round_trip():
 )
 def test_reports_survive_the_way(first, bits, echo, held_s, probed, at_once):
     mask = np.array(bits, dtype=np.bool_)
-    report = Report(
+    report = Ack(
         first=first,
         arrived=mask,
         echo=echo,
@@ -174,7 +174,7 @@ def test_reports_survive_the_way(first, bits, echo, held_s, probed, at_once):
     )
     message = report.message(6)
     (got,) = ControlParser(body_limits(1)).feed(message.encode())
-    back = Report.parse(got.body)
+    back = Ack.parse(got.body)
     assert np.flatnonzero(back.arrived).tolist() == np.flatnonzero(mask).tolist()
     assert (back.first, back.echo, back.probed, back.marked, back.at_once) == (
         *(first, echo, probed),
@@ -186,7 +186,7 @@ def test_reports_survive_the_way(first, bits, echo, held_s, probed, at_once):
 @given(st.binary(min_size=0, max_size=64))
 def test_random_reports_are_read_or_refused(body):
     try:
-        report = Report.parse(body)
+        report = Ack.parse(body)
     except ProtocolError:
         return
     assert report.first < SEND_INDEX_MODULUS
@@ -195,8 +195,8 @@ def test_random_reports_are_read_or_refused(body):
 
 def test_a_report_names_a_turn_of_send_indices_at_most():
     arrived = np.ones(SEND_INDEX_MODULUS, dtype=np.bool_)
-    report = Report(first=0, arrived=arrived, echo=None, held_s=0.0, probed=0)
-    assert len(report.message(0).body) == MAX_REPORT_BYTES
+    report = Ack(first=0, arrived=arrived, echo=None, held_s=0.0, probed=0)
+    assert len(report.message(0).body) == MAX_ACK_BYTES
 
 
 def progress(now_s):
@@ -211,7 +211,9 @@ def progress(now_s):
 
 
 def reporting():
-    return ReportingReceiver(transfer=6, datagram_wire_bytes=1514, interval_s=1e-3, overhead=0.0125)
+    return AcknowledgingReceiver(
+        transfer=6, datagram_wire_bytes=1514, interval_s=1e-3, overhead=0.0125
+    )
 
 
 def stamps(*values):
@@ -222,10 +224,10 @@ def test_reports_name_what_came_across_the_turn_of_the_send_index():
     receiver = reporting()
     probe = ControlMessage(MessageType.PROBE, 6, SENT.pack(SEND_INDEX_MODULUS - 3))
     assert len(receiver.on_probe(probe, progress(0.0), True)) == 1
-    wanted = 2 | REPORT_WANTED
+    wanted = 2 | ACK_REQUESTED
     receiver.on_arrivals(stamps(SEND_INDEX_MODULUS - 2, 0, wanted), 1.0, True)
     (message,) = receiver.on_data(progress(1.25))
-    report = Report.parse(message.body)
+    report = Ack.parse(message.body)
     assert (report.first, report.echo) == (SEND_INDEX_MODULUS - 2, 2)
     assert np.flatnonzero(report.arrived).tolist() == [0, 2, 4]
     assert report.held_s == pytest.approx(0.25)
@@ -234,19 +236,19 @@ def test_reports_name_what_came_across_the_turn_of_the_send_index():
 
 def test_what_waited_in_the_socket_does_not_time_the_path():
     receiver = reporting()
-    receiver.on_arrivals(stamps(0 | REPORT_WANTED), 1.0, False)
+    receiver.on_arrivals(stamps(0 | ACK_REQUESTED), 1.0, False)
     (message,) = receiver.on_data(progress(1.0))
-    assert Report.parse(message.body).echo is None
+    assert Ack.parse(message.body).echo is None
     probe = ControlMessage(MessageType.PROBE, 6, SENT.pack(1))
     for attentive in (False, True):
         (message,) = receiver.on_probe(probe, progress(1.0), attentive)
-        assert Report.parse(message.body).at_once == attentive
+        assert Ack.parse(message.body).at_once == attentive
 
 
 def test_losses_are_worth_more_reports_than_arrivals():
     spoke = []
     for every in (1, 2):  # nothing is lost, half is
-        receiver = ReportingReceiver(
+        receiver = AcknowledgingReceiver(
             transfer=6,
             datagram_wire_bytes=1514,
             interval_s=1e-4,

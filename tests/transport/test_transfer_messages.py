@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.transport import ProtocolError
-from testbed.transport.control import ControlMessage, MessageType
+from testbed.transport.control_messages import ControlMessage, MessageType
 from testbed.transport.wire import fields
 from tests.transport.transfer_parts import all_frames, new_receiver, new_sender
 from tests.transport.virtual import (

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from testbed.transport import PayloadLayout, Receiver, Sender, SendingPath, StopRule
 from testbed.transport.congestion import CongestionControl, FixedRate
-from testbed.transport.control import ControlMessage
+from testbed.transport.control_messages import ControlMessage
 from testbed.transport.order import ChunkOrder, InOrder
 from testbed.transport.repair import Passes, Repair
 from testbed.transport.tolerance import FractionRule

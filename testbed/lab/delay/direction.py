@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.lab.delay.settings import DelaySettings, DirectionCounters
-from testbed.transport.mmsg import Outgoing
+from testbed.transport.batched_io import MessageBatch
 
 _ETH_P_ALL = 3
 _SOL_PACKET = 263
@@ -82,8 +82,8 @@ class Direction:
         base = int(self._ring.__array_interface__["data"][0])
         starts = np.uint64(base) + np.arange(slots, dtype=np.uint64) * np.uint64(_SLOT_BYTES)
         self._starts = starts
-        self._messages = Outgoing(slots)
-        self._picked = Outgoing(slots)
+        self._messages = MessageBatch(slots)
+        self._picked = MessageBatch(slots)
         self._due_ns: NDArray[np.int64] = np.zeros(slots, dtype=np.int64)
         self._kept: NDArray[np.bool_] = np.ones(slots, dtype=np.bool_)
         self._first = 0  # the oldest frame that waits

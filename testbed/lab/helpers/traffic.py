@@ -23,7 +23,7 @@ import numpy as np
 
 from testbed.lab.helpers.command_lines import Commands, run_as_others, run_at_once, say
 from testbed.lab.kernel.shaping import ETHERNET_FRAME_BYTES
-from testbed.transport.mmsg import Departures
+from testbed.transport.batched_io import BatchSender
 
 ETHERNET_IP_UDP_BYTES = 14 + 20 + 8
 SMALLEST_FRAME_BYTES = 60
@@ -67,7 +67,7 @@ def blast(
     machine too. Where the socket is full because the host's own link is slower than the rate,
     the link decides.
     """
-    departures = Departures(frame_bytes - ETHERNET_IP_UDP_BYTES, messages=_BATCH)
+    departures = BatchSender(frame_bytes - ETHERNET_IP_UDP_BYTES, messages=_BATCH)
     departures.set_peer(*address)
     datagrams = np.zeros((_BATCH, frame_bytes - ETHERNET_IP_UDP_BYTES), dtype=np.uint8)
     frames_per_s = rate_bps / (8 * frame_bytes)

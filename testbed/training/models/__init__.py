@@ -133,9 +133,9 @@ def layer_map(
     entry = MODELS.get(name)
     if not kept or entry is None or not entry.slow_import:
         return make()
-    from testbed.training.models import kept_layers
+    from testbed.training.models import layer_map_cache
 
-    return kept_layers.layers(name, entry.module, classes, shape, make)
+    return layer_map_cache.layers(name, entry.module, classes, shape, make)
 
 
 def _layer_map(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from testbed.training.models import offline  # noqa: F401  # isort: skip
+from testbed.training.models import transformers_offline  # noqa: F401  # isort: skip
 from transformers.models.gpt2.configuration_gpt2 import GPT2Config
 from transformers.models.gpt2.modeling_gpt2 import GPT2LMHeadModel
 

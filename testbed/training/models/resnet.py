@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from testbed.training.models import offline  # noqa: F401  # isort: skip
+from testbed.training.models import transformers_offline  # noqa: F401  # isort: skip
 from transformers.models.resnet.configuration_resnet import ResNetConfig
 from transformers.models.resnet.modeling_resnet import ResNetForImageClassification
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from testbed.training.models.initial import for_rectifiers
+from testbed.training.models.initial_weights import for_rectifiers
 
 _HIDDEN = 87
 _LARGEST_MAP = 7  # pixels

@@ -25,10 +25,10 @@ import math
 
 from testbed.transport.congestion.base import Feedback
 from testbed.transport.congestion.bbr import Bbr
+from testbed.transport.congestion.delivery_plateau import DeliveryPlateau, PlateauOptions
 from testbed.transport.congestion.options import DATAGRAM_BYTES, INITIAL_WINDOW, check_options
-from testbed.transport.congestion.worth import WorthCheck, WorthOptions
 
-_WORTH: WorthOptions = {"growth": 1.5, "gain": 1.1, "patience": 3}
+_WORTH: PlateauOptions = {"growth": 1.5, "gain": 1.1, "patience": 3}
 _FUTILE_CUT = 0.8
 
 
@@ -60,7 +60,7 @@ class Ltp(Bbr):
         check_options(zero=True, slack_datagrams=slack_datagrams)
         self._delay_factor = delay_factor
         self._slack_bytes = slack_datagrams * datagram_bytes
-        self._worth = WorthCheck()
+        self._worth = DeliveryPlateau()
         self._excused_from_s = -math.inf  # what was sent before is not excused
 
     def on_transfer_begin(self, now_s: float) -> None:
@@ -70,7 +70,7 @@ class Ltp(Bbr):
     def _bandwidth_sample(self, feedback: Feedback) -> float | None:
         delivered_bps = self.path.delivery_rate_bps
         if self.path.round_began and self._filled and not feedback.app_limited:
-            enough_bps = self._worth.futile_bps(self.bandwidth_bps, delivered_bps, **_WORTH)
+            enough_bps = self._worth.plateau_bps(self.bandwidth_bps, delivered_bps, **_WORTH)
             if enough_bps is not None:
                 self._bandwidths.clear()
                 self._excused_from_s = feedback.now_s

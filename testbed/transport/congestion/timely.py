@@ -47,13 +47,13 @@ import math
 from enum import Enum
 
 from testbed.transport.congestion.base import CongestionControl, Feedback
+from testbed.transport.congestion.delivery_plateau import DeliveryPlateau, PlateauOptions
 from testbed.transport.congestion.options import (
     DATAGRAM_BYTES,
     INITIAL_WINDOW,
     check_options,
 )
 from testbed.transport.congestion.path import PathMonitor
-from testbed.transport.congestion.worth import WorthCheck, WorthOptions
 
 _MIN_RTT_WINDOW_S = 10.0
 _LOW_FACTOR = 1.25
@@ -61,8 +61,8 @@ _LOW_DATAGRAMS = 4
 _HIGH_FACTOR = 2.0
 _HYPERACTIVE_STEPS = 5
 _LARGEST_CUT = 0.5
-_START_WORTH: WorthOptions = {"growth": 2.0, "gain": 1.25, "patience": 1}
-_WORTH: WorthOptions = {"growth": 1.25, "gain": 1.1, "patience": 3}
+_START_WORTH: PlateauOptions = {"growth": 2.0, "gain": 1.25, "patience": 1}
+_WORTH: PlateauOptions = {"growth": 1.25, "gain": 1.1, "patience": 3}
 _FUTILE_CUT = 0.8
 _OVERFLOW_CUT = 0.8
 
@@ -127,7 +127,7 @@ class Timely(CongestionControl):
         self._round_rtt_s = math.inf  # the smallest of this round
         self._round_lost = False
         self._fell_s = -math.inf  # what was sent before cannot tell about the rate since then
-        self._worth = WorthCheck()
+        self._worth = DeliveryPlateau()
 
     @property
     def rate_bps(self) -> float:
@@ -197,7 +197,7 @@ class Timely(CongestionControl):
         if feedback.app_limited or self._rate is None:
             return None
         starting = self.state is TimelyState.STARTUP
-        return self._worth.futile_bps(
+        return self._worth.plateau_bps(
             self._rate, self.path.delivery_rate_bps, **(_START_WORTH if starting else _WORTH)
         )
 

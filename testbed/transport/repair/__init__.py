@@ -2,8 +2,8 @@
 
 from testbed.transport.registry import Registry
 from testbed.transport.repair.base import Arrange, ReceiverRepair, Repair, SenderRepair
-from testbed.transport.repair.estimates import PathEstimates
 from testbed.transport.repair.passes import Passes
+from testbed.transport.repair.path_estimates import PathEstimates
 from testbed.transport.repair.selective import Selective
 from testbed.transport.repair.streaming import Streaming
 

@@ -6,9 +6,9 @@ sockets, clocks, rates or the stop rule: `sender.Sender` and `receiver.Receiver`
 handle STOP for every repair alike.
 
 To add one, write one file beside this one with a subclass of `Repair` and its two halves, and
-add it to REPAIRS in `__init__.py`. One whose receiver reports while data flows finds most of what
-it needs in `acknowledged.AcknowledgedSender` and `reporting.ReportingReceiver`; one that needs a
-new kind of message adds it to `control.MessageType` and `control.body_limits`.
+add it to REPAIRS in `__init__.py`. One whose receiver acknowledges while data flows finds most of
+what it needs in `AcknowledgedSender` and `AcknowledgingReceiver`. One that needs a new kind of
+message adds it to `MessageType` and `body_limits` in `control_messages`.
 """
 
 from abc import ABC, abstractmethod
@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.transport.congestion import Feedback
-from testbed.transport.control import ControlMessage
-from testbed.transport.repair.estimates import PathEstimates
+from testbed.transport.control_messages import ControlMessage
+from testbed.transport.repair.path_estimates import PathEstimates
 from testbed.transport.states import SENDER_TRANSITIONS, Machine, SenderEvent, SenderState
 from testbed.transport.tolerance import Progress
 
@@ -31,7 +31,7 @@ class SenderRepair(ABC):
     """The sender's half, for one transfer.
 
     Attributes:
-        machine: the state; the half reports RAN_DRY and REPORT to it, `Sender` reports STOP.
+        machine: the state; the half reports RAN_DRY and FEEDBACK to it, `Sender` reports STOP.
         outbox: control messages to send, in order; `Sender` empties it.
         passes: sweeps begun so far, None where the repair has none.
         in_flight: datagrams sent of which it is not known that they came or were lost.
@@ -73,7 +73,7 @@ class SenderRepair(ABC):
     def on_window_closed(self, now_s: float) -> None:
         """The congestion window is full: see to it that the receiver says something."""
 
-    def wants_report(self, count: int, window_left: float) -> bool:
+    def wants_ack(self, count: int, window_left: float) -> bool:
         """Whether the last of the next `count` datagrams is to ask for a report at once.
 
         `window_left` is how many more the congestion window will admit then. The default is no.

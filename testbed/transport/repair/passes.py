@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.transport.congestion import Feedback
-from testbed.transport.control import (
+from testbed.transport.control_messages import (
     ControlMessage,
     MessageType,
     pack_bitmap,
@@ -21,7 +21,7 @@ from testbed.transport.control import (
 )
 from testbed.transport.errors import ProtocolError
 from testbed.transport.repair.base import Arrange, ReceiverRepair, Repair, SenderRepair
-from testbed.transport.repair.estimates import PathEstimates
+from testbed.transport.repair.path_estimates import PathEstimates
 from testbed.transport.states import SenderEvent, SenderState
 from testbed.transport.tolerance import Progress
 
@@ -78,7 +78,7 @@ class PassesSender(SenderRepair):
         probed_s = self.asked_s
         self.asked_s = None
         swept = self.machine.state is SenderState.ASKING
-        self.machine.on(SenderEvent.REPORT)
+        self.machine.on(SenderEvent.FEEDBACK)
         delivered = max(0, arrived - self._known_received)
         feedback = Feedback(
             now_s=now_s,

@@ -9,10 +9,10 @@ the sender waits; if a round trip and a margin bring no word, it asks.
 
 from dataclasses import dataclass
 
-from testbed.transport.repair.acknowledged import AcknowledgedSender
-from testbed.transport.repair.acknowledging import ReportingReceiver, check_reporting
+from testbed.transport.repair.acknowledged_sender import AcknowledgedSender
+from testbed.transport.repair.acknowledging_receiver import AcknowledgingReceiver, check_ack_options
 from testbed.transport.repair.base import Arrange, Repair
-from testbed.transport.repair.estimates import PathEstimates
+from testbed.transport.repair.path_estimates import PathEstimates
 
 
 class SelectiveSender(AcknowledgedSender):
@@ -35,7 +35,7 @@ class Selective(Repair):
     overhead: float = 0.0125
 
     def __post_init__(self) -> None:
-        check_reporting(self.interval_s, self.overhead)
+        check_ack_options(self.interval_s, self.overhead)
 
     def sender(
         self, *, transfer: int, chunk_count: int, arrange: Arrange, estimates: PathEstimates
@@ -48,8 +48,8 @@ class Selective(Repair):
             lost_first=True,
         )
 
-    def receiver(self, *, transfer: int, datagram_wire_bytes: int) -> ReportingReceiver:
-        return ReportingReceiver(
+    def receiver(self, *, transfer: int, datagram_wire_bytes: int) -> AcknowledgingReceiver:
+        return AcknowledgingReceiver(
             transfer=transfer,
             datagram_wire_bytes=datagram_wire_bytes,
             interval_s=self.interval_s,

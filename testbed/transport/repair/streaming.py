@@ -21,10 +21,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.transport.repair.acknowledged import AcknowledgedSender
-from testbed.transport.repair.acknowledging import ReportingReceiver, check_reporting
+from testbed.transport.repair.acknowledged_sender import AcknowledgedSender
+from testbed.transport.repair.acknowledging_receiver import AcknowledgingReceiver, check_ack_options
 from testbed.transport.repair.base import Arrange, Repair
-from testbed.transport.repair.estimates import PathEstimates
+from testbed.transport.repair.path_estimates import PathEstimates
 from testbed.transport.states import SenderEvent, SenderState
 
 _MOST_COPIES = 64
@@ -75,17 +75,17 @@ class StreamingSender(AcknowledgedSender):
         most = self.copies_wanted(self._residual)
         if most == 1 or self._trusted_until_s is None or self.estimates.queueing:
             return np.empty(0, dtype=np.int64)
-        ledger = self.ledger
-        wanted = np.where(ledger.losses > 0, most, self.copies_wanted(_FIRST_RISK))
-        chunks = np.flatnonzero(~ledger.arrived & (ledger.copies < wanted))
-        return chunks[np.lexsort((-ledger.last_sent[chunks], ledger.copies[chunks]))]
+        scoreboard = self.scoreboard
+        wanted = np.where(scoreboard.losses > 0, most, self.copies_wanted(_FIRST_RISK))
+        chunks = np.flatnonzero(~scoreboard.arrived & (scoreboard.copies < wanted))
+        return chunks[np.lexsort((-scoreboard.last_sent[chunks], scoreboard.copies[chunks]))]
 
     def on_spare_sent(self, count: int, now_s: float) -> None:
         rest = self.spare()[count:]
         self._spare = rest if len(rest) else None
 
     def on_sent(self, count: int, now_s: float) -> None:
-        if self.ledger.next == 0:
+        if self.scoreboard.next == 0:
             self._trust(now_s)
         elif self._trusted_until_s is not None and now_s > self._trusted_until_s:
             self._trusted_until_s = None
@@ -129,8 +129,8 @@ class Streaming(Repair):
     residual: float = 0.02
 
     def __post_init__(self) -> None:
-        check_reporting(self.interval_s, self.overhead)
-        check_reporting(self.interval_s, self.loss_overhead)
+        check_ack_options(self.interval_s, self.overhead)
+        check_ack_options(self.interval_s, self.loss_overhead)
         if not 0 < self.residual <= 1:
             raise ValueError(f"residual is {self.residual}; valid: above 0, up to 1")
 
@@ -145,8 +145,8 @@ class Streaming(Repair):
             residual=self.residual,
         )
 
-    def receiver(self, *, transfer: int, datagram_wire_bytes: int) -> ReportingReceiver:
-        return ReportingReceiver(
+    def receiver(self, *, transfer: int, datagram_wire_bytes: int) -> AcknowledgingReceiver:
+        return AcknowledgingReceiver(
             transfer=transfer,
             datagram_wire_bytes=datagram_wire_bytes,
             interval_s=self.interval_s,

@@ -42,7 +42,7 @@ class Arrivals(NamedTuple):
     chunks: Chunks
 
 
-class Ledger:
+class Scoreboard:
     """Fates of datagrams.
 
     Attributes:

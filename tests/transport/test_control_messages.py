@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.transport.control import (
+from testbed.transport.control_messages import (
     MAX_ANNOUNCEMENT_BYTES,
     ControlMessage,
     ControlParser,
@@ -30,7 +30,7 @@ messages = st.one_of(
         ControlMessage, st.just(MessageType.BITMAP), transfers, st.binary(min_size=10, max_size=10)
     ),
     st.builds(
-        ControlMessage, st.just(MessageType.REPORT), transfers, st.binary(min_size=16, max_size=40)
+        ControlMessage, st.just(MessageType.ACK), transfers, st.binary(min_size=16, max_size=40)
     ),
     st.builds(ControlMessage, st.just(MessageType.ANNOUNCE), transfers, st.binary(max_size=40)),
 )
@@ -91,8 +91,8 @@ def header(kind=6, version=1, reserved=0, length=0):
         (header(kind=4, length=5), "PROBE with a body of 5"),
         (header(kind=5, length=9), "BITMAP with a body of 9 bytes, not 10"),
         (header(kind=5, length=11), "BITMAP with a body of 11"),
-        (header(kind=8, length=15), "REPORT with a body of 15"),
-        (header(kind=8, length=2**12 + 17), "REPORT with a body of 4113"),
+        (header(kind=8, length=15), "ACK with a body of 15"),
+        (header(kind=8, length=2**12 + 17), "ACK with a body of 4113"),
         (header(kind=9, length=9), "LATE_BITMAP with a body of 9"),
         (header(kind=7, length=MAX_ANNOUNCEMENT_BYTES + 1), "ANNOUNCE"),
         (header(kind=1, length=2**32 - 1), "HELLO"),

@@ -19,14 +19,14 @@ from abc import abstractmethod
 import numpy as np
 from numpy.typing import NDArray
 
+from testbed.transport.ack_message import Ack
 from testbed.transport.congestion import Feedback
-from testbed.transport.control import SENT, ControlMessage, MessageType
+from testbed.transport.control_messages import SENT, ControlMessage, MessageType
 from testbed.transport.errors import ProtocolError
 from testbed.transport.repair.base import Arrange, SenderRepair
 from testbed.transport.repair.chunk_queue import SendQueue
-from testbed.transport.repair.estimates import PathEstimates
-from testbed.transport.repair.ledger import Ledger
-from testbed.transport.report_message import Report
+from testbed.transport.repair.path_estimates import PathEstimates
+from testbed.transport.repair.scoreboard import Scoreboard
 from testbed.transport.states import SenderEvent, SenderState
 from testbed.transport.wire import SEND_INDEX_MODULUS
 
@@ -59,7 +59,7 @@ class AcknowledgedSender(SenderRepair):
         super().__init__()
         self.estimates = estimates
         estimates.on_transfer_begin()
-        self.ledger = Ledger(chunk_count)
+        self.scoreboard = Scoreboard(chunk_count)
         self._transfer = transfer
         chunks = arrange(np.arange(chunk_count, dtype=np.int64))
         self._due = SendQueue(chunks, lost_first=lost_first)
@@ -95,8 +95,8 @@ class AcknowledgedSender(SenderRepair):
 
     @property
     def remaining(self) -> int:
-        ledger = self.ledger
-        span_left = _SPAN - (ledger.next - max(ledger.largest + 1, self._settled))
+        scoreboard = self.scoreboard
+        span_left = _SPAN - (scoreboard.next - max(scoreboard.largest + 1, self._settled))
         return max(0, min(self._due.waiting or len(self.spare()), span_left))
 
     def upcoming(self, limit: int) -> NDArray[np.int64]:
@@ -106,10 +106,10 @@ class AcknowledgedSender(SenderRepair):
     def on_sent(self, count: int, now_s: float) -> None:
         chunks = self.upcoming(count)
         spare = not self._due.waiting
-        self.ledger.record(chunks, now_s)
-        self.in_flight = self.ledger.in_flight
-        if self._requesting == self.ledger.next:
-            self._requested_at = self.ledger.next
+        self.scoreboard.record(chunks, now_s)
+        self.in_flight = self.scoreboard.in_flight
+        if self._requesting == self.scoreboard.next:
+            self._requested_at = self.scoreboard.next
         self._last_s = now_s
         self._waiting = False
         if spare:
@@ -121,14 +121,14 @@ class AcknowledgedSender(SenderRepair):
     def _look(self, now_s: float) -> None:
         """Notices when there is nothing to send."""
         if not self._due.waiting and not len(self.spare()):
-            self._thin_from = self._thin_to = self.ledger.next
+            self._thin_from = self._thin_to = self.scoreboard.next
             self.on_dry(now_s)
 
     def on_window_closed(self, now_s: float) -> None:
         self._waiting = True
 
-    def wants_report(self, count: int, window_left: float) -> bool:
-        end = self.ledger.next + count
+    def wants_ack(self, count: int, window_left: float) -> bool:
+        end = self.scoreboard.next + count
         gap = end - self._requested_at
         quarter = (self.in_flight + count + window_left) / 4
         wanted = (
@@ -145,14 +145,14 @@ class AcknowledgedSender(SenderRepair):
         """Sends a PROBE, unless the answer to one is still to come."""
         if self.asked_s is None:
             self.asked_s = now_s
-            self._asked_at = self.ledger.next
-            body = SENT.pack(self.ledger.next)
+            self._asked_at = self.scoreboard.next
+            body = SENT.pack(self.scoreboard.next)
             self.outbox.append(ControlMessage(MessageType.PROBE, self._transfer, body))
 
     @property
     def all_settled(self) -> bool:
         """Whether the answer to a PROBE has covered all that was sent."""
-        return self._settled == self.ledger.next
+        return self._settled == self.scoreboard.next
 
     def _silence_s(self) -> float | None:
         """When the receiver will have been silent for too long; None if nothing is expected."""
@@ -194,22 +194,22 @@ class AcknowledgedSender(SenderRepair):
     # Hearing.
 
     def on_message(self, message: ControlMessage, now_s: float) -> Feedback | None:
-        if message.type is not MessageType.REPORT:
+        if message.type is not MessageType.ACK:
             raise ProtocolError(f"{message.type.name} has no place at a sender")
-        report = Report.parse(message.body)
+        report = Ack.parse(message.body)
         if report.probed > self._asked_at:
-            raise ProtocolError("REPORT that answers a PROBE which was never sent")
+            raise ProtocolError("ACK that answers a PROBE which was never sent")
         dry = not self._due.waiting
-        first = self.ledger.index(report.first)
-        arrivals = self.ledger.arrive(first + np.flatnonzero(report.arrived))
+        first = self.scoreboard.index(report.first)
+        arrivals = self.scoreboard.arrive(first + np.flatnonzero(report.arrived))
         self._missing -= len(arrivals.chunks)
-        if self.ledger.largest >= self._thin_from == self._thin_to:
-            self._thin_to = self.ledger.next
+        if self.scoreboard.largest >= self._thin_from == self._thin_to:
+            self._thin_to = self.scoreboard.next
         rtt_s = self._round_trip_s(report, now_s)
         if arrivals.overtaken:
             self.estimates.on_overtaken(arrivals.overtaken, arrivals.extent)
         if len(arrivals.chunks):
-            self._due.remove(self.ledger.arrived)
+            self._due.remove(self.scoreboard.arrived)
         if not self._missing:
             self._start_over()
         self._settled = max(self._settled, report.probed)
@@ -219,7 +219,7 @@ class AcknowledgedSender(SenderRepair):
         lost, newest_lost_s = self._give_up(now_s)
         self._last_s = now_s
         self._waiting = False
-        self.machine.on(SenderEvent.REPORT)
+        self.machine.on(SenderEvent.FEEDBACK)
         self.on_change(now_s)
         feedback = Feedback(
             now_s=now_s,
@@ -229,7 +229,7 @@ class AcknowledgedSender(SenderRepair):
             rtt_s=rtt_s,
             ecn_marked_bytes=min(report.marked, arrivals.datagrams),
             app_limited=dry or self._thin_from <= arrivals.newest < self._thin_to,
-            newest_sent_s=self.ledger.sent_s(arrivals.newest),
+            newest_sent_s=self.scoreboard.sent_s(arrivals.newest),
             newest_lost_sent_s=newest_lost_s,
         )
         self._look(now_s)
@@ -241,15 +241,15 @@ class AcknowledgedSender(SenderRepair):
         So a stamp was changed on the way, unnoticed by UDP's checksum, and which it was is not
         known.
         """
-        self.ledger.arrived[:] = False
-        self._missing = len(self.ledger.arrived)
+        self.scoreboard.arrived[:] = False
+        self._missing = len(self.scoreboard.arrived)
         self._due.restart()
 
-    def _round_trip_s(self, report: Report, now_s: float) -> float | None:
+    def _round_trip_s(self, report: Ack, now_s: float) -> float | None:
         """The report's sample of the round trip, which the estimates take note of."""
         sent_s = None
         if report.echo is not None:
-            sent_s = self.ledger.sent_s(self.ledger.index(report.echo))
+            sent_s = self.scoreboard.sent_s(self.scoreboard.index(report.echo))
         if sent_s is not None:
             sample_s = now_s - sent_s - report.held_s
         elif report.at_once and self.asked_s is not None:
@@ -265,15 +265,15 @@ class AcknowledgedSender(SenderRepair):
         """Calls lost what is overdue: how many datagrams, and when the newest of them was sent."""
         known = self.estimates
         patience_s = max(known.smoothed_s or 0.0, known.latest_s or 0.0) + known.overtaking_s()
-        sent_by = max(self.ledger.largest + 1, self._settled)
-        lost, newest_s, chunks = self.ledger.give_up(
+        sent_by = max(self.scoreboard.largest + 1, self._settled)
+        lost, newest_s, chunks = self.scoreboard.give_up(
             sent_by=sent_by,
             ahead=known.reordering,
             sent_before_s=now_s - patience_s + _ROUNDING_S,
         )
         known.on_fates(lost=lost)
         self._due.push_lost(chunks)
-        self.in_flight = self.ledger.in_flight
-        oldest_s = self.ledger.oldest_sent_s(sent_by)
+        self.in_flight = self.scoreboard.in_flight
+        oldest_s = self.scoreboard.oldest_sent_s(sent_by)
         self._overdue_s = None if oldest_s is None else oldest_s + patience_s
         return lost, newest_s

@@ -9,12 +9,12 @@ loses nearly everything costs no more reports than a good one.
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.transport.control import SENT, WIRE_OVERHEAD_BYTES, ControlMessage
+from testbed.transport.ack_message import Ack
+from testbed.transport.control_messages import SENT, WIRE_OVERHEAD_BYTES, ControlMessage
 from testbed.transport.errors import ProtocolError
 from testbed.transport.repair.base import ReceiverRepair
-from testbed.transport.report_message import Report
 from testbed.transport.tolerance import Progress
-from testbed.transport.wire import REPORT_WANTED, SEND_INDEX_MODULUS
+from testbed.transport.wire import ACK_REQUESTED, SEND_INDEX_MODULUS
 
 _HALF = SEND_INDEX_MODULUS // 2
 # What may be said before anything is earned: about one report.
@@ -26,7 +26,7 @@ def _distance(index: NDArray[np.int64] | int, origin: int) -> NDArray[np.int64]:
     return (np.asarray(index, dtype=np.int64) - origin + _HALF) % SEND_INDEX_MODULUS - _HALF
 
 
-class ReportingReceiver(ReceiverRepair):
+class AcknowledgingReceiver(ReceiverRepair):
     """Says what came since it spoke last."""
 
     def __init__(
@@ -58,7 +58,7 @@ class ReportingReceiver(ReceiverRepair):
         self._next_s = -np.inf
 
     def on_arrivals(self, stamps: NDArray[np.uint16], now_s: float, attentive: bool) -> None:
-        if int(stamps.max()) >= REPORT_WANTED:
+        if int(stamps.max()) >= ACK_REQUESTED:
             self._wanted = True
         indices = stamps.astype(np.int64) & (SEND_INDEX_MODULUS - 1)
         self._pending.append(indices)
@@ -107,7 +107,7 @@ class ReportingReceiver(ReceiverRepair):
             first = (self._newest + lowest) % SEND_INDEX_MODULUS
             arrived = np.zeros(int(places.max()) - lowest + 1, dtype=np.bool_)
             arrived[places - lowest] = True
-        message = Report(
+        message = Ack(
             first=first,
             arrived=arrived,
             echo=self._echo,
@@ -124,7 +124,7 @@ class ReportingReceiver(ReceiverRepair):
         return message
 
 
-def check_reporting(interval_s: float, overhead: float) -> None:
+def check_ack_options(interval_s: float, overhead: float) -> None:
     """Raises ValueError for options that make no sense."""
     if not 0 < interval_s < np.inf:
         raise ValueError(f"interval_s is {interval_s}; valid: seconds, above 0")

@@ -3,7 +3,7 @@
 The socket is bound to a fixed port and not connected: a connected one would turn a peer's ICMP
 messages into errors of later calls. Where the kernel can, one send carries up to 44 datagrams,
 which it cuts apart itself (UDP_SEGMENT), one receive as many (UDP_GRO), and one system call
-several of either (`mmsg`). Each of the three is done without where it is missing.
+several of either (`batched_io`). Each of the three is done without where it is missing.
 """
 
 import errno
@@ -16,9 +16,9 @@ from collections import Counter
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.transport import mmsg
+from testbed.transport import batched_io
+from testbed.transport.batched_io import SOL_UDP, UDP_GRO, UDP_SEGMENT
 from testbed.transport.errors import TransportError
-from testbed.transport.mmsg import SOL_UDP, UDP_GRO, UDP_SEGMENT
 
 # As root these may exceed net.core.rmem_max and wmem_max.
 SO_SNDBUFFORCE = 32
@@ -85,8 +85,12 @@ class UdpSocket:
         self.blocked = False
         self._datagram_bytes = datagram_bytes
         self._peer: tuple[str, int] | None = None
-        self._arrivals = mmsg.Arrivals(datagram_bytes) if mmsg.available() else None
-        self._departures = mmsg.Departures(datagram_bytes) if mmsg.available() else None
+        self._arrivals = (
+            batched_io.BatchReceiver(datagram_bytes) if batched_io.available() else None
+        )
+        self._departures = (
+            batched_io.BatchSender(datagram_bytes) if batched_io.available() else None
+        )
         self._per_segmented = max(1, _MAX_SEND_BYTES // datagram_bytes)
         if self._arrivals is None:
             self._memory = np.zeros(_BATCH_BYTES + _RECEIVE_BYTES, dtype=np.uint8)

@@ -1,4 +1,4 @@
-"""A REPORT: which datagrams came, by send index, for repairs whose receiver speaks unasked.
+"""A ACK: which datagrams came, by send index, for repairs whose receiver speaks unasked.
 
     u16 first | u16 echo | u32 held_us | u32 probed | u16 marked | u16 flags | bits
 
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.transport.control import ControlMessage, MessageType, pack_bitmap
+from testbed.transport.control_messages import ControlMessage, MessageType, pack_bitmap
 from testbed.transport.errors import ProtocolError
 from testbed.transport.wire import SEND_INDEX_MODULUS, U32_MAX
 
@@ -28,7 +28,7 @@ _AT_ONCE = 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Report:
+class Ack:
     """What a receiver says while data flows; send indices are modulo SEND_INDEX_MODULUS.
 
     Attributes:
@@ -49,7 +49,7 @@ class Report:
     at_once: bool = False
 
     def message(self, transfer: int) -> ControlMessage:
-        """The REPORT that says this."""
+        """The ACK that says this."""
         head = _FIELDS.pack(
             self.first,
             _NONE if self.echo is None else self.echo,
@@ -58,18 +58,18 @@ class Report:
             min(_NONE, self.marked),
             _AT_ONCE if self.at_once else 0,
         )
-        return ControlMessage(MessageType.REPORT, transfer, head + pack_bitmap(self.arrived))
+        return ControlMessage(MessageType.ACK, transfer, head + pack_bitmap(self.arrived))
 
     @classmethod
-    def parse(cls, body: bytes) -> "Report":
+    def parse(cls, body: bytes) -> "Ack":
         """Reads a body whose size the parser has checked; ProtocolError when malformed."""
         if len(body) < _FIELDS.size:
-            raise ProtocolError(f"REPORT with a body of {len(body)} bytes")
+            raise ProtocolError(f"ACK with a body of {len(body)} bytes")
         first, echo, held_us, probed, marked, flags = _FIELDS.unpack_from(body)
         if flags not in (0, _AT_ONCE):
-            raise ProtocolError(f"REPORT with flags {flags:#x}; valid: 0 and {_AT_ONCE}")
+            raise ProtocolError(f"ACK with flags {flags:#x}; valid: 0 and {_AT_ONCE}")
         if first >= SEND_INDEX_MODULUS or SEND_INDEX_MODULUS <= echo < _NONE:
-            raise ProtocolError(f"REPORT of send indices {first} and {echo}")
+            raise ProtocolError(f"ACK of send indices {first} and {echo}")
         bits = np.frombuffer(body, dtype=np.uint8, offset=_FIELDS.size)
         return cls(
             first=first,

@@ -16,7 +16,7 @@ from testbed.training import datasets, models
 from testbed.training.filling import FILLINGS, Filling
 from testbed.training.learner import Learner, PayloadOnly, Replica
 from testbed.training.learning_rate import AnySchedule, Position, Schedule
-from testbed.training.material import Material
+from testbed.training.model_and_data import ModelAndData
 from testbed.training.phases import AnyPhases, Detector, DetectorParameters
 from testbed.transport import (
     EndpointConfig,
@@ -32,7 +32,7 @@ _SCHEDULE: TypeAdapter[Schedule] = TypeAdapter(AnySchedule)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
+class RunContext:
     """One run as its training processes see it.
 
     Args:
@@ -53,7 +53,7 @@ class Setting:
     controller_socket: Path
     coordination_socket: Path
     session: int
-    loaded: Material | None = None
+    loaded: ModelAndData | None = None
     first_round: int = 0
 
     @property
@@ -88,14 +88,14 @@ class Setting:
         return FILLINGS.create(self.config["filling"][leg.name.lower()])
 
     @cached_property
-    def material(self) -> Material:
+    def model_and_data(self) -> ModelAndData:
         """What is trained."""
-        return self.loaded or Material(self.config)
+        return self.loaded or ModelAndData(self.config)
 
     @cached_property
     def shares(self) -> list[NDArray[np.int64]]:
         """Which training examples each worker has, in rank order."""
-        return self.material.shares(len(self.workers))
+        return self.model_and_data.shares(len(self.workers))
 
     @property
     def rounds_per_epoch(self) -> int:
@@ -106,7 +106,7 @@ class Setting:
     def layout(self) -> PayloadLayout:
         """How the flat gradient is cut into chunks."""
         chunk_bytes = self.config["transport"]["chunk_bytes"]
-        return PayloadLayout(models.layer_sizes(self.material.layers), chunk_bytes)
+        return PayloadLayout(models.layer_sizes(self.model_and_data.layers), chunk_bytes)
 
     @property
     def logged_layout(self) -> PayloadLayout | None:
@@ -116,7 +116,7 @@ class Setting:
     @property
     def metric(self) -> str:
         """What an evaluation gives."""
-        return self.material.dataset.task.metric
+        return self.model_and_data.dataset.task.metric
 
     @property
     def survives_workers(self) -> bool:
@@ -130,8 +130,8 @@ class Setting:
         if training["pace"]["kind"] == "payload-only":
             return PayloadOnly(self.seed + rank)
         return Replica(
-            self.material.model(rank),
-            dataset=self.material.dataset,
+            self.model_and_data.model(rank),
+            dataset=self.model_and_data.dataset,
             batches=datasets.batches(self.shares[rank], training["batch_size"], self.seed, rank),
             optimiser={
                 "name": training["optimiser"],

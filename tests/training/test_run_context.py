@@ -7,13 +7,13 @@ import pytest
 
 from testbed.training.filling import Previous, Rescale
 from testbed.training.parameters import Training
-from testbed.training.setting import Setting
+from testbed.training.run_context import RunContext
 from testbed.transport import Leg, preset
 
 HOSTS = {"server": "10.0.0.1", "worker-1": "10.0.0.2", "worker-2": "10.0.0.3"}
 
 
-def setting(seed: int = 1, rounds: int = 3, **training: Any) -> Setting:
+def context(seed: int = 1, rounds: int = 3, **training: Any) -> RunContext:
     config: dict[str, Any] = {
         "rounds": rounds,
         "phases": {"detector": "gradient-norm", "eta": 0.5, "cadence": "epoch"},
@@ -23,7 +23,7 @@ def setting(seed: int = 1, rounds: int = 3, **training: Any) -> Setting:
         "training": Training(**training).model_dump(mode="json"),
         "transport": {"chunk_bytes": 1456, "pace": 0.9, "peer_timeout_s": 30.0},
     }
-    return Setting(
+    return RunContext(
         config=config,
         directory=Path("/nowhere"),
         addresses=HOSTS,
@@ -35,27 +35,27 @@ def setting(seed: int = 1, rounds: int = 3, **training: Any) -> Setting:
 
 
 def test_each_leg_has_its_own_filling():
-    assert setting().filling(Leg.GATHER) == Rescale()
-    assert setting().filling(Leg.BROADCAST) == Previous()
+    assert context().filling(Leg.GATHER) == Rescale()
+    assert context().filling(Leg.BROADCAST) == Previous()
 
 
 def test_each_transfer_is_paced_at_its_share_of_the_narrowest_link():
-    rates = {host: setting().endpoint(host).rate_bps for host in HOSTS}
+    rates = {host: context().endpoint(host).rate_bps for host in HOSTS}
     assert rates == {"server": 36_000_000, "worker-1": 36_000_000, "worker-2": 45_000_000}
 
 
 @pytest.mark.parametrize("host", HOSTS)
 def test_random_choices_follow_from_the_run_s_seed(host):
-    assert setting(seed=5).endpoint(host).seed == setting(seed=5).endpoint(host).seed
-    assert setting(seed=5).endpoint(host).seed != setting(seed=6).endpoint(host).seed
+    assert context(seed=5).endpoint(host).seed == context(seed=5).endpoint(host).seed
+    assert context(seed=5).endpoint(host).seed != context(seed=6).endpoint(host).seed
 
 
 def test_hosts_choose_apart_from_each_other():
-    assert len({setting().endpoint(host).seed for host in HOSTS}) == len(HOSTS)
+    assert len({context().endpoint(host).seed for host in HOSTS}) == len(HOSTS)
 
 
 def test_resynchronisations_are_exchanges_of_their_own():
-    plain, often = setting(rounds=6), setting(rounds=6, resynchronise_every=2)
+    plain, often = context(rounds=6), context(rounds=6, resynchronise_every=2)
     assert [plain.exchange(number) for number in range(6)] == list(range(6))
     used = []
     for number in range(6):
@@ -68,16 +68,16 @@ def test_resynchronisations_are_exchanges_of_their_own():
 
 
 def test_what_happens_after_which_round():
-    at = setting(rounds=8, evaluate_every=3, measure_every=5, checkpoint_every=4)
+    at = context(rounds=8, evaluate_every=3, measure_every=5, checkpoint_every=4)
     assert [number for number in range(8) if at.evaluates_after(number)] == [0, 3, 6, 7]
     assert [number for number in range(8) if at.measures_after(number)] == [0, 5, 7]
     # After four rounds; after the eighth the run is over.
     assert [number for number in range(8) if at.checkpoints_after(number)] == [3]
-    assert not any(setting(rounds=8).checkpoints_after(number) for number in range(8))
+    assert not any(context(rounds=8).checkpoints_after(number) for number in range(8))
 
 
 def test_the_learning_rate_follows_its_schedule_by_epochs():
-    at = setting(
+    at = context(
         rounds=200,
         learning_rate=0.1,
         schedule={"kind": "step", "at_epochs": [1], "factor_per_step": 0.5},
@@ -102,4 +102,4 @@ def test_the_learning_rate_follows_its_schedule_by_epochs():
 )
 def test_impossible_training_is_refused(training):
     with pytest.raises(ValueError, match=r"validation error"):
-        setting(**training)
+        context(**training)

@@ -13,15 +13,15 @@ from typing import TypedDict
 _LAG = 2
 
 
-class WorthOptions(TypedDict):
-    """The thresholds of `WorthCheck.futile_bps`."""
+class PlateauOptions(TypedDict):
+    """The thresholds of `DeliveryPlateau.plateau_bps`."""
 
     growth: float
     gain: float
     patience: int
 
 
-class WorthCheck:
+class DeliveryPlateau:
     """Compares what is delivered now with what was when the rate was lower."""
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class WorthCheck:
         self._futile_rounds = 0
         self._rates.clear()
 
-    def futile_bps(
+    def plateau_bps(
         self,
         rate_bps: float,
         delivered_bps: float | None,

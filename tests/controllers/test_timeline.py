@@ -4,9 +4,9 @@ from typing import Any, cast
 
 import pytest
 
+from controllers.controller_socket import parse_request
 from controllers.impairments import Impairment
 from controllers.impairments.loss import LossParameters
-from controllers.messages import parse_request
 from controllers.timeline import ContradictionError, Timeline
 
 

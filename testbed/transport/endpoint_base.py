@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.transport.control import (
+from testbed.transport.control_connection import ControlConnection
+from testbed.transport.control_messages import (
     MAX_ANNOUNCEMENT_BYTES,
     ControlMessage,
     ControlParser,
@@ -21,23 +22,22 @@ from testbed.transport.control import (
 )
 from testbed.transport.endpoint import SERVER, Endpoint, EndpointConfig
 from testbed.transport.errors import ProtocolError, TransportError
-from testbed.transport.event_loop import Exchange, Loop
-from testbed.transport.joining import Door, await_peers, seek_server
+from testbed.transport.event_loop import Loop, PeerTransfer
+from testbed.transport.handshake import Listener, accept_peers, connect_to_server
 from testbed.transport.layout import PayloadLayout
-from testbed.transport.links import ControlLink
 from testbed.transport.tolerance import FractionRule, StopRuleFactory, check_tolerance
 from testbed.transport.transfer_report import TransferReport
 
 _LINGER_S = 1.0
 
 
-class JoinedEndpoint(Endpoint):
+class EndpointBase(Endpoint):
     """An endpoint with control connections; subclasses add what carries the data."""
 
     def __init__(self, config: EndpointConfig) -> None:
         self._config = config
         self._counters: Counter[str] = Counter()
-        self._links: dict[str, ControlLink] = {}
+        self._control: dict[str, ControlConnection] = {}
         self._loop: Loop | None = None
 
     # What a carrier has to add.
@@ -47,8 +47,8 @@ class JoinedEndpoint(Endpoint):
         """Binds the data sockets before anybody joins; returns the port for the HELLO."""
 
     @abstractmethod
-    def _data_doors(self) -> list[Door]:
-        """Server: further doors, one connection of each worker at its own."""
+    def _data_listeners(self) -> list[Listener]:
+        """Server: further listeners, one connection of each worker at its own."""
 
     @abstractmethod
     def _join_data(self, peer: str, port: int, until_s: float) -> None:
@@ -57,7 +57,7 @@ class JoinedEndpoint(Endpoint):
     @abstractmethod
     def _sending(
         self, peer: str, transfer: int, payload: NDArray[np.uint8], now_s: float
-    ) -> Exchange:
+    ) -> PeerTransfer:
         """Begins to send to one peer."""
 
     @abstractmethod
@@ -68,7 +68,7 @@ class JoinedEndpoint(Endpoint):
         rule: StopRuleFactory,
         into: NDArray[np.uint8],
         now_s: float,
-    ) -> Exchange:
+    ) -> PeerTransfer:
         """Begins to receive from one peer."""
 
     @abstractmethod
@@ -82,49 +82,49 @@ class JoinedEndpoint(Endpoint):
             return
         try:
             if self._config.is_server:
-                self._await_workers()
+                self._accept_workers()
             else:
-                self._seek_server()
+                self._connect_to_server()
         except BaseException:
             self.close()
             raise
         self._loop = Loop(
-            self._links,
+            self._control,
             peer_timeout_s=self._config.peer_timeout_s,
             counters=self._counters,
             keep_going=self._config.is_server and self._config.survive_peers,
         )
 
-    def _await_workers(self) -> None:
+    def _accept_workers(self) -> None:
         config = self._config
         self._open_data()
         until_s = time.monotonic() + config.connect_timeout_s
-        doors: list[Door] = []
+        listeners: list[Listener] = []
         try:
-            door = Door(
+            listener = Listener(
                 address=config.bind_address,
                 port=config.control_port,
                 expected=config.peers,
                 answer=self._answer,
             )
-            doors = [door]
-            doors += self._data_doors()
-            await_peers(
-                doors,
+            listeners = [listener]
+            listeners += self._data_listeners()
+            accept_peers(
+                listeners,
                 session=config.session,
                 addresses=config.peers,
                 timeout_s=config.connect_timeout_s,
                 counters=self._counters,
             )
         except BaseException:
-            for opened in doors:
+            for opened in listeners:
                 opened.close()
                 for connection, _ in opened.arrived.values():
                     connection.close()
             raise
         for name in config.peers:
-            connection, hello = door.arrived[name]
-            self._link(name, connection)
+            connection, hello = listener.arrived[name]
+            self._control_connection(name, connection)
             self._join_data(name, hello.data_port, until_s)
 
     def _answer(self, hello: Hello) -> Welcome:
@@ -137,7 +137,7 @@ class JoinedEndpoint(Endpoint):
             session=self._config.session, data_port=self._config.server_data_port(hello.name)
         )
 
-    def _seek_server(self) -> None:
+    def _connect_to_server(self) -> None:
         config = self._config
         until_s = time.monotonic() + config.connect_timeout_s
         hello = Hello(
@@ -146,28 +146,28 @@ class JoinedEndpoint(Endpoint):
             data_port=self._open_data(),
             layout=config.layout.encode(),
         )
-        connection, welcome = seek_server(
+        connection, welcome = connect_to_server(
             address=config.peers[SERVER],
             port=config.control_port,
             bind_address=config.bind_address,
             hello=hello,
             until_s=until_s,
         )
-        self._link(SERVER, connection)
+        self._control_connection(SERVER, connection)
         self._join_data(SERVER, welcome.data_port, until_s)
 
-    def _link(self, name: str, connection: socket.socket) -> None:
+    def _control_connection(self, name: str, connection: socket.socket) -> None:
         limits = body_limits(self._config.layout.chunk_count)
         if self._config.is_server:
             del limits[MessageType.ANNOUNCE]
-        link = ControlLink(peer=name, connection=connection, parser=ControlParser(limits))
-        link.give_up_after(self._config.peer_timeout_s)
-        self._links[name] = link
+        control = ControlConnection(peer=name, connection=connection, parser=ControlParser(limits))
+        control.give_up_after(self._config.peer_timeout_s)
+        self._control[name] = control
 
     def send(
         self, transfer: int, payloads: Mapping[str, NDArray[np.uint8]]
     ) -> dict[str, TransferReport]:
-        return self._exchange(
+        return self._transfer_all(
             transfer,
             payloads,
             lambda peer, now_s: self._sending(peer, transfer, payloads[peer], now_s),
@@ -180,30 +180,32 @@ class JoinedEndpoint(Endpoint):
         into: Mapping[str, NDArray[np.uint8]],
     ) -> dict[str, TransferReport]:
         rule = tolerance if callable(tolerance) else _fraction(tolerance)
-        return self._exchange(
+        return self._transfer_all(
             transfer,
             into,
             lambda peer, now_s: self._receiving(peer, transfer, rule, into[peer], now_s),
         )
 
-    def _exchange(
+    def _transfer_all(
         self,
         transfer: int,
         buffers: Mapping[str, NDArray[np.uint8]],
-        begin: Callable[[str, float], Exchange],
+        begin: Callable[[str, float], PeerTransfer],
     ) -> dict[str, TransferReport]:
         loop = self._joined()
         check_u32("transfer", transfer)
         for peer in buffers:
-            if peer not in self._links:
-                raise ValueError(f"unknown peer {peer!r}; valid: {', '.join(self._links)}")
+            if peer not in self._control:
+                raise ValueError(f"unknown peer {peer!r}; valid: {', '.join(self._control)}")
             if peer not in loop.lost:
                 loop.check_transfer(peer, transfer)
         now_s = time.monotonic()
-        exchanges = {peer: begin(peer, now_s) for peer in buffers if peer not in loop.lost}
-        loop.run(exchanges)
+        peer_transfers = {peer: begin(peer, now_s) for peer in buffers if peer not in loop.lost}
+        loop.run(peer_transfers)
         reports = {
-            peer: exchange.report() for peer, exchange in exchanges.items() if peer not in loop.lost
+            peer: peer_transfer.report()
+            for peer, peer_transfer in peer_transfers.items()
+            if peer not in loop.lost
         }
         for report in reports.values():
             self._counters.update(report.ignored)
@@ -221,9 +223,9 @@ class JoinedEndpoint(Endpoint):
             raise ValueError(
                 f"an announcement of {len(body)} bytes; valid: at most {MAX_ANNOUNCEMENT_BYTES}"
             )
-        for name, link in self._links.items():
+        for name, connection in self._control.items():
             if name not in loop.lost:
-                link.send([ControlMessage(MessageType.ANNOUNCE, body=body)])
+                connection.send([ControlMessage(MessageType.ANNOUNCE, body=body)])
         loop.flush()
 
     def await_announcement(self) -> bytes:
@@ -236,12 +238,12 @@ class JoinedEndpoint(Endpoint):
         return {reason: count for reason, count in self._counters.items() if count}
 
     def close(self) -> None:
-        for link in self._links.values():
-            link.finish()
+        for connection in self._control.values():
+            connection.finish()
         until_s = time.monotonic() + _LINGER_S
-        for link in self._links.values():
-            link.close(until_s)
-        self._links.clear()
+        for connection in self._control.values():
+            connection.close(until_s)
+        self._control.clear()
         self._close_data()
         if self._loop is not None:
             self._loop.close()

@@ -93,7 +93,7 @@ class _Messages:
         self.headers["vector_count"] = vectors
 
 
-class _Arriving(_Messages):
+class _ReceiveBatch(_Messages):
     """Messages to receive into: with room for the source and for the size of coalesced pieces."""
 
     def __init__(self, count: int, vectors: int) -> None:
@@ -165,7 +165,7 @@ class Ring:
         return int(taken)
 
 
-class Outgoing:
+class MessageBatch:
     """Message headers for frames that lie anywhere in memory, to be sent in order.
 
     For relays, which send on what the kernel put into a ring.
@@ -183,7 +183,7 @@ class Outgoing:
         self._base[span] = addresses
         self._bytes[span] = lengths
 
-    def copy(self, other: "Outgoing", chosen: NDArray[np.intp]) -> None:
+    def copy(self, other: "MessageBatch", chosen: NDArray[np.intp]) -> None:
         """Takes over the chosen messages of another, from the first on."""
         self._base[: len(chosen)] = other._base[chosen]
         self._bytes[: len(chosen)] = other._bytes[chosen]
@@ -198,7 +198,7 @@ class Outgoing:
         return int(taken)
 
 
-class Arrivals:
+class BatchReceiver:
     """Receives batches of datagrams of one size.
 
     Attributes:
@@ -217,12 +217,12 @@ class Arrivals:
         rows = max(wide * self._per_wide, self._narrow_count)
         self._rows = np.zeros((rows, datagram_bytes), dtype=np.uint8)
         base = _address_of(self._rows)
-        self._wide = _Arriving(wide, 1)
+        self._wide = _ReceiveBatch(wide, 1)
         stride = self._per_wide * datagram_bytes
         steps = np.arange(wide, dtype=np.uint64)
         self._wide.vectors["base"][:, 0] = base + steps * stride
         self._wide.vectors["bytes"][:, 0] = stride
-        self._narrow = _Arriving(self._narrow_count, 2)
+        self._narrow = _ReceiveBatch(self._narrow_count, 2)
         # Never touched, hence without memory of its own, unless narrow guesses wrong.
         self._spare = np.empty((self._narrow_count, stride - datagram_bytes), dtype=np.uint8)
         steps = np.arange(self._narrow_count, dtype=np.uint64)
@@ -272,7 +272,7 @@ class Arrivals:
             return 0  # cannot be: full messages are coalesced ones
         return sum(lengths) // self._size
 
-    def _sort_out(self, now: _Arriving, count: int) -> NDArray[np.uint8]:
+    def _sort_out(self, now: _ReceiveBatch, count: int) -> NDArray[np.uint8]:
         """The admissible datagrams of a batch that is not all alike."""
         lengths = now.lengths[:count].tolist()
         sizes = now.controls["data"][:count].tolist()
@@ -301,7 +301,7 @@ class Arrivals:
             return self._rows[:0]
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
-    def _parts(self, now: _Arriving, index: int, datagrams: int) -> list[NDArray[np.uint8]]:
+    def _parts(self, now: _ReceiveBatch, index: int, datagrams: int) -> list[NDArray[np.uint8]]:
         if now is self._wide:
             first = index * self._per_wide
             return [self._rows[first : first + datagrams]]
@@ -309,7 +309,7 @@ class Arrivals:
         return [self._rows[index : index + 1], rest]
 
 
-class Departures:
+class BatchSender:
     """Sends batches of datagrams of one size to one peer."""
 
     def __init__(self, datagram_bytes: int, *, messages: int = 128) -> None:

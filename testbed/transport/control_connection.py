@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Iterable
 
-from testbed.transport.control import ControlMessage, ControlParser
+from testbed.transport.control_messages import ControlMessage, ControlParser
 from testbed.transport.errors import PeerLost, ProtocolError
 
 _READ_BYTES = 1 << 16
@@ -24,7 +24,7 @@ _KEEPALIVE_PARTS = 4
 _POLL_S = 1e-3
 
 
-class ControlLink:
+class ControlConnection:
     """A joined peer's connection, non-blocking.
 
     Attributes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from testbed.transport import Leg, Observation, open_endpoint, preset
-from testbed.transport.observing import INTERVAL_S
+from testbed.transport.observation import INTERVAL_S
 from tests.transport.loopback import in_thread, site
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-class Aside:
+class SharedVectors:
     """Flat float32 vectors of `elements` elements for each worker.
 
     Attributes:

@@ -7,10 +7,10 @@ import time
 import numpy as np
 import pytest
 
-from testbed.transport import mmsg, udp
+from testbed.transport import batched_io, udp_socket
+from testbed.transport.batched_io import SOL_UDP, UDP_SEGMENT
 from testbed.transport.errors import TransportError
-from testbed.transport.mmsg import SOL_UDP, UDP_SEGMENT
-from testbed.transport.udp import UdpSocket
+from testbed.transport.udp_socket import UdpSocket
 
 SIZE = 1472
 
@@ -19,7 +19,7 @@ SIZE = 1472
 def pair(request, monkeypatch):
     """Two sockets, with recvmmsg and sendmmsg and without."""
     if request.param == "one-per-call":
-        monkeypatch.setattr(mmsg, "available", lambda: False)
+        monkeypatch.setattr(batched_io, "available", lambda: False)
     one = UdpSocket(address="127.0.0.1", port=0, datagram_bytes=SIZE)
     two = UdpSocket(address="127.0.0.1", port=0, datagram_bytes=SIZE)
     one.set_peer("127.0.0.1", two.port)
@@ -201,7 +201,7 @@ def test_long_batches_arrive_as_they_were_sent(pair, segmentation, coalescing):
     """In every arrangement, and while the receiver finds out which one fits."""
     one, two = pair
     one.segmentation = segmentation
-    two._socket.setsockopt(SOL_UDP, mmsg.UDP_GRO, int(coalescing))
+    two._socket.setsockopt(SOL_UDP, batched_io.UDP_GRO, int(coalescing))
     for count in (1, 300, 7, 2, 300, 45):
         frames = batch(count, seed=count)
         assert one.send(frames) == count
@@ -245,7 +245,7 @@ def test_what_waits_in_the_socket_is_known(pair):
 
 
 def test_a_buffer_that_is_not_granted_is_warned_of_once(monkeypatch):
-    monkeypatch.setattr(udp, "_warned", set())
+    monkeypatch.setattr(udp_socket, "_warned", set())
     size = 8 << 20
     monkeypatch.setattr(UdpSocket, "_grant", lambda self, forced, plain, size: 212_992)
     with pytest.warns(RuntimeWarning) as caught:

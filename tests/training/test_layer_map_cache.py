@@ -8,7 +8,7 @@ from typing import Any
 
 from testbed.training import models
 from testbed.training.datasets import cache
-from testbed.training.models import kept_layers
+from testbed.training.models import layer_map_cache
 
 MADE = [("conv.weight", (8, 1, 3, 3)), ("conv.bias", (8,)), ("scale", ())]
 
@@ -22,13 +22,13 @@ def test_what_was_made_comes_back_without_making_it_again(tmp_path, monkeypatch)
         return MADE
 
     for _ in range(2):
-        assert kept_layers.layers("x", "resnet", 10, (1, 8, 8), make) == MADE
+        assert layer_map_cache.layers("x", "resnet", 10, (1, 8, 8), make) == MADE
     assert len(made) == 1
-    kept_layers.layers("x", "resnet", 11, (1, 8, 8), make)
+    layer_map_cache.layers("x", "resnet", 11, (1, 8, 8), make)
     assert len(made) == 2
     for path in cache.folder().glob("layers-*"):
         path.write_bytes(path.read_bytes()[:-40])
-    assert kept_layers.layers("x", "resnet", 10, (1, 8, 8), make) == MADE
+    assert layer_map_cache.layers("x", "resnet", 10, (1, 8, 8), make) == MADE
     assert len(made) == 3
 
 

@@ -1,20 +1,24 @@
-"""How peers find each other: the server's doors, and the worker's knock.
+"""The handshake by which workers join the server: HELLO, then WELCOME or REFUSED.
 
-A worker connects and says HELLO; the server checks session, name, address and layout and says
-WELCOME. Whoever else connects is counted and shown out, each on its own, without holding up those
-who are awaited. The doors are open only while somebody is still awaited.
+A worker connects and sends HELLO. The server checks session, name, address and layout, and answers
+WELCOME. Any other connection is counted and closed; it does not delay the expected workers. The
+server listens only until all workers have joined.
 
-Threat model. The session identifier (32 random bits per run) tells runs apart and keeps strangers
-out who can only guess; it is no secret from whoever can read the traffic, and there is no
-encryption. A stranger has to guess it, and to send from a peer's address, before anything it
-sends is believed: at a door, one guess costs it a TCP connection, closed without a word; on a data
-port, what carries another session or comes from another address and port is counted and dropped,
-and nothing is ever answered there: what a receiver has to say goes to the joined peer, over TCP. So
-nobody is amplified against. Someone who reads the traffic can forge data, and the payload then
-holds what they wrote, but cannot make a process fail or grow without bound. A peer that joined is
-trusted with its own data and with nothing else: whatever it says is checked, what is kept for it is
-bounded, and what cannot be valid ends the transfer with an error that names it.
-Networks that strangers can reach need a tunnel (WireGuard, IPsec) below this transport.
+Threat model. The session identifier (32 random bits per run) tells runs apart and keeps out
+strangers who can only guess it. It is not secret from anyone who can read the traffic, and nothing
+is encrypted. A stranger must guess the session and send from a peer's address before anything it
+sends is believed:
+
+* on a listening port, each guess costs the stranger a TCP connection, which is closed unanswered;
+* on a data port, datagrams with another session, address or port are counted and dropped. Nothing
+  is ever answered there, because a receiver answers over the joined peer's TCP connection. So the
+  transport cannot be used to amplify traffic towards a victim.
+
+Someone who reads the traffic can forge data, which then ends up in the payload, but cannot make a
+process fail or grow without bound. A joined peer is trusted with its own data only: its messages
+are checked, memory kept for it is bounded, and an invalid message ends the transfer with an error
+that names the peer. On networks that strangers can reach, run this transport through a tunnel
+(WireGuard, IPsec).
 """
 
 import socket
@@ -23,7 +27,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from testbed.transport.control import (
+from testbed.transport.control_messages import (
     HEADER_BYTES,
     MAX_REASON_BYTES,
     ControlMessage,
@@ -34,10 +38,10 @@ from testbed.transport.control import (
     body_limits,
 )
 from testbed.transport.errors import PeerLost, ProtocolError
-from testbed.transport.waiting import Waiter
+from testbed.transport.socket_waiter import Waiter
 
 HELLO_WITHIN_S = 5.0
-_MAX_GUESTS = 64
+_MAX_NEWCOMERS = 64
 _RETRY_S = 0.05
 _SERVER = "server"
 _HELLO_LIMITS = body_limits(1)[MessageType.HELLO]
@@ -46,7 +50,7 @@ _SESSION_AT = HEADER_BYTES
 _SESSION_BYTES = 4
 
 
-class Door:
+class Listener:
     """A listening port and the workers that are awaited there.
 
     Attributes:
@@ -105,12 +109,12 @@ class Door:
 
 
 @dataclass(eq=False)
-class _Guest:
+class _Newcomer:
     """Somebody who has connected and not been recognised yet."""
 
     connection: socket.socket
     address: str
-    door: Door
+    listener: Listener
     until_s: float
     head: bytes = b""
     parser: ControlParser = field(
@@ -121,69 +125,71 @@ class _Guest:
         return self.connection.fileno()
 
 
-def await_peers(
-    doors: list[Door],
+def accept_peers(
+    listeners: list[Listener],
     *,
     session: int,
     addresses: Mapping[str, str],
     timeout_s: float,
     counters: Counter[str],
 ) -> None:
-    """Keeps the doors until everybody is there; who is not a peer is counted in `counters`.
+    """Keeps the listeners until everybody is there; who is not a peer is counted in `counters`.
 
-    Closes the doors. Raises PeerLost naming who did not come within `timeout_s`, and
-    ProtocolError when a door's `answer` does.
+    Closes the listeners. Raises PeerLost naming who did not come within `timeout_s`, and
+    ProtocolError when a listener's `answer` does.
     """
     deadline_s = time.monotonic() + timeout_s
-    guests: list[_Guest] = []
+    newcomers: list[_Newcomer] = []
     waiter = Waiter()
     try:
-        while any(door.missing for door in doors):
+        while any(listener.missing for listener in listeners):
             now_s = time.monotonic()
             if now_s >= deadline_s:
-                missing = next(door.missing for door in doors if door.missing)
+                missing = next(listener.missing for listener in listeners if listener.missing)
                 raise PeerLost(", ".join(missing), f"did not join within {timeout_s:g} s")
-            ends_s = min([deadline_s, *(guest.until_s for guest in guests)])
+            ends_s = min([deadline_s, *(newcomer.until_s for newcomer in newcomers)])
             ready, _ = waiter.wait(
-                readable=[*doors, *guests], writable=[], timeout_s=ends_s - now_s
+                readable=[*listeners, *newcomers], writable=[], timeout_s=ends_s - now_s
             )
             now_s = time.monotonic()
-            for door in doors:
-                while door in ready and (came := door.accept()) is not None:
+            for listener in listeners:
+                while listener in ready and (came := listener.accept()) is not None:
                     connection, address = came
-                    guests.append(_Guest(connection, address, door, now_s + HELLO_WITHIN_S))
-            for guest in list(guests):
+                    newcomers.append(
+                        _Newcomer(connection, address, listener, now_s + HELLO_WITHIN_S)
+                    )
+            for newcomer in list(newcomers):
                 verdict: str | None = None
-                if guest in ready:
-                    verdict = _listen(guest, session, addresses)
-                elif guest.until_s <= now_s:
+                if newcomer in ready:
+                    verdict = _read_hello(newcomer, session, addresses)
+                elif newcomer.until_s <= now_s:
                     verdict = "silent"
-                elif len(guests) > _MAX_GUESTS:
+                elif len(newcomers) > _MAX_NEWCOMERS:
                     verdict = "crowded-out"  # the oldest first
                 if verdict is None:
                     continue
-                guests.remove(guest)
+                newcomers.remove(newcomer)
                 if verdict != "joined":
                     counters[f"stranger-{verdict}"] += 1
-                    guest.connection.close()
+                    newcomer.connection.close()
     finally:
-        counters["stranger-unfinished"] += len(guests)
+        counters["stranger-unfinished"] += len(newcomers)
         waiter.close()
-        for guest in guests:
-            guest.connection.close()
-        for door in doors:
-            door.close()
+        for newcomer in newcomers:
+            newcomer.connection.close()
+        for listener in listeners:
+            listener.close()
 
 
-def _listen(guest: _Guest, session: int, addresses: Mapping[str, str]) -> str | None:
-    """Reads what a guest says: None to hear more, "joined", or why it is a stranger."""
+def _read_hello(newcomer: _Newcomer, session: int, addresses: Mapping[str, str]) -> str | None:
+    """Reads what a newcomer says: None to hear more, "joined", or why it is a stranger."""
     try:
-        data = guest.connection.recv(1 << 16)
-        messages = guest.parser.feed(data)
+        data = newcomer.connection.recv(1 << 16)
+        messages = newcomer.parser.feed(data)
         if not messages:
             # Who cannot name the session does not get to fill memory with a long HELLO.
-            guest.head = (guest.head + data)[: _SESSION_AT + _SESSION_BYTES]
-            named = guest.head[_SESSION_AT:]
+            newcomer.head = (newcomer.head + data)[: _SESSION_AT + _SESSION_BYTES]
+            named = newcomer.head[_SESSION_AT:]
             if len(named) == _SESSION_BYTES and int.from_bytes(named, "big") != session:
                 return "wrong-session"
             return None if data else "silent"
@@ -194,24 +200,24 @@ def _listen(guest: _Guest, session: int, addresses: Mapping[str, str]) -> str | 
         return "reset"
     except ProtocolError:
         return "garbage"
-    if len(messages) > 1 or guest.parser.pending_bytes:
+    if len(messages) > 1 or newcomer.parser.pending_bytes:
         return "garbage"  # a peer waits for the WELCOME
     if hello.session != session:
         return "wrong-session"
-    if hello.name not in guest.door.expected:
+    if hello.name not in newcomer.listener.expected:
         return "unknown-name"
-    if guest.address != addresses[hello.name]:
+    if newcomer.address != addresses[hello.name]:
         return "unknown-address"
-    if hello.name in guest.door.arrived:
+    if hello.name in newcomer.listener.arrived:
         return "twice"
     try:
-        answer = guest.door.answer(hello).message()
+        answer = newcomer.listener.answer(hello).message()
     except ProtocolError as error:
-        _say(guest.connection, _refusal(str(error)))
+        _say(newcomer.connection, _refusal(str(error)))
         raise ProtocolError(f"{hello.name} cannot join: {error}") from None
-    if not _say(guest.connection, answer):
+    if not _say(newcomer.connection, answer):
         return "reset"
-    guest.door.arrived[hello.name] = guest.connection, hello
+    newcomer.listener.arrived[hello.name] = newcomer.connection, hello
     return "joined"
 
 
@@ -229,7 +235,7 @@ def _say(connection: socket.socket, message: ControlMessage) -> bool:
     return True
 
 
-def seek_server(
+def connect_to_server(
     *,
     address: str,
     port: int,
@@ -238,7 +244,7 @@ def seek_server(
     until_s: float,
     prepare: Callable[[socket.socket], None] = lambda connection: None,
 ) -> tuple[socket.socket, Welcome]:
-    """Connects to one of the server's doors, trying again until `until_s`.
+    """Connects to one of the server's listeners, trying again until `until_s`.
 
     Raises PeerLost when that brings no WELCOME, ProtocolError when the server refuses.
     """

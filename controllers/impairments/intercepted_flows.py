@@ -6,13 +6,13 @@ from typing import Any
 
 from controllers.impairments.base import LabAccess, MeterCounts
 from controllers.impairments.parameters import ImpairmentParameters
-from controllers.targets import direction
+from controllers.link_directions import direction
 from testbed.transport.endpoint import EndpointConfig
 
 _IPV4, _TCP = 0x0800, 6
 
 
-class HeldFlows:
+class InterceptedFlows:
     """Packets of one direction, caught by a switch before it forwards them.
 
     At a link into a switch they are caught where they arrive; at a host's own link by the host's
@@ -59,10 +59,10 @@ class HeldFlows:
                     "ip_proto": _TCP,
                     key: EndpointConfig.control_port,
                 }
-                self._lab.hold_flow(
+                self._lab.intercept_flow(
                     self.switch, control, cookie=self._spared, above=self._above + 1
                 )
-        self._lab.hold_flow(
+        self._lab.intercept_flow(
             self.switch,
             self._match,
             cookie=self.cookie,

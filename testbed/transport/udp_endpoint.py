@@ -8,13 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.transport.congestion import CONGESTION_CONTROLS
-from testbed.transport.control import ControlMessage
+from testbed.transport.control_messages import ControlMessage
 from testbed.transport.endpoint import SERVER, EndpointConfig
+from testbed.transport.endpoint_base import EndpointBase
 from testbed.transport.errors import ProtocolError
-from testbed.transport.event_loop import Exchange
-from testbed.transport.joined_endpoint import JoinedEndpoint
-from testbed.transport.joining import Door
-from testbed.transport.observing import INTERVAL_S, Observer
+from testbed.transport.event_loop import PeerTransfer
+from testbed.transport.handshake import Listener
+from testbed.transport.observation import INTERVAL_S, Observer
 from testbed.transport.order import ORDERS
 from testbed.transport.path_mtu import check_chunk_fits
 from testbed.transport.receiver import Receiver
@@ -22,7 +22,7 @@ from testbed.transport.repair import REPAIRS
 from testbed.transport.sender import Sender, SendingPath
 from testbed.transport.tolerance import StopRuleFactory
 from testbed.transport.transfer_report import TransferReport
-from testbed.transport.udp import UdpSocket
+from testbed.transport.udp_socket import UdpSocket
 from testbed.transport.wire import HEADER_BYTES, wire_bytes
 
 # Batches in a row before control messages are looked at again; matters only when unpaced.
@@ -36,7 +36,7 @@ _RETRY_S = 1e-3
 _MAX_DRAINS = 256
 
 
-class DatagramSending(Exchange):
+class UdpSending(PeerTransfer):
     """Joins a `Sender` to a socket."""
 
     def __init__(
@@ -100,7 +100,7 @@ class DatagramSending(Exchange):
         return self._sender.report(self._peer)
 
 
-class DatagramReceiving(Exchange):
+class UdpReceiving(PeerTransfer):
     """Joins a `Receiver` to a socket."""
 
     def __init__(self, *, peer: str, receiver: Receiver, udp: UdpSocket, now_s: float) -> None:
@@ -174,7 +174,7 @@ class DatagramReceiving(Exchange):
         return self._receiver.report(self._peer)
 
 
-class DatagramEndpoint(JoinedEndpoint):
+class UdpEndpoint(EndpointBase):
     """One UDP socket per peer; transfers by `Sender` and `Receiver`."""
 
     def __init__(self, config: EndpointConfig) -> None:
@@ -218,7 +218,7 @@ class DatagramEndpoint(JoinedEndpoint):
             )
         return 0 if config.is_server else self._sockets[SERVER].port
 
-    def _data_doors(self) -> list[Door]:
+    def _data_listeners(self) -> list[Listener]:
         return []  # datagrams need no connection
 
     def _join_data(self, peer: str, port: int, until_s: float) -> None:
@@ -228,7 +228,7 @@ class DatagramEndpoint(JoinedEndpoint):
 
     def _sending(
         self, peer: str, transfer: int, payload: NDArray[np.uint8], now_s: float
-    ) -> DatagramSending:
+    ) -> UdpSending:
         sender = Sender(
             session=self._config.session,
             transfer=transfer,
@@ -239,7 +239,7 @@ class DatagramEndpoint(JoinedEndpoint):
             path=self._paths[peer],
             now_s=now_s,
         )
-        return DatagramSending(
+        return UdpSending(
             peer=peer, sender=sender, udp=self._sockets[peer], observer=self._config.observer
         )
 
@@ -250,7 +250,7 @@ class DatagramEndpoint(JoinedEndpoint):
         rule: StopRuleFactory,
         into: NDArray[np.uint8],
         now_s: float,
-    ) -> DatagramReceiving:
+    ) -> UdpReceiving:
         receiver = Receiver(
             session=self._config.session,
             transfer=transfer,
@@ -260,7 +260,7 @@ class DatagramEndpoint(JoinedEndpoint):
             repair=self._repair,
             now_s=now_s,
         )
-        return DatagramReceiving(peer=peer, receiver=receiver, udp=self._sockets[peer], now_s=now_s)
+        return UdpReceiving(peer=peer, receiver=receiver, udp=self._sockets[peer], now_s=now_s)
 
     def counters(self) -> dict[str, int]:
         total = Counter(super().counters())

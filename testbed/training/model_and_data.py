@@ -25,7 +25,7 @@ _SPLIT: TypeAdapter[datasets.Equal | datasets.Dirichlet] = TypeAdapter(datasets.
 
 
 @dataclass(frozen=True)
-class Material:
+class ModelAndData:
     """All of it follows from the run's `config.json`; each part is made when it is first used.
 
     Raises:

@@ -6,7 +6,7 @@ A stream has no message borders: `ControlParser` takes its bytes in any pieces a
 messages. Sizes are checked as soon as the header is there, before the body is waited for.
 
 PROBE, BITMAP and STOP are DBLP's signals (arXiv 2605.01989, its description of the control
-plane); REPORT is that of the repairs whose receiver speaks while data flows (`report_message`); the
+plane); ACK is that of the repairs whose receiver speaks while data flows (`report_message`); the
 other types introduce peers to each other and carry the server's announcements.
 """
 
@@ -31,9 +31,9 @@ MAX_HELLO_BYTES = 1 << 20
 MAX_ANNOUNCEMENT_BYTES = 1 << 16
 MAX_REASON_BYTES = 1024
 SENT = struct.Struct("!I")  # a PROBE's body, where the repair numbers its datagrams
-# A REPORT's fixed fields, and a bit for each of at most a whole turn of send indices.
-REPORT_FIELDS_BYTES = 16
-MAX_REPORT_BYTES = REPORT_FIELDS_BYTES + SEND_INDEX_MODULUS // 8
+# A ACK's fixed fields, and a bit for each of at most a whole turn of send indices.
+ACK_FIELDS_BYTES = 16
+MAX_ACK_BYTES = ACK_FIELDS_BYTES + SEND_INDEX_MODULUS // 8
 _WELCOME = struct.Struct("!IH")
 _HELLO = struct.Struct("!IHH")
 
@@ -48,7 +48,7 @@ class MessageType(IntEnum):
     BITMAP = 5  # receiver to sender: this is - one bit per chunk
     STOP = 6  # receiver to sender: enough - one bit per chunk, or empty
     ANNOUNCE = 7  # server to worker: anything the training wants to say - bytes
-    REPORT = 8  # receiver to sender: this came - `report_message.Report`
+    ACK = 8  # receiver to sender: these datagrams came - `ack_message.Ack`
     LATE_BITMAP = 9  # a BITMAP for a PROBE that had to wait: its timing says nothing of the path
 
 
@@ -81,7 +81,7 @@ def body_limits(chunk_count: int) -> dict[MessageType, tuple[int, int]]:
         MessageType.BITMAP: (bitmap_bytes, bitmap_bytes),
         MessageType.LATE_BITMAP: (bitmap_bytes, bitmap_bytes),
         MessageType.STOP: (0, bitmap_bytes),
-        MessageType.REPORT: (REPORT_FIELDS_BYTES, MAX_REPORT_BYTES),
+        MessageType.ACK: (ACK_FIELDS_BYTES, MAX_ACK_BYTES),
         MessageType.ANNOUNCE: (0, MAX_ANNOUNCEMENT_BYTES),
     }
 

@@ -13,7 +13,7 @@ from testbed.shared.jsonl import JsonLinesWriter
 _TICK_S = 0.001
 
 
-class _Performance:
+class _Ongoing:
     """One occurrence under way: what others wait for, and when it is told to end."""
 
     def __init__(self) -> None:
@@ -23,14 +23,14 @@ class _Performance:
         self.stop_planned_s: float | None = None
 
 
-class Conductor:
+class ImpairmentRunner:
     """Each occurrence has a green thread of its own, so that none delays another."""
 
     def __init__(self, timeline: Timeline, log: JsonLinesWriter) -> None:
         self._timeline = timeline
         self._log = log
-        self._under_way: dict[Occurrence, _Performance] = {}
-        self._measuring: dict[Impairment[Any], _Performance] = {}
+        self._under_way: dict[Occurrence, _Ongoing] = {}
+        self._measuring: dict[Impairment[Any], _Ongoing] = {}
 
     @property
     def active(self) -> list[str]:
@@ -66,7 +66,7 @@ class Conductor:
     def _perform(self, occurrences: list[Occurrence], now_s: float) -> None:
         begun = []
         for occurrence in occurrences:
-            performance = self._under_way[occurrence] = _Performance()
+            performance = self._under_way[occurrence] = _Ongoing()
             hub.spawn(self._carry_out, occurrence, performance)
             if occurrence.begins_s <= now_s:
                 begun.append(performance.begun)
@@ -81,7 +81,7 @@ class Conductor:
         for performance in performances:
             performance.logged.wait()
 
-    def _carry_out(self, occurrence: Occurrence, performance: _Performance) -> None:
+    def _carry_out(self, occurrence: Occurrence, performance: _Ongoing) -> None:
         impairment = occurrence.impairment
         while (wait_s := occurrence.begins_s - time.monotonic()) > 0:
             if performance.stop.wait(wait_s):
@@ -110,7 +110,7 @@ class Conductor:
         del self._under_way[occurrence]
         performance.logged.set()
 
-    def _last(self, occurrence: Occurrence, performance: _Performance, begun_s: float) -> float:
+    def _last(self, occurrence: Occurrence, performance: _Ongoing, begun_s: float) -> float:
         """Keep it in force until it is to end; returns the instant that was planned for that."""
         impairment = occurrence.impairment
         if not occurrence.parameters.lasts:
