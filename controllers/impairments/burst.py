@@ -14,7 +14,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from controllers.impairments.base import Effect, Impairment, ImpairmentParameters, LabAccess
-from controllers.link_directions import direction
+from controllers.impairments.link_directions import direction
 from testbed.lab.kernel.packet_filter import ArrivalCounter
 from testbed.lab.kernel.shaping import ETHERNET_FRAME_BYTES
 from testbed.lab.paced_frames import PacedFrames

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 from controllers.impairments.base import Effect, Impairment, ImpairmentParameters, LabAccess
-from controllers.link_directions import direction
+from controllers.impairments.link_directions import direction
 
 
 class LinkDownParameters(ImpairmentParameters):

@@ -18,7 +18,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from controllers.impairments.base import Effect, Impairment, ImpairmentParameters, LabAccess
-from controllers.link_directions import direction
+from controllers.impairments.link_directions import direction
 from testbed.lab.kernel import xdp_filter
 from testbed.lab.kernel.packet_filter import PacketFilter
 from testbed.lab.loss_model import LossModel

@@ -12,7 +12,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from controllers.impairments.base import Effect, Impairment, ImpairmentParameters, LabAccess
-from controllers.link_directions import direction
+from controllers.impairments.link_directions import direction
 from testbed.lab.kernel.link_counters import queue_drops
 from testbed.lab.kernel.shaping import ETHERNET_FRAME_BYTES
 

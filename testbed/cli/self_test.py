@@ -1,4 +1,4 @@
-"""`./lab test`: linters, unit tests, then tests in real namespaces; one exit status for all."""
+"""`./lab test`: linters, import contracts, unit tests, then tests in real namespaces."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 _ROOT = Path(__file__).resolve().parents[2]
+_LINT_IMPORTS = str(Path(sys.executable).with_name("lint-imports"))
 _PYTEST = (sys.executable, "-m", "pytest")
 _STEPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("ruff: rules", (sys.executable, "-m", "ruff", "check", ".")),
     ("ruff: format", (sys.executable, "-m", "ruff", "format", "--check", ".")),
     ("mypy", (sys.executable, "-m", "mypy")),
+    ("import contracts", (_LINT_IMPORTS, "--no-logo", "--no-cache")),
     # One call, so that the closing line counts everything; seconds-long tests come first.
     ("tests", (*_PYTEST, "-q", "--durations=8")),
 )

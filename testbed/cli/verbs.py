@@ -230,10 +230,10 @@ def docs(
     ] = None,
 ) -> None:
     """Build the documentation, which needs no network to read, and open it in a browser."""
-    from testbed.documentation import site
+    from testbed.cli import documentation_site
 
-    page = site.build(folder or site.FOLDER)
-    if folder is not None or not site.open_page(page):
+    page = documentation_site.build(folder or documentation_site.FOLDER)
+    if folder is not None or not documentation_site.open_page(page):
         print(f"documentation: {page}")
 
 

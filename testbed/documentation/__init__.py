@@ -1,6 +1,7 @@
-"""The documentation's site, and the parts of its reference pages that come from the code.
+"""The parts of the documentation's reference pages that come from the code.
 
-May import every room: it reads their declarations. Nothing imports it but the verb `docs`, MkDocs
-(`hook.py`, named in mkdocs.yml) and tests. To add a generated part: a function in a file here
-that returns Markdown, its name in `hook.PARTS`, and the line `<!-- generated: NAME -->` in a page.
+May import every room: it reads their declarations. Nothing imports it but MkDocs (`hook.py`, named
+in mkdocs.yml) and tests; the verb `docs` starts MkDocs, in testbed/cli/documentation_site.py.
+To add a generated part: a function in a file here that returns Markdown, its name in `hook.PARTS`,
+and the line `<!-- generated: NAME -->` in a page.
 """

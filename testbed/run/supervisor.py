@@ -54,7 +54,7 @@ def execute(directory: Path, progress: ProgressWriter) -> list[gates.Gate]:
     # Importing torch takes longest, so it begins first and goes on while the network is built.
     training = processes.spawn(
         "training",
-        [sys.executable, "-m", "testbed.training.launcher", str(directory)],
+        [sys.executable, "-m", "testbed.run.launcher", str(directory)],
         stdin=subprocess.PIPE,
         pass_fds=(progress.descriptor,),
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.documentation import site
+from testbed.cli import documentation_site
 
 # What a browser loads by itself: an address in one of these places, but not that of a plain link.
 _LOADED = (
@@ -24,7 +24,7 @@ _LOADED = (
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a site that was built with warnings as errors."""
     folder = tmp_path_factory.mktemp("site")
-    site.build(folder)
+    documentation_site.build(folder)
     return folder
 
 

@@ -1,0 +1,97 @@
+"""Every import contract of pyproject.toml holds, and breaks when a file imports what it forbids."""
+
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import grimp
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PACKAGES = PROJECT["tool"]["importlinter"]["root_packages"]
+CONTRACTS = {each["id"]: each for each in PROJECT["tool"]["importlinter"]["contracts"]}
+TRANSPORT_NEEDS = {"numpy", "google_crc32c"}
+# Contract -> files that break it, each with the import that does.
+OFFENCES = {
+    "layers": [
+        ("testbed/lab/paths.py", "import testbed.verdict.gates"),
+        ("testbed/run/runner.py", "import testbed.watch.follow"),
+        ("testbed/lab/network.py", "import controllers.framework_choice"),
+    ],
+    "circles": [("testbed/experiment/schema.py", "import testbed.experiment.run")],
+    "transport": [
+        ("testbed/transport/wire.py", "import testbed.lab.kernel.commands"),
+        ("testbed/transport/layout.py", "import torch"),
+    ],
+    "shared": [("testbed/shared/jsonl.py", "import testbed.transport.wire")],
+    "analysis": [("analysis/data/load.py", "import testbed.shared.run_directory")],
+    "analysis-readers": [("testbed/verdict/gates.py", "import analysis.data.load")],
+    "training": [("testbed/training/worker.py", "import testbed.lab.kernel.namespaces")],
+    "frameworks": [
+        ("controllers/app.py", "from ryu.base import app_manager"),
+        ("testbed/lab/openvswitch.py", "import os_ken"),
+    ],
+    "verbs": [("testbed/run/runner.py", "import testbed.cli.verbs")],
+}
+
+
+def broken(folder, contract=None):
+    command = [str(Path(sys.executable).with_name("lint-imports")), "--no-logo", "--no-cache"]
+    command += ["--contract", contract] if contract else []
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert "Contracts: " in done.stdout, done.stdout + done.stderr
+    return done.returncode != 0, done.stdout
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tree")
+    for package in PACKAGES:
+        shutil.copytree(ROOT / package, folder / package)
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    return folder
+
+
+def test_every_contract_holds():
+    is_broken, output = broken(ROOT)
+    assert not is_broken, output
+
+
+def test_every_contract_has_an_offence_to_catch():
+    assert set(CONTRACTS) == set(OFFENCES)
+
+
+def test_the_layers_have_a_place_for_every_room():
+    layers = " ".join(CONTRACTS["layers"]["layers"]).replace("|", " ").split()
+    rooms = {f"testbed.{path.parent.name}" for path in ROOT.glob("testbed/*/__init__.py")}
+    assert set(layers) == rooms | {"testbed.__main__", "controllers", "topologies", "analysis"}
+
+
+def test_the_contracts_of_transport_and_shared_name_everything_that_they_may_not_import():
+    graph = grimp.build_graph(*PACKAGES, include_external_packages=True)
+    others = {name for name in graph.modules if name.partition(".")[0] not in PACKAGES}
+    others -= set(sys.stdlib_module_names)
+    rooms = {f"testbed.{path.parent.name}" for path in ROOT.glob("testbed/*/__init__.py")}
+    rooms |= {"controllers", "topologies", "analysis"}
+    forbidden = set(CONTRACTS["transport"]["forbidden_modules"])
+    assert (rooms | others) - forbidden == TRANSPORT_NEEDS | {"testbed.transport", "testbed.shared"}
+    assert rooms - set(CONTRACTS["shared"]["forbidden_modules"]) == {"testbed.shared"}
+
+
+@pytest.mark.parametrize(
+    ("contract", "file", "line"),
+    [(contract, *offence) for contract, offences in OFFENCES.items() for offence in offences],
+)
+def test_a_contract_names_the_import_that_breaks_it(copy, contract, file, line):
+    path = copy / file
+    before = path.read_text(encoding="utf-8")
+    path.write_text(f"{before}\n{line}\n", encoding="utf-8")
+    try:
+        is_broken, output = broken(copy, contract)
+    finally:
+        path.write_text(before, encoding="utf-8")
+    assert is_broken
+    assert f".{path.stem} -> " in output
