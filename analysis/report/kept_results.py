@@ -63,7 +63,7 @@ _REPLAYS = (
     "fig1-phase-loss",
     "fig2-k-sweep",
 )
-_DOCUMENTS = ("README.md", "experiments/results/README.md")
+_DOCUMENTS = ("README.md", "experiments/results/README.md", "docs/**/*.md")
 _FIGURES = ("ratio-along-factor.png", "learning-along-factor.png", "latency-over-rounds.png")
 
 
@@ -99,17 +99,25 @@ def write_readme(*, root: Path = ROOT) -> list[str]:
     """
     written: list[str] = []
     texts = {}
-    for path in [*(root / name for name in _DOCUMENTS), *sorted((root / "docs").rglob("*.md"))]:
-        if path.is_file():
-            texts[path], names = _filled(path, root)
-            written += names
+    for path in documents(root):
+        texts[path], names = filled(path, root)
+        written += names
     for path, text in texts.items():
         path.write_text(text, encoding="utf-8")
     return written
 
 
-def _filled(path: Path, root: Path) -> tuple[str, list[str]]:
-    """A document with its blocks as they are now, and their names."""
+def documents(root: Path) -> list[Path]:
+    """The documents that may have a place for an experiment's table."""
+    return [path for pattern in _DOCUMENTS for path in sorted(root.glob(pattern))]
+
+
+def filled(path: Path, root: Path) -> tuple[str, list[str]]:
+    """A document's text with its blocks as they are now, and their names.
+
+    Raises:
+        ValueError: a block has no end, or kept results are damaged.
+    """
     text = path.read_text(encoding="utf-8")
     written = []
     for name in re.findall(r"<!-- ([a-z0-9-]+): begin -->", text):

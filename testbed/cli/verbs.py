@@ -146,7 +146,7 @@ def report(
     ] = None,
     readme: Annotated[
         bool,
-        typer.Option("--readme", help="keep them in experiments/results/, write README's tables"),
+        typer.Option("--readme", help="store them in experiments/results/, fill pages' tables"),
     ] = False,
 ) -> None:
     """Write the report of finished runs again, from their directories alone."""
