@@ -12,9 +12,9 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from testbed.lab.delay import DelaySettings, DirectionCounters, Middle, RelayClient, netem
-from testbed.lab.kernel import netlink, shaping
+from testbed.lab.kernel import rtnetlink, shaping
 from testbed.lab.kernel.commands import CommandError
-from testbed.lab.kernel.netlink import Netlink
+from testbed.lab.kernel.rtnetlink import Rtnetlink
 from testbed.lab.kernel.shaping import LinkShape
 
 
@@ -31,7 +31,7 @@ class LinkControl:
         self._delayed_by = network.get("delayed_by")
         self._relay_socket = network.get("relay_socket")
         self._relay: RelayClient | None = None
-        self._kernels: dict[int | None, Netlink] = {}
+        self._kernels: dict[int | None, Rtnetlink] = {}
         self._links: dict[tuple[str, str], tuple[dict[str, Any], dict[str, Any]]] = {}
         self._shapes: dict[tuple[str, str], LinkShape] = {}
         self._settings: dict[tuple[str, str], DelaySettings] = {}
@@ -80,7 +80,9 @@ class LinkControl:
         else:
             kernel = self._kernel(port["pid"])
             index = kernel.index(port["interface"])
-            limit = netlink.bfifo(index, limit_bytes=queue_bytes, new=False, name=port["interface"])
+            limit = rtnetlink.bfifo(
+                index, limit_bytes=queue_bytes, new=False, name=port["interface"]
+            )
             kernel.send([limit])
         self._shapes[first, second] = shape
         return time.monotonic()
@@ -140,9 +142,9 @@ class LinkControl:
             raise CommandError(f"there is no link from {first!r} to {second!r}")
         return self._links[first, second]
 
-    def _kernel(self, pid: int | None) -> Netlink:
+    def _kernel(self, pid: int | None) -> Rtnetlink:
         if pid not in self._kernels:
-            self._kernels[pid] = Netlink(pid)
+            self._kernels[pid] = Rtnetlink(pid)
         return self._kernels[pid]
 
     def _client(self) -> RelayClient:

@@ -9,8 +9,8 @@ from typing import Any
 from mininet.link import Link
 
 from testbed.lab.delay.inner import silence
-from testbed.lab.kernel import netlink
-from testbed.lab.kernel.netlink import Netlink
+from testbed.lab.kernel import rtnetlink
+from testbed.lab.kernel.rtnetlink import Rtnetlink
 
 _numbers = itertools.count()
 
@@ -41,17 +41,17 @@ class MiddleLink(Link):
     ) -> None:
         """Make the interfaces in the nodes' namespaces."""
         ends = ((intfname1, addr1, _pid(node1)), (intfname2, addr2, _pid(node2)))
-        with Netlink() as kernel:
+        with Rtnetlink() as kernel:
             if self.middle is not None:
                 for inner, (name, mac, pid) in zip(self.middle, ends, strict=True):
-                    kernel.send([netlink.veth(inner, name, peer_mac=mac, peer_pid=pid)])
+                    kernel.send([rtnetlink.veth(inner, name, peer_mac=mac, peer_pid=pid)])
                     silence(inner)
                 return
         (name, mac, pid), (other, other_mac, other_pid) = ends
-        with Netlink(pid) as kernel:
+        with Rtnetlink(pid) as kernel:
             # Said outright: seen from a host's namespace, the switches' is a foreign one.
             peer_pid = os.getpid() if other_pid is None else other_pid
-            pair = netlink.veth(name, other, mac=mac, peer_mac=other_mac, peer_pid=peer_pid)
+            pair = rtnetlink.veth(name, other, mac=mac, peer_mac=other_mac, peer_pid=peer_pid)
             kernel.send([pair])
 
 

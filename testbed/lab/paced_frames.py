@@ -14,9 +14,9 @@ import math
 import socket
 
 from testbed.lab.delay.inner import silence
-from testbed.lab.kernel import netlink
+from testbed.lab.kernel import rtnetlink
 from testbed.lab.kernel.commands import run
-from testbed.lab.kernel.netlink import Netlink
+from testbed.lab.kernel.rtnetlink import Rtnetlink
 
 _WAITING_BYTES = 64 << 20
 _SNDBUFFORCE = 32  # SO_SNDBUFFORCE; the module socket does not name it
@@ -60,18 +60,18 @@ class PacedFrames:
         )
         number = next(_numbers)
         near, far = f"paced{number}a", f"paced{number}b"
-        with Netlink() as kernel:
-            kernel.send([netlink.veth(near, far)])
+        with Rtnetlink() as kernel:
+            kernel.send([rtnetlink.veth(near, far)])
             index = kernel.index(near)
-            rate = netlink.htb_class(
+            rate = rtnetlink.htb_class(
                 index,
                 rate_bps=max(8, round(rate_bps / self.copies)),
                 burst_bytes=4 * len(frame),  # a late timer makes up for three clumps at once
                 quantum_bytes=len(frame),
                 name=near,
             )
-            waiting = netlink.bfifo(index, limit_bytes=_WAITING_BYTES, name=near)
-            kernel.send([netlink.htb(index, name=near), rate, waiting])
+            waiting = rtnetlink.bfifo(index, limit_bytes=_WAITING_BYTES, name=near)
+            kernel.send([rtnetlink.htb(index, name=near), rate, waiting])
         for end in (near, far):  # what either said of its own accord would be copied as well
             silence(end)
         run(["tc", "qdisc", "add", "dev", far, "ingress"])

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed.lab.kernel import shaping
-from testbed.lab.kernel.netlink import Netlink
+from testbed.lab.kernel.rtnetlink import Rtnetlink
 from testbed.lab.network import LabInfo
 from testbed.lab.openvswitch import SocketBuffers
 
@@ -78,7 +78,7 @@ def _links(lab: LabInfo) -> list[dict[str, Any]]:
     found = []
     for pid, interfaces in ends.items():
         queues = shaping.queue_statistics(pid=pid)
-        with Netlink(pid) as kernel:
+        with Rtnetlink(pid) as kernel:
             found += [
                 {
                     "interface": interface,

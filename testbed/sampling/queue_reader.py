@@ -11,16 +11,16 @@ from __future__ import annotations
 import contextlib
 import errno
 import socket
-import struct
 import time
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.lab.kernel import namespaces
-from testbed.sampling import messages as netlink
-from testbed.sampling.messages import HEADER, NetlinkError
+from testbed.lab.kernel import netlink
+from testbed.lab.kernel.link_counters import STATS2, STATS_BASIC, STATS_QUEUE
+from testbed.lab.kernel.netlink import HEADER, NetlinkError
+from testbed.lab.kernel.rtnetlink import GET_QDISC, NEW_QDISC, ROOT, TCMSG, interface_index
 
 # Columns of a reading.
 SENT_BYTES, SENT_PACKETS, BACKLOG_BYTES, BACKLOG_PACKETS, DROPS = range(5)
@@ -28,17 +28,13 @@ COLUMNS = ("sent_bytes", "sent_packets", "backlog_bytes", "backlog_packets", "dr
 # The 32-bit words behind them: low and high half of the bytes, and the other four.
 _WORDS = 6
 
-_NETLINK_ROUTE = 0
-_NEW_QDISC, _GET_QDISC = 36, 38
-_ROOT = 0xFFFFFFFF
-_STATS2, _STATS_BASIC, _STATS_QUEUE = 7, 1, 3
-_TCMSG = struct.Struct("=BxxxiIII")  # family, interface index, handle, parent, info
 _DUMP_BYTES = 1 << 18
 _DATAGRAM_BYTES = 1 << 15
 _DONE_BYTES = 20
 _HOST_ANSWER_BYTES = 1024
 # Answers kept until they are decoded.
 KEPT = 32
+_TIMEOUT_S = 1  # no answer of the kernel takes so long
 
 
 def _root_words(data: memoryview, begin: int, end: int) -> tuple[int, list[int]] | None:
@@ -46,16 +42,16 @@ def _root_words(data: memoryview, begin: int, end: int) -> tuple[int, list[int]]
 
     None unless it is a root (an interface's whole output, with all below it) and has counters.
     """
-    _, interface, _, parent, _ = _TCMSG.unpack_from(data, begin)
-    if parent != _ROOT:
+    _, interface, _, parent, _ = TCMSG.unpack_from(data, begin)
+    if parent != ROOT:
         return None
     places: dict[int, int] = {}
-    for kind, first, last in netlink.attributes(data, begin + _TCMSG.size, end):
-        if kind == _STATS2:
+    for kind, first, last in netlink.attributes(data, begin + TCMSG.size, end):
+        if kind == STATS2:
             places = {each: place for each, place, _ in netlink.attributes(data, first, last)}
-    if _STATS_BASIC not in places or _STATS_QUEUE not in places:
+    if STATS_BASIC not in places or STATS_QUEUE not in places:
         return None
-    basic, queue = places[_STATS_BASIC], places[_STATS_QUEUE]
+    basic, queue = places[STATS_BASIC], places[STATS_QUEUE]
     # gnet_stats_basic: u64 bytes, u32 packets; gnet_stats_queue: u32 qlen, backlog, drops, ...
     offsets = [basic, basic + 4, basic + 8, queue + 4, queue, queue + 8]
     return interface, [offset // 4 for offset in offsets]
@@ -71,22 +67,14 @@ def _columns(words: NDArray[np.uint32]) -> NDArray[np.int64]:
     return out
 
 
-def _interface_index(name: str, pid: int | None = None) -> int:
-    """The index of an interface; `pid` names its namespace, None is the present one."""
-    with namespaces.entered(pid) if pid is not None else contextlib.nullcontext():
-        return socket.if_nametoindex(name)
-
-
 class QueueDump:
     """Reads the output queues of many interfaces of the present namespace, by one dump."""
 
     def __init__(self, interfaces: Sequence[str]) -> None:
         """Raises OSError when there is no such interface, or no queue at one."""
-        self._wanted = [_interface_index(name) for name in interfaces]
-        self._socket = netlink.ready(
-            socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_ROUTE)
-        )
-        self._request = netlink.pack(_GET_QDISC, netlink.DUMP, _TCMSG.pack(0, 0, 0, 0, 0))
+        self._socket = netlink.connect(netlink.ROUTE, timeout_s=_TIMEOUT_S)
+        self._wanted = [interface_index(self._socket, name) for name in interfaces]
+        self._request = netlink.pack(GET_QDISC, netlink.DUMP, TCMSG.pack(0, 0, 0, 0, 0))
         self._allot(_DUMP_BYTES)
         self._times_s = np.zeros(KEPT)
         self._sizes: list[tuple[int, ...]] = []  # of the parts of each answer that is kept
@@ -175,7 +163,7 @@ class QueueDump:
         begin = 0
         for size in sizes:
             for kind, first, last in netlink.messages(view, begin, begin + size):
-                if kind != _NEW_QDISC:
+                if kind != NEW_QDISC:
                     continue
                 header = (first - HEADER.size) // 4
                 # length and type; interface, handle and parent
@@ -217,12 +205,12 @@ class HostQueues:
         self._sockets = []
         self._requests = []
         for pid, interface in places:
-            index = _interface_index(interface, pid)
-            opened = namespaces.socket_in(pid, socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_ROUTE)
-            self._sockets.append(netlink.ready(opened))
+            opened = netlink.connect(netlink.ROUTE, pid, timeout_s=_TIMEOUT_S)
+            self._sockets.append(opened)
+            index = interface_index(opened, interface)
             # ECHO makes older kernels send the answer to us as well as to those who listen.
-            content = _TCMSG.pack(0, index, 0, _ROOT, 0)
-            self._requests.append(netlink.pack(_GET_QDISC, netlink.ECHO, content))
+            content = TCMSG.pack(0, index, 0, ROOT, 0)
+            self._requests.append(netlink.pack(GET_QDISC, netlink.ECHO, content))
 
     @property
     def full(self) -> bool:
@@ -265,7 +253,7 @@ class HostQueues:
         """Find out where the counters stand in an answer; whether it has any."""
         length, room = int(self._lengths[kept, row]), self._rooms[kept][row]
         for kind, first, last in netlink.messages(room, 0, length):
-            root = _root_words(room, first, last) if kind == _NEW_QDISC else None
+            root = _root_words(room, first, last) if kind == NEW_QDISC else None
             if root is not None:
                 self._counters[row], self._learnt[row] = root[1], length
                 return True

@@ -13,16 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.lab.kernel import namespaces
-from testbed.sampling import messages as netlink
-from testbed.sampling.messages import HEADER
+from testbed.lab.kernel import netlink
 
 # Columns of a connection's state. The window is in bytes: segments times their size; the rate is
 # the kernel's latest sample of the delivery rate, 0 before the first; retransmits are segments sent
 # again since the connection began.
 STATE = ("cwnd_bytes", "rtt_s", "rate_bps", "retransmits")
 
-_NETLINK_SOCK_DIAG = 4
 _SOCK_DIAG_BY_FAMILY = 20
 _ESTABLISHED = 1 << 1
 _WANT_INFO, _INFO = 1 << 1, 2
@@ -32,8 +29,8 @@ _IDENTITY_BYTES = 48  # ports, addresses, interface, cookie
 _MESSAGE_BYTES = 72
 _IDENTITY = slice(4, 4 + _IDENTITY_BYTES)  # of an inet_diag_msg
 _SND_MSS, _RTT_US, _CWND, _RETRANSMITS, _DELIVERY_RATE = 16, 68, 80, 100, 160
-_DATAGRAM_BYTES = 1 << 16
 _ANSWER_BYTES = 2048
+_TIMEOUT_S = 1  # no answer of the kernel takes so long
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,30 +68,22 @@ class TcpReader:
     """
 
     def __init__(self, pid: int) -> None:
-        self._socket = netlink.ready(
-            namespaces.socket_in(pid, socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG)
-        )
-        self._view = memoryview(bytearray(_DATAGRAM_BYTES))
+        self._socket = netlink.connect(netlink.SOCK_DIAG, pid, timeout_s=_TIMEOUT_S)
 
     def connections(self, first_port: int, last_port: int) -> list[Connection]:
         """The established ones with either port in a range; OSError when the kernel refuses."""
         content = _REQUEST.pack(socket.AF_INET, socket.IPPROTO_TCP, 0, _ESTABLISHED)
-        self._socket.send(
-            netlink.pack(_SOCK_DIAG_BY_FAMILY, netlink.DUMP, content + bytes(_IDENTITY_BYTES))
-        )
+        request = content + bytes(_IDENTITY_BYTES)
         found: list[Connection] = []
-        while True:
-            size = self._socket.recv_into(self._view)
-            for kind, first, _ in netlink.messages(self._view, 0, size):
-                if kind == netlink.DONE:
-                    return found
-                if kind == netlink.ERROR:
-                    raise netlink.refusal(self._view, first)
-                identity = self._view[first : first + _MESSAGE_BYTES][_IDENTITY]
-                port, peer_port = struct.unpack_from("!HH", identity, 0)
-                if first_port <= port <= last_port or first_port <= peer_port <= last_port:
-                    address, peer = (socket.inet_ntoa(identity[at : at + 4]) for at in (4, 20))
-                    found.append(Connection(address, port, peer, peer_port))
+        for _, message in netlink.dump(
+            self._socket, netlink.pack(_SOCK_DIAG_BY_FAMILY, netlink.DUMP, request)
+        ):
+            identity = message[_IDENTITY]
+            port, peer_port = struct.unpack_from("!HH", identity, 0)
+            if first_port <= port <= last_port or first_port <= peer_port <= last_port:
+                address, peer = (socket.inet_ntoa(identity[at : at + 4]) for at in (4, 20))
+                found.append(Connection(address, port, peer, peer_port))
+        return found
 
     def ask(self, request: bytes) -> bytes:
         """The kernel's answer to a `lookup`, for `decode`; OSError when it gives none."""
@@ -145,10 +134,10 @@ def decode(answers: Sequence[bytes]) -> tuple[NDArray[np.intp], NDArray[np.float
 def _info_offset(answer: bytes) -> int | None:
     """Where struct tcp_info begins in an answer; None if it holds none that is long enough."""
     view = memoryview(answer)
-    length, kind, *_ = HEADER.unpack_from(view, 0)
+    length, kind, *_ = netlink.HEADER.unpack_from(view, 0)
     if kind != _SOCK_DIAG_BY_FAMILY:
         return None
-    begin = HEADER.size + _MESSAGE_BYTES
+    begin = netlink.HEADER.size + _MESSAGE_BYTES
     for each, first, last in netlink.attributes(view, begin, min(length, len(view))):
         # Before Linux 4.9 there was no delivery rate.
         if each == _INFO and last - first >= _DELIVERY_RATE + 8:

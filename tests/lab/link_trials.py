@@ -20,10 +20,10 @@ from typing import Any
 from testbed.lab import link_control, sandbox
 from testbed.lab.delay import inner, netem
 from testbed.lab.delay import record as delay_record
-from testbed.lab.kernel import netlink, packet_steering, shaping
+from testbed.lab.kernel import packet_steering, rtnetlink, shaping
 from testbed.lab.kernel.commands import run
 from testbed.lab.kernel.namespaces import socket_in
-from testbed.lab.kernel.netlink import Netlink
+from testbed.lab.kernel.rtnetlink import Rtnetlink
 from testbed.lab.kernel.shaping import LinkShape, Output, inside
 from testbed.lab.network import HostInfo, Network
 from testbed.lab.openvswitch import OpenVSwitch
@@ -202,8 +202,8 @@ def changes() -> dict[str, Any]:
 def many() -> dict[str, Any]:
     """How long it takes to shape both ends of 64 links."""
     sandbox.prepare()
-    with Netlink() as kernel:
-        kernel.send([netlink.veth(f"a{number}", f"b{number}") for number in range(64)])
+    with Rtnetlink() as kernel:
+        kernel.send([rtnetlink.veth(f"a{number}", f"b{number}") for number in range(64)])
     names = [f"{side}{number}" for side in "ab" for number in range(64)]
     wanted = LinkShape(rate_bps=RATE_BPS, queue_bytes=QUEUE_BYTES)
     began_s = time.monotonic()
@@ -230,8 +230,8 @@ def redirected() -> dict[str, Any]:
     if not holder:
         while True:
             time.sleep(60)
-    with Netlink() as kernel:
-        kernel.send([netlink.veth("outera", "innera"), netlink.veth("outerb", "innerb")])
+    with Rtnetlink() as kernel:
+        kernel.send([rtnetlink.veth("outera", "innera"), rtnetlink.veth("outerb", "innerb")])
     for name in ("innera", "innerb"):
         inner.silence(name)
     lines = [*netem.redirection("innera", "innerb"), *netem.redirection("innerb", "innera")]
@@ -241,9 +241,9 @@ def redirected() -> dict[str, Any]:
         socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0x0300) as one,
         socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0x0300) as two,
     ):
-        with Netlink() as kernel:
+        with Rtnetlink() as kernel:
             kernel.send(
-                [netlink.up(kernel.index(name), arp=False) for name in ("outera", "outerb")]
+                [rtnetlink.up(kernel.index(name), arp=False) for name in ("outera", "outerb")]
             )
         one.bind(("outera", 0x0003))
         two.bind(("outerb", 0x0003))

@@ -15,15 +15,15 @@ INSIDE = """
 import json, time
 from pathlib import Path
 from testbed.lab.delay.inner import silence
-from testbed.lab import netlink
-from testbed.lab.kernel.netlink import Netlink
+from testbed.lab.kernel import rtnetlink
+from testbed.lab.kernel.rtnetlink import Rtnetlink
 from testbed.lab.paced_frames import PacedFrames
 
 def counted(interface, what):
     return int(Path(f"/sys/class/net/{interface}/statistics/{what}_packets").read_text())
 
-with Netlink() as kernel:
-    kernel.send([netlink.veth("near", "far")])
+with Rtnetlink() as kernel:
+    kernel.send([rtnetlink.veth("near", "far")])
 for end in ("near", "far"):
     silence(end)
 paced = PacedFrames("near", bytes(100), rate_bps=3e6, link_rate_bps=1e6)

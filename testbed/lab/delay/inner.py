@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-from testbed.lab.kernel import netlink
-from testbed.lab.kernel.netlink import Netlink
+from testbed.lab.kernel import rtnetlink
+from testbed.lab.kernel.rtnetlink import Rtnetlink
 
 
 def silence(inner: str) -> None:
     """Bring an interface of this namespace up that speaks to nobody of its own accord."""
     with contextlib.suppress(FileNotFoundError):  # a kernel without IPv6
         Path(f"/proc/sys/net/ipv6/conf/{inner}/disable_ipv6").write_text("1\n")
-    with Netlink() as kernel:
+    with Rtnetlink() as kernel:
         kernel.disable_offloads(inner)
-        kernel.send([netlink.up(kernel.index(inner), arp=False, name=inner)])
+        kernel.send([rtnetlink.up(kernel.index(inner), arp=False, name=inner)])

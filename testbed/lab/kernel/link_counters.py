@@ -7,24 +7,17 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from testbed.lab.kernel import netlink
 from testbed.lab.kernel.namespaces import entered
+from testbed.lab.kernel.rtnetlink import GET_QDISC, NEW_QDISC, ROOT, TCMSG
 
-_NETLINK_ROUTE = 0
-_RTM_GETLINK, _RTM_NEWQDISC, _RTM_GETQDISC = 18, 36, 38
-_NLMSG_ERROR, _NLMSG_DONE = 2, 3
-_NLM_F_REQUEST, _NLM_F_DUMP = 1, 0x300
-_HEADER = struct.Struct("=IHHII")
-_TCMSG = struct.Struct("=BxxxiIII")
-_ATTRIBUTE = struct.Struct("=HH")
-_TCA_KIND, _TCA_STATS2 = 1, 7
-_TCA_STATS_BASIC, _TCA_STATS_QUEUE, _TCA_STATS_PKT64 = 1, 3, 8
-_ROOT = 0xFFFFFFFF
-_RECEIVE_BYTES = 1 << 20
+# Attributes of a queueing discipline, and those in its STATS2 (linux/gen_stats.h).
+_KIND, STATS2 = 1, 7
+STATS_BASIC, STATS_QUEUE, _STATS_PACKETS64 = 1, 3, 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,71 +79,38 @@ def queue_drops(interface: str, pid: int | None) -> int:
 
 def queues() -> dict[str, list[Queue]]:
     """The queueing disciplines of every interface of the calling thread's namespace."""
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_ROUTE) as netlink:
-        return read_queues(netlink, dict(socket.if_nameindex()))
-
-
-def read_queues(
-    netlink: socket.socket, names: dict[int, str], index: int = 0
-) -> dict[str, list[Queue]]:
-    """As `queues`, through an open netlink socket; `index`: of one interface only."""
-    request = _TCMSG.pack(0, index, 0, 0, 0)
-    head = _HEADER.pack(
-        _HEADER.size + len(request), _RTM_GETQDISC, _NLM_F_REQUEST | _NLM_F_DUMP, 1, 0
-    )
-    netlink.send(head + request)
+    names = dict(socket.if_nameindex())
+    request = netlink.pack(GET_QDISC, netlink.DUMP, TCMSG.pack(0, 0, 0, 0, 0))
     found: dict[str, list[Queue]] = {}
-    for body in _messages(netlink):
-        _, owner, _, parent, _ = _TCMSG.unpack_from(body)
-        if owner in names and index in (0, owner):
-            queue = _queue(names[owner], parent, body[_TCMSG.size :])
-            found.setdefault(queue.interface, []).append(queue)
+    with netlink.connect(netlink.ROUTE) as opened:
+        for kind, content in netlink.dump(opened, request):
+            if kind != NEW_QDISC:
+                continue
+            _, owner, _, parent, _ = TCMSG.unpack_from(content)
+            if owner in names:
+                queue = _queue(names[owner], parent, content)
+                found.setdefault(queue.interface, []).append(queue)
     return found
 
 
-def _messages(netlink: socket.socket) -> Iterator[bytes]:
-    while True:
-        data = netlink.recv(_RECEIVE_BYTES)
-        offset = 0
-        while offset < len(data):
-            length, kind, _, _, _ = _HEADER.unpack_from(data, offset)
-            if kind == _NLMSG_DONE:
-                return
-            if kind == _NLMSG_ERROR:
-                raise OSError("netlink: the kernel refused a question for queue statistics")
-            if kind == _RTM_NEWQDISC:
-                yield data[offset + _HEADER.size : offset + length]
-            offset += (length + 3) & ~3
-
-
-def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
-    offset = 0
-    while offset + _ATTRIBUTE.size <= len(data):
-        length, kind = _ATTRIBUTE.unpack_from(data, offset)
-        if length < _ATTRIBUTE.size:
-            return
-        yield kind & 0x3FFF, data[offset + _ATTRIBUTE.size : offset + length]
-        offset += (length + 3) & ~3
-
-
-def _queue(interface: str, parent: int, data: bytes) -> Queue:
+def _queue(interface: str, parent: int, data: memoryview) -> Queue:
     kind = ""
     sent_bytes = sent_packets = backlog_bytes = backlog_packets = drops = 0
-    for attribute, value in _attributes(data):
-        if attribute == _TCA_KIND:
-            kind = value.rstrip(b"\0").decode()
-        elif attribute == _TCA_STATS2:
-            for statistic, record in _attributes(value):
-                if statistic == _TCA_STATS_BASIC:
-                    sent_bytes, sent_packets = struct.unpack_from("=QI", record)
-                elif statistic == _TCA_STATS_PKT64:
-                    (sent_packets,) = struct.unpack_from("=Q", record)
-                elif statistic == _TCA_STATS_QUEUE:
-                    backlog_packets, backlog_bytes, drops = struct.unpack_from("=III", record)
+    for attribute, begin, end in netlink.attributes(data, TCMSG.size, len(data)):
+        if attribute == _KIND:
+            kind = bytes(data[begin:end]).rstrip(b"\0").decode()
+        elif attribute == STATS2:
+            for statistic, at, _ in netlink.attributes(data, begin, end):
+                if statistic == STATS_BASIC:
+                    sent_bytes, sent_packets = struct.unpack_from("=QI", data, at)
+                elif statistic == _STATS_PACKETS64:
+                    (sent_packets,) = struct.unpack_from("=Q", data, at)
+                elif statistic == STATS_QUEUE:
+                    backlog_packets, backlog_bytes, drops = struct.unpack_from("=III", data, at)
     return Queue(
         interface=interface,
         kind=kind,
-        is_root=parent == _ROOT,
+        is_root=parent == ROOT,
         sent_packets=sent_packets,
         sent_bytes=sent_bytes,
         backlog_packets=backlog_packets,

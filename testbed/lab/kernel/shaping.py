@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from testbed.lab.kernel import netlink
+from testbed.lab.kernel import rtnetlink
 from testbed.lab.kernel.commands import CommandError, run
-from testbed.lab.kernel.netlink import Netlink
+from testbed.lab.kernel.rtnetlink import Rtnetlink
 
 ETHERNET_FRAME_BYTES = 1514  # what the kernel counts for a full frame: no preamble, no FCS
 BURST_TIME_S = 0.0005
@@ -59,7 +59,7 @@ def inside(pid: int | None) -> list[str]:
 
 def shape(interface: str, link: LinkShape, *, pid: int | None = None) -> None:
     """Shape the output of `interface`; `pid` names the namespace that it lives in."""
-    with Netlink(pid) as kernel:
+    with Rtnetlink(pid) as kernel:
         _shape(kernel, Output(interface=interface, pid=pid, shape=link))
 
 
@@ -74,26 +74,26 @@ def shape_all(outputs: Iterable[Output]) -> None:
     for output in outputs:
         by_namespace.setdefault(output.pid, []).append(output)
     for pid, members in by_namespace.items():
-        with Netlink(pid) as kernel:
+        with Rtnetlink(pid) as kernel:
             for output in members:
                 kernel.disable_offloads(output.interface)
                 _shape(kernel, output)
 
 
-def _shape(kernel: Netlink, output: Output) -> None:
+def _shape(kernel: Rtnetlink, output: Output) -> None:
     name, link = output.interface, output.shape
     index = kernel.index(name)
-    messages = [netlink.htb(index, name=name), rate_message(index, link, name)]
+    messages = [rtnetlink.htb(index, name=name), rate_message(index, link, name)]
     if link.ecn_threshold_bytes is None:
-        messages.append(netlink.bfifo(index, limit_bytes=link.queue_bytes, name=name))
+        messages.append(rtnetlink.bfifo(index, limit_bytes=link.queue_bytes, name=name))
     kernel.send(messages)
     if link.ecn_threshold_bytes is not None:
         mark(name, link, pid=output.pid)
 
 
-def rate_message(index: int, link: LinkShape, name: str) -> netlink.Message:
+def rate_message(index: int, link: LinkShape, name: str) -> rtnetlink.Message:
     """Sets the rate of a shaped interface, also while it works."""
-    return netlink.htb_class(
+    return rtnetlink.htb_class(
         index,
         rate_bps=link.rate_bps,
         burst_bytes=link.burst_bytes,
@@ -159,5 +159,5 @@ def drops(interface: str, *, pid: int | None = None) -> int:
 
 def disable_offloads(interface: str, *, pid: int | None = None) -> None:
     """Make queues see single packets, and checksums real: OVS's user datapath needs both."""
-    with Netlink(pid) as kernel:
+    with Rtnetlink(pid) as kernel:
         kernel.disable_offloads(interface)

@@ -1,0 +1,213 @@
+"""Makes and changes links and queues by messages to the kernel (rtnetlink), not by programs.
+
+`tc` and `ip` take about 5 ms each to start; a message takes some microseconds. Only the messages
+that labs need are here. A connection keeps the network namespace that it was opened in, so one
+process can configure those of all hosts. Formats: linux/rtnetlink.h, linux/pkt_sched.h.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import socket
+import struct
+from collections.abc import Sequence
+from types import TracebackType
+from typing import NamedTuple
+
+from testbed.lab.kernel import netlink
+from testbed.lab.kernel.commands import CommandError
+from testbed.lab.kernel.netlink import attribute, text
+
+NEW_QDISC, GET_QDISC = 36, 38
+TCMSG = struct.Struct("=BxxxiIII")  # family, interface index, handle, parent, info
+ROOT = 0xFFFFFFFF  # as parent
+_NEW_LINK, _SET_LINK, _NEW_CLASS = 16, 19, 40
+_REPLACE, _EXCLUSIVE, _CREATE = 0x100, 0x200, 0x400
+_UP, _NO_ARP = 0x1, 0x80
+# Time in queueing disciplines' messages counts in these.
+_TICK_S = 64e-9
+_GET_INDEX, _ETHTOOL = 0x8933, 0x8946  # ioctl
+# By ethtool's names: how to ask for them, and how to set them (ETHTOOL_G..., ETHTOOL_S...).
+_OFFLOADS = {
+    "tx": (0x16, 0x17),
+    "rx": (0x14, 0x15),
+    "tso": (0x1E, 0x1F),
+    "gso": (0x23, 0x24),
+    "gro": (0x2B, 0x2C),
+}
+
+
+class Message(NamedTuple):
+    """One request, and what it is about for the error message."""
+
+    kind: int
+    flags: int
+    body: bytes
+    what: str
+
+
+class Rtnetlink:
+    """A connection to the kernel's networking in one network namespace.
+
+    Args:
+        pid: a process in the namespace; None is the caller's own.
+    """
+
+    def __init__(self, pid: int | None = None) -> None:
+        self._socket = netlink.connect(netlink.ROUTE, pid)
+
+    def __enter__(self) -> Rtnetlink:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._socket.close()
+
+    def send(self, messages: Sequence[Message]) -> None:
+        """Have the kernel do all of it, in order.
+
+        Raises:
+            CommandError: it refused one; those before it are done, those behind it as well.
+        """
+        for start in range(0, len(messages), 64):
+            self._send_some(messages[start : start + 64])
+
+    def _send_some(self, messages: Sequence[Message]) -> None:
+        self._socket.send(
+            b"".join(
+                netlink.pack(message.kind, message.flags | netlink.ACK, message.body, number)
+                for number, message in enumerate(messages)
+            )
+        )
+        refused = ""
+        answered = 0
+        while answered < len(messages):  # each is acknowledged or refused, in order
+            data = memoryview(self._socket.recv(1 << 16))
+            for kind, begin, _ in netlink.messages(data, 0, len(data)):
+                if kind != netlink.ERROR:
+                    continue
+                number = netlink.error_number(data, begin)
+                if number and not refused:
+                    refused = f"{messages[answered].what}: {os.strerror(number)}"
+                answered += 1
+        if refused:
+            raise CommandError(refused)
+
+    def index(self, interface: str) -> int:
+        """The number by which the kernel knows an interface of this namespace.
+
+        Raises:
+            CommandError: there is none of this name.
+        """
+        try:
+            return interface_index(self._socket, interface)
+        except OSError as error:
+            raise CommandError(f"interface {interface}: {error.strerror}") from None
+
+    def disable_offloads(self, interface: str) -> None:
+        """Queues shall see single packets, with real checksums: OVS's user datapath needs both."""
+        for _, command in _OFFLOADS.values():
+            self._ethtool(interface, command)
+
+    def offloads(self, interface: str) -> list[str]:
+        """Which of them are on, by ethtool's names."""
+        return [name for name, (ask, _) in _OFFLOADS.items() if self._ethtool(interface, ask)]
+
+    def _ethtool(self, interface: str, command: int) -> int:
+        value = ctypes.create_string_buffer(struct.pack("=II", command, 0), 8)
+        request = struct.pack("=16sQ16x", interface.encode(), ctypes.addressof(value))
+        try:
+            fcntl.ioctl(self._socket, _ETHTOOL, request)
+        except OSError as error:
+            raise CommandError(f"offloads of {interface}: {error.strerror}") from None
+        return int(struct.unpack("=II", value.raw)[1])
+
+
+def interface_index(opened: socket.socket, interface: str) -> int:
+    """The number of an interface of a socket's namespace; OSError when there is none."""
+    request = bytearray(struct.pack("=16s24x", interface.encode()))
+    fcntl.ioctl(opened, _GET_INDEX, request)
+    return int(struct.unpack_from("=i", request, 16)[0])
+
+
+# Messages
+
+
+def veth(
+    name: str,
+    peer: str,
+    *,
+    mac: str | None = None,
+    peer_mac: str | None = None,
+    peer_pid: int | None = None,
+) -> Message:
+    """Make a pair of joined interfaces: one here, its peer here or where a process lives."""
+    other = _link_header(0) + text(3, peer) + _mac(peer_mac)  # IFLA_IFNAME, IFLA_ADDRESS
+    if peer_pid is not None:
+        other += attribute(19, struct.pack("=I", peer_pid))  # IFLA_NET_NS_PID
+    described = text(1, "veth") + attribute(2, attribute(1, other))  # INFO_KIND, DATA: PEER
+    body = _link_header(0) + text(3, name) + _mac(mac) + attribute(18, described)  # LINKINFO
+    return Message(_NEW_LINK, _CREATE | _EXCLUSIVE, body, f"veth pair {name}, {peer}")
+
+
+def up(index: int, *, arp: bool = True, name: str = "") -> Message:
+    """Bring an interface up; without `arp` it never speaks of its own accord."""
+    flags = _UP if arp else _UP | _NO_ARP
+    header = struct.pack("=BxHiII", 0, 0, index, flags, flags)
+    return Message(_SET_LINK, 0, header, f"up {name or index}")
+
+
+def htb(index: int, *, name: str = "") -> Message:
+    """HTB at the root as `1:`, everything in class `1:10`."""
+    defaults = struct.pack("=IIIII", 3, 10, 0x10, 0, 0)  # version, rate2quantum, default class
+    body = _queue_header(index, 1 << 16, ROOT) + text(1, "htb")
+    body += attribute(2, attribute(2, defaults))
+    return Message(NEW_QDISC, _CREATE | _REPLACE, body, f"htb of {name or index}")
+
+
+def htb_class(
+    index: int, *, rate_bps: int, burst_bytes: int, quantum_bytes: int, name: str = ""
+) -> Message:
+    """Make class `1:10`, or change it while it works. Rates in bit/s."""
+    rate = rate_bps // 8
+    # Linklayer Ethernet is said outright, so that the kernel asks for no table of packet times.
+    spec = struct.pack("=BBHhHI", 0, 1, 0, 0, 0, min(rate, 0xFFFFFFFF))
+    ticks = round(burst_bytes / rate / _TICK_S)
+    parameters = spec + spec + struct.pack("=IIIII", ticks, ticks, quantum_bytes, 0, 0)
+    options = attribute(1, parameters)
+    if rate > 0xFFFFFFFF:
+        options += attribute(6, struct.pack("=Q", rate)) + attribute(7, struct.pack("=Q", rate))
+    body = _queue_header(index, (1 << 16) | 0x10, 1 << 16) + text(1, "htb")
+    return Message(
+        _NEW_CLASS, _CREATE, body + attribute(2, options), f"rate of {name or index}: {rate_bps}"
+    )
+
+
+def bfifo(index: int, *, limit_bytes: int, new: bool = True, name: str = "") -> Message:
+    """A queue of so many bytes in class `1:10` as `10:`; with `new` false, change its limit."""
+    body = _queue_header(index, 0x10 << 16, (1 << 16) | 0x10) + text(1, "bfifo")
+    body += attribute(2, struct.pack("=I", limit_bytes))
+    flags = _CREATE | _REPLACE if new else 0
+    return Message(NEW_QDISC, flags, body, f"queue of {name or index}: {limit_bytes}")
+
+
+def _mac(address: str | None) -> bytes:
+    return b"" if address is None else attribute(1, bytes.fromhex(address.replace(":", "")))
+
+
+def _link_header(index: int) -> bytes:
+    return struct.pack("=BxHiII", 0, 0, index, 0, 0)
+
+
+def _queue_header(index: int, handle: int, parent: int) -> bytes:
+    return TCMSG.pack(0, index, handle, parent, 0)
