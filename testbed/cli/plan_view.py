@@ -1,8 +1,8 @@
-"""What a person sees of an experiment before it is executed: its runs, its numbers, its time."""
+"""Prints a plan: its runs, the time they take, and the numbers that characterise them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,17 +10,26 @@ from rich.console import Console
 from rich.table import Table
 
 from testbed import experiment
-from testbed.cli import plan_numbers
-from testbed.experiment import REFERENCE_PROFILE, Run, estimate
+from testbed.experiment import REFERENCE_PROFILE, Run, dimensionless, durations
+from testbed.experiment.dimensionless import Numbers
 from testbed.run import runner
 from testbed.shared.yaml_input import InputError
 
 if TYPE_CHECKING:
     from testbed.cli.options import Selection
 
+_TITLES = {
+    "chunks": "chunks per transfer",
+    "rtt_over_transfer": "round trip / transfer time",
+    "queue_over_bdp": "queue / bandwidth-delay product",
+    "communication_share": "communication share",
+    "passes": "passes in a burst",
+    "round_bytes": "bytes per round",
+}
+
 
 def show_runs(results: Path, runs: Sequence[Run], console: Console) -> None:
-    """Print the runs in the order of their execution, and what has become of them."""
+    """Print the runs in the order of their execution, each with its verdict so far."""
     table = Table("run", "arm", "seed", "factors", "verdict", box=None)
     for run in runs:
         verdict = runner.directory_of(results, run).verdict() or "to do"
@@ -29,30 +38,28 @@ def show_runs(results: Path, runs: Sequence[Run], console: Console) -> None:
 
 
 def show_numbers(selection: Selection, console: Console) -> None:
-    """Print the runs' dimensionless numbers, beside those of the reference profile if there is one.
+    """Print the runs' dimensionless numbers, and compare them with the reference profile's.
 
     Raises:
         InputError: a user's model or data cannot be had.
     """
     runs = selection.loaded()
-    found = plan_numbers.of_each(runs, _reporter(console))
-    plan_numbers.show(found, console)
+    found = _numbers_of(runs, _sayer(console))
+    _show_numbers(found, console)
     if runs[0].profile == REFERENCE_PROFILE:
         return
     if REFERENCE_PROFILE not in experiment.profile_names(selection.name):
         return
     try:
-        reference = plan_numbers.of_each(
-            selection.loaded(profile=REFERENCE_PROFILE), _reporter(console)
-        )
+        reference = _numbers_of(selection.loaded(profile=REFERENCE_PROFILE), _sayer(console))
     except InputError as error:  # the user did not ask for it
         console.print(f"profile {REFERENCE_PROFILE} is not compared: {error}", soft_wrap=True)
         return
-    plan_numbers.show_kept(found, reference, console)
+    _show_kept(found, reference, console)
 
 
-def show_estimate(results: Path, runs: Sequence[Run], console: Console) -> None:
-    """Print what is still to be executed, in its order, and about how long that takes.
+def show_durations(results: Path, runs: Sequence[Run], console: Console) -> None:
+    """Print the runs that are still to be executed, in their order, and about how long they take.
 
     Raises:
         InputError: a user's model or data cannot be had.
@@ -61,22 +68,87 @@ def show_estimate(results: Path, runs: Sequence[Run], console: Console) -> None:
     if not left:
         console.print("nothing to do: all runs are ok")
         return
-    found = estimate.estimates(results, left, _reporter(console))
+    found = durations.of_runs(results, left, _sayer(console))
     table = Table("", "run", "arm", "seed", "factors", "about", "from", box=None)
     for number, (run, each) in enumerate(zip(left, found, strict=True), start=1):
         source = f"{each.earlier} earlier" if each.earlier else "prediction"
-        duration = estimate.in_words(each.run_s)
+        duration = durations.in_words(each.run_s)
         table.add_row(str(number), run.key, run.arm, str(run.seed), _factors(run), duration, source)
     console.print(table)
-    console.print(estimate.total(found), highlight=False, soft_wrap=True)
+    console.print(durations.total(found), highlight=False, soft_wrap=True)
     predicted = [run for run, each in zip(left, found, strict=True) if not each.earlier]
     if any(run.experiment.training.pace.kind == "real" for run in predicted):
         console.print("predicted without the time for computing: pace real", highlight=False)
+
+
+def _numbers_of(runs: Sequence[Run], say: Callable[[str], None]) -> list[tuple[Run, Numbers]]:
+    """One run for each arm and point, with its numbers."""
+    firsts = [run for run in runs if run.seed == runs[0].seed]
+    sizes = durations.layouts(firsts, say)
+    return [
+        (run, dimensionless.numbers(run, layout)) for run, layout in zip(firsts, sizes, strict=True)
+    ]
+
+
+def _show_numbers(found: Sequence[tuple[Run, Numbers]], console: Console) -> None:
+    """Print the numbers, one line for each arm and point."""
+    table = Table("arm", "factors", *_TITLES.values(), box=None, pad_edge=False)
+    for run, numbers in found:
+        factors = ", ".join(str(value) for value in run.factors.values())
+        table.add_row(run.arm, factors, *(_cell(name, numbers) for name in _TITLES))
+    console.print("\nnumbers that do not depend on the speed of machine and links, predicted:")
+    console.print(table)
+    if any(run.experiment.training.pace.kind == "real" for run, _ in found):
+        console.print("pace real: the share of communication is measured, not chosen")
+
+
+def _show_kept(
+    found: Sequence[tuple[Run, Numbers]],
+    reference: Sequence[tuple[Run, Numbers]],
+    console: Console,
+) -> None:
+    """Print which numbers two profiles share, over the arms that both have."""
+    ours, theirs = _paired(found, reference)
+    if not ours:
+        console.print(f"profile {REFERENCE_PROFILE}: no arm in common")
+        return
+    profile = found[0][0].profile
+    table = Table("number", profile, REFERENCE_PROFILE, f"{profile} is", box=None, pad_edge=False)
+    for name, row in dimensionless.compared(ours, theirs).items():
+        table.add_row(_TITLES[name], *row)
+    console.print(f"\nwhat profile {profile} keeps of profile {REFERENCE_PROFILE}:")
+    console.print(table)
+    there = [run.factors for run, _ in reference]
+    if any(run.factors not in there for run, _ in found):
+        console.print(f"points that {REFERENCE_PROFILE} lacks stand beside the first that it has")
+
+
+def _paired(
+    found: Sequence[tuple[Run, Numbers]], reference: Sequence[tuple[Run, Numbers]]
+) -> tuple[list[Numbers], list[Numbers]]:
+    """The numbers of equal arms and points; an arm's first point where the points differ."""
+    ours, theirs = [], []
+    for run, numbers in found:
+        same_arm = [each for each in reference if each[0].arm == run.arm]
+        same_point = [each for each in same_arm if each[0].factors == run.factors]
+        if same_arm:
+            ours.append(numbers)
+            theirs.append((same_point or same_arm)[0][1])
+    return ours, theirs
+
+
+def _cell(name: str, numbers: Numbers) -> str:
+    value = getattr(numbers, name)
+    if value is None:
+        return "-"
+    if name == "communication_share":
+        return f"{100 * value:.1f} %"
+    return str(value) if isinstance(value, int) else f"{value:.3g}"
 
 
 def _factors(run: Run) -> str:
     return ", ".join(f"{name} {value}" for name, value in run.factors.items())
 
 
-def _reporter(console: Console) -> estimate.Report:
+def _sayer(console: Console) -> Callable[[str], None]:
     return lambda words: console.print(f"{words} ...", style="dim", highlight=False)

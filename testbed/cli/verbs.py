@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -33,13 +32,13 @@ def check(
     ] = False,
 ) -> None:
     """Try what this machine and user can do, what that enables, and how to get the rest."""
-    from testbed.machine import capabilities, capability_table, highest_rate
+    from testbed.machine import capabilities, highest_rate
 
     console = Console(stderr=as_json)
     found = capabilities.probe()
     document: dict[str, Any] = {name: each.as_json() for name, each in found.items()}
     if not as_json:
-        capability_table.show(found, console)
+        capabilities.show(found, console)
     if deep and not capabilities.missing(found):
         highest = highest_rate.search(highest_rate.shown(console))
         document["highest-link-rate"] = highest.as_json()
@@ -92,11 +91,12 @@ def run(
     dry_run: DryRun = False,
 ) -> None:
     """Execute an experiment, print its main table, write its report."""
+    from testbed.cli import execution, plan_view
     from testbed.run import runner
 
     runs = selection.runs()
     if dry_run:
-        _show_estimate(out, runs)
+        plan_view.show_durations(out, runs, Console())
         return
     done = runner.finished(out, runs)
     if done:
@@ -104,7 +104,8 @@ def run(
             f"{out / runs[0].experiment.name}: already holds {len(done)} of these runs; continue "
             f"with './lab resume {selection.name}', or choose another folder with --out DIR"
         )
-    _execute(out, runs, _links(runs, pcap), retries)
+    if not execution.execute(out, runs, pcap=pcap, retries=retries):
+        raise typer.Exit(1)
 
 
 @app.command(epilog="Example: ./lab resume quick")
@@ -117,11 +118,14 @@ def resume(
     dry_run: DryRun = False,
 ) -> None:
     """Execute what of an experiment is not done yet, or did not end well."""
+    from testbed.cli import execution, plan_view
+
     runs = selection.runs()
     if dry_run:
-        _show_estimate(out, runs)
+        plan_view.show_durations(out, runs, Console())
         return
-    _execute(out, runs, _links(runs, pcap), retries)
+    if not execution.execute(out, runs, pcap=pcap, retries=retries):
+        raise typer.Exit(1)
 
 
 @app.command(epilog="Example: ./lab watch    (in a second terminal, while ./lab run goes on)")
@@ -150,19 +154,22 @@ def report(
     ] = False,
 ) -> None:
     """Write the report of finished runs again, from their directories alone."""
-    _report(results, experiment)
+    from testbed.cli import report_view
+
+    report_view.write(results, experiment)
     if readme:
-        _readme(results, experiment)
+        report_view.keep(results, experiment)
 
 
 @app.command(epilog="Example: ./lab shell quick    (then: worker-1 ping server)")
 @grouped
 def shell(selection: Selection) -> None:
     """Open Mininet's prompt inside an experiment's network, without training."""
+    from testbed.machine import capabilities
     from testbed.prompt import session
 
     runs = selection.loaded()
-    _require_capabilities()
+    capabilities.require()
     raise typer.Exit(session.open_prompt(runs[0].config()))
 
 
@@ -272,91 +279,3 @@ def clean(
     if not done:
         print("nothing was removed; --yes does not ask")
         raise typer.Exit(1)
-
-
-def _links(runs: list[Any], pcap: str | None) -> list[str]:
-    """The hosts whose links are to be recorded."""
-    names = [name for name in (pcap or "").split(",") if name]
-    valid = [name for run in runs[:1] for name in run.experiment.topology.host_names()]
-    for name in names:
-        if name not in valid:
-            raise InputError(f"--pcap {pcap}: unknown host {name!r}; valid: {', '.join(valid)}")
-    return list(dict.fromkeys(names))
-
-
-def _require_capabilities() -> None:
-    from testbed.machine import capabilities
-
-    absent = capabilities.missing(capabilities.probe())
-    if absent:
-        raise InputError(f"this machine or user cannot run a lab: {'; '.join(absent)}")
-
-
-def _show_estimate(out: Path, runs: list[Any]) -> None:
-    from testbed.cli import plan_view
-
-    plan_view.show_estimate(out, runs, Console())
-
-
-def _execute(out: Path, runs: list[Any], capture: list[str], retries: int) -> None:
-    from testbed.cli import downloads
-    from testbed.cli import run_progress as console
-    from testbed.run import runner
-
-    if importlib.util.find_spec("torch") is None:
-        raise InputError("training needs torch, which was left out here: LAB_TORCH=1 ./lab setup")
-    downloads.prepare(runs, Console())
-    _require_capabilities()
-    try:
-        runner.write_plan(out, runs)
-    except OSError as error:
-        raise InputError(f"{error.filename}: {error.strerror}") from None
-    outcomes = []
-    try:
-        with console.shown(Console(), len(runs)) as progress:
-            for each in runs:
-                progress.begin(each.label)
-                outcomes.append(_attempt(out, each, capture, retries, progress))
-    finally:
-        runner.hand_over(out)
-    _report(out, runs[0].experiment.name)
-    for line in runner.captures(outcomes):
-        print(line)
-    runner.hand_over(out)
-    if any(outcome.verdict in ("failed", "invalid") for outcome in outcomes):
-        raise typer.Exit(1)
-
-
-def _attempt(out: Path, run: Any, capture: list[str], retries: int, progress: Any) -> Any:
-    """Execute one run, again while it is invalid; what happens is shown as it happens."""
-    from testbed.run import runner
-
-    tries = runner.attempts(out, run, progress.record, capture=capture, retries=retries)
-    for number, outcome in enumerate(tries, start=1):
-        if outcome.verdict == "invalid" and number <= retries:
-            progress.again(outcome, number, retries)
-    progress.end(outcome)
-    return outcome
-
-
-def _report(results: Path, experiment: str | None) -> None:
-    import analysis
-    from analysis.tables.model import to_text
-
-    try:
-        paths = analysis.write_report(results, experiment)
-    except ValueError as error:
-        raise InputError(str(error)) from None
-    console = Console(highlight=False, markup=False, soft_wrap=True)
-    width = console.width if console.is_terminal else None
-    console.print("", to_text(paths.main_table, width=width), sep="\n")
-    console.print(f"report: {paths.index}")
-
-
-def _readme(results: Path, experiment: str | None) -> None:
-    import analysis
-
-    try:
-        print(f"kept: {analysis.update_readme(results, experiment)}")
-    except ValueError as error:
-        raise InputError(str(error)) from None

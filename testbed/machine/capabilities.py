@@ -10,9 +10,13 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
 
 from controllers import framework_choice
 from testbed.lab import sandbox
@@ -24,6 +28,7 @@ from testbed.lab.kernel.shaping import LinkShape
 from testbed.lab.loss_model import LossModel
 from testbed.lab.openvswitch import OpenVSwitch
 from testbed.lab.paced_frames import PacedFrames
+from testbed.shared.yaml_input import InputError
 
 TCP_CONGESTION_CONTROLS = ("cubic", "reno", "bbr", "dctcp", "vegas", "htcp", "westwood")
 # Without these no run is possible.
@@ -78,10 +83,50 @@ def probe() -> dict[str, Capability]:
     }
 
 
-def missing(found: dict[str, Capability], wanted: Sequence[str] = REQUIRED) -> list[str]:
+def missing(found: Mapping[str, Capability], wanted: Sequence[str] = REQUIRED) -> list[str]:
     """One line for each of the wanted capabilities that is not available."""
     absent = [name for name in wanted if name in found and not found[name].available]
     return [f"{name}: {found[name].reason} ({found[name].how})" for name in absent]
+
+
+def require() -> None:
+    """Try everything that each run needs.
+
+    Raises:
+        InputError: something is missing; one line names it and how to get it.
+    """
+    absent = missing(probe())
+    if absent:
+        raise InputError(f"this machine or user cannot run a lab: {'; '.join(absent)}")
+
+
+def _table(found: Mapping[str, Capability]) -> Table:
+    """Capability, yes or no, what it enables, how to get it; legible at 80 columns."""
+    shown = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+    shown.add_column("capability", no_wrap=True)
+    shown.add_column("here", no_wrap=True)
+    shown.add_column("what it enables", ratio=2)
+    shown.add_column("how to get it", ratio=3)
+    for name, each in found.items():
+        if each.available:
+            shown.add_row(name, "[green]yes[/]", each.enables, f"[dim]{each.reason}[/]")
+        else:
+            colour = "red" if name in QUICK else "yellow"
+            how = f"{each.reason}: {each.how}" if each.reason else each.how
+            shown.add_row(name, f"[{colour}]no[/]", each.enables, how)
+    return shown
+
+
+def show(found: Mapping[str, Capability], console: Console) -> None:
+    """Print the table and whether the quick experiment could run."""
+    console.print(_table(found))
+    absent = missing(found, QUICK)
+    if absent:
+        console.print("\n./lab run quick cannot work here:", style="bold red")
+        for line in absent:
+            console.print(f"  {line}", markup=False)
+    else:
+        console.print("\n./lab run quick can work here.", style="bold green")
 
 
 def _sandbox(*, available: bool, reason: str) -> Capability:

@@ -7,7 +7,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,7 @@ from testbed.run import resuming
 from testbed.shared import run_directory
 from testbed.shared.run_directory import RunDirectory, Verdict
 
-Report = Callable[[dict[str, Any]], None]
-_CAPTURES_SHOWN = 6
+OnProgress = Callable[[dict[str, Any]], None]
 
 
 @dataclass(frozen=True)
@@ -70,13 +69,15 @@ def write_plan(results: Path, runs: Sequence[Run]) -> None:
     )
 
 
-def execute(results: Path, run: Run, report: Report, *, capture: Sequence[str] = ()) -> Outcome:
+def execute(
+    results: Path, run: Run, on_progress: OnProgress, *, capture: Sequence[str] = ()
+) -> Outcome:
     """Execute one run unless it is done with verdict ok.
 
     Args:
         results: the folder that holds all experiments' results.
         run: what to execute.
-        report: is called with each progress record of the run.
+        on_progress: is called with each progress record of the run.
         capture: hosts whose links are recorded. It changes nothing of what is run, so it is in
             `config.json` but not in the run's key.
 
@@ -92,7 +93,7 @@ def execute(results: Path, run: Run, report: Report, *, capture: Sequence[str] =
             resuming.take_over(earlier, directory)
         began_at, began_s = run_directory.now(), time.monotonic()
         try:
-            status = _in_sandbox(directory, report)
+            status = _in_sandbox(directory, on_progress)
         except KeyboardInterrupt:
             if not (directory / "status.json").exists():
                 run_directory.write_status(
@@ -116,7 +117,12 @@ def execute(results: Path, run: Run, report: Report, *, capture: Sequence[str] =
 
 
 def attempts(
-    results: Path, run: Run, report: Report, *, capture: Sequence[str] = (), retries: int = 0
+    results: Path,
+    run: Run,
+    on_progress: OnProgress,
+    *,
+    capture: Sequence[str] = (),
+    retries: int = 0,
 ) -> Iterator[Outcome]:
     """Execute one run, again while it is invalid, up to `retries` times; yields every outcome.
 
@@ -127,38 +133,13 @@ def attempts(
         InUseError, KeyboardInterrupt: as `execute` does.
     """
     for _ in range(retries + 1):
-        outcome = execute(results, run, report, capture=capture)
+        outcome = execute(results, run, on_progress, capture=capture)
         yield outcome
         if outcome.verdict != "invalid":
             return
 
 
-def captures(outcomes: Sequence[Outcome]) -> list[str]:
-    """One line for each of the first captures of these runs, and how many more there are."""
-    lines = []
-    for outcome in outcomes:
-        manifest = outcome.directory / "manifest.json"
-        if not outcome.executed or not manifest.exists():
-            continue
-        for each in run_directory.read_json(manifest).get("captures", []):
-            lines.append(f"capture: {outcome.directory / 'pcap' / each['file']}{_flaws(each)}")
-    more = len(lines) - _CAPTURES_SHOWN
-    return lines[:_CAPTURES_SHOWN] + ([f"and {more} more captures"] if more > 0 else [])
-
-
-def _flaws(capture: Mapping[str, Any]) -> str:
-    """What is missing from a capture, in words; empty for a complete one."""
-    flaws = []
-    if capture["bound_reached"]:
-        flaws.append(f"ended early at its bound of {capture['bound_bytes'] / 1e6:g} MB")
-    if capture["packets_dropped"]:
-        flaws.append(f"{capture['packets_dropped']} packets came too fast and are missing")
-    if capture["failure"]:
-        flaws.append(f"ended early: {capture['failure']}")
-    return f" ({'; '.join(flaws)})" if flaws else ""
-
-
-def _in_sandbox(directory: Path, report: Report) -> int:
+def _in_sandbox(directory: Path, on_progress: OnProgress) -> int:
     """Run the supervisor in a new sandbox, pass its progress on, return its exit status."""
     incoming, outgoing = os.pipe()
     with (directory / "logs" / "supervisor.log").open("ab") as log:
@@ -175,7 +156,7 @@ def _in_sandbox(directory: Path, report: Report) -> int:
         # Ends when the last process of the lab has gone: nobody holds the pipe any more.
         with os.fdopen(incoming, "rb") as lines:
             for line in lines:
-                report(json.loads(line))
+                on_progress(json.loads(line))
         return process.wait()
     finally:
         sandbox.stop(process)

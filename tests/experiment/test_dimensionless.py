@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from testbed import experiment
-from testbed.experiment import dimensionless, estimate
+from testbed.experiment import dimensionless, durations
 from testbed.run import runner
 from testbed.shared.run_directory import Verdict, write_json, write_status
 from testbed.training import pace
@@ -124,13 +124,13 @@ def test_earlier_runs_that_differ_in_the_seed_alone_replace_the_prediction(tmp_p
             write_status(directory, verdict, wall_s=wall_s)
     path = str(tmp_path / "small.yaml")
     runs = experiment.load(path, arms=["dblp"], seeds=3)
-    found = estimate.estimates(tmp_path, [*runs, other], print)
+    found = durations.of_runs(tmp_path, [*runs, other], print)
     assert [(each.run_s, each.earlier) for each in found[:3]] == [(21.0, 1)] * 3
     assert found[3].earlier == 0
     changed = experiment.load(path, arms=["dblp"], overrides=["rounds=11"], seeds=1)
-    assert estimate.estimates(tmp_path, changed, print)[0].earlier == 0
-    assert estimate.total(found).startswith("4 runs to do, about ")
-    assert estimate.total(found).endswith("(3 from earlier runs, 1 predicted)")
+    assert durations.of_runs(tmp_path, changed, print)[0].earlier == 0
+    assert durations.total(found).startswith("4 runs to do, about ")
+    assert durations.total(found).endswith("(3 from earlier runs, 1 predicted)")
 
 
 def test_damaged_directories_do_not_stop_an_estimate(tmp_path):
@@ -138,4 +138,4 @@ def test_damaged_directories_do_not_stop_an_estimate(tmp_path):
     damaged = tmp_path / "small" / "x"
     damaged.mkdir(parents=True)
     write_json(damaged / "status.json", {"verdict": "ok", "wall_s": 5})
-    assert estimate.estimates(tmp_path, [run], print)[0].earlier == 0
+    assert durations.of_runs(tmp_path, [run], print)[0].earlier == 0

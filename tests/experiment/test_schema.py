@@ -8,7 +8,7 @@ import yaml
 from rich.console import Console
 
 from testbed import experiment
-from testbed.cli import downloads
+from testbed.cli import progress
 from testbed.shared.yaml_input import InputError
 
 BASE = {
@@ -78,7 +78,7 @@ def test_key_depends_on_the_code_of_a_user_s_own_model(tmp_path):
 def test_what_preparation_finds_names_the_file(tmp_path):
     runs = experiment.load(write(tmp_path, training={"model": "absent_net:build"}))
     with pytest.raises(InputError, match=r"small\.yaml: absent_net:build: there is no module"):
-        downloads.prepare(runs, Console(file=io.StringIO()))
+        progress.meet_prerequisites(runs, Console(file=io.StringIO()))
 
 
 def test_more_seeds_keep_the_file_s_own_first(tmp_path):

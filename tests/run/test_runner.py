@@ -10,7 +10,7 @@ import yaml
 from rich.console import Console
 
 from testbed import experiment
-from testbed.cli import run_progress
+from testbed.cli import progress as progress_display
 from testbed.run import runner
 from testbed.shared.run_directory import read_json, write_status
 from tests.experiment.test_factors import BASE
@@ -28,7 +28,7 @@ def ending(monkeypatch: pytest.MonkeyPatch, *verdicts: str) -> list[Path]:
     left = list(verdicts)
     places: list[Path] = []
 
-    def in_sandbox(directory: Path, report: runner.Report) -> int:
+    def in_sandbox(directory: Path, on_progress: runner.OnProgress) -> int:
         places.append(directory)
         write_status(directory, left.pop(0), f"reason {len(places)}")  # type: ignore[arg-type]
         return 0
@@ -72,7 +72,7 @@ def test_a_run_that_is_ok_is_not_executed_again(run, tmp_path, monkeypatch):
 def test_failures_are_shown_when_they_happen_with_their_reason(run, tmp_path, monkeypatch):
     ending(monkeypatch, "invalid", "failed")
     screen = io.StringIO()
-    with run_progress.shown(Console(file=screen, width=60), 1) as progress:
+    with progress_display.runs_shown(Console(file=screen, width=60), 1) as progress:
         progress.begin(run.label)
         for outcome in runner.attempts(tmp_path, run, progress.record, retries=2):
             if outcome.verdict == "invalid":

@@ -1,4 +1,4 @@
-"""How long runs will take: what earlier runs of the kind took, else what the configuration says."""
+"""Estimates how long runs take: from earlier runs of the kind, else from the configuration."""
 
 from __future__ import annotations
 
@@ -13,43 +13,39 @@ from testbed.experiment import Run, dimensionless
 from testbed.shared import run_directory
 from testbed.transport import PayloadLayout
 
-Report = Callable[[str], None]
-
 
 @dataclass(frozen=True, kw_only=True)
-class Estimate:
-    """Of one run: seconds, and how many earlier runs they are the mean of (0: predicted)."""
+class Duration:
+    """How long one run takes: the mean of `earlier` runs, or a prediction where that is 0."""
 
     run_s: float
     earlier: int
 
 
-def estimates(results: Path, runs: Sequence[Run], report: Report) -> list[Estimate]:
-    """How long each run takes.
-
-    Earlier runs count that differ in nothing but seed. `report` is told, in words, of what takes
-    seconds.
+def of_runs(results: Path, runs: Sequence[Run], say: Callable[[str], None]) -> list[Duration]:
+    """Estimate each run. Earlier runs count that differ in nothing but the seed.
 
     Args:
         results: the folder that holds all experiments' results.
+        say: is told, in words, of work that takes seconds.
 
     Raises:
         InputError: a user's model or data cannot be had.
     """
     earlier = _earlier(results / runs[0].experiment.name)
     unknown = [run for run in runs if _kind(run.config()) not in earlier]
-    sizes = iter(layouts(unknown, report))
+    sizes = iter(layouts(unknown, say))
     found = []
     for run in runs:
         walls_s = earlier.get(_kind(run.config()))
         if walls_s:
-            found.append(Estimate(run_s=statistics.fmean(walls_s), earlier=len(walls_s)))
+            found.append(Duration(run_s=statistics.fmean(walls_s), earlier=len(walls_s)))
         else:
-            found.append(Estimate(run_s=dimensionless.run_s(run, next(sizes)), earlier=0))
+            found.append(Duration(run_s=dimensionless.run_s(run, next(sizes)), earlier=0))
     return found
 
 
-def layouts(runs: Iterable[Run], report: Report) -> list[PayloadLayout]:
+def layouts(runs: Iterable[Run], say: Callable[[str], None]) -> list[PayloadLayout]:
     """The payload of each run; equal ones are worked out once."""
     known: dict[str, PayloadLayout] = {}
     found = []
@@ -63,14 +59,14 @@ def layouts(runs: Iterable[Run], report: Report) -> list[PayloadLayout]:
             ]
         )
         if text not in known:
-            report(f"reading the layers of {training.model}")
+            say(f"reading the layers of {training.model}")
             known[text] = dimensionless.layout_of(run)
         found.append(known[text])
     return found
 
 
-def total(found: Sequence[Estimate]) -> str:
-    """All of them in one sentence."""
+def total(found: Sequence[Duration]) -> str:
+    """Say in one sentence how long all of them take."""
     total_s = sum(each.run_s for each in found)
     known = sum(each.earlier > 0 for each in found)
     source = f"{known} from earlier runs" if known else ""
@@ -80,7 +76,7 @@ def total(found: Sequence[Estimate]) -> str:
 
 
 def in_words(duration_s: float) -> str:
-    """Two digits are enough for an estimate."""
+    """A duration with the two digits that an estimate deserves."""
     if duration_s < 90:
         return f"{duration_s:.0f} s"
     if duration_s < 2 * 3600:
@@ -103,6 +99,6 @@ def _earlier(folder: Path) -> dict[str, list[float]]:
 
 
 def _kind(config: dict[str, Any]) -> str:
-    """What runs have in common that take as long: all but the seed and what is drawn from it."""
+    """The configuration without the seed and what is drawn from it: equal for equal durations."""
     drawn = ("seed", "key", "impairments", "schema", "folder", "profile", "capture", "limits")
     return json.dumps({key: config[key] for key in config if key not in drawn}, sort_keys=True)

@@ -1,23 +1,34 @@
-"""What a person sees while runs execute: a progress bar on a terminal, plain lines elsewhere."""
+"""Shows downloads and runs in progress: bars on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.text import Text
 
+from testbed.experiment import Run
 from testbed.run.runner import Outcome
+from testbed.shared.yaml_input import InputError
+from testbed.training import prerequisites
 
+_LINE_EVERY_BYTES = 20_000_000
 _STYLES = {"ok": "green", "failed": "red", "invalid": "yellow", "unsupported": "yellow"}
 
 
 class RunProgress:
-    """Shows the progress of a sequence of runs. Use it through `shown`."""
+    """Shows the progress of a sequence of runs. Use it through `runs_shown`."""
 
     def __init__(self, console: Console, bar: Progress | None, total: int) -> None:
         self._console = console
@@ -89,7 +100,7 @@ class RunProgress:
 
 
 @contextmanager
-def shown(console: Console, total: int) -> Iterator[RunProgress]:
+def runs_shown(console: Console, total: int) -> Iterator[RunProgress]:
     """A progress display for `total` runs, for the duration of the body."""
     if not console.is_terminal:
         yield RunProgress(console, None, total)
@@ -103,3 +114,53 @@ def shown(console: Console, total: int) -> Iterator[RunProgress]:
     )
     with Progress(*columns, console=console, transient=True) as bar:
         yield RunProgress(bar.console, bar, total)
+
+
+def meet_prerequisites(runs: Sequence[Run], console: Console) -> None:
+    """Download and check what these runs train, before the first of them.
+
+    Raises:
+        InputError: one line; something cannot be had.
+    """
+    try:
+        _meet([run.training_need for run in runs], console)
+    except InputError as error:
+        source = next((run.source for run in runs if run.source is not None), None)
+        raise InputError(f"{source}: {error}" if source else str(error)) from error
+
+
+def _meet(needs: Sequence[prerequisites.Need], console: Console) -> None:
+    if not console.is_terminal:
+        prerequisites.prepare(needs, _DownloadLines(console).show)
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as bar:
+        tasks = {}
+
+        def show(name: str, done: int, total: int | None) -> None:
+            if name not in tasks:
+                tasks[name] = bar.add_task(f"downloading {name}", total=total)
+            bar.update(tasks[name], completed=done, total=total)
+
+        prerequisites.prepare(needs, show)
+
+
+class _DownloadLines:
+    """Prints a line when a download begins, and one every 20 MB."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._printed: dict[str, int] = {}
+
+    def show(self, name: str, done: int, total: int | None) -> None:
+        part = done // _LINE_EVERY_BYTES
+        if self._printed.get(name) == part:
+            return
+        self._printed[name] = part
+        of = "" if total is None else f" of {total / 1e6:.0f}"
+        self._console.print(f"downloading {name}: {done / 1e6:.0f}{of} MB", highlight=False)
