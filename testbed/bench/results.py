@@ -13,7 +13,9 @@ from testbed.transport.wire import wire_bytes
 
 
 def byte_bound_s(case: Case) -> float | None:
-    """Link time of the chunks that must get through: N (1-P) / (1-q); None for unshaped links.
+    """Link time of the chunks to be sent on average: N (1-P) / (1-q); None for unshaped links.
+
+    It bounds the mean. A transfer that loses a smaller share than q is faster.
 
     Kernel TCP and Gloo are held against the same frames, with nothing to give up. All flows of
     an incast share the link.
