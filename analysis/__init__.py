@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from analysis.report.writing import ReportPaths
-    from analysis.tables.model import Table
+    from analysis.tables.rendering import Table
 
 __all__ = ["main_table", "main_table_text", "update_readme", "write_report"]
 
@@ -42,12 +42,10 @@ def main_table(results_dir: Path, experiment: str | None = None) -> Table:
         ValueError: as `write_report`.
     """
     from analysis.data.load import load
-    from analysis.data.metrics import per_run
-    from analysis.summary.summary import summarise
-    from analysis.tables.arms import arm_table
+    from analysis.summary.document import summarise
+    from analysis.tables.main_table import main_table as table
 
-    results = load(results_dir, experiment)
-    return arm_table(summarise(results, per_run(results)))
+    return table(summarise(load(results_dir, experiment)))
 
 
 def main_table_text(
@@ -58,7 +56,7 @@ def main_table_text(
     Raises:
         ValueError: as `write_report`.
     """
-    from analysis.tables.model import to_text
+    from analysis.tables.rendering import to_text
 
     return to_text(main_table(results_dir, experiment), width=width)
 

@@ -1,18 +1,17 @@
-"""What a run learnt, and what loss did to it: one row per run, from the training logs."""
+"""Reads what runs learnt and what loss did to their gradients, from the training logs."""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import polars as pl
 
+from analysis.data.load import Results, Run
+from analysis.data.metrics import TASK_METRICS
 from analysis.data.records import section
 
-if TYPE_CHECKING:
-    from analysis.data.load import Results
-
-TASK_METRICS = ("accuracy", "perplexity")
 _DEVIATIONS = ("relative_error", "cosine", "norm_ratio")
 
 
@@ -34,38 +33,13 @@ def evaluations(training: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def final(results: Results) -> pl.DataFrame:
-    """Accuracy or perplexity at each run's last evaluation."""
-    return (
-        evaluations(results.training)
-        .group_by("run_key", maintain_order=True)
-        .agg(pl.col(*TASK_METRICS).last())
-    )
-
-
-def to_target(results: Results) -> pl.DataFrame:
-    """Training time and rounds until the first evaluation that reached `training.target`.
-
-    Runs without a target have no row. One that never reached it has `target_reached` 0 and null
-    elsewhere: it enters no mean, which `target_reached` tells.
-    """
-    targets = pl.DataFrame(
-        [(run.key, _target(run.config)) for run in results.ok_runs],
+def targets(runs: Sequence[Run]) -> pl.DataFrame:
+    """`run_key` and `target` of the runs that have a `training.target`."""
+    return pl.DataFrame(
+        [(run.key, _target(run.config)) for run in runs],
         schema={"run_key": pl.String, "target": pl.Float64},
         orient="row",
     ).drop_nulls()
-    reached = (pl.col("accuracy") >= pl.col("target")) | (pl.col("perplexity") <= pl.col("target"))
-    return (
-        evaluations(results.training)
-        .join(targets, on="run_key")
-        .group_by("run_key", maintain_order=True)
-        .agg(
-            pl.col("elapsed_s").filter(reached).first().alias("time_to_target_s"),
-            # Counted from 0 in the logs.
-            (pl.col("round").filter(reached).first() + 1.0).alias("rounds_to_target"),
-            reached.any().cast(pl.Float64).alias("target_reached"),
-        )
-    )
 
 
 def _target(config: dict[str, Any]) -> float | None:
@@ -91,33 +65,16 @@ def deviations(effects: pl.DataFrame) -> pl.DataFrame:
     labels = [name for name in effects.columns if name not in ("gathered", "applied")]
     columns: dict[str, Any] = {name: effects.schema[name] for name in labels}
     columns |= {
-        f"{name}.{place}": pl.Float64 for name in _DEVIATIONS for place in ("gathered", "applied")
+        f"{name}.{stage}": pl.Float64 for name in _DEVIATIONS for stage in ("gathered", "applied")
     }
     return pl.DataFrame(rows, schema=columns, orient="row", strict=False)
 
 
-def effects(effects: pl.DataFrame) -> pl.DataFrame:
-    """Per run: means over the measured rounds, and the replicas' divergence at the last of them."""
-    found = deviations(effects)
-    means = [f"{name}.{place}" for name in _DEVIATIONS[:2] for place in ("gathered", "applied")]
-    return (
-        found.sort("run_key", "round")
-        .group_by("run_key", maintain_order=True)
-        .agg(
-            pl.col(*means).mean(),
-            pl.col("divergence").drop_nulls().last().alias("replica_divergence"),
-        )
-    )
-
-
-def pace_overruns(results: Results) -> pl.DataFrame:
-    """The share of iterations that computed for longer than their pace, where one is given."""
+def paced_iterations(results: Results) -> pl.DataFrame:
+    """The workers' iterations that had a given time to compute in, of the `training` log."""
     given = [run.key for run in results.ok_runs if pace(run.config).get("compute_s")]
-    over = pl.col("compute_overrun_s")
-    return (
-        results.training.filter(pl.col("run_key").is_in(given) & over.is_not_null())
-        .group_by("run_key")
-        .agg((over > 0).cast(pl.Float64).mean().alias("pace_overrun_share"))
+    return results.training.filter(
+        pl.col("run_key").is_in(given) & pl.col("compute_overrun_s").is_not_null()
     )
 
 

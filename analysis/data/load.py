@@ -1,20 +1,20 @@
-"""Finds the runs of an experiment and reads them: every planned run is counted, only ok ones enter.
+"""Loads an experiment: every planned run is counted, and the logs of the ok runs are read.
 
-A planned run is looked for as a finished directory, then as the one left in progress
-(`.partial`), then as its last attempt that was not ok (`.attemptN`). What else lies there, earlier
-attempts and runs that the plan does not name, is listed apart and never enters a statistic.
+A planned run is looked for as a finished directory, then as one left in progress (`.partial`), then
+as its last attempt that was not ok (`.attemptN`). Earlier attempts, and runs that the plan does not
+name, are listed in `Results.others` and enter no statistic.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from analysis.data import layer_loss, records, run_paths
+from analysis.data import records, run_directories
 
 VERDICTS = ("ok", "failed", "invalid", "unsupported", "interrupted")
 MISSING = "missing"  # planned, but nothing of it is on disk: not started yet
@@ -79,8 +79,8 @@ class Results:
         """The columns that hold a run's point in the sweep."""
         return [name for name in self.rounds.columns if name.startswith(FACTOR_PREFIX)]
 
-    def place(self, run: Run) -> tuple[int, ...]:
-        """Where a run's point stands in the experiment: runs are executed in another order."""
+    def point_order(self, run: Run) -> tuple[int, ...]:
+        """A sort key: runs are executed in an order of their own, tables follow the experiment."""
         orders = [
             (self.levels.get(name) or [], factor_text(value)) for name, value in run.factors.items()
         ]
@@ -100,7 +100,7 @@ def load(results_dir: Path, experiment: str | None = None) -> Results:
     Raises:
         ValueError: no such folder, no runs in it, an unknown experiment, or another schema.
     """
-    folder = run_paths.find_experiment(results_dir, experiment)
+    folder = run_directories.find_experiment(results_dir, experiment)
     problems: list[str] = []
     for name in ("experiment.json", "plan.json"):
         records.require_schema(folder / name)
@@ -130,13 +130,13 @@ def load(results_dir: Path, experiment: str | None = None) -> Results:
         training=_frame(ok_runs, "training-*.jsonl", records.TRAINING),
         impairments=_frame(ok_runs, _IMPAIRMENTS, records.IMPAIRMENTS),
         effects=_frame(ok_runs, _EFFECTS, records.EFFECTS),
-        layer_loss=layer_loss.averaged(layers),
+        layer_loss=records.mean_layer_loss(layers),
     )
 
 
 def _runs(folder: Path, plan: dict[str, Any]) -> tuple[list[Run], list[Run]]:
     """The planned runs in the plan's order, and everything else that was found."""
-    found = run_paths.run_directories(folder)
+    found = run_directories.of_experiment(folder)
     entries = plan.get("runs")
     planned = [
         entry
@@ -148,11 +148,11 @@ def _runs(folder: Path, plan: dict[str, Any]) -> tuple[list[Run], list[Run]]:
     runs: list[Run] = []
     others: list[Run] = []
     for entry in planned:
-        read = [_read(entry, place.path, place.note) for place in found.pop(entry["key"], [])]
+        read = [_read(entry, each.path, each.note) for each in found.pop(entry["key"], [])]
         runs.append(read.pop() if read else _missing(entry))
         others.extend(read)
     for key, left in found.items():
-        others.extend(_read({"key": key}, place.path, "not in the plan") for place in left)
+        others.extend(_read({"key": key}, each.path, "not in the plan") for each in left)
     return runs, others
 
 
@@ -205,7 +205,7 @@ def _read(entry: dict[str, Any], directory: Path, note: str) -> Run:
 def _verdict(status: dict[str, Any], problems: list[str], note: str) -> tuple[str, str]:
     """A directory's verdict and reason; never ok unless it is complete and says so itself."""
     verdict, reason = status.get("verdict"), str(status.get("reason") or "")
-    unfinished = note == run_paths.UNFINISHED
+    unfinished = note == run_directories.UNFINISHED
     if unfinished and (not status or verdict == "ok"):
         return "interrupted", note
     if verdict not in VERDICTS:
@@ -235,7 +235,7 @@ def _frame(
             frame = _labelled(records.read_lines(path, schema, problems), run, factors)
             if layers is not None:
                 if frame["tensor_loss"].count():
-                    layers.append(layer_loss.sums(frame))
+                    layers.append(records.summed_layer_loss(frame))
                 frame = frame.drop("tensor_loss")
             frames.append(frame)
     return pl.concat(frames)
@@ -279,6 +279,16 @@ def factor_text(value: Any) -> str | None:
     if isinstance(value, dict) and "label" in value:
         value = value["label"]
     return None if value is None else str(value)
+
+
+def impairment_kinds(impairments: object) -> dict[str, str]:
+    """The kind of each configured impairment by the name that the logs use."""
+    entries: Iterable[object] = impairments if isinstance(impairments, list) else []
+    return {
+        str(entry.get("name") or f"{entry.get('kind')}-{entry.get('host')}"): str(entry.get("kind"))
+        for entry in entries
+        if isinstance(entry, dict)
+    }
 
 
 def _arms(document: dict[str, Any], runs: list[Run]) -> list[str]:

@@ -1,168 +1,47 @@
-"""What one run measured: one row per ok run, one column per metric; null where it has no value.
+"""The registry of metrics: what each is called, what it means, and how one run measures it.
 
-A metric's name is its path in `summary.json`, with dots. Tail quantiles are those of one run's
-rounds and are null where that run has too few of them.
+A metric's name is its path in `summary.json`, with dots. To add a metric, write an entry here: it
+is then computed, summarised over seeds and explained in the report. `analysis/tables/__init__.py`
+says how to show it in a table.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from dataclasses import dataclass
 
 import polars as pl
 
-from analysis.data import learning
-from analysis.data.load import FACTOR_PREFIX, Results, factor_text
-from analysis.data.quantities import ALL_BURSTS, IMPAIRED, METRICS, Metric, describe, expand, names
-from analysis.statistics.intervals import SAMPLES_FOR_QUANTILE
-
-__all__ = [
-    "ALL_BURSTS",
-    "IMPAIRED",
-    "METRICS",
-    "Metric",
-    "describe",
-    "expand",
-    "impairment_kinds",
-    "names",
-    "per_run",
-]
+TASK_METRICS = ("accuracy", "perplexity")
+ALL_BURSTS = "round_latency_s.burst_mean"
+IMPAIRED = "impaired_latency_s."  # followed by a kind of impairment
+SAMPLES_FOR_QUANTILE = {0.95: 20, 0.99: 100}  # one sample lies beyond the quantile
 
 
-def per_run(results: Results) -> pl.DataFrame:
-    """One row per ok run: `run_key`, `arm`, `seed`, the factors, and a column per metric."""
-    labels = ["run_key", "arm", "seed", *results.factor_columns]
-    frame = pl.DataFrame(
-        [
-            {
-                "run_key": run.key,
-                "arm": run.arm,
-                "seed": run.seed,
-                **{
-                    column: factor_text(run.factors.get(column.removeprefix(FACTOR_PREFIX)))
-                    for column in results.factor_columns
-                },
-                "_expected": run.config.get("rounds"),
-            }
-            for run in results.ok_runs
-        ],
-        schema=dict.fromkeys(labels, pl.String) | {"seed": pl.Int64, "_expected": pl.Int64},
-        strict=False,
-    )
-    for part in (
-        _latency(results.rounds),
-        _impaired_latency(results),
-        _loss(results.transfers),
-        _sending(results.transfers),
-        learning.final(results),
-        learning.to_target(results),
-        learning.effects(results.effects),
-        learning.pace_overruns(results),
-        _dropped(results.impairments),
-    ):
-        frame = frame.join(part, on="run_key", how="left", maintain_order="left")
-    whole = (pl.col("_rounds") == pl.col("_expected")) | pl.col("_expected").is_null()
-    return frame.with_columns(
-        # A log that lost rounds says nothing about the whole run's time, bytes or slowest round.
-        pl.when(whole).then(pl.col(name)).alias(name)
-        for name in ("training_time_s", "round_latency_s.max", "bytes_sent")
-    ).drop("_rounds", "_expected")
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """A metric and how one run measures it.
 
+    Attributes:
+        name: its path in `summary.json`.
+        label: its name in tables, without the unit.
+        unit: `s`, `bytes`, `share`, `per_s` or `count`.
+        meaning: its exact definition, for the report.
+        log: the rows that it is computed from, one of `per_run.logs`.
+        value: an aggregation of one run's rows; null where the run has no value.
+        whole_log: whether a log that lost rounds gives no value at all.
+        absent: why an arm may have no value, for a footnote.
+        optional: whether tables leave it out where no arm has a value.
+    """
 
-def _latency(rounds: pl.DataFrame) -> pl.DataFrame:
-    latency, iteration = pl.col("latency_s"), pl.col("iteration_s")
-    hit = pl.col("impairments").list.len() > 0
-    calm = pl.col("impairments").list.len() == 0
-    return rounds.group_by("run_key").agg(
-        pl.len().cast(pl.Int64).alias("_rounds"),
-        _sum(iteration).alias("training_time_s"),
-        (iteration.count() / iteration.sum()).alias("rounds_per_s"),
-        latency.mean().alias("round_latency_s.mean"),
-        latency.median().alias("round_latency_s.p50"),
-        _tail(latency, 0.95).alias("round_latency_s.p95"),
-        _tail(latency, 0.99).alias("round_latency_s.p99"),
-        latency.max().alias("round_latency_s.max"),
-        latency.filter(hit).mean().alias("round_latency_s.burst_mean"),
-        latency.filter(calm).mean().alias("round_latency_s.calm_mean"),
-        pl.col("tolerance_gather").filter(hit).mean().alias("burst_tolerance.gather"),
-        pl.col("tolerance_broadcast").filter(hit).mean().alias("burst_tolerance.broadcast"),
-        (_sum(latency) / _sum(iteration)).alias("communication_share"),
-        ((_sum(iteration) - _sum(latency)) / _sum(latency)).alias("compute_to_communication"),
-        pl.col("critical").cast(pl.Float64).mean().alias("critical_share"),
-        pl.col("workers_lost").list.len().max().cast(pl.Float64).alias("workers_lost"),
-    )
-
-
-def _impaired_latency(results: Results) -> pl.DataFrame:
-    """Mean latency of the rounds that each kind of impairment hit, one column per kind."""
-    kinds = pl.DataFrame(
-        [
-            {"run_key": run.key, "impairments": label, "kind": kind}
-            for run in results.ok_runs
-            for label, kind in impairment_kinds(run.config.get("impairments")).items()
-        ],
-        schema={"run_key": pl.String, "impairments": pl.String, "kind": pl.String},
-    )
-    means = (
-        results.rounds.select("run_key", "round", "latency_s", "impairments")
-        .explode("impairments")
-        .join(kinds, on=["run_key", "impairments"], how="inner")
-        .unique(["run_key", "round", "kind"])
-        .group_by("run_key", "kind")
-        .agg(pl.col("latency_s").mean())
-    )
-    frame = pl.DataFrame({"run_key": means["run_key"].unique()}, schema={"run_key": pl.String})
-    for kind in sorted(means["kind"].unique()):
-        column = means.filter(pl.col("kind") == kind)
-        frame = frame.join(
-            column.select("run_key", pl.col("latency_s").alias(IMPAIRED + kind)),
-            on="run_key",
-            how="left",
-        )
-    return frame
-
-
-def impairment_kinds(impairments: object) -> dict[str, str]:
-    """The kind of each configured impairment by the name that the logs use."""
-    entries: Iterable[object] = impairments if isinstance(impairments, list) else []
-    return {
-        str(entry.get("name") or f"{entry.get('kind')}-{entry.get('host')}"): str(entry.get("kind"))
-        for entry in entries
-        if isinstance(entry, dict)
-    }
-
-
-def _loss(transfers: pl.DataFrame) -> pl.DataFrame:
-    received = transfers.filter(
-        (pl.col("role") == "receiver") & pl.col("chunks_received").is_not_null()
-    )
-    of_leg = [
-        (
-            1
-            - pl.col("chunks_received").filter(pl.col("leg") == leg).sum()
-            / _sum(pl.col("chunk_count").filter(pl.col("leg") == leg))
-        ).alias(f"realised_loss.{leg}")
-        for leg in ("gather", "broadcast")
-    ]
-    return received.group_by("run_key").agg(of_leg)
-
-
-def _sending(transfers: pl.DataFrame) -> pl.DataFrame:
-    return (
-        transfers.filter(pl.col("role") == "sender")
-        .group_by("run_key")
-        .agg(
-            pl.col("passes").mean().alias("passes_per_transfer"),
-            _sum(pl.col("bytes_sent")).cast(pl.Float64).alias("bytes_sent"),
-        )
-    )
-
-
-def _dropped(impairments: pl.DataFrame) -> pl.DataFrame:
-    return (
-        impairments.filter(pl.col("action") == "end")
-        .group_by("run_key")
-        .agg(_sum(pl.col("dropped")).cast(pl.Float64).alias("packets_dropped"))
-    )
+    name: str
+    label: str
+    unit: str
+    meaning: str
+    log: str
+    value: pl.Expr
+    whole_log: bool = False
+    absent: str = "not in the logs of this arm's runs"
+    optional: bool = False
 
 
 def _sum(column: pl.Expr) -> pl.Expr:
@@ -173,3 +52,319 @@ def _sum(column: pl.Expr) -> pl.Expr:
 def _tail(column: pl.Expr, q: float) -> pl.Expr:
     enough = column.count() >= SAMPLES_FOR_QUANTILE[q]
     return pl.when(enough).then(column.quantile(q, interpolation="linear"))
+
+
+def _loss(leg: str) -> pl.Expr:
+    on_leg = pl.col("leg") == leg
+    received = pl.col("chunks_received").filter(on_leg).sum()
+    return 1 - received / _sum(pl.col("chunk_count").filter(on_leg))
+
+
+_LATENCY, _ITERATION = pl.col("latency_s"), pl.col("iteration_s")
+_HIT = pl.col("impairments").list.len() > 0
+_CALM = pl.col("impairments").list.len() == 0
+_TARGET = pl.col("target")
+_REACHED = (pl.col("accuracy") >= _TARGET) | (pl.col("perplexity") <= _TARGET)
+_NOT_HIT = "no round of an ok run was hit by an impairment"
+_NO_CHUNKS = "no chunk counts were logged: a byte stream loses none"
+_NOT_REACHED = "no run of this arm reached the target"
+
+METRICS = (
+    Metric(
+        name="round_latency_s.burst_mean",
+        label="Round latency, burst rounds",
+        unit="s",
+        meaning="gather + broadcast, mean over the rounds in which an impairment was active",
+        log="rounds",
+        value=_LATENCY.filter(_HIT).mean(),
+        absent=_NOT_HIT,
+    ),
+    Metric(
+        name="round_latency_s.calm_mean",
+        label="Round latency, calm rounds",
+        unit="s",
+        meaning="mean over the rounds without an impairment",
+        log="rounds",
+        value=_LATENCY.filter(_CALM).mean(),
+    ),
+    Metric(
+        name="round_latency_s.mean",
+        label="Round latency, mean",
+        unit="s",
+        meaning="mean over all rounds of a run",
+        log="rounds",
+        value=_LATENCY.mean(),
+    ),
+    Metric(
+        name="round_latency_s.p50",
+        label="Round latency, median",
+        unit="s",
+        meaning="median over all rounds of a run",
+        log="rounds",
+        value=_LATENCY.median(),
+    ),
+    Metric(
+        name="round_latency_s.p95",
+        label="Round latency, p95",
+        unit="s",
+        meaning="95th percentile of a run's rounds",
+        log="rounds",
+        value=_tail(_LATENCY, 0.95),
+        absent=f"fewer than {SAMPLES_FOR_QUANTILE[0.95]} rounds per run",
+    ),
+    Metric(
+        name="round_latency_s.p99",
+        label="Round latency, p99",
+        unit="s",
+        meaning="99th percentile of a run's rounds",
+        log="rounds",
+        value=_tail(_LATENCY, 0.99),
+        absent=f"fewer than {SAMPLES_FOR_QUANTILE[0.99]} rounds per run",
+    ),
+    Metric(
+        name="round_latency_s.max",
+        label="Round latency, maximum",
+        unit="s",
+        meaning="the slowest round of a run",
+        log="rounds",
+        value=_LATENCY.max(),
+        whole_log=True,
+    ),
+    Metric(
+        name="training_time_s",
+        label="Training time",
+        unit="s",
+        meaning="sum of all iterations: compute, gather and broadcast, without evaluation",
+        log="rounds",
+        value=_sum(_ITERATION),
+        whole_log=True,
+    ),
+    Metric(
+        name="rounds_per_s",
+        label="Rounds per second",
+        unit="per_s",
+        meaning="rounds / training time",
+        log="rounds",
+        value=_ITERATION.count() / _ITERATION.sum(),
+    ),
+    Metric(
+        name="accuracy",
+        label="Final test accuracy",
+        unit="share",
+        meaning="mean over the workers' replicas at the last evaluation",
+        log="evaluations",
+        value=pl.col("accuracy").last(),
+    ),
+    Metric(
+        name="perplexity",
+        label="Final test perplexity (lower is better)",
+        unit="count",
+        meaning="mean over the workers' replicas at the last evaluation; 1 would be perfect",
+        log="evaluations",
+        value=pl.col("perplexity").last(),
+        optional=True,
+    ),
+    Metric(
+        name="time_to_target_s",
+        label="Training time to the target",
+        unit="s",
+        meaning="without evaluation, until the replicas' mean first reached `training.target`; "
+        "only runs that reached it",
+        log="evaluations",
+        value=pl.col("elapsed_s").filter(_REACHED).first(),
+        absent=_NOT_REACHED,
+        optional=True,
+    ),
+    Metric(
+        name="rounds_to_target",
+        label="Rounds to the target",
+        unit="count",
+        meaning="until the replicas' mean first reached `training.target`; only runs that "
+        "reached it",
+        log="evaluations",
+        value=pl.col("round").filter(_REACHED).first() + 1.0,  # logs count from 0
+        absent=_NOT_REACHED,
+        optional=True,
+    ),
+    Metric(
+        name="target_reached",
+        label="Runs that reached the target",
+        unit="share",
+        meaning="of the runs that have a `training.target`",
+        log="evaluations",
+        value=pl.when(_TARGET.count() > 0).then(_REACHED.any().cast(pl.Float64)),
+        optional=True,
+    ),
+    Metric(
+        name="realised_loss.gather",
+        label="Realised loss, gather",
+        unit="share",
+        meaning="share of chunks that receivers had not got when they stopped",
+        log="receivers",
+        value=_loss("gather"),
+        absent=_NO_CHUNKS,
+    ),
+    Metric(
+        name="realised_loss.broadcast",
+        label="Realised loss, broadcast",
+        unit="share",
+        meaning="share of chunks that receivers had not got when they stopped",
+        log="receivers",
+        value=_loss("broadcast"),
+        absent=_NO_CHUNKS,
+    ),
+    Metric(
+        name="passes_per_transfer",
+        label="Passes per transfer",
+        unit="count",
+        meaning="sweeps of a sender over the chunks still missing, mean over transfers",
+        log="senders",
+        value=pl.col("passes").mean(),
+        absent="this transport works without passes",
+    ),
+    Metric(
+        name="bytes_sent",
+        label="Bytes sent",
+        unit="bytes",
+        meaning="by all senders in a whole run, repeats included",
+        log="senders",
+        value=_sum(pl.col("bytes_sent")).cast(pl.Float64),
+        whole_log=True,
+    ),
+    Metric(
+        name="communication_share",
+        label="Share of time in communication",
+        unit="share",
+        meaning="round latency / iteration time, summed over a run",
+        log="rounds",
+        value=_sum(_LATENCY) / _sum(_ITERATION),
+    ),
+    Metric(
+        name="compute_to_communication",
+        label="Computing over communicating",
+        unit="count",
+        meaning="time of an iteration outside gather and broadcast / time in them, summed over "
+        "a run",
+        log="rounds",
+        value=(_sum(_ITERATION) - _sum(_LATENCY)) / _sum(_LATENCY),
+    ),
+    Metric(
+        name="pace_overrun_share",
+        label="Iterations slower than their pace",
+        unit="share",
+        meaning="of the workers' iterations, where `training.pace` gives a time: beyond it",
+        log="paced_iterations",
+        value=(pl.col("compute_overrun_s") > 0).cast(pl.Float64).mean(),
+        optional=True,
+    ),
+    Metric(
+        name="relative_error.gathered",
+        label="Relative error of the gathered gradient",
+        unit="share",
+        meaning="L2 norm of (gathered - lossless mean) / that of the lossless mean, mean over "
+        "rounds",
+        log="effects",
+        value=pl.col("relative_error.gathered").mean(),
+        optional=True,
+    ),
+    Metric(
+        name="relative_error.applied",
+        label="Relative error of the applied gradient",
+        unit="share",
+        meaning="the same after the broadcast, mean over workers and rounds",
+        log="effects",
+        value=pl.col("relative_error.applied").mean(),
+        optional=True,
+    ),
+    Metric(
+        name="cosine.gathered",
+        label="Cosine of the gathered gradient",
+        unit="count",
+        meaning="of the angle between it and the lossless mean, mean over rounds",
+        log="effects",
+        value=pl.col("cosine.gathered").mean(),
+        optional=True,
+    ),
+    Metric(
+        name="cosine.applied",
+        label="Cosine of the applied gradient",
+        unit="count",
+        meaning="the same after the broadcast, mean over workers and rounds",
+        log="effects",
+        value=pl.col("cosine.applied").mean(),
+        optional=True,
+    ),
+    Metric(
+        name="replica_divergence",
+        label="Divergence of the replicas, at the end",
+        unit="share",
+        meaning="root mean square distance of the workers' weights from their mean / the mean's "
+        "norm",
+        log="effects",
+        value=pl.col("divergence").drop_nulls().last(),
+        optional=True,
+    ),
+    Metric(
+        name="workers_lost",
+        label="Workers lost",
+        unit="count",
+        meaning="gone at the end of a run that went on without them",
+        log="rounds",
+        value=pl.col("workers_lost").list.len().max().cast(pl.Float64),
+    ),
+    Metric(
+        name="burst_tolerance.gather",
+        label="Tolerance in burst rounds, gather",
+        unit="share",
+        meaning="mean of the loss that was allowed in the rounds in which an impairment was active",
+        log="rounds",
+        value=pl.col("tolerance_gather").filter(_HIT).mean(),
+        absent=_NOT_HIT,
+    ),
+    Metric(
+        name="burst_tolerance.broadcast",
+        label="Tolerance in burst rounds, broadcast",
+        unit="share",
+        meaning="mean of the loss that was allowed in the rounds in which an impairment was active",
+        log="rounds",
+        value=pl.col("tolerance_broadcast").filter(_HIT).mean(),
+        absent=_NOT_HIT,
+    ),
+    Metric(
+        name="critical_share",
+        label="Share of critical rounds",
+        unit="share",
+        meaning="rounds with the low tolerance",
+        log="rounds",
+        value=pl.col("critical").cast(pl.Float64).mean(),
+    ),
+    Metric(
+        name="packets_dropped",
+        label="Packets dropped by impairments",
+        unit="count",
+        meaning="as the controller counted them in a whole run",
+        log="impairment_ends",
+        value=_sum(pl.col("dropped")).cast(pl.Float64),
+        absent="the controller reported no count",
+    ),
+)
+_BY_NAME = {metric.name: metric for metric in METRICS}
+
+
+def describe(name: str) -> Metric:
+    """A metric by its name.
+
+    Raises:
+        KeyError: there is no such metric.
+    """
+    if name.startswith(IMPAIRED):
+        kind = name.removeprefix(IMPAIRED)
+        return Metric(
+            name=name,
+            label=f"Round latency, rounds hit by {kind}",
+            unit="s",
+            meaning=f"mean over the rounds hit by an impairment of kind {kind}",
+            log="impaired_rounds",
+            value=_LATENCY.filter(pl.col("kind") == kind).mean(),
+        )
+    return _BY_NAME[name]

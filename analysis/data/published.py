@@ -1,8 +1,8 @@
-"""The papers' numbers (`published.yaml`) and where they lie against ours."""
+"""Reads the papers' numbers (`published.yaml`)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -10,9 +10,7 @@ from typing import Any
 
 import yaml
 
-from analysis.data.learning import TASK_METRICS
-from analysis.data.quantities import ALL_BURSTS, IMPAIRED
-from analysis.statistics.intervals import Estimate
+from analysis.data.metrics import TASK_METRICS
 
 FILE = Path(__file__).with_name("published.yaml")
 CONFIDENCES = ("CODE", "FULL", "2nd-FULL", "ABS", "DERIVED")
@@ -22,9 +20,9 @@ CONFIDENCES = ("CODE", "FULL", "2nd-FULL", "ABS", "DERIVED")
 class Published:
     """One published number or range: a ratio of two arms, or one value for each of two arms.
 
-    Or it compares one arm `across` two points of a sweep, `first` and `second`. `at` names the
-    conditions that it holds under: a factor's value, or a name of
-    `analysis.summary.paper_conditions`.
+    Or it compares one arm with itself: `within_arm` names the arm and two points of a sweep,
+    `first` and `second`. `applies_to` names the conditions that it holds under: a factor's value,
+    or a key of `analysis.summary.published_comparison.run_conditions`.
     """
 
     id: str
@@ -39,13 +37,13 @@ class Published:
     high: float | None = None
     values: dict[str, float] | None = None
     difference: str | None = None
-    at: dict[str, Any] = field(default_factory=dict)
-    across: dict[str, Any] | None = None
+    applies_to: dict[str, Any] = field(default_factory=dict)
+    within_arm: dict[str, Any] | None = None
 
     @property
     def section(self) -> str:
-        """Where ours stands in `summary.json`: `ratios` or `differences`."""
-        if self.across:
+        """The section of `summary.json` that holds our value: `ratios` or `differences`."""
+        if self.within_arm:
             return "differences" if self.metrics[0] in TASK_METRICS else "ratios"
         return "ratios" if self.ratio else "differences"
 
@@ -56,13 +54,13 @@ class Published:
             return list(self.values)
         if self.difference:
             return [part.strip() for part in self.difference.split(" - ")]
-        if self.across:
-            return [self.across["arm"]]
+        if self.within_arm:
+            return [self.within_arm["arm"]]
         return str(self.ratio).split("/")
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """What is compared: the ratio's range, or the difference of the two values."""
+        """The published range of the ratio or difference; the same twice for a single value."""
         if self.values:
             first, second = self.values.values()
             return (first - second, first - second)
@@ -82,7 +80,7 @@ def load(path: Path = FILE) -> tuple[Published, ...]:
     ids = [each.id for each in entries]
     for each in ids:
         if ids.count(each) > 1:
-            raise ValueError(f"{path.name}: id {each!r} stands twice; valid: once")
+            raise ValueError(f"{path.name}: id {each!r} occurs twice; valid: once")
     return entries
 
 
@@ -113,66 +111,17 @@ def select(
     return [each for each in entries if set(each.arms) <= set(arms)]
 
 
-def beside(
-    entries: Sequence[Published], measured: Callable[[str, str, str], Estimate]
-) -> dict[str, list[dict[str, Any]]]:
-    """The paper's values by metric, each beside our estimate: `published` in `summary.json`.
-
-    `measured` gives ours for a section (`ratios`, `differences`), a pair's name and a metric. Where
-    one kind of impairment makes all burst rounds, its rounds are not shown a second time; where an
-    experiment lacks that kind, only an entry that is about nothing else is shown.
-    """
-    found: dict[str, list[dict[str, Any]]] = {}
-    for each in entries:
-        if each.across:
-            continue
-        section = each.section
-        compared = ("/" if section == "ratios" else "-").join(each.arms)
-        shown: dict[str, Estimate] = {}
-        for metric in each.metrics:
-            ours = measured(section, compared, metric)
-            if metric.startswith(IMPAIRED):
-                if metric != each.metrics[0] and ours.value is None:
-                    continue
-                if ours == measured(section, compared, ALL_BURSTS):
-                    metric = ALL_BURSTS
-            shown[metric] = ours
-        for metric, ours in shown.items():
-            found.setdefault(metric, []).append(stated(each, f"{section[:-1]} {compared}", ours))
-    return found
-
-
-def stated(entry: Published, compared: str, ours: Estimate) -> dict[str, Any]:
-    """An entry of `published` in `summary.json`: the paper's value, its source, and ours."""
-    low, high = entry.bounds
-    return {
-        "id": entry.id,
-        "title": entry.title,
-        "compared": compared,
-        **({"value": low} if low == high else {"low": low, "high": high}),
-        **({"values": entry.values} if entry.values else {}),
-        "condition": entry.condition,
-        "source": entry.source,
-        "confidence": entry.confidence,
-        "version": entry.version,
-        "ours": ours.as_json(),
-        "inside_our_interval": inside(ours, low, high),
-    }
-
-
-def inside(ours: Estimate, low: float, high: float) -> bool | None:
-    """Whether the paper's value, or some value of its range, lies inside our interval.
-
-    None where we have no interval.
-    """
-    if ours.low is None or ours.high is None:
-        return None
-    return ours.low <= high and low <= ours.high
-
-
 def _entry(raw: dict[str, Any], where: str) -> Published:
     known = {"id", "title", "metric", "also", "ratio", "value", "low", "high", "values"}
-    known |= {"difference", "at", "across", "condition", "source", "confidence", "version"}
+    known |= {
+        "difference",
+        "applies_to",
+        "within_arm",
+        "condition",
+        "source",
+        "confidence",
+        "version",
+    }
     if set(raw) - known:
         raise ValueError(f"{where}: unknown key {min(set(raw) - known)!r}; valid: {sorted(known)}")
     if raw.get("confidence") not in CONFIDENCES:
@@ -184,14 +133,14 @@ def _entry(raw: dict[str, Any], where: str) -> Published:
         {"ratio", "low", "high"},
         {"values"},
         {"difference", "value"},
-        {"across", "value"},
-        {"across", "low", "high"},
+        {"within_arm", "value"},
+        {"within_arm", "low", "high"},
     ]
-    given = set(raw) & {"ratio", "difference", "across", "value", "low", "high", "values"}
+    given = set(raw) & {"ratio", "difference", "within_arm", "value", "low", "high", "values"}
     if given not in shapes or ("values" in raw and len(raw["values"]) != 2):
         raise ValueError(
             f"{where}: valid: ratio and value; ratio, low and high; values of two arms; "
-            "difference and value; or across with value, or low and high"
+            "difference and value; or within_arm with value, or low and high"
         )
     low = raw.get("value", raw.get("low"))
     high = raw.get("value", raw.get("high"))
@@ -210,6 +159,6 @@ def _entry(raw: dict[str, Any], where: str) -> Published:
         high=high,
         values=raw.get("values"),
         difference=raw.get("difference"),
-        at=raw.get("at") or {},
-        across=raw.get("across"),
+        applies_to=raw.get("applies_to") or {},
+        within_arm=raw.get("within_arm"),
     )

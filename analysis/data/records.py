@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,7 @@ TRANSFERS: Schema = {
     "duplicates": pl.Int64,
     "duration_s": pl.Float64,
 }
-# What receivers write beside these, on request; it is averaged as it is read, for it is much.
+# Receivers add this on request. It is long, so it is averaged while it is read.
 TENSOR_LOSS: Schema = {
     **TRANSFERS,
     "tensor_loss": pl.List(pl.Float64),
@@ -79,6 +79,13 @@ IMPAIRMENTS: Schema = {
     "frames_sent": pl.Int64,
     "target": pl.String,
     "details": pl.String,  # a JSON object: what it did in this kind's own terms
+}
+
+_LAYER_LABELS = {"run_key": pl.String, "arm": pl.String, "leg": pl.String}
+_LAYER_LOSS: dict[str, Any] = _LAYER_LABELS | {
+    "layer": pl.Int64,
+    "missing": pl.Float64,
+    "transfers": pl.Int64,
 }
 
 
@@ -178,3 +185,34 @@ def _line_by_line(path: Path, content: bytes, schema: Schema, problems: list[str
         shown = ", ".join(map(str, broken[:5])) + (", ..." if len(broken) > 5 else "")
         problems.append(f"events/{path.name}: {len(broken)} broken lines left out ({shown})")
     return pl.DataFrame(rows, schema=dict(schema), strict=False, orient="row")
+
+
+def summed_layer_loss(transfers: pl.DataFrame) -> pl.DataFrame:
+    """Per run, leg and layer: `missing`, the summed shares, and `transfers`, how many.
+
+    `transfers` has `run_key`, `arm`, `leg` and `tensor_loss`, the share of each layer's elements
+    that is missing, in the order of the layers; null where it was not logged.
+    """
+    known = transfers.filter(pl.col("tensor_loss").list.len() > 0)
+    return (
+        known.select(
+            *_LAYER_LABELS,
+            pl.int_ranges(1, pl.col("tensor_loss").list.len() + 1).alias("layer"),
+            "tensor_loss",
+        )
+        .explode("layer", "tensor_loss")
+        .group_by(*_LAYER_LABELS, "layer")
+        .agg(pl.col("tensor_loss").sum().alias("missing"), pl.len().alias("transfers"))
+        .select(pl.col(name).cast(kind) for name, kind in _LAYER_LOSS.items())
+    )
+
+
+def mean_layer_loss(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
+    """Per run, leg and layer the mean share that was missing, from the sums of several logs."""
+    return (
+        pl.concat([pl.DataFrame(schema=_LAYER_LOSS), *parts])
+        .group_by(*_LAYER_LABELS, "layer")
+        .agg(pl.col("missing").sum() / pl.col("transfers").sum(), pl.col("transfers").sum())
+        .select(*_LAYER_LOSS)
+        .sort("run_key", "leg", "layer")
+    )

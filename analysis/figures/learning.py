@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
@@ -13,14 +13,27 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
 from analysis.data import learning
+from analysis.data.metrics import TASK_METRICS, describe
 from analysis.figures import style
-from analysis.figures.parts import add_legend, by_arm, line_with_band, new_axes, scale_axis
+from analysis.figures.parts import (
+    add_legend,
+    all_numbers,
+    by_arm,
+    draw_lines_by_round,
+    factor_axis,
+    line_with_intervals,
+    new_axes,
+    new_panels,
+    scale_axis,
+)
 from analysis.figures.style import ArmStyle
+from analysis.summary.lookup import entry, points
 from analysis.words import formatting
 
 _MOST_COLUMNS = 48  # of a strip; more layers are averaged in groups
 _LEGS = ("gather", "broadcast")
 _PALEST = 0.06
+_FEWEST_ALONG = 3  # points of a sweep that are worth a line
 
 
 def quality(
@@ -36,19 +49,7 @@ def quality(
         "Training time (s)" if over == "elapsed_s" else "Round",
         "Test accuracy (%)" if metric == "accuracy" else "Test perplexity",
     )
-    value = pl.col(metric)
-    for arm, rows in by_arm(of_run, styles):
-        line = (
-            rows.group_by("round")
-            .agg(
-                pl.col("elapsed_s").mean(),
-                value.mean().alias("mean"),
-                value.min().alias("low"),
-                value.max().alias("high"),
-            )
-            .sort("round")
-        )
-        line_with_band(axes, line, over, factor, styles[arm])
+    draw_lines_by_round(axes, of_run, metric, styles, factor=factor, over=over)
     if metric == "accuracy":
         axes.set_ylim(0, 102)
     else:
@@ -80,17 +81,47 @@ def _percent_over_rounds(
 ) -> Figure:
     """The mean over seeds of a share, with the range of the seeds around it."""
     figure, axes = new_axes("Round", label)
-    value = pl.col(name)
-    for arm, rows in by_arm(known, styles):
-        line = (
-            rows.group_by("round")
-            .agg(value.mean().alias("mean"), value.min().alias("low"), value.max().alias("high"))
-            .sort("round")
-        )
-        line_with_band(axes, line, "round", 100.0, styles[arm])
+    draw_lines_by_round(axes, known, name, styles, factor=100.0)
     axes.set_ylim(bottom=0)
     axes.set_xlim(left=0)
     add_legend(figure, styles, set(known["arm"]), [])
+    return figure
+
+
+def along_factor(summary: dict[str, Any], styles: dict[str, ArmStyle]) -> Figure | None:
+    """What every arm learns and how long its rounds take, along a factor that is a number."""
+    found = points(summary)
+    names = list(found[0]["factors"]) if found else []
+    arms = list(summary["arms"])
+    metric = next(
+        (
+            each
+            for each in TASK_METRICS
+            if any(entry(p, "arms", arm, each).value is not None for p in found for arm in arms)
+        ),
+        None,
+    )
+    if metric is None or len(names) != 1 or len(found) < _FEWEST_ALONG:
+        return None
+    levels = [point["factors"][names[0]] for point in found]
+    if not all_numbers(levels):
+        return None
+    at = [float(level) for level in levels]
+    figure, axes_of = new_panels(2)
+    present: set[str] = set()
+    for axes, name in zip(axes_of, (metric, "round_latency_s.mean"), strict=True):
+        cells = {arm: [entry(p, "arms", arm, name) for p in found] for arm in arms}
+        described = describe(name)
+        values = [each.value for estimates in cells.values() for each in estimates]
+        unit = formatting.unit_for(described.unit, values)
+        for arm, estimates in cells.items():
+            if line_with_intervals(axes, at, estimates, styles[arm], unit.factor):
+                present.add(arm)
+        axes.set_ylabel(f"{described.label} ({unit.symbol})" if unit.symbol else described.label)
+        axes.set_ylim(bottom=0)
+    factor_axis(axes_of[-1], at)
+    axes_of[-1].set_xlabel(names[0].split(".")[-1])
+    add_legend(figure, styles, present, [])
     return figure
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,8 +17,11 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 
 from analysis.figures import style
 from analysis.figures.style import ArmStyle
+from analysis.statistics.intervals import Estimate
 
-_LOG_FROM = 8.0  # greatest over smallest value from which an axis is logarithmic
+LOG_FROM = 8.0  # greatest over smallest value from which an axis is logarithmic
+MOST_PANELS = 6
+_FEWEST_ARMS_WITHOUT_BANDS = 5
 _MARKED_POINTS = 30  # about that many markers per line, however many points it has
 
 
@@ -37,6 +41,19 @@ def new_panels(count: int) -> tuple[Figure, list[Axes]]:
     width, height = style.SIZE_INCHES
     figure = Figure(figsize=(width, height + 1.3 * (count - 1)), layout="constrained")
     return figure, list(figure.subplots(count, 1, sharex=True, squeeze=False).flatten())
+
+
+def new_grid(panels: int, *, share: bool = False) -> tuple[Figure, list[Axes]]:
+    """Axes for so many panels, two in a row; those left over are removed."""
+    columns = 1 if panels == 1 else 2
+    rows = -(-panels // columns)
+    width, height = style.SIZE_INCHES
+    size = (width, height) if panels == 1 else (width * 1.2, 0.9 + 1.9 * rows)
+    figure = Figure(figsize=size, layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False, sharex=share, sharey=True).flatten()
+    for axes in grid[panels:]:
+        figure.delaxes(axes)
+    return figure, list(grid[:panels])
 
 
 def new_axes_with_strips(y_label: str, strips: int) -> tuple[Figure, Axes, Axes]:
@@ -85,22 +102,54 @@ def by_arm(frame: pl.DataFrame, styles: dict[str, ArmStyle]) -> list[tuple[str, 
     return [(arm, frame.filter(pl.col("arm") == arm)) for arm in styles if arm in present]
 
 
-def line_with_band(
-    axes: Axes, line: pl.DataFrame, x: str, factor: float, arm_style: ArmStyle
+def draw_lines_by_round(
+    axes: Axes,
+    frame: pl.DataFrame,
+    column: str,
+    styles: dict[str, ArmStyle],
+    *,
+    factor: float = 1.0,
+    over: str = "round",
 ) -> None:
-    """A line of the means over a pale band from `low` to `high`."""
-    colour = arm_style.colour.light
-    axes.fill_between(
-        line[x], line["low"] * factor, line["high"] * factor, color=colour, alpha=0.18, linewidth=0
-    )
-    axes.plot(
-        line[x],
-        line["mean"] * factor,
-        color=colour,
-        linestyle=arm_style.line,
-        marker=arm_style.marker,
-        markevery=max(1, line.height // _MARKED_POINTS),
-    )
+    """A line per arm: the mean over its runs in each round, in a pale band from lowest to highest.
+
+    From `_FEWEST_ARMS_WITHOUT_BANDS` arms on there are no bands: they would hide one another.
+
+    Args:
+        axes: where to draw.
+        frame: rows with `arm`, `round`, `column` and, if it is not `round`, `over`.
+        column: what to draw, multiplied by `factor`.
+        styles: of the arms.
+        factor: from the unit of the data to that of the axis.
+        over: the column of the x axis; of one that is not `round`, each round's mean.
+    """
+    found = by_arm(frame, styles)
+    value = pl.col(column) * factor
+    for arm, rows in found:
+        x = [] if over == "round" else [pl.col(over).mean()]
+        line = (
+            rows.group_by("round")
+            .agg(*x, mean=value.mean(), low=value.min(), high=value.max())
+            .sort("round")
+        )
+        style_of = styles[arm]
+        if len(found) < _FEWEST_ARMS_WITHOUT_BANDS:
+            axes.fill_between(
+                line[over],
+                line["low"],
+                line["high"],
+                color=style_of.colour.light,
+                alpha=0.18,
+                linewidth=0,
+            )
+        axes.plot(
+            line[over],
+            line["mean"],
+            color=style_of.colour.light,
+            linestyle=style_of.line,
+            marker=style_of.marker,
+            markevery=max(1, line.height // _MARKED_POINTS),
+        )
 
 
 def shade_impairments(axes: Axes, rounds: pl.DataFrame, kinds: dict[str, str]) -> list[Patch]:
@@ -135,7 +184,7 @@ def scale_axis(axis: Any, values: pl.Series) -> None:
     if positive.is_empty():
         return
     low, high = float(positive.min()), float(positive.max())  # type: ignore[arg-type]
-    if high / low < _LOG_FROM:
+    if high / low < LOG_FROM:
         (axis.axes.set_ylim if axis.axis_name == "y" else axis.axes.set_xlim)(0, None)
         return
     (axis.axes.set_yscale if axis.axis_name == "y" else axis.axes.set_xscale)("log")
@@ -183,3 +232,47 @@ def render(figure: Figure, kind: str) -> bytes:
     metadata = {"Date": None, "Creator": None} if kind == "svg" else {"Software": None}
     figure.savefig(buffer, format=kind, dpi=200, metadata=metadata)
     return buffer.getvalue()
+
+
+def line_with_intervals(
+    axes: Axes,
+    at: Sequence[float],
+    found: Sequence[Estimate],
+    arm_style: ArmStyle,
+    factor: float = 1.0,
+) -> bool:
+    """A line through the estimates that have a value, each with its interval; False without any."""
+    known = [
+        (x, each, each.value * factor)
+        for x, each in zip(at, found, strict=True)
+        if each.value is not None
+    ]
+    colour = arm_style.colour.light
+    if known:
+        axes.plot(
+            [x for x, _, _ in known],
+            [value for _, _, value in known],
+            color=colour,
+            linestyle=arm_style.line,
+            marker=arm_style.marker,
+        )
+    for x, each, _ in known:
+        if each.low is not None and each.high is not None:
+            axes.plot([x, x], [each.low * factor, each.high * factor], color=colour, linewidth=1.2)
+    return bool(known)
+
+
+def all_numbers(values: Sequence[Any]) -> bool:
+    """Whether every value of a factor is a finite number, or the text of one."""
+    try:
+        return all(math.isfinite(float(value)) for value in values)
+    except (TypeError, ValueError):
+        return False
+
+
+def factor_axis(axes: Axes, at: Sequence[float]) -> None:
+    """Ticks at a factor's values, on a logarithmic axis where they span much."""
+    if min(at) > 0 and max(at) / min(at) >= LOG_FROM:
+        axes.set_xscale("log")
+        axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.set_xticks(at, [f"{x:g}" for x in at])

@@ -21,15 +21,16 @@ from pathlib import Path
 from typing import Any
 
 from analysis.data.load import Results, load
-from analysis.data.metrics import per_run
 from analysis.report.writing import write_report
 from analysis.statistics.intervals import ENOUGH_SEEDS
-from analysis.summary.summary import entry, pairs, summarise, write_json
-from analysis.tables import comparison, published_overview, sweep_points
-from analysis.tables.arms import arm_table
-from analysis.tables.model import Table, to_markdown
-from analysis.words import formatting, sentences
-from analysis.words.cautions import machine_text, remarks
+from analysis.summary.document import summarise, write_json
+from analysis.summary.lookup import OWN_LIMIT, entry, pairs, points, published_entries, ratio_names
+from analysis.tables import by_sweep_point
+from analysis.tables.main_table import main_table
+from analysis.tables.published_values import overview_table, paper_text, unit_of
+from analysis.tables.rendering import Table, to_markdown
+from analysis.words import cautions, formatting, headline
+from analysis.words.cautions import machine_text
 
 ROOT = Path(__file__).resolve().parents[2]
 _ROWS = (
@@ -63,7 +64,8 @@ _REPLAYS = (
     "fig1-phase-loss",
     "fig2-k-sweep",
 )
-_DOCUMENTS = ("README.md", "experiments/results/README.md", "docs/**/*.md")
+_RESULTS = "experiments/results"
+_DOCUMENTS = ("README.md", "docs/**/*.md", f"{_RESULTS}/README.md")
 _FIGURES = ("ratio-along-factor.png", "learning-along-factor.png", "latency-over-rounds.png")
 
 
@@ -78,8 +80,8 @@ def keep(results_dir: Path, experiment: str | None = None, *, root: Path = ROOT)
     if not results.ok_runs:
         raise ValueError(f"{results_dir}: no ok run of {results.experiment}; valid: one or more")
     report = write_report(results_dir, results.experiment)
-    summary = summarise(results, per_run(results))
-    folder = root / "experiments" / "results" / results.experiment
+    summary = summarise(results)
+    folder = root / _RESULTS / results.experiment
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "summary.json", _small(summary))
     write_json(folder / "manifest.json", results.ok_runs[0].manifest)
@@ -136,9 +138,10 @@ def filled(path: Path, root: Path) -> tuple[str, list[str]]:
 
 def _content(name: str, root: Path) -> str | None:
     if name == "overview":
-        summaries = published_overview.read(root, _REPLAYS)
-        return _bare(published_overview.overview(summaries)) if summaries else None
-    folder = root / "experiments" / "results" / name
+        folders = [root / _RESULTS / each for each in _REPLAYS]
+        kept = [_read(each)[0] for each in folders if (each / "summary.json").is_file()]
+        return _bare(overview_table(kept)) if kept else None
+    folder = root / _RESULTS / name
     return block(folder) if (folder / "provenance.json").is_file() else None
 
 
@@ -148,26 +151,31 @@ def block(folder: Path) -> str:
     Raises:
         ValueError: a file of the folder is missing or damaged.
     """
-    try:
-        summary, provenance = (
-            json.loads((folder / name).read_text(encoding="utf-8"))
-            for name in ("summary.json", "provenance.json")
-        )
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{folder}: cannot be read: {error}; keep these results again") from None
+    summary, provenance = _read(folder, "summary.json", "provenance.json")
     tables = _tables(summary)
     shown = "\n".join(_titled(table) if tables[1:] else _bare(table) for table in tables)
     return f"{shown}\n{_words(summary, provenance, folder.name)}\n"
 
 
+def _read(folder: Path, *names: str) -> list[dict[str, Any]]:
+    """Documents of kept results, by default the summary."""
+    documents = []
+    for path in [folder / name for name in names or ("summary.json",)]:
+        try:
+            documents.append(json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{path}: {error}; keep these results again") from None
+    return documents
+
+
 def _tables(summary: dict[str, Any]) -> list[Table]:
-    if not summary.get("points"):
-        return [arm_table(summary, shown=_ROWS, count=False)]
+    if not points(summary):
+        return [main_table(summary, shown=_ROWS, with_runs=False)]
     experiment = summary["experiment"]
     if experiment in _VALUES:
-        return sweep_points.headline_tables(summary, only=_VALUES[experiment])
+        return by_sweep_point.metric_tables(summary, only=_VALUES[experiment])
     ratios = _RATIOS.get(experiment, ("round_latency_s.burst_mean",))
-    return sweep_points.cell_ratio_tables(summary, only=ratios)
+    return by_sweep_point.ratio_tables(summary, only=ratios)
 
 
 def _titled(table: Table) -> str:
@@ -182,12 +190,12 @@ def _bare(table: Table) -> str:
 
 
 def _words(summary: dict[str, Any], provenance: dict[str, Any], name: str) -> str:
-    compared = [f"{left}/{right}" for left, right in pairs(list(summary["arms"]))]
+    compared = ratio_names(summary)
     seeds = max((entry(summary, "ratios", each, "rounds_per_s").n for each in compared), default=1)
     few = "" if seeds >= ENOUGH_SEEDS else ", too few for more than an indication"
     verdicts = {key: count for key, count in provenance["verdicts"].items() if count}
     listed = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items())
-    found = sentences.headline(summary)[:1] if not summary.get("points") else []
+    found = headline.sentences(summary)[:1] if not points(summary) else []
     return " ".join(
         [
             f"Means over n = {seeds} seeds with 95 % bootstrap intervals{few}.",
@@ -204,25 +212,22 @@ def _words(summary: dict[str, Any], provenance: dict[str, Any], name: str) -> st
 def _beside_the_paper(summary: dict[str, Any]) -> list[str]:
     """For each of the paper's values: at how many points it lies inside our interval."""
     found: dict[str, list[dict[str, Any]]] = {}
-    for place in (summary, *(summary.get("points") or [])):
-        for entries in place["published"].values():
-            for each in entries:
-                if each["confidence"] != "DERIVED" and each["inside_our_interval"] is not None:
-                    found.setdefault(each["id"], []).append(each)
+    for _, _, each in published_entries(summary):
+        if each["confidence"] != OWN_LIMIT and each["inside_our_interval"] is not None:
+            found.setdefault(each["id"], []).append(each)
     return [_agreement(entries) for entries in found.values()]
 
 
 def _agreement(entries: list[dict[str, Any]]) -> str:
     first = entries[0]
-    unit = formatting.RATIO if first["compared"].startswith("ratio") else formatting.POINTS
-    ends = dict.fromkeys(formatting.number(end, unit) for end in comparison.bounds(first))
+    unit = unit_of(first)
     inside = sum(each["inside_our_interval"] for each in entries)
     if len(entries) == 1:
         where = "inside our interval" if inside else "not inside our interval"
     else:
         where = f"inside our interval in {inside} of {len(entries)} comparisons"
     return (
-        f"{first['title']}: the paper has {formatting.TO.join(ends)} {unit.symbol} "
+        f"{first['title']}: the paper has {paper_text(first, unit)} {unit.symbol} "
         f"({first['source']}), {where}."
     )
 
@@ -237,7 +242,7 @@ def _provenance(results: Results, summary: dict[str, Any]) -> dict[str, Any]:
         "machine": "; ".join(machines),
         "began": began[0] if began else "",
         "verdicts": results.verdicts(),
-        "remarks": remarks(results, summary),
+        "remarks": cautions.sentences(results, summary),
     }
 
 
@@ -253,12 +258,14 @@ def _small(summary: dict[str, Any]) -> dict[str, Any]:
         }
         return _known(cell | sections)
 
-    points = [
-        {**point, "ratios": {}, "differences": {}}
-        | {section: pruned(point)[section] for section in ("arms", "ratios", "differences")}
-        for point in summary.get("points") or []
-    ]
-    return _rounded(pruned(summary) | ({"points": points} if points else {}))
+    small = pruned(summary)
+    if points(summary):
+        measured = ("arms", "ratios", "differences")
+        small["points"] = [
+            point | {section: pruned(point)[section] for section in measured}
+            for point in points(summary)
+        ]
+    return _rounded(small)
 
 
 def _known(cell: Any) -> Any:

@@ -13,14 +13,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeGuard
 
-import jinja2
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from analysis.data import samples
 from analysis.data.load import Results, Run
-from analysis.report.inline_svg import colour_variables
+from analysis.report.html import render
 
 FILE = "timeline.html"
 PAGE_BYTES = 6_000_000
@@ -33,7 +32,6 @@ _FLOWS_SHOWN = 16
 _PROCESSES_SHOWN = 12
 # Bars of single rounds are drawn up to here; longer runs have curves only.
 _MOST_BARS = 30_000
-_TEMPLATES = Path(__file__).with_name("templates")
 
 Series = dict[str, Any]
 
@@ -71,19 +69,11 @@ def timeline_page(results: Results) -> str | None:
     if not shown:
         return None
     by_key = dict(shown)
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_TEMPLATES),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("timeline.html.j2").render(
+    return render(
+        "timeline.html.j2",
         results=results,
         runs=[(run, by_key[run.key]) for run in runs if run.key in by_key],
         left_out=left_out,
-        light=colour_variables(dark=False),
-        dark=colour_variables(dark=True),
     )
 
 

@@ -9,24 +9,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jinja2
-
-from analysis.data import metrics
 from analysis.data.load import Results, load
-from analysis.figures import rounds as figures
-from analysis.report.inline_svg import colour_variables, inline_svg
+from analysis.data.metrics import METRICS
+from analysis.figures import catalogue
+from analysis.report.html import inline_svg, render
 from analysis.report.timeline import FILE as TIMELINE
 from analysis.report.timeline import timeline_page
-from analysis.summary.summary import summarise, write_json
-from analysis.tables import arms, comparison, layer_loss, runs, sweep_points
-from analysis.tables.gates import gate_table
-from analysis.tables.model import Table, to_csv, to_html, to_latex, to_markdown, to_text, unbroken
-from analysis.words import cautions, methods, sentences
+from analysis.summary.document import summarise, write_json
+from analysis.tables import by_sweep_point, setup, verdicts
+from analysis.tables.layer_loss import layer_loss_table
+from analysis.tables.main_table import main_table
+from analysis.tables.published_values import experiment_table
+from analysis.tables.ratios import ratio_table
+from analysis.tables.rendering import Table, to_csv, to_html, to_latex, to_markdown, to_text
+from analysis.words import cautions, headline, methods
 
 FOLDER = "report"
 _SUFFIXES = (".md", ".csv", ".tex")
 _FEW_RUNS = 24  # more are folded away on the page, those that are not ok excepted
-_TEMPLATES = Path(__file__).with_name("templates")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,28 +50,9 @@ class ReportPaths:
 def write_report(results_dir: Path, experiment: str | None = None) -> ReportPaths:
     """Write `results_dir/report/`, in place of an older one; see `analysis.write_report`."""
     results = load(results_dir, experiment)
-    summary = summarise(results, metrics.per_run(results))
-    tables = {
-        "main": arms.arm_table(summary),
-        "ratios": comparison.ratio_table(summary),
-        "published": comparison.paper_table(summary),
-        "impairments": runs.impairment_table(results),
-        "links": runs.link_table(results),
-        "runs": runs.status_table(results),
-        "gates": gate_table(results),
-    }
-    tables |= {
-        f"point-{number}": table
-        for number, table in enumerate(sweep_points.headline_tables(summary), start=1)
-    }
-    tables |= {
-        f"point-ratios-{number}": table
-        for number, table in enumerate(sweep_points.cell_ratio_tables(summary), start=1)
-    }
-    tables["layers"] = layer_loss.table(results.experiment, results.layer_loss, results.arms)
-    tables["arms"] = methods.arms_table(results)
-    tables["coverage"] = runs.coverage_table(results)
-    drawings = figures.draw_all(results, summary)
+    summary = summarise(results)
+    tables = _tables(results, summary)
+    drawings = catalogue.draw_all(results, summary)
     timeline = timeline_page(results)
     page = render_page(results, summary, tables, drawings, timeline=timeline is not None)
 
@@ -107,30 +88,43 @@ def write_report(results_dir: Path, experiment: str | None = None) -> ReportPath
     )
 
 
+def _tables(results: Results, summary: dict[str, Any]) -> dict[str, Table]:
+    """Every table of the report by the name of its files."""
+    by_point = by_sweep_point.metric_tables(summary)
+    ratios_by_point = by_sweep_point.ratio_tables(summary)
+    return {
+        "main": main_table(summary),
+        "ratios": ratio_table(summary),
+        "published": experiment_table(summary),
+        "impairments": setup.impairment_table(results),
+        "links": setup.link_table(results),
+        "runs": verdicts.all_runs_table(results),
+        "gates": verdicts.gate_table(results),
+        **{f"point-{number}": table for number, table in enumerate(by_point, start=1)},
+        **{f"point-ratios-{number}": each for number, each in enumerate(ratios_by_point, start=1)},
+        "layers": layer_loss_table(results.experiment, results.layer_loss, results.arms),
+        "arms": setup.arm_settings_table(results),
+        "coverage": verdicts.coverage_table(results),
+    }
+
+
 def render_page(
     results: Results,
     summary: dict[str, Any],
     tables: dict[str, Table],
-    drawings: list[figures.Drawing],
+    drawings: list[catalogue.Drawing],
     *,
     timeline: bool = False,
 ) -> str:
     """The HTML page: it loads nothing, so it can be opened offline and sent to others."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_TEMPLATES),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["unbroken"] = unbroken
     shown = [run for run in (*results.runs, *results.others) if run.problems]
-    return environment.get_template("report.html.j2").render(
+    return render(
+        "report.html.j2",
         results=results,
         verdicts=summary["verdicts"],
         planned=len(results.runs),
-        headline=sentences.headline(summary),
-        remarks=cautions.remarks(results, summary),
+        headline=headline.sentences(summary),
+        cautions=cautions.sentences(results, summary),
         methods=methods.sentences(results),
         settings=summary["settings"],
         # What is most asked for comes first, the rest is folded away.
@@ -141,14 +135,14 @@ def render_page(
                 key=lambda name: (name not in ("point-ratios-1", "point-1"), name),
             )
         ],
-        not_ok=to_html(runs.not_ok_table(results)),
+        not_ok=to_html(verdicts.not_ok_table(results)),
         has_not_ok=any(run.verdict != "ok" for run in results.runs),
         many=len(results.runs) > _FEW_RUNS,
-        assumptions=sentences.assumptions(results),
+        assumptions=methods.assumptions(results),
         tables={name: to_html(table) for name, table in tables.items()},
         has={name: bool(table.rows) for name, table in tables.items()},
-        machines=[to_html(table) for table in runs.machine_tables(results)],
-        definitions=metrics.METRICS,
+        machines=[to_html(table) for table in setup.machine_tables(results)],
+        definitions=METRICS,
         timeline=TIMELINE if timeline else None,
         drawings=[
             (each, inline_svg(each.svg, name=each.name, description=each.title))
@@ -157,8 +151,6 @@ def render_page(
         problems=[(run.key, run.problems) for run in shown],
         began=sorted(str(run.began_at) for run in results.runs if run.began_at),
         report_command=f"./lab report {shlex.quote(_as_given(results.results_dir))}",
-        light=colour_variables(dark=False),
-        dark=colour_variables(dark=True),
     )
 
 

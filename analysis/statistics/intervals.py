@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 CONFIDENCE = 0.95
 ENOUGH_SEEDS = 5
-SAMPLES_FOR_QUANTILE = {0.95: 20, 0.99: 100}  # one sample lies beyond the quantile
 _RESAMPLES = 9999
 _ALL_SWAPS = 12
 _ENUMERATED = 6  # up to here all n ** n resamples are listed: no randomness at all
@@ -78,13 +77,6 @@ def permutation_p_value(left: Values, right: Values) -> float | None:
     if n <= _ALL_SWAPS:
         return float(as_far / len(swapped))
     return float((as_far + 1) / (len(swapped) + 1))  # the data themselves are one of them
-
-
-def quantile(values: Values, q: float) -> float | None:
-    """The q-quantile (linear interpolation), or None where there are too few samples for it."""
-    if len(values) < max(1, SAMPLES_FOR_QUANTILE.get(q, 1)):
-        return None
-    return float(np.quantile(np.asarray(values, dtype=float), q))
 
 
 def paper_reduction(ratio: float) -> float:

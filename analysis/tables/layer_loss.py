@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from analysis.tables.model import Cell, Table
+from analysis.tables.rendering import Cell, Table
 from analysis.words import formatting
 
 
-def table(experiment: str, layer_loss: pl.DataFrame, arms: Sequence[str]) -> Table:
+def layer_loss_table(experiment: str, layer_loss: pl.DataFrame, arms: Sequence[str]) -> Table:
     """Per arm and leg the layer that lost least and the one that lost most; all in the records."""
     means = layer_loss.group_by("arm", "leg", "layer").agg(pl.col("missing").mean())
     rows = []

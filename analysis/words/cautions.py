@@ -13,7 +13,7 @@ _MACHINE = ("cpu", "cpus", "memory_bytes", "machine", "kernel", "distribution")
 _MEMORY_STEP = 1 << 30  # what a kernel keeps for itself differs by little on one machine
 
 
-def remarks(results: Results, summary: dict[str, Any]) -> list[str]:
+def sentences(results: Results, summary: dict[str, Any]) -> list[str]:
     """Sentences for the top of the report; empty where there is nothing to be careful about."""
     return [
         *mixed_machines(results.ok_runs),

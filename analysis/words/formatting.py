@@ -1,14 +1,15 @@
-"""Numbers for people: rounded to what can be read, with their unit, interval and n."""
+"""Prints numbers for people: rounded, with their unit, interval and n."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from analysis.statistics.intervals import Estimate
 
-DASH = "\u2014"  # stands where there is no number; a note says why
+DASH = "\u2014"  # in place of a number that is missing; a note says why
 TO = "\u2013"
 
 
@@ -59,6 +60,11 @@ def interval(estimate: Estimate, unit: Unit = RATIO) -> str:
         return ""
     decimals = _decimals(estimate.value * unit.factor, unit)
     low, high = (number(end, unit, decimals=decimals) for end in (estimate.low, estimate.high))
+    return between(low, high)
+
+
+def between(low: str, high: str) -> str:
+    """Two numbers with a dash between them, or `to` where one is negative."""
     return f"{low} to {high}" if "-" in low + high else f"{low}{TO}{high}"
 
 
@@ -84,6 +90,13 @@ def p_value(p: float) -> str:
 def percent(share: float) -> str:
     """A share as a percentage with one decimal and its sign."""
     return f"{share * 100:+.1f} %"
+
+
+def short(value: Any) -> str:
+    """A setting of any type; numbers with four significant digits."""
+    if value is None:
+        return DASH
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _decimals(value: float, unit: Unit) -> int:

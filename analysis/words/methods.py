@@ -6,9 +6,8 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from analysis.data.load import Results, Run
+from analysis.data.load import Results, Run, impairment_kinds
 from analysis.data.records import section
-from analysis.tables.model import Cell, Table
 from analysis.words import formatting
 from analysis.words.cautions import machine_text
 
@@ -32,31 +31,59 @@ def sentences(results: Results) -> list[str]:
     ]
 
 
-def arms_table(results: Results) -> Table:
-    """Every arm's transport as its first ok run resolved it."""
-    rows = []
-    for arm in results.arms:
-        run = next((run for run in results.ok_runs if run.arm == arm), None)
-        protocol = dict(section(run.config, "protocol")) if run else {}
-        protocol.pop("name", None)
-        filling = section(run.config, "filling") if run else {}
-        rows.append(
-            [
-                Cell(text=arm),
-                Cell(text=_listed(protocol) or formatting.DASH),
-                Cell(text=_listed(filling) or formatting.DASH),
-            ]
+def assumptions(results: Results) -> list[str]:
+    """What these runs did where the paper is silent, read from the first ok run's configuration."""
+    if not results.ok_runs:
+        return []
+    config = results.ok_runs[0].config
+    topology, training = section(config, "topology"), section(config, "training")
+    phases, transport = section(config, "phases"), section(config, "transport")
+    rate = topology.get("rate_bps")
+    found: list[str] = []
+    if rate is not None:
+        found.append(
+            "Link rate, queue and round-trip time are not in the paper: here "
+            f"{_rate_text(rate)} per link and a "
+            f"queue of {topology.get('queue_bytes', '?')} bytes; round-trip times as calibrated."
         )
-    return Table(
-        title=f"{results.experiment}: the arms",
-        columns=["Arm", "Transport", "Filling of what is missing"],
-        rows=rows,
-        numeric=False,
+    if training:
+        found.append(
+            f"Model and data are small on purpose: {training.get('model')} on "
+            f"{_name(training.get('dataset'))}, {topology.get('workers', '?')} workers, "
+            f"{config.get('rounds')} rounds. "
+            "Accuracies compare arms here, not with the paper's models."
+        )
+    if transport.get("chunk_bytes"):
+        found.append(
+            f"A chunk carries {transport['chunk_bytes']} bytes and fills one datagram: the loss "
+            "rate of packets is the loss rate of chunks. The paper gives no chunk size."
+        )
+    if phases.get("detector", "gradient-norm") != "gradient-norm":
+        found.append(
+            f"Phases are told by the detector {phases['detector']}, not by the paper's rule."
+        )
+    elif phases:
+        cadence = phases.get("cadence", phases.get("every_rounds"))
+        cadence = "once per epoch" if cadence == "epoch" else f"every {cadence} rounds"
+        found.append(
+            f"The phase detector is evaluated {cadence} with eta = {phases.get('eta')}. "
+            "The paper's text says once per epoch, its authors' code every ten rounds."
+        )
+    kinds = sorted(set(impairment_kinds(config.get("impairments")).values()))
+    if kinds:
+        found.append(
+            f"The paper does not say how its microbursts were made. Here: {', '.join(kinds)}, by "
+            "the controller, in chosen rounds."
+        )
+    found.append("Round latency is gather plus broadcast as the server sees them, without compute.")
+    found.append(
+        "The baseline fixed-low is the same transport with one tolerance, as in the paper."
     )
+    return found
 
 
-def _listed(settings: dict[str, Any]) -> str:
-    return "; ".join(f"{name}: {value}" for name, value in settings.items() if value is not None)
+def _name(dataset: Any) -> Any:
+    return dataset.get("name") if isinstance(dataset, dict) else dataset
 
 
 def _machine(runs: Sequence[Run]) -> list[str]:
@@ -91,8 +118,7 @@ def _network(runs: Sequence[Run]) -> list[str]:
         rate, delay = topology.get("rate_bps"), topology.get("delay_s")
         words = [f"{topology.get('name')} with {topology.get('workers', '?')} workers"]
         if isinstance(rate, int | float):
-            unit = formatting.unit_for("bps", [rate])
-            words.append(f"{formatting.number(rate, unit)} {unit.symbol} per link")
+            words.append(f"{_rate_text(rate)} per link")
         if topology.get("queue_bytes"):
             words.append(f"queues of {topology['queue_bytes']} bytes")
         if topology.get("queue_bdp"):
@@ -105,6 +131,11 @@ def _network(runs: Sequence[Run]) -> list[str]:
         )
         said.append(", ".join(words))
     return [f"Network: {'; or '.join(said)}."] if said else []
+
+
+def _rate_text(rate_bps: float) -> str:
+    unit = formatting.unit_for("bps", [rate_bps])
+    return f"{formatting.number(rate_bps, unit)} {unit.symbol}"
 
 
 def _training(runs: Sequence[Run]) -> list[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 
 import analysis
-from analysis.tables.model import to_text
+from analysis.tables.rendering import to_text
 from testbed.shared.yaml_input import InputError
 
 

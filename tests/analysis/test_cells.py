@@ -9,11 +9,10 @@ import pytest
 
 import analysis
 from analysis.data.load import load
-from analysis.data.metrics import per_run
-from analysis.summary.paper_conditions import fulfil
-from analysis.summary.summary import summarise
-from analysis.tables import comparison, sweep_points
-from analysis.tables.model import to_markdown
+from analysis.summary.document import summarise
+from analysis.summary.published_comparison import meets
+from analysis.tables import by_sweep_point, published_values, ratios
+from analysis.tables.rendering import to_markdown
 from tests.analysis.build import ResultsBuilder
 
 TOLERANCES = {"dblp": "phased:low=0.008,high=0.408", "fixed-low": "fixed:tolerance=0.008"}
@@ -41,7 +40,7 @@ def run(build: ResultsBuilder, arm: str, seed: int, q: float, **options) -> Path
 
 def summary_of(folder: Path) -> dict:
     results = load(folder)
-    return summarise(results, per_run(results))
+    return summarise(results)
 
 
 def texts(table, row: int) -> list[str]:
@@ -51,7 +50,7 @@ def texts(table, row: int) -> list[str]:
 def test_each_point_has_its_own_ratio_beside_its_own_bounds(tmp_path):
     sweep(tmp_path)
     summary = summary_of(tmp_path)
-    (table,) = sweep_points.cell_ratio_tables(summary, only=("round_latency_s.burst_mean",))
+    (table,) = by_sweep_point.ratio_tables(summary, only=("round_latency_s.burst_mean",))
     assert texts(table, 0) == [
         "q = 0.6 ()",
         "2.00 (2.00\u20132.00, n = 2, p = 0.50)",
@@ -78,9 +77,9 @@ def test_a_cell_without_ok_runs_says_so(tmp_path, undrawn):
     run(build, "dblp", 1, 0.3)
     run(build, "fixed-low", 1, 0.3, verdict="invalid", reason="the link was too slow")
     summary = summary_of(tmp_path)
-    latency = sweep_points.headline_tables(summary)[0]
+    latency = by_sweep_point.metric_tables(summary)[0]
     assert texts(latency, 2)[0::2] == ["q = 0.3 ()", "0 ok runs (in this cell)"]
-    ratios = sweep_points.cell_ratio_tables(summary)
+    ratios = by_sweep_point.ratio_tables(summary)
     assert [texts(each, 2)[1] for each in ratios] == ["\u2014 (0 ok runs of fixed-low)"] * 3
     analysis.write_report(tmp_path)
 
@@ -111,11 +110,11 @@ def test_a_missing_seed_of_a_pair_is_said_where_it_is_missing(tmp_path):
     run(build, "fixed-low", 7, 0.9, verdict="failed", reason="it broke")
     summary = summary_of(tmp_path)
     assert summary["unpaired"] == {"fixed-low/dblp": [7]}
-    (table,) = sweep_points.cell_ratio_tables(summary, only=("round_latency_s.mean",))
+    (table,) = by_sweep_point.ratio_tables(summary, only=("round_latency_s.mean",))
     said = "without seed 7: only one arm of the pair has an ok run"
     assert [row[1].note for row in table.rows] == ["", said]
     assert texts(table, 1)[1].endswith("n = 2, p = 0.50)")
-    notes = comparison.ratio_table(summary).notes
+    notes = ratios.ratio_table(summary).notes
     assert any("fixed-low/dblp: seed 7 has an ok run of one arm only" in note for note in notes)
 
 
@@ -130,7 +129,7 @@ def test_published_values_stand_beside_the_points_that_they_belong_to(tmp_path, 
     assert burst["ours"]["value"] == 4.0 and burst["inside_our_interval"] is True
     # 70 % was not run: not compared with an average over other losses.
     assert list(summary["published"]) == ["training_time_s"]
-    table = to_markdown(comparison.paper_table(summary))
+    table = to_markdown(published_values.experiment_table(summary))
     assert "ours at q = 0.9" in table
     assert "no point of this sweep has their conditions: Training time, ResNet-50" in table
     page = analysis.write_report(tmp_path).index.read_text()
@@ -138,10 +137,10 @@ def test_published_values_stand_beside_the_points_that_they_belong_to(tmp_path, 
 
 
 def test_conditions_are_met_by_any_value_of_a_list():
-    assert fulfil({"loss": 0.6, "k": 0.4}, {"loss": [0.5, 0.6]})
-    assert not fulfil({"loss": 0.6}, {"loss": [0.5], "k": 0.4})
-    assert not fulfil({"loss": 0.6}, {"k": 0.4})
-    assert fulfil({"dropped-in": "early"}, {"dropped-in": "early"})
+    assert meets({"loss": 0.6, "k": 0.4}, {"loss": [0.5, 0.6]})
+    assert not meets({"loss": 0.6}, {"loss": [0.5], "k": 0.4})
+    assert not meets({"loss": 0.6}, {"k": 0.4})
+    assert meets({"dropped-in": "early"}, {"dropped-in": "early"})
 
 
 def test_one_arm_is_compared_with_itself_at_two_values_of_k(tmp_path, undrawn):

@@ -9,9 +9,8 @@ from matplotlib.colors import to_rgb, to_rgba
 from matplotlib.patches import Rectangle
 
 from analysis.data.load import load
-from analysis.data.metrics import per_run
-from analysis.figures import learning, rounds, style, sweeps
-from analysis.summary.summary import summarise
+from analysis.figures import catalogue, latency, learning, ratios, style
+from analysis.summary.document import summarise
 from tests.analysis.build import ResultsBuilder
 from tests.analysis.test_cells import FACTOR, sweep
 
@@ -79,7 +78,7 @@ def test_many_layers_are_averaged_in_groups():
 def test_strips_below_the_rounds_show_the_critical_ones(tmp_path):
     build = ResultsBuilder(tmp_path)
     build.run(arm="dblp", seed=1)  # critical in round 0 only
-    figure = rounds.latency_over_rounds(load(tmp_path).rounds, STYLES, {})
+    figure = latency.over_rounds(load(tmp_path).rounds, STYLES, {})
     assert figure is not None
     (strip,) = figure.axes[1].collections
     (box,) = [path.get_extents() for path in strip.get_paths()]
@@ -90,7 +89,7 @@ def test_strips_below_the_rounds_show_the_critical_ones(tmp_path):
 
 def test_calm_rounds_and_burst_rounds_have_distributions_of_their_own(tmp_path):
     ResultsBuilder(tmp_path).run(arm="dblp", seed=1, calm_s=0.1, burst_s=1.0)
-    figure = rounds.latency_cdf(load(tmp_path).rounds, STYLES)
+    figure = latency.distribution(load(tmp_path).rounds, STYLES)
     assert figure is not None
     calm, burst = (x_of(axes.lines[0]) for axes in figure.axes)
     assert set(np.round(calm, 6)) == {0.1} and len(calm) == 9
@@ -100,8 +99,8 @@ def test_calm_rounds_and_burst_rounds_have_distributions_of_their_own(tmp_path):
 def test_the_headline_ratio_runs_along_the_factor_between_its_bounds(tmp_path):
     sweep(tmp_path, published=["dblp-burst-latency"])
     results = load(tmp_path)
-    summary = summarise(results, per_run(results))
-    figure = sweeps.ratio_along_factor(summary, style.arm_styles(results.arms))
+    summary = summarise(results)
+    figure = ratios.along_factor(summary, style.arm_styles(results.arms))
     assert figure is not None
     (axes,) = figure.axes
     lines = {tuple(np.round(y_of(line), 3)) for line in axes.lines if len(x_of(line)) == 2}
@@ -125,8 +124,8 @@ def test_what_is_learnt_runs_along_a_factor_that_is_a_number(tmp_path):
                     burst_s=took_s,
                 )
     results = load(tmp_path)
-    summary = summarise(results, per_run(results))
-    figure = sweeps.learning_along_factor(summary, style.arm_styles(results.arms))
+    summary = summarise(results)
+    figure = learning.along_factor(summary, style.arm_styles(results.arms))
     assert figure is not None
     learnt, latency = figure.axes
     assert all(tuple(x_of(line)) == (20, 40, 80) for line in learnt.lines if len(x_of(line)) == 3)
@@ -136,16 +135,16 @@ def test_what_is_learnt_runs_along_a_factor_that_is_a_number(tmp_path):
     assert curves == {(400, 400, 400), (100, 100, 100)}
     assert latency.get_xlabel() == "k"
     two_points = {**summary, "points": summary["points"][:2]}
-    assert sweeps.learning_along_factor(two_points, STYLES) is None
+    assert learning.along_factor(two_points, STYLES) is None
 
 
 def test_without_a_sweep_or_a_measurement_there_is_no_such_figure(tmp_path):
     ResultsBuilder(tmp_path).run(arm="dblp", seed=1)
     results = load(tmp_path)
-    summary = summarise(results, per_run(results))
-    assert sweeps.ratio_along_factor(summary, STYLES) is None
-    assert sweeps.learning_along_factor(summary, STYLES) is None
-    assert sweeps.cdf_by_point(results.rounds, summary, STYLES) is None
+    summary = summarise(results)
+    assert ratios.along_factor(summary, STYLES) is None
+    assert learning.along_factor(summary, STYLES) is None
+    assert latency.distribution_by_point(results.rounds, summary, STYLES) is None
     assert learning.layer_strips(results.layer_loss, STYLES) is None
     assert learning.divergence(results.effects, STYLES) is None
     assert learning.gradient_error(results.effects, STYLES) is None
@@ -164,8 +163,8 @@ def test_perplexity_has_its_own_axis(tmp_path):
 def test_a_report_with_measured_effects_has_all_of_their_figures(tmp_path):
     ResultsBuilder(tmp_path).run(arm="dblp", seed=1, layers=3, workers=2)
     results = load(tmp_path)
-    summary = summarise(results, per_run(results))
-    names = {each.name for each in rounds.draw_all(results, summary)}
+    summary = summarise(results)
+    names = {each.name for each in catalogue.draw_all(results, summary)}
     assert {"layer-loss", "gradient-error", "divergence", "accuracy-over-rounds"} <= names
 
 

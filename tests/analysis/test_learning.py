@@ -6,25 +6,25 @@ import json
 
 import pytest
 
-from analysis.data import learning, metrics
+from analysis.data import learning
 from analysis.data.load import load
-from analysis.data.metrics import per_run
-from analysis.summary.summary import summarise
-from analysis.tables import layer_loss
-from analysis.tables.arms import arm_table
-from analysis.words.cautions import remarks
+from analysis.data.per_run import per_run
+from analysis.summary.document import summarise
+from analysis.tables.layer_loss import layer_loss_table
+from analysis.tables.main_table import main_table
+from analysis.words import cautions
 from tests.analysis.build import ResultsBuilder
 
 
 def row(folder, **options):
     ResultsBuilder(folder).run(arm="dblp", seed=1, **options)
-    return metrics.per_run(load(folder)).row(0, named=True)
+    return per_run(load(folder)).row(0, named=True)
 
 
 def told(folder):
     results = load(folder)
-    summary = summarise(results, per_run(results))
-    return summary, arm_table(summary), remarks(results, summary)
+    summary = summarise(results)
+    return summary, main_table(summary), cautions.sentences(results, summary)
 
 
 def test_a_target_counts_from_the_first_evaluation_that_reaches_it(tmp_path):
@@ -115,7 +115,7 @@ def test_loss_by_layer_is_averaged_over_transfers(tmp_path):
 
 def test_the_layers_that_lose_least_and_most_are_named(tmp_path):
     ResultsBuilder(tmp_path).run(arm="dblp", seed=1, layers=4, received=90)
-    found = layer_loss.table("quick", load(tmp_path).layer_loss, ["dblp"])
+    found = layer_loss_table("quick", load(tmp_path).layer_loss, ["dblp"])
     assert [[f"{cell.text} {cell.detail}" for cell in row] for row in found.rows] == [
         ["dblp ", "gather ", "0 layer 1", "10.0 layer 4"],
         ["dblp ", "broadcast ", "0 layer 1", "5.00 layer 4"],

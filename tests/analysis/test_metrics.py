@@ -6,12 +6,13 @@ import pytest
 
 from analysis.data import metrics
 from analysis.data.load import load
+from analysis.data.per_run import per_run
 from tests.analysis.build import ResultsBuilder
 
 
 def row(tmp_path, **options):
     ResultsBuilder(tmp_path).run(arm="dblp", seed=1, **options)
-    frame = metrics.per_run(load(tmp_path))
+    frame = per_run(load(tmp_path))
     assert frame.height == 1
     return frame.row(0, named=True)
 
@@ -70,7 +71,7 @@ def test_a_log_that_lost_rounds_gives_no_totals(tmp_path):
     directory = ResultsBuilder(tmp_path).run(arm="dblp", seed=1)
     log = directory / "events" / "rounds.jsonl"
     log.write_text("".join(log.read_text().splitlines(keepends=True)[:-1]))
-    found = metrics.per_run(load(tmp_path)).row(0, named=True)
+    found = per_run(load(tmp_path)).row(0, named=True)
     assert found["training_time_s"] is None
     assert found["bytes_sent"] is None
     assert found["round_latency_s.max"] is None
@@ -81,7 +82,7 @@ def test_a_run_without_any_log_has_no_metric_and_does_not_crash(tmp_path):
     directory = ResultsBuilder(tmp_path).run(arm="dblp", seed=1)
     for log in (directory / "events").iterdir():
         log.unlink()
-    found = metrics.per_run(load(tmp_path)).row(0, named=True)
+    found = per_run(load(tmp_path)).row(0, named=True)
     assert {found[name] for name in ("accuracy", "bytes_sent", "round_latency_s.mean")} == {None}
 
 

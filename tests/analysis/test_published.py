@@ -6,6 +6,7 @@ import pytest
 
 from analysis.data import metrics, published
 from analysis.statistics.intervals import Estimate
+from analysis.summary.published_comparison import inside
 
 ENTRIES = {each.id: each for each in published.load()}
 
@@ -13,7 +14,7 @@ ENTRIES = {each.id: each for each in published.load()}
 def test_all_entries_are_complete():
     for entry in ENTRIES.values():
         assert entry.title and entry.condition and entry.source and entry.version
-        assert len(entry.arms) == (1 if entry.across else 2)
+        assert len(entry.arms) == (1 if entry.within_arm else 2)
         for metric in entry.metrics:
             metrics.describe(metric)
 
@@ -58,8 +59,8 @@ def test_an_experiment_gets_what_it_names_or_what_its_arms_allow():
 )
 def test_inside_means_some_published_value_lies_in_our_interval(low, high, expected):
     ours = Estimate(value=1.5, low=1.0, high=2.0, n=5)
-    assert published.inside(ours, low, high) is expected
-    assert published.inside(Estimate(value=1.5, n=1), low, high) is None
+    assert inside(ours, low, high) is expected
+    assert inside(Estimate(value=1.5, n=1), low, high) is None
 
 
 @pytest.mark.parametrize(

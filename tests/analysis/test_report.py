@@ -16,12 +16,11 @@ import pytest
 
 import analysis
 from analysis.data.load import load
-from analysis.data.metrics import per_run
 from analysis.report import writing
-from analysis.summary.summary import summarise
-from analysis.tables import comparison
-from analysis.tables.arms import arm_table
-from analysis.words.sentences import headline
+from analysis.summary.document import summarise
+from analysis.tables import published_values
+from analysis.tables.main_table import main_table
+from analysis.words import headline
 from tests.analysis.build import ResultsBuilder, write_lines
 
 GOLDEN = Path(__file__).with_name("golden")
@@ -58,7 +57,7 @@ def three_arms(folder: Path, seeds: int = 2) -> ResultsBuilder:
 
 def summary_of(folder: Path) -> dict:
     results = load(folder)
-    return summarise(results, per_run(results))
+    return summarise(results)
 
 
 def same(left: object, right: object) -> bool:
@@ -133,7 +132,7 @@ def test_kinds_of_impairment_have_their_own_rows_only_where_they_differ(tmp_path
 
 def test_both_meanings_of_reduction_are_printed(tmp_path):
     three_arms(tmp_path)
-    row = comparison.paper_table(summary_of(tmp_path)).rows[0]
+    row = published_values.experiment_table(summary_of(tmp_path)).rows[0]
     texts = [f"{cell.text} | {cell.detail}" for cell in row]
     assert "+400.0 % | paper: +300.0 % to +497.0 %" in texts
     assert "+80.0 % | paper: +75.0 % to +83.2 %" in texts
@@ -161,7 +160,7 @@ def test_one_seed_gives_values_without_intervals(tmp_path, undrawn):
 def test_an_arm_without_ok_runs_says_so(tmp_path, undrawn):
     build = three_arms(tmp_path)
     build.run(arm="none", seed=1, verdict="unsupported", reason="no such kernel module")
-    table = arm_table(summary_of(tmp_path))
+    table = main_table(summary_of(tmp_path))
     assert table.columns[-1] == "none"
     assert {row[-1].note for row in table.rows[1:]} == {"no ok run of this arm"}
     assert any("1 unsupported (of 7)" in note for note in table.notes)
@@ -197,7 +196,7 @@ def test_points_of_a_sweep_are_apart_and_averaged_per_seed(tmp_path):
 
 def test_the_headline_is_made_of_measured_numbers(tmp_path):
     three_arms(tmp_path)
-    sentences = headline(summary_of(tmp_path))
+    sentences = headline.sentences(summary_of(tmp_path))
     assert sentences[0] == (
         "In rounds hit by an impairment, dblp finished a round in 0.200 s and fixed-low in "
         "1.00 s: fixed-low took 5.00 x as long (5.00\u20135.00, n = 2)."

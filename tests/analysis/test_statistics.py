@@ -11,7 +11,6 @@ from analysis.statistics.intervals import (
     mean_interval,
     paper_reduction,
     permutation_p_value,
-    quantile,
     ratio_interval,
     true_reduction,
 )
@@ -76,14 +75,6 @@ def test_the_smallest_p_value_of_n_pairs_is_two_over_two_to_the_n():
     left = [2.0, 3.0, 4.0, 5.0, 6.5]
     assert permutation_p_value(left, [each - 1 for each in left]) == pytest.approx(2 / 2**5)
     assert permutation_p_value([1.0], [2.0]) is None
-
-
-def test_tail_quantiles_need_enough_samples():
-    assert quantile(range(99), 0.99) is None
-    assert quantile(range(101), 0.99) == pytest.approx(99.0)
-    assert quantile(range(19), 0.95) is None
-    assert quantile(range(21), 0.95) == pytest.approx(19.0)
-    assert quantile([], 0.5) is None
 
 
 def test_the_papers_reduction_is_not_the_true_one():

@@ -11,7 +11,7 @@ from rich.progress import track
 from rich.table import Table
 
 from analysis.statistics.intervals import Estimate
-from analysis.tables import model
+from analysis.tables import rendering
 from testbed import bench
 from testbed.bench.tolerance import figure, findings, grid, kept
 from testbed.bench.tolerance.simulation import Case
@@ -70,14 +70,14 @@ def run(*, pattern: str, quick: bool, json_file: Path | None) -> bool:
 
 
 def _markdown(found: Found) -> str:
-    table = model.Table(
+    table = rendering.Table(
         title="How much worse than without loss, by the share of chunks given up",
         columns=list(_COLUMNS),
-        rows=[[model.Cell(text=text) for text in row] for row in findings.rows(found)],
+        rows=[[rendering.Cell(text=text) for text in row] for row in findings.rows(found)],
         notes=[_UNIT],
         numeric=False,
     )
-    return model.to_markdown(table)
+    return rendering.to_markdown(table)
 
 
 def _trained(

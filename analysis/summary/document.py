@@ -1,4 +1,4 @@
-"""The numbers of an experiment for programs: `summary.json`.
+"""Makes the content of `summary.json`: the numbers of an experiment for programs.
 
 Arms are compared over what both of them have: runs are paired by seed and point of the sweep,
 averaged over the points of a seed, and then over seeds.
@@ -11,41 +11,39 @@ import json
 import os
 import tempfile
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from analysis.data import learning, metrics, published
+from analysis.data import learning, published
 from analysis.data.load import FACTOR_PREFIX, Results, Run, factor_text
+from analysis.data.metrics import TASK_METRICS
+from analysis.data.per_run import metric_names, per_run
 from analysis.statistics import byte_bound, pairing
 from analysis.statistics.intervals import (
-    NOTHING,
-    Estimate,
     difference_interval,
     mean_interval,
     permutation_p_value,
     ratio_interval,
 )
-from analysis.summary import between_points
-from analysis.summary import paper_conditions as condition
+from analysis.summary import published_comparison
+from analysis.summary.lookup import BASELINE, REFERENCE, pairs
 
 SCHEMA = 1
-REFERENCE = "dblp"  # ratios are written as the paper writes them: baseline / DBLP
-BASELINE = "fixed-low"
 _UNKNOWN: Any = object()
 
 
-def summarise(results: Results, per_run: pl.DataFrame) -> dict[str, Any]:
-    """The content of `summary.json`; `per_run` is `metrics.per_run(results)`.
+def summarise(results: Results) -> dict[str, Any]:
+    """The content of `summary.json`.
 
     Every measured entry is {value, low, high, n}: mean over seeds, its 95 % interval, number of
     seeds; ratios and differences have a `p_value` too. `ratios` holds both directions of every
     pair. A sweep's points follow in `points`: the same once more, for each alone.
     """
     entries = published.select(published.load(), results.published_ids, results.arms)
-    points = _points(results, per_run, entries)
+    measured = per_run(results)
+    points = _points(results, measured, entries)
     in_points = {
         each["id"] for point in points for found in point["published"].values() for each in found
     }
@@ -55,18 +53,18 @@ def summarise(results: Results, per_run: pl.DataFrame) -> dict[str, Any]:
         "verdicts": results.verdicts(),
         "task_metric": learning.task_metric(results.training),
         "paces": sorted({learning.pace(run.config)["kind"] for run in results.ok_runs}),
-        **_cells(per_run, results.arms),
+        **_cells(measured, results.arms),
         "unpaired": _unpaired(results.runs, results.arms),
     }
     # What belongs to single points of the sweep is compared there, not with the mean of all.
     remaining = [each for each in entries if each.id not in in_points]
     if points:
-        elsewhere = [each for each in remaining if each.at]
+        elsewhere = [each for each in remaining if each.applies_to]
         summary["published_elsewhere"] = [each.title for each in elsewhere]
-        remaining = [each for each in remaining if not each.at]
-    summary["published"] = published.beside(remaining, partial(entry, summary))
-    of_points = between_points.beside(entries, per_run, partial(_keys_where, results))
-    for metric, found in of_points.items():
+        remaining = [each for each in remaining if not each.applies_to]
+    summary["published"] = published_comparison.between_arms(remaining, summary)
+    within_arm = published_comparison.within_arm(entries, results, measured)
+    for metric, found in within_arm.items():
         summary["published"].setdefault(metric, []).extend(found)
     summary["settings"] = published.settings(results.published_ids)
     if points:
@@ -75,25 +73,25 @@ def summarise(results: Results, per_run: pl.DataFrame) -> dict[str, Any]:
 
 
 def _points(
-    results: Results, per_run: pl.DataFrame, entries: Sequence[published.Published]
+    results: Results, measured: pl.DataFrame, entries: Sequence[published.Published]
 ) -> list[dict[str, Any]]:
     """Each point of the sweep, in the experiment's order, also those without an ok run."""
     by_point: dict[tuple[tuple[str, str | None], ...], list[Run]] = {}
-    for run in sorted(results.runs, key=results.place):
+    for run in sorted(results.runs, key=results.point_order):
         point = tuple((name, factor_text(value)) for name, value in run.factors.items())
         by_point.setdefault(point, []).append(run)
     points = []
     for factors, runs in by_point.items():
         if not factors:
             continue
-        rows = per_run.filter(
+        rows = measured.filter(
             *(
                 pl.col(FACTOR_PREFIX + name).eq_missing(pl.lit(value))
                 for name, value in factors
-                if FACTOR_PREFIX + name in per_run.columns
+                if FACTOR_PREFIX + name in measured.columns
             )
         )
-        conditions = condition.shared([run for run in runs if run.config])
+        conditions = published_comparison.shared_conditions([run for run in runs if run.config])
         cell = {
             "factors": dict(factors),
             "conditions": conditions,
@@ -105,20 +103,12 @@ def _points(
         here = [
             each
             for each in entries
-            if each.at and condition.fulfil(cell["factors"] | conditions, each.at)
+            if each.applies_to
+            and published_comparison.meets(cell["factors"] | conditions, each.applies_to)
         ]
-        cell["published"] = published.beside(here, partial(entry, cell))
+        cell["published"] = published_comparison.between_arms(here, cell)
         points.append(cell)
     return points
-
-
-def _keys_where(results: Results, wanted: dict[str, Any]) -> list[str]:
-    """The ok runs under some conditions, or at such a point of the sweep."""
-    return [
-        run.key
-        for run in results.ok_runs
-        if condition.fulfil(run.factors | condition.of_run(run), wanted)
-    ]
 
 
 def _unpaired(runs: Sequence[Run], arms: Sequence[str]) -> dict[str, list[int]]:
@@ -154,31 +144,6 @@ def _limits(runs: Sequence[Run], conditions: dict[str, Any]) -> dict[str, float]
         return {}
 
 
-def pairs(arms: Sequence[str]) -> list[tuple[str, str]]:
-    """The pairs (numerator, denominator) that tables show: over `dblp`, or else the first arm."""
-    reference = REFERENCE if REFERENCE in arms else next(iter(arms), "")
-    return [(arm, reference) for arm in arms if arm != reference]
-
-
-def entry(summary: dict[str, Any], section: str, name: str, metric: str) -> Estimate:
-    """One measured entry, such as `entry(summary, "arms", "dblp", "round_latency_s.p95")`."""
-    found: Any = summary.get(section, {}).get(name, {})
-    for part in metric.split("."):
-        found = found.get(part, {})
-    if "value" not in found:
-        return NOTHING
-    return Estimate(**{key: found[key] for key in ("value", "low", "high", "n")})
-
-
-def p_value(summary: dict[str, Any], section: str, name: str, metric: str) -> float | None:
-    """The permutation test's p-value of a ratio or a difference; None where there is none."""
-    found: Any = summary.get(section, {}).get(name, {})
-    for part in metric.split("."):
-        found = found.get(part, {})
-    value = found.get("p_value")
-    return value if isinstance(value, float) else None
-
-
 def write_json(path: Path, document: dict[str, Any]) -> None:
     """Write a JSON document whole or not at all."""
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
@@ -193,10 +158,10 @@ def write_json(path: Path, document: dict[str, Any]) -> None:
         raise
 
 
-def _cells(per_run: pl.DataFrame, arms: Sequence[str]) -> dict[str, Any]:
+def _cells(measured: pl.DataFrame, arms: Sequence[str]) -> dict[str, Any]:
     """`arms`, `ratios` and `differences` over some runs."""
-    columns = metrics.names(per_run)
-    table = pairing.measured(per_run, arms, columns)
+    columns = metric_names(measured)
+    table = pairing.measured(measured, arms, columns)
     document: dict[str, Any] = {"arms": {}, "ratios": {}, "differences": {}}
     for arm in arms:
         cell: dict[str, Any] = {"n_runs": table.n_runs[arm]}
@@ -218,7 +183,7 @@ def _cells(per_run: pl.DataFrame, arms: Sequence[str]) -> dict[str, Any]:
                 **difference_interval(*table.paired(left, right, name)).as_json(),
                 "p_value": p_values[left, right, name],
             }
-            for name in learning.TASK_METRICS
+            for name in TASK_METRICS
         }
     return document
 

@@ -1,44 +1,41 @@
-"""The report's plain words, made from the numbers: the headline and the list of assumptions."""
+"""Writes the headline of a report: sentences on what was found, made from its numbers."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from analysis.data import metrics
-from analysis.data.load import Results
-from analysis.data.records import section
+from analysis.data.metrics import IMPAIRED
 from analysis.statistics.intervals import ENOUGH_SEEDS, Estimate, true_reduction
-from analysis.summary.summary import BASELINE, entry, pairs
-from analysis.tables.sweep_points import point_label
+from analysis.summary.lookup import BASELINE, entry, factors_text, pairs
 from analysis.words import formatting
 
 
-def headline(summary: dict[str, Any]) -> list[str]:
+def sentences(summary: dict[str, Any]) -> list[str]:
     """What the experiment found, most important sentence first; every number is measured."""
     compared = sorted(pairs(list(summary["arms"])), key=lambda pair: pair[0] != BASELINE)
-    sentences = []
+    found: list[str] = []
     for left, right in compared[:1]:
-        sentences += [
+        found += [
             *_latency(summary, left, right),
             *_along_the_sweep(summary, left, right),
             *_training_time(summary, left, right),
             *_accuracy(summary, left, right),
         ]
     for left, right in compared[1:]:
-        sentences += _training_time(summary, left, right)
-    if not sentences:
+        found += _training_time(summary, left, right)
+    if not found:
         return [_single_arm(summary)]
     pairs_most = max(
         (entry(summary, "ratios", f"{a}/{b}", "training_time_s").n for a, b in compared)
     )
     if pairs_most == 1:
-        sentences.append("n = 1 paired seed: there are no intervals.")
+        found.append("n = 1 paired seed: there are no intervals.")
     elif pairs_most < ENOUGH_SEEDS:
-        sentences.append(
+        found.append(
             f"n = {pairs_most} paired seeds; with fewer than {ENOUGH_SEEDS}, the intervals are "
             "only indicative."
         )
-    return sentences
+    return found
 
 
 def _latency(summary: dict[str, Any], left: str, right: str) -> list[str]:
@@ -56,10 +53,8 @@ def _latency(summary: dict[str, Any], left: str, right: str) -> list[str]:
         f"{formatting.number(ratio.value)} x as long {formatting.brackets(ratio)}{_doubt(ratio)}."
     )
     sentences = [sentence, *_tolerance(summary, left, right)]
-    kinds = summary["ratios"][f"{left}/{right}"].get(metrics.IMPAIRED.rstrip("."), {})
-    by_kind = {
-        kind: entry(summary, "ratios", f"{left}/{right}", metrics.IMPAIRED + kind) for kind in kinds
-    }
+    kinds = summary["ratios"][f"{left}/{right}"].get(IMPAIRED.rstrip("."), {})
+    by_kind = {kind: entry(summary, "ratios", f"{left}/{right}", IMPAIRED + kind) for kind in kinds}
     if name.endswith("burst_mean") and len(by_kind) > 1:
         listed = " and ".join(
             f"{formatting.with_interval(estimate)} for {kind}" for kind, estimate in by_kind.items()
@@ -119,7 +114,7 @@ def _along_the_sweep(summary: dict[str, Any], left: str, right: str) -> list[str
         ("training_time_s", "training time"),
     ):
         found = [
-            (estimate.value, point_label(point))
+            (estimate.value, factors_text(point["factors"]))
             for point in points
             if (estimate := entry(point, "ratios", f"{left}/{right}", name)).value is not None
         ]
@@ -148,58 +143,3 @@ def _doubt(ratio: Estimate) -> str:
     if ratio.low is not None and ratio.high is not None and ratio.low <= 1 <= ratio.high:
         return ", so no clear difference"
     return ""
-
-
-def assumptions(results: Results) -> list[str]:
-    """What these runs did where the paper is silent, read from the first ok run's configuration."""
-    if not results.ok_runs:
-        return []
-    config = results.ok_runs[0].config
-    topology, training = section(config, "topology"), section(config, "training")
-    phases, transport = section(config, "phases"), section(config, "transport")
-    rate = topology.get("rate_bps")
-    found: list[str] = []
-    if rate is not None:
-        found.append(
-            "Link rate, queue and round-trip time are not in the paper: here "
-            f"{_quantity(Estimate(value=rate), formatting.unit_for('bps', [rate]))} per link and a "
-            f"queue of {topology.get('queue_bytes', '?')} bytes; round-trip times as calibrated."
-        )
-    if training:
-        found.append(
-            f"Model and data are small on purpose: {training.get('model')} on "
-            f"{_name(training.get('dataset'))}, {topology.get('workers', '?')} workers, "
-            f"{config.get('rounds')} rounds. "
-            "Accuracies compare arms here, not with the paper's models."
-        )
-    if transport.get("chunk_bytes"):
-        found.append(
-            f"A chunk carries {transport['chunk_bytes']} bytes and fills one datagram: the loss "
-            "rate of packets is the loss rate of chunks. The paper gives no chunk size."
-        )
-    if phases.get("detector", "gradient-norm") != "gradient-norm":
-        found.append(
-            f"Phases are told by the detector {phases['detector']}, not by the paper's rule."
-        )
-    elif phases:
-        cadence = phases.get("cadence", phases.get("every_rounds"))
-        cadence = "once per epoch" if cadence == "epoch" else f"every {cadence} rounds"
-        found.append(
-            f"The phase detector is evaluated {cadence} with eta = {phases.get('eta')}. "
-            "The paper's text says once per epoch, its authors' code every ten rounds."
-        )
-    kinds = sorted(set(metrics.impairment_kinds(config.get("impairments")).values()))
-    if kinds:
-        found.append(
-            f"The paper does not say how its microbursts were made. Here: {', '.join(kinds)}, by "
-            "the controller, in chosen rounds."
-        )
-    found.append("Round latency is gather plus broadcast as the server sees them, without compute.")
-    found.append(
-        "The baseline fixed-low is the same transport with one tolerance, as in the paper."
-    )
-    return found
-
-
-def _name(dataset: Any) -> Any:
-    return dataset.get("name") if isinstance(dataset, dict) else dataset

@@ -1,21 +1,40 @@
-"""Turns matplotlib's SVG into a fragment for a page: no prolog, own ids, colours that follow it."""
+"""Renders the report's pages: templates, inline SVG, and colours that follow light and dark."""
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
+from typing import Any
 
+import jinja2
 from markupsafe import Markup, escape
 
 from analysis.figures.style import COLOURS
+from analysis.tables.rendering import unbroken
 
+_TEMPLATES = Path(__file__).with_name("templates")
 _IDENTIFIER = re.compile(r'\bid="([^"]+)"')
 _REFERENCE = re.compile(r'(url\(#|href="#)([^)"]+)')
 _SIZE = re.compile(r'<svg ([^>]*?)width="[^"]*"([^>]*?)>', re.DOTALL)
 _HEIGHT = re.compile(r'(<svg [^>]*?)height="[^"]*"', re.DOTALL)
 
 
+def render(template: str, **values: Any) -> str:
+    """A page from `templates/`; every text is escaped, and an unknown name is an error."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["unbroken"] = unbroken
+    light, dark = _colour_variables(dark=False), _colour_variables(dark=True)
+    return environment.get_template(template).render(light=light, dark=dark, **values)
+
+
 def inline_svg(svg: str, *, name: str, description: str) -> Markup:
-    """An `<svg>` element that fills its box's width; `name` keeps its ids apart from others'."""
+    """matplotlib's SVG as an element that fills its box's width; `name` keeps its ids unique."""
     body = svg[svg.index("<svg ") :]
     body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
     body = _IDENTIFIER.sub(lambda found: f'id="{name}-{found[1]}"', body)
@@ -28,7 +47,7 @@ def inline_svg(svg: str, *, name: str, description: str) -> Markup:
     return Markup(label + body.removeprefix("<svg "))  # noqa: S704 (matplotlib escapes its texts)
 
 
-def colour_variables(*, dark: bool) -> Markup:
+def _colour_variables(*, dark: bool) -> Markup:
     """The CSS declarations of the colours for a light or a dark page."""
     return Markup(" ").join(
         Markup("--{}: {};").format(each.name, each.dark if dark else each.light) for each in COLOURS

@@ -1,4 +1,4 @@
-"""Where things lie: an experiment's folder, and the directories of its runs.
+"""Finds an experiment's folder and the directories of its runs.
 
 `KEY/` is a finished run, `KEY.partial/` one in progress or left behind, `KEY.attemptN/` an earlier
 attempt that was not ok and is kept for the record.
@@ -15,8 +15,8 @@ _SUFFIX = re.compile(r"^(?P<key>.+)\.(?:(?P<partial>partial)|attempt(?P<attempt>
 
 
 @dataclass(frozen=True, order=True)
-class Place:
-    """A run's directory; of several, the greatest is the one that counts."""
+class RunDirectory:
+    """A directory of a run; of several for one run, the greatest is the one that counts."""
 
     rank: tuple[int, int]
     path: Path
@@ -56,18 +56,19 @@ def _planned_at(folder: Path) -> tuple[float, str]:
     return (plan.stat().st_mtime if plan.is_file() else 0.0, folder.name)
 
 
-def run_directories(folder: Path) -> dict[str, list[Place]]:
+def of_experiment(folder: Path) -> dict[str, list[RunDirectory]]:
     """All directories of an experiment's runs by key, those of one key in ascending order."""
-    found: dict[str, list[Place]] = {}
+    found: dict[str, list[RunDirectory]] = {}
     for path in sorted(folder.iterdir()):
         if not path.is_dir() or path.is_symlink() or path.name.startswith("."):
             continue
         match = _SUFFIX.match(path.name)
         if match is None:
-            found.setdefault(path.name, []).append(Place((2, 0), path, ""))
+            found.setdefault(path.name, []).append(RunDirectory((2, 0), path, ""))
         elif match["partial"]:
-            found.setdefault(match["key"], []).append(Place((1, 0), path, UNFINISHED))
+            found.setdefault(match["key"], []).append(RunDirectory((1, 0), path, UNFINISHED))
         else:
-            place = Place((0, int(match["attempt"])), path, f"attempt {match['attempt']}")
-            found.setdefault(match["key"], []).append(place)
+            attempt = int(match["attempt"])
+            directory = RunDirectory((0, attempt), path, f"attempt {attempt}")
+            found.setdefault(match["key"], []).append(directory)
     return {key: sorted(directories) for key, directories in found.items()}

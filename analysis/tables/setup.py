@@ -1,118 +1,44 @@
-"""Tables about the runs themselves: their verdicts, the impairments, the links, the machines."""
+"""Tables of the experimental setup: arms, impairments as they happened, links, machines."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
-from urllib.parse import quote
 
 import polars as pl
 
-from analysis.data.load import MISSING, Results, Run
-from analysis.tables.model import Cell, Table
+from analysis.data.load import Results
+from analysis.data.records import section
+from analysis.tables.cells import missing
+from analysis.tables.rendering import Cell, Table
 from analysis.words import formatting
 
-_TONES = {"ok": "good", "failed": "bad", "invalid": "bad", MISSING: "quiet"}
 
-
-def status_table(results: Results, link_prefix: str = "../") -> Table:
-    """All runs with verdict, reason and gates; links lead from the report to their directories."""
-    rows = [_status_row(run, results.experiment, link_prefix) for run in results.runs]
-    rows += [_status_row(run, results.experiment, link_prefix) for run in results.others]
-    notes = []
-    if results.others:
-        notes.append(
-            f"The last {len(results.others)} are no part of the plan's count: earlier attempts, "
-            "or runs that the plan does not name. They enter no number of this report."
+def arm_settings_table(results: Results) -> Table:
+    """Every arm's transport as its first ok run resolved it."""
+    rows = []
+    for arm in results.arms:
+        run = next((run for run in results.ok_runs if run.arm == arm), None)
+        protocol = dict(section(run.config, "protocol")) if run else {}
+        protocol.pop("name", None)
+        filling = section(run.config, "filling") if run else {}
+        rows.append(
+            [
+                Cell(text=arm),
+                Cell(text=_listed(protocol) or formatting.DASH),
+                Cell(text=_listed(filling) or formatting.DASH),
+            ]
         )
     return Table(
-        title=f"{results.experiment}: all runs",
-        columns=["Run", "Arm", "Seed", "Verdict", "Reason", "Wall time", "Gates"],
+        title=f"{results.experiment}: the arms",
+        columns=["Arm", "Transport", "Filling of what is missing"],
         rows=rows,
-        notes=notes,
         numeric=False,
     )
 
 
-def not_ok_table(results: Results, link_prefix: str = "../") -> Table:
-    """The planned runs that enter no number, and why."""
-    return Table(
-        title=f"{results.experiment}: planned runs that are not ok",
-        columns=["Run", "Arm", "Seed", "Verdict", "Reason", "Wall time", "Gates"],
-        rows=[
-            _status_row(run, results.experiment, link_prefix)
-            for run in results.runs
-            if run.verdict != "ok"
-        ],
-        numeric=False,
-    )
-
-
-def coverage_table(results: Results) -> Table:
-    """How many of each arm's planned runs are ok at each point of the sweep."""
-    cells: dict[str, dict[str, list[Run]]] = {}
-    for run in sorted(results.runs, key=results.place):
-        point = ", ".join(f"{name.split('.')[-1]} = {each}" for name, each in run.factors.items())
-        cells.setdefault(point or "all", {}).setdefault(run.arm, []).append(run)
-    return Table(
-        title=f"{results.experiment}: ok runs of those planned",
-        columns=["Point", *results.arms],
-        rows=[
-            [Cell(text=point), *(_coverage(of_arm.get(arm, [])) for arm in results.arms)]
-            for point, of_arm in cells.items()
-        ],
-    )
-
-
-def _coverage(runs: list[Run]) -> Cell:
-    if not runs:
-        return Cell(text="not planned", tone="quiet")
-    ok = sum(run.verdict == "ok" for run in runs)
-    others = [run.verdict for run in runs if run.verdict != "ok"]
-    detail = ", ".join(f"{others.count(each)} {each}" for each in dict.fromkeys(others))
-    return Cell(text=f"{ok} of {len(runs)}", detail=detail, tone="" if ok == len(runs) else "bad")
-
-
-def _status_row(run: Run, experiment: str, link_prefix: str) -> list[Cell]:
-    href = ""
-    if run.directory is not None:
-        href = f"{link_prefix}{quote(experiment)}/{quote(run.directory.name)}/"
-    factors = ", ".join(f"{name} = {value}" for name, value in run.factors.items())
-    wall = formatting.DASH if run.wall_s is None else f"{formatting.number(run.wall_s)} s"
-    return [
-        Cell(text=run.key, href=href, detail=", ".join(filter(None, (factors, run.note)))),
-        Cell(text=run.arm),
-        Cell(text=str(run.seed)),
-        Cell(text=run.verdict, tone=_TONES.get(run.verdict, "")),
-        Cell(text=run.reason or formatting.DASH),
-        Cell(text=wall),
-        _gates(run),
-    ]
-
-
-def _gates(run: Run) -> Cell:
-    if not run.gates:
-        return Cell(text=formatting.DASH)
-    failed = [str(gate.get("name")) for gate in run.gates if gate.get("passed") is False]
-    unknown = [str(gate.get("name")) for gate in run.gates if gate.get("passed") is None]
-    passed = len(run.gates) - len(failed) - len(unknown)
-    text = f"{passed} of {len(run.gates)} passed"
-    values = [  # all values stand in the table of gates
-        f"{gate.get('name')}: {_short(gate.get('value'))} (limit {_short(gate.get('limit'))})"
-        for gate in run.gates
-        if gate.get("passed") is not True
-    ]
-    return Cell(
-        text="; ".join(
-            [
-                text,
-                *(f"not passed: {name}" for name in failed),
-                *(f"not checked: {name}" for name in unknown),
-            ]
-        ),
-        detail="; ".join(values),
-        tone="bad" if failed else "",
-    )
+def _listed(settings: dict[str, Any]) -> str:
+    return "; ".join(f"{name}: {value}" for name, value in settings.items() if value is not None)
 
 
 def impairment_table(results: Results) -> Table:
@@ -223,7 +149,7 @@ def link_table(results: Results) -> Table:
 def _spread(values: list[Any], quantity: str) -> Cell:
     known = [float(value) for value in values if isinstance(value, int | float)]
     if not known:
-        return Cell(text=formatting.DASH, tone="quiet")
+        return missing()
     unit = formatting.unit_for(quantity, known)
     low, high = formatting.number(min(known), unit), formatting.number(max(known), unit)
     return Cell(
@@ -237,12 +163,12 @@ def machine_tables(results: Results) -> list[Table]:
     collected: dict[str, dict[str, list[str]]] = {}
     for run in results.ok_runs:
         for path, value in _flat(run.manifest):
-            section, _, name = path.partition(".")
-            section, name = (section, name) if name else ("machine", section)
-            collected.setdefault(section, {}).setdefault(name, []).append(value)
+            group, _, name = path.partition(".")
+            group, name = (group, name) if name else ("machine", group)
+            collected.setdefault(group, {}).setdefault(name, []).append(value)
     return [
         Table(
-            title=section,
+            title=group,
             columns=["Fact", "Value"],
             rows=[
                 [Cell(text=name), _agreed(values, len(results.ok_runs))]
@@ -250,8 +176,8 @@ def machine_tables(results: Results) -> list[Table]:
             ],
             numeric=False,
         )
-        for section, facts in collected.items()
-        if section != "schema"
+        for group, facts in collected.items()
+        if group != "schema"
     ]
 
 
@@ -274,14 +200,6 @@ def _flat(document: Any, path: str = "") -> Iterator[tuple[str, str]]:
         for index, value in enumerate(document):
             yield from _flat(value, f"{path}.{index}")
     elif isinstance(document, list):
-        yield path, ", ".join(map(_short, document))
+        yield path, ", ".join(map(formatting.short, document))
     elif path != "schema":
-        yield path, _short(document)
-
-
-def _short(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    if value is None:
-        return formatting.DASH
-    return str(value)
+        yield path, formatting.short(document)

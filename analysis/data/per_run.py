@@ -1,0 +1,91 @@
+"""Computes every metric of every ok run: one row per run, one column per metric."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from analysis.data import learning
+from analysis.data.load import FACTOR_PREFIX, Results, factor_text, impairment_kinds
+from analysis.data.metrics import IMPAIRED, METRICS, describe
+
+
+def per_run(results: Results) -> pl.DataFrame:
+    """One row per ok run: `run_key`, `arm`, `seed`, the factors, and a column per metric.
+
+    A metric is null where the run has no value for it.
+    """
+    labels = ["run_key", "arm", "seed", *results.factor_columns]
+    frame = pl.DataFrame(
+        [
+            {
+                "run_key": run.key,
+                "arm": run.arm,
+                "seed": run.seed,
+                **{
+                    column: factor_text(run.factors.get(column.removeprefix(FACTOR_PREFIX)))
+                    for column in results.factor_columns
+                },
+                "_planned": run.config.get("rounds"),
+            }
+            for run in results.ok_runs
+        ],
+        schema=dict.fromkeys(labels, pl.String) | {"seed": pl.Int64, "_planned": pl.Int64},
+        strict=False,
+    )
+    impaired = _impaired_rounds(results)
+    by_kind = [describe(IMPAIRED + kind) for kind in sorted(impaired["kind"].unique())]
+    found = logs(results) | {"impaired_rounds": impaired}
+    for log, rows in found.items():
+        values = [each.value.alias(each.name) for each in (*METRICS, *by_kind) if each.log == log]
+        if log == "rounds":
+            values.append(pl.len().cast(pl.Int64).alias("_logged"))
+        measured = rows.group_by("run_key").agg(values)
+        frame = frame.join(measured, on="run_key", how="left", maintain_order="left")
+    whole = (pl.col("_logged") == pl.col("_planned")) | pl.col("_planned").is_null()
+    return frame.with_columns(
+        pl.when(whole).then(pl.col(each.name)).alias(each.name)
+        for each in METRICS
+        if each.whole_log
+    ).drop("_logged", "_planned")
+
+
+def metric_names(frame: pl.DataFrame) -> list[str]:
+    """The metrics among the columns of `per_run`'s frame, in the registry's order."""
+    kinds = sorted(name for name in frame.columns if name.startswith(IMPAIRED))
+    return [metric.name for metric in METRICS if metric.name in frame.columns] + kinds
+
+
+def logs(results: Results) -> dict[str, pl.DataFrame]:
+    """The rows that metrics are computed from, by the name that a metric's `log` gives."""
+    transfers, role = results.transfers, pl.col("role")
+    return {
+        "rounds": results.rounds,
+        "receivers": transfers.filter(
+            (role == "receiver") & pl.col("chunks_received").is_not_null()
+        ),
+        "senders": transfers.filter(role == "sender"),
+        "evaluations": learning.evaluations(results.training).join(
+            learning.targets(results.ok_runs), on="run_key", how="left", maintain_order="left"
+        ),
+        "effects": learning.deviations(results.effects).sort("run_key", "round"),
+        "paced_iterations": learning.paced_iterations(results),
+        "impairment_ends": results.impairments.filter(pl.col("action") == "end"),
+    }
+
+
+def _impaired_rounds(results: Results) -> pl.DataFrame:
+    """A row per round and `kind` of impairment that hit it."""
+    kinds = pl.DataFrame(
+        [
+            {"run_key": run.key, "impairments": label, "kind": kind}
+            for run in results.ok_runs
+            for label, kind in impairment_kinds(run.config.get("impairments")).items()
+        ],
+        schema={"run_key": pl.String, "impairments": pl.String, "kind": pl.String},
+    )
+    return (
+        results.rounds.select("run_key", "round", "latency_s", "impairments")
+        .explode("impairments")
+        .join(kinds, on=["run_key", "impairments"], how="inner", maintain_order="left")
+        .unique(["run_key", "round", "kind"], maintain_order=True)
+    )

@@ -1,0 +1,132 @@
+"""Figures of round latency: over the rounds, and its distribution."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import polars as pl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from analysis.data.load import FACTOR_PREFIX
+from analysis.figures.parts import (
+    CRITICAL,
+    MOST_PANELS,
+    add_legend,
+    by_arm,
+    draw_lines_by_round,
+    new_axes_with_strips,
+    new_grid,
+    new_panels,
+    phase_strips,
+    scale_axis,
+    shade_impairments,
+)
+from analysis.figures.style import ArmStyle
+from analysis.summary.lookup import factors_text, points
+from analysis.words import formatting
+
+_HIT = pl.col("impairments").list.len() > 0
+
+
+def over_rounds(
+    rounds: pl.DataFrame, styles: dict[str, ArmStyle], kinds: dict[str, str]
+) -> Figure | None:
+    """One line per arm over the rounds; rounds that an impairment hit are shaded by its kind."""
+    known = rounds.filter(pl.col("latency_s").is_not_null())
+    if known.is_empty():
+        return None
+    unit = formatting.unit_for("s", known["latency_s"])
+    arms = [arm for arm, _ in by_arm(known, styles)]
+    figure, axes, phases = new_axes_with_strips(f"Round latency ({unit.symbol})", len(arms))
+    shaded = shade_impairments(axes, known, kinds)
+    phase_strips(phases, known, arms)
+    draw_lines_by_round(axes, known, "latency_s", styles, factor=unit.factor)
+    scale_axis(axes.yaxis, known["latency_s"])
+    shown = known["round"].to_numpy()
+    axes.set_xlim(shown.min() - 0.5, shown.max() + 0.5)
+    add_legend(figure, styles, set(known["arm"]), [*shaded, CRITICAL])
+    return figure
+
+
+def distribution(rounds: pl.DataFrame, styles: dict[str, ArmStyle]) -> Figure | None:
+    """The empirical distribution of each arm's round latencies, calm and burst rounds apart."""
+    known = rounds.filter(pl.col("latency_s").is_not_null())
+    if known.is_empty():
+        return None
+    unit = formatting.unit_for("s", known["latency_s"])
+    parts = [
+        (title, rows)
+        for title, rows in (
+            ("calm rounds", known.filter(~_HIT)),
+            ("rounds hit by an impairment", known.filter(_HIT)),
+        )
+        if not rows.is_empty()
+    ]
+    figure, axes_of = new_panels(len(parts))
+    for axes, (title, rows) in zip(axes_of, parts, strict=True):
+        for arm, of_arm in by_arm(rows, styles):
+            _step(axes, of_arm["latency_s"].to_numpy() * unit.factor, styles[arm])
+        if len(parts) > 1:
+            axes.set_title(title, loc="left", fontsize=10)
+        axes.set_ylim(0, 102)
+        axes.set_ylabel("Rounds (%)")
+    # The scale is chosen by the seconds' ratio: a unit does not change it.
+    scale_axis(axes_of[-1].xaxis, known["latency_s"] * unit.factor)
+    axes_of[-1].set_xlabel(f"Round latency ({unit.symbol})")
+    add_legend(figure, styles, set(known["arm"]), [], markers=False)
+    return figure
+
+
+def distribution_by_point(
+    rounds: pl.DataFrame, summary: dict[str, Any], styles: dict[str, ArmStyle]
+) -> Figure | None:
+    """Distribution of the latency of burst rounds, one panel per point of the sweep."""
+    shown = points(summary)[:MOST_PANELS]
+    hit = rounds.filter(_HIT & pl.col("latency_s").is_not_null())
+    if len(shown) < 2 or hit.is_empty():
+        return None
+    unit = formatting.unit_for("s", hit["latency_s"])
+    figure, axes_of = new_grid(len(shown), share=True)
+    present: set[str] = set()
+    for axes, point in zip(axes_of, shown, strict=False):
+        here = hit.filter(
+            *(
+                pl.col(FACTOR_PREFIX + name).eq_missing(pl.lit(value))
+                for name, value in point["factors"].items()
+            )
+        )
+        for arm, rows in by_arm(here, styles):
+            _step(axes, rows["latency_s"].to_numpy() * unit.factor, styles[arm])
+            present.add(arm)
+        axes.set_title(_values(point), loc="left", fontsize=9)
+        axes.set_ylim(0, 102)
+    scale_axis(axes_of[0].xaxis, hit["latency_s"] * unit.factor)
+    for axes in axes_of[-2:]:  # the lowest of each column, also where a neighbour is lacking
+        axes.set_xlabel(f"Round latency ({unit.symbol})")
+        axes.tick_params(labelbottom=True)
+    for axes in axes_of[::2]:
+        axes.set_ylabel("Rounds (%)")
+    add_legend(figure, styles, present, [], markers=False)
+    return figure
+
+
+def _values(point: dict[str, Any]) -> str:
+    """A point by its values alone, which is short; of one factor with its name."""
+    if len(point["factors"]) == 1:
+        return factors_text(point["factors"])
+    return ", ".join(str(value) for value in point["factors"].values())
+
+
+def _step(axes: Axes, values: np.ndarray, arm_style: ArmStyle) -> None:
+    """The empirical distribution of some values as a line of steps, in percent."""
+    ordered = np.sort(values)
+    share = np.arange(1, len(ordered) + 1) / len(ordered) * 100
+    axes.step(
+        np.concatenate([ordered[:1], ordered]),
+        np.concatenate([[0.0], share]),
+        where="post",
+        color=arm_style.colour.light,
+        linestyle=arm_style.line,
+    )

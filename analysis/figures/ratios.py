@@ -1,0 +1,192 @@
+"""Figures of ratios: along a factor of a sweep, and beside the paper's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter, NullFormatter
+
+from analysis.data.metrics import describe
+from analysis.figures import style
+from analysis.figures.parts import (
+    LOG_FROM,
+    MOST_PANELS,
+    add_legend,
+    all_numbers,
+    factor_axis,
+    line_with_intervals,
+    new_axes,
+    new_grid,
+)
+from analysis.figures.style import ArmStyle
+from analysis.statistics.intervals import Estimate
+from analysis.summary.lookup import OWN_LIMIT, entry, factors_text, pairs, points, published_range
+
+_LONG_LABEL = 8
+_PAPER_ALPHA = 0.22
+_METRICS = (
+    ("round_latency_s.burst_mean", "Burst round latency"),
+    ("round_latency_s.mean", "Mean round latency"),
+    ("training_time_s", "Training time"),
+)
+_BOUNDS = (("bytes", (0, (1.0, 1.5)), "byte bound"), ("passes", (0, (4.0, 2.0)), "pass bound"))
+
+
+def along_factor(summary: dict[str, Any], styles: dict[str, ArmStyle]) -> Figure | None:
+    """Ratios to the reference arm along the factor with most values, beside the two bounds.
+
+    Other factors, if there are any, have a panel per combination of their values.
+    """
+    found = points(summary)
+    if len(found) < 2:
+        return None
+    values = {
+        name: list(dict.fromkeys(point["factors"][name] for point in found))
+        for name in found[0]["factors"]
+    }
+    along = max(values, key=lambda name: (len(values[name]), all_numbers(values[name])))
+    compared = [(left, f"{left}/{right}") for left, right in pairs(list(summary["arms"]))]
+    metric, label = next(
+        (
+            each
+            for each in _METRICS
+            if any(entry(p, "ratios", pair, each[0]).value for p in found for _, pair in compared)
+        ),
+        (None, ""),
+    )
+    if metric is None or len(values[along]) < 2:
+        return None
+    panels: dict[str, list[dict[str, Any]]] = {}
+    for point in found:
+        rest = {name: value for name, value in point["factors"].items() if name != along}
+        panels.setdefault(factors_text(rest), []).append(point)
+    shown = dict(list(panels.items())[:MOST_PANELS])
+    figure, axes_of = new_grid(len(shown))
+    numeric = all_numbers(values[along])
+    present: set[str] = set()
+    published: set[tuple[float, float]] = set()
+    for axes, (title, cells) in zip(axes_of, shown.items(), strict=False):
+        at = [float(p["factors"][along]) if numeric else float(i) for i, p in enumerate(cells)]
+        for left, pair in compared:
+            ratios = [entry(cell, "ratios", pair, metric) for cell in cells]
+            if line_with_intervals(axes, at, ratios, styles[left]):
+                present.add(left)
+        _bounds(axes, cells, at)
+        published |= _paper(axes, cells, metric)
+        axes.axhline(1, color=style.MUTED.light, linewidth=0.9, zorder=0.5)
+        axes.set_title(title, loc="left", fontsize=9.5)
+        _ratio_axis(axes, cells, [pair for _, pair in compared], metric)
+        if numeric:
+            factor_axis(axes, at)
+        else:
+            labels = [str(p["factors"][along]) for p in cells]
+            long = max(map(len, labels)) > _LONG_LABEL
+            slant: dict[str, Any] = {"rotation": 25, "ha": "right"} if long else {}
+            axes.set_xticks(at, labels, fontsize=8, **slant)
+        axes.set_xlabel(along.split(".")[-1])
+    axes_of[0].set_ylabel(f"{label}\nover {compared[0][1].split('/')[1]} (x)")
+    further: list[Patch | Line2D] = [
+        Line2D([], [], color=style.MUTED.light, linestyle=line, label=text)
+        for key, line, text in _BOUNDS
+        if any(key in p["limits"] for p in found)
+    ]
+    if published:
+        further.append(Patch(color=style.STEEL.light, alpha=_PAPER_ALPHA, label="paper's range"))
+    add_legend(figure, styles, present, further)
+    return figure
+
+
+def beside_paper(summary: dict[str, Any]) -> Figure | None:
+    """One row per metric: our ratio with its interval above what the paper reports for it."""
+    rows = []
+    for metric, entries in summary["published"].items():
+        ratios = [each for each in entries if each["compared"].startswith("ratio")]
+        if ratios and ratios[0]["ours"]["value"] is not None:
+            rows.append((describe(metric).label, Estimate(**ratios[0]["ours"]), ratios))
+    if not rows:
+        return None
+    figure, axes = new_axes(f"Ratio {rows[0][2][0]['compared'].split(' ', 1)[1]}", "")
+    figure.set_size_inches(style.SIZE_INCHES[0], 1.3 + 0.52 * len(rows))
+    ours = style.BLUE.light
+    for position, (_, estimate, ratios) in enumerate(rows):
+        for each in ratios:
+            low, high = published_range(each)
+            y = position + 0.17
+            if each["confidence"] == OWN_LIMIT:
+                axes.plot([low], [y], "D", color=style.GOLD.light, markersize=5)
+            elif low == high:
+                axes.plot(
+                    [low], [y], "|", color=style.STEEL.light, markersize=10, markeredgewidth=2
+                )
+            else:
+                axes.plot(
+                    [low, high], [y, y], color=style.STEEL.light, linewidth=6, solid_capstyle="butt"
+                )
+        if estimate.low is not None and estimate.high is not None:
+            axes.plot([estimate.low, estimate.high], [position - 0.17] * 2, color=ours, linewidth=2)
+        assert estimate.value is not None
+        axes.plot([estimate.value], [position - 0.17], "o", color=ours, markersize=6)
+    axes.axvline(1, color=style.MUTED.light, linewidth=0.9, zorder=0.5)
+    axes.set_yticks(range(len(rows)), [label.replace(", ", ",\n") for label, _, _ in rows])
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.grid(visible=False, axis="y")
+    axes.set_xlim(left=0)
+    handles: list[Any] = [
+        Line2D([], [], color=ours, marker="o", markersize=6, linewidth=2, label="ours"),
+        Line2D([], [], color=style.STEEL.light, linewidth=6, label="paper"),
+        Line2D([], [], color=style.GOLD.light, marker="D", linestyle="", label="limit"),
+    ]
+    if not any(each["confidence"] == OWN_LIMIT for _, _, ratios in rows for each in ratios):
+        handles.pop()
+    figure.legend(handles=handles, loc="outside upper left", ncols=3)
+    return figure
+
+
+def _bounds(axes: Axes, cells: list[dict[str, Any]], at: list[float]) -> None:
+    for key, line, _ in _BOUNDS:
+        known = [
+            (x, c["limits"][key]) for x, c in zip(at, cells, strict=True) if key in c["limits"]
+        ]
+        if known:
+            axes.plot(*zip(*known, strict=True), color=style.MUTED.light, linestyle=line)
+
+
+def _paper(axes: Axes, cells: list[dict[str, Any]], metric: str) -> set[tuple[float, float]]:
+    """Shade the ranges that a paper gives for `fixed-low/dblp` under these cells' conditions."""
+    ranges = {
+        (each["low"], each["high"])
+        for cell in cells
+        for each in cell["published"].get(metric, [])
+        if "low" in each and each["compared"] == "ratio fixed-low/dblp"
+    }
+    for low, high in ranges:
+        axes.axhspan(
+            low, high, color=style.STEEL.light, alpha=_PAPER_ALPHA, linewidth=0, zorder=0.3
+        )
+    return ranges
+
+
+def _ratio_axis(axes: Axes, cells: list[dict[str, Any]], pairs: list[str], metric: str) -> None:
+    found = [entry(cell, "ratios", pair, metric).value for cell in cells for pair in pairs]
+    values = [1.0, *(each for each in found if each)]
+    values += [bound for cell in cells for bound in cell["limits"].values()]
+    values += [
+        each["high"]
+        for cell in cells
+        for each in cell["published"].get(metric, [])
+        if "high" in each
+    ]
+    if max(values) / min(values) < LOG_FROM:
+        axes.set_ylim(bottom=0)
+        return
+    axes.set_yscale("log")
+    low, high = min(values) / 1.4, max(values) * 1.4
+    ticks = [step * 10.0**power for power in range(-2, 4) for step in (1, 2, 5)]
+    axes.set_yticks([each for each in ticks if low < each < high])
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.set_ylim(low, high)

@@ -1,0 +1,51 @@
+"""Turns measured numbers into the cells of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from analysis.data.metrics import describe
+from analysis.statistics.intervals import Estimate
+from analysis.tables.rendering import Cell
+from analysis.words import formatting
+from analysis.words.formatting import Unit
+
+
+def measured(
+    estimate: Estimate,
+    unit: Unit = formatting.RATIO,
+    *,
+    with_n: bool = True,
+    p: float | None = None,
+) -> Cell:
+    """A number with its interval, and on request the number of seeds and the p-value."""
+    details = (
+        formatting.interval(estimate, unit),
+        f"n = {estimate.n}" if with_n else "",
+        "" if p is None else f"p = {formatting.p_value(p)}",
+    )
+    return Cell(text=formatting.number(estimate.value, unit), detail=joined(*details))
+
+
+def missing(*, note: str = "", detail: str = "") -> Cell:
+    """A dash, with the reason as a footnote or in brackets."""
+    return Cell(text=formatting.DASH, note=note, detail=detail, tone="quiet")
+
+
+def ratio(estimate: Estimate, unit: Unit = formatting.RATIO, *, p: float | None = None) -> Cell:
+    """A ratio or a difference with its interval, the number of pairs and the p-value."""
+    if estimate.value is None:
+        return missing(note="no pair of ok runs in which both arms have a value above 0")
+    return measured(estimate, unit, p=p)
+
+
+def metric_unit(metric: str, values: Sequence[float | None]) -> tuple[str, Unit]:
+    """A metric's label with its unit, and the unit that fits these values."""
+    described = describe(metric)
+    unit = formatting.unit_for(described.unit, values)
+    return (f"{described.label} ({unit.symbol})" if unit.symbol else described.label), unit
+
+
+def joined(*parts: str) -> str:
+    """The parts that are not empty, with commas between them."""
+    return ", ".join(filter(None, parts))

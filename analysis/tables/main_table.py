@@ -1,0 +1,142 @@
+"""The main table: every arm's latency, training time, accuracy, loss, passes and bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from analysis.data.metrics import IMPAIRED, TASK_METRICS, describe
+from analysis.statistics.intervals import ENOUGH_SEEDS, Estimate
+from analysis.summary.lookup import entry, points, with_impairment_kinds
+from analysis.tables.cells import measured, metric_unit, missing
+from analysis.tables.rendering import Cell, Table
+from analysis.words.formatting import Unit
+
+ROWS = (
+    "round_latency_s.burst_mean",
+    IMPAIRED,  # one row per kind of impairment, where there are several
+    "round_latency_s.mean",
+    "round_latency_s.p95",
+    "round_latency_s.p99",
+    "round_latency_s.max",
+    "training_time_s",
+    "accuracy",
+    "perplexity",
+    "time_to_target_s",
+    "rounds_to_target",
+    "target_reached",
+    "realised_loss.gather",
+    "realised_loss.broadcast",
+    "passes_per_transfer",
+    "bytes_sent",
+    "burst_tolerance.gather",
+    "burst_tolerance.broadcast",
+    "communication_share",
+    "compute_to_communication",
+    "pace_overrun_share",
+    "critical_share",
+    "relative_error.gathered",
+    "relative_error.applied",
+    "cosine.gathered",
+    "cosine.applied",
+    "replica_divergence",
+    "packets_dropped",
+    "workers_lost",
+)
+_PACED = ("communication_share", "compute_to_communication")
+_NOTHING_LEARNT = "nothing is learnt: with pace 'payload-only' payloads have random content"
+
+
+def main_table(
+    summary: dict[str, Any], *, shown: Sequence[str] = ROWS, with_runs: bool = True
+) -> Table:
+    """One column per arm, one row per metric; the records hold every metric unrounded.
+
+    `shown` names the rows' metrics; `with_runs` adds a first row with the number of runs.
+    """
+    arms: dict[str, Any] = summary["arms"]
+    counts = [cell["n_runs"] for cell in arms.values()]
+    rows = [[Cell(text="Runs (n)"), *(Cell(text=str(each)) for each in counts)]]
+    estimates = {
+        name: [entry(summary, "arms", arm, name) for arm in arms]
+        for name in with_impairment_kinds(shown, arms)
+    }
+    # All latencies share a unit, so that they can be compared within a column too.
+    latencies = [
+        each.value for name, found in estimates.items() if "latency_s." in name for each in found
+    ]
+    paces = summary.get("paces") or ["real"]
+    for name, found in estimates.items():
+        if not _is_shown(summary, name, found):
+            continue
+        of_unit = latencies if "latency_s." in name else [each.value for each in found]
+        label, unit = metric_unit(name, of_unit)
+        if name in _PACED and paces != ["real"]:
+            label += f", {' and '.join(paces)}"
+        absent = describe(name).absent
+        if name in TASK_METRICS and paces == ["payload-only"]:
+            absent = _NOTHING_LEARNT
+        cells = [_cell(each, unit, absent, n) for each, n in zip(found, counts, strict=True)]
+        rows.append([Cell(text=label), *cells])
+    return Table(
+        title=f"{summary['experiment']}: what was measured, by arm",
+        columns=["", *arms],
+        rows=rows if with_runs else rows[1:],
+        notes=_notes(summary, counts),
+        records=_records(summary),
+    )
+
+
+def _is_shown(summary: dict[str, Any], name: str, estimates: list[Estimate]) -> bool:
+    known = any(each.value is not None for each in estimates)
+    if name == "workers_lost":
+        return any(each.value for each in estimates)
+    if name == "accuracy":
+        return known or summary.get("task_metric") != "perplexity"
+    return known or not describe(name).optional
+
+
+def _cell(estimate: Estimate, unit: Unit, absent: str, n_runs: int) -> Cell:
+    if estimate.value is None:
+        return missing(note=absent if n_runs else "no ok run of this arm")
+    return measured(estimate, unit, with_n=estimate.n != n_runs)
+
+
+def _notes(summary: dict[str, Any], counts: list[int]) -> list[str]:
+    notes = ["Means over seeds, each with its 95 % bootstrap interval over seeds."]
+    seeds = [entry(summary, "arms", arm, "rounds_per_s").n for arm in summary["arms"]]
+    most = max(seeds, default=0) if any(counts) else 0
+    if most == 1:
+        notes.append("One run per arm: there is no interval.")
+    elif 1 < most < ENOUGH_SEEDS:
+        notes.append(
+            f"With n = {most} an interval is indicative only; use {ENOUGH_SEEDS} seeds or more."
+        )
+    if points(summary):
+        notes.append("Averaged over the points of the sweep; they stand apart further down.")
+    left_out = {
+        verdict: count
+        for verdict, count in summary["verdicts"].items()
+        if verdict != "ok" and count
+    }
+    if left_out:
+        listed = ", ".join(f"{count} {verdict}" for verdict, count in left_out.items())
+        notes.append(f"Not in these numbers: {listed} (of {sum(summary['verdicts'].values())}).")
+    return notes
+
+
+def _records(summary: dict[str, Any]) -> list[dict[str, Any]]:
+    return [
+        {"arm": arm, "metric": name, "unit": describe(name).unit}
+        | entry(summary, "arms", arm, name).as_json()
+        for arm, cell in summary["arms"].items()
+        for name in _leaves(cell)
+    ]
+
+
+def _leaves(cell: dict[str, Any], path: str = "") -> list[str]:
+    names: list[str] = []
+    for key, value in cell.items():
+        if isinstance(value, dict):
+            names += [path + key] if "value" in value else _leaves(value, f"{path}{key}.")
+    return names

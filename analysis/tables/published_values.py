@@ -1,0 +1,224 @@
+"""Tables of the papers' values beside ours: of one experiment, and of all kept results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from analysis.data.metrics import describe
+from analysis.statistics.intervals import Estimate, paper_reduction, true_reduction
+from analysis.summary.lookup import OWN_LIMIT, factors_text, published_entries, published_range
+from analysis.tables import cells
+from analysis.tables.rendering import Cell, Table
+from analysis.words import formatting
+
+_REDUCTIONS = (
+    'What the DBLP paper calls a "reduction" is baseline / DBLP - 1, a speed-up; the true '
+    "reduction is 1 - DBLP / baseline. Both are given."
+)
+_NOT_ABSOLUTE = (
+    "Models, data, link rates and round-trip times differ from the paper's (most of its own are "
+    "not published), so ratios can be compared and absolute times cannot."
+)
+
+
+def experiment_table(summary: dict[str, Any]) -> Table:
+    """Ours, the paper's, and whether the paper's value lies inside our interval."""
+    found = list(published_entries(summary))
+    notes = [_REDUCTIONS, _NOT_ABSOLUTE]
+    if elsewhere := summary.get("published_elsewhere"):
+        notes.append(
+            "Not compared, since no point of this sweep has their conditions: "
+            + "; ".join(elsewhere)
+            + "."
+        )
+    return Table(
+        title=f"{summary['experiment']}: ours beside the paper's",
+        columns=[
+            "Quantity",
+            "Ours",
+            "Paper",
+            "Paper's value inside our interval",
+            'Paper\'s "reduction": ratio - 1',
+            "True reduction: 1 - 1 / ratio",
+            "Source",
+        ],
+        rows=[_row(metric, each, factors_text(factors)) for factors, metric, each in found],
+        notes=notes,
+        records=[factors | _record(metric, each) for factors, metric, each in found],
+        numeric=False,
+    )
+
+
+def overview_table(summaries: Sequence[dict[str, Any]]) -> Table:
+    """A row per published value of these experiments, at all points that have its conditions.
+
+    Args:
+        summaries: of experiments with published values, as `summary.json` holds them.
+    """
+    rows, records = [], []
+    for summary in summaries:
+        experiment = summary["experiment"]
+        for entries in _by_published_value(summary):
+            low, high = published_range(entries[0])
+            values = [each["ours"]["value"] for each in entries]
+            rows.append(_overview_row(experiment, entries))
+            records.append(
+                {
+                    "experiment": experiment,
+                    "id": entries[0]["id"],
+                    "paper_low": low,
+                    "paper_high": high,
+                    "ours_low": min(values),
+                    "ours_high": max(values),
+                    "points": len(values),
+                }
+            )
+    return Table(
+        title="The paper's values beside ours",
+        columns=["The paper's value", "compared", "paper", "ours", "inside our interval"],
+        rows=rows,
+        records=records,
+        numeric=False,
+    )
+
+
+def paper_text(published: dict[str, Any], unit: formatting.Unit) -> str:
+    """The paper's value or range, without the unit."""
+    ends = dict.fromkeys(formatting.number(end, unit) for end in published_range(published))
+    return formatting.TO.join(ends)
+
+
+def unit_of(published: dict[str, Any], metric: str = "") -> formatting.Unit:
+    """The unit in which a published value is printed."""
+    if published["compared"].startswith("ratio"):
+        return formatting.RATIO
+    return formatting.Unit("", decimals=4) if metric == "perplexity" else formatting.POINTS
+
+
+def _row(metric: str, published: dict[str, Any], point: str) -> list[Cell]:
+    ours = Estimate(**published["ours"])
+    kind, _, compared = published["compared"].partition(" ")
+    unit = unit_of(published, metric)
+    both = " and ".join(
+        formatting.number(each, unit) for each in published.get("values", {}).values()
+    )
+    label = describe(metric).label
+    if metric == "accuracy" and kind != "ratio":
+        label += " (points)"
+    reductions = kind == "ratio" and published["confidence"] != OWN_LIMIT
+    return [
+        Cell(
+            text=published["title"],
+            detail=cells.joined(f"ours at {point}" if point else "", compared, label),
+        ),
+        _ours(metric, ours, unit),
+        Cell(
+            text=paper_text(published, unit),
+            detail=cells.joined(both, published["condition"]),
+        ),
+        _inside(ours, published),
+        *(
+            _reduction(definition, ours.value, *published_range(published))
+            if reductions
+            else cells.missing()
+            for definition in (paper_reduction, true_reduction)
+        ),
+        Cell(
+            text=f"{published['source']} [{published['confidence']}]", detail=published["version"]
+        ),
+    ]
+
+
+def _ours(metric: str, ours: Estimate, unit: formatting.Unit) -> Cell:
+    if ours.value is not None:
+        return cells.measured(ours, unit)
+    if metric.endswith((".p95", ".p99")):
+        return Cell(text=formatting.DASH, note="too few rounds per run for this quantile")
+    return Cell(text=formatting.DASH, note="not measured in this experiment")
+
+
+def _inside(ours: Estimate, published: dict[str, Any]) -> Cell:
+    low, high = published_range(published)
+    if ours.value is None:
+        return cells.missing()
+    side = "ours is lower" if ours.value < low else "ours is higher" if ours.value > high else ""
+    if published["confidence"] == OWN_LIMIT:  # nothing to agree or disagree with
+        return Cell(text="a limit", detail=side, tone="quiet")
+    if published["inside_our_interval"] is None:
+        return Cell(text="no interval", detail=cells.joined(f"n = {ours.n}", side))
+    if published["inside_our_interval"]:
+        return Cell(text="yes", tone="good", detail="" if low == high else "the ranges overlap")
+    return Cell(text="no", tone="bad", detail=side)
+
+
+def _reduction(
+    definition: Callable[[float], float], ours: float | None, low: float, high: float
+) -> Cell:
+    """Ours by one definition, and the paper's value or range by the same one."""
+    papers = " to ".join(formatting.percent(definition(end)) for end in dict.fromkeys((low, high)))
+    text = formatting.percent(definition(ours)) if ours else formatting.DASH
+    return Cell(text=text, detail=f"paper: {papers}")
+
+
+def _record(metric: str, published: dict[str, Any]) -> dict[str, Any]:
+    ours = published["ours"]
+    low, high = published_range(published)
+    record = {
+        "id": published["id"],
+        "metric": metric,
+        "compared": published["compared"],
+        **{f"ours_{name}": ours[name] for name in ("value", "low", "high", "n")},
+        "paper_low": low,
+        "paper_high": high,
+        "inside_our_interval": published["inside_our_interval"],
+    }
+    if published["compared"].startswith("ratio"):
+        if ours["value"]:
+            record["ours_paper_reduction"] = paper_reduction(ours["value"])
+            record["ours_true_reduction"] = true_reduction(ours["value"])
+        for end, ratio in (("low", low), ("high", high)):
+            record[f"paper_{end}_paper_reduction"] = paper_reduction(ratio)
+            record[f"paper_{end}_true_reduction"] = true_reduction(ratio)
+    names = ("condition", "source", "confidence", "version")
+    return record | {name: published[name] for name in names}
+
+
+def _by_published_value(summary: dict[str, Any]) -> list[list[dict[str, Any]]]:
+    """The comparisons of an experiment that have a value of ours, grouped by the paper's value."""
+    found: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    for _, metric, each in published_entries(summary):
+        if each["confidence"] != OWN_LIMIT and each["ours"].get("value") is not None:
+            found.setdefault(each["id"], {}).setdefault(metric, []).append(each)
+    # An entry may be meant in several ways (`also`); the first is what its words say.
+    return [next(iter(by_metric.values())) for by_metric in found.values()]
+
+
+def _overview_row(experiment: str, entries: Sequence[dict[str, Any]]) -> list[Cell]:
+    first = entries[0]
+    unit = unit_of(first)
+    inside = sum(bool(each["inside_our_interval"]) for each in entries)
+    alone = len(entries) == 1
+    return [
+        Cell(text=f"{first['source']}: {first['title']}", detail=experiment),
+        Cell(text=first["compared"].split(" ", 1)[1]),
+        Cell(text=f"{paper_text(first, unit)} {unit.symbol}"),
+        _our_range([Estimate(**each["ours"]) for each in entries], unit),
+        Cell(text=("yes" if inside else "no") if alone else f"{inside} of {len(entries)}"),
+    ]
+
+
+def _our_range(estimates: Sequence[Estimate], unit: formatting.Unit) -> Cell:
+    if len(estimates) == 1:
+        (only,) = estimates
+        return Cell(
+            text=f"{formatting.number(only.value, unit)} {unit.symbol}",
+            detail=formatting.brackets(only, unit).strip("()"),
+        )
+    values = [each.value for each in estimates if each.value is not None]
+    seeds = min(each.n for each in estimates)
+    low, high = formatting.number(min(values), unit), formatting.number(max(values), unit)
+    return Cell(
+        text=f"{formatting.between(low, high)} {unit.symbol}",
+        detail=f"{len(values)} points, n = {seeds} seeds each",
+    )

@@ -1,0 +1,104 @@
+"""The table of ratios: every arm over the reference arm, paired by seed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from analysis.data.metrics import IMPAIRED, describe
+from analysis.statistics.intervals import ENOUGH_SEEDS
+from analysis.summary.lookup import (
+    entry,
+    p_value,
+    pairs,
+    points,
+    ratio_names,
+    with_impairment_kinds,
+)
+from analysis.tables import cells
+from analysis.tables.rendering import Cell, Table
+from analysis.words import formatting
+
+NOTE = (
+    "A ratio is that of the means over the seeds that both arms have; with its 95 % interval "
+    "(seeds resampled in pairs), the number of pairs and the p-value of the paired permutation "
+    f"test, which {ENOUGH_SEEDS} pairs cannot bring below {2 / 2**ENOUGH_SEEDS:.3f}."
+)
+_METRICS = (
+    "round_latency_s.burst_mean",
+    IMPAIRED,  # one row per kind of impairment, where there are several
+    "round_latency_s.calm_mean",
+    "round_latency_s.mean",
+    "round_latency_s.p95",
+    "round_latency_s.p99",
+    "round_latency_s.max",
+    "training_time_s",
+    "time_to_target_s",
+    "bytes_sent",
+)
+_DIFFERENCES = {
+    "accuracy": ("Final test accuracy, difference (points)", formatting.POINTS),
+    "perplexity": (
+        "Final perplexity, difference (above 0 the reference is better)",
+        formatting.RATIO,
+    ),
+}
+
+
+def ratio_table(summary: dict[str, Any]) -> Table:
+    """Every arm over the reference arm; above 1 the reference is better."""
+    names = ratio_names(summary)
+    # A metric without any ratio has no row here: the main table says why it has no value.
+    shown = [
+        metric
+        for metric in with_impairment_kinds(_METRICS, summary["arms"])
+        if any(entry(summary, "ratios", name, metric).value is not None for name in names)
+    ]
+    rows = [
+        _row(summary, "ratios", names, metric, describe(metric).label, formatting.RATIO)
+        for metric in shown
+    ]
+    notes = [NOTE]
+    task = summary.get("task_metric")
+    if task:
+        differences = [f"{left}-{right}" for left, right in pairs(list(summary["arms"]))]
+        rows.append(_row(summary, "differences", differences, task, *_DIFFERENCES[task]))
+        notes.append(f"The {task} is compared by difference: first minus second.")
+    return Table(
+        title=f"{summary['experiment']}: ratios of paired runs",
+        columns=["", *names],
+        rows=rows,
+        notes=notes + _unpaired(summary),
+        records=[
+            {"ratio": name, "metric": metric, **entry(summary, "ratios", name, metric).as_json()}
+            | {"p_value": p_value(summary, "ratios", name, metric)}
+            for name in names
+            for metric in shown
+        ],
+    )
+
+
+def _row(
+    summary: dict[str, Any],
+    section: str,
+    names: list[str],
+    metric: str,
+    label: str,
+    unit: formatting.Unit,
+) -> list[Cell]:
+    found = [
+        cells.ratio(
+            entry(summary, section, name, metric), unit, p=p_value(summary, section, name, metric)
+        )
+        for name in names
+    ]
+    return [Cell(text=label), *found]
+
+
+def _unpaired(summary: dict[str, Any]) -> list[str]:
+    """Which seeds enter no ratio since only one arm of the pair has an ok run."""
+    where = " (at some point of the sweep) and is left out there." if points(summary) else ""
+    return [
+        f"{pair}: seed {', '.join(map(str, seeds))} has an ok run of one arm only"
+        + (where or " and is left out.")
+        for pair, seeds in summary.get("unpaired", {}).items()
+    ]

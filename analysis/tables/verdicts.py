@@ -1,0 +1,181 @@
+"""Tables of the runs' verdicts: all runs, how many are ok at each point, and their gates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+from urllib.parse import quote
+
+from analysis.data.load import MISSING, Results, Run
+from analysis.summary.lookup import factors_text
+from analysis.tables.cells import joined, missing
+from analysis.tables.rendering import Cell, Table
+from analysis.words import formatting
+from analysis.words.formatting import short
+
+_MOST_COLUMNS = 8  # of single runs in the table of gates
+_TONES = {"ok": "good", "failed": "bad", "invalid": "bad", MISSING: "quiet"}
+
+
+def all_runs_table(results: Results) -> Table:
+    """All runs with verdict, reason and gates; links lead from the report to their directories."""
+    notes = []
+    if results.others:
+        notes.append(
+            f"The last {len(results.others)} are no part of the plan's count: earlier attempts, "
+            "or runs that the plan does not name. They enter no number of this report."
+        )
+    return _run_table(results, "all runs", [*results.runs, *results.others], notes)
+
+
+def not_ok_table(results: Results) -> Table:
+    """The planned runs that enter no number, and why."""
+    not_ok = [run for run in results.runs if run.verdict != "ok"]
+    return _run_table(results, "planned runs that are not ok", not_ok, [])
+
+
+def _run_table(results: Results, title: str, runs: list[Run], notes: list[str]) -> Table:
+    return Table(
+        title=f"{results.experiment}: {title}",
+        columns=["Run", "Arm", "Seed", "Verdict", "Reason", "Wall time", "Gates"],
+        rows=[_run_row(run, results.experiment) for run in runs],
+        notes=notes,
+        numeric=False,
+    )
+
+
+def coverage_table(results: Results) -> Table:
+    """How many of each arm's planned runs are ok at each point of the sweep."""
+    by_point: dict[str, dict[str, list[Run]]] = {}
+    for run in sorted(results.runs, key=results.point_order):
+        point = factors_text(run.factors) or "all"
+        by_point.setdefault(point, {}).setdefault(run.arm, []).append(run)
+    return Table(
+        title=f"{results.experiment}: ok runs of those planned",
+        columns=["Point", *results.arms],
+        rows=[
+            [Cell(text=point), *(_coverage(of_arm.get(arm, [])) for arm in results.arms)]
+            for point, of_arm in by_point.items()
+        ],
+    )
+
+
+def _coverage(runs: list[Run]) -> Cell:
+    if not runs:
+        return Cell(text="not planned", tone="quiet")
+    ok = sum(run.verdict == "ok" for run in runs)
+    others = [run.verdict for run in runs if run.verdict != "ok"]
+    detail = ", ".join(f"{others.count(each)} {each}" for each in dict.fromkeys(others))
+    return Cell(text=f"{ok} of {len(runs)}", detail=detail, tone="" if ok == len(runs) else "bad")
+
+
+def _run_row(run: Run, experiment: str) -> list[Cell]:
+    href = ""
+    if run.directory is not None:
+        href = f"../{quote(experiment)}/{quote(run.directory.name)}/"
+    factors = ", ".join(f"{name} = {value}" for name, value in run.factors.items())
+    wall = formatting.DASH if run.wall_s is None else f"{formatting.number(run.wall_s)} s"
+    return [
+        Cell(text=run.key, href=href, detail=joined(factors, run.note)),
+        Cell(text=run.arm),
+        Cell(text=str(run.seed)),
+        Cell(text=run.verdict, tone=_TONES.get(run.verdict, "")),
+        Cell(text=run.reason or formatting.DASH),
+        Cell(text=wall),
+        _gates(run),
+    ]
+
+
+def _gates(run: Run) -> Cell:
+    if not run.gates:
+        return Cell(text=formatting.DASH)
+    failed = [str(gate.get("name")) for gate in run.gates if gate.get("passed") is False]
+    unknown = [str(gate.get("name")) for gate in run.gates if gate.get("passed") is None]
+    passed = len(run.gates) - len(failed) - len(unknown)
+    text = f"{passed} of {len(run.gates)} passed"
+    values = [  # all values stand in the table of gates
+        f"{gate.get('name')}: {short(gate.get('value'))} (limit {short(gate.get('limit'))})"
+        for gate in run.gates
+        if gate.get("passed") is not True
+    ]
+    return Cell(
+        text="; ".join(
+            [
+                text,
+                *(f"not passed: {name}" for name in failed),
+                *(f"not checked: {name}" for name in unknown),
+            ]
+        ),
+        detail="; ".join(values),
+        tone="bad" if failed else "",
+    )
+
+
+def gate_table(results: Results) -> Table:
+    """One row per gate: its limit, the worst value and where, and the values of single runs.
+
+    Runs have a column each while they are few; else the worst of each arm stands for them.
+    """
+    judged = [run for run in results.runs if run.gates]
+    columns = {f"{run.arm}, seed {run.seed}": [run] for run in judged}
+    if len(judged) > _MOST_COLUMNS or len(columns) < len(judged):
+        columns = {}
+        for run in judged:
+            columns.setdefault(f"{run.arm}, worst of its runs", []).append(run)
+    names = list(dict.fromkeys(_name(gate) for run in judged for gate in run.gates))
+    return Table(
+        title=f"{results.experiment}: gates, the emulator against its limits",
+        columns=["Gate", "Limit", "Worst", *columns],
+        rows=[_gate_row(name, judged, columns.values()) for name in names],
+        notes=[
+            "A value beyond its limit makes a run invalid. Limits are keys of `limits` in the "
+            "experiment file. What could not be measured is not checked, and says so."
+        ],
+        records=[
+            {"run": run.key, "arm": run.arm, "seed": run.seed, **gate}
+            for run in judged
+            for gate in run.gates
+        ],
+    )
+
+
+def _name(gate: dict[str, Any]) -> str:
+    return str(gate.get("key") or gate.get("name"))
+
+
+def _gate_row(name: str, runs: list[Run], columns: Iterable[list[Run]]) -> list[Cell]:
+    known = [gate for gate in (_find(run, name) for run in runs) if gate is not None]
+    limits = sorted({float(gate["limit"]) for gate in known if gate.get("limit") is not None})
+    title = str(known[0].get("name"))
+    return [
+        Cell(text=title, detail="" if name == title else f"limits.{name}"),
+        Cell(text=", ".join(f"{limit:g}" for limit in limits)),
+        _value(_worst(known)),
+        *(_value(_worst([_find(run, name) for run in column])) for column in columns),
+    ]
+
+
+def _worst(gates: Sequence[dict[str, Any] | None]) -> dict[str, Any] | None:
+    """The gate nearest to its limit or furthest beyond; one without a value if none has one."""
+    known = [gate for gate in gates if gate is not None]
+    measured = [gate for gate in known if isinstance(gate.get("value"), int | float)]
+    return max(measured, key=_badness, default=known[0] if known else None)
+
+
+def _badness(gate: dict[str, Any]) -> tuple[bool, float]:
+    return gate.get("passed") is False, float(gate["value"])
+
+
+def _find(run: Run, name: str) -> dict[str, Any] | None:
+    return next((gate for gate in run.gates if _name(gate) == name), None)
+
+
+def _value(gate: dict[str, Any] | None) -> Cell:
+    if gate is None:
+        return missing()
+    value = gate.get("value")
+    if not isinstance(value, int | float):
+        return Cell(text="not checked", detail=str(gate.get("note") or ""), tone="quiet")
+    remarks = "; ".join(filter(None, (gate.get("where"), gate.get("note"))))
+    tone = "" if gate.get("passed") else "bad"
+    return Cell(text=f"{value:.3g}", detail=remarks, tone=tone)
