@@ -209,7 +209,7 @@ def bench(
 ) -> None:
     """Measure the transport beside kernel TCP and Gloo; or how much loss training bears."""
     if what == "transport":
-        from testbed.bench.console import run
+        from testbed.bench.transport.console import run
     elif what == "tolerance":
         from testbed.bench.tolerance.console import run
     else:

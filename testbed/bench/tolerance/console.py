@@ -1,4 +1,4 @@
-"""The tolerance study at the terminal: progress, a table, records and a figure."""
+"""Prints the tolerance study: progress, a table, records and a figure."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from rich.table import Table
 
 from analysis.statistics.intervals import Estimate
 from analysis.tables import rendering
-from testbed import bench
-from testbed.bench.tolerance import figure, findings, grid, kept
+from testbed.bench import record_file
+from testbed.bench.tolerance import execution, figure, findings, grid
 from testbed.bench.tolerance.simulation import Case
 from testbed.shared.yaml_input import InputError
 
@@ -27,7 +27,7 @@ _COLUMNS = ("task", "lost, filled with", "when", "worse than without loss, by lo
 
 
 def run(*, pattern: str, quick: bool, json_file: Path | None) -> bool:
-    """Trains, prints, writes; True when all is done.
+    """Train, print and write; return True when all is done.
 
     Raises InputError for a pattern without cases and for a file that cannot be written.
     """
@@ -36,18 +36,17 @@ def run(*, pattern: str, quick: bool, json_file: Path | None) -> bool:
         raise InputError(
             f"--cases {pattern}: matches none; names are TASK/CAUSE/ORDER/FILLING/WHEN/LOSS/sSEED"
         )
-    if json_file is not None and not json_file.absolute().parent.is_dir():
-        raise InputError(f"--json {json_file}: no such folder")
+    record_file.require_folder(json_file)
     console = Console(highlight=False, markup=False, soft_wrap=True)
-    facts = bench.machine()
+    facts = record_file.machine()
     if json_file is None:
         records = list(_trained(selected, console, None))
     else:
-        done = kept.read(kept.place(json_file), selected)
+        done = execution.read(execution.partial_file(json_file), selected)
         if done:
             console.print(f"{len(done)} of {len(selected)} cases were done before")
         left = [case for case in selected if case.name not in done]
-        keeper = kept.Keeper(kept.place(json_file))
+        keeper = execution.Keeper(execution.partial_file(json_file))
         records = [*done.values(), *_trained(left, console, keeper)]
     records.sort(key=_place)
     found = findings.harm(records)
@@ -57,7 +56,7 @@ def run(*, pattern: str, quick: bool, json_file: Path | None) -> bool:
     console.print(table)
     console.print(_UNIT)
     if json_file is not None:
-        bench.write(json_file, records, facts)
+        record_file.write(json_file, records, facts)
         keeper.drop()
         console.print(f"records: {json_file}")
         document = json_file.with_suffix(".md")
@@ -81,11 +80,11 @@ def _markdown(found: Found) -> str:
 
 
 def _trained(
-    selected: list[Case], console: Console, keeper: kept.Keeper | None
+    selected: list[Case], console: Console, keeper: execution.Keeper | None
 ) -> Iterator[dict[str, Any]]:
     """The records of the cases, in the order in which they are done."""
     shown = track(
-        grid.measure(selected),
+        execution.measure(selected),
         description="training",
         total=len(selected),
         console=console,

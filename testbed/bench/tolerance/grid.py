@@ -1,17 +1,13 @@
-"""Which trainings the tolerance study holds, and how they are executed: side by side, in order."""
+"""The trainings of the tolerance study: tasks, losses, what is lost and what fills it."""
 
 from __future__ import annotations
 
 import fnmatch
 import itertools
-import multiprocessing
-import os
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
-from typing import Any
 
-from testbed.bench.tolerance.simulation import Case, Cause, Task, When, run
+from testbed.bench.tolerance.simulation import Case, Cause, Task, When
 
 SEEDS = (1, 2, 3, 4, 5)
 LOSSES = (0.008, 0.024, 0.1, 0.2, 0.3, 0.4, 0.6, 0.8)
@@ -114,16 +110,3 @@ def _of_study(study: Study, seed: int, quick: bool) -> Iterator[Case]:
     if study.phases and not quick:
         for combination, loss, when in itertools.product(PHASE_COMBINATIONS, PHASE_LOSSES, _WHEN):
             yield case(combination, loss, when)
-
-
-def measure(selected: list[Case]) -> Iterator[tuple[Case, dict[str, Any]]]:
-    """Executes cases on all processors; each with its record as it is done."""
-    context = multiprocessing.get_context("spawn")  # torch must not have run before a fork
-    with ProcessPoolExecutor(os.cpu_count(), mp_context=context) as pool:
-        futures = {pool.submit(run, case): case for case in selected}
-        try:
-            for future in as_completed(futures):
-                yield futures[future], future.result()
-        finally:
-            for future in futures:
-                future.cancel()

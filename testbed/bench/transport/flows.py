@@ -8,17 +8,19 @@ import multiprocessing
 import os
 import selectors
 import signal
+import tempfile
 import time
 import traceback
 from collections.abc import Callable
+from datetime import timedelta
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from testbed.bench.cases import GLOO, OURS, Case
-from testbed.bench.network import Host, Network, spare_control_connections
+from testbed.bench.transport.cases import GLOO, OURS, Case
+from testbed.bench.transport.network import Host, Network, spare_control_connections
 from testbed.lab.kernel.namespaces import enter
 from testbed.transport import EndpointConfig, PayloadLayout, open_endpoint, preset
 
@@ -32,10 +34,8 @@ def run(case: Case, network: Network) -> tuple[str, dict[str, Figures]]:
     hosts = [network.server, *network.workers]
     barrier = multiprocessing.get_context("fork").Barrier(len(hosts))
     if case.peer == GLOO:
-        from testbed.bench import gloo
-
-        store = gloo.new_store()
-        work: Callable[[Host], Figures] = lambda host: gloo.run(case, host, barrier, store)  # noqa: E731
+        store = _new_store()
+        work: Callable[[Host], Figures] = lambda host: _all_reduce(case, host, barrier, store)  # noqa: E731
     else:
         session = int.from_bytes(os.urandom(_SESSION_BYTES), "big")
         work = lambda host: _transfer(case, host, network, barrier, session)  # noqa: E731
@@ -143,6 +143,43 @@ def _fork(host: Host, work: Callable[[Host], Figures]) -> tuple[int, int]:
             json.dump(answer, pipe)
     finally:
         os._exit(status)
+
+
+def _new_store() -> Path:
+    """The file where two ranks of Gloo find each other; imports torch before any process forks."""
+    import torch
+
+    torch.set_num_threads(1)
+    return Path(tempfile.mkdtemp()) / "store"
+
+
+def _all_reduce(case: Case, host: Host, barrier: Barrier, store: Path) -> Figures:
+    """Gloo's all-reduce of the payload: each rank sends and receives as many bytes as it has."""
+    os.environ["GLOO_SOCKET_IFNAME"] = "eth0"
+    import torch
+    from torch import distributed
+
+    rank = 0 if host.name == "server" else 1
+    distributed.init_process_group(
+        "gloo",
+        store=distributed.FileStore(str(store), 2),
+        rank=rank,
+        world_size=2,
+        timeout=timedelta(seconds=case.limit_s),
+    )
+    payload = torch.ones(case.payload_bytes // 4)
+    figures = []
+    for number in range(case.warm_ups + case.repeats):
+        barrier.wait(case.limit_s)
+        cpu_s, began_s = time.process_time(), time.monotonic()
+        distributed.all_reduce(payload)
+        ended_s = time.monotonic()
+        if number >= case.warm_ups:
+            figures.append(
+                {"cpu_s": time.process_time() - cpu_s, "began_s": began_s, "ended_s": ended_s}
+            )
+    barrier.wait(case.limit_s)
+    return figures
 
 
 def _gather(running: dict[str, tuple[int, int]], limit_s: float) -> tuple[str, dict[str, Figures]]:

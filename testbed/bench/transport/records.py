@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from testbed.bench.cases import GLOO, OURS, Case
+from testbed.bench.transport.cases import GLOO, OURS, Case
 from testbed.transport.layout import PayloadLayout
 from testbed.transport.wire import wire_bytes
 

@@ -1,22 +1,41 @@
-"""Trainings that are done, kept beside the study's file until all are: so it can be interrupted."""
+"""Executes the study's trainings on all processors, and keeps those that are done.
+
+The records of a study that is interrupted lie beside its file until it is whole.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+import multiprocessing
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from testbed.bench.tolerance.simulation import Case
+from testbed.bench.tolerance.simulation import Case, run
 from testbed.shared.jsonl import JsonLinesWriter
 
 Record = dict[str, Any]
 
 
-def place(json_file: Path) -> Path:
-    """Where they are kept."""
+def measure(selected: list[Case]) -> Iterator[tuple[Case, Record]]:
+    """Execute cases on all processors, and yield each with its record as it is done."""
+    context = multiprocessing.get_context("spawn")  # torch must not have run before a fork
+    with ProcessPoolExecutor(os.cpu_count(), mp_context=context) as pool:
+        futures = {pool.submit(run, case): case for case in selected}
+        try:
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+        finally:
+            for future in futures:
+                future.cancel()
+
+
+def partial_file(json_file: Path) -> Path:
+    """The file of an unfinished study's records."""
     return json_file.with_suffix(".partial.jsonl")
 
 

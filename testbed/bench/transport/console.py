@@ -1,4 +1,4 @@
-"""The benchmark at the terminal: a line per case while it runs, files at the end."""
+"""Prints the benchmark of the transport, a line per case, and writes its files."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from testbed import bench
-from testbed.bench import cases, figure
+from testbed.bench import record_file
+from testbed.bench.transport import cases, figure, measurement
 from testbed.shared.yaml_input import InputError
 
 _COLUMNS = (
@@ -19,7 +19,7 @@ _COLUMNS = (
 
 
 def run(*, pattern: str, quick: bool, json_file: Path | None) -> bool:
-    """Measures, prints, writes; whether every case of ours finished.
+    """Measure, print and write; return whether every case of ours finished.
 
     Raises InputError for a pattern without cases and for a file that cannot be written.
     """
@@ -27,17 +27,16 @@ def run(*, pattern: str, quick: bool, json_file: Path | None) -> bool:
     if not expected:
         kinds = sorted({case.name.split("/")[0] for case in cases.select(quick=quick)})
         raise InputError(f"--cases {pattern}: matches none; they begin with {', '.join(kinds)}")
-    if json_file is not None and not json_file.absolute().parent.is_dir():
-        raise InputError(f"--json {json_file}: no such folder")
+    record_file.require_folder(json_file)
     console = Console(highlight=False, markup=False, soft_wrap=True)
-    facts = bench.machine()
+    facts = record_file.machine()
     records: list[dict[str, Any]] = []
     with console.status("") as status:
 
         def begins(name: str) -> None:
             status.update(f"{len(records) + 1}/{len(expected)}  {name}")
 
-        for record in bench.measure(pattern, quick=quick, begins=begins):
+        for record in measurement.measure(pattern, quick=quick, begins=begins):
             records.append(record)
             if not console.is_terminal:
                 console.print(f"{len(records)}/{len(expected)} {' '.join(_cells(record))}")
@@ -47,7 +46,7 @@ def run(*, pattern: str, quick: bool, json_file: Path | None) -> bool:
             table.add_row(*_cells(record))
         console.print(table)
     if json_file is not None:
-        bench.write(json_file, records, facts)
+        record_file.write(json_file, records, facts)
         console.print(f"records: {json_file}")
         picture = json_file.with_suffix(".png")
         if figure.draw(records, picture):

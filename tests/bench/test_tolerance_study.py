@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from testbed.bench.tolerance import console, findings, grid, kept
+from testbed.bench.tolerance import console, execution, findings, grid
 from testbed.bench.tolerance.grid import STUDIES, cases
 from testbed.bench.tolerance.simulation import Case, Task, run
 from testbed.training import datasets, models
@@ -176,7 +176,7 @@ def test_an_interrupted_study_goes_on_where_it_was(tmp_path, monkeypatch):
             trained.append(each.name)
             yield each, run(each)
 
-    monkeypatch.setattr(grid, "measure", interrupted)
+    monkeypatch.setattr(execution, "measure", interrupted)
     file = tmp_path / "study.json"
     with pytest.raises(KeyboardInterrupt):
         console.run(pattern="*", quick=False, json_file=file)
@@ -187,7 +187,7 @@ def test_an_interrupted_study_goes_on_where_it_was(tmp_path, monkeypatch):
         seen.extend(each.name for each in selected)
         return ((each, run(each)) for each in selected)
 
-    monkeypatch.setattr(grid, "measure", measured)
+    monkeypatch.setattr(execution, "measure", measured)
     console.run(pattern="*", quick=False, json_file=file)
     assert trained == [first.name]
     assert seen == [second.name]
@@ -198,12 +198,12 @@ def test_an_interrupted_study_goes_on_where_it_was(tmp_path, monkeypatch):
 
 
 def test_a_case_with_other_parameters_is_trained_again(tmp_path):
-    keeper = kept.Keeper(tmp_path / "study.partial.jsonl")
+    keeper = execution.Keeper(tmp_path / "study.partial.jsonl")
     keeper.keep(case(0.4), {"final": 1.0})
     path = tmp_path / "study.partial.jsonl"
     with path.open("a") as file:
         file.write('{"case": "cut o')
-    assert kept.read(path, [case(0.4)]) == {case(0.4).name: {"final": 1.0}}
+    assert execution.read(path, [case(0.4)]) == {case(0.4).name: {"final": 1.0}}
     longer = replace(case(0.4), task=replace(SHORT, rounds=SHORT.rounds + 1))
     assert longer.name == case(0.4).name
-    assert kept.read(path, [longer]) == {}
+    assert execution.read(path, [longer]) == {}

@@ -6,7 +6,7 @@ import fnmatch
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from testbed.bench.network import LinkKind
+from testbed.bench.transport.network import LinkKind
 from testbed.transport.wire import DEFAULT_CHUNK_BYTES
 
 OURS = "ours"

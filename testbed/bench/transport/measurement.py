@@ -1,0 +1,93 @@
+"""Measures cases inside a sandbox, which is one process with a network of its own.
+
+Run as a module it is the inside: it runs the cases it is told and prints a JSON line for each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from testbed.bench.transport import flows
+from testbed.bench.transport.cases import select
+from testbed.bench.transport.network import LinkKind, Network, build
+from testbed.bench.transport.records import record_of
+from testbed.lab import sandbox
+from testbed.lab.kernel.commands import CommandError, run
+
+
+class BenchError(RuntimeError):
+    """The sandbox ended before all cases were measured; the message is its last line."""
+
+
+def measure(
+    pattern: str, *, quick: bool, begins: Callable[[str], None] = lambda name: None
+) -> Iterator[dict[str, Any]]:
+    """Run the cases that match and yield their records; `begins` is told each name before."""
+    arguments = ["--cases", pattern, *(["--quick"] if quick else [])]
+    process = sandbox.start(
+        __spec__.name, *arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None and process.stderr is not None
+    try:
+        for line in process.stdout:
+            message = json.loads(line)
+            if "begins" in message:
+                begins(message["begins"])
+            else:
+                yield message
+        printed = process.stderr.read().decode(errors="replace").strip()
+        if process.wait() != 0:
+            last = printed.splitlines()[-1] if printed else "no words"
+            raise BenchError(f"the benchmark's sandbox ended: {last}")
+    finally:
+        sandbox.stop(process)
+        process.stdout.close()
+        process.stderr.close()
+
+
+# The inside
+
+
+def main() -> None:
+    """Run the cases; end when all are done, or when standard input closes."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--cases", default="*")
+    parser.add_argument("--quick", action="store_true")
+    given = parser.parse_args()
+    with contextlib.suppress(OSError):  # where allowed: less of what else the machine does
+        os.setpriority(os.PRIO_PROCESS, 0, -15)
+    results = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # whatever a library prints is not a result
+    run(["ip", "link", "set", "lo", "up"])
+    at: LinkKind | None = None
+    network: Network | None = None
+    for case in select(given.cases, quick=given.quick):
+        print(json.dumps({"begins": case.name}), file=results)
+        try:
+            if case.link != at:
+                if network is not None:
+                    network.close()
+                    network = None
+                network, at = build(case.link), case.link
+            assert network is not None
+            status, figures = flows.run(case, network)
+        except CommandError as error:
+            at = None
+            status, figures = f"unsupported: {error}", {}
+        print(json.dumps(record_of(case, status, figures)), file=results)
+    if network is not None:
+        network.close()
+
+
+if __name__ == "__main__":
+    if os.getpid() == 1:
+        # Forked processes must not inherit the thread that watches the lifeline: forking is
+        # done by the main thread only, and the children end with this process's namespace.
+        sandbox.end_with_lifeline()
+    main()
