@@ -18,7 +18,9 @@ class Parameters(TopologyParameters):
     """`k` ports per switch, even; there is room for k^3/4 hosts. `core`: links between switches."""
 
     name: Literal["fat-tree"] = "fat-tree"
-    k: int = Field(default=4, ge=2, le=8, multiple_of=2)
+    k: int = Field(
+        default=4, ge=2, le=8, multiple_of=2, description="ports of each switch, and pods"
+    )
 
     @model_validator(mode="after")
     def _room_for_all(self) -> Self:

@@ -17,8 +17,8 @@ class Parameters(TopologyParameters):
     """`core` are the links between leaves and spines."""
 
     name: Literal["leaf-spine"] = "leaf-spine"
-    leaves: int = Field(default=4, ge=2, le=32)
-    spines: int = Field(default=2, ge=1, le=16)
+    leaves: int = Field(default=4, ge=2, le=32, description="switches that hosts are linked to")
+    spines: int = Field(default=2, ge=1, le=16, description="switches that link all leaves")
 
 
 class Topology(LabTopo):

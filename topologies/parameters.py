@@ -28,7 +28,12 @@ class LinkParameters(BaseModel):
     delay_s: float | None = Field(default=None, ge=0, le=10, description="one way")
     jitter_s: float | None = Field(default=None, ge=0, le=10, description="around delay_s")
     loss: float | None = Field(default=None, ge=0, le=1, description="share of lost packets")
-    queue_bytes: int | None = Field(default=None, ge=2 * _FRAME_BYTES, le=64 << 20)
+    queue_bytes: int | None = Field(
+        default=None,
+        ge=2 * _FRAME_BYTES,
+        le=64 << 20,
+        description="queue of each direction; 150 kB where no scope gives a queue",
+    )
     queue_bdp: float | None = Field(
         default=None,
         gt=0,
@@ -103,7 +108,12 @@ class TopologyParameters(LinkParameters):
     name: str
     workers: int = Field(default=3, ge=1, le=MOST_WORKERS)
     extra_hosts: int = Field(default=0, ge=0, le=MOST_EXTRA_HOSTS)
-    rate_bps: int = Field(default=100_000_000, ge=100_000, le=10_000_000_000)
+    rate_bps: int = Field(
+        default=100_000_000,
+        ge=100_000,
+        le=10_000_000_000,
+        description="bits of Ethernet frames a second, in each direction",
+    )
     delayed_by: Literal["auto", "netem", "relay"] = "auto"
     core: LinkParameters = LinkParameters()
     links: dict[str, LinkParameters] = Field(default_factory=dict)

@@ -63,9 +63,16 @@ class BackgroundParameters(ImpairmentParameters):
 
     kind: Literal["background"]
     from_: str = Field(alias="from", description="the host that sends, such as traffic-1")
-    congestion_control: str = Field(default="cubic", pattern=r"^[a-z0-9_]{1,15}$")
+    congestion_control: str = Field(
+        default="cubic", pattern=r"^[a-z0-9_]{1,15}$", description="of kernel TCP"
+    )
     streams: int = Field(default=1, ge=1, le=64, description="parallel connections")
-    bitrate_bps: int | None = Field(default=None, ge=10_000, le=100_000_000_000)
+    bitrate_bps: int | None = Field(
+        default=None,
+        ge=10_000,
+        le=100_000_000_000,
+        description="limit of all streams together, in bits of payload a second; none: no limit",
+    )
 
     @model_validator(mode="after")
     def _has_two_hosts(self) -> BackgroundParameters:

@@ -39,9 +39,18 @@ class BurstParameters(ImpairmentParameters):
     exclusive: ClassVar[bool] = False  # two bursts add up
 
     kind: Literal["burst"]
-    rate_factor: float = Field(default=3.0, gt=0, le=100)
-    duration_s: float = Field(default=0.05, gt=0, le=60, allow_inf_nan=False)
-    frame_bytes: int = Field(default=ETHERNET_FRAME_BYTES, ge=60, le=ETHERNET_FRAME_BYTES)
+    rate_factor: float = Field(
+        default=3.0, gt=0, le=100, description="the burst's rate in multiples of the link's"
+    )
+    duration_s: float = Field(
+        default=0.05, gt=0, le=60, allow_inf_nan=False, description="how long it lasts"
+    )
+    frame_bytes: int = Field(
+        default=ETHERNET_FRAME_BYTES,
+        ge=60,
+        le=ETHERNET_FRAME_BYTES,
+        description="size of each of its Ethernet frames",
+    )
 
 
 class Burst(Impairment[BurstParameters]):

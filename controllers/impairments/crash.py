@@ -24,7 +24,9 @@ class CrashParameters(ImpairmentParameters):
 
     kind: Literal["crash"]
     host: str = Field(description="whose training process is killed: a worker, or server")
-    leg: Literal["gather", "broadcast", "both", "round"] = "round"
+    leg: Literal["gather", "broadcast", "both", "round"] = Field(
+        default="round", description="the part of a round that it begins with"
+    )
 
 
 class Crash(Impairment[CrashParameters]):

@@ -39,11 +39,24 @@ class HostBurstParameters(ImpairmentParameters):
 
     kind: Literal["host-burst"]
     from_: str = Field(alias="from", description="the host that sends, such as traffic-1")
-    rate_bps: int | None = Field(default=None, ge=10_000, le=100_000_000_000)
-    rate_factor: float | None = Field(default=None, gt=0, le=100, allow_inf_nan=False)
-    duration_s: float = Field(default=0.05, gt=0, le=3600, allow_inf_nan=False)
+    rate_bps: int | None = Field(
+        default=None, ge=10_000, le=100_000_000_000, description="bits of Ethernet frames a second"
+    )
+    rate_factor: float | None = Field(
+        default=None,
+        gt=0,
+        le=100,
+        allow_inf_nan=False,
+        description="in place of rate_bps: multiples of the narrowest link's rate on the path",
+    )
+    duration_s: float = Field(
+        default=0.05, gt=0, le=3600, allow_inf_nan=False, description="how long it lasts"
+    )
     frame_bytes: int = Field(
-        default=ETHERNET_FRAME_BYTES, ge=SMALLEST_FRAME_BYTES, le=ETHERNET_FRAME_BYTES
+        default=ETHERNET_FRAME_BYTES,
+        ge=SMALLEST_FRAME_BYTES,
+        le=ETHERNET_FRAME_BYTES,
+        description="size of each of its Ethernet frames",
     )
 
     @model_validator(mode="after")

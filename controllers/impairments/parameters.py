@@ -53,12 +53,20 @@ class ImpairmentParameters(BaseModel):
     host: str = Field(default="server", description="the victim: a host of the topology")
     link: tuple[str, str] | None = Field(default=None, description="[a, b]: what a sends to b")
     rounds: Rounds | None = Field(default=None, description="rounds that it hits, from 0")
-    leg: Literal["gather", "broadcast", "both", "round"] = "gather"
+    leg: Literal["gather", "broadcast", "both", "round"] = Field(
+        default="gather", description="the part of a round that it begins with"
+    )
     offset_s: float = Field(
         default=0.0, ge=0, le=60, allow_inf_nan=False, description="begins so long after its anchor"
     )
     at_s: Instants | None = Field(default=None, description="seconds after the first round's begin")
-    duration_s: float | None = Field(default=None, gt=0, le=3600, allow_inf_nan=False)
+    duration_s: float | None = Field(
+        default=None,
+        gt=0,
+        le=3600,
+        allow_inf_nan=False,
+        description="how long it lasts; none: to the end of its leg",
+    )
     at_most_s: float = Field(
         default=2.0,
         gt=0,

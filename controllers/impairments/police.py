@@ -17,7 +17,11 @@ class PoliceParameters(ImpairmentParameters):
     """A token bucket of `burst_bytes` that fills at `rate_bps` (bits of Ethernet frames)."""
 
     kind: Literal["police"]
-    rate_bps: int = Field(ge=10_000, le=100_000_000_000)
+    rate_bps: int = Field(
+        ge=10_000,
+        le=100_000_000_000,
+        description="what passes, in bits of Ethernet frames a second",
+    )
     burst_bytes: int | None = Field(
         default=None, ge=2 * ETHERNET_FRAME_BYTES, le=1 << 30, description="default: 50 ms of it"
     )

@@ -21,10 +21,18 @@ class QueueParameters(ImpairmentParameters):
     """New values, or factors of the configured ones; what is not given stays."""
 
     kind: Literal["queue"]
-    rate_bps: int | None = Field(default=None, ge=10_000, le=100_000_000_000)
-    rate_factor: float | None = Field(default=None, gt=0, le=100)
-    queue_bytes: int | None = Field(default=None, ge=2 * ETHERNET_FRAME_BYTES, le=64 << 20)
-    queue_factor: float | None = Field(default=None, gt=0, le=100)
+    rate_bps: int | None = Field(
+        default=None, ge=10_000, le=100_000_000_000, description="the new rate"
+    )
+    rate_factor: float | None = Field(
+        default=None, gt=0, le=100, description="the new rate in multiples of the configured one"
+    )
+    queue_bytes: int | None = Field(
+        default=None, ge=2 * ETHERNET_FRAME_BYTES, le=64 << 20, description="the new queue limit"
+    )
+    queue_factor: float | None = Field(
+        default=None, gt=0, le=100, description="the new limit in multiples of the configured one"
+    )
 
     @property
     def sets_rate(self) -> Literal["one way", "both ways", ""]:

@@ -35,17 +35,19 @@ class _OfRounds(_Repetition):
 class EveryRounds(_OfRounds):
     """Each `every`-th round."""
 
-    every: int = Field(ge=1)
+    every: int = Field(ge=1, description="rounds from one to the next")
 
 
 class RandomRounds(_OfRounds):
     """So many distinct rounds, drawn with the run's seed."""
 
-    random: int = Field(ge=1)
+    random: int = Field(ge=1, description="how many are drawn")
 
 
 class _OfSeconds(_Repetition):
-    from_: float = Field(default=0.0, ge=0, le=1e6, alias="from")
+    from_: float = Field(
+        default=0.0, ge=0, le=1e6, alias="from", description="seconds after the first round's begin"
+    )
     until: float = Field(gt=0, le=1e6, description="seconds after the first round's begin")
 
     @model_validator(mode="after")
@@ -58,13 +60,13 @@ class _OfSeconds(_Repetition):
 class EverySeconds(_OfSeconds):
     """At `from`, then each `every` seconds, up to and including `until`."""
 
-    every: float = Field(gt=0, le=1e6)
+    every: float = Field(gt=0, le=1e6, description="seconds from one to the next")
 
 
 class RandomSeconds(_OfSeconds):
     """So many instants, drawn with the run's seed, no two of them closer than one duration."""
 
-    random: int = Field(ge=1, le=_MOST_INSTANTS)
+    random: int = Field(ge=1, le=_MOST_INSTANTS, description="how many are drawn")
 
 
 def _form(value: Any) -> str | None:

@@ -32,9 +32,11 @@ class StragglerParameters(ImpairmentParameters):
 
     kind: Literal["straggler"]
     host: str = Field(description="the slow worker")
-    leg: Literal["gather", "broadcast", "both", "round"] = "round"
-    resource: Literal["cpu", "link"] = "cpu"
-    factor: float = Field(ge=1.1, le=50, allow_inf_nan=False)
+    leg: Literal["gather", "broadcast", "both", "round"] = Field(
+        default="round", description="the part of a round that it begins with"
+    )
+    resource: Literal["cpu", "link"] = Field(default="cpu", description="what is slower")
+    factor: float = Field(ge=1.1, le=50, allow_inf_nan=False, description="how many times slower")
 
     @property
     def sets_rate(self) -> Literal["one way", "both ways", ""]:

@@ -244,6 +244,14 @@ def docs(
         print(f"documentation: {page}")
 
 
+@app.command(epilog="Example: ./lab schema > experiment.schema.json")
+def schema() -> None:
+    """Print the JSON schema of an experiment file, with which an editor completes and checks it."""
+    from testbed.documentation import json_schema
+
+    print(json.dumps(json_schema.build(), indent=1))
+
+
 @app.command(
     epilog="Example: ./lab test -k transport",
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},

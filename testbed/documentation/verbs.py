@@ -7,7 +7,7 @@ from typing import Any
 import typer
 
 from testbed.cli.verbs import app
-from testbed.documentation import markdown
+from testbed.documentation import markup
 
 
 def commands() -> dict[str, Any]:
@@ -26,14 +26,14 @@ def _verb(name: str, command: Any) -> str:
     usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
     example = (command.epilog or "").removeprefix("Example: ")
     rows = [
-        (markdown.code(names), markdown.sentence(_readable(text)))
+        (markup.code(names), markup.sentence(_readable(text)))
         for names, text in (each.get_help_record(context) for each in command.params)
     ]
     parts = [
         f"## {name}\n",
         f"{command.help}\n",
         f"```text\n{usage}\n```\n",
-        markdown.table(("argument or option", "meaning"), rows) if rows else "",
+        markup.table(("argument or option", "meaning"), rows) if rows else "",
         f"Example: `{example}`\n" if example else "",
     ]
     return "\n".join(part for part in parts if part)

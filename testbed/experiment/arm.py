@@ -12,7 +12,12 @@ from testbed.transport import protocols
 
 
 class Filling(Section):
-    """What stands in for what a leg did not deliver; None stands for the preset's own."""
+    """What stands in for what a leg did not deliver; None stands for the preset's own.
+
+    Attributes:
+        gather: at the server.
+        broadcast: at the workers.
+    """
 
     gather: str | None = None
     broadcast: str | None = None
@@ -34,6 +39,10 @@ class Arm(BaseModel):
 
     The transport knows which keys a preset has and says so when one is wrong; `filling` alone is
     a matter of training: one for both legs, or a mapping of legs to fillings.
+
+    Attributes:
+        protocol: a preset, or `tcp-NAME` for kernel TCP with that congestion control.
+        filling: what stands in for what a leg did not deliver; the preset's own where it is none.
     """
 
     model_config = ConfigDict(extra="allow", frozen=True)

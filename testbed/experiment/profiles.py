@@ -17,7 +17,7 @@ from testbed.shared.yaml_input import InputError
 
 DEFAULT_PROFILE = "laptop"
 REFERENCE_PROFILE = "paper"
-_FIXED = ("name", "description", "profiles", "published")
+FIXED = ("name", "description", "profiles", "published")
 
 
 def names(document: Mapping[str, Any]) -> list[str]:
@@ -43,7 +43,7 @@ def apply(document: dict[str, Any], profile: str) -> None:
         raise InputError(f"profiles.{profile}: must map key paths to values")
     for key, value in changes.items():
         first = str(key).partition(".")[0]
-        if first in _FIXED:
+        if first in FIXED:
             raise InputError(f"profiles.{profile}.{key}: a profile cannot change {first!r}")
         try:
             yaml_input.replace(document, str(key), value)

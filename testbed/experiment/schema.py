@@ -33,9 +33,13 @@ ProfileName = Name
 class Transport(Section):
     """What all arms share."""
 
-    chunk_bytes: int = Field(default=1456, ge=4, multiple_of=4)
+    chunk_bytes: int = Field(
+        default=1456, ge=4, multiple_of=4, description="payload of one datagram of our transport"
+    )
     pace: float = Field(default=0.97, gt=0, le=1.5, description="share of the link's rate")
-    peer_timeout_s: float = Field(default=30.0, gt=0)
+    peer_timeout_s: float = Field(
+        default=30.0, gt=0, description="a peer that is silent for so long counts as lost"
+    )
 
     @field_validator("chunk_bytes")
     @classmethod
@@ -79,7 +83,9 @@ class Limits(Section):
     impairment_late_s: float = Field(default=0.010, gt=0, description="p99 over begins and ends")
     clock_stall_s: float = Field(default=0.1, gt=0, description="longest time that nothing ran")
     clock_drift: float = Field(default=0.0005, gt=0, description="CLOCK_MONOTONIC against its raw")
-    run_timeout_s: float = Field(default=900.0, gt=0)
+    run_timeout_s: float = Field(
+        default=900.0, gt=0, description="a run that takes longer is ended and has failed"
+    )
 
 
 def _topology(given: Any, info: ValidationInfo) -> topologies.TopologyParameters:
@@ -88,7 +94,24 @@ def _topology(given: Any, info: ValidationInfo) -> topologies.TopologyParameters
 
 
 class Experiment(Section):
-    """One YAML file of `experiments/`."""
+    """One YAML file of `experiments/`.
+
+    Attributes:
+        name: names the folder of results, and the experiment in reports.
+        description: one line for `./lab list` and the report.
+        rounds: rounds of training in each run.
+        seeds: one run per arm, point of the factors and seed; distinct numbers, 0 or more.
+        topology: the network.
+        training: what the workers compute.
+        transport: what all arms share.
+        phases: what decides whether a round is critical.
+        arms: the protocols that are compared, by names of your own.
+        impairments: what is done to the network, and when.
+        factors: the points of a sweep: a key path with its values, or any name with labelled
+            levels, each of which replaces several key paths.
+        profiles: the same experiment at other sizes: by the profile's name, key paths with values.
+        limits: gates; a run that is beyond one of them is invalid.
+    """
 
     name: Name
     description: str = ""
@@ -103,9 +126,7 @@ class Experiment(Section):
     )
     impairments: list[AnyImpairment] = Field(default_factory=list)
     factors: dict[str, list[Any]] = Field(default_factory=dict)
-    profiles: dict[ProfileName, dict[str, Any]] = Field(
-        default_factory=dict, description="sizes for other machines: key path -> value"
-    )
+    profiles: dict[ProfileName, dict[str, Any]] = Field(default_factory=dict)
     published: list[str] | None = Field(
         default=None, description="ids of published numbers to show beside ours; none: all that fit"
     )

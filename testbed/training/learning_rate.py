@@ -66,7 +66,7 @@ class StepRate(Schedule):
 
     kind: Literal["step"]
     at_epochs: list[int] = Field(min_length=1, description="epochs, from 1, in rising order")
-    factor_per_step: float = Field(default=0.1, gt=0, lt=1)
+    factor_per_step: float = Field(default=0.1, gt=0, lt=1, description="at each of these epochs")
 
     @field_validator("at_epochs")
     @classmethod
@@ -83,7 +83,7 @@ class CosineRate(Schedule):
     """Half a cosine from 1 down to `final` in the last round."""
 
     kind: Literal["cosine"]
-    final: float = Field(default=0.0, ge=0, lt=1)
+    final: float = Field(default=0.0, ge=0, lt=1, description="the last round's factor")
 
     def _factor(self, at: Position) -> float:
         span = max(1, at.rounds - 1 - self.warmup_rounds)
@@ -95,7 +95,7 @@ class LinearRate(Schedule):
     """A straight line from 1 down to `final` in the last round."""
 
     kind: Literal["linear"]
-    final: float = Field(default=0.0, ge=0, lt=1)
+    final: float = Field(default=0.0, ge=0, lt=1, description="the last round's factor")
 
     def _factor(self, at: Position) -> float:
         span = max(1, at.rounds - 1 - self.warmup_rounds)

@@ -27,7 +27,7 @@ class PacedIterations(Section):
     """Every iteration computes for `compute_s`; a slower machine overruns, which is reported."""
 
     kind: Literal["paced"]
-    compute_s: float = Field(gt=0, le=3600)
+    compute_s: float = Field(gt=0, le=3600, description="computing time of each iteration")
 
 
 class PayloadOnly(Section):
@@ -38,7 +38,9 @@ class PayloadOnly(Section):
     """
 
     kind: Literal["payload-only"]
-    compute_s: float = Field(default=0.0, ge=0, le=3600)
+    compute_s: float = Field(
+        default=0.0, ge=0, le=3600, description="pause of each iteration in place of computing"
+    )
     scale: float = Field(
         default=1.0, gt=0, le=1, description="of each layer's size: for slower links"
     )

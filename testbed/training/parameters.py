@@ -14,7 +14,20 @@ from testbed.training.pace import AnyPace, RealPace
 
 
 class Training(Section):
-    """What the workers compute."""
+    """What the workers compute.
+
+    Attributes:
+        model: what is trained.
+        dataset: what it is trained on: a name, or a mapping with options.
+        split: which worker gets which examples.
+        optimiser: what applies the averaged gradient at each worker.
+        learning_rate: before the schedule's factor.
+        weight_decay: as torch's optimisers define it.
+        schedule: what the learning rate is multiplied with in each round.
+        pace: how long an iteration computes.
+        device: where the workers compute.
+        on_worker_loss: whether the run fails, or goes on without a worker that is lost.
+    """
 
     model: Annotated[str, AfterValidator(models.check_name)] = "small-cnn"
     dataset: AnyDataset = datasets.DEFAULT

@@ -48,9 +48,11 @@ class Parameters(DatasetParameters):
 
     name: Literal["cifar10"] = "cifar10"
     directory: str | None = Field(default=None, description="relative to the YAML file")
-    url: str = _URL
-    sha256: str = Field(default=_ARCHIVE_SHA256, pattern="^[0-9a-fA-F]{64}$")
-    verify: bool = True
+    url: str = Field(default=_URL, description="where the archive is downloaded from, once")
+    sha256: str = Field(
+        default=_ARCHIVE_SHA256, pattern="^[0-9a-fA-F]{64}$", description="of the archive"
+    )
+    verify: bool = Field(default=True, description="whether everything is checked")
 
     def load(self, folder: Path | None) -> Dataset:
         """Inputs (3, 32, 32), 10 classes; the published split."""

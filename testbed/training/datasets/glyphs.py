@@ -44,7 +44,7 @@ class Parameters(DatasetParameters):
     )
     rotation_degrees: float = Field(default=15.0, ge=0, le=180, description="at most, either way")
     noise: float = Field(default=0.15, ge=0, le=1, description="standard deviation; white is 1")
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, description="of the distortions")
 
     @field_validator("characters")
     @classmethod

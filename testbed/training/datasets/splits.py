@@ -28,7 +28,7 @@ class Dirichlet(Section):
     """
 
     name: Literal["dirichlet"] = "dirichlet"
-    alpha: float = Field(gt=0, le=1e6)
+    alpha: float = Field(gt=0, le=1e6, description="small: few classes for each worker")
 
 
 def _named(split: Any) -> Any:

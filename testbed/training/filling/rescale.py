@@ -39,7 +39,11 @@ By = Literal["count", "fraction"]
 
 @dataclass(frozen=True, kw_only=True)
 class Rescale(Filling):
-    """Unbiased where losses are random; with everything there it is the plain mean, bit for bit."""
+    """Unbiased where losses are random; with everything there it is the plain mean, bit for bit.
+
+    Args:
+        by: `count` (of the workers that contributed) or `fraction` (of each worker's chunks).
+    """
 
     by: By = "count"
 

@@ -20,8 +20,8 @@ class Parameters(DetectorParameters):
     """`eta` as in Accordion, `epochs_back` the distance of the comparison."""
 
     detector: Literal["accordion"]
-    eta: float = Field(default=0.5, gt=0)
-    epochs_back: int = Field(default=10, ge=1)
+    eta: float = Field(default=0.5, gt=0, description="relative change that is critical")
+    epochs_back: int = Field(default=10, ge=1, description="which epoch to compare with")
 
     def create(self, rounds_per_epoch: int) -> Detector:
         return Accordion(

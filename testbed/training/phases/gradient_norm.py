@@ -24,8 +24,8 @@ class Parameters(DetectorParameters):
     """
 
     detector: Literal["gradient-norm"] = "gradient-norm"
-    eta: float = Field(default=0.5, gt=0)
-    cadence: Cadence = 10
+    eta: float = Field(default=0.5, gt=0, description="relative change that is critical")
+    cadence: Cadence = Field(default=10, description="rounds between two looks, or `epoch`")
 
     def create(self, rounds_per_epoch: int) -> Detector:
         every = rounds_per_epoch if self.cadence == "epoch" else self.cadence

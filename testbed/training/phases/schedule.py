@@ -13,7 +13,9 @@ class Parameters(DetectorParameters):
     """`critical_rounds` lists `[first, last]` pairs, both inclusive, in rising order."""
 
     detector: Literal["schedule"]
-    critical_rounds: list[tuple[int, int]] = Field(min_length=1)
+    critical_rounds: list[tuple[int, int]] = Field(
+        min_length=1, description="`[first, last]` pairs of rounds, both inclusive, rising"
+    )
 
     @field_validator("critical_rounds")
     @classmethod

@@ -24,7 +24,13 @@ class Cubic(WindowControl):
         c: float = 0.4,
         fast_convergence: bool = True,
     ) -> None:
-        """`beta` is what a loss leaves of the window; `c` is in datagrams per second cubed."""
+        """The constants of the RFC.
+
+        Args:
+            beta: what a loss leaves of the window, a fraction below 1.
+            c: how fast the window grows, in datagrams per second cubed.
+            fast_convergence: whether a flow that loses twice in a row gives up more (section 4.7).
+        """
         super().__init__(datagram_bytes=datagram_bytes, initial_window=initial_window)
         check_options(at_most=0.99, beta=beta)
         check_options(c=c)

@@ -23,10 +23,12 @@ class Dctcp(Reno):
         gain: float = 1 / 16,
         ecn_marking: bool = False,
     ) -> None:
-        """`gain` weighs a new round trip's fraction of marks (RFC 8257, section 3.3).
+        """ValueError unless `ecn_marking` is true.
 
-        `ecn_marking` states that the queues of the path mark datagrams and that the receiver's
-        messages tell the sender which: ValueError unless it is true.
+        Args:
+            gain: weight of a new round trip's fraction of marks (RFC 8257, section 3.3).
+            ecn_marking: states that the queues of the path mark datagrams and that the receiver's
+                messages tell the sender which.
         """
         if ecn_marking is not True:
             raise ValueError(

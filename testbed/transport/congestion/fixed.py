@@ -4,7 +4,11 @@ from testbed.transport.congestion.base import CongestionControl, Feedback
 
 
 class FixedRate(CongestionControl):
-    """Paces at `rate_bps` whatever happens."""
+    """Paces at `rate_bps` whatever happens.
+
+    Args:
+        rate_bps: of Ethernet frames; in a lab `transport.pace` times the link's rate.
+    """
 
     def __init__(self, *, rate_bps: float) -> None:
         if not rate_bps > 0:

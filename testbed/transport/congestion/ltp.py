@@ -47,7 +47,12 @@ class Ltp(Bbr):
         delay_factor: float = 1.25,
         slack_datagrams: float = 2,
     ) -> None:
-        """`delay_factor` and `slack_datagrams` bound the round trip without a queue."""
+        """A longer round trip than `delay_factor` and `slack_datagrams` allow counts as a queue.
+
+        Args:
+            delay_factor: multiple of the smallest round trip.
+            slack_datagrams: added to it, in times of a datagram at the present bandwidth.
+        """
         super().__init__(
             datagram_bytes=datagram_bytes,
             initial_window=initial_window,

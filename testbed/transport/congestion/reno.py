@@ -14,7 +14,11 @@ class Reno(WindowControl):
         initial_window: float = INITIAL_WINDOW,
         beta: float = 0.5,
     ) -> None:
-        """`beta` is what a loss leaves of the window, a fraction below 1."""
+        """Reno's halving by default.
+
+        Args:
+            beta: what a loss leaves of the window, a fraction below 1.
+        """
         super().__init__(datagram_bytes=datagram_bytes, initial_window=initial_window)
         check_options(at_most=0.99, beta=beta)
         self._beta = beta

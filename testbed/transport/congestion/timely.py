@@ -98,8 +98,17 @@ class Timely(CongestionControl):
     ) -> None:
         """Zero for `t_low_s`, `t_high_s`, `min_rtt_s` and `step_bps` takes them from the path.
 
-        `alpha` weighs a new difference of round trips, `beta` scales every decrease; both lie
-        above 0 and at most at 1.
+        Args:
+            datagram_bytes: one datagram on the wire.
+            initial_window: what is in flight before the first round trip, in datagrams.
+            t_low_s: below this round trip the rate always rises.
+            t_high_s: above this round trip the rate always falls.
+            min_rtt_s: the round trip without queues.
+            alpha: weight of a new difference of round trips; above 0, at most 1.
+            beta: scales every decrease; above 0, at most 1.
+            step_bps: how much the rate rises at once.
+            hyperactive_rounds: after so many rounds without growth of the round trip the rate
+                rises by several steps.
         """
         check_options(
             datagram_bytes=datagram_bytes,

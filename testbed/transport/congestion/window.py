@@ -37,7 +37,12 @@ class WindowControl(CongestionControl):
     """A congestion window; subclasses say how it grows and how far it falls."""
 
     def __init__(self, *, datagram_bytes: int, initial_window: float) -> None:
-        """`datagram_bytes` is one datagram on the wire, `initial_window` is in datagrams."""
+        """A window of its initial size.
+
+        Args:
+            datagram_bytes: one datagram on the wire.
+            initial_window: what is in flight at first, in datagrams.
+        """
         check_options(datagram_bytes=datagram_bytes, initial_window=initial_window)
         self.path = PathMonitor()
         self._datagram_bytes = datagram_bytes

@@ -20,6 +20,9 @@ class LargestMagnitudeFirst(ChunkOrder):
     """Descending by the mean or the maximum of a chunk's absolute values; equals ascending.
 
     A chunk with a NaN or an infinity comes first: the receiver should learn of it.
+
+    Args:
+        by: `mean` or `max` of the absolute values.
     """
 
     by: Measure = "mean"

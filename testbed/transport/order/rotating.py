@@ -17,6 +17,9 @@ class Rotating(ChunkOrder):
     """Begins in round r at the fraction r * share (modulo 1) of the payload and wraps around.
 
     Consecutive chunks stay together, so whole batches are still copied at once.
+
+    Args:
+        share: of the payload, from one round's start to the next one's; above 0 and below 1.
     """
 
     share: float = GOLDEN_SHARE

@@ -15,6 +15,9 @@ class Shuffled(ChunkOrder):
     All peers of one transfer get the same permutation: replicas that lose the same part of a
     broadcast stay closer together. A seed in the configuration's text is every host's; without
     one each host has its own, so that workers do not lose the same part of a gather.
+
+    Args:
+        seed: of the permutations; a whole number, 0 or more.
     """
 
     seed: int = 0

@@ -7,7 +7,11 @@ from testbed.transport.tolerance.base import TolerancePolicy, check_tolerance
 
 @dataclass(frozen=True, init=False)
 class Fixed(TolerancePolicy):
-    """Gives up the same fraction in every phase; 0 makes the transfer reliable."""
+    """Gives up the same fraction in every phase; 0 makes the transfer reliable.
+
+    Args:
+        tolerance: the fraction of chunks that may be missing.
+    """
 
     # "tolerance" is taken by the method; the option keeps the word that users know.
     fraction: float

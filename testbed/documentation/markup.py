@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 
 
@@ -23,12 +22,6 @@ def sentence(text: str) -> str:
     if not text:
         return ""
     return text[0].upper() + text[1:] + ("" if text.endswith((".", "?", "!", ":")) else ".")
-
-
-def first_line(docstring: str | None) -> str:
-    """The first sentence of a docstring."""
-    paragraph = " ".join((docstring or "").strip().partition("\n\n")[0].split())
-    return re.split(r"(?<=[.?!]) (?=[A-Z])", paragraph)[0]
 
 
 def _cell(text: str) -> str:

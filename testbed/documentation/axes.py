@@ -1,0 +1,128 @@
+"""The reference of all named parts: the axes of a protocol, models, data sets, detectors, ...
+
+Each is listed with the options that it takes, from the tables in which the code looks names up.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from testbed.documentation import choices, docstrings, json_schema, keys, markup
+from testbed.training.filling import FILLINGS
+from testbed.training.models import MODELS
+from testbed.training.optimisers import OPTIONS
+from testbed.transport.congestion import CONGESTION_CONTROLS
+from testbed.transport.order import ORDERS
+from testbed.transport.registry import Registry
+from testbed.transport.repair import REPAIRS
+from testbed.transport.tolerance import POLICIES
+
+_AXES: dict[str, tuple[Registry[Any], str, str]] = {
+    "Tolerances": (POLICIES, "arms.NAME.gather, broadcast", "phased:low=0.008,high=0.408"),
+    "Repairs": (REPAIRS, "arms.NAME.repair", "streaming:residual=0.05"),
+    "Chunk orders": (ORDERS, "arms.NAME.order", "rotating:share=0.5"),
+    "Congestion controls": (CONGESTION_CONTROLS, "arms.NAME.congestion_control", "cubic:beta=0.8"),
+    "Fillings": (FILLINGS, "arms.NAME.filling", "rescale:by=fraction"),
+}
+# Titles of the sections whose name decides their keys, by their paths.
+_SECTIONS = {
+    "training.dataset": "Data sets",
+    "training.split": "Splits",
+    "training.schedule": "Learning-rate schedules",
+    "training.pace": "Paces",
+    "phases": "Phase detectors",
+    "topology": "Topologies",
+    "impairments[]": "Impairments",
+}
+
+
+def reference() -> str:
+    """A section for each table of names."""
+    axes = [_axis(title, *given) for title, given in _AXES.items()]
+    sections = [_section(each) for each in choices.all_choices()]
+    return "\n".join([*axes, _models(), _optimisers(), *sections])
+
+
+def entries(registry: Registry[Any]) -> dict[str, Callable[..., Any]]:
+    """The factories of an axis by name."""
+    return {name: registry._entries[name] for name in registry}
+
+
+def option_rows(factory: Callable[..., Any]) -> list[tuple[str, str, str]]:
+    """The options of an entry: name, default, meaning."""
+    told = docstrings.arguments(factory)
+    return [
+        (
+            markup.code(name),
+            "required" if each.default is inspect.Parameter.empty else _shown(each.default),
+            markup.sentence(told.get(name, "")),
+        )
+        for name, each in inspect.signature(factory).parameters.items()
+        if name not in json_schema.SUPPLIED
+    ]
+
+
+def _shown(default: Any) -> str:
+    if default is None:
+        return "none"
+    if isinstance(default, bool):
+        return markup.code(str(default).lower())
+    return markup.code('""' if default == "" else default)
+
+
+def _axis(title: str, registry: Registry[Any], place: str, example: str) -> str:
+    found = entries(registry)
+    summary = [
+        (markup.code(name), docstrings.first_sentence(inspect.getmodule(factory)))
+        for name, factory in found.items()
+    ]
+    rows = [
+        (markup.code(name), *row) for name, factory in found.items() for row in option_rows(factory)
+    ]
+    return "\n".join(
+        [
+            f"## {title}\n",
+            f"Key: `{place}`, for example `{example}`.\n",
+            markup.table(("name", "what it does"), summary),
+            markup.table(("name", "option", "default", "meaning"), rows) if rows else "",
+        ]
+    )
+
+
+def _models() -> str:
+    rows = []
+    for name, entry in MODELS.items():
+        module = importlib.import_module(f"testbed.training.models.{entry.module}")
+        weights = ""
+        if entry.parameters and entry.published:
+            classes, shape = entry.published
+            inputs = " x ".join(map(str, shape))
+            weights = f"{entry.parameters:,} for inputs of {inputs} and {classes:,} classes"
+        meaning = docstrings.first_sentence(getattr(module, entry.function))
+        rows.append((markup.code(name), entry.inputs, weights, meaning))
+    header = ("name", "takes", "trained weights", "what it is")
+    return f"## Models\n\nKey: `training.model`.\n\n{markup.table(header, rows)}"
+
+
+def _optimisers() -> str:
+    rows = [
+        (markup.code(name), ", ".join(map(markup.code, each))) for name, each in OPTIONS.items()
+    ]
+    header = ("name", "takes, beside the learning rate")
+    return f"## Optimisers\n\nKey: `training.optimiser`.\n\n{markup.table(header, rows)}"
+
+
+def _section(choice: choices.Choice) -> str:
+    rows = [(markup.code(name), choice.meaning(name)) for name in choice.models]
+    first = next(iter(choice.models))
+    anchor = keys.anchor(keys.title(choice, first))
+    text = f"Key: `{choice.key}` in `{choice.path}`. [Their options](experiment-yaml.md#{anchor})."
+    return f"## {_SECTIONS[choice.path]}\n\n{text}\n\n{markup.table(('name', 'what it is'), rows)}"
+
+
+def tables() -> Mapping[str, Registry[Any]]:
+    """The axes of a protocol, by title."""
+    return {title: registry for title, (registry, *_) in _AXES.items()}

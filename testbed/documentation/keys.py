@@ -1,0 +1,221 @@
+"""The reference of the YAML keys, from the models that read an experiment."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from markdown.extensions.toc import slugify
+
+from controllers.impairments.repetition import (
+    EveryRounds,
+    EverySeconds,
+    RandomRounds,
+    RandomSeconds,
+)
+from testbed.documentation import choices, docstrings, json_schema, markup
+from testbed.documentation.choices import Choice, Model
+from testbed.experiment import Experiment, Limits, Transport
+from testbed.experiment.arm import Filling
+from testbed.training.parameters import Training
+from testbed.transport import protocols
+from topologies import LinkParameters, TopologyParameters
+
+_HEADER = ("key", "type", "default", "valid", "meaning")
+_UNITS = {"_s": "s", "_bps": "bit/s", "_bytes": "bytes", "_degrees": "degrees"}
+_BOUNDS = {
+    "minimum": "at least {}",
+    "exclusiveMinimum": "above {}",
+    "maximum": "at most {}",
+    "exclusiveMaximum": "below {}",
+    "multipleOf": "multiple of {}",
+    "minItems": "{} or more entries",
+    "maxItems": "up to {} entries",
+    "minLength": "{} or more characters",
+    "maxLength": "up to {} characters",
+    "minProperties": "{} or more",
+    "pattern": "`{}`",
+}
+_PLURALS = {"text": "texts", "number": "numbers", "whole number": "whole numbers"}
+_TYPES = {
+    "integer": "whole number",
+    "array": "list",
+    "object": "mapping",
+    "boolean": "true or false",
+}
+
+
+def reference() -> str:
+    """A section for each part of an experiment, a table of keys in each."""
+    places = {choice.path: choice for choice in choices.all_choices()}
+    link = set(LinkParameters.model_fields)
+    return "\n".join(
+        [
+            _section("The experiment", Experiment, level=2),
+            _heading(2, "topology", "The network; see also [topologies](axes.md#topologies)."),
+            _table(TopologyParameters, leave_out=link - {"rate_bps"}),
+            _section("topology: keys of a link", LinkParameters),
+            _variants(places["topology"]),
+            _section("training", Training, level=2),
+            *(_variants(each) for path, each in places.items() if path.startswith("training.")),
+            _section("phases", None, level=2, text=_PHASES),
+            _variants(places["phases"]),
+            _section("transport", Transport, level=2),
+            _heading(2, "arms", _ARMS),
+            *map(_protocol, protocols.PRESETS),
+            _section("arms.NAME.filling", Filling),
+            _heading(2, "impairments", _IMPAIRMENTS),
+            _section("impairments[]: keys of all kinds", places["impairments[]"].common),
+            _heading(3, "impairments[].rounds and at_s", _REPETITION),
+            *map(_repetition, _REPETITIONS),
+            _variants(places["impairments[]"]),
+            _section("limits", Limits, level=2),
+        ]
+    )
+
+
+_REPETITIONS: tuple[Model, ...] = (EveryRounds, RandomRounds, EverySeconds, RandomSeconds)
+_PHASES = (
+    "What decides whether a round is critical. Without `detector` it is `gradient-norm`; "
+    "see also [detectors](axes.md#phase-detectors)."
+)
+_ARMS = (
+    "Each arm has a name, a `protocol`, and the keys in which it differs from that preset. "
+    "An axis takes an entry's name, with options after a colon: `streaming:residual=0.05`. "
+    "[The axes](axes.md) list all entries and options."
+)
+_IMPAIRMENTS = "A list; each entry has a `kind` and says whom it hits, when, and for how long."
+_REPETITION = "Either a list of rounds (of seconds), or one of these mappings."
+
+
+def title(choice: Choice, name: str) -> str:
+    """The heading of what a name brings with it."""
+    return f"{choice.path}: `{choice.key}: {name}`"
+
+
+def anchor(heading: str) -> str:
+    """The anchor that the site gives a heading."""
+    return slugify(heading.replace("`", ""), "-")
+
+
+def rows(model: Model, leave_out: Iterable[str] = ()) -> list[tuple[str, ...]]:
+    """The table rows of a model's keys."""
+    schema = json_schema.plain(model, {})
+    required = schema.get("required", [])
+    return [
+        row(key, each, required=key in required)
+        for key, each in schema["properties"].items()
+        if key not in leave_out
+    ]
+
+
+def row(key: str, schema: Mapping[str, Any], *, required: bool = False) -> tuple[str, ...]:
+    """One key: its name, type with unit, default, range and meaning."""
+    forms = schema.get("anyOf", schema.get("oneOf", [schema]))
+    forms = [each for each in forms if each.get("type") != "null"]
+    bounds = [_bounds(each) for each in forms]
+    unit = next((unit for suffix, unit in _UNITS.items() if key.endswith(suffix)), "")
+    return (
+        markup.code(key),
+        " or ".join(dict.fromkeys(_type(each) for each in forms)) + (unit and f", {unit}"),
+        "required" if required else _default(schema),
+        "; ".join(dict.fromkeys(text for text in bounds if text)),
+        markup.sentence(schema.get("description", "")),
+    )
+
+
+def _type(schema: Mapping[str, Any]) -> str:
+    if "const" in schema or "enum" in schema:
+        return "one of"
+    if "$ref" in schema:
+        return "mapping"
+    kind = schema.get("type", "")
+    if kind == "array" and "prefixItems" in schema:
+        return f"list of {len(schema['prefixItems'])}"
+    if kind == "array" and isinstance(schema.get("items"), dict) and schema["items"].get("type"):
+        inner = _type(schema["items"])
+        return f"list of {_PLURALS.get(inner, 'pairs')}"
+    if kind == "array":
+        return "list"
+    return {"string": "text", **_TYPES}.get(kind, kind) or "mapping"
+
+
+def _bounds(schema: Mapping[str, Any]) -> str:
+    if "enum" in schema or "const" in schema:
+        return ", ".join(markup.code(each) for each in schema.get("enum", [schema.get("const")]))
+    texts = [form.format(_number(schema[key])) for key, form in _BOUNDS.items() if key in schema]
+    if "minimum" in schema and "maximum" in schema:
+        texts[:2] = [f"{_number(schema['minimum'])} to {_number(schema['maximum'])}"]
+    inner = schema.get("items")
+    if isinstance(inner, dict) and (of_each := _bounds(inner)):
+        texts.append(f"each {of_each}")
+    return ", ".join(texts)
+
+
+def _number(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) and abs(value) > 9999 else f"{value}"
+
+
+def _default(schema: Mapping[str, Any]) -> str:
+    if "default" not in schema or schema["default"] is None:
+        return "none"
+    if isinstance(schema["default"], dict) and schema["default"]:
+        return "see below"
+    return markup.code(json.dumps(schema["default"], ensure_ascii=False))
+
+
+def _heading(level: int, title: str, text: str = "") -> str:
+    return f"{'#' * level} {title}\n\n" + (f"{text}\n\n" if text else "")
+
+
+def _table(model: Model, leave_out: Iterable[str] = ()) -> str:
+    found = rows(model, leave_out)
+    return markup.table(_HEADER, found) + "\n" if found else "No further keys.\n\n"
+
+
+def _section(title: str, model: Model | None, level: int = 3, text: str = "") -> str:
+    if model is None:
+        return _heading(level, title, text)
+    return _heading(level, title, text or _introduction(model)) + _table(model)
+
+
+def _introduction(model: Model) -> str:
+    return inspect.cleandoc(model.__doc__ or "").partition("\n\nArgs:")[0]
+
+
+def _variants(choice: Choice) -> str:
+    """A section for each name, with the keys that it adds or has another default for."""
+    common = dict(json_schema.properties(choice.common)) if choice.common else {}
+    parts = []
+    models = dict(choice.models)
+    if choice.own is not None and choice.own is not choice.common:
+        models["module:callable"] = choice.own
+    for name, model in models.items():
+        same = {key for key, each in json_schema.properties(model) if each == common.get(key)}
+        parts.append(_heading(3, title(choice, name), _introduction(model)))
+        parts.append(_table(model, {*same, choice.key}))
+    return "".join(parts)
+
+
+def _repetition(model: Model) -> str:
+    own = next(iter(key for key in ("every", "random") if key in model.model_fields))
+    unit = "rounds" if "Rounds" in model.__name__ else "at_s"
+    return _heading(4, f"{unit}: `{{{own}: ...}}`", docstrings.first_sentence(model)) + _table(
+        model
+    )
+
+
+def _protocol(name: str) -> str:
+    defaults = json_schema.protocol_defaults(name)
+    own = set(protocols.PRESETS[name][1])
+    found = []
+    for key, default in defaults.items():
+        if key in own and {"gather", "broadcast"} & own:
+            continue
+        schema = {**json_schema.setting(name, key), "default": default}
+        found.append(row(key, schema))
+    build = protocols.PRESETS[name][0]
+    title = f"arms.NAME: `protocol: {name}`"
+    return _heading(3, title, inspect.cleandoc(build.__doc__ or "")) + markup.table(_HEADER, found)

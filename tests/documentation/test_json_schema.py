@@ -1,0 +1,171 @@
+"""The JSON schema takes what the lab takes, refuses what it refuses, and describes every key."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from testbed.cli.verbs import app
+from testbed.documentation import json_schema
+from testbed.experiment import EXPERIMENTS, load
+from testbed.shared import yaml_input
+from testbed.shared.yaml_input import InputError
+
+_SHIPPED = [
+    path
+    for folder in (EXPERIMENTS, EXPERIMENTS.parent / "examples")
+    for path in sorted(folder.rglob("*.yaml"))
+    if "results" not in path.parts
+]
+SCHEMA = json_schema.build()
+VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
+
+
+def _shipped(name: str = "quick") -> dict[str, Any]:
+    return yaml_input.read(EXPERIMENTS / f"{name}.yaml")
+
+
+def test_the_verb_prints_a_valid_schema_of_the_draft() -> None:
+    result = CliRunner().invoke(app, ["schema"])
+    printed = json.loads(result.stdout)
+    assert printed["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+    jsonschema.Draft202012Validator.check_schema(printed)
+    assert printed == json.loads(json.dumps(SCHEMA))
+
+
+@pytest.mark.parametrize("path", _SHIPPED, ids=lambda path: path.stem)
+def test_every_shipped_experiment_is_valid(path: Path) -> None:
+    document = yaml_input.read(path)
+    assert [each.message for each in VALIDATOR.iter_errors(document)] == []
+
+
+@pytest.mark.parametrize("path", _SHIPPED, ids=lambda path: path.stem)
+def test_a_language_server_line_names_a_file_that_exists(path: Path) -> None:
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if line.startswith("# yaml-language-server: $schema="):
+            assert (path.parent / line.partition("=")[2]).is_file()
+
+
+_WRONG: list[tuple[str, Any]] = [
+    ("rouns", 3),
+    ("rounds", 0),
+    ("rounds", "many"),
+    ("seeds", []),
+    ("topology.name", "ring"),
+    ("topology.wokers", 3),
+    ("topology.k", 4),  # of another topology
+    ("topology.core", {"rate": 3}),
+    ("topology.links", {"s1--server": {"delay": 1}}),
+    ("training.modl", "mlp"),
+    ("training.model", "vgg"),
+    ("training.optimiser", "lion"),
+    ("training.dataset", "imagenet"),
+    ("training.dataset", {"name": "digits", "size": 3}),
+    ("training.split", {"name": "dirichlet"}),
+    ("training.schedule", {"kind": "constant", "final": 0.1}),
+    ("training.pace", {"kind": "paced"}),
+    ("phases.detector", "oracle"),
+    ("phases.epochs_back", 3),  # of another detector
+    ("arms.dblp.protocol", "quic"),
+    ("arms.dblp.tolerance", 0.3),  # of another protocol
+    ("arms.dblp.high", 1.5),
+    ("arms.dblp.order", "backwards"),
+    ("arms.dblp.order", "rotating:shar=0.5"),
+    ("arms.dblp.congestion_control", "cubic:gamma=2"),
+    ("arms.dblp.gather", "phased:low=0.1,hihg=0.2"),
+    ("arms.dblp.filling", "noise"),
+    ("arms.dblp.filling", {"gather": "zero", "scatter": "zero"}),
+    ("impairments.0.kind", "earthquake"),
+    ("impairments.0.qq", 0.5),
+    ("impairments.0.leg", "both ways"),
+    ("impairments.0.rate_factor", 3),  # of another kind
+    ("impairments.0.rounds", {"evry": 3}),
+    ("limits.rate_eror", 0.1),
+    ("transport.chunk_bytes", 2),
+    ("controller", "faucet"),
+    ("factors", {"impairment.0.q": [0.5]}),
+    ("factors", {"k": [{"label": 1, "arm.dblp.high": 0.2}]}),
+    ("profiles", {"server": {"roundss": 3}}),
+    ("profiles", {"server": {"name": "other"}}),
+]
+
+
+@pytest.mark.parametrize(("key", "value"), _WRONG, ids=lambda each: str(each)[:40])
+def test_what_the_lab_refuses_the_schema_refuses(key: str, value: Any, tmp_path: Path) -> None:
+    document = copy.deepcopy(_shipped())
+    yaml_input.replace(document, key, value)
+    assert not VALIDATOR.is_valid(document)
+    path = tmp_path / "experiment.yaml"
+    path.write_text(yaml.safe_dump(document), encoding="utf-8")
+    if not key.startswith("profiles"):
+        with pytest.raises(InputError):
+            load(str(path))
+
+
+_RIGHT: list[tuple[str, Any]] = [
+    ("topology", {"name": "fat-tree", "k": 4, "workers": 3, "core": {"delay_s": 0.001}}),
+    ("topology.queue_bdp", None),
+    ("training.dataset", "glyphs"),
+    ("training.dataset", {"name": "glyphs", "size": 2000}),
+    ("training.split", {"name": "dirichlet", "alpha": 0.5}),
+    ("training.pace", "payload-only"),
+    ("training.schedule", {"kind": "step", "at_epochs": [1, 2]}),
+    ("phases", {"eta": 0.4}),
+    ("arms.dblp", {"protocol": "dblp", "order": "rotating:share=0.5", "low": 0.01}),
+    ("arms.dblp", {"protocol": "ltp", "deadline_s": 0.2, "gather": 0.2}),
+    ("arms.dblp.gather", {"policy": "phased", "low": 0.1, "high": 0.2}),
+    ("arms.dblp.broadcast", "fixed:tolerance=0.1"),
+    ("arms.dblp.filling", "rescale:by=fraction"),
+    ("arms.dblp.filling", {"gather": "rescale"}),
+    ("arms.tcp-cubic", {"protocol": "tcp-reno"}),
+    ("impairments.0.rounds", {"every": 5, "from": 2}),
+    ("impairments.0", {"kind": "crash", "host": "worker-1", "rounds": [3]}),
+    ("factors", {"impairments.0.q": [0.5, 0.9]}),
+    ("factors", {"k": [{"label": 1, "arms.dblp.high": 0.2}, {"label": "b"}]}),
+    (
+        "profiles",
+        {"server": {"topology.rate_bps": 1_000_000_000, "arms.none": {"protocol": "none"}}},
+    ),
+]
+
+
+@pytest.mark.parametrize(("key", "value"), _RIGHT, ids=lambda each: str(each)[:40])
+def test_what_the_lab_takes_the_schema_takes(key: str, value: Any, tmp_path: Path) -> None:
+    document = copy.deepcopy(_shipped())
+    yaml_input.replace(document, key, value)
+    assert [each.message for each in VALIDATOR.iter_errors(document)] == []
+    path = tmp_path / "experiment.yaml"
+    path.write_text(yaml.safe_dump(document), encoding="utf-8")
+    load(str(path))
+
+
+def _keys(node: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+    """All properties anywhere in a schema, with their places."""
+    if isinstance(node, list):
+        for number, each in enumerate(node):
+            yield from _keys(each, f"{place}.{number}")
+    if isinstance(node, dict):
+        for key, each in node.items():
+            if key == "properties":
+                yield from ((f"{place}.{name}", schema) for name, schema in each.items())
+            if key not in ("if", "default"):
+                yield from _keys(each, f"{place}.{key}")
+
+
+def test_every_key_has_a_description() -> None:
+    found = list(_keys(SCHEMA))
+    assert len(found) > 300
+    bare = [
+        place
+        for place, schema in found
+        if isinstance(schema, dict) and not schema.get("description") and "policy" not in place
+    ]
+    assert bare == []
