@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -23,7 +24,7 @@ from testbed.training.parameters import Training
 from testbed.transport import protocols
 from topologies import LinkParameters, TopologyParameters
 
-_HEADER = ("key", "type", "default", "valid", "meaning")
+_HEADER = ("key", "value", "default", "meaning")
 _UNITS = {"_s": "s", "_bps": "bit/s", "_bytes": "bytes", "_degrees": "degrees"}
 _BOUNDS = {
     "minimum": "at least {}",
@@ -112,23 +113,25 @@ def rows(model: Model, leave_out: Iterable[str] = ()) -> list[tuple[str, ...]]:
 
 
 def row(key: str, schema: Mapping[str, Any], *, required: bool = False) -> tuple[str, ...]:
-    """One key: its name, type with unit, default, range and meaning."""
+    """One key: its name, type with unit and range, default, and meaning."""
     forms = schema.get("anyOf", schema.get("oneOf", [schema]))
-    forms = [each for each in forms if each.get("type") != "null"]
-    bounds = [_bounds(each) for each in forms]
     unit = next((unit for suffix, unit in _UNITS.items() if key.endswith(suffix)), "")
+    values = [_value(each, unit) for each in forms if each.get("type") != "null"]
     return (
         markup.code(key),
-        " or ".join(dict.fromkeys(_type(each) for each in forms)) + (unit and f", {unit}"),
+        " or ".join(dict.fromkeys(values)),
         "required" if required else _default(schema),
-        "; ".join(dict.fromkeys(text for text in bounds if text)),
         markup.sentence(schema.get("description", "")),
     )
 
 
+def _value(schema: Mapping[str, Any], unit: str) -> str:
+    if "enum" in schema or "const" in schema:
+        return "one of " * ("enum" in schema) + _bounds(schema)
+    return ", ".join(text for text in (_type(schema), unit, _bounds(schema)) if text)
+
+
 def _type(schema: Mapping[str, Any]) -> str:
-    if "const" in schema or "enum" in schema:
-        return "one of"
     if "$ref" in schema:
         return "mapping"
     kind = schema.get("type", "")
@@ -182,7 +185,7 @@ def _section(title: str, model: Model | None, level: int = 3, text: str = "") ->
 
 
 def _introduction(model: Model) -> str:
-    return inspect.cleandoc(model.__doc__ or "").partition("\n\nArgs:")[0]
+    return re.split(r"\n\n(?:Args|Attributes):", inspect.cleandoc(model.__doc__ or ""))[0]
 
 
 def _variants(choice: Choice) -> str:
