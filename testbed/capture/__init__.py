@@ -1,5 +1,6 @@
-"""A run's packets: recording links (`recorder`), and reading captures (`dissect`, `layers`).
+"""Captures: records hosts' links during a run (`recorder`), reads captures (`dissect`, `layers`).
 
-`layers` is for people with scapy; `dissect` tells what happened without it, because a capture of
-one run holds more packets than scapy can take apart while somebody waits.
+May import lab, transport and shared. `dissect` reads without scapy: the capture of one run holds
+more packets than scapy takes apart while somebody waits. `layers` shows the same packets to scapy.
+To show more of a transfer: count it in `transfers`, print it in `rendering`.
 """

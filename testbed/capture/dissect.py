@@ -1,4 +1,4 @@
-"""`./lab dissect`: reads a capture and tells its transfers' story, as text or as JSON."""
+"""Reads a capture file for `./lab dissect`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from testbed.capture import frames
+from testbed.capture.contents import CONTROL_PORT, Contents, most_frequent_session
 from testbed.capture.frames import Segment
 from testbed.capture.pcap import CaptureError, PcapReader
-from testbed.capture.story import CONTROL_PORT, Story, most_frequent_session
 from testbed.lab.kernel.packet_filter import DATA_PORTS
 from testbed.shared.yaml_input import InputError
 
@@ -21,22 +21,22 @@ _SAMPLE_PACKETS = 20_000
 
 @dataclass(frozen=True, kw_only=True)
 class Dissection:
-    """A story and, if the capture could not be read to its end, why not."""
+    """What a capture holds and, if it could not be read to its end, why not."""
 
     path: Path
-    story: Story
+    contents: Contents
     problem: str | None
 
     def require(self, number: int) -> None:
-        """Raises InputError unless the capture has a transfer of this number."""
-        numbers = {each.number for each in self.story.transfers}
+        """Raise InputError unless the capture has a transfer of this number."""
+        numbers = {each.number for each in self.contents.transfers}
         if number not in numbers:
             valid = f"{min(numbers)} to {max(numbers)}" if numbers else "none, it has no transfers"
             raise InputError(f"{self.path}: transfer {number} is not in it; valid: {valid}")
 
 
 def dissect(path: Path) -> Dissection:
-    """Reads a capture in one sweep, after a short look at its beginning.
+    """Read a capture in one sweep, after a short look at its beginning.
 
     Raises:
         InputError: it cannot be read, is no capture, or has no packet of ours.
@@ -45,37 +45,37 @@ def dissect(path: Path) -> Dissection:
         with path.open("rb") as file:
             session = most_frequent_session(islice(_segments(file), _SAMPLE_PACKETS))
             file.seek(0)
-            story = Story(session)
-            problem = _read(file, story)
+            contents = Contents(session)
+            problem = _read(file, contents)
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}") from None
     except CaptureError as error:
         raise InputError(f"{path}: {error}") from None
-    if problem is not None and not story.packets:
+    if problem is not None and not contents.packets:
         raise InputError(f"{path}: {problem}")
-    if story.foreign == story.packets:
+    if contents.foreign == contents.packets:
         low, high = DATA_PORTS
         raise InputError(
-            f"{path}: none of its {story.packets} packets is ours "
+            f"{path}: none of its {contents.packets} packets is ours "
             f"(TCP port {CONTROL_PORT}, TCP and UDP ports {low} to {high})"
         )
-    return Dissection(path=path, story=story, problem=problem)
+    return Dissection(path=path, contents=contents, problem=problem)
 
 
-def _read(file: BinaryIO, story: Story) -> str | None:
-    """Tells the packets to the story; returns why it had to end early."""
+def _read(file: BinaryIO, contents: Contents) -> str | None:
+    """Add the packets to the contents; return why that had to end early."""
     reader = PcapReader(file)
     find_ip = frames.link(reader.link_type)
     try:
         for time_ns, data, _ in reader:
-            story.on_packet(time_ns, frames.segment(data, find_ip(data)))
+            contents.on_packet(time_ns, frames.segment(data, find_ip(data)))
     except CaptureError as error:
         return str(error)
     return None
 
 
 def _segments(file: BinaryIO) -> Iterator[Segment | None]:
-    """The beginning of a capture; a defect in it is for the real reading to report."""
+    """The segments of a capture, up to a defect, which `_read` names."""
     reader = PcapReader(file)
     find_ip = frames.link(reader.link_type)
     try:

@@ -1,4 +1,4 @@
-"""From the bytes of a captured packet to its addresses, ports and payload."""
+"""Parses captured packets: link header, IPv4, UDP or TCP."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _ethernet(data: bytes) -> int | None:
 
 
 def _after(size: int) -> Callable[[bytes], int | None]:
-    """For link headers that leave it to the IP header to say what follows."""
+    """For link headers of a fixed size, whose packets all hold IP."""
     return lambda data: size
 
 
@@ -62,7 +62,11 @@ _LINKS: dict[int, Callable[[bytes], int | None]] = {
 
 
 def link(link_type: int) -> Callable[[bytes], int | None]:
-    """Finds the IPv4 header in packets of a link type; CaptureError for one that is unknown."""
+    """The function that finds the IPv4 header in packets of a link type.
+
+    Raises:
+        CaptureError: the link type is unknown.
+    """
     try:
         return _LINKS[link_type]
     except KeyError:
@@ -72,10 +76,10 @@ def link(link_type: int) -> Callable[[bytes], int | None]:
 
 
 def segment(data: bytes, at: int | None) -> Segment | None:
-    """What a packet whose IPv4 header is at `at` carries; None if it is not UDP or TCP.
+    """The segment in a packet whose IPv4 header is at `at`; None if it is not UDP or TCP.
 
-    Nothing is believed that the packet says about its own sizes: every one is bounded by what was
-    captured, and a packet that contradicts itself is None.
+    Sizes that the packet states are bounded by what was captured; a packet that contradicts itself
+    gives None.
     """
     if at is None or len(data) < at + _IP.size:
         return None

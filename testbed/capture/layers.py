@@ -1,4 +1,4 @@
-"""Our datagrams and control messages for scapy, from the same descriptions as the transport's.
+"""scapy layers for our datagrams and control messages, from the transport's own descriptions.
 
     >>> from scapy.utils import rdpcap
     >>> import testbed.capture.layers
@@ -28,7 +28,7 @@ from scapy.fields import (
 from scapy.layers.inet import TCP, UDP
 from scapy.packet import Packet, Raw, bind_bottom_up, bind_top_down
 
-from testbed.capture.streams import CONTROL_FIELDS, CONTROL_HEADER
+from testbed.capture.control_streams import CONTROL_FIELDS, CONTROL_HEADER
 from testbed.lab.kernel.packet_filter import DATA_PORTS
 from testbed.transport import EndpointConfig
 from testbed.transport.control_messages import HEADER_BYTES, VERSION, MessageType

@@ -1,4 +1,4 @@
-"""The classic pcap file: what `tcpdump -w` writes, read and written as a stream."""
+"""Reads and writes classic pcap files (`tcpdump -w`) as a stream."""
 
 from __future__ import annotations
 

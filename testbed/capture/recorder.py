@@ -1,7 +1,7 @@
 """Records chosen hosts' links during a run, into files of bounded size.
 
-Each link has a thread of its own; a recorder that was made is recording, and one that was stopped
-has written every packet that passed before.
+Each link has a thread. A recorder records from its construction on; `stop` returns when every
+packet that passed before is in the file.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from testbed.capture.packet_ring import WHOLE_BYTES, PacketRing
 from testbed.capture.pcap import RECORD_BYTES, PcapWriter, pack_record
-from testbed.capture.ring import WHOLE_BYTES, PacketRing
 from testbed.lab.network import HostInfo
 from testbed.transport.endpoint import EndpointConfig
 
@@ -51,7 +51,7 @@ class Recording:
 
 
 class Recorder:
-    """Records one host's link from now until `stop`."""
+    """Records one host's link until `stop`."""
 
     def __init__(self, host: HostInfo, path: Path, *, bound_bytes: int = RUN_BYTES) -> None:
         """Raises OSError when the interface or the file cannot be used."""
@@ -103,7 +103,7 @@ class Recorder:
             self._file_bytes += len(records)
 
     def stop(self) -> Recording:
-        """Returns when everything that has passed until now is in the file."""
+        """End the recording; return when every packet that passed until now is in the file."""
         self._stop_s = time.monotonic() + self._ring.settle_s
         self._thread.join()
         return Recording(
@@ -122,7 +122,7 @@ class Recorder:
 def recording(
     hosts: Mapping[str, HostInfo], names: Sequence[str], folder: Path
 ) -> Iterator[list[dict[str, Any]]]:
-    """Records the links of `names` into `folder` for the duration of the body.
+    """Record the links of `names` into `folder` for the duration of the body.
 
     The list is filled at the end: one description per link, for the manifest.
 

@@ -1,4 +1,4 @@
-"""One captured transfer: what went over the link, pass by pass, and what was said about it."""
+"""One captured transfer: its data pass by pass, and its control messages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from testbed.capture.streams import Message
+from testbed.capture.control_streams import Message
 from testbed.transport import Leg
 from testbed.transport.ack_message import Ack
 from testbed.transport.control_messages import SENT, MessageType
@@ -27,9 +27,9 @@ _EMPTY_PAGE = array("I", [_UNSEEN] * _PAGE)
 
 @dataclass(slots=True)
 class Pass:
-    """What was sent up to an empty PROBE, which is how a receiver sees a pass end.
+    """The datagrams up to an empty PROBE, which ends a pass.
 
-    Repairs without passes say more in their PROBEs: a transfer of theirs is one pass.
+    Repairs without passes send no empty PROBE: their transfer counts as one pass.
 
     Attributes:
         datagrams: how many, of which `fresh` were on this link for the first time in the transfer.
@@ -108,7 +108,7 @@ class Transfer:
         return max(0, end_ns - self.began_ns) / 1e9
 
     def on_datagram(self, time_ns: int, sequence: int, stamp: int, length: int) -> None:
-        """A datagram of this transfer passed."""
+        """Count a datagram of this transfer."""
         self.last_ns = time_ns
         self.datagrams += 1
         self.data_bytes += length
@@ -146,7 +146,7 @@ class Transfer:
         self._pass_open = True
 
     def on_message(self, time_ns: int, message: Message) -> None:
-        """A control message of this transfer passed."""
+        """Count a control message of this transfer, and note it."""
         name = message.name
         self.messages[name] += 1
         self.message_bytes += message.length + 12
@@ -160,11 +160,11 @@ class Transfer:
             self.events.append(Event(time_ns, name, note))
 
     def forget_chunks(self) -> None:
-        """A later transfer has begun: which chunks were here does not matter any more."""
+        """Free the memory of which chunks were seen; a later transfer has begun."""
         self._seen = None
 
     def chunks_estimate(self, bitmap_bytes: int) -> int:
-        """The number of chunks, from the layout or else from what was seen of them."""
+        """The number of chunks: from the layout, else from what was seen."""
         if self.chunk_count is not None:
             return self.chunk_count
         fits = -(-(self._highest + 1) // 8) == bitmap_bytes

@@ -182,16 +182,16 @@ def dissect(
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Tell from a capture what transfers did: passes, holes, Stop, strangers' datagrams."""
-    from testbed.capture import telling
+    from testbed.capture import rendering
     from testbed.capture.dissect import dissect as read
 
     found = read(capture)
     if transfer is not None:
         found.require(transfer)
     if as_json:
-        print(json.dumps(telling.as_json(found, transfer), indent=1))
+        print(json.dumps(rendering.as_json(found, transfer), indent=1))
     else:
-        telling.tell(found, transfer, telling.console())
+        rendering.show(found, transfer, rendering.console())
     if found.problem is not None:
         raise InputError(f"{capture}: {found.problem}; told is what comes before")
 

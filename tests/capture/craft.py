@@ -9,7 +9,7 @@ from scapy.layers.l2 import Ether
 from testbed.capture.dissect import dissect
 from testbed.capture.layers import Datagram
 from testbed.capture.pcap import PcapWriter, pack_record
-from testbed.capture.telling import as_json
+from testbed.capture.rendering import as_json
 from testbed.transport import PayloadLayout
 from testbed.transport.control_messages import (
     ControlMessage,

@@ -10,9 +10,9 @@ import pytest
 from scapy.utils import wrpcap
 
 from testbed.capture import frames
+from testbed.capture.contents import Contents
 from testbed.capture.dissect import dissect
 from testbed.capture.pcap import CaptureError, PcapReader, PcapWriter, pack_record
-from testbed.capture.story import Story
 from testbed.transport.control_messages import Hello
 from tests.capture.craft import SESSION, WORKER, Conversation, joined, told
 from tests.cli.test_verbs import lab
@@ -29,7 +29,7 @@ def test_captures_of_other_byte_orders_and_programs_are_read(tmp_path):
             path = tmp_path / f"{nano}{endianness}.pcap"
             packets = [data for _, data, _ in conversation.packets]
             wrpcap(str(path), packets, linktype=1, endianness=endianness, nano=nano)
-            assert dissect(path).story.transfers[0].datagrams == expected
+            assert dissect(path).contents.transfers[0].datagrams == expected
 
 
 def test_records_that_lie_across_the_borders_of_reads_are_whole(tmp_path, monkeypatch):
@@ -88,7 +88,7 @@ def test_a_damaged_or_foreign_capture_is_one_line_and_exit_status_2(kind, expect
     assert bool(done.stdout) == (kind == "truncated")
 
 
-def test_the_verb_prints_the_story_and_refuses_what_is_not_there(tmp_path):
+def test_the_verb_prints_the_contents_and_refuses_what_is_not_there(tmp_path):
     conversation = joined()
     for number in range(0, 80, 2):
         conversation.gather(number, lost={1, 2})
@@ -133,22 +133,22 @@ def test_a_hundred_thousand_packets_are_read_in_a_few_seconds(tmp_path):
     with path.open("ab") as file:
         file.write(records)
     began_s = time.process_time()
-    assert len(dissect(path).story.transfers) == 10_000
+    assert len(dissect(path).contents.transfers) == 10_000
     assert time.process_time() - began_s < 5
 
 
 def test_addresses_are_printed_as_people_write_them():
-    assert Story().name_of(socket.inet_aton(WORKER)) == WORKER
-    assert Story().name_of(None) == "?"
+    assert Contents().name_of(socket.inet_aton(WORKER)) == WORKER
+    assert Contents().name_of(None) == "?"
 
 
 def test_the_bitmap_of_a_capture_without_layout_is_counted_by_what_was_seen():
-    story = Story(SESSION)
+    contents = Contents(SESSION)
     conversation = Conversation(chunks=13)
     conversation.gather(0, lost={0, 12})
     for time_ns, data, _ in conversation.packets:
-        story.on_packet(time_ns, frames.segment(data, 14))
-    assert story.transfers[0].passes[0].missing == 2
+        contents.on_packet(time_ns, frames.segment(data, 14))
+    assert contents.transfers[0].passes[0].missing == 2
 
 
 def test_a_reader_stops_where_the_file_does(tmp_path):
@@ -159,4 +159,4 @@ def test_a_reader_stops_where_the_file_does(tmp_path):
         with pytest.raises(CaptureError, match="packet 4"):
             list(reader)
         assert reader.packets == 3
-    assert np.isclose(dissect(path).story.ended_ns - dissect(path).story.began_ns, 2e6)
+    assert np.isclose(dissect(path).contents.ended_ns - dissect(path).contents.began_ns, 2e6)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from scapy.layers.inet import IP, TCP, UDP
 
 from testbed.capture import frames
-from testbed.capture.story import Story
-from testbed.capture.streams import ControlStreams, Message
+from testbed.capture.contents import Contents
+from testbed.capture.control_streams import ControlStreams, Message
 from testbed.transport.ack_message import Ack
 from testbed.transport.control_messages import SENT, ControlMessage, MessageType
 from tests.capture.craft import CHUNK, SERVER, SESSION, STRANGER, WORKER, Conversation, joined, told
@@ -211,7 +211,7 @@ def test_a_segment_that_was_never_captured_costs_its_messages_and_no_others():
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.binary(max_size=120), st.integers(0, 2)), max_size=40))
 def test_noise_on_our_ports_never_fails(pieces):
-    story = Story(SESSION)
+    contents = Contents(SESSION)
     conversation = joined()
     for noise, kind in pieces:
         port = 46999 if kind == 2 else 47000
@@ -220,8 +220,8 @@ def test_noise_on_our_ports_never_fails(pieces):
         conversation.add(IP(src=WORKER, dst=SERVER) / layer / noise)
         conversation.packets.append((conversation.now_ns, noise, 2 * len(noise)))
     for time_ns, data, _ in conversation.packets:
-        story.on_packet(time_ns, frames.segment(data, frames.link(1)(data)))
-    assert story.packets == len(conversation.packets)
+        contents.on_packet(time_ns, frames.segment(data, frames.link(1)(data)))
+    assert contents.packets == len(conversation.packets)
 
 
 @settings(max_examples=60, deadline=None)
@@ -230,24 +230,24 @@ def test_packets_with_flipped_bits_never_fail(seed):
     generator = random.Random(seed)
     conversation = joined()
     conversation.gather(6, lost={1})
-    story = Story(SESSION)
+    contents = Contents(SESSION)
     for time_ns, data, _ in conversation.packets:
         changed = bytearray(data[: generator.randrange(len(data) + 1)])
         for _ in range(generator.randrange(4)):
             if changed:
                 changed[generator.randrange(len(changed))] ^= 1 << generator.randrange(8)
-        story.on_packet(time_ns, frames.segment(bytes(changed), frames.link(1)(bytes(changed))))
-    json.dumps([each.as_json(0, story.name_of) for each in story.transfers])
+        contents.on_packet(time_ns, frames.segment(bytes(changed), frames.link(1)(bytes(changed))))
+    json.dumps([each.as_json(0, contents.name_of) for each in contents.transfers])
 
 
 def test_a_flood_of_transfers_and_sequence_numbers_is_bounded(monkeypatch):
-    monkeypatch.setattr("testbed.capture.story.MOST_TRANSFERS", 50)
-    story = Story(SESSION)
+    monkeypatch.setattr("testbed.capture.contents.MOST_TRANSFERS", 50)
+    contents = Contents(SESSION)
     for number in range(500):
         payload = struct.pack("!IIIHH", SESSION, 2**32 - 1 - number, 1000 - number, 0, 0)
         segment = frames.Segment(17, b"aaaa", b"bbbb", 47000, 47000, payload, 16, 0, 0)
-        story.on_packet(number + 1, segment)
-    assert len(story.transfers) == 50
-    assert story.untold_transfers == 450
-    assert sum(story.strays.values()) == 450
-    assert sum(len(each._seen or ()) for each in story.transfers) <= 1
+        contents.on_packet(number + 1, segment)
+    assert len(contents.transfers) == 50
+    assert contents.untold_transfers == 450
+    assert sum(contents.strays.values()) == 450
+    assert sum(len(each._seen or ()) for each in contents.transfers) <= 1

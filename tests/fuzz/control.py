@@ -13,7 +13,7 @@ import sys
 import atheris
 
 with atheris.instrument_imports(include=["testbed"], enable_loader_override=False):
-    from testbed.capture.streams import MessageReader
+    from testbed.capture.control_streams import MessageReader
     from testbed.transport.control_messages import Hello
     from testbed.transport.errors import ProtocolError
     from testbed.transport.layout import PayloadLayout

@@ -1,4 +1,4 @@
-"""`--pcap`: a run's links in files that tell the same story as the run's own events."""
+"""`--pcap`: a run's links in files that agree with the run's own events."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ def test_captures_of_both_ends_agree_with_what_the_hosts_noted(tmp_path):
     assert json.loads((results.run() / "config.json").read_text())["capture"] == [
         *("server", "worker-1")
     ]
-    stories = {name: dissect(folder / f"{name}.pcap") for name in ("server", "worker-1")}
-    for found in stories.values():
+    captures = {name: dissect(folder / f"{name}.pcap") for name in ("server", "worker-1")}
+    for found in captures.values():
         assert found.problem is None
-        assert not found.story.strays
-        assert not found.story.lost_track
+        assert not found.contents.strays
+        assert not found.contents.lost_track
     at_server = {
         (each.number, found.name_of(each.sender), found.name_of(each.receiver)): each
-        for found in [stories["server"].story]
+        for found in [captures["server"].contents]
         for each in found.transfers
     }
     assert len(at_server) == 2 * 2 * 6  # legs, workers, rounds
@@ -74,7 +74,7 @@ def test_captures_of_both_ends_agree_with_what_the_hosts_noted(tmp_path):
             assert seen.chunk_count == noted["chunk_count"]
             assert seen.datagrams == seen.distinct + seen.repeated + seen.late
     # The worker's own link has its transfers only.
-    assert len(stories["worker-1"].story.transfers) == 2 * 6
+    assert len(captures["worker-1"].contents.transfers) == 2 * 6
     hit_round = at_server[4, "worker-1", "server"]
     assert hit_round.repeated > 0
     assert hit_round.passes[0].missing

@@ -1,4 +1,4 @@
-"""Control messages out of the segments of captured TCP connections.
+"""Reads control messages from the segments of captured TCP connections.
 
 Segments may come twice, late, cut short by the capture, or not at all. What was not captured is
 known by its length: a message that misses some of its body is given without it, and after a gap
@@ -60,7 +60,7 @@ def _plausible(head: bytes | bytearray) -> bool:
 
 
 class MessageReader:
-    """Messages out of the pieces of one stream, which come in order and may have holes.
+    """Reads messages from the pieces of one stream, which come in order and may have holes.
 
     Attributes:
         lost_track: how often a hole or nonsense hid where the next message begins.
@@ -73,7 +73,7 @@ class MessageReader:
         self._astray = False
 
     def feed(self, data: bytes, lost: int = 0) -> Iterator[Message]:
-        """Takes a piece: its captured bytes, and how many on the wire followed them."""
+        """Take a piece: its captured bytes, and how many on the wire followed them."""
         if self._astray:
             if len(data) < HEADER_BYTES or not _plausible(data):
                 return
@@ -114,13 +114,13 @@ class MessageReader:
             self._skip = missing - lost
 
     def start_again(self, *, astray: bool = False) -> None:
-        """A new stream begins, or (`astray`) one that is under way."""
+        """Begin a new stream, or (`astray`) one that is under way."""
         self._pending.clear()
         self._skip = 0
         self._astray = astray
 
     def go_astray(self) -> None:
-        """It is unknown where the next message begins."""
+        """Note that it is unknown where the next message begins."""
         self.lost_track += 1
         self.start_again(astray=True)
 
@@ -156,7 +156,7 @@ class _Stream:
         yield from self._take_waiting()
 
     def _take(self, segment: Segment, known: int) -> Iterator[Message]:
-        """Takes a segment whose first `known` bytes were there already."""
+        """Take a segment whose first `known` bytes were there already."""
         if known >= segment.length:
             return
         assert self._next is not None
@@ -216,5 +216,5 @@ class ControlStreams:
 
     @property
     def lost_track(self) -> int:
-        """How often the thread of a connection was lost."""
+        """How often a hole or nonsense hid where the next message begins."""
         return self._lost_track + sum(each.reader.lost_track for each in self._streams.values())

@@ -1,4 +1,4 @@
-"""A capture's story as text of bounded length, and as JSON."""
+"""Renders what a capture holds, as text of bounded length and as JSON."""
 
 from __future__ import annotations
 
@@ -12,99 +12,98 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from testbed.capture.contents import Contents
 from testbed.capture.dissect import Dissection
-from testbed.capture.story import Story
 from testbed.capture.transfers import Event, Pass, Transfer
 
 SCHEMA = 1
 _MOST_ROWS = 24
 _MOST_LINES = 60
 _MOST_IN_DETAIL = 16
-# Without a terminal there is no width to respect.
 _FILE_WIDTH = 132
 _PASSES_SHOWN = 3
 
 
 def as_json(found: Dissection, number: int | None) -> dict[str, Any]:
-    """Everything, or the transfers of one number; times are seconds since the capture began."""
-    story = found.story
+    """The capture as JSON, or its transfers of one number; times count from the first packet."""
+    contents = found.contents
     return {
         "schema": SCHEMA,
         "file": str(found.path),
         "problem": found.problem,
-        "packets": story.packets,
-        "foreign_packets": story.foreign,
-        "began_at": _time_of_day(story),
-        "duration_s": _duration_s(story),
-        "sessions": list(story.sessions),
-        "peers": {name: story.name_of(address) for name, address in _peers(story)},
-        "messages": dict(story.messages),
+        "packets": contents.packets,
+        "foreign_packets": contents.foreign,
+        "began_at": _time_of_day(contents),
+        "duration_s": _duration_s(contents),
+        "sessions": list(contents.sessions),
+        "peers": {name: contents.name_of(address) for name, address in _peers(contents)},
+        "messages": dict(contents.messages),
         "strays": [
             {"reason": reason, "source": source, "datagrams": count}
-            for (reason, source), count in story.strays.most_common()
+            for (reason, source), count in contents.strays.most_common()
         ],
-        "lost_track": story.lost_track,
-        "untold_transfers": story.untold_transfers,
+        "lost_track": contents.lost_track,
+        "untold_transfers": contents.untold_transfers,
         "transfers": [
-            each.as_json(story.began_ns, story.name_of) for each in _chosen(story, number)
+            each.as_json(contents.began_ns, contents.name_of) for each in _chosen(contents, number)
         ],
     }
 
 
 def console() -> Console:
-    """Where to tell a story."""
+    """The console to print on; without a terminal its lines are wide."""
     shown = Console(highlight=False, soft_wrap=True)
     return shown if shown.is_terminal else Console(soft_wrap=True, width=_FILE_WIDTH)
 
 
-def tell(found: Dissection, number: int | None, console: Console) -> None:
-    """Prints the overview, or the story of the transfers of one number."""
-    story = found.story
+def show(found: Dissection, number: int | None, console: Console) -> None:
+    """Print the overview, or the transfers of one number in detail."""
+    contents = found.contents
     if number is not None:
-        chosen = _chosen(story, number)
+        chosen = _chosen(contents, number)
         for transfer in chosen[:_MOST_IN_DETAIL]:
-            _tell_transfer(story, transfer, console)
+            _show_transfer(contents, transfer, console)
         if len(chosen) > _MOST_IN_DETAIL:
             console.print(f"{len(chosen) - _MOST_IN_DETAIL} more (--json has them)")
         return
-    _tell_capture(found, console)
-    console.print(_legs_table(story))
-    chosen = sorted(story.transfers, key=lambda each: each.duration_s)[-_MOST_ROWS:]
+    _show_capture(found, console)
+    console.print(_legs_table(contents))
+    chosen = sorted(contents.transfers, key=lambda each: each.duration_s)[-_MOST_ROWS:]
     chosen.sort(key=lambda each: each.began_ns)
     if chosen:
         title = "All transfers"
-        if len(chosen) < len(story.transfers):
-            title = f"The slowest {len(chosen)} of {len(story.transfers)} transfers"
-        console.print("", f"[bold]{title}[/]", _transfers_table(story, chosen), sep="\n")
-    _tell_rest(story, console)
+        if len(chosen) < len(contents.transfers):
+            title = f"The slowest {len(chosen)} of {len(contents.transfers)} transfers"
+        console.print("", f"[bold]{title}[/]", _transfers_table(contents, chosen), sep="\n")
+    _show_rest(contents, console)
 
 
-def _chosen(story: Story, number: int | None) -> list[Transfer]:
-    return [each for each in story.transfers if number in (None, each.number)]
+def _chosen(contents: Contents, number: int | None) -> list[Transfer]:
+    return [each for each in contents.transfers if number in (None, each.number)]
 
 
-def _peers(story: Story) -> list[tuple[str, bytes]]:
-    return [(socket.inet_ntoa(address), address) for address in story.names]
+def _peers(contents: Contents) -> list[tuple[str, bytes]]:
+    return [(socket.inet_ntoa(address), address) for address in contents.names]
 
 
-def _time_of_day(story: Story) -> str:
-    return datetime.fromtimestamp(story.began_ns / 1e9, UTC).isoformat(timespec="milliseconds")
+def _time_of_day(contents: Contents) -> str:
+    return datetime.fromtimestamp(contents.began_ns / 1e9, UTC).isoformat(timespec="milliseconds")
 
 
-def _duration_s(story: Story) -> float:
-    return max(0, story.ended_ns - story.began_ns) / 1e9
+def _duration_s(contents: Contents) -> float:
+    return max(0, contents.ended_ns - contents.began_ns) / 1e9
 
 
-def _tell_capture(found: Dissection, console: Console) -> None:
-    story = found.story
-    began = _time_of_day(story).replace("T", " ").replace("+00:00", " UTC")
-    foreign = f"; {story.foreign:,} not ours" if story.foreign else ""
+def _show_capture(found: Dissection, console: Console) -> None:
+    contents = found.contents
+    began = _time_of_day(contents).replace("T", " ").replace("+00:00", " UTC")
+    foreign = f"; {contents.foreign:,} not ours" if contents.foreign else ""
     console.print(
-        f"[bold]{escape(str(found.path))}[/]: {story.packets:,} packets in "
-        f"{_duration_s(story):.3f} s, from {began}{foreign}"
+        f"[bold]{escape(str(found.path))}[/]: {contents.packets:,} packets in "
+        f"{_duration_s(contents):.3f} s, from {began}{foreign}"
     )
-    for session in story.sessions:
-        layout = story.layouts.get(session)
+    for session in contents.sessions:
+        layout = contents.layouts.get(session)
         size = (
             f", payload {layout.payload_bytes:,} bytes in {layout.chunk_count:,} chunks of "
             f"{layout.chunk_bytes}"
@@ -112,7 +111,7 @@ def _tell_capture(found: Dissection, console: Console) -> None:
             else ""
         )
         console.print(f"session {session:#010x}{size}")
-    peers = sorted((story.name_of(address), shown) for shown, address in _peers(story))
+    peers = sorted((contents.name_of(address), shown) for shown, address in _peers(contents))
     if peers:
         few = ", ".join(f"{name} {shown}" for name, shown in peers[:12])
         console.print(few + (f" and {len(peers) - 12} more" if len(peers) > 12 else ""))
@@ -121,12 +120,12 @@ def _tell_capture(found: Dissection, console: Console) -> None:
     console.print()
 
 
-def _legs_table(story: Story) -> Table:
+def _legs_table(contents: Contents) -> Table:
     table = _table("leg", "transfers", "median ms", "slowest", "packets", "repeated")
     for column in ("copies", "after Stop", "passes", "most", "control %"):
         table.add_column(column, justify="right")
     groups: dict[tuple[str, str], list[Transfer]] = {}
-    for each in story.transfers:
+    for each in contents.transfers:
         groups.setdefault((each.leg, each.carrier), []).append(each)
     for (leg, carrier), members in sorted(groups.items(), reverse=True):
         took_ms = [each.duration_s * 1e3 for each in members]
@@ -157,16 +156,16 @@ def _table(*columns: str, words: int = 1) -> Table:
     return table
 
 
-def _transfers_table(story: Story, transfers: Sequence[Transfer]) -> Table:
+def _transfers_table(contents: Contents, transfers: Sequence[Transfer]) -> Table:
     numbers = ("number", "at s", "ms", "packets", "repeated", "passes")
     table = _table("leg", "from > to", *numbers, words=2)
     table.add_column("packets in each (then missing)")
     for each in transfers:
         table.add_row(
             each.leg,
-            _direction(story, each),
+            _direction(contents, each),
             str(each.number),
-            f"{(each.began_ns - story.began_ns) / 1e9:.3f}",
+            f"{(each.began_ns - contents.began_ns) / 1e9:.3f}",
             f"{each.duration_s * 1e3:.1f}",
             *(f"{each.datagrams:,}", f"{each.repeated:,}"),
             str(len(each.passes)) if each.carrier == "udp" else "-",
@@ -176,8 +175,8 @@ def _transfers_table(story: Story, transfers: Sequence[Transfer]) -> Table:
     return table
 
 
-def _direction(story: Story, transfer: Transfer) -> str:
-    return f"{story.name_of(transfer.sender)} > {story.name_of(transfer.receiver)}"
+def _direction(contents: Contents, transfer: Transfer) -> str:
+    return f"{contents.name_of(transfer.sender)} > {contents.name_of(transfer.receiver)}"
 
 
 def _passes_in_short(passes: Sequence[Pass]) -> str:
@@ -193,31 +192,32 @@ def _pass_in_short(each: Pass) -> str:
     return f"{each.datagrams}" + ("" if each.missing is None else f" ({each.missing})")
 
 
-def _tell_rest(story: Story, console: Console) -> None:
-    said = ", ".join(f"{name} {count:,}" for name, count in story.messages.most_common(12))
+def _show_rest(contents: Contents, console: Console) -> None:
+    said = ", ".join(f"{name} {count:,}" for name, count in contents.messages.most_common(12))
     console.print("", f"control messages: {said or 'none'}", sep="\n")
-    total = sum(story.strays.values())
+    total = sum(contents.strays.values())
     console.print(f"datagrams that belong to no session: {total:,}")
-    for (reason, source), count in story.strays.most_common(8):
+    for (reason, source), count in contents.strays.most_common(8):
         console.print(f"  {count:,} {reason}, from {source}")
-    if story.lost_track:
+    if contents.lost_track:
         console.print(
-            f"[yellow]control messages may be missing: packets of {story.lost_track} were not "
+            f"[yellow]control messages may be missing: packets of {contents.lost_track} were not "
             "captured, or not whole[/]"
         )
-    if story.untold_transfers:
-        console.print(f"[yellow]more transfers than can be told: {story.untold_transfers:,}[/]")
-    if story.transfers:
-        busiest = max(story.transfers, key=lambda each: each.duration_s).number
+    if contents.untold_transfers:
+        console.print(f"[yellow]more transfers than can be told: {contents.untold_transfers:,}[/]")
+    if contents.transfers:
+        busiest = max(contents.transfers, key=lambda each: each.duration_s).number
         console.print(f"one in detail: --transfer {busiest}; all of them: --json")
 
 
-def _tell_transfer(story: Story, transfer: Transfer, console: Console) -> None:
+def _show_transfer(contents: Contents, transfer: Transfer, console: Console) -> None:
     chunks = "?" if transfer.chunk_count is None else f"{transfer.chunk_count:,}"
     unit = "segments" if transfer.carrier == "tcp" else "datagrams"
+    began_s = (transfer.began_ns - contents.began_ns) / 1e9
     console.print(
         f"[bold]transfer {transfer.number}[/] (round {transfer.round}, {transfer.leg}) "
-        f"{_direction(story, transfer)}, at {(transfer.began_ns - story.began_ns) / 1e9:.6f} s: "
+        f"{_direction(contents, transfer)}, at {began_s:.6f} s: "
         f"{transfer.duration_s * 1e3:.3f} ms, {chunks} chunks, {transfer.datagrams:,} {unit}, "
         f"{transfer.repeated:,} repeated, {transfer.duplicates:,} copies, "
         f"{transfer.late:,} after Stop"

@@ -1,6 +1,6 @@
-"""What a capture tells: sessions, peers, transfers, and the datagrams that belong to none.
+"""Collects what a capture holds: sessions, peers, transfers, and datagrams that belong to none.
 
-Packets are taken one by one, and the memory is bounded whatever the capture holds.
+Packets are taken one by one. The memory is bounded, whatever the capture holds.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from testbed.capture.control_streams import ControlStreams, Message
 from testbed.capture.frames import UDP, Segment
-from testbed.capture.streams import ControlStreams, Message
 from testbed.capture.transfers import Transfer
 from testbed.lab.kernel.packet_filter import DATA_PORTS
 from testbed.transport import EndpointConfig, PayloadLayout, ProtocolError
@@ -49,8 +49,8 @@ class _TcpData:
     repeated: int = 0
 
 
-class Story:
-    """Collects what packets say.
+class Contents:
+    """What the packets so far hold.
 
     Attributes:
         packets, foreign: packets seen, and those that are none of ours.
@@ -85,7 +85,7 @@ class Story:
 
     @property
     def lost_track(self) -> int:
-        """How often packets that were not captured hid where a control message begins."""
+        """How often packets that were not captured hid the beginning of a control message."""
         return self._streams.lost_track
 
     def name_of(self, address: bytes | None) -> str:
@@ -95,7 +95,7 @@ class Story:
         return self.names.get(address) or socket.inet_ntoa(address)
 
     def on_packet(self, time_ns: int, segment: Segment | None) -> None:
-        """Takes the next packet; None stands for one that is neither UDP nor TCP."""
+        """Take the next packet; None stands for one that is neither UDP nor TCP."""
         self.packets += 1
         if not self.began_ns:
             self.began_ns = time_ns
@@ -249,7 +249,7 @@ class Story:
             _put(self._tcp_ends, connection, end)
 
     def _end_of_tcp_data(self, transfer: Transfer) -> None:
-        """A STOP ends a transfer of kernel TCP: what went the other way before was its data."""
+        """Give a transfer of kernel TCP its data: what went the other way before its STOP."""
         assert transfer.sender is not None
         assert transfer.receiver is not None
         data = self._tcp.pop(transfer.sender + transfer.receiver, None)
@@ -273,7 +273,7 @@ def _harmless(name: str) -> str:
 
 
 def _put(into: OrderedDict[Any, Any], key: Any, value: Any) -> None:
-    """Adds an entry and forgets the oldest of too many."""
+    """Add an entry and forget the oldest of too many."""
     into[key] = value
     if len(into) > _MOST_PAIRS:
         into.popitem(last=False)

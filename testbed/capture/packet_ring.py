@@ -1,4 +1,4 @@
-"""The only file that touches a packet socket: a ring of blocks shared with the kernel.
+"""Receives packets from an interface through a packet socket's ring, which the kernel fills.
 
 One wake-up brings a block of packets, so that recording a link of 100 Mbit/s costs a few percent of
 a core. A filter in the kernel cuts data packets to their headers and leaves control messages whole,
@@ -43,7 +43,7 @@ _JUMP_IF_EQUAL, _RETURN = 0x15, 0x06
 
 
 def _filter(whole_tcp_port: int, snapshot_bytes: int) -> bytes:
-    """Keeps TCP packets from or to a port whole and `snapshot_bytes` of all others."""
+    """A filter that keeps packets of one TCP port whole, and `snapshot_bytes` of all others."""
     program = [
         (_LD_H_ABS, 0, 0, _ETHERTYPE_AT),
         (_JUMP_IF_EQUAL, 0, 7, _IPV4),
@@ -61,7 +61,7 @@ def _filter(whole_tcp_port: int, snapshot_bytes: int) -> bytes:
 
 
 class PacketRing:
-    """Everything that passes an interface, in both directions, from now on."""
+    """All packets that pass an interface, in both directions, from the construction on."""
 
     def __init__(
         self, pid: int, interface: str, *, whole_tcp_port: int, snapshot_bytes: int
@@ -94,7 +94,7 @@ class PacketRing:
         self._block = 0
 
     def take(self, timeout_s: float) -> Iterator[tuple[int, int, int, bytes]]:
-        """The packets of all blocks that are complete, waiting for one: time, length and data.
+        """Wait for a complete block, then give the packets of all that are complete.
 
         Gives (seconds, nanoseconds, bytes on the wire, captured bytes).
         """
@@ -119,7 +119,7 @@ class PacketRing:
 
     @property
     def settle_s(self) -> float:
-        """After so long, everything that has passed until now can be taken."""
+        """How long it takes until what has passed can be taken."""
         return 2 * _RETIRE_MS / 1000
 
     def take_dropped(self) -> int:
