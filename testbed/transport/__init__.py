@@ -1,8 +1,13 @@
-"""Bounded-loss gradient transport: payloads of float32 of which a part may be given up.
+"""Bounded-loss gradient transport: sends float32 payloads and may give up a bounded part of each.
 
-One side is the server, the others are workers; each opens an endpoint and they exchange payloads
-in numbered transfers. A minimal round between a server at 10.0.0.1 and one worker at 10.0.0.2,
-who share `session`, a random 32-bit number:
+This package holds the protocols and the endpoints that run them. It imports nothing else of the
+project except `testbed.shared`, and knows nothing of the lab. To add a tolerance, repair,
+congestion control or chunk order, see the `base` module of that sub-package; presets are in
+`protocols`.
+
+One endpoint is the server, the others are workers. They send payloads in numbered transfers. A
+minimal round between a server at 10.0.0.1 and one worker at 10.0.0.2, which share `session`, a
+random 32-bit number:
 
     layout = PayloadLayout([("conv.weight", 864), ("conv.bias", 32)])
     common = {"session": session, "protocol": preset("dblp"), "layout": layout, "rate_bps": 95e6}
@@ -19,16 +24,16 @@ who share `session`, a random 32-bit number:
             gather, 0.008, {"worker-1": buffer}                 Leg.GATHER.transfer(0),
         )["worker-1"]                                           {"server": buffer})
         arrived = layout.element_mask(report.received)
-        layout.floats(buffer)[~arrived] = 0.0           # and the other way round with
-                                                        # Leg.BROADCAST.transfer(0)
+        layout.floats(buffer)[~arrived] = 0.0           # The broadcast goes the other way, with
+                                                        # Leg.BROADCAST.transfer(0).
 
-Instead of a number, `receive` takes `protocol.gather.stop_rule(critical)`: the tolerance policy's
-rule for the present phase. A peer that dies raises PeerLost, which names it.
+Instead of a number, `receive` also takes `protocol.gather.stop_rule(critical)`: the tolerance
+policy's rule for the current phase. When a peer dies, the calls that need it raise PeerLost, which
+names it.
 
-A protocol is a composition (`ProtocolConfig`, or `preset(NAME)` for the published ones), and each
-axis is a small registry: POLICIES (when may a receiver stop), REPAIRS, CONGESTION_CONTROLS, ORDERS.
-The `base` module of each says how to add an entry. `Sender` and `Receiver` are the protocol
-without sockets and clocks, for tests and simulators.
+A protocol is a `ProtocolConfig`: one entry of each axis. `preset(NAME)` gives the published ones.
+Each axis is a registry: POLICIES (when a receiver may stop), REPAIRS, CONGESTION_CONTROLS, ORDERS.
+`Sender` and `Receiver` are the protocol without sockets and clocks, for tests and simulators.
 """
 
 from testbed.transport.congestion import (

@@ -1,15 +1,18 @@
-"""A ACK: which datagrams came, by send index, for repairs whose receiver speaks unasked.
+"""The ACK message: a bitmap of send indices, for repairs that acknowledge while data flows.
 
     u16 first | u16 echo | u32 held_us | u32 probed | u16 marked | u16 flags | bits
 
-Bit i (least significant first) is set when the datagram with send index `first` + i came since the
-report before; the connection is reliable, so nothing is said twice. `echo` is the datagram that
-came last and `held_us` how long ago: together a sample of the round trip without the receiver's
-own delay. `echo` is 65535 when there is none, or when it had waited before it was read. `probed` is
-the largest number of sent datagrams that a PROBE named, 0 before the first: all before that are
-now here, or late, or lost. `marked` counts those that came with a congestion mark. Of the flags, 1
-says that this answers a PROBE as soon as that came, so that its round trip is the path's; the
-others are 0.
+Bit i (least significant first) is set when the datagram with send index `first` + i arrived after
+the previous ACK. The connection is reliable, so an arrival is acknowledged once only.
+
+* `echo` is the send index of the latest arrival and `held_us` its age. Together they give a sample
+  of the round trip without the receiver's own delay. `echo` is 65535 when nothing has arrived, or
+  when the datagram had waited in the socket.
+* `probed` is the largest count of sent datagrams that a PROBE has named, 0 before the first PROBE.
+  Each datagram before that count has arrived, is late, or is lost.
+* `marked` counts the arrivals that carried a congestion mark.
+* Flag 1 says that this ACK answers a PROBE without delay, so its round trip is that of the path.
+  The other flags are 0.
 """
 
 import struct
@@ -29,15 +32,15 @@ _AT_ONCE = 1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ack:
-    """What a receiver says while data flows; send indices are modulo SEND_INDEX_MODULUS.
+    """An acknowledgement of arrivals; send indices are modulo SEND_INDEX_MODULUS.
 
     Attributes:
         first: the send index of the first bit.
-        arrived: whether the datagrams from `first` on came since the last report.
-        echo, held_s: the latest arrival and how long ago it was, None for not known.
+        arrived: whether each datagram from `first` on came since the last ACK.
+        echo, held_s: the latest arrival and how long ago it was; None when unknown.
         probed: how many datagrams the sender had sent at its latest PROBE.
-        marked: how many of the arrived bore a congestion mark.
-        at_once: whether it answers a PROBE that did not have to wait.
+        marked: how many arrivals carried a congestion mark.
+        at_once: whether it answers a PROBE that did not have to wait in the socket.
     """
 
     first: int
@@ -49,7 +52,7 @@ class Ack:
     at_once: bool = False
 
     def message(self, transfer: int) -> ControlMessage:
-        """The ACK that says this."""
+        """Encodes it as a control message."""
         head = _FIELDS.pack(
             self.first,
             _NONE if self.echo is None else self.echo,
@@ -62,14 +65,14 @@ class Ack:
 
     @classmethod
     def parse(cls, body: bytes) -> "Ack":
-        """Reads a body whose size the parser has checked; ProtocolError when malformed."""
+        """Decodes a body whose size the parser has checked; ProtocolError when malformed."""
         if len(body) < _FIELDS.size:
             raise ProtocolError(f"ACK with a body of {len(body)} bytes")
         first, echo, held_us, probed, marked, flags = _FIELDS.unpack_from(body)
         if flags not in (0, _AT_ONCE):
             raise ProtocolError(f"ACK with flags {flags:#x}; valid: 0 and {_AT_ONCE}")
         if first >= SEND_INDEX_MODULUS or SEND_INDEX_MODULUS <= echo < _NONE:
-            raise ProtocolError(f"ACK of send indices {first} and {echo}")
+            raise ProtocolError(f"ACK with send indices {first} and {echo}")
         bits = np.frombuffer(body, dtype=np.uint8, offset=_FIELDS.size)
         return cls(
             first=first,

@@ -1,8 +1,9 @@
-"""recvmmsg and sendmmsg: many datagrams per system call, which Python's socket module lacks.
+"""Receives and sends many datagrams per system call: recvmmsg and sendmmsg, through ctypes.
 
-All that the kernel reads and writes (message headers, addresses, ancillary data, the datagrams
-themselves) lies in numpy arrays that are made once, so a call costs a few array operations
-however many datagrams it moves. Linux on 64 bits only; `available` says whether this is one.
+Python's socket module has neither call. Everything that the kernel reads and writes (message
+headers, addresses, ancillary data, datagrams) lies in numpy arrays that are allocated once. A call
+therefore costs a few array operations, however many datagrams it moves. Works on 64-bit Linux only;
+`available` tells whether both calls exist.
 """
 
 import ctypes
@@ -50,7 +51,7 @@ def _load() -> ctypes.CDLL | None:
         receive, send = library.recvmmsg, library.sendmmsg
     except (OSError, AttributeError):
         return None
-    # Addresses as integers: ctypes converts those fastest.
+    # Addresses are passed as integers, which ctypes converts fastest.
     integer, address = ctypes.c_int, ctypes.c_void_p
     receive.argtypes = [integer, address, ctypes.c_uint, integer, address]
     send.argtypes = [integer, address, ctypes.c_uint, integer]
@@ -61,7 +62,7 @@ _LIBRARY = _load()
 
 
 def available() -> bool:
-    """Whether this system has both calls."""
+    """Tells whether this system has both calls."""
     return _LIBRARY is not None
 
 
@@ -75,13 +76,13 @@ def _failed() -> OSError:
 
 
 def packed_address(address: str, port: int) -> int:
-    """What identifies an IPv4 source in the first eight bytes of its sockaddr_in."""
+    """The first eight bytes of a sockaddr_in, which identify an IPv4 source, as one integer."""
     raw = struct.pack("=H", socket.AF_INET) + struct.pack("!H", port) + socket.inet_aton(address)
     return int.from_bytes(raw, sys.byteorder)
 
 
 class _Messages:
-    """`count` message headers with `vectors` pieces of memory each."""
+    """`count` message headers, each with `vectors` buffers."""
 
     def __init__(self, count: int, vectors: int = 1) -> None:
         self.count = count
@@ -94,7 +95,7 @@ class _Messages:
 
 
 class _ReceiveBatch(_Messages):
-    """Messages to receive into: with room for the source and for the size of coalesced pieces."""
+    """Messages to receive into, with room for the source and the size of coalesced datagrams."""
 
     def __init__(self, count: int, vectors: int) -> None:
         super().__init__(count, vectors)
@@ -110,9 +111,9 @@ class _ReceiveBatch(_Messages):
         self.flags = self.headers["flags"]
 
     def receive(self, descriptor: int) -> int:
-        """How many messages have come; 0 for none. OSError for what else can go wrong."""
+        """Receives messages and returns how many; 0 for none. OSError for any other failure."""
         assert _LIBRARY is not None
-        # The kernel overwrites both with what it has used.
+        # The kernel overwrites both lengths with what it used.
         self.name_bytes[:] = _ADDRESS_BYTES
         self.control_bytes[:] = _CONTROL.itemsize
         count = _LIBRARY.recvmmsg(descriptor, self.address, self.count, socket.MSG_DONTWAIT, None)
@@ -125,9 +126,9 @@ class _ReceiveBatch(_Messages):
 
 
 class Ring:
-    """Frames of any size up to `slot_bytes` that are received, kept, and sent on in order.
+    """A ring of slots for relays, which receive frames, keep them, and send them on in order.
 
-    For relays: what `receive` put at some slots is handed to `send` from the same memory.
+    A frame has at most `slot_bytes` bytes. `send` sends from the memory that `receive` filled.
     """
 
     def __init__(self, slots: int, slot_bytes: int) -> None:
@@ -141,7 +142,7 @@ class Ring:
             each.vectors["bytes"][:, 0] = slot_bytes
 
     def receive(self, descriptor: int, first: int, limit: int) -> int:
-        """Fills slots from `first` on without wrapping; how many."""
+        """Fills slots from `first` on without wrapping; returns how many."""
         assert _LIBRARY is not None
         limit = min(limit, self.slots - first)
         at = self._in.address + first * _MESSAGE.itemsize
@@ -156,7 +157,7 @@ class Ring:
         return int(count)
 
     def send(self, descriptor: int, first: int, count: int) -> int:
-        """Sends slots from `first` on; how many the kernel took. OSError when none."""
+        """Sends slots from `first` on; returns how many the kernel took. OSError when none."""
         assert _LIBRARY is not None
         at = self._out.address + first * _MESSAGE.itemsize
         taken = _LIBRARY.sendmmsg(descriptor, at, count, socket.MSG_DONTWAIT)
@@ -166,9 +167,9 @@ class Ring:
 
 
 class MessageBatch:
-    """Message headers for frames that lie anywhere in memory, to be sent in order.
+    """Headers for frames that lie anywhere in memory and are sent in order.
 
-    For relays, which send on what the kernel put into a ring.
+    For relays, which send on the frames of a ring.
     """
 
     def __init__(self, count: int) -> None:
@@ -179,17 +180,17 @@ class MessageBatch:
     def place(
         self, span: slice, addresses: NDArray[np.uint64], lengths: NDArray[np.generic]
     ) -> None:
-        """Says where the frames of some messages lie and how long they are, in bytes."""
+        """Sets the address and the length in bytes of some messages' frames."""
         self._base[span] = addresses
         self._bytes[span] = lengths
 
     def copy(self, other: "MessageBatch", chosen: NDArray[np.intp]) -> None:
-        """Takes over the chosen messages of another, from the first on."""
+        """Copies the chosen messages of another batch to the beginning of this one."""
         self._base[: len(chosen)] = other._base[chosen]
         self._bytes[: len(chosen)] = other._bytes[chosen]
 
     def send(self, descriptor: int, first: int, count: int) -> int:
-        """Sends messages from `first` on; how many the kernel took. OSError when none."""
+        """Sends messages from `first` on; returns how many the kernel took. OSError when none."""
         assert _LIBRARY is not None
         at = self._messages.address + first * _MESSAGE.itemsize
         taken = _LIBRARY.sendmmsg(descriptor, at, count, socket.MSG_DONTWAIT)
@@ -204,10 +205,11 @@ class BatchReceiver:
     Attributes:
         unknown_address, wrong_size: datagrams of the last batch that were dropped, by reason.
 
-    Two arrangements of the same memory, because the kernel may or may not coalesce datagrams.
-    *Wide* has few messages, each with room for the largest coalesced one; full ones lie one
-    behind the other, without a gap. *Narrow* has many messages of one datagram each. It too
-    loses nothing: what is longer continues in a spare area. The arrangement follows what came.
+    The same memory is used in two arrangements, because the kernel may coalesce datagrams or not.
+    *Wide* has few messages, each with room for the largest coalesced one; full messages follow
+    one another without a gap. *Narrow* has many messages of one datagram each; a longer message
+    continues in a spare area, so nothing is lost. The receiver switches between the two according
+    to what the last batch contained.
     """
 
     def __init__(self, datagram_bytes: int, *, wide: int = 12, narrow: int = 256) -> None:
@@ -223,7 +225,7 @@ class BatchReceiver:
         self._wide.vectors["base"][:, 0] = base + steps * stride
         self._wide.vectors["bytes"][:, 0] = stride
         self._narrow = _ReceiveBatch(self._narrow_count, 2)
-        # Never touched, hence without memory of its own, unless narrow guesses wrong.
+        # The kernel backs these pages with memory only when a longer message is written to them.
         self._spare = np.empty((self._narrow_count, stride - datagram_bytes), dtype=np.uint8)
         steps = np.arange(self._narrow_count, dtype=np.uint64)
         self._narrow.vectors["base"][:, 0] = base + steps * datagram_bytes
@@ -237,11 +239,15 @@ class BatchReceiver:
         self.wrong_size = 0
 
     def set_peer(self, address: str, port: int) -> None:
-        """Admits datagrams of this source only."""
+        """Accepts datagrams from this source only."""
         self._peer = packed_address(address, port)
 
     def receive(self, descriptor: int) -> tuple[NDArray[np.uint8], bool]:
-        """One batch, shape (k, datagram_bytes), valid until the next call; and was it all?"""
+        """Receives one batch.
+
+        Returns the datagrams, shape (k, datagram_bytes), valid until the next call, and whether the
+        socket is empty now.
+        """
         self.unknown_address = self.wrong_size = 0
         now = self._arrangement
         count = now.receive(descriptor)
@@ -258,7 +264,7 @@ class BatchReceiver:
         return self._sort_out(now, count), drained
 
     def _dense(self, count: int) -> int:
-        """How many rows the wide messages fill if there is no gap and no oddity; else 0."""
+        """How many rows the wide messages fill without a gap; 0 where they need sorting out."""
         full = self._per_wide * self._size
         lengths = self._wide.lengths[:count].tolist()
         if any(length != full for length in lengths[:-1]) or not lengths[-1]:
@@ -269,11 +275,11 @@ class BatchReceiver:
             if (size if used else length) != self._size or length % self._size:
                 return 0
         if count > 1 and self._per_wide > 1 and not any(coalesced):
-            return 0  # cannot be: full messages are coalesced ones
+            return 0  # should not happen: a full message is a coalesced one
         return sum(lengths) // self._size
 
     def _sort_out(self, now: _ReceiveBatch, count: int) -> NDArray[np.uint8]:
-        """The admissible datagrams of a batch that is not all alike."""
+        """The acceptable datagrams of a batch whose messages differ."""
         lengths = now.lengths[:count].tolist()
         sizes = now.controls["data"][:count].tolist()
         coalesced = (now.control_bytes[:count] > 0).tolist()
@@ -334,13 +340,13 @@ class BatchSender:
             each.headers["name_bytes"] = _ADDRESS_BYTES
 
     def set_peer(self, address: str, port: int) -> None:
-        """Where all datagrams go."""
+        """Sets the destination of all datagrams."""
         self._peer.view("u8")[0] = packed_address(address, port)
 
     def send(self, descriptor: int, frames: NDArray[np.uint8], *, segmented: bool) -> int:
-        """Sends rows, with `segmented` as large sends that the kernel cuts; how many it took.
+        """Sends rows and returns how many the kernel took; raises OSError when it took none.
 
-        OSError when it took none.
+        With `segmented`, rows go in large sends that the kernel cuts into datagrams.
         """
         assert _LIBRARY is not None
         messages = self._segmented if segmented else self._plain

@@ -1,8 +1,9 @@
-"""An optional CRC32C behind every datagram, for paths whose UDP checksum cannot be trusted.
+"""Appends an optional CRC-32C to every datagram, for paths whose UDP checksum cannot be trusted.
 
-UDP's own 16-bit checksum is always there and costs nothing where the interface computes it, so
-this is off by default. Four bytes follow the chunk: CRC-32C (Castagnoli, as in iSCSI, RFC 3720) of
-header and chunk, in network order. Both sides must have it on, or neither: the sizes differ.
+It is off by default, because UDP's 16-bit checksum is always there and costs nothing where the
+interface computes it. Four bytes follow the chunk: the CRC-32C (Castagnoli, as in iSCSI, RFC 3720)
+of header and chunk, in network order. Both sides must use it or neither, because the datagram sizes
+differ.
 """
 
 import google_crc32c
@@ -15,7 +16,7 @@ TRAILER_BYTES = 4
 
 
 def _checksums(frames: NDArray[np.uint8]) -> NDArray[np.uint32]:
-    """Of each row; the shape is (k,)."""
+    """The checksum of each row, shape (k,)."""
     size = frames.shape[1]
     data = frames.tobytes()
     value = google_crc32c.value
@@ -27,12 +28,12 @@ def _checksums(frames: NDArray[np.uint8]) -> NDArray[np.uint32]:
 
 
 class ChecksummedUdpSocket(UdpSocket):
-    """A UdpSocket that appends checksums and drops what does not match, as "corrupt"."""
+    """A UdpSocket that appends checksums and drops datagrams that do not match ("corrupt")."""
 
     def __init__(
         self, *, address: str, port: int, datagram_bytes: int, buffer_bytes: int = BUFFER_BYTES
     ) -> None:
-        """`datagram_bytes` is without the checksum, as are the frames of `send` and `receive`."""
+        """`datagram_bytes` excludes the checksum, as do the frames of `send` and `receive`."""
         super().__init__(
             address=address,
             port=port,

@@ -1,4 +1,4 @@
-"""One control connection: messages out, messages in, and whether the peer is still there."""
+"""The control connection to one peer: sends and receives messages and notices when it ends."""
 
 import contextlib
 import errno
@@ -14,29 +14,29 @@ from testbed.transport.control_messages import ControlMessage, ControlParser
 from testbed.transport.errors import PeerLost, ProtocolError
 
 _READ_BYTES = 1 << 16
-# Messages that wait for the method that wants them; a well-behaved peer has a handful.
+# The most messages that may wait for a later transfer; a well-behaved peer sends a handful.
 _MAX_EARLY = 4096
 _MAX_EARLY_BYTES = 8 << 20
-# What waits for a peer to read; one that reads at all is never this far behind.
+# The most bytes that may wait for a peer to read; one that reads at all is never so far behind.
 _MAX_UNSENT_BYTES = 8 << 20
-# In these parts of the peer's timeout the kernel asks whether an idle peer's host is there.
+# The kernel probes an idle peer's host this many times within the peer's timeout.
 _KEEPALIVE_PARTS = 4
 _POLL_S = 1e-3
 
 
 class ControlConnection:
-    """A joined peer's connection, non-blocking.
+    """The non-blocking connection of a joined peer.
 
     Attributes:
         peer: its name.
         early: messages for a later transfer than the one in progress.
-        announcements: bodies of announcements that nobody has asked for yet.
-        heard_s: when the peer was last heard of, by control or by data.
-        closed: why the connection has ended, None while it has not.
+        announcements: bodies of announcements that have not been taken yet.
+        heard_s: when the peer last sent control messages or data.
+        closed: why the connection has ended; None while it is open.
     """
 
     def __init__(self, *, peer: str, connection: socket.socket, parser: ControlParser) -> None:
-        """`connection` is connected; `parser` is where its stream stands."""
+        """`connection` is connected; `parser` has consumed what was read from it so far."""
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.peer = peer
@@ -51,10 +51,10 @@ class ControlConnection:
         self._broken: str | None = None
 
     def give_up_after(self, timeout_s: float) -> None:
-        """Lets the kernel end the connection when the peer's host does not answer for so long.
+        """Tells the kernel to end the connection when the peer's host is silent for `timeout_s`.
 
-        That notices a dead host or a path that swallows everything even while nothing is owed,
-        such as during a long pass. A process that is merely stopped is not noticed: its kernel
+        This detects a dead host or a broken path even while the peer owes nothing, such as during
+        a long pass. It does not detect a process that is merely stopped, because the peer's kernel
         goes on answering.
         """
         part_s = max(1, round(timeout_s / _KEEPALIVE_PARTS))
@@ -73,11 +73,11 @@ class ControlConnection:
 
     @property
     def has_unsent(self) -> bool:
-        """Whether the link wants to know when it is writable."""
+        """Whether bytes wait until the connection is writable."""
         return bool(self._unsent)
 
     def send(self, messages: Iterable[ControlMessage]) -> None:
-        """Sends now what the connection takes, and the rest with later `flush` calls."""
+        """Sends what the connection takes now; later `flush` calls send the rest."""
         if self._broken is None:
             for message in messages:
                 self._unsent += message.encode()
@@ -87,21 +87,21 @@ class ControlConnection:
                 self._broken = self.closed = "it does not read what it is sent"
 
     def flush(self) -> None:
-        """Tries again to send what is left; a broken connection shows in `closed`."""
+        """Tries again to send the rest; `closed` tells when the connection has broken."""
         while self._unsent:
             try:
                 sent = self._connection.send(self._unsent)
             except BlockingIOError:
                 return
             except OSError as error:
-                # What the peer sent before is still to be read, so only `read` sets `closed`.
+                # Data that the peer sent before can still be read, so only `read` sets `closed`.
                 self._unsent.clear()
                 self._broken = _reason(error)
                 return
             del self._unsent[:sent]
 
     def read(self, now_s: float) -> list[ControlMessage]:
-        """The messages that have arrived; also after the connection has ended."""
+        """Returns the messages that have arrived, also after the connection has ended."""
         messages: list[ControlMessage] = []
         while True:
             try:
@@ -121,30 +121,30 @@ class ControlConnection:
                 return messages
 
     def keep(self, message: ControlMessage) -> None:
-        """Keeps a message that came too early for the transfer in progress."""
+        """Keeps a message of a later transfer."""
         self._count_kept(len(self.early), len(message.body))
         self.early.append(message)
 
     def take_early(self) -> list[ControlMessage]:
-        """The messages that were kept, in order; they are not kept any longer."""
+        """Removes and returns the kept messages, in order."""
         messages = list(self.early)
         self.early.clear()
         self._kept_bytes -= sum(len(message.body) for message in messages)
         return messages
 
     def keep_announcement(self, body: bytes) -> None:
-        """Keeps an announcement until it is asked for."""
+        """Keeps an announcement until it is taken."""
         self._count_kept(len(self.announcements), len(body))
         self.announcements.append(body)
 
     def take_announcement(self) -> bytes:
-        """The first announcement that nobody has asked for yet."""
+        """Removes and returns the oldest announcement."""
         body = self.announcements.popleft()
         self._kept_bytes -= len(body)
         return body
 
     def _count_kept(self, messages: int, more_bytes: int) -> None:
-        """Raises PeerLost when a peer says more than anybody will ever want to hear."""
+        """Raises PeerLost when a peer sends far more than will ever be read."""
         self._kept_bytes += more_bytes
         if messages >= _MAX_EARLY or self._kept_bytes > _MAX_EARLY_BYTES:
             raise PeerLost(self.peer, "it sends control messages that nobody waits for")
@@ -155,22 +155,22 @@ class ControlConnection:
             raise PeerLost(self.peer, self.closed)
 
     def require_writable(self) -> None:
-        """Raises PeerLost when nothing can be sent any more."""
+        """Raises PeerLost when the connection can no longer send."""
         self.require()
         if self._broken is not None:
             raise PeerLost(self.peer, self._broken)
 
     def finish(self) -> None:
-        """Says that nothing more will be sent; to be followed by `close`."""
-        with contextlib.suppress(OSError):  # it is gone already
+        """Shuts down the sending direction; call `close` afterwards."""
+        with contextlib.suppress(OSError):  # the connection is gone already
             self.flush()
             self._connection.shutdown(socket.SHUT_WR)
 
     def close(self, until_s: float) -> None:
-        """Ends the connection in a way that lets the peer read all that was sent.
+        """Closes the connection after the peer has had a chance to read all that was sent.
 
-        Closing with unread data resets the connection, which would destroy our last message if
-        it were still on its way; so its acknowledgement is awaited, `until_s` at the latest.
+        Closing a socket with unread data resets the connection, which would destroy a last message
+        that is still on its way. So this waits for its acknowledgement, until `until_s` at most.
         """
         with contextlib.suppress(OSError):
             while self._unacknowledged() and time.monotonic() < until_s:
@@ -179,7 +179,7 @@ class ControlConnection:
         self.closed = self.closed or "this side closed the connection"
 
     def _unacknowledged(self) -> int:
-        """How many bytes, with the end of the stream, the peer's kernel does not have yet."""
+        """How many bytes, the end of the stream included, the peer's kernel does not have yet."""
         if self._broken is not None:
             return 0
         return struct.unpack("=i", fcntl.ioctl(self._connection, termios.TIOCOUTQ, bytes(4)))[0]

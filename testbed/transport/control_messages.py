@@ -1,13 +1,13 @@
-"""Control messages: a 12-byte header and a body, back to back on a TCP connection.
+"""The control messages: a 12-byte header and a body, back to back on a TCP connection.
 
     u8 type | u8 version | u16 reserved | u32 transfer | u32 body length | body
 
-A stream has no message borders: `ControlParser` takes its bytes in any pieces and gives whole
-messages. Sizes are checked as soon as the header is there, before the body is waited for.
+`ControlParser` cuts the stream of bytes into messages. It checks a message's size as soon as the
+header has arrived, before it waits for the body.
 
-PROBE, BITMAP and STOP are DBLP's signals (arXiv 2605.01989, its description of the control
-plane); ACK is that of the repairs whose receiver speaks while data flows (`report_message`); the
-other types introduce peers to each other and carry the server's announcements.
+PROBE, BITMAP and STOP are DBLP's signals (arXiv 2605.01989, its description of the control plane).
+ACK belongs to the repairs whose receiver acknowledges while data flows (`ack_message`). The other
+types serve the handshake and carry the server's announcements.
 """
 
 import struct
@@ -24,14 +24,14 @@ from testbed.transport.wire import SEND_INDEX_MODULUS, U32_MAX
 VERSION = 1
 _HEADER = struct.Struct("!BBHII")
 HEADER_BYTES = _HEADER.size
-# Ethernet, IPv4 and TCP headers with the timestamp option: what a message costs on the wire
-# besides itself when it travels in a segment of its own, as it does with TCP_NODELAY.
+# Ethernet, IPv4 and TCP headers with the timestamp option. With TCP_NODELAY a message travels in
+# a segment of its own and costs these bytes besides its own.
 WIRE_OVERHEAD_BYTES = 14 + 20 + 32
 MAX_HELLO_BYTES = 1 << 20
 MAX_ANNOUNCEMENT_BYTES = 1 << 16
 MAX_REASON_BYTES = 1024
 SENT = struct.Struct("!I")  # a PROBE's body, where the repair numbers its datagrams
-# A ACK's fixed fields, and a bit for each of at most a whole turn of send indices.
+# An ACK's fixed fields, and at most one bit for every send index.
 ACK_FIELDS_BYTES = 16
 MAX_ACK_BYTES = ACK_FIELDS_BYTES + SEND_INDEX_MODULUS // 8
 _WELCOME = struct.Struct("!IH")
@@ -39,7 +39,7 @@ _HELLO = struct.Struct("!IHH")
 
 
 class MessageType(IntEnum):
-    """What a message means; the body follows the dash."""
+    """What a message means; its body is given after the dash."""
 
     HELLO = 1  # worker to server: who I am - session, data port, name, layout
     WELCOME = 2  # server to worker: joined - session, the server's data port for this worker
@@ -47,9 +47,9 @@ class MessageType(IntEnum):
     PROBE = 4  # sender to receiver: what is missing? - empty, or u32 datagrams sent until now
     BITMAP = 5  # receiver to sender: this is - one bit per chunk
     STOP = 6  # receiver to sender: enough - one bit per chunk, or empty
-    ANNOUNCE = 7  # server to worker: anything the training wants to say - bytes
+    ANNOUNCE = 7  # server to worker: a message of the training - bytes
     ACK = 8  # receiver to sender: these datagrams came - `ack_message.Ack`
-    LATE_BITMAP = 9  # a BITMAP for a PROBE that had to wait: its timing says nothing of the path
+    LATE_BITMAP = 9  # a BITMAP for a PROBE that had to wait, so its delay is not that of the path
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,17 +61,17 @@ class ControlMessage:
     body: bytes = b""
 
     def encode(self) -> bytes:
-        """The message as bytes for the stream."""
+        """The message as bytes of the stream."""
         return _HEADER.pack(self.type, VERSION, 0, self.transfer, len(self.body)) + self.body
 
     @property
     def wire_bytes(self) -> int:
-        """What the message costs on an Ethernet link, without TCP's acknowledgement."""
+        """Bytes that the message occupies on an Ethernet link, without TCP's acknowledgement."""
         return WIRE_OVERHEAD_BYTES + HEADER_BYTES + len(self.body)
 
 
 def body_limits(chunk_count: int) -> dict[MessageType, tuple[int, int]]:
-    """Smallest and largest body of each type between peers that agree on `chunk_count`."""
+    """The smallest and largest body of each type for payloads of `chunk_count` chunks."""
     bitmap_bytes = -(-chunk_count // 8)
     return {
         MessageType.HELLO: (_HELLO.size, MAX_HELLO_BYTES),
@@ -87,31 +87,31 @@ def body_limits(chunk_count: int) -> dict[MessageType, tuple[int, int]]:
 
 
 class ControlParser:
-    """Turns the bytes of a stream, in whatever pieces they come, into messages."""
+    """Cuts a stream of bytes, which may arrive in pieces of any size, into messages."""
 
     def __init__(self, limits: Mapping[MessageType, tuple[int, int]]) -> None:
-        """`limits` are the body sizes to accept; a type that is absent is not accepted."""
+        """`limits` gives the body sizes to accept; other types are rejected."""
         self._limits = limits
         self._pending = bytearray()
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes of a message that is not complete yet."""
+        """Bytes received of a message that is not complete yet."""
         return len(self._pending)
 
     @property
     def missing_bytes(self) -> int:
-        """How many bytes the next message surely still has, at least 1."""
+        """The least number of bytes that the next message still lacks, at least 1."""
         if len(self._pending) < HEADER_BYTES:
             return HEADER_BYTES - len(self._pending)
         *_, length = _HEADER.unpack_from(self._pending)
         return HEADER_BYTES + int(length) - len(self._pending)
 
     def feed(self, data: bytes) -> list[ControlMessage]:
-        """Takes the next bytes and gives the messages that are now complete.
+        """Takes the next bytes and returns the messages that are now complete.
 
-        Raises ProtocolError, naming what is wrong, when the stream cannot be valid any more;
-        the parser must not be used after that.
+        Raises ProtocolError, which says what is wrong, when the stream is invalid. The parser must
+        not be used after that.
         """
         self._pending += data
         messages = []
@@ -150,7 +150,7 @@ def pack_bitmap(received: NDArray[np.bool_]) -> bytes:
 
 
 def unpack_bitmap(body: bytes, chunk_count: int) -> NDArray[np.bool_]:
-    """The chunks a BITMAP's body names as received, shape (chunk_count,).
+    """The chunks that a BITMAP's body marks as received, shape (chunk_count,).
 
     Raises ProtocolError when the size is not exactly ceil(chunk_count / 8) bytes or a bit
     behind the last chunk is set.
@@ -159,13 +159,13 @@ def unpack_bitmap(body: bytes, chunk_count: int) -> NDArray[np.bool_]:
         raise ProtocolError(f"bitmap of {len(body)} bytes for {chunk_count} chunks")
     bits = np.unpackbits(np.frombuffer(body, dtype=np.uint8), bitorder="little")
     if bits[chunk_count:].any():
-        raise ProtocolError(f"bitmap names chunks behind the last of {chunk_count}")
+        raise ProtocolError(f"bitmap names chunks beyond the last of {chunk_count}")
     return bits[:chunk_count].astype(np.bool_)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hello:
-    """How a worker introduces itself; `layout` is PayloadLayout.encode()'s, or empty."""
+    """A worker's introduction; `layout` is PayloadLayout.encode()'s result, or empty."""
 
     session: int
     name: str
@@ -173,14 +173,14 @@ class Hello:
     layout: bytes = b""
 
     def message(self) -> ControlMessage:
-        """The HELLO that says this."""
+        """Encodes it as a control message."""
         name = self.name.encode()
         head = _HELLO.pack(self.session, self.data_port, len(name))
         return ControlMessage(MessageType.HELLO, body=head + name + self.layout)
 
     @classmethod
     def parse(cls, body: bytes) -> "Hello":
-        """Reads a HELLO's body; ProtocolError when it is malformed."""
+        """Decodes a HELLO's body; ProtocolError when it is malformed."""
         session, data_port, name_bytes = _HELLO.unpack_from(body)
         rest = body[_HELLO.size :]
         if len(rest) < name_bytes:
@@ -194,23 +194,23 @@ class Hello:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Welcome:
-    """The server's answer; `data_port` is its port for this worker's data."""
+    """The server's answer to HELLO; `data_port` is its port for this worker's data."""
 
     session: int
     data_port: int
 
     def message(self) -> ControlMessage:
-        """The WELCOME that says this."""
+        """Encodes it as a control message."""
         return ControlMessage(MessageType.WELCOME, body=_WELCOME.pack(self.session, self.data_port))
 
     @classmethod
     def parse(cls, body: bytes) -> "Welcome":
-        """Reads a WELCOME's body, whose size the parser has checked."""
+        """Decodes a WELCOME's body, whose size the parser has checked."""
         session, data_port = _WELCOME.unpack(body)
         return cls(session=session, data_port=data_port)
 
 
 def check_u32(name: str, value: int) -> None:
-    """Raises ValueError unless `value` fits the 32 bits it has on the wire."""
+    """Raises ValueError unless `value` fits its 32 bits on the wire."""
     if not 0 <= value <= U32_MAX:
         raise ValueError(f"{name} is {value}; valid: 0 to {U32_MAX}")

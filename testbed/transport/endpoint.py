@@ -1,6 +1,6 @@
-"""What a training process uses: payloads to and from its peers, one transfer after another.
+"""The interface that training uses: sends payloads to peers and receives payloads from them.
 
-The interface is the same for every protocol; `opening.open_endpoint` chooses what is behind it.
+It is the same for every protocol. `opening.open_endpoint` chooses the implementation.
 """
 
 from abc import ABC, abstractmethod
@@ -27,8 +27,8 @@ class EndpointConfig:
     """One side of the transport.
 
     Attributes:
-        session: 32 bits chosen at random for the run and given to all peers out of band;
-            whatever carries another session is a stranger's.
+        session: 32 random bits of the run, given to all peers out of band; datagrams and
+            messages with another session are dropped.
         name: this side's name; the server's is `server`.
         bind_address: IPv4 address of this side.
         peers: name -> IPv4 address. The server lists all workers, a worker lists the server.
@@ -36,18 +36,18 @@ class EndpointConfig:
         protocol, layout: equal on all sides.
         rate_bps: the pace of one transfer, in bits per second on the wire; math.inf for unpaced.
             The congestion control `fixed` takes it as its rate. Kernel TCP ignores it.
-        control_port: where the server awaits its workers.
+        control_port: the port on which the server accepts its workers.
         data_port: the server's data ports are data_port + i for worker i in the order of `peers`;
-            a worker's UDP port is data_port itself (0 lets the kernel choose). Data and control
-            thus have ports that a network can tell apart.
+            a worker's UDP port is data_port itself (0 lets the kernel choose). A network can
+            thus tell data from control by their ports.
         checksum: whether every datagram carries a CRC32C; equal on all sides. The chunk must then
             be 4 bytes smaller. Off by default because UDP has a checksum; `tcp` ignores it.
-        seed: what random choices of this side depend on; give each side its own.
-        peer_timeout_s: how long a peer that owes something may be silent.
+        seed: seeds the random choices of this side; give each side its own.
+        peer_timeout_s: how long a peer that owes an answer or data may be silent.
         connect_timeout_s: how long `open` waits for the peers.
-        observer: hears about the congestion state of what is being sent, at most every 10 ms per
-            peer. Kernel TCP keeps its state to itself, and is asked from outside (TCP_INFO).
-        survive_peers: whether the server goes on with the others when it loses a worker; `lost`
+        observer: is called with the congestion state of each sending path, at most every 10 ms per
+            peer. Kernel TCP does not call it; its state is read from outside (TCP_INFO).
+        survive_peers: whether the server goes on with the other workers when it loses one. `lost`
             then tells which are gone, and reports and announcements leave them out.
     """
 
@@ -95,13 +95,13 @@ class Endpoint(ABC):
 
     Transfers have ascending numbers, `Leg.GATHER.transfer(round)` and
     `Leg.BROADCAST.transfer(round)`; both sides call `send` and `receive` with the same number.
-    A peer that dies raises PeerLost, which names it, from whichever method needs it; with the
-    configuration's `survive_peers` only the last one does.
+    When a peer dies, the methods that need it raise PeerLost, which names it. With
+    `survive_peers` they do so only when the last peer is gone.
     """
 
     @abstractmethod
     def open(self) -> None:
-        """Joins the peers: the server awaits all workers, a worker seeks the server.
+        """Joins the peers: the server waits for all workers, a worker connects to the server.
 
         Raises PeerLost naming who did not come within connect_timeout_s, ProtocolError when a
         peer has another layout (saying what differs), ValueError for a congestion control that
@@ -113,7 +113,7 @@ class Endpoint(ABC):
     def send(
         self, transfer: int, payloads: Mapping[str, NDArray[np.uint8]]
     ) -> dict[str, TransferReport]:
-        """Sends to several peers at once; returns when each has said that it has enough.
+        """Sends to several peers at once; returns when each has answered STOP.
 
         `payloads` maps peers to buffers of the layout; several peers may share one buffer.
         """
@@ -125,37 +125,37 @@ class Endpoint(ABC):
         tolerance: float | StopRuleFactory,
         into: Mapping[str, NDArray[np.uint8]],
     ) -> dict[str, TransferReport]:
-        """Receives from several peers at once; returns when each sent enough.
+        """Receives from several peers at once; returns when enough has arrived from each.
 
-        `tolerance` is the fraction that may be missing or, from `policy.stop_rule(critical)`, a
-        rule. `into` maps peers to buffers of the layout; chunks that did not arrive leave their
-        part of the buffer untouched, and the report's `received` tells which they are.
+        `tolerance` is the fraction that may be missing, or a rule from
+        `policy.stop_rule(critical)`. `into` maps peers to buffers of the layout. Chunks that did
+        not arrive leave their part of the buffer untouched; the report's `received` tells which.
         """
 
     @property
     @abstractmethod
     def lost(self) -> dict[str, str]:
-        """Peers that are gone and without which this side goes on, each with the reason."""
+        """Peers that are gone, each with the reason, where this side goes on without them."""
 
     @abstractmethod
     def announce(self, body: bytes) -> None:
-        """Server only: tells every worker something, reliably; at most 65536 bytes."""
+        """Server only: sends every worker a message of at most 65536 bytes, reliably."""
 
     @abstractmethod
     def await_announcement(self) -> bytes:
-        """Worker only: the server's next announcement, in the order they were made."""
+        """Worker only: waits for the server's next announcement and returns it."""
 
     @abstractmethod
     def counters(self) -> dict[str, int]:
-        """What was ignored since `open`, by reason: strangers, stale datagrams and the like."""
+        """How many connections and datagrams were ignored since `open`, by reason."""
 
     @abstractmethod
     def facts(self) -> dict[str, Any]:
-        """What the kernel granted: buffer sizes, offloads, the congestion control in force."""
+        """What the kernel granted: buffer sizes, offloads, the congestion control in use."""
 
     @abstractmethod
     def close(self) -> None:
-        """Ends all connections; what was sent before still arrives. Harmless when repeated."""
+        """Ends all connections. What was sent before still arrives. May be called again."""
 
     def __enter__(self) -> "Endpoint":
         self.open()

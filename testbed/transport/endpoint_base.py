@@ -1,4 +1,4 @@
-"""What every endpoint has in common, whatever carries its data: joining, announcing, closing."""
+"""The common part of the UDP and TCP endpoints: joining, announcing, closing."""
 
 import socket
 import time
@@ -32,7 +32,7 @@ _LINGER_S = 1.0
 
 
 class EndpointBase(Endpoint):
-    """An endpoint with control connections; subclasses add what carries the data."""
+    """An endpoint with control connections; subclasses add the data sockets."""
 
     def __init__(self, config: EndpointConfig) -> None:
         self._config = config
@@ -40,19 +40,19 @@ class EndpointBase(Endpoint):
         self._control: dict[str, ControlConnection] = {}
         self._loop: Loop | None = None
 
-    # What a carrier has to add.
+    # What subclasses implement.
 
     @abstractmethod
     def _open_data(self) -> int:
-        """Binds the data sockets before anybody joins; returns the port for the HELLO."""
+        """Binds the data sockets before the peers join; returns the port for the HELLO."""
 
     @abstractmethod
     def _data_listeners(self) -> list[Listener]:
-        """Server: further listeners, one connection of each worker at its own."""
+        """Server: listeners for data connections, one per worker."""
 
     @abstractmethod
     def _join_data(self, peer: str, port: int, until_s: float) -> None:
-        """The peer has joined and its data port is known; connects there if need be."""
+        """Called when the peer has joined and its data port is known; connects if necessary."""
 
     @abstractmethod
     def _sending(
@@ -75,7 +75,7 @@ class EndpointBase(Endpoint):
     def _close_data(self) -> None:
         """Closes the data sockets."""
 
-    # The interface.
+    # The interface of `Endpoint`.
 
     def open(self) -> None:
         if self._loop is not None:
@@ -128,7 +128,7 @@ class EndpointBase(Endpoint):
             self._join_data(name, hello.data_port, until_s)
 
     def _answer(self, hello: Hello) -> Welcome:
-        """The WELCOME of a worker; ProtocolError when its layout is another."""
+        """The WELCOME for a worker; ProtocolError when its layout differs."""
         theirs = PayloadLayout.decode(hello.layout)
         difference = self._config.layout.difference(theirs, ("the server", hello.name))
         if difference is not None:

@@ -1,16 +1,16 @@
-"""What can go wrong in a transfer, as exceptions that say what and with whom."""
+"""The exceptions of the transport."""
 
 
 class TransportError(Exception):
-    """Base of every error of this package that is not a mistake in its configuration."""
+    """Base of every error of this package except mistakes in its configuration."""
 
 
 class ProtocolError(TransportError):
-    """The other side sent something that the protocol does not allow; the text names what."""
+    """The other side sent something that the protocol does not allow; the text says what."""
 
 
 class PeerLost(TransportError):  # noqa: N818 - the event that happened
-    """A peer that still owed something is gone: its connection ended, or it fell silent.
+    """A needed peer is gone: its connection ended, or it was silent for too long.
 
     Attributes:
         peer: the name under which the endpoint's configuration lists the peer.
@@ -23,4 +23,7 @@ class PeerLost(TransportError):  # noqa: N818 - the event that happened
         self.reason = reason
 
     def __reduce__(self) -> tuple[type, tuple[str, str]]:
-        return type(self), (self.peer, self.reason)  # else copies between processes fail
+        return type(self), (
+            self.peer,
+            self.reason,
+        )  # without this, pickling between processes fails

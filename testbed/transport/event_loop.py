@@ -38,10 +38,10 @@ class PeerTransfer(ABC):
 
     @abstractmethod
     def work(self, now_s: float) -> None:
-        """Does what is due without waiting: called after every event and every deadline."""
+        """Does what is due, without waiting. Called after every event and every deadline."""
 
-    def on_readable(self, now_s: float) -> None:  # noqa: B027 - only for those who read
-        """`reading` has something."""
+    def on_readable(self, now_s: float) -> None:  # noqa: B027 - only readers override it
+        """Called when the socket `reading` has data."""
 
     @abstractmethod
     def on_message(self, message: ControlMessage, now_s: float) -> None:
@@ -52,31 +52,31 @@ class PeerTransfer(ABC):
         """The control messages to send now."""
 
     def next_deadline_s(self, now_s: float) -> float | None:
-        """When `work` is due; None for not before the next event."""
+        """When `work` is due next; None: not before the next event."""
         return None
 
     @property
     def reading(self) -> Any | None:
-        """The data socket, while it should be watched for arrivals."""
+        """The data socket while the loop should wait for arrivals on it."""
         return None
 
     @property
     def writing(self) -> Any | None:
-        """The data socket, while it is full and should be watched for room."""
+        """The data socket while it is full and the loop should wait for room in it."""
         return None
 
     @property
     @abstractmethod
     def owed_since_s(self) -> float | None:
-        """Since when the peer has owed something that did not come; None if it owes nothing."""
+        """Since when the peer has owed an answer or data; None if it owes nothing."""
 
     @abstractmethod
     def report(self) -> TransferReport:
-        """The account, once done."""
+        """The report on this transfer, once `done`."""
 
 
 class Loop:
-    """Drives peer transfers over the control connections of one endpoint."""
+    """Runs the transfers of one endpoint."""
 
     def __init__(
         self,
@@ -98,8 +98,8 @@ class Loop:
     def run(self, peer_transfers: Mapping[str, PeerTransfer]) -> None:
         """Returns when all transfers are done and all their messages are on their way.
 
-        Raises PeerLost for the first peer that is gone while it still owes something, or, when
-        the others go on, once nobody is left.
+        Raises PeerLost for the first peer that is gone while it owes something; with `keep_going`
+        only once no peer is left.
         """
         left = dict(peer_transfers)
 
@@ -121,7 +121,7 @@ class Loop:
             self._finished[name] = peer_transfer.transfer
 
     def check_transfer(self, name: str, transfer: int) -> None:
-        """Raises ValueError unless the transfer is later than all before with this peer."""
+        """Raises ValueError unless the number is above all earlier ones with this peer."""
         if transfer <= self._finished[name]:
             raise ValueError(
                 f"transfer {transfer} with {name} comes after {self._finished[name]}; "
@@ -129,14 +129,14 @@ class Loop:
             )
 
     def announcement(self, name: str) -> bytes:
-        """The next announcement of a peer, waiting for it; PeerLost when it does not come."""
+        """Waits for a peer's next announcement and returns it; PeerLost when none comes."""
         connection = self._control[name]
         began_s = time.monotonic()
         self._until(lambda: bool(connection.announcements), {}, lambda _: began_s)
         return connection.take_announcement()
 
     def flush(self) -> None:
-        """Returns when all messages are on their way; PeerLost when one cannot be."""
+        """Returns when all messages are on their way; PeerLost when one cannot be sent."""
 
         def finish() -> None:
             self._until(lambda: True, {}, lambda _: None)
@@ -150,7 +150,7 @@ class Loop:
         self._waiter.close()
 
     def _outlive(self, step: Callable[[], None], peer_transfers: dict[str, PeerTransfer]) -> None:
-        """Does a step, again without each peer that is lost in it, if the others are to go on."""
+        """Repeats a step without the peers that it loses, if the others are to go on."""
         while True:
             try:
                 step()
@@ -192,7 +192,7 @@ class Loop:
     def _patience_s(
         self, connection: ControlConnection, owed_since_s: float | None, now_s: float
     ) -> float:
-        """Until when to wait for a peer; PeerLost when that is over or it is gone."""
+        """When the patience with a peer ends; PeerLost when it has ended or the peer is gone."""
         if owed_since_s is None:
             return math.inf
         connection.require()
@@ -208,7 +208,7 @@ class Loop:
         timeout_s: float,
     ) -> None:
         active = peer_transfers.values()
-        # A connection that has ended is readable for ever.
+        # A selector reports a connection that has ended as readable for ever.
         alive = [connection for connection in self._control.values() if connection.closed is None]
         readable = [
             peer_transfer.reading for peer_transfer in active if peer_transfer.reading is not None
@@ -233,7 +233,7 @@ class Loop:
     def _dispatch(
         self, name: str, message: ControlMessage, peer_transfer: PeerTransfer | None, now_s: float
     ) -> None:
-        """Hands a message to whom it concerns, now or later."""
+        """Hands a message to its transfer, or keeps it for a later one."""
         connection = self._control[name]
         if message.type is MessageType.ANNOUNCE:
             connection.keep_announcement(message.body)
@@ -250,5 +250,5 @@ class Loop:
             connection.keep(message)
         elif message.type is MessageType.PROBE:
             connection.send([ControlMessage(MessageType.STOP, message.transfer)])
-        elif message.type is not MessageType.STOP:  # a STOP may well come twice
+        elif message.type is not MessageType.STOP:  # a STOP may come twice
             self._counters["stale-control"] += 1

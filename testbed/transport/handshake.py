@@ -45,16 +45,16 @@ _MAX_NEWCOMERS = 64
 _RETRY_S = 0.05
 _SERVER = "server"
 _HELLO_LIMITS = body_limits(1)[MessageType.HELLO]
-# Up to here a HELLO says its session: enough to know whether the rest is worth waiting for.
+# A HELLO's session follows its header; a wrong one ends the reading early.
 _SESSION_AT = HEADER_BYTES
 _SESSION_BYTES = 4
 
 
 class Listener:
-    """A listening port and the workers that are awaited there.
+    """A listening port and the workers that are expected there.
 
     Attributes:
-        arrived: name -> connection and HELLO of those who came.
+        arrived: name -> connection and HELLO of the workers that have joined.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Listener:
 
     @property
     def missing(self) -> list[str]:
-        """Who has not come yet."""
+        """The workers that have not joined yet."""
         return sorted(self.expected - self.arrived.keys())
 
     def fileno(self) -> int:
@@ -98,7 +98,7 @@ class Listener:
         """The next connection and its address, None when there is none now."""
         try:
             connection, (address, _) = self._listener.accept()
-        except OSError:  # none waiting, or it has gone again
+        except OSError:  # none waits, or it was closed again
             return None
         connection.setblocking(False)
         return connection, address
@@ -110,7 +110,7 @@ class Listener:
 
 @dataclass(eq=False)
 class _Newcomer:
-    """Somebody who has connected and not been recognised yet."""
+    """A connection that has not sent a complete HELLO yet."""
 
     connection: socket.socket
     address: str
@@ -133,10 +133,10 @@ def accept_peers(
     timeout_s: float,
     counters: Counter[str],
 ) -> None:
-    """Keeps the listeners until everybody is there; who is not a peer is counted in `counters`.
+    """Accepts connections until all workers have joined; counts strangers in `counters`.
 
-    Closes the listeners. Raises PeerLost naming who did not come within `timeout_s`, and
-    ProtocolError when a listener's `answer` does.
+    Closes the listeners. Raises PeerLost naming the workers that did not join within `timeout_s`,
+    and ProtocolError when a listener's `answer` does.
     """
     deadline_s = time.monotonic() + timeout_s
     newcomers: list[_Newcomer] = []
@@ -182,12 +182,12 @@ def accept_peers(
 
 
 def _read_hello(newcomer: _Newcomer, session: int, addresses: Mapping[str, str]) -> str | None:
-    """Reads what a newcomer says: None to hear more, "joined", or why it is a stranger."""
+    """Reads a newcomer's HELLO: returns None for incomplete, "joined", or why it is a stranger."""
     try:
         data = newcomer.connection.recv(1 << 16)
         messages = newcomer.parser.feed(data)
         if not messages:
-            # Who cannot name the session does not get to fill memory with a long HELLO.
+            # A stranger without the session must not fill memory with a long HELLO.
             newcomer.head = (newcomer.head + data)[: _SESSION_AT + _SESSION_BYTES]
             named = newcomer.head[_SESSION_AT:]
             if len(named) == _SESSION_BYTES and int.from_bytes(named, "big") != session:
@@ -201,7 +201,7 @@ def _read_hello(newcomer: _Newcomer, session: int, addresses: Mapping[str, str])
     except ProtocolError:
         return "garbage"
     if len(messages) > 1 or newcomer.parser.pending_bytes:
-        return "garbage"  # a peer waits for the WELCOME
+        return "garbage"  # a real peer waits for the WELCOME before it sends more
     if hello.session != session:
         return "wrong-session"
     if hello.name not in newcomer.listener.expected:
@@ -222,12 +222,12 @@ def _read_hello(newcomer: _Newcomer, session: int, addresses: Mapping[str, str])
 
 
 def _refusal(reason: str) -> ControlMessage:
-    # Cutting bytes may cut a character in two; the reader replaces it.
+    # The limit may cut a character in two; the reader replaces it.
     return ControlMessage(MessageType.REFUSED, body=reason.encode()[:MAX_REASON_BYTES])
 
 
 def _say(connection: socket.socket, message: ControlMessage) -> bool:
-    """Sends a message that fits the empty buffer of a new connection."""
+    """Sends a message that is small enough for a new connection's empty buffer."""
     try:
         connection.sendall(message.encode())
     except OSError:
@@ -244,9 +244,9 @@ def connect_to_server(
     until_s: float,
     prepare: Callable[[socket.socket], None] = lambda connection: None,
 ) -> tuple[socket.socket, Welcome]:
-    """Connects to one of the server's listeners, trying again until `until_s`.
+    """Connects to one of the server's listeners, retrying until `until_s`.
 
-    Raises PeerLost when that brings no WELCOME, ProtocolError when the server refuses.
+    Raises PeerLost when no WELCOME comes, ProtocolError when the server refuses.
     """
     problem = "it was not tried"
     while (left_s := until_s - time.monotonic()) > 0:
@@ -258,7 +258,7 @@ def connect_to_server(
             connection.bind((bind_address, 0))
             connection.connect((address, port))
             if connection.getsockname() == connection.getpeername():
-                # Nobody listens and the kernel has connected the socket to itself.
+                # No one listens there and the kernel connected the socket to itself.
                 raise ConnectionRefusedError(0, "Connection refused")
             connection.sendall(hello.message().encode())
             welcome = _await_welcome(connection)
@@ -277,13 +277,13 @@ def connect_to_server(
 
 
 def _await_welcome(connection: socket.socket) -> Welcome | None:
-    """Reads the server's answer; None when the connection ends without one."""
+    """Waits for the server's answer; returns None when the connection ends without one."""
     limits = body_limits(1)
     parser = ControlParser(
         {kind: limits[kind] for kind in (MessageType.WELCOME, MessageType.REFUSED)}
     )
     while True:
-        # A WELCOME may be followed by other messages at once: take no byte of those.
+        # Other messages may follow the WELCOME at once; their bytes must stay in the socket.
         data = connection.recv(parser.missing_bytes)
         if not data:
             return None

@@ -1,7 +1,7 @@
-"""Where each tensor's elements lie in a payload, and how the payload is cut into chunks.
+"""The payload layout: where each tensor's elements lie, and how the payload is cut into chunks.
 
-Both peers must agree on this before the first transfer; it is exchanged once, over the reliable
-control connection, in a fixed binary form.
+Both peers must agree on it before the first transfer. The worker sends it once, in a fixed binary
+form, over the reliable control connection.
 """
 
 import struct
@@ -23,11 +23,11 @@ _COUNT = struct.Struct("!Q")  # elements of the tensor
 
 
 class Pieces(NamedTuple):
-    """The stretches of a payload that lie in one chunk and in one tensor, in its order.
+    """The parts of a payload that lie in one chunk and in one tensor, in payload order.
 
     Attributes:
         chunk, tensor: their numbers, shape (piece_count,).
-        elements: how many elements the stretch has, at least 1, shape (piece_count,).
+        elements: how many elements each part has, at least 1, shape (piece_count,).
     """
 
     chunk: NDArray[np.int64]
@@ -87,7 +87,7 @@ class PayloadLayout:
 
     @property
     def elements_per_chunk(self) -> int:
-        """Elements of every chunk but perhaps the last."""
+        """Elements of every chunk, except that the last may have fewer."""
         return self.chunk_bytes // ELEMENT_BYTES
 
     @cached_property
@@ -99,7 +99,7 @@ class PayloadLayout:
 
     @cached_property
     def pieces(self) -> Pieces:
-        """How chunks and tensors overlap; a tensor without elements has no piece."""
+        """How chunks and tensors overlap. A tensor without elements has no piece."""
         counts = np.array([count for _, count in self.tensors], dtype=np.int64)
         ends = np.cumsum(counts)
         chunk_starts = np.arange(self.chunk_count, dtype=np.int64) * self.elements_per_chunk
@@ -129,11 +129,11 @@ class PayloadLayout:
         return self.rows(buffer).reshape(-1).view("<f4")[: self.element_count]
 
     def element_mask(self, chunk_mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Which elements a choice of chunks covers: (chunk_count,) -> (element_count,)."""
+        """Turns a mask of chunks, shape (chunk_count,), into one of elements, (element_count,)."""
         return np.repeat(chunk_mask, self.elements_per_chunk)[: self.element_count]
 
     def encode(self) -> bytes:
-        """The layout in its binary form, for `decode` on the other side."""
+        """The layout in binary form, for `decode` on the other side."""
         parts = [_HEAD.pack(self.chunk_bytes, len(self.tensors))]
         for name, count in self.tensors:
             encoded = name.encode()
@@ -142,7 +142,7 @@ class PayloadLayout:
 
     @classmethod
     def decode(cls, body: bytes) -> "PayloadLayout":
-        """Reads what `encode` wrote; ProtocolError for anything else."""
+        """Reads the result of `encode`; ProtocolError for anything else."""
         try:
             chunk_bytes, tensor_count = _HEAD.unpack_from(body)
             at = _HEAD.size
@@ -164,7 +164,7 @@ class PayloadLayout:
     def difference(
         self, other: "PayloadLayout", owners: tuple[str, str] = ("one", "the other")
     ) -> str | None:
-        """What distinguishes the two layouts, in one line; None when they are equal."""
+        """The first difference between two layouts, in one line; None when they are equal."""
         one, two = owners
         if self.chunk_bytes != other.chunk_bytes:
             return f"chunk_bytes is {self.chunk_bytes} at {one} and {other.chunk_bytes} at {two}"

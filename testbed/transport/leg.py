@@ -1,4 +1,4 @@
-"""The two directions of a round, and how they number the transfers."""
+"""The two legs of a round, and the numbers of their transfers."""
 
 from enum import IntEnum
 

@@ -1,11 +1,11 @@
-"""What an observer hears of a path's congestion state, seldom enough to cost next to nothing."""
+"""A record of a path's congestion state, for observers; made too seldom to cost time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-# At most this often per peer; a data path that answers more often is not watched more closely.
+# The shortest time between two records of one peer.
 INTERVAL_S = 0.01
 
 
@@ -14,8 +14,8 @@ class Observation:
     """The sender's view of one path at one moment.
 
     Attributes:
-        now_s: when, on the monotonic clock.
-        peer, transfer: to whom, and in which transfer.
+        now_s: time of the record, on the monotonic clock.
+        peer, transfer: the receiver and the transfer's number.
         rate_bps: the allowed pace in bits per second on the wire; math.inf for unpaced.
         window_bytes: the allowed wire bytes in flight; math.inf for unlimited.
         rtt_s: the latest sample of the round trip; None before the first.
@@ -31,5 +31,5 @@ class Observation:
     retransmits: int
 
 
-# Called in the middle of a transfer: it must not wait, and what it raises ends the transfer.
+# Called during a transfer. It must not wait; an exception that it raises ends the transfer.
 Observer = Callable[[Observation], None]

@@ -1,4 +1,4 @@
-"""Opens the endpoint that carries a protocol: datagrams of ours, or a kernel TCP connection."""
+"""Opens the endpoint for a protocol's carrier: our own datagrams, or kernel TCP."""
 
 from testbed.transport.endpoint import Endpoint, EndpointConfig
 from testbed.transport.tcp_endpoint import TcpEndpoint
@@ -6,7 +6,7 @@ from testbed.transport.udp_endpoint import UdpEndpoint
 
 
 def open_endpoint(config: EndpointConfig) -> Endpoint:
-    """The endpoint for a configuration, opened: joined with its peers and ready to transfer."""
+    """Opens an endpoint: returns it joined with its peers and ready to transfer."""
     carriers: dict[str, type[UdpEndpoint] | type[TcpEndpoint]] = {
         "udp": UdpEndpoint,
         "tcp": TcpEndpoint,

@@ -1,23 +1,23 @@
-"""How large a packet may be on the way to a peer, and whether a chunk fits.
+"""Checks that a chunk fits the MTU of the path to a peer.
 
-A datagram beyond that is cut into fragments, of which losing one loses all: a chunk of six
-fragments turns 10 % of packet loss into 47 % of chunk loss.
+A larger datagram is cut into fragments, and losing one fragment loses the datagram. With six
+fragments per chunk, 10 % packet loss becomes 47 % chunk loss.
 """
 
 import socket
 
 from testbed.transport.wire import HEADER_BYTES
 
-_IP_MTU = 14  # <linux/in.h>; Python's socket module does not name it
+_IP_MTU = 14  # from <linux/in.h>; Python's socket module lacks it
 _IP_AND_UDP_BYTES = 20 + 8
 
 
 def path_mtu_bytes(local: str, peer: str) -> int | None:
-    """What the kernel knows of the path between two IPv4 addresses; None when there is no route."""
+    """The MTU that the kernel knows for the path between two IPv4 addresses; None: no route."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.bind((local, 0))
-            probe.connect((peer, 9))  # sends nothing
+            probe.connect((peer, 9))  # sends no packet
             return probe.getsockopt(socket.IPPROTO_IP, _IP_MTU)
         except OSError:
             return None

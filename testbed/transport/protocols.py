@@ -1,4 +1,4 @@
-"""A protocol is a composition of the axes; presets give the published ones their names."""
+"""Protocols, each composed of one entry per axis, and presets named after published systems."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -24,14 +24,14 @@ class ProtocolConfig:
     """One protocol, completely described and checked.
 
     Attributes:
-        name: what reports call it.
+        name: its name in reports.
         carrier: `udp` for our own transport, `tcp` for the kernel's.
-        gather, broadcast: how much each leg's receivers may give up; the constructor takes any
-            form that `tolerance.as_policy` understands. Zero makes the leg reliable.
-        repair: how what was lost is sent again; `udp` only.
-        order: in which order chunks are sent; `udp` only.
-        congestion_control: for `udp` one of ours with its options, for `tcp` the kernel's name
-            of the algorithm, which is checked against the kernel when the endpoint opens.
+        gather, broadcast: how much each leg's receivers may give up, in any form that
+            `tolerance.as_policy` takes. Zero makes the leg reliable.
+        repair: how lost chunks are sent again; `udp` only.
+        order: the order in which chunks are sent; `udp` only.
+        congestion_control: for `udp` an entry of CONGESTION_CONTROLS with its options; for `tcp`
+            the kernel's name of an algorithm, which the kernel checks when the endpoint opens.
     """
 
     name: str
@@ -56,7 +56,7 @@ class ProtocolConfig:
             return
         if self.carrier != "udp":
             raise ValueError(f"{self.name}: carrier is {self.carrier!r}; valid: udp, tcp")
-        # Building each part once finds unknown names and options before any socket is opened.
+        # Building each part once finds unknown names and options before a socket is opened.
         REPAIRS.create(self.repair)
         ORDERS.create(self.order)
         CONGESTION_CONTROLS.create(self.congestion_control, rate_bps=1e6, datagram_bytes=1472)
@@ -66,14 +66,14 @@ class ProtocolConfig:
         return self.gather if leg is Leg.GATHER else self.broadcast
 
     def describe(self) -> dict[str, str]:
-        """The configuration as texts from which an equal one can be built."""
+        """The configuration as texts, from which an equal one can be built."""
         return {entry.name: str(getattr(self, entry.name)) for entry in fields(self)}
 
 
 def _lossy(
     name: str, policy: TolerancePolicy, settings: Mapping[str, Any], **axes: str
 ) -> ProtocolConfig:
-    """A protocol with the same tolerance on both legs; what the user sets wins."""
+    """A protocol with the same tolerance on both legs; the user's settings take precedence."""
     return ProtocolConfig(
         **{"name": name, "gather": policy, "broadcast": policy, **axes, **settings}
     )
@@ -85,9 +85,10 @@ def _dblp(*, low: float = 0.008, high: float = 0.408, **settings: Any) -> Protoc
 
 
 def _dblp_stream(*, low: float = 0.008, high: float = 0.408, **settings: Any) -> ProtocolConfig:
-    """Ours: DBLP's schedule, repair without waiting, and random losses.
+    """Ours: DBLP's schedule, streaming repair, and a shuffled order of chunks.
 
-    Random so that training can fill them without bias; see `testbed.training.filling`.
+    The shuffled order makes losses random, so that training can fill them without bias; see
+    `testbed.training.filling`.
     """
     policy = Phased(low=low, high=high)
     return _lossy("dblp-stream", policy, settings, repair="streaming", order="shuffled")
@@ -99,20 +100,20 @@ def _fixed_low(*, tolerance: float = 0.008, **settings: Any) -> ProtocolConfig:
 
 
 def _fixed_high(*, tolerance: float = 0.408, **settings: Any) -> ProtocolConfig:
-    """The control that the paper lacks: the same transport with P_high all the time."""
+    """A control that the paper lacks: the same transport with P_high all the time."""
     return _lossy("fixed-high", Fixed(tolerance), settings)
 
 
 def _none(**settings: Any) -> ProtocolConfig:
-    """No tolerance: the same transport, reliable; what tolerating loss is to be compared with."""
+    """The same transport without tolerance, hence reliable: the reference for tolerating loss."""
     return _lossy("none", Fixed(0), settings)
 
 
 def _mlt(*, tolerance: float = 0.1, **settings: Any) -> ProtocolConfig:
     """MLT-style, end hosts only (NSDI 2024): one constant bound, counted per tensor; TIMELY.
 
-    10 % is the bound of MLT's evaluation. Its switch policies are left out. What it does for a
-    lost parameter, to keep the old one, is for a lost gradient of the broadcast the same as zero.
+    10 % is the bound of MLT's evaluation. MLT's switch policies are left out. MLT keeps the old
+    value of a lost parameter; for a lost gradient of the broadcast that is the same as zero.
     """
     return _lossy("mlt", PerLayer(default=tolerance), settings, congestion_control="timely")
 
@@ -127,9 +128,9 @@ def _plot(
 ) -> ProtocolConfig:
     """PLOT-style (IEEE TNSM 2024): a bound per layer; the bounds themselves are our assumption.
 
-    MLT's 10 % everywhere except at the last layer, which gets less in the proportion in which
-    back layers tolerated less than front layers in DLCP (arXiv 2008.08445): 0.4 to 1.1. Repair
-    and rate control are DBLP's, since PLOT's are not known to us.
+    Every layer has MLT's 10 % except the last, which has less: 0.4 / 1.1 of it, the ratio by which
+    back layers tolerated less than front layers in DLCP (arXiv 2008.08445). PLOT's repair and rate
+    control are not known to us, so these are DBLP's.
     """
     return _lossy("plot", PerLayer(default, first, last, tensors), settings)
 
@@ -139,8 +140,8 @@ def _ltp(
 ) -> ProtocolConfig:
     """LTP-style (arXiv 2305.04279): Early Close on the gather leg, a reliable broadcast.
 
-    Out-of-order acknowledgements and a congestion control that ignores random loss. Fraction,
-    deadline and what must be delivered are not known to us: assumed here.
+    Out-of-order acknowledgements and a congestion control that ignores random loss. LTP's
+    fraction, deadline and critical packets are not known to us; the values here are assumptions.
     """
     return ProtocolConfig(
         **{
@@ -157,9 +158,9 @@ def _ltp(
 def _apnet(*, tolerance: float = 0.1, quiet_s: float = 0.02, **settings: Any) -> ProtocolConfig:
     """APNet'19-style (Xia et al.): quick losses are repaired, slow ones given up within a bound.
 
-    10 % is the lower end of what its abstract calls harmless. What counts as slow, and its rate
-    control, are not known to us: no new chunk for 20 ms (a round trip through a full queue of
-    150 kB takes 12 ms at 100 Mbit/s), and a fixed rate as for DBLP.
+    10 % is the lower end of what its abstract calls harmless. Its definition of slow and its rate
+    control are not known to us. Here slow means no new chunk for 20 ms (a round trip through a full
+    queue of 150 kB takes 12 ms at 100 Mbit/s), and the rate is fixed as for DBLP.
     """
     return _lossy("apnet", QuickLossOnly(tolerance, quiet_s), settings, repair="selective")
 
@@ -191,7 +192,7 @@ PRESETS = {
 
 
 def settings(name: str) -> list[str]:
-    """What may be changed of the preset `name`; ValueError, with the names, for an unknown one."""
+    """The settings of the preset `name`; ValueError, listing the presets, for an unknown name."""
     known, _, algorithm = name.partition("-")
     if name not in PRESETS and not (known == "tcp" and algorithm):
         raise ValueError(f"unknown protocol {name!r}; valid: {', '.join(PRESETS)}")

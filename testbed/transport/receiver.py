@@ -1,8 +1,8 @@
 """The receiving side of one transfer, without socket, clock or thread.
 
-Whoever drives a `Receiver` hands it batches of datagrams and the sender's messages, delivers its
-own (`poll_messages`), and comes back at `next_deadline_s` at the latest. A probe must be handed
-over after the datagrams that the network delivered before it, or the answer calls them missing.
+The code that drives a `Receiver` hands it batches of datagrams and the sender's messages, sends
+the messages of `poll_messages`, and calls again at `next_deadline_s` at the latest. It must hand
+over a PROBE after the datagrams that arrived before it, or the answer reports them as missing.
 """
 
 from collections import Counter
@@ -32,11 +32,11 @@ class Receiver:
     """Collects one payload from one sender until the stop rule is satisfied.
 
     Attributes:
-        received: which chunks are here, shape (chunk_count,).
+        received: which chunks have arrived, shape (chunk_count,).
         received_count: how many.
         ignored: datagrams dropped, by reason.
-        attentive: to be set to False by a driver that hands over what had waited, it does not know
-            for how long, because nobody was receiving. Such things do not time the path.
+        attentive: the driver sets it to False while it hands over input that waited in the socket
+            for an unknown time. Such input gives no sample of the round trip.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Receiver:
         repair: Repair,
         now_s: float,
     ) -> None:
-        """`into` is a buffer of the layout; chunks are written to their place as they come."""
+        """`into` is a buffer of the layout; arriving chunks are written to their place in it."""
         self.transfer = transfer
         self.received = np.zeros(layout.chunk_count, dtype=np.bool_)
         self.received_count = 0
@@ -65,7 +65,7 @@ class Receiver:
         )
         self._machine = Machine(ReceiverState.GATHERING, RECEIVER_TRANSITIONS)
         self._outbox: list[ControlMessage] = []
-        # The header's halves, (session, sequence) and (transfer, length), of full chunks.
+        # The two 64-bit halves of a full chunk's header: (session, sequence), (transfer, length).
         self._full_tail = np.uint64(transfer << 16 | layout.chunk_bytes)
         self._first_head = np.uint64(session << 32)
         last_is_full = int(layout.chunk_lengths[-1]) == layout.chunk_bytes
@@ -83,23 +83,23 @@ class Receiver:
 
     @property
     def state(self) -> ReceiverState:
-        """Where the transfer stands."""
+        """The state of the transfer."""
         return self._machine.state
 
     @property
     def stopped(self) -> bool:
-        """Whether enough is here."""
+        """Whether enough has arrived."""
         return self.state is ReceiverState.STOPPED
 
     @property
     def valid_datagrams(self) -> int:
-        """Datagrams of this transfer that came so far, new or not."""
+        """Valid datagrams of this transfer so far, duplicates included."""
         return self._datagrams
 
     def on_datagrams(self, frames: NDArray[np.uint8], now_s: float) -> None:
         """Takes a batch, one datagram per row: shape (k, datagram bytes), contiguous rows.
 
-        Whatever is not a new chunk of this transfer is counted in `ignored` and dropped.
+        A datagram that is no new chunk of this transfer is dropped and counted in `ignored`.
         """
         if not len(frames):
             return
@@ -132,9 +132,9 @@ class Receiver:
         self._stop_or(self._repair.on_data)
 
     def _first_of_new_run(self, frames: NDArray[np.uint8]) -> int | None:
-        """The first chunk, if all are valid, full, consecutive and new: the rule without loss.
+        """The first chunk of a batch of valid, full, consecutive and new chunks; else None.
 
-        Told by two comparisons of 64 bits per datagram.
+        Without loss this is the usual case, so it costs two 64-bit comparisons per datagram.
         """
         heads = frames[:, :HEADER_BYTES].view(">u8").astype(np.uint64)
         first_head, count = heads[0, 0], len(heads)
@@ -149,16 +149,16 @@ class Receiver:
         return None if self.received[first : first + count].any() else first
 
     def _place_run(self, first: int, batch: NDArray[np.void]) -> None:
-        """`_place` for the rule: by slices, which saves a third of the work on every datagram."""
+        """`_place` for consecutive chunks: slices save a third of the work on every datagram."""
         end = first + len(batch)
         self._rows[first:end] = batch["chunk"]
         self.received[first:end] = True
         self.received_count += len(batch)
 
     def _all_valid(self, frames: NDArray[np.uint8]) -> bool:
-        """Whether all headers are those of full chunks of this transfer, which is the rule.
+        """Whether all headers are those of full chunks of this transfer, the usual case.
 
-        Two comparisons of 64 bits instead of one per field, because this is done for all data.
+        Two 64-bit comparisons replace one per field, because every datagram passes here.
         """
         heads = frames[:, :HEADER_BYTES].view(">u8")
         return self._has_full_chunks and bool(
@@ -168,7 +168,7 @@ class Receiver:
         )
 
     def _valid(self, batch: NDArray[np.void]) -> NDArray[np.void]:
-        """The records whose header fits this transfer; the others are counted."""
+        """The records whose header fits this transfer; counts the others."""
         transfers = batch["transfer"]
         sequences = batch["sequence"]
         in_range = sequences < self._layout.chunk_count
@@ -192,13 +192,13 @@ class Receiver:
         return batch[good]
 
     def _place(self, batch: NDArray[np.void]) -> int:
-        """Writes the new chunks to their rows; returns how many there were."""
+        """Writes the new chunks to their rows; returns how many were new."""
         chunks = batch["sequence"].astype(np.int64)
         new = ~self.received[chunks]
         if not new.all():
             batch, chunks = batch[new], chunks[new]
-        # Copies of one chunk within the batch are found by counting: writing it twice is the
-        # same as once, and sorting every batch would cost more than counting.
+        # A chunk may come twice in a batch. Writing it twice does no harm, and counting the new
+        # chunks costs less than sorting every batch.
         if len(chunks) and is_run(chunks):
             self._rows[chunks[0] : chunks[-1] + 1] = batch["chunk"]  # much faster
         else:
@@ -219,7 +219,7 @@ class Receiver:
         if message.transfer > self.transfer:
             raise ProtocolError(f"PROBE for transfer {message.transfer} during {self.transfer}")
         if message.transfer < self.transfer:
-            # Its receiver stopped, or this transfer would not have begun.
+            # The earlier transfer has stopped, or this one would not have begun.
             self._outbox.append(ControlMessage(MessageType.STOP, message.transfer))
             return
         self._now_s = now_s
@@ -231,7 +231,7 @@ class Receiver:
         self._stop_or(lambda progress: self._repair.on_probe(message, progress, self.attentive))
 
     def on_deadline(self, now_s: float) -> None:
-        """To be called when `next_deadline_s` has passed."""
+        """Must be called when `next_deadline_s` has passed."""
         if not self.stopped:
             self._now_s = now_s
             self._stop_or(self._repair.on_deadline)
@@ -249,7 +249,7 @@ class Receiver:
         if self.received_count == self._layout.chunk_count or self._rule.satisfied(progress):
             self._machine.on(ReceiverEvent.SATISFIED)
             self._ended_s = self._now_s
-            # Those that follow are for senders who have this one.
+            # Only the first STOP carries the bitmap; the sender has it from there.
             bitmap = pack_bitmap(self.received)
             self._outbox.append(ControlMessage(MessageType.STOP, self.transfer, bitmap))
         else:
@@ -272,7 +272,7 @@ class Receiver:
         return messages
 
     def report(self, peer: str) -> TransferReport:
-        """The account of this side, complete once `stopped`."""
+        """This side's report, complete once `stopped`."""
         return TransferReport(
             transfer=self.transfer,
             peer=peer,

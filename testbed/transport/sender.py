@@ -1,8 +1,8 @@
 """The sending side of one transfer, without socket, clock or thread.
 
-Whoever drives a `Sender` asks it for datagrams (`offer`), tells it how many of them the network
-took (`sent`), hands it the receiver's messages (`on_message`), delivers its own
-(`poll_messages`), and comes back at `next_deadline_s` at the latest:
+The code that drives a `Sender` asks it for datagrams (`offer`), tells it how many of them the
+network took (`sent`), hands it the receiver's messages (`on_message`), sends the messages of
+`poll_messages`, and calls again at `next_deadline_s` at the latest:
 
     while not sender.stopped:
         frames = sender.offer(now_s)
@@ -39,10 +39,10 @@ from testbed.transport.wire import (
 
 
 class SendingPath:
-    """What stays from one transfer to the next towards the same peer.
+    """The state that transfers to the same peer share.
 
-    Holds what the congestion control and the repair have learnt, the pacer, and the memory in which
-    batches are composed.
+    It holds the congestion control, the repair's estimates of the path, the pacer, and the memory
+    in which batches are composed.
     """
 
     def __init__(
@@ -53,15 +53,18 @@ class SendingPath:
         receive_buffer_bytes: float = math.inf,
         trailer_bytes: int = 0,
     ) -> None:
-        """`receive_buffer_bytes` is what the peer's socket holds: the limit for an unpaced sender,
-        which would otherwise outrun the receiver for as long as it pleases. `trailer_bytes` is
-        what the socket appends to each datagram."""
+        """Begins with a fresh congestion control and no estimates.
+
+        `receive_buffer_bytes` is what the peer's socket holds. It limits an unpaced sender, which
+        would otherwise overrun the receiver. `trailer_bytes` is what the socket appends to each
+        datagram.
+        """
         self.congestion = congestion
         self.estimates = PathEstimates()
         self.latest_rtt_s: float | None = None
         datagram_bytes = new_frames(0, chunk_bytes).shape[1]
         self._flow_window = max(2, receive_buffer_bytes / wire_bytes(1, chunk_bytes))
-        # One segmented send may not exceed the largest datagram.
+        # One segmented send may not be larger than the largest datagram.
         max_batch = max(1, min(MAX_BATCH, MAX_DATAGRAM_BYTES // datagram_bytes))
         self.datagram_wire_bytes = wire_bytes(1, chunk_bytes) + trailer_bytes
         self.pacer = Pacer(
@@ -74,12 +77,12 @@ class SendingPath:
 
     @property
     def flow_window(self) -> float:
-        """Datagrams that may be in flight for the receiver's sake; it limits the unpaced only."""
+        """Datagrams in flight that the receiver's buffer allows; limits unpaced senders only."""
         return self._flow_window if math.isinf(self.congestion.rate_bps) else math.inf
 
 
 class Sender:
-    """Sends one payload to one receiver until that says STOP."""
+    """Sends one payload to one receiver until the receiver says STOP."""
 
     def __init__(
         self,
@@ -122,7 +125,7 @@ class Sender:
 
     @property
     def state(self) -> SenderState:
-        """Where the transfer stands."""
+        """The state of the transfer."""
         return self._repair.machine.state
 
     @property
@@ -138,8 +141,7 @@ class Sender:
     def offer(self, now_s: float) -> NDArray[np.uint8]:
         """The datagrams that may go now: shape (k, datagram bytes), k >= 0.
 
-        The array is reused: it is valid until the next call. Nothing counts as sent before
-        `sent` says so.
+        The array is valid until the next call. Datagrams count as sent only when `sent` says so.
         """
         room = self._room(now_s) if self.state is SenderState.SENDING else 0
         if not room:
@@ -151,7 +153,7 @@ class Sender:
         if is_run(chunks):
             run = slice(chunks[0], chunks[-1] + 1)
             batch["length"] = self._layout.chunk_lengths[run]
-            batch["chunk"] = self._rows[run]  # one copy instead of two
+            batch["chunk"] = self._rows[run]  # a slice saves one of two copies
         else:
             batch["length"] = self._layout.chunk_lengths[chunks]
             batch["chunk"] = self._rows[chunks]
@@ -162,12 +164,12 @@ class Sender:
         return self._path.frames[:count]
 
     def _room(self, now_s: float) -> int:
-        """How many datagrams pacing and window admit now."""
+        """How many datagrams the pacer and the window allow now."""
         path = self._path
         path.pacer.set_rate(path.congestion.rate_bps)
         window = self._window()
         if self._repair.in_flight > path.flow_window / 4:
-            # Early, so that the answer comes before the window is used up.
+            # Ask early, so that the answer comes before the window is full.
             self._repair.on_window_closed(now_s)
         if window < 1:
             self._repair.on_window_closed(now_s)
@@ -176,7 +178,7 @@ class Sender:
         return int(min(path.pacer.allowance(now_s, remaining), window, remaining))
 
     def _window(self) -> float:
-        """Datagrams that the congestion window still admits; one is always allowed in flight."""
+        """Datagrams that the congestion window still allows; one is always allowed in flight."""
         window_bytes = self._path.congestion.window_bytes
         whole = self._path.flow_window
         if not math.isinf(window_bytes):
@@ -193,8 +195,8 @@ class Sender:
         self._path.congestion.on_sent(count * self._path.datagram_wire_bytes, now_s)
         self._repair.on_sent(count, now_s)
         if self.state is SenderState.SENDING and self._window() < 1:
-            # Now and not at the next `offer`: the driver may not ask again before a deadline,
-            # and with a full window nothing but the repair's own sets one.
+            # This cannot wait for the next `offer`: the driver may call only at a deadline, and
+            # with a full window only the repair sets one.
             self._repair.on_window_closed(now_s)
 
     def on_message(self, message: ControlMessage, now_s: float) -> None:
@@ -224,7 +226,7 @@ class Sender:
         self._repair.machine.on(SenderEvent.STOP)
 
     def _tell(self, feedback: Feedback | None) -> None:
-        """Passes on what the repair has found out, in bytes instead of datagrams."""
+        """Passes the repair's feedback to the congestion control, in bytes instead of datagrams."""
         if feedback is None:
             return
         if feedback.rtt_s is not None:
@@ -244,12 +246,12 @@ class Sender:
         """The control messages to send now, in order."""
         messages, self._repair.outbox = self._repair.outbox, []
         if self.stopped:
-            return []  # nobody is interested in the answers any more
+            return []  # the answers are no longer needed
         self._control_bytes += sum(message.wire_bytes for message in messages)
         return messages
 
     def on_deadline(self, now_s: float) -> None:
-        """To be called when `next_deadline_s` has passed; `offer` follows in any case."""
+        """Must be called when `next_deadline_s` has passed; call `offer` afterwards in any case."""
         deadline_s = self._repair.deadline_s()
         if self.stopped or deadline_s is None or deadline_s > now_s:
             return
@@ -259,7 +261,7 @@ class Sender:
             self._path.pacer.resume(now_s)
 
     def next_deadline_s(self, now_s: float) -> float | None:
-        """When to call `on_deadline` and `offer` again if nothing else happens; None for never."""
+        """When to call `on_deadline` and `offer` if nothing else happens before; None for never."""
         if self.stopped:
             return None
         deadlines = [self._repair.deadline_s()]
@@ -269,7 +271,7 @@ class Sender:
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def observe(self, peer: str, now_s: float) -> Observation:
-        """What there is to log about the path now."""
+        """The path's congestion state, for the observer."""
         return Observation(
             now_s=now_s,
             peer=peer,
@@ -285,7 +287,7 @@ class Sender:
         return self._datagrams_sent - int(np.count_nonzero(self._ever_sent))
 
     def report(self, peer: str) -> TransferReport:
-        """The account of this side, complete once `stopped`."""
+        """This side's report, complete once `stopped`."""
         chunk_bytes = self._layout.chunk_bytes
         return TransferReport(
             transfer=self.transfer,

@@ -1,16 +1,16 @@
-"""Waits for sockets with a timeout of microseconds."""
+"""Waits for sockets with timeouts as short as microseconds."""
 
 import selectors
 from collections.abc import Iterable
 from typing import Any
 
-# epoll counts its timeout in whole milliseconds, rounded up: as long as a whole batch of the pacer.
-# select counts microseconds but only knows descriptors below this limit.
+# epoll rounds its timeout up to whole milliseconds, which is as long as a whole batch of the pacer.
+# select takes microseconds, but only descriptors below this limit.
 _SELECT_LIMIT = 1024
 
 
 class Waiter:
-    """A selector that is told at each wait what to wait for, and remembers it cheaply."""
+    """A selector to which each wait names its sockets; unchanged sockets cost nothing."""
 
     def __init__(self) -> None:
         self._selector: selectors.BaseSelector = selectors.SelectSelector()

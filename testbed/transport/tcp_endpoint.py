@@ -1,7 +1,7 @@
 """The protocol `tcp`: the same payloads over one plain kernel TCP connection per peer.
 
-The congestion control is set on every socket by name and read back, because the system's default
-is not the same everywhere.
+The congestion control is set by name on every socket and read back, because systems differ in
+their default.
 """
 
 import socket
@@ -39,7 +39,7 @@ class TcpEndpoint(EndpointBase):
         self._connections: dict[str, DataConnection] = {}
 
     def _open_data(self) -> int:
-        # Finds an unknown algorithm before anybody waits for anybody.
+        # Finds an unknown algorithm before any peer waits.
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as trial:
             set_congestion_control(trial, self._algorithm)
         return 0
@@ -100,7 +100,7 @@ class TcpEndpoint(EndpointBase):
         into: NDArray[np.uint8],
         now_s: float,
     ) -> TcpReceiving:
-        """The rule is met by everything, which is what TCP delivers."""
+        """Ignores the stop rule: TCP delivers everything, which satisfies every rule."""
         self._config.layout.rows(into)
         return TcpReceiving(into=into, **self._common(peer, transfer, now_s))
 

@@ -1,4 +1,4 @@
-"""What the kernel lets one choose and know about a TCP connection."""
+"""Reads a TCP connection's counters and sets its congestion control."""
 
 import socket
 import struct
@@ -9,7 +9,7 @@ _AVAILABLE = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
 # Ethernet, IPv4 and TCP headers with the timestamp option, per segment.
 SEGMENT_OVERHEAD_BYTES = 14 + 20 + 32
 _INFO_BYTES = 256
-# Offsets in struct tcp_info of the kernel's uapi/linux/tcp.h; fields are only ever appended.
+# Offsets in struct tcp_info of the kernel's uapi/linux/tcp.h, which only ever appends fields.
 _SEGMENTS_SENT = struct.Struct("=I"), 136
 _DATA_SEGMENTS = struct.Struct("=II"), 152  # in, out
 _BYTES_SENT = struct.Struct("=QQ"), 200  # all, and those sent again
@@ -17,7 +17,7 @@ _BYTES_SENT = struct.Struct("=QQ"), 200  # all, and those sent again
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TcpCounts:
-    """Totals of one connection since it began; bytes are those of the stream."""
+    """Totals of one connection since its beginning; bytes are those of the stream."""
 
     bytes_sent: int
     bytes_retransmitted: int
@@ -26,7 +26,7 @@ class TcpCounts:
     data_segments_received: int
 
     def since(self, before: "TcpCounts") -> "TcpCounts":
-        """What has been added since `before`."""
+        """The difference to an earlier reading."""
         return TcpCounts(
             bytes_sent=self.bytes_sent - before.bytes_sent,
             bytes_retransmitted=self.bytes_retransmitted - before.bytes_retransmitted,
@@ -37,12 +37,12 @@ class TcpCounts:
 
     @property
     def wire_bytes_sent(self) -> int:
-        """Data with headers and retransmissions."""
+        """Wire bytes of data segments, with headers and retransmissions."""
         return self.bytes_sent + self.data_segments_sent * SEGMENT_OVERHEAD_BYTES
 
     @property
     def wire_bytes_acknowledging(self) -> int:
-        """Segments sent without data."""
+        """Wire bytes of segments sent without data."""
         return (self.segments_sent - self.data_segments_sent) * SEGMENT_OVERHEAD_BYTES
 
 
@@ -67,7 +67,7 @@ def tcp_counts(connection: socket.socket) -> TcpCounts:
 
 
 def available_congestion_controls() -> list[str]:
-    """The algorithms that the kernel offers now; empty when it does not tell."""
+    """The algorithms that the kernel offers; empty when it does not say."""
     try:
         return _AVAILABLE.read_text().split()
     except OSError:
@@ -77,7 +77,7 @@ def available_congestion_controls() -> list[str]:
 def set_congestion_control(connection: socket.socket, name: str) -> None:
     """Sets the algorithm of one socket (and of what it accepts) and reads it back.
 
-    Raises ValueError naming the algorithm and those available when the kernel does not take it.
+    Raises ValueError, which names the available algorithms, when the kernel refuses.
     """
     try:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name.encode())
@@ -90,13 +90,13 @@ def set_congestion_control(connection: socket.socket, name: str) -> None:
 
 
 def get_congestion_control(connection: socket.socket) -> str:
-    """The algorithm in force on a socket."""
+    """The algorithm in use on a socket."""
     raw = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
     return raw.partition(b"\0")[0].decode()
 
 
 def check_congestion_control(connection: socket.socket, name: str) -> None:
-    """Raises ValueError when another algorithm than `name` is in force."""
+    """Raises ValueError when an algorithm other than `name` is in use."""
     actual = get_congestion_control(connection)
     if actual != name:
         raise ValueError(f"TCP congestion control is {actual!r} although {name!r} was set")

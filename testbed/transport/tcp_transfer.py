@@ -1,11 +1,11 @@
-"""One transfer over a kernel TCP connection, as peer_transfers of the event loop.
+"""The two sides of a transfer over a kernel TCP connection, for the event loop.
 
 On the data connection each payload is preceded by 16 bytes in network order:
 
     u32 session | u32 transfer | u64 payload bytes
 
-STOP comes back on the control connection once the payload is complete, so that a transfer ends
-at the same event as with our own transport.
+The receiver sends STOP on the control connection once the payload is complete, so a transfer ends
+with the same event as in our own transport.
 """
 
 import socket
@@ -28,10 +28,10 @@ _FRAME = struct.Struct("!IIQ")
 
 
 class DataConnection:
-    """A peer's data connection, and what the kernel has counted on it up to which transfer.
+    """A peer's data connection, with the kernel's counters at the end of the last transfer.
 
-    Each direction has its own mark, set when a transfer is accounted for: the next transfer's
-    data may arrive while this side is still busy with the one before.
+    Each direction keeps its own counters, because data of the next transfer may arrive while this
+    side is still busy with the previous one.
     """
 
     def __init__(self, connection: socket.socket) -> None:
@@ -39,25 +39,25 @@ class DataConnection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket = connection
         self._sent = tcp_counts(connection)
-        # All that each side has received so far is the other's greeting, in one segment; a fast
-        # peer's first payload may have begun to arrive, so the kernel's count is not asked.
+        # So far each side has received one segment, the other's handshake message. The kernel's
+        # count is not read, because a fast peer's first payload may have begun to arrive.
         self._received = replace(self._sent, data_segments_received=1)
 
     def count_sent(self) -> TcpCounts:
-        """What sending has added since this was last asked."""
+        """The counters that sending added since the last call."""
         now, before = tcp_counts(self.socket), self._sent
         self._sent = now
         return now.since(before)
 
     def count_received(self) -> TcpCounts:
-        """What receiving has added since this was last asked."""
+        """The counters that receiving added since the last call."""
         now, before = tcp_counts(self.socket), self._received
         self._received = now
         return now.since(before)
 
 
 class _TcpTransfer(PeerTransfer):
-    """What both directions share."""
+    """The common part of sending and receiving."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class TcpSending(_TcpTransfer):
                 return
             except OSError as error:
                 raise self._lost(error) from error
-            self._heard_s = now_s  # the connection moves, so the peer's kernel reads
+            self._heard_s = now_s  # data moves, so the peer's kernel is alive
             while self._left and sent >= len(self._left[0]):
                 sent -= len(self._left.pop(0))
             if self._left:
@@ -151,7 +151,7 @@ class TcpSending(_TcpTransfer):
 
 
 class TcpReceiving(_TcpTransfer):
-    """Reads one payload from the connection straight into its buffer, then says STOP."""
+    """Reads one payload from the connection straight into its buffer, then sends STOP."""
 
     def __init__(self, *, into: NDArray[np.uint8], **common: Any) -> None:
         super().__init__(**common)
@@ -167,10 +167,10 @@ class TcpReceiving(_TcpTransfer):
         return not self._left
 
     def work(self, now_s: float) -> None:
-        """Reading is all there is to do."""
+        """Nothing is due: a receiver only reads."""
 
     def on_readable(self, now_s: float) -> None:
-        # Everything that is there, but not for ever: other peers want to be served too.
+        # Reads what is there, up to a limit, so that other peers are served too.
         for _ in range(64):
             if self.done:
                 return
@@ -192,7 +192,7 @@ class TcpReceiving(_TcpTransfer):
                 self._began_s = now_s
             if self.done:
                 self._ended_s = time.monotonic()
-                # Before STOP, which lets the peer begin the next transfer.
+                # Count before STOP, after which the peer may begin the next transfer.
                 self._counts = self._data.count_received()
                 self._outbox.append(self._stop)
 

@@ -1,4 +1,4 @@
-"""Chooses tensors of a payload by name, the way users write it: globs, joined by semicolons."""
+"""Selects tensors of a payload by name, as users write them: globs, joined by semicolons."""
 
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
@@ -6,12 +6,12 @@ from fnmatch import fnmatchcase
 from testbed.transport.layout import PayloadLayout
 
 _SHOWN = 12
-# They separate options and globs in a text such as `per-layer:tensors=*.bias@0;head*@0.1`.
+# These characters separate options and globs, as in `per-layer:tensors=*.bias@0;head*@0.1`.
 _RESERVED = (",", ";", "@")
 
 
 def parse_globs(globs: str | Sequence[str], option: str) -> tuple[str, ...]:
-    """`*.bias;conv?.weight`, or a list of such globs; ValueError for an empty or ambiguous one."""
+    """Splits `*.bias;conv?.weight`, or checks a list; ValueError for an empty or repeated glob."""
     if not isinstance(globs, str | list | tuple):
         raise ValueError(f"{option} is {globs!r}; valid: names or globs, joined by ;")
     parts = globs.split(";") if isinstance(globs, str) else globs
@@ -22,7 +22,7 @@ def parse_globs(globs: str | Sequence[str], option: str) -> tuple[str, ...]:
 
 
 def check_glob(glob: object, option: str) -> str:
-    """The glob without spaces around it; ValueError when it cannot be one."""
+    """The glob without surrounding spaces; ValueError when it is no valid glob."""
     if not isinstance(glob, str) or not glob.strip() or any(sign in glob for sign in _RESERVED):
         raise ValueError(
             f"{option}: {glob!r} is no tensor name; valid: a name or a glob such as *.bias, "
@@ -32,7 +32,7 @@ def check_glob(glob: object, option: str) -> str:
 
 
 def matching(layout: PayloadLayout, glob: str, option: str) -> list[int]:
-    """The numbers of the tensors that a glob names; ValueError, with the names, for none."""
+    """The numbers of the tensors that a glob matches; ValueError, which lists names, for none."""
     found = [index for index, (name, _) in enumerate(layout.tensors) if fnmatchcase(name, glob)]
     if not found:
         names = [name for name, _ in layout.tensors]

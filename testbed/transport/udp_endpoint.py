@@ -1,4 +1,4 @@
-"""Our own transport behind the endpoint's interface: datagrams for data, TCP for control."""
+"""The endpoint of our own transport: UDP datagrams for data, TCP for control messages."""
 
 import math
 from collections import Counter
@@ -25,19 +25,19 @@ from testbed.transport.transfer_report import TransferReport
 from testbed.transport.udp_socket import UdpSocket
 from testbed.transport.wire import HEADER_BYTES, wire_bytes
 
-# Batches in a row before control messages are looked at again; matters only when unpaced.
+# Batches sent in a row before control messages are read again; matters only when unpaced.
 _BATCHES_PER_TURN = 4
-# Receives in a row before other peers, messages and deadlines are looked at again.
+# Receives in a row before other peers, messages and deadlines get their turn.
 _RECEIVES_PER_TURN = 8
-# How long to leave an interface alone whose queue is full: about one batch.
+# The pause after an interface's queue was full: about one batch.
 _RETRY_S = 1e-3
-# Receives before a PROBE is answered. A peer that probes sends nothing more, so only a flood of
-# strangers' datagrams can reach this.
+# The most receives before a PROBE is answered. A peer that has sent a PROBE sends nothing more, so
+# only a flood of strangers' datagrams can reach this limit.
 _MAX_DRAINS = 256
 
 
 class UdpSending(PeerTransfer):
-    """Joins a `Sender` to a socket."""
+    """Connects a `Sender` to a socket."""
 
     def __init__(
         self, *, peer: str, sender: Sender, udp: UdpSocket, observer: Observer | None = None
@@ -101,7 +101,7 @@ class UdpSending(PeerTransfer):
 
 
 class UdpReceiving(PeerTransfer):
-    """Joins a `Receiver` to a socket."""
+    """Connects a `Receiver` to a socket."""
 
     def __init__(self, *, peer: str, receiver: Receiver, udp: UdpSocket, now_s: float) -> None:
         self.transfer = receiver.transfer
@@ -110,7 +110,7 @@ class UdpReceiving(PeerTransfer):
         self._udp = udp
         self._heard_s = now_s
         self._deadline_s: float | None = None
-        # What is read before the first wait has been over may have come long ago.
+        # Datagrams that are read before the first wait may have arrived long ago.
         self._receiver.attentive = False
         self._waited = False
         self._drained = True
@@ -133,21 +133,21 @@ class UdpReceiving(PeerTransfer):
                 break
 
     def _take(self, now_s: float) -> tuple[int, bool]:
-        """Reads one batch; how many bytes, and whether the socket is empty now."""
+        """Reads one batch; returns how many bytes, and whether the socket is empty now."""
         frames, drained = self._udp.receive()
         self._drained = drained
         if len(frames):
             before = self._receiver.valid_datagrams
             self._receiver.on_datagrams(frames, now_s)
-            # Whoever forges the peer's address must not keep it alive when it is dead.
+            # Only valid datagrams count, so that a forger cannot keep a dead peer alive.
             if self._receiver.valid_datagrams > before:
                 self._heard_s = now_s
         return frames.size, drained
 
     def on_message(self, message: ControlMessage, now_s: float) -> None:
-        # What was sent before the PROBE may still wait in the socket; it must not be reported
-        # as missing. What comes meanwhile need not be waited for: an unpaced sender goes on
-        # sending while it asks.
+        # Datagrams that were sent before the PROBE may still wait in the socket and must not be
+        # reported as missing. Only the present backlog is read, because an unpaced sender goes on
+        # sending after the PROBE.
         backlog_bytes = self._udp.backlog_bytes
         for _ in range(_MAX_DRAINS):
             taken_bytes, drained = self._take(now_s)
@@ -175,7 +175,7 @@ class UdpReceiving(PeerTransfer):
 
 
 class UdpEndpoint(EndpointBase):
-    """One UDP socket per peer; transfers by `Sender` and `Receiver`."""
+    """An endpoint with one UDP socket per peer."""
 
     def __init__(self, config: EndpointConfig) -> None:
         super().__init__(config)
@@ -189,7 +189,7 @@ class UdpEndpoint(EndpointBase):
         chunk_bytes = config.layout.chunk_bytes
         kind, trailer_bytes = UdpSocket, 0
         if config.checksum:
-            # Imported late: the package that computes them is needed for nothing else.
+            # Imported here, because only checksums need the package that computes them.
             from testbed.transport.checksum import TRAILER_BYTES, ChecksummedUdpSocket
 
             kind, trailer_bytes = ChecksummedUdpSocket, TRAILER_BYTES
@@ -213,7 +213,7 @@ class UdpEndpoint(EndpointBase):
                 congestion=congestion,
                 chunk_bytes=chunk_bytes,
                 trailer_bytes=trailer_bytes,
-                # The peer's has the same size, if its system is set up alike.
+                # Assumes that the peer's buffer has the size of ours.
                 receive_buffer_bytes=self._sockets[peer].buffer_bytes,
             )
         return 0 if config.is_server else self._sockets[SERVER].port

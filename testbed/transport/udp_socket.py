@@ -1,9 +1,9 @@
-"""The only file that touches a UDP socket: batches of equal datagrams to and from one peer.
+"""Sends and receives batches of equal datagrams; the only file that touches a UDP socket.
 
-The socket is bound to a fixed port and not connected: a connected one would turn a peer's ICMP
-messages into errors of later calls. Where the kernel can, one send carries up to 44 datagrams,
-which it cuts apart itself (UDP_SEGMENT), one receive as many (UDP_GRO), and one system call
-several of either (`batched_io`). Each of the three is done without where it is missing.
+The socket is bound to a fixed port and not connected, because a connected socket turns a peer's
+ICMP messages into errors of later calls. Three optimisations are used where the kernel has them:
+one send carries up to 44 datagrams, which the kernel cuts apart (UDP_SEGMENT); one receive returns
+as many (UDP_GRO); one system call handles several sends or receives (`batched_io`).
 """
 
 import errno
@@ -20,27 +20,27 @@ from testbed.transport import batched_io
 from testbed.transport.batched_io import SOL_UDP, UDP_GRO, UDP_SEGMENT
 from testbed.transport.errors import TransportError
 
-# As root these may exceed net.core.rmem_max and wmem_max.
+# With these options root may exceed net.core.rmem_max and wmem_max.
 SO_SNDBUFFORCE = 32
 SO_RCVBUFFORCE = 33
 _SO_MEMINFO = 55
 
 BUFFER_BYTES = 8 << 20
-# Room for one coalesced receive, behind the batch that is being filled.
+# Room for one coalesced receive after the batch that is being filled.
 _RECEIVE_BYTES = 1 << 16
 _BATCH_BYTES = 1 << 18
 _MAX_SEND_BYTES = 65507
 _ANCILLARY_BYTES = socket.CMSG_SPACE(4)
-# What an older kernel or an interface without checksum offload says to UDP_SEGMENT.
+# The errors of an older kernel, or an interface without checksum offload, for UDP_SEGMENT.
 _NO_SEGMENTATION = {errno.EIO, errno.EINVAL, errno.ENOPROTOOPT, errno.EOPNOTSUPP}
-# The network lost the datagrams; the protocol repairs that, so these count as sent.
+# Errors that mean that the network lost the datagrams; these count as sent, and are repaired.
 _LOST = {
     errno.ECONNREFUSED,
     errno.EHOSTUNREACH,
     errno.ENETUNREACH,
     errno.EHOSTDOWN,
     errno.ENETDOWN,
-    errno.EPERM,  # a packet filter on the way out
+    errno.EPERM,  # a packet filter dropped it
 }
 
 
@@ -48,7 +48,7 @@ _warned: set[str] = set()
 
 
 def _warn_of_small_buffer(name: str, wanted: int, granted: int) -> None:
-    """Says once per process and buffer what to set, as a warning of the caller's program."""
+    """Warns once per process and buffer, and names the sysctl to set."""
     if name in _warned:
         return
     _warned.add(name)
@@ -66,11 +66,11 @@ class UdpSocket:
     """Datagrams of one size between a local port and one peer's port.
 
     Attributes:
-        counters: what was ignored or went wrong, by reason.
-        segmentation: whether sends are cut by the kernel; False once it has refused.
+        counters: ignored datagrams and errors, by reason.
+        segmentation: whether the kernel cuts large sends; False once it has refused.
         coalescing: whether receives may be coalesced by the kernel.
-        blocked: whether the last `send` stopped because the socket's buffer is full, so that
-            waiting until it is writable makes sense.
+        blocked: whether the last `send` stopped at a full socket buffer, so that waiting until
+            the socket is writable makes sense.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class UdpSocket:
         return granted
 
     def _grant(self, forced: int, plain: int, size: int) -> int:
-        """Asks for a buffer; what the kernel made of it, which is the double of what counts."""
+        """Asks for a buffer; returns what the kernel granted, which is twice the usable size."""
         try:
             self._socket.setsockopt(socket.SOL_SOCKET, forced, size)
         except PermissionError:
@@ -138,7 +138,7 @@ class UdpSocket:
         return int(self._socket.getsockname()[1])
 
     def facts(self) -> dict[str, int | bool]:
-        """What the kernel granted; buffer sizes include its own bookkeeping (half of them)."""
+        """What the kernel granted. Buffer sizes include its own bookkeeping, which is half."""
         return {
             **self._buffers,
             "batched_calls": self._arrivals is not None,
@@ -147,7 +147,7 @@ class UdpSocket:
         }
 
     def set_peer(self, address: str, port: int) -> None:
-        """Names the only address to send to and to listen to."""
+        """Sets the only address to send to and to receive from."""
         self._peer = (address, port)
         if self._arrivals is not None and self._departures is not None:
             self._arrivals.set_peer(address, port)
@@ -156,9 +156,9 @@ class UdpSocket:
     def send(self, frames: NDArray[np.uint8]) -> int:
         """Sends datagrams, one per row; returns how many the kernel took.
 
-        Fewer than offered means that the rest must be offered again later: when the socket is
-        writable if `blocked`, otherwise (a full queue of the interface, counted as
-        "no-buffers") after a pause. Never raises for what a peer or the network can cause.
+        When it took fewer than offered, offer the rest again later: when the socket is writable
+        if `blocked`, otherwise after a pause, because the interface's queue is full (counted as
+        "no-buffers"). Never raises an error that a peer or the network can cause.
         """
         assert self._peer is not None
         self.blocked = False
@@ -169,7 +169,7 @@ class UdpSocket:
                 sent += self._send_some(frames[sent:])
             except OSError as error:
                 if self.segmentation and error.errno in _NO_SEGMENTATION:
-                    self.segmentation = False  # for good: what refuses once refuses always
+                    self.segmentation = False  # permanently, because it would refuse again
                 elif self._gone(error):
                     sent += min(total - sent, self._per_segmented if self.segmentation else 1)
                 else:
@@ -177,7 +177,7 @@ class UdpSocket:
         return sent
 
     def _send_some(self, frames: NDArray[np.uint8]) -> int:
-        """One system call; how many of the datagrams it sent. OSError when it was none."""
+        """Makes one system call; returns how many datagrams it sent. OSError when none."""
         assert self._peer is not None
         segmented = self.segmentation and len(frames) > 1
         at_once = self._per_segmented if segmented else 1
@@ -191,7 +191,7 @@ class UdpSocket:
         return 1
 
     def _gone(self, error: OSError) -> bool:
-        """Whether what was being sent counts as sent in spite of an error."""
+        """Whether the datagrams count as sent in spite of an error."""
         if error.errno in (errno.EAGAIN, errno.EWOULDBLOCK):
             self.blocked = True
             return False
@@ -209,11 +209,11 @@ class UdpSocket:
         raise error
 
     def receive(self) -> tuple[NDArray[np.uint8], bool]:
-        """Takes what has arrived, up to a limit that keeps one peer from starving the others.
+        """Receives what has arrived, up to a limit that keeps one peer from starving the others.
 
-        Returns the datagrams of the peer that have the right size, one per row, in an array
-        that is valid until the next call, and whether nothing was left behind. The others are
-        counted as "unknown-address" and "wrong-size" and dropped.
+        Returns the peer's datagrams of the right size, one per row, in an array that is valid
+        until the next call, and whether the socket is empty now. Other datagrams are dropped and
+        counted as "unknown-address" or "wrong-size".
         """
         if self._arrivals is None:
             return self._receive_singly()
@@ -234,7 +234,7 @@ class UdpSocket:
         """`receive` with one system call per datagram or bundle."""
         filled = 0
         drained = False
-        # Besides bytes the number of calls is limited: dropped datagrams fill nothing.
+        # The number of calls is limited too, because dropped datagrams fill no bytes.
         for _ in range(512):
             if filled >= _BATCH_BYTES:
                 break
@@ -257,7 +257,7 @@ class UdpSocket:
     def _admit(
         self, size: int, ancillary: list[tuple[int, int, bytes]], source: tuple[str, int]
     ) -> int:
-        """How many bytes of one receive are whole datagrams from the peer."""
+        """How many bytes of one receive are whole datagrams of the peer."""
         segment = size
         for level, kind, data in ancillary:
             if (level, kind) == (SOL_UDP, UDP_GRO):
@@ -275,7 +275,7 @@ class UdpSocket:
 
     @property
     def backlog_bytes(self) -> int:
-        """What waits in the receive buffer, with the kernel's bookkeeping."""
+        """Bytes that wait in the receive buffer, the kernel's bookkeeping included."""
         raw = self._socket.getsockopt(socket.SOL_SOCKET, _SO_MEMINFO, 4)
         return int.from_bytes(raw, sys.byteorder)
 

@@ -1,19 +1,19 @@
-"""How a chunk of the payload lies in a datagram: a 16-byte header, then the chunk.
+"""The format of a data datagram: a 16-byte header, then one chunk of the payload.
 
     u32 session | u32 sequence | u32 transfer | u16 length | u16 stamp | chunk, zero-padded
 
 All header fields are in network order. `sequence`, `transfer` and `length` are the three fields
 that DBLP describes (arXiv 2605.01989: position within the round, round counter, data length);
-`session` keeps two runs apart. Every datagram of a transfer has the same size, the last one too,
-because the kernel's segmentation offload cuts one large send into equal pieces; `length` says how
+`session` keeps two runs apart. Every datagram of a transfer has the same size, including the last,
+because the kernel's segmentation offload cuts one large send into equal pieces. `length` says how
 many of the chunk's bytes are payload.
 
-`stamp` tells the transmissions of one chunk apart: its lower 15 bits are the *send index*, the
-datagram's place among all that the transfer has sent (0, 1, 2, ...) modulo 2^15, and its highest
-bit is set where the sender wants a report at once. Reports name datagrams by their send index;
-repair in passes needs neither, and its receiver ignores the stamp.
+`stamp` tells the transmissions of one chunk apart. Its lower 15 bits are the *send index*: the
+datagram's place among all that the transfer has sent (0, 1, 2, ...), modulo 2^15. Its highest bit
+asks the receiver for an ACK at once. ACKs name datagrams by their send index. Repair in passes
+needs neither; its receiver ignores the stamp.
 
-Batches are arrays of bytes with one datagram per row, so reading and writing headers costs a few
+A batch is an array of bytes with one datagram per row, so reading and writing headers costs a few
 numpy operations per batch and none per datagram.
 """
 
@@ -27,7 +27,7 @@ HEADER_BYTES = 16
 DEFAULT_CHUNK_BYTES = 1456
 # Ethernet, IPv4 and UDP headers: what a rate limiter at layer 2 counts besides the datagram.
 WIRE_OVERHEAD_BYTES = 14 + 20 + 8
-# What one UDP datagram can carry over IPv4.
+# The most that one UDP datagram can carry over IPv4.
 MAX_DATAGRAM_BYTES = 65507
 U32_MAX = 2**32 - 1
 ACK_REQUESTED = 1 << 15
@@ -35,7 +35,7 @@ SEND_INDEX_MODULUS = 1 << 15
 
 
 def check_chunk_bytes(chunk_bytes: int) -> None:
-    """Raises ValueError unless chunks of this size fit a datagram and never cut a float."""
+    """Raises ValueError unless chunks of this size fit a datagram and hold whole floats."""
     limit = MAX_DATAGRAM_BYTES - HEADER_BYTES
     if not 4 <= chunk_bytes <= limit or chunk_bytes % 4:
         raise ValueError(
@@ -59,12 +59,12 @@ def datagram_dtype(chunk_bytes: int) -> np.dtype:
 
 
 def new_frames(count: int, chunk_bytes: int) -> NDArray[np.uint8]:
-    """Room for `count` datagrams, to be reused: shape (count, HEADER_BYTES + chunk_bytes)."""
+    """Memory for `count` datagrams, shape (count, HEADER_BYTES + chunk_bytes)."""
     return np.zeros((count, HEADER_BYTES + chunk_bytes), dtype=np.uint8)
 
 
 def fields(frames: NDArray[np.uint8], chunk_bytes: int) -> NDArray[np.void]:
-    """The same memory seen as datagrams: shape (k,), one record per row.
+    """A view of the same memory with one record per datagram, shape (k,).
 
     `frames` has shape (k, HEADER_BYTES + chunk_bytes) and contiguous rows.
     """
@@ -72,10 +72,10 @@ def fields(frames: NDArray[np.uint8], chunk_bytes: int) -> NDArray[np.void]:
 
 
 def is_run(chunks: NDArray[np.int64]) -> bool:
-    """Whether chunk numbers (at least one) are consecutive, so that a slice does for them."""
+    """Whether chunk numbers (at least one) are consecutive, so that a slice selects them."""
     return bool(chunks[-1] - chunks[0] == len(chunks) - 1 and (chunks[1:] > chunks[:-1]).all())
 
 
 def wire_bytes(datagrams: int, chunk_bytes: int) -> int:
-    """Bytes that `datagrams` datagrams occupy on an Ethernet link, without frame check sums."""
+    """Bytes that `datagrams` datagrams occupy on an Ethernet link, frame check sums excluded."""
     return datagrams * (HEADER_BYTES + chunk_bytes + WIRE_OVERHEAD_BYTES)

@@ -123,7 +123,7 @@ def test_bitmaps_begin_with_the_least_significant_bit():
     assert pack_bitmap(mask) == bytes([0b00001001, 0b00000010])
 
 
-@pytest.mark.parametrize(("body", "named"), [(bytes(3), "3 bytes"), (b"\0\x04", "behind the last")])
+@pytest.mark.parametrize(("body", "named"), [(bytes(3), "3 bytes"), (b"\0\x04", "beyond the last")])
 def test_bitmaps_of_another_size_are_refused(body, named):
     with pytest.raises(ProtocolError, match=named):
         unpack_bitmap(body, 10)

@@ -57,7 +57,7 @@ def asking_sender(chunks=10):
         (ControlMessage(MessageType.PROBE, 6), "PROBE has no place at a sender"),
         (ControlMessage(MessageType.BITMAP, 6, b"\0"), "1 bytes for 10 chunks"),
         (ControlMessage(MessageType.BITMAP, 6, b"\xff\x03"), "without a gap"),
-        (ControlMessage(MessageType.BITMAP, 6, b"\xff\xff"), "behind the last"),
+        (ControlMessage(MessageType.BITMAP, 6, b"\xff\xff"), "beyond the last"),
         (ControlMessage(MessageType.STOP, 8), "transfer 8 during 6"),
     ],
 )

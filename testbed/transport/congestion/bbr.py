@@ -1,33 +1,36 @@
-"""BBR-style: paces at the measured bandwidth and bounds what is in flight by what the path holds.
+"""BBR-style: paces at the measured bandwidth and limits the data in flight to what the path holds.
 
 After BBR version 1 (Cardwell et al., ACM Queue 14(5), 2016; draft-cardwell-iccrg-bbr-congestion-
-control-00). Bandwidth is the largest delivery rate of the last 10 round trips, the propagation time
-the smallest round trip of the last while. The states are STARTUP (gain 2/ln 2, until the bandwidth
-has not grown by a quarter for three rounds), DRAIN (until the queue it built is gone), PROBE_BW (a
-cycle of pacing gains 1.25, 0.75, then six of 1, each one round-trip minimum long) and PROBE_RTT
-(4 datagrams in flight, when the smallest round trip has not been seen again for that while).
+control-00). The bandwidth is the largest delivery rate of the last 10 round trips. The propagation
+time is the smallest round trip of the last second. There are four states:
 
-Where this differs:
+* STARTUP: gain 2/ln 2, until the bandwidth has not grown by a quarter for three rounds.
+* DRAIN: until the queue that STARTUP built is gone.
+* PROBE_BW: a cycle of pacing gains 1.25, 0.75, then six of 1, each as long as the smallest round
+  trip.
+* PROBE_RTT: 4 datagrams in flight, when no sample has been as small as the minimum for a second.
 
-* Losses are not reacted to at all; version 1 has a packet-conserving recovery. Random loss beyond
-  about 20 % outweighs the probing gain, and the rate decays: a property of the published BBR.
+Differences to the published version:
+
+* It does not react to losses; version 1 has a packet-conserving recovery. Random loss beyond about
+  20 % outweighs the probing gain, and the rate decays: a property of the published BBR.
 * PROBE_RTT comes after 1 s and takes 10 ms (or one round trip, if that is longer) instead of 10 s
-  and 200 ms, which are longer than whole transfers in a local network: flows that begin together
-  take each other's queue for propagation until then.
-* Feedback may come for many datagrams at once; what arrives between two reports may be in flight in
-  addition (version 1 in Linux has a similar allowance for aggregated acknowledgements).
-* The first phase of the gain cycle is taken from the clock's microseconds instead of a random
-  number, so that a simulation repeats itself.
+  and 200 ms. The published times are longer than whole transfers in a local network, and until
+  PROBE_RTT, flows that begin together take each other's queue for propagation time.
+* One feedback may cover many datagrams. The data that arrives between two feedbacks may be in
+  flight in addition (version 1 in Linux has a similar allowance for aggregated acknowledgements).
+* The first phase of the gain cycle comes from the clock's microseconds instead of a random number,
+  so that simulations can be repeated.
 
 Idle times. Bandwidth and round trip are kept: the bandwidth's window counts rounds, which do not
-pass while nothing is sent. A transfer that begins in PROBE_BW paces at the bandwidth without gain,
-and because the pause has drained our own queue, its first sample replaces an expired minimum
-without a PROBE_RTT (both as the draft says). Samples marked application-limited count only when
-they exceed the maximum.
+pass while nothing is sent. A transfer that begins in PROBE_BW paces at the bandwidth without gain.
+The pause has drained our own queue, so the first sample replaces an expired minimum without a
+PROBE_RTT (both as the draft says). Application-limited samples count only when they exceed the
+maximum.
 
-A price that version 1 is known for: where the queue holds less than the 2 bandwidth-delay products
-that flows together keep in flight, they lose steadily: a fifth of what is sent when eight flows of
-5 datagrams each share a queue of one product.
+Version 1 has a known cost: flows together keep 2 bandwidth-delay products in flight. Where the
+queue holds less, they lose steadily: a fifth of what is sent when eight flows of 5 datagrams each
+share a queue of one product.
 """
 
 import math
@@ -45,7 +48,7 @@ _MINIMUM_WINDOW = 4  # datagrams; also what PROBE_RTT leaves in flight
 
 
 class BbrState(Enum):
-    """Where the model of the path stands; logged as its number."""
+    """The states of the model; logged as numbers."""
 
     STARTUP = 0
     DRAIN = 1
@@ -54,7 +57,7 @@ class BbrState(Enum):
 
 
 class Bbr(CongestionControl):
-    """A model of the path: bandwidth times round trip, probed in turn."""
+    """Models the path by its bandwidth and its round trip, which it probes in turn."""
 
     def __init__(
         self,
@@ -103,19 +106,19 @@ class Bbr(CongestionControl):
 
     @property
     def bandwidth_bps(self) -> float:
-        """The estimate of what the path delivers; 0 before the first sample."""
+        """The estimated bandwidth; 0 before the first sample."""
         return self._bandwidths.value
 
     @property
     def bdp_bytes(self) -> float:
-        """What the path holds without a queue; 0 before the first samples."""
+        """The bandwidth-delay product; 0 before the first samples."""
         if math.isinf(self.path.min_rtt_s):
             return 0.0
         return self.bandwidth_bps * self.path.min_rtt_s / 8
 
     @property
     def pacing_gain(self) -> float:
-        """By how much the pace exceeds the bandwidth now."""
+        """The present ratio of pace to bandwidth."""
         if self.state is BbrState.STARTUP:
             return STARTUP_GAIN
         if self.state is BbrState.DRAIN:
@@ -146,7 +149,7 @@ class Bbr(CongestionControl):
         self.path.on_transfer_begin(now_s)
         self._restarted = True
         if self.state is BbrState.PROBE_RTT:
-            self._leave_probe_rtt(now_s)  # nothing is in flight: the queue is gone already
+            self._leave_probe_rtt(now_s)  # nothing is in flight, so the queue is empty already
 
     def on_sent(self, sent_bytes: int, now_s: float) -> None:
         self.path.on_sent(now_s)
@@ -165,7 +168,7 @@ class Bbr(CongestionControl):
             self._restarted = False
 
     def _bandwidth_sample(self, feedback: Feedback) -> float | None:
-        """What this feedback says about the path's bandwidth."""
+        """This feedback's sample of the path's bandwidth."""
         return self.path.delivery_rate_bps
 
     def _check_filled(self) -> None:
@@ -191,24 +194,24 @@ class Bbr(CongestionControl):
 
     @property
     def _floor_bytes(self) -> float:
-        """Less than this cannot be in flight without running dry."""
+        """The least data in flight that keeps the path busy."""
         return self.bdp_bytes + self.path.report_bytes
 
     def _probe_bandwidth(self, now_s: float) -> None:
         self.state = BbrState.PROBE_BW
-        # Any phase but the draining one.
+        # Any phase except the one that drains.
         self._phase = (2 + int(now_s * 1e6) % (len(CYCLE) - 1)) % len(CYCLE)
         self._phase_from_s = now_s
         self._lost_in_phase = False
 
     def _cycle(self, feedback: Feedback) -> None:
-        """Goes on to the next gain of the cycle when this one has had its time."""
+        """Goes to the next gain of the cycle when the time of the present one is over."""
         now_s, in_flight = feedback.now_s, feedback.in_flight_bytes
         over = now_s - self._phase_from_s > self.path.min_rtt_s
         gain = CYCLE[self._phase]
         if gain > 1:
             settled = feedback.delivered_bytes + feedback.lost_bytes
-            # Long enough to put the surplus into the network, unless that overflows.
+            # Probing lasts until the surplus is in flight, unless that causes losses.
             reached = in_flight + settled >= gain * self.bdp_bytes or feedback.app_limited
             over = over and (reached or self._lost_in_phase)
         elif gain < 1:

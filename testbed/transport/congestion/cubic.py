@@ -1,9 +1,9 @@
 """CUBIC: the window is a cubic function of the time since the last loss (RFC 9438).
 
-The window rises quickly towards the size at which the last loss happened, lingers there, and then
-probes ever faster. Where that would be slower than Reno, as it is on every local network, it
-follows the window that Reno would have (section 4.3, the Reno-friendly region). Fast convergence
-(section 4.7) gives up room to newcomers. HyStart++ is not implemented.
+The window rises quickly towards the size at which the last loss happened, stays near it, and then
+grows ever faster. Where Reno would be faster, as on every local network, the window follows Reno's
+(section 4.3, the Reno-friendly region). Fast convergence (section 4.7) leaves room for new flows.
+HyStart++ is not implemented.
 """
 
 import math
@@ -13,7 +13,7 @@ from testbed.transport.congestion.window import WindowControl
 
 
 class Cubic(WindowControl):
-    """RFC 9438; windows are counted in datagrams here, as the RFC's constants want it."""
+    """RFC 9438, with windows in datagrams, as the RFC's constants require."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Cubic(WindowControl):
         return self._beta * self._window
 
     def _idle(self, pause_s: float) -> None:
-        # Section 5.8: the time excludes when nothing was sent. Linux shifts its epoch alike.
+        # Section 5.8: idle time does not count. Linux shifts its epoch in the same way.
         if self._epoch_s is not None:
             self._epoch_s += pause_s
 

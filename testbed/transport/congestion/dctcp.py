@@ -1,8 +1,8 @@
-"""DCTCP: the window falls by as much as the path is congested (RFC 8257; SIGCOMM 2010).
+"""DCTCP: reduces the window in proportion to the congestion (RFC 8257; SIGCOMM 2010).
 
-Switches mark what they queue beyond a threshold; the sender estimates the fraction that is marked
-and takes half of that off its window, once per round trip. Without marks it would be Reno in
-disguise, so it refuses to be built unless the lab's configuration says that queues mark.
+Switches mark packets that they queue beyond a threshold. The sender estimates the marked fraction
+and reduces its window by half of that fraction, once per round trip. Without marks it would behave
+like Reno, so it cannot be created unless the configuration says that queues mark.
 """
 
 from testbed.transport.congestion.base import Feedback
@@ -11,7 +11,7 @@ from testbed.transport.congestion.reno import Reno
 
 
 class Dctcp(Reno):
-    """Reno, but marks reduce the window in proportion to their number."""
+    """Reno, except that marks reduce the window in proportion to their number."""
 
     needs_ecn = True
 
@@ -38,7 +38,7 @@ class Dctcp(Reno):
         super().__init__(datagram_bytes=datagram_bytes, initial_window=initial_window)
         check_options(at_most=1, gain=gain)
         self._gain = gain
-        self._alpha = 1.0  # section 3.3: careful until the path is known
+        self._alpha = 1.0  # section 3.3: the most cautious value until the path is known
         self._delivered = 0
         self._marks = 0
 

@@ -1,20 +1,20 @@
-"""Was sending more worth it? A check for those who do not take loss for congestion.
+"""Detects a delivery plateau: the rate has grown, but no more data is delivered.
 
-Whoever ignores losses can raise a rate for ever where the round trip does not betray the queue: a
-short one, or one that has been full since we came. But random loss takes a share of whatever is
-sent, so more arrives when more is sent, while a full queue lets through what it did before. That
-tells the two apart without knowing the loss rate.
+A congestion control that ignores losses needs this where the round trip does not reveal the queue,
+because the queue is short or has been full from the beginning. Random loss takes a share of what is
+sent, so a higher rate delivers more. A full queue delivers no more than before. The difference
+shows without knowing the loss rate.
 """
 
 from collections import deque
 from typing import TypedDict
 
-# Rounds from setting a rate until what was sent at it has all been answered.
+# Rounds after which all data that was sent at a new rate has been acknowledged.
 _LAG = 2
 
 
 class PlateauOptions(TypedDict):
-    """The thresholds of `DeliveryPlateau.plateau_bps`."""
+    """The options of `DeliveryPlateau.plateau_bps`."""
 
     growth: float
     gain: float
@@ -22,18 +22,18 @@ class PlateauOptions(TypedDict):
 
 
 class DeliveryPlateau:
-    """Compares what is delivered now with what was when the rate was lower."""
+    """Compares the present delivery rate with that of a lower sending rate."""
 
     def __init__(self) -> None:
         self._rate_bps = 0.0
         self._delivered_bps = 0.0
-        self._futile_rounds = 0
+        self._plateau_rounds = 0
         self._rates: deque[float] = deque(maxlen=_LAG)
 
     def forget(self) -> None:
-        """Measures afresh: after a pause, or when the rate was set by other means."""
+        """Starts anew, after a pause or when the rate was set by other means."""
         self._rate_bps = self._delivered_bps = 0.0
-        self._futile_rounds = 0
+        self._plateau_rounds = 0
         self._rates.clear()
 
     def plateau_bps(
@@ -45,11 +45,11 @@ class DeliveryPlateau:
         gain: float,
         patience: int = 1,
     ) -> float | None:
-        """To be called once a round with the rate now and what was delivered lately.
+        """Returns the earlier rate that delivered as much, or None. Call it once per round.
 
-        When the rate has grown by `growth` since the last comparison and what is delivered by
-        less than `gain` (both factors above 1) for `patience` rounds, returns the rate of then;
-        otherwise None.
+        There is a plateau when, since the last comparison, the rate has grown by the factor
+        `growth` but the delivery rate by less than the factor `gain` (both above 1), and this
+        for `patience` rounds.
         """
         if len(self._rates) < _LAG or delivered_bps is None:
             self._rates.append(rate_bps)
@@ -60,12 +60,12 @@ class DeliveryPlateau:
             return None
         grown = caused_bps > self._rate_bps > 0
         if grown and delivered_bps < gain * self._delivered_bps:
-            self._futile_rounds += 1
-            if self._futile_rounds < patience:
+            self._plateau_rounds += 1
+            if self._plateau_rounds < patience:
                 return None
             before_bps = self._rate_bps
             self.forget()
             return before_bps
         self._rate_bps, self._delivered_bps = caused_bps, delivered_bps
-        self._futile_rounds = 0
+        self._plateau_rounds = 0
         return None

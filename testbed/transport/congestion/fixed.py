@@ -1,4 +1,4 @@
-"""A fixed rate: what the experimenter knows about the path instead of what can be learnt."""
+"""A fixed rate, which the experimenter chooses."""
 
 from testbed.transport.congestion.base import CongestionControl, Feedback
 
@@ -20,4 +20,4 @@ class FixedRate(CongestionControl):
         return self._rate_bps
 
     def on_feedback(self, feedback: Feedback) -> None:
-        """A fixed rate learns nothing."""
+        """Ignores feedback."""

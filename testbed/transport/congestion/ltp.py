@@ -1,24 +1,24 @@
-"""LTP-style: a bandwidth-delay estimate that does not take loss for congestion.
+"""LTP-style: a bandwidth-delay estimate that does not treat loss as congestion.
 
-Of LTP (Chen et al., IWQoS 2023, arXiv 2305.04279) this project knows only what others wrote about
-it: that its rate control measures delay and bandwidth actively, as BBR does, and that it estimates
-the bandwidth-delay product so that loss without congestion is ignored. Formulas and constants are
-not known to us. This is therefore LTP-*style*, and the following are assumptions of ours:
+This project knows LTP (Chen et al., IWQoS 2023, arXiv 2305.04279) only from what others wrote about
+it: its rate control actively measures delay and bandwidth, as BBR does, and estimates the
+bandwidth-delay product in a way that ignores loss without congestion. Its formulas and constants
+are not known to us. This is therefore LTP-*style*, with these assumptions of ours:
 
 * States, filters and gains are those of `bbr`.
-* A delivery rate alone would sink under random loss q, because probing with 1.25 (1 - q) < 1 never
-  finds more than it has: BBR's weakness beyond q = 20 %. So while the round trip is within
-  `delay_factor` times the smallest ever plus `slack_datagrams` datagrams' time there is no queue
-  to overflow, what was lost was lost on the way, and it counts as arrived. With a longer round
-  trip, or one nearer to the longest than to the smallest known, the queue is what loses, and only
-  what was delivered counts. A path whose delay has grown is thus treated as `bbr` treats it.
-* Where the round trip does not tell, the estimate would rise for ever. So when it has grown by
-  half without a tenth more being delivered for three rounds, it falls back to four fifths of what
-  it was (see `worth`). The surplus until then is lost, which this transport tolerates: half of
-  what is sent on average behind a queue of a tenth of the bandwidth-delay product, next to nothing
-  behind one of half of it.
+* The delivery rate alone would sink under random loss q: probing finds no more bandwidth once 1.25
+  (1 - q) < 1, which is BBR's weakness beyond q = 20 %. So losses count as delivered while there is
+  no queue, that is, while the round trip is at most `delay_factor` times the smallest ever plus the
+  time of `slack_datagrams` datagrams. With a longer round trip, or one nearer to the longest than
+  to the smallest known, the queue causes the losses, and only delivered data counts. A path whose
+  delay has grown is thus treated as in `bbr`.
+* Where the round trip does not reveal the queue, the estimate would rise for ever. So when it has
+  grown by half for three rounds without a tenth more being delivered, it falls back to four fifths
+  of the earlier value (see `delivery_plateau`). The surplus until then is lost, which this
+  transport tolerates: on average half of the data behind a queue of a tenth of the bandwidth-delay
+  product, almost none behind a queue of half of it.
 
-Idle times are treated as `bbr` does.
+Idle times are treated as in `bbr`.
 """
 
 import math
@@ -29,11 +29,11 @@ from testbed.transport.congestion.delivery_plateau import DeliveryPlateau, Plate
 from testbed.transport.congestion.options import DATAGRAM_BYTES, INITIAL_WINDOW, check_options
 
 _WORTH: PlateauOptions = {"growth": 1.5, "gain": 1.1, "patience": 3}
-_FUTILE_CUT = 0.8
+_PLATEAU_CUT = 0.8
 
 
 class Ltp(Bbr):
-    """BBR's model with losses excused while there is no queue."""
+    """BBR's model, but losses count as delivered while there is no queue."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Ltp(Bbr):
         self._delay_factor = delay_factor
         self._slack_bytes = slack_datagrams * datagram_bytes
         self._worth = DeliveryPlateau()
-        self._excused_from_s = -math.inf  # what was sent before is not excused
+        self._excused_from_s = -math.inf  # losses of data sent before count as losses
 
     def on_transfer_begin(self, now_s: float) -> None:
         super().on_transfer_begin(now_s)
@@ -79,7 +79,7 @@ class Ltp(Bbr):
             if enough_bps is not None:
                 self._bandwidths.clear()
                 self._excused_from_s = feedback.now_s
-                return enough_bps * _FUTILE_CUT
+                return enough_bps * _PLATEAU_CUT
         sent_s = self.path.newest_sent_s(feedback)
         excused = sent_s is not None and sent_s >= self._excused_from_s and not self._queued
         return self.path.arrival_rate_bps if excused else delivered_bps

@@ -1,4 +1,4 @@
-"""What the algorithms' options have in common: their defaults and how they are checked."""
+"""Common defaults of the algorithms' options, and the check of their values."""
 
 DATAGRAM_BYTES = 1514  # of MTU size, on an Ethernet wire
 INITIAL_WINDOW = 10  # datagrams; RFC 6928
@@ -10,7 +10,7 @@ def check_options(
 ) -> None:
     """Raises ValueError naming the first option whose value is not a number in the range.
 
-    With `zero`, 0 is valid in addition.
+    With `zero`, 0 is valid too.
     """
     for name, value in options.items():
         number = isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,11 +1,11 @@
-"""What the feedback tells about a path: round trips, their minimum, delivery rates, rounds.
+"""Derives measurements of a path from feedback: round trips, their minimum, delivery rates, rounds.
 
-Everything is derived from the times in `Feedback`, so a repair need not keep per-datagram records
-for the congestion control. The delivery rate is the estimator of BBR
-(draft-cheng-iccrg-delivery-rate-estimation-00): bytes delivered between the sending and the
-acknowledgement of one datagram, over the longer of the time it took to send them and the time it
-took to acknowledge them. The longer one, because acknowledgements that were held up and come
-together would otherwise look like a fast path.
+It needs only the times in `Feedback`, so a repair need not keep records of each datagram for the
+congestion control. The delivery rate is BBR's estimator
+(draft-cheng-iccrg-delivery-rate-estimation-00): the bytes delivered between the sending and the
+acknowledgement of one datagram, divided by the time it took to send or to acknowledge them,
+whichever is longer. The longer time is right, because delayed acknowledgements that arrive together
+would otherwise look like a fast path.
 """
 
 import math
@@ -13,17 +13,17 @@ from collections import deque
 
 from testbed.transport.congestion.base import Feedback
 
-# What a round trip is at least; a clock that stands still must not divide by zero.
+# The least round trip; avoids a division by zero when the clock has not advanced.
 FLOOR_S = 1e-6
 # Weight of a new sample in the smoothed round trip (RFC 6298, section 2).
 _SMOOTHING = 1 / 8
-# Rounds that the largest report and the longest round trip are remembered.
+# For how many rounds the largest feedback and the longest round trip are remembered.
 _REPORT_ROUNDS = 10
 _RTT_ROUNDS = 1000
 
 
 class MaxFilter:
-    """The largest of the samples of the last `length` rounds."""
+    """The largest sample of the last `length` rounds."""
 
     def __init__(self, length: int) -> None:
         self._length = length
@@ -39,7 +39,7 @@ class MaxFilter:
         self._samples.clear()
 
     def add(self, value: float, round_: int) -> None:
-        """Takes a sample; `round_` never descends."""
+        """Adds a sample; `round_` must not decrease."""
         samples = self._samples
         while samples and samples[-1][1] <= value:
             samples.pop()
@@ -49,21 +49,21 @@ class MaxFilter:
 
 
 class PathMonitor:
-    """Measures one path; to be told of every transfer's begin and of all feedback.
+    """Measures one path; it must hear of every transfer's begin and of all feedback.
 
     Attributes:
         latest_rtt_s, smoothed_rtt_s: the last sample and the mean of RFC 6298; None before the
             first sample.
         base_rtt_s: the smallest round trip ever; math.inf before the first sample.
-        min_rtt_s: the smallest of the last `min_rtt_window_s`, or the first one after that if there
-            was none; math.inf before the first sample.
-        min_rtt_expired: the last feedback's sample replaced a smaller one that was too old.
-        rounds: round trips completed: a round ends when a datagram is acknowledged that was sent
-            after it began.
-        round_began: whether the last feedback ended a round and thus began another.
+        min_rtt_s: the smallest of the last `min_rtt_window_s`, or the next sample if there was
+            none; math.inf before the first sample.
+        min_rtt_expired: whether the last sample replaced a smaller one that was too old.
+        rounds: completed round trips. A round ends with the acknowledgement of a datagram that was
+            sent after the round began.
+        round_began: whether the last feedback ended a round and so began another.
         delivered_bytes, lost_bytes: totals.
-        delivery_rate_bps, arrival_rate_bps: the last feedback's sample, counting what was
-            delivered, and what was delivered or lost; None when it allowed none.
+        delivery_rate_bps: the last feedback's sample of delivered data; None when it gave none.
+        arrival_rate_bps: the same of data that was delivered or lost.
     """
 
     def __init__(self, *, min_rtt_window_s: float = math.inf) -> None:
@@ -83,48 +83,48 @@ class PathMonitor:
         self._restarted = True
         self._reports = MaxFilter(_REPORT_ROUNDS)
         self._rtts = MaxFilter(_RTT_ROUNDS)
-        # (when, delivered and lost until then, when the newest delivered until then was sent)
+        # (time, bytes delivered until then, bytes lost, when the newest delivered was sent)
         self._records: deque[tuple[float, int, int, float]] = deque()
 
     @property
     def report_bytes(self) -> float:
-        """The most that one feedback has settled lately.
+        """The most bytes that one recent feedback covered.
 
-        A window of one bandwidth-delay product would run dry between two messages of a receiver
-        that reports seldom; what it reports at once has to be in flight in addition.
+        A window of one bandwidth-delay product runs dry between the messages of a receiver that
+        answers seldom. The bytes that one message covers must be in flight in addition.
         """
         return self._reports.value
 
     def queued(self, allowed_s: float) -> bool:
-        """Whether the last round trip shows that there is a queue which may overflow.
+        """Whether the last round trip shows a queue that may overflow.
 
         It does when it is longer than `allowed_s`, or nearer to the longest than to the shortest
-        one known: a queue that is short, or has never been empty since we came, can be full
-        within any allowance.
+        one known. The second condition covers a queue that is short, or was never empty so far:
+        such a queue can be full within any `allowed_s`.
         """
         if self.latest_rtt_s is None:
             return False
         return self.latest_rtt_s > min(allowed_s, (self.base_rtt_s + self._rtts.value) / 2)
 
     def newest_sent_s(self, feedback: Feedback) -> float | None:
-        """When the newest datagram that `feedback` acknowledges was sent, if that is known."""
+        """When the newest acknowledged datagram was sent, if that is known."""
         if feedback.newest_sent_s is not None:
             return feedback.newest_sent_s
         return None if feedback.rtt_s is None else feedback.now_s - feedback.rtt_s
 
     def newest_lost_sent_s(self, feedback: Feedback) -> float:
-        """When the newest datagram that `feedback` calls lost was sent, as far as is known."""
+        """When the newest lost datagram was sent, or an estimate of it."""
         if feedback.newest_lost_sent_s is not None:
             return feedback.newest_lost_sent_s
         return feedback.now_s - (feedback.rtt_s or self.smoothed_rtt_s or 0.0)
 
     def on_transfer_begin(self, now_s: float) -> None:
-        """Nothing is in flight; rates must not be measured across the pause."""
+        """Notes that nothing is in flight, so that no rate is measured across the pause."""
         self._records.clear()
         self._restarted = True
 
     def on_sent(self, now_s: float) -> None:
-        """To be told of every batch sent; only the first after a pause matters."""
+        """Must hear of every batch sent; only the first after a pause matters."""
         if self._restarted:
             self._records.clear()
             self._records.append((now_s, self.delivered_bytes, self.lost_bytes, now_s))
@@ -144,14 +144,14 @@ class PathMonitor:
         self._sample_rate(now_s, sent_s)
         self._reports.add(feedback.delivered_bytes + feedback.lost_bytes, self.rounds)
         if feedback.in_flight_bytes == 0:
-            # Whatever is sent next starts afresh; the time until then is not the path's.
+            # The next send starts a new measurement; the time until then is not the path's.
             self._restarted = True
 
     def _sample_rtt(self, feedback: Feedback) -> None:
         self.min_rtt_expired = False
         sample_s = feedback.rtt_s
         if sample_s is None and self.latest_rtt_s is None and feedback.newest_sent_s is not None:
-            # It includes the receiver's delay, but too long a round trip is better than none.
+            # This includes the receiver's delay, but a round trip too long is better than none.
             sample_s = feedback.now_s - feedback.newest_sent_s
         if sample_s is None:
             return
@@ -179,7 +179,7 @@ class PathMonitor:
         if records and records[0][0] <= sent_s:
             at_s, delivered, lost, base_sent_s = records[0]
             elapsed_s = max(now_s - at_s, sent_s - base_sent_s)
-            # Less than a round trip cannot be: two reports that came together.
+            # A shorter time than a round trip means that two feedbacks came together.
             if elapsed_s >= min(self.min_rtt_s, now_s - sent_s) > 0:
                 gained = self.delivered_bytes - delivered
                 self.delivery_rate_bps = gained * 8 / elapsed_s

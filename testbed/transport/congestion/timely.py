@@ -1,46 +1,48 @@
 """TIMELY: the rate follows the gradient of the round-trip time (Mittal et al., SIGCOMM 2015).
 
-Algorithm 1 of the paper, one step per round trip. Below T_low the rate rises by a step, above
-T_high it falls by beta (1 - T_high / rtt), and between them it rises by a step while the round
-trip does not grow (by five steps after five such rounds: hyper-active increase) and falls by beta
-times the normalised gradient while it does.
+This is Algorithm 1 of the paper, one step per round trip:
+
+* Below T_low the rate rises by a step.
+* Above T_high the rate falls by the factor beta (1 - T_high / rtt).
+* Between the two, while the round trip does not grow, the rate rises by a step, and by five steps
+  after five such rounds (hyper-active increase).
+* Between the two, while the round trip grows, the rate falls by beta times the normalised gradient.
 
 Defaults. alpha = 0.875, beta = 0.8 and five rounds are the paper's. Its times (T_low 50 us,
 T_high 500 us, minimum round trip 20 us, step 10 Mbit/s) belong to 10 Gbit/s with segments of
-64 kB, and those of DBLP's development code (30 ms, 50 ms, 3 s, 4 Mbit/s; alpha and beta 0.05) to
-its path. Here they follow from the path unless set (0 stands for that):
+64 kB. Those of DBLP's development code (30 ms, 50 ms, 3 s, 4 Mbit/s; alpha and beta 0.05) belong to
+its path. Here 0, the default, derives them from the path:
 
 * min_rtt: the smallest round trip of the last 10 s.
 * t_low: 1.25 min_rtt plus the time of 4 datagrams at the present rate. A slower flow thus bears a
-  longer queue. That is not in the paper; without it, TIMELY has no unique fixed point and keeps
-  whatever unfairness it starts with (Zhu et al., CoNEXT 2016, section 4).
+  longer queue. This is not in the paper. Without it TIMELY has no unique fixed point and keeps its
+  initial unfairness (Zhu et al., CoNEXT 2016, section 4).
 * t_high: 2 t_low. The paper's factor of 10 assumes switches that pause instead of dropping.
 * step: one datagram per round trip, as Reno would.
 
-The paper starts at the link's rate over the number of flows, which nobody knows here: the rate
+The paper starts at the link's rate divided by the number of flows, which is unknown here. The rate
 starts with 10 datagrams in the first round trip and doubles each round trip until one exceeds
 T_low.
 
-Losses mean nothing to the paper's switches, which do not drop; two rules of ours stand in for that:
+The paper's switches do not drop packets. For networks that do, there are two rules of ours:
 
-* A full queue shows no gradient and would be taken for a calm one. So a round that lost something
-  and whose round trip shows a queue (it exceeds T_low, or is nearer to the longest than to the
-  shortest known) cuts the rate by a
-  fifth. Losses without a queue are ignored.
-* Where the queue is shorter than T_low, or never was empty since we came, round trips cannot tell
-  at all. So a rate that has grown by a quarter (or doubled, at the start) without a tenth (or a
-  quarter) more being delivered for three rounds (or one) falls back to four fifths of what it was
-  (see `worth`).
+* A full queue shows no gradient, as if it were calm. So the rate falls by a fifth after a round
+  with losses whose round trip shows a queue: it exceeds T_low, or is nearer to the longest than to
+  the shortest known. Losses without a queue are ignored.
+* Round trips show nothing where the queue is shorter than T_low or was never empty so far. So the
+  rate falls back to four fifths of an earlier value when it has grown by a quarter for three rounds
+  without a tenth more being delivered (at the start: doubled, one round, a quarter more). See
+  `delivery_plateau`.
 
-The window is what the rate fills in T_high, and the initial 10 datagrams at least: more is only in
-flight when the round trip is too long anyway. So a path that fell silent is not filled for ever,
-and a repair that reports only when asked is asked.
+The window is what the rate sends in T_high, and at least the initial 10 datagrams. More is in
+flight only when the round trip is too long anyway. So the sender stops filling a path that fell
+silent, and asks a receiver that answers only when asked.
 
-On real hosts the round trip includes waiting for a processor. Where that varies by more than the
-thresholds leave, as it does on an unshaped loopback (0.3 ms), the rate stays near 4 datagrams in
-that time; set t_low_s and t_high_s for such paths.
+On real hosts the round trip includes waiting for a processor. Where that wait varies by more than
+the thresholds allow, as on an unshaped loopback (0.3 ms), the rate stays near 4 datagrams per round
+trip. Set t_low_s and t_high_s for such paths.
 
-Idle times. The rate is kept; the gradient is not taken across a pause.
+Idle times. The rate is kept. No gradient is computed across a pause.
 """
 
 import math
@@ -63,12 +65,12 @@ _HYPERACTIVE_STEPS = 5
 _LARGEST_CUT = 0.5
 _START_WORTH: PlateauOptions = {"growth": 2.0, "gain": 1.25, "patience": 1}
 _WORTH: PlateauOptions = {"growth": 1.25, "gain": 1.1, "patience": 3}
-_FUTILE_CUT = 0.8
+_PLATEAU_CUT = 0.8
 _OVERFLOW_CUT = 0.8
 
 
 class TimelyState(Enum):
-    """What the last step did; logged as its number."""
+    """What the last step did; logged as a number."""
 
     STARTUP = 0
     LOW = 1  # below T_low: a step up
@@ -77,11 +79,11 @@ class TimelyState(Enum):
     FALLING = 4  # the round trip grows: down in proportion
     HIGH = 5  # above T_high: down
     OVERFLOW = 6  # losses, and a queue: down
-    FUTILE = 7  # more was sent and not more delivered: down
+    PLATEAU = 7  # more was sent but not delivered: down
 
 
 class Timely(CongestionControl):
-    """A rate that rises and falls with the round trip."""
+    """Raises and lowers the rate according to the round trip."""
 
     def __init__(
         self,
@@ -96,7 +98,7 @@ class Timely(CongestionControl):
         step_bps: float = 0,
         hyperactive_rounds: int = 5,
     ) -> None:
-        """Zero for `t_low_s`, `t_high_s`, `min_rtt_s` and `step_bps` takes them from the path.
+        """Zero for `t_low_s`, `t_high_s`, `min_rtt_s` and `step_bps` derives them from the path.
 
         Args:
             datagram_bytes: one datagram on the wire.
@@ -135,7 +137,7 @@ class Timely(CongestionControl):
         self._calm_rounds = 0
         self._round_rtt_s = math.inf  # the smallest of this round
         self._round_lost = False
-        self._fell_s = -math.inf  # what was sent before cannot tell about the rate since then
+        self._fell_s = -math.inf  # data sent before says nothing about the present rate
         self._worth = DeliveryPlateau()
 
     @property
@@ -155,7 +157,7 @@ class Timely(CongestionControl):
 
     @property
     def t_low_s(self) -> float:
-        """A round trip below this is too short to matter."""
+        """The round trip below which the rate rises."""
         if self._given_low_s or self._rate is None:
             return self._given_low_s or math.inf
         own_s = _LOW_DATAGRAMS * self._datagram_bytes * 8 / self._rate
@@ -163,7 +165,7 @@ class Timely(CongestionControl):
 
     @property
     def t_high_s(self) -> float:
-        """A round trip above this is too long whatever its gradient."""
+        """The round trip above which the rate falls, whatever the gradient."""
         return self._given_high_s or _HIGH_FACTOR * self.t_low_s
 
     def on_transfer_begin(self, now_s: float) -> None:
@@ -190,10 +192,10 @@ class Timely(CongestionControl):
         rtt_s, self._round_rtt_s = self._round_rtt_s, math.inf
         if self._rate is None:
             self._rate = self._initial_bytes * 8 / rtt_s
-        elif (enough_bps := self._futile_bps(feedback)) is not None:
-            self.state = TimelyState.FUTILE
+        elif (enough_bps := self._plateau_bps(feedback)) is not None:
+            self.state = TimelyState.PLATEAU
             self._fell_s = feedback.now_s
-            self._rate = max(enough_bps * _FUTILE_CUT, self._floor_bps)
+            self._rate = max(enough_bps * _PLATEAU_CUT, self._floor_bps)
         elif self.state is TimelyState.STARTUP:
             self._start(rtt_s, feedback)
         else:
@@ -201,8 +203,8 @@ class Timely(CongestionControl):
         self._previous_s = rtt_s
         self._round_lost = False
 
-    def _futile_bps(self, feedback: Feedback) -> float | None:
-        """The rate that would have done as well, if there is one."""
+    def _plateau_bps(self, feedback: Feedback) -> float | None:
+        """An earlier rate that delivered as much, if there is one."""
         if feedback.app_limited or self._rate is None:
             return None
         starting = self.state is TimelyState.STARTUP
@@ -218,7 +220,7 @@ class Timely(CongestionControl):
             return
         self.state = TimelyState.LOW
         self._fell_s = feedback.now_s
-        # The rate doubled before anybody heard of the queue that this builds.
+        # The rate doubled before feedback showed the queue that it built.
         self._rate = max(self._rate / 2, self._floor_bps)
 
     def _step(self, rtt_s: float, feedback: Feedback) -> None:
@@ -255,12 +257,12 @@ class Timely(CongestionControl):
         if rate < self._rate:
             self._fell_s = feedback.now_s
         elif feedback.app_limited:
-            return  # the rate was not used, so the round trip says nothing about a higher one
+            return  # the rate was not used up, so the round trip does not justify a higher one
         self._rate = max(rate, self._floor_bps)
 
     @property
     def _overflown(self) -> bool:
-        """Whether the round has lost something to a queue."""
+        """Whether the round lost data to a queue."""
         return self._round_lost and self.path.queued(self.t_low_s)
 
     @property
@@ -271,7 +273,7 @@ class Timely(CongestionControl):
 
     @property
     def _floor_bps(self) -> float:
-        """One datagram per round trip: slower, and nothing would be learnt any more."""
+        """One datagram per round trip; at a lower rate there would be no samples."""
         return self._datagram_bytes * 8 / (self.path.smoothed_rtt_s or self.min_rtt_s)
 
     def observe(self) -> dict[str, float]:

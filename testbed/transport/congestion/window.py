@@ -1,23 +1,23 @@
-"""What Reno, CUBIC and DCTCP have in common: slow start, recovery, pacing, idle times.
+"""The common part of Reno, CUBIC and DCTCP: slow start, recovery, pacing, idle times.
 
-* Slow start adds what was delivered, so the window doubles each round trip (RFC 5681, with the
-  byte counting of RFC 9002, section 7.3.1).
-* A loss or a mark reduces the window once per round trip: what was sent before the last reduction
-  belongs to it and changes nothing (NewReno's recovery, RFC 6582; RFC 9002, section 7.3.2).
-* A window that was not at least half used in two rounds does not grow (RFC 7661, section 4.3: it
-  is not validated), so a sender that has little to send does not earn a large window by it.
+* Slow start adds the delivered bytes to the window, which so doubles each round trip (RFC 5681,
+  with the byte counting of RFC 9002, section 7.3.1).
+* A loss or a mark reduces the window once per round trip. Losses of data that was sent before the
+  last reduction belong to that reduction (NewReno's recovery, RFC 6582; RFC 9002, section 7.3.2).
+* A window that was less than half used in two rounds does not grow (RFC 7661, section 4.3: it is
+  not validated), so a sender with little to send does not earn a large window.
 * Datagrams are paced at 2 windows per round trip in slow start and 1.2 afterwards (the ratios of
   Linux' tcp_pacing_ss_ratio and tcp_pacing_ca_ratio), because feedback comes for many datagrams
   at once and the queue of a switch is shallow. Only the very first window is not paced.
-* If nothing at all arrives for three round trips while losses are reported, the window falls to
-  its minimum of 2 datagrams (persistent congestion, RFC 9002, section 7.6) and slow start
-  begins again, up to half of what the window was. It never closes: two datagrams
-  may always be in flight, and the repair's timer declares lost what nobody reports.
+* If nothing arrives for three round trips while losses are reported, the window falls to its
+  minimum of 2 datagrams (persistent congestion, RFC 9002, section 7.6), and slow start begins
+  again, up to half of the former window. The window never closes: two datagrams may always be in
+  flight, and the repair's timer declares unacknowledged datagrams lost.
 
-Idle times. Training computes between transfers, and the path is the same afterwards: window and
-threshold stay as they are. That is less careful than RFC 5681, section 4.1, which starts again
-from the initial window; its reason, a burst of a whole window into the network, is met by pacing,
-which spreads the first window over a round trip (RFC 9002, section 7.7).
+Idle times. Window and threshold are kept, because training computes between transfers and the path
+is the same afterwards. RFC 5681, section 4.1, is more careful and restarts from the initial window,
+to avoid sending a whole window in one burst. Here pacing avoids that burst: it spreads the first
+window over a round trip (RFC 9002, section 7.7).
 """
 
 import math
@@ -34,7 +34,7 @@ _PERSISTENT_ROUNDS = 3
 
 
 class WindowControl(CongestionControl):
-    """A congestion window; subclasses say how it grows and how far it falls."""
+    """A congestion window; subclasses define how it grows and how far it falls."""
 
     def __init__(self, *, datagram_bytes: int, initial_window: float) -> None:
         """A window of its initial size.
@@ -49,9 +49,9 @@ class WindowControl(CongestionControl):
         self._minimum_bytes = MINIMUM_WINDOW * datagram_bytes
         self._window = max(float(initial_window * datagram_bytes), self._minimum_bytes)
         self._threshold = math.inf
-        self._recovery_from_s = -math.inf  # what was sent before belongs to the last reduction
+        self._recovery_from_s = -math.inf  # losses of data sent before belong to the last reduction
         self._recovering = False
-        self._arrived_s: float | None = None  # since when nothing arrived, at most
+        self._arrived_s: float | None = None  # when data last arrived, at the latest
         self._active_s: float | None = None
         self._used = self._used_before = 0  # the most in flight in this round and in the last
 
@@ -93,7 +93,7 @@ class WindowControl(CongestionControl):
         self._active_s = feedback.now_s
         sent_s = self.path.newest_sent_s(feedback)
         if self._recovering and feedback.delivered_bytes:
-            # An unknown time of sending ends the recovery: the transfer must go on.
+            # An unknown time of sending ends the recovery, so that the transfer goes on.
             self._recovering = sent_s is not None and sent_s < self._recovery_from_s
         if feedback.delivered_bytes:
             self._arrived_s = feedback.now_s
@@ -104,7 +104,7 @@ class WindowControl(CongestionControl):
             self._grow(feedback)
 
     def _validated(self, feedback: Feedback) -> bool:
-        """Whether the window was used lately, and not only allowed."""
+        """Whether the window was used recently."""
         settled = feedback.delivered_bytes + feedback.lost_bytes
         used = feedback.in_flight_bytes + settled
         if self.path.round_began:
@@ -134,7 +134,7 @@ class WindowControl(CongestionControl):
             self._recovering = False
 
     def _marked(self, feedback: Feedback) -> None:
-        """Reacts to congestion marks: as to a loss, unless a subclass knows better."""
+        """Reacts to congestion marks as to a loss; subclasses may override it."""
         if not feedback.ecn_marked_bytes:
             return
         sent_s = self.path.newest_sent_s(feedback)
@@ -142,7 +142,7 @@ class WindowControl(CongestionControl):
             self._congested(feedback.now_s, self._after_loss(feedback.now_s))
 
     def _congested(self, now_s: float, window: float) -> None:
-        """Begins a recovery with this window."""
+        """Sets the window and begins a recovery."""
         self._window = max(window, self._minimum_bytes)
         self._threshold = self._window
         self._recovery_from_s = now_s
@@ -150,14 +150,14 @@ class WindowControl(CongestionControl):
 
     @abstractmethod
     def _increase(self, delivered_bytes: float, now_s: float) -> float:
-        """What congestion avoidance adds to the window for what was delivered."""
+        """What congestion avoidance adds to the window for the delivered bytes."""
 
     @abstractmethod
     def _after_loss(self, now_s: float) -> float:
-        """The window that a loss leaves."""
+        """The window after a loss."""
 
     def _idle(self, pause_s: float) -> None:
-        """A transfer begins `pause_s` after the last event of the one before."""
+        """Called when a transfer begins `pause_s` after the last event of the previous one."""
 
     def observe(self) -> dict[str, float]:
         return {

@@ -1,4 +1,4 @@
-"""Ascending, as DBLP's sender walks its chunks."""
+"""Ascending order, as in DBLP."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from testbed.transport.order.base import ChunkOrder, OrderContext
 
 @dataclass(frozen=True, kw_only=True)
 class InOrder(ChunkOrder):
-    """Whoever stops early always gives up the last parameters."""
+    """Ascending. A receiver that stops early always gives up the last parameters."""
 
     def permutation(self, context: OrderContext) -> NDArray[np.int64]:
         return np.arange(context.layout.chunk_count, dtype=np.int64)

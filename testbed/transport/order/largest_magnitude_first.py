@@ -1,7 +1,7 @@
-"""Large values first, so that what is given up is what matters least.
+"""Large values first, so that the receiver gives up the least important chunks.
 
-MLT (NSDI 2024) protects large gradients in its switches; without such switches the sender can do
-something similar by sending them first.
+MLT (NSDI 2024) protects large gradients in its switches. Without such switches, the sender can
+achieve something similar by sending them first.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ Measure = Literal["mean", "max"]
 
 @dataclass(frozen=True, kw_only=True)
 class LargestMagnitudeFirst(ChunkOrder):
-    """Descending by the mean or the maximum of a chunk's absolute values; equals ascending.
+    """Descending by the mean or maximum of a chunk's absolute values; equal chunks ascending.
 
     A chunk with a NaN or an infinity comes first: the receiver should learn of it.
 
@@ -36,7 +36,7 @@ class LargestMagnitudeFirst(ChunkOrder):
         if self.by == "max":
             score = values.max(axis=1).astype(np.float64)
         else:
-            # In double precision: a sum of large floats must not become infinite.
+            # Double precision keeps the sum of large floats finite.
             elements = context.layout.chunk_lengths / values.itemsize  # without the padding
             score = values.sum(axis=1, dtype=np.float64) / elements
         score[~np.isfinite(score)] = np.inf

@@ -11,11 +11,12 @@ from testbed.transport.tensor_names import matching, parse_globs
 
 @dataclass(frozen=True, init=False)
 class LayerPriority(ChunkOrder):
-    """By the tensors' priority, ascending among equals; a shared chunk goes with the more urgent.
+    """By tensor priority, then ascending; a chunk's priority is that of its most urgent tensor.
 
     Args:
-        tensors: globs, most urgent first, `head.*;*.bias`; tensors that none names come last.
-        reverse: tensors of equal priority in reverse, as backpropagation yields their gradients.
+        tensors: globs, most urgent first, `head.*;*.bias`; unnamed tensors come last.
+        reverse: tensors of equal priority in reverse, the order in which backpropagation yields
+            them.
     """
 
     tensors: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Ascending, from another start in every round, so that it is not always the same that is lost."""
+"""Ascending from a different start in every round, so that losses hit different chunks."""
 
 from dataclasses import dataclass
 
@@ -8,13 +8,13 @@ from numpy.typing import NDArray
 from testbed.transport.leg import Leg
 from testbed.transport.order.base import ChunkOrder, OrderContext
 
-# The starts of successive rounds then cover a payload more evenly than any other share's.
+# With the golden ratio the starts of successive rounds cover the payload most evenly.
 GOLDEN_SHARE = 0.618
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rotating(ChunkOrder):
-    """Begins in round r at the fraction r * share (modulo 1) of the payload and wraps around.
+    """Round r begins at the fraction r * share (modulo 1) of the payload and wraps around.
 
     Consecutive chunks stay together, so whole batches are still copied at once.
 

@@ -1,4 +1,4 @@
-"""Random, so that every chunk is equally likely to be lost: what unbiased filling needs."""
+"""Random order: every chunk is equally likely to be lost, which unbiased filling needs."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from testbed.transport.order.base import ChunkOrder, OrderContext
 
 @dataclass(frozen=True, kw_only=True)
 class Shuffled(ChunkOrder):
-    """A new uniform permutation per transfer, which depends on the seed and its number alone.
+    """A new uniform permutation per transfer, determined by the seed and the transfer's number.
 
     All peers of one transfer get the same permutation: replicas that lose the same part of a
     broadcast stay closer together. A seed in the configuration's text is every host's; without

@@ -1,16 +1,18 @@
-"""The sender's half of the repairs whose receiver reports while data flows.
+"""The sender's half of the repairs whose receiver acknowledges while data flows.
 
-Every datagram has a send index and reports name those that came, so the fate of each is soon known:
+Every datagram has a send index, and ACKs name the indices that arrived. The sender decides about
+each datagram:
 
-* it came, says a report;
-* it is lost, because one that was sent `reordering` places later came (RFC 9002, section 6.1.1), or
-  because any later one came, or the answer to a PROBE, and it has had a round trip and a bit to be
-  reported too (RACK, RFC 8985). What comes after all raises both limits for a while;
-* when nothing tells, because the window is full or there is nothing more to send and the receiver
-  is silent, a PROBE asks. Its answer settles all that was sent before.
+* It arrived if an ACK names it.
+* It is lost if one sent `reordering` places later arrived (RFC 9002, section 6.1.1). It is also
+  lost if any later datagram arrived, or the answer to a PROBE, and a round trip plus a margin has
+  passed (RACK, RFC 8985). A datagram that arrives after it was declared lost raises both limits for
+  a while.
+* If the receiver is silent while the window is full or nothing is left to send, the sender sends a
+  PROBE. Its answer decides about all datagrams sent before.
 
-Subclasses say in which order lost chunks and those never sent go, and what else may be sent when
-there are neither.
+Subclasses define the order of lost and never-sent chunks, and what may be sent when there are
+neither.
 """
 
 import math
@@ -30,21 +32,21 @@ from testbed.transport.repair.scoreboard import Scoreboard
 from testbed.transport.states import SenderEvent, SenderState
 from testbed.transport.wire import SEND_INDEX_MODULUS
 
-# Send indices are clear while the newest sent is less than half a turn ahead of what the receiver
-# knows to have been sent.
+# Send indices are unambiguous while the newest is less than half the modulus ahead of what the
+# receiver knows to have been sent.
 _SPAN = SEND_INDEX_MODULUS // 2 - 1
-# Silence that makes the sender ask: before a round trip is known, and what is added to it then.
+# The silence after which the sender asks: before a round trip is known, and added to it later.
 _FIRST_SILENCE_S = 0.02
 _LEAST_SILENCE_S = 1e-3
-# Datagrams between two requests for a report, unless the window is full or nothing is left.
+# Datagrams between two requests for an ACK, unless the window is full or nothing is left.
 _LEAST_REQUEST_GAP = 8
-# Clocks of large values round; a deadline must not be missed by that.
+# Large clock values are rounded; that must not make a deadline be missed.
 _ROUNDING_S = 1e-6
 _NEVER = 1 << 62
 
 
 class AcknowledgedSender(SenderRepair):
-    """Knows the fate of every datagram."""
+    """Tracks every datagram until it has arrived or is lost."""
 
     def __init__(
         self,
@@ -55,7 +57,7 @@ class AcknowledgedSender(SenderRepair):
         estimates: PathEstimates,
         lost_first: bool,
     ) -> None:
-        """`lost_first`: lost chunks go before those that were never sent, not after them."""
+        """With `lost_first`, lost chunks go before those never sent; otherwise after them."""
         super().__init__()
         self.estimates = estimates
         estimates.on_transfer_begin()
@@ -63,33 +65,33 @@ class AcknowledgedSender(SenderRepair):
         self._transfer = transfer
         chunks = arrange(np.arange(chunk_count, dtype=np.int64))
         self._due = SendQueue(chunks, lost_first=lost_first)
-        self._missing = chunk_count  # as far as is known
+        self._missing = chunk_count  # chunks not known to have arrived
         self._settled = 0  # an answered PROBE named this many datagrams
         self._asked_at = 0
         self._requested_at = 0
         self._requesting: int | None = None  # `_requested_at`, once this has been sent
         self._waiting = False  # for room in the window
-        self._last_s = -math.inf  # something was sent or heard
+        self._last_s = -math.inf  # when something was last sent or received
         self._overdue_s: float | None = None  # when the next datagram will count as lost
         # Datagrams from `_thin_from` on were sent after the sender had run dry; those from
         # `_thin_to` on after the path had filled again.
         self._thin_from = self._thin_to = _NEVER
 
-    # What subclasses decide.
+    # What subclasses define.
 
     @abstractmethod
     def on_dry(self, now_s: float) -> None:
-        """There is nothing to send."""
+        """Called when there is nothing to send."""
 
     def spare(self) -> NDArray[np.int64]:
-        """Chunks under way of which further copies may go when there is nothing else."""
+        """Chunks in flight of which further copies may be sent when nothing else is left."""
         return np.empty(0, dtype=np.int64)
 
     def on_spare_sent(self, count: int, now_s: float) -> None:
-        """The first `count` of the spare chunks were sent."""
+        """Called when the first `count` spare chunks were sent."""
 
     def on_change(self, now_s: float) -> None:
-        """Fates have become known: spare copies are others than before."""
+        """Called when datagrams arrived or were lost, so that `spare` changes."""
 
     # Sending.
 
@@ -119,7 +121,7 @@ class AcknowledgedSender(SenderRepair):
         self._look(now_s)
 
     def _look(self, now_s: float) -> None:
-        """Notices when there is nothing to send."""
+        """Calls `on_dry` when there is nothing to send."""
         if not self._due.waiting and not len(self.spare()):
             self._thin_from = self._thin_to = self.scoreboard.next
             self.on_dry(now_s)
@@ -142,7 +144,7 @@ class AcknowledgedSender(SenderRepair):
     # Asking.
 
     def ask(self, now_s: float) -> None:
-        """Sends a PROBE, unless the answer to one is still to come."""
+        """Sends a PROBE unless one awaits its answer."""
         if self.asked_s is None:
             self.asked_s = now_s
             self._asked_at = self.scoreboard.next
@@ -151,11 +153,11 @@ class AcknowledgedSender(SenderRepair):
 
     @property
     def all_settled(self) -> bool:
-        """Whether the answer to a PROBE has covered all that was sent."""
+        """Whether the answer to a PROBE has covered all datagrams sent."""
         return self._settled == self.scoreboard.next
 
     def _silence_s(self) -> float | None:
-        """When the receiver will have been silent for too long; None if nothing is expected."""
+        """When the receiver will have been silent for too long; None if no answer is due."""
         waiting = self._waiting or not self.remaining
         if not waiting or self.asked_s is not None or not self.in_flight or self.all_settled:
             return None
@@ -191,28 +193,28 @@ class AcknowledgedSender(SenderRepair):
                 self.machine.on(SenderEvent.RAN_DRY)
         return feedback
 
-    # Hearing.
+    # Receiving.
 
     def on_message(self, message: ControlMessage, now_s: float) -> Feedback | None:
         if message.type is not MessageType.ACK:
             raise ProtocolError(f"{message.type.name} has no place at a sender")
-        report = Ack.parse(message.body)
-        if report.probed > self._asked_at:
+        ack = Ack.parse(message.body)
+        if ack.probed > self._asked_at:
             raise ProtocolError("ACK that answers a PROBE which was never sent")
         dry = not self._due.waiting
-        first = self.scoreboard.index(report.first)
-        arrivals = self.scoreboard.arrive(first + np.flatnonzero(report.arrived))
+        first = self.scoreboard.index(ack.first)
+        arrivals = self.scoreboard.arrive(first + np.flatnonzero(ack.arrived))
         self._missing -= len(arrivals.chunks)
         if self.scoreboard.largest >= self._thin_from == self._thin_to:
             self._thin_to = self.scoreboard.next
-        rtt_s = self._round_trip_s(report, now_s)
+        rtt_s = self._round_trip_s(ack, now_s)
         if arrivals.overtaken:
             self.estimates.on_overtaken(arrivals.overtaken, arrivals.extent)
         if len(arrivals.chunks):
             self._due.remove(self.scoreboard.arrived)
         if not self._missing:
             self._start_over()
-        self._settled = max(self._settled, report.probed)
+        self._settled = max(self._settled, ack.probed)
         if self._settled >= self._asked_at:
             self.asked_s = None
         self.estimates.on_fates(arrived=arrivals.datagrams - arrivals.overtaken)
@@ -227,7 +229,7 @@ class AcknowledgedSender(SenderRepair):
             lost_bytes=lost,
             in_flight_bytes=self.in_flight,
             rtt_s=rtt_s,
-            ecn_marked_bytes=min(report.marked, arrivals.datagrams),
+            ecn_marked_bytes=min(ack.marked, arrivals.datagrams),
             app_limited=dry or self._thin_from <= arrivals.newest < self._thin_to,
             newest_sent_s=self.scoreboard.sent_s(arrivals.newest),
             newest_lost_sent_s=newest_lost_s,
@@ -236,23 +238,23 @@ class AcknowledgedSender(SenderRepair):
         return feedback
 
     def _start_over(self) -> None:
-        """All is there, say the reports, but STOP would have come instead of the last of them.
+        """Sends everything again: the ACKs name all chunks, yet no STOP has come.
 
-        So a stamp was changed on the way, unnoticed by UDP's checksum, and which it was is not
-        known.
+        A complete receiver sends STOP instead of an ACK. So a stamp was corrupted on the way,
+        unnoticed by UDP's checksum, and it is unknown which one.
         """
         self.scoreboard.arrived[:] = False
         self._missing = len(self.scoreboard.arrived)
         self._due.restart()
 
-    def _round_trip_s(self, report: Ack, now_s: float) -> float | None:
-        """The report's sample of the round trip, which the estimates take note of."""
+    def _round_trip_s(self, ack: Ack, now_s: float) -> float | None:
+        """The ACK's sample of the round trip, which is added to the estimates."""
         sent_s = None
-        if report.echo is not None:
-            sent_s = self.scoreboard.sent_s(self.scoreboard.index(report.echo))
+        if ack.echo is not None:
+            sent_s = self.scoreboard.sent_s(self.scoreboard.index(ack.echo))
         if sent_s is not None:
-            sample_s = now_s - sent_s - report.held_s
-        elif report.at_once and self.asked_s is not None:
+            sample_s = now_s - sent_s - ack.held_s
+        elif ack.at_once and self.asked_s is not None:
             sample_s = now_s - self.asked_s
         else:
             return None
@@ -262,7 +264,7 @@ class AcknowledgedSender(SenderRepair):
         return sample_s
 
     def _give_up(self, now_s: float) -> tuple[int, float | None]:
-        """Calls lost what is overdue: how many datagrams, and when the newest of them was sent."""
+        """Declares overdue datagrams lost; returns how many, and when the newest was sent."""
         known = self.estimates
         patience_s = max(known.smoothed_s or 0.0, known.latest_s or 0.0) + known.overtaking_s()
         sent_by = max(self.scoreboard.largest + 1, self._settled)

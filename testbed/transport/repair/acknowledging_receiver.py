@@ -1,9 +1,9 @@
-"""The receiver's half of the repairs whose receiver reports while data flows.
+"""The receiver's half of the repairs whose receiver acknowledges while data flows.
 
-When to speak: at once when a datagram asks for it (the sender knows when its window is full or its
-queue empty) or a PROBE does; otherwise at intervals, as long as reports stay a small fraction of
-the bytes that were sent. What was sent the receiver knows from the send indices, so a path that
-loses nearly everything costs no more reports than a good one.
+It sends an ACK at once when a datagram or a PROBE asks for one; the sender asks when its window is
+full or its queue empty. Otherwise it sends ACKs at intervals, as long as they stay a small fraction
+of the bytes sent. It knows from the send indices how much was sent, so a path that loses nearly
+everything needs no more ACKs than a good one.
 """
 
 import numpy as np
@@ -17,17 +17,17 @@ from testbed.transport.tolerance import Progress
 from testbed.transport.wire import ACK_REQUESTED, SEND_INDEX_MODULUS
 
 _HALF = SEND_INDEX_MODULUS // 2
-# What may be said before anything is earned: about one report.
+# The credit at the beginning: about one ACK.
 _FIRST_CREDIT_BYTES = 150.0
 
 
 def _distance(index: NDArray[np.int64] | int, origin: int) -> NDArray[np.int64]:
-    """How far ahead of `origin` send indices are; negative for behind."""
+    """How far send indices are ahead of `origin`; negative for behind."""
     return (np.asarray(index, dtype=np.int64) - origin + _HALF) % SEND_INDEX_MODULUS - _HALF
 
 
 class AcknowledgingReceiver(ReceiverRepair):
-    """Says what came since it spoke last."""
+    """Acknowledges the arrivals since the last ACK."""
 
     def __init__(
         self,
@@ -38,19 +38,19 @@ class AcknowledgingReceiver(ReceiverRepair):
         overhead: float,
         loss_overhead: float | None = None,
     ) -> None:
-        """Unasked reports are `interval_s` apart and cost `overhead` of the bytes sent at most.
+        """Unrequested ACKs are `interval_s` apart and cost at most `overhead` of the bytes sent.
 
-        Of the bytes of datagrams that did not come, `loss_overhead` instead, if given: that
-        something is missing is news, and that nothing is can wait.
+        For the bytes of lost datagrams `loss_overhead` applies instead, if given, because losses
+        are more urgent for the sender than arrivals.
         """
         self._transfer = transfer
-        self._earned_bytes = datagram_wire_bytes * overhead  # by one datagram that came
+        self._earned_bytes = datagram_wire_bytes * overhead  # credit for each datagram that arrived
         lost = overhead if loss_overhead is None else loss_overhead
         self._earned_lost_bytes = datagram_wire_bytes * lost
         self._interval_s = interval_s
         self._credit_bytes = _FIRST_CREDIT_BYTES
         self._pending: list[NDArray[np.int64]] = []
-        self._newest = SEND_INDEX_MODULUS - 1  # the send index "before the first"
+        self._newest = SEND_INDEX_MODULUS - 1  # the index before the first
         self._echo: int | None = None
         self._echo_s = 0.0
         self._probed = 0
@@ -66,7 +66,7 @@ class AcknowledgingReceiver(ReceiverRepair):
             self._echo, self._echo_s = (self._newest if attentive else None), now_s
 
     def _reach(self, ahead: int, came: int = 0) -> bool:
-        """Moves on to the newest datagram known to have been sent; whether there was a newer."""
+        """Advances to the newest datagram known to have been sent; returns whether it advanced."""
         if ahead <= 0:
             return False
         self._newest = (self._newest + ahead) % SEND_INDEX_MODULUS
@@ -75,15 +75,15 @@ class AcknowledgingReceiver(ReceiverRepair):
         return True
 
     def on_data(self, progress: Progress) -> list[ControlMessage]:
-        due = self._wanted or (self._may_speak and progress.now_s >= self._next_s)
-        return [self._report(progress.now_s)] if due else []
+        due = self._wanted or (self._may_acknowledge and progress.now_s >= self._next_s)
+        return [self._acknowledge(progress.now_s)] if due else []
 
     @property
-    def _may_speak(self) -> bool:
+    def _may_acknowledge(self) -> bool:
         return bool(self._pending) and self._credit_bytes > 0
 
     def deadline_s(self, progress: Progress) -> float | None:
-        return self._next_s if self._may_speak else None
+        return self._next_s if self._may_acknowledge else None
 
     def on_deadline(self, progress: Progress) -> list[ControlMessage]:
         return self.on_data(progress)
@@ -96,9 +96,9 @@ class AcknowledgingReceiver(ReceiverRepair):
         (sent,) = SENT.unpack(message.body)
         self._probed = max(self._probed, sent)
         self._reach(int(_distance(sent - 1, self._newest)))
-        return [self._report(progress.now_s, at_once=attentive)]
+        return [self._acknowledge(progress.now_s, at_once=attentive)]
 
-    def _report(self, now_s: float, *, at_once: bool = False) -> ControlMessage:
+    def _acknowledge(self, now_s: float, *, at_once: bool = False) -> ControlMessage:
         arrived = np.zeros(0, dtype=np.bool_)
         first = 0
         if self._pending:
@@ -119,7 +119,7 @@ class AcknowledgingReceiver(ReceiverRepair):
         self._echo = None
         self._wanted = False
         self._next_s = now_s + self._interval_s
-        # The kernel acknowledges what TCP carries.
+        # Includes the TCP acknowledgement that the peer's kernel sends for it.
         self._credit_bytes -= message.wire_bytes + WIRE_OVERHEAD_BYTES
         return message
 

@@ -1,11 +1,11 @@
-"""Chunks that wait to be sent: those never sent, and those that were lost, in their order."""
+"""Queues of chunks that wait to be sent: chunks never sent, and lost chunks."""
 
 import numpy as np
 from numpy.typing import NDArray
 
 
 class ChunkQueue:
-    """A queue of chunk numbers that moves whole arrays."""
+    """A queue of chunk numbers, which are pushed and taken as whole arrays."""
 
     def __init__(self) -> None:
         self._chunks = np.empty(64, dtype=np.int64)
@@ -16,7 +16,7 @@ class ChunkQueue:
         return self._end - self._first
 
     def push(self, chunks: NDArray[np.int64]) -> None:
-        """Puts chunks at the end."""
+        """Appends chunks."""
         end = self._end + len(chunks)
         if end > len(self._chunks):
             waiting = self._chunks[self._first : self._end]
@@ -32,11 +32,11 @@ class ChunkQueue:
         return self._chunks[self._first : min(self._end, self._first + count)]
 
     def drop(self, count: int) -> None:
-        """Takes the next `count` chunks out."""
+        """Removes the next `count` chunks."""
         self._first += count
 
     def remove(self, unwanted: NDArray[np.bool_]) -> None:
-        """Takes all chunks out for which the mask, shape (chunk_count,), is True."""
+        """Removes all chunks for which the mask, shape (chunk_count,), is True."""
         waiting = self._chunks[self._first : self._end]
         wanted = waiting[~unwanted[waiting]]
         self._end = self._first + len(wanted)
@@ -44,14 +44,14 @@ class ChunkQueue:
 
 
 class SendQueue:
-    """The chunks of a transfer of which no copy is under way or at the receiver.
+    """The chunks of a transfer of which no copy is in flight or at the receiver.
 
     Attributes:
-        waiting: how many they are; a number and not `len`, because senders ask ten times a batch.
+        waiting: how many there are; an attribute, because senders read it ten times per batch.
     """
 
     def __init__(self, chunks: NDArray[np.int64], *, lost_first: bool) -> None:
-        """All `chunks` wait, in this order; `lost_first`: lost ones go before, not after them."""
+        """All `chunks` wait, in this order. With `lost_first`, lost chunks go first, else last."""
         self._fresh = chunks
         self._cursor = 0
         self._lost = ChunkQueue()
@@ -59,7 +59,7 @@ class SendQueue:
         self.waiting = len(chunks)
 
     def _shares(self, count: int) -> tuple[int, int]:
-        """How many of the next `count` chunks are lost ones and how many were never sent."""
+        """How many of the next `count` chunks were lost, and how many were never sent."""
         lost, fresh = len(self._lost), len(self._fresh) - self._cursor
         if self._lost_first:
             again = min(count, lost)
@@ -77,25 +77,25 @@ class SendQueue:
         return np.concatenate(parts if self._lost_first else parts[::-1])
 
     def drop(self, count: int) -> None:
-        """The next `count` chunks were sent."""
+        """Removes the next `count` chunks, which were sent."""
         again, new = self._shares(count)
         self._lost.drop(again)
         self._cursor += new
         self.waiting -= again + new
 
     def push_lost(self, chunks: NDArray[np.int64]) -> None:
-        """The last copies of these chunks are lost."""
+        """Adds chunks whose last copies are lost."""
         self._lost.push(chunks)
         self.waiting += len(chunks)
 
     def remove(self, arrived: NDArray[np.bool_]) -> None:
-        """Lost chunks for which the mask is True have come after all."""
+        """Removes lost chunks that have arrived after all, those where the mask is True."""
         if before := len(self._lost):
             self._lost.remove(arrived)
             self.waiting -= before - len(self._lost)
 
     def restart(self) -> None:
-        """All chunks wait again."""
+        """Makes all chunks wait again."""
         self._lost = ChunkQueue()
         self._cursor = 0
         self.waiting = len(self._fresh)

@@ -1,10 +1,10 @@
-"""Repair in passes: sweep, ask, sweep what is missing (DBLP, arXiv 2605.01989; MLT, NSDI 2024).
+"""Repair in passes: send all, ask, send what is missing (DBLP, arXiv 2605.01989; MLT, NSDI 2024).
 
-The sender sends every chunk that is not known to have arrived, then a PROBE. The receiver
-answers with a BITMAP of what it has (or STOP, if that is enough), and the next pass sends the
-rest. There is no limit to the passes. The receiver never speaks unasked, except for STOP. The time
-from PROBE to BITMAP is a sample of the round trip, unless the PROBE had to wait for a receiver that
-was busy elsewhere, which a LATE_BITMAP says.
+In each pass the sender sends every chunk that is not known to have arrived, then a PROBE. The
+receiver answers with a BITMAP of the chunks that it has, or with STOP if these are enough. The
+number of passes is unlimited. Except for STOP, the receiver only answers PROBEs. The time from
+PROBE to BITMAP is a sample of the round trip. If the PROBE had to wait for a busy receiver, the
+answer is a LATE_BITMAP, which gives no sample.
 """
 
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ from testbed.transport.tolerance import Progress
 
 
 class PassesSender(SenderRepair):
-    """Sweeps; then waits for the receiver's word."""
+    """Sends one pass after another, and waits for the receiver's answer in between."""
 
     passes: int = 1
 
@@ -94,7 +94,7 @@ class PassesSender(SenderRepair):
         self._known_received = max(arrived, self._known_received)
         if swept:
             if self.in_flight:
-                # The outstanding PROBE was sent before the sweep ended: it does not cover all.
+                # The outstanding PROBE was sent before the pass ended, so it does not cover all.
                 self.machine.on(SenderEvent.RAN_DRY)
                 self._ask(now_s)
             else:
@@ -105,7 +105,7 @@ class PassesSender(SenderRepair):
 
 
 class PassesReceiver(ReceiverRepair):
-    """Speaks when spoken to."""
+    """Answers each PROBE with a bitmap."""
 
     has_passes = True
 
@@ -123,7 +123,7 @@ class PassesReceiver(ReceiverRepair):
 
 @dataclass(frozen=True, kw_only=True)
 class Passes(Repair):
-    """Probe, bitmap, stop."""
+    """PROBE, BITMAP, STOP."""
 
     def sender(
         self, *, transfer: int, chunk_count: int, arrange: Arrange, estimates: PathEstimates

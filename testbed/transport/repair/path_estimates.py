@@ -1,32 +1,31 @@
-"""What a repair learns about a path and keeps from one transfer to the next."""
+"""A repair's estimates of a path, which it keeps from one transfer to the next."""
 
 import math
 
 # Weights of a new sample in the smoothed round trip and its deviation (RFC 6298, section 2).
 _SMOOTHING = 1 / 8
 _DEVIATION_SMOOTHING = 1 / 4
-# How many datagrams of known fate the loss estimate remembers: enough for a steady estimate, few
-# enough to follow a microburst.
+# How many datagrams the loss estimate remembers: enough to be steady, few enough to follow a
+# microburst.
 _LOSS_MEMORY = 64
-# A later datagram has to be this much ahead to prove a loss; RFC 9002, section 6.1.1, has 3, and
-# Linux lets what it sees of reordering raise its own threshold to 300.
+# How many places later an arriving datagram must have been sent to prove a loss. RFC 9002, section
+# 6.1.1, has 3; Linux raises its threshold up to 300 when it sees reordering.
 REORDERING = 3
 _MOST_REORDERING = 300
 _FLOOR_S = 1e-6
-# A round trip of more than this times the smallest and this many seconds has met a long queue.
+# A round trip above this multiple of the smallest, and by this many seconds, met a long queue.
 _QUEUEING = 1.5
 _QUEUEING_S = 2e-3
 
 
 class PathEstimates:
-    """Round trips, loss and reordering of one path.
+    """Estimates of one path's round trip, loss and reordering.
 
     Attributes:
         smoothed_s, deviation_s, latest_s, min_s: the round trip, without the receiver's delay;
             None before the first sample, `min_s` then math.inf.
-        reordering: how many datagrams later a datagram must have been sent whose arrival proves
-            that this one is lost.
-        patience: how many quarters of the smallest round trip a datagram may be overtaken by.
+        reordering: a datagram is lost when one arrives that was sent this many places later.
+        patience: by how many quarters of the smallest round trip a datagram may be overtaken.
     """
 
     def __init__(self) -> None:
@@ -42,19 +41,19 @@ class PathEstimates:
 
     @property
     def loss(self) -> float:
-        """The fraction of the latest datagrams that was lost; 0 while nothing is known."""
+        """The lost fraction of the latest datagrams; 0 while none is known."""
         known = self._arrived + self._lost
         return self._lost / known if known else 0.0
 
     def on_transfer_begin(self) -> None:
-        """Forgets half of the caution, unless the last transfer saw datagrams overtake again."""
+        """Halves the tolerance of reordering, unless the last transfer saw reordering."""
         if not self._reordered:
             self.reordering = REORDERING + (self.reordering - REORDERING) // 2
             self.patience = max(1, self.patience // 2)
         self._reordered = False
 
     def on_round_trip(self, sample_s: float) -> None:
-        """Takes a sample of the round trip."""
+        """Adds a sample of the round trip."""
         sample_s = max(sample_s, _FLOOR_S)
         self.latest_s = sample_s
         self.min_s = min(self.min_s, sample_s)
@@ -66,7 +65,7 @@ class PathEstimates:
         self.deviation_s += _DEVIATION_SMOOTHING * (abs(error_s) - self.deviation_s)
 
     def on_fates(self, *, arrived: int = 0, lost: int = 0) -> None:
-        """Takes the newly known fates of datagrams."""
+        """Adds how many datagrams arrived and how many were lost."""
         known = arrived + lost
         if known:
             kept = max(0.0, 1 - known / _LOSS_MEMORY)
@@ -75,7 +74,7 @@ class PathEstimates:
             self._lost = self._lost * kept + lost * scale
 
     def on_overtaken(self, count: int, extent: int) -> None:
-        """So many datagrams came that had been called lost, the worst `extent` behind."""
+        """Notes arrivals that had been declared lost, and by how many places the worst was late."""
         self._reordered = True
         self.reordering = max(self.reordering, min(extent + 1, _MOST_REORDERING))
         self.patience += 1
@@ -83,14 +82,14 @@ class PathEstimates:
 
     @property
     def queueing(self) -> bool:
-        """Whether round trips are so long that losses are probably those of a full queue."""
+        """Whether round trips are so long that a full queue probably causes the losses."""
         if self.smoothed_s is None or self.latest_s is None:
             return False
         most_s = _QUEUEING * self.min_s + _QUEUEING_S
         return min(self.smoothed_s, self.latest_s) > most_s
 
     def overtaking_s(self) -> float:
-        """How long after a later datagram's arrival one may still come (RACK, RFC 8985: 6.2)."""
+        """How long a datagram may still arrive after a later one (RACK, RFC 8985, section 6.2)."""
         if self.smoothed_s is None:
             return 0.0
         return min(self.patience * self.min_s / 4, self.smoothed_s)

@@ -1,8 +1,8 @@
-"""What became of every datagram of one transfer, by its send index.
+"""The sender's scoreboard: which datagrams of a transfer are in flight, have arrived, or are lost.
 
-The place in the order of sending tells the copies of a chunk apart, so a late copy is not taken for
-its successor, and a loss is known by what was sent later and came: the order of chunks does not
-matter. Fates are kept in arrays and changed by whole reports, never one datagram at a time.
+Datagrams are identified by send index, which tells the copies of a chunk apart. So a late copy is
+not mistaken for a newer one, and later arrivals prove a loss whatever the order of chunks. The
+state is kept in arrays and updated by whole ACKs, not datagram by datagram.
 """
 
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from testbed.transport.wire import SEND_INDEX_MODULUS
 
 _IN_FLIGHT, _ARRIVED, _LOST = 1, 2, 3
-# Fates older than this are forgotten: no report can name them any more.
+# Older datagrams are forgotten, because no ACK can name them any more.
 _KEPT = SEND_INDEX_MODULUS
 _ROWS = 1 << 10
 
@@ -25,14 +25,14 @@ def _ascending(chunks: Chunks) -> bool:
 
 
 class Arrivals(NamedTuple):
-    """What a report adds.
+    """What an ACK adds.
 
     Attributes:
-        datagrams: newly known to have come.
-        newest: the largest send index of them, -1 for none.
-        overtaken: how many of them had been called lost.
+        datagrams: how many arrivals are new.
+        newest: their largest send index, -1 for none.
+        overtaken: how many of them had been declared lost.
         extent: by how many datagrams the worst of those was overtaken.
-        chunks: those that are newly known to be at the receiver.
+        chunks: chunks that are newly known to be at the receiver.
     """
 
     datagrams: int
@@ -43,14 +43,14 @@ class Arrivals(NamedTuple):
 
 
 class Scoreboard:
-    """Fates of datagrams.
+    """The state of all datagrams of a transfer.
 
     Attributes:
-        next: the send index of the next datagram, so how many were sent.
-        in_flight: how many are of unknown fate.
-        largest: the largest send index that is known to have come, -1 for none.
+        next: the send index of the next datagram, equal to the number sent.
+        in_flight: how many have neither arrived nor been declared lost.
+        largest: the largest send index that is known to have arrived, -1 for none.
         arrived: which chunks the receiver is known to have, shape (chunk_count,).
-        copies: how many datagrams of unknown fate carry each chunk, shape (chunk_count,).
+        copies: how many datagrams in flight carry each chunk, shape (chunk_count,).
         losses: how many copies of each chunk were lost, shape (chunk_count,).
         last_sent: the send index of the latest copy of each chunk, shape (chunk_count,).
     """
@@ -70,7 +70,7 @@ class Scoreboard:
         self._fate = np.zeros(_ROWS, dtype=np.uint8)
 
     def record(self, chunks: Chunks, now_s: float) -> None:
-        """These chunks were sent in this order."""
+        """Records that these chunks were sent in this order."""
         count = len(chunks)
         self._make_room(count)
         rows = slice(self.next - self._base, self.next - self._base + count)
@@ -99,16 +99,16 @@ class Scoreboard:
         self._base += forgotten
 
     def index(self, stamp: int) -> int:
-        """The latest send index before `next` that has these lower bits; negative for none."""
+        """The latest send index before `next` with these lower bits; negative for none."""
         return self.next - 1 - (self.next - 1 - stamp) % SEND_INDEX_MODULUS
 
     def sent_s(self, index: int) -> float | None:
-        """When a datagram was sent; None when that is not known any more."""
+        """When a datagram was sent; None when that is no longer known."""
         known = self._base <= index < self.next
         return float(self._sent_s[index - self._base]) if known else None
 
     def arrive(self, indices: NDArray[np.int64]) -> Arrivals:
-        """The datagrams with these ascending send indices came; unknown ones are ignored."""
+        """Records arrivals by ascending send index; ignores unknown indices."""
         rows = indices[(indices >= self._base) & (indices < self.next)] - self._base
         fates = self._fate[rows]
         flying, late = rows[fates == _IN_FLIGHT], rows[fates == _LOST]
@@ -128,7 +128,7 @@ class Scoreboard:
         return Arrivals(len(news), newest, len(late), extent, chunks)
 
     def _one_copy_less(self, chunks: Chunks) -> None:
-        if _ascending(chunks):  # hence all different: without loss the rule, and much faster
+        if _ascending(chunks):  # all different, as usual without loss; this is much faster
             self.copies[chunks] -= 1
         else:
             np.subtract.at(self.copies, chunks, 1)
@@ -136,12 +136,12 @@ class Scoreboard:
     def give_up(
         self, *, sent_by: int, ahead: int, sent_before_s: float
     ) -> tuple[int, float | None, Chunks]:
-        """Calls lost what should have come by now.
+        """Declares datagrams lost that should have arrived by now.
 
-        Of the datagrams before send index `sent_by`, those that were overtaken by one that came
-        `ahead` or more places behind them, and those that were sent at `sent_before_s` or
-        earlier. Returns how many, when the newest of them was sent, and the chunks of which no
-        copy is left under way, in the order of their sending.
+        These are the datagrams before send index `sent_by` that were overtaken by an arrival sent
+        `ahead` or more places later, or that were sent at `sent_before_s` or earlier. Returns how
+        many, when the newest of them was sent, and the chunks of which no copy is left in flight,
+        in the order of their sending.
         """
         low, high = self._oldest - self._base, sent_by - self._base
         if high <= low:
@@ -164,7 +164,7 @@ class Scoreboard:
         return len(lost), newest_s, gone
 
     def oldest_sent_s(self, sent_by: int) -> float | None:
-        """When the oldest datagram in flight was sent, if it is one before `sent_by`."""
+        """When the oldest datagram in flight was sent, if its index is below `sent_by`."""
         return self.sent_s(self._oldest) if self._oldest < sent_by else None
 
     def _advance(self) -> None:

@@ -1,10 +1,10 @@
-"""Selective repair: datagrams acknowledged out of order, losses found by order and time.
+"""Selective repair: out-of-order acknowledgements; losses are found by order and time.
 
-This is what LTP (arXiv 2305.04279) and the protocol of Xia et al. (APNet 2019) describe in outline:
+LTP (arXiv 2305.04279) and the protocol of Xia et al. (APNet 2019) describe it in outline:
 out-of-order acknowledgements, and losses that are repaired as soon as later datagrams reveal them.
-How exactly they do it is not known to us, so thresholds and timers are those of QUIC and RACK
-(RFC 9002, RFC 8985). What is lost goes before what was never sent. When nothing is left to send
-the sender waits; if a round trip and a margin bring no word, it asks.
+Their details are not known to us, so thresholds and timers are those of QUIC and RACK (RFC 9002,
+RFC 8985). Lost chunks go before chunks never sent. When nothing is left to send, the sender waits,
+and sends a PROBE if no answer comes within a round trip and a margin.
 """
 
 from dataclasses import dataclass
@@ -16,19 +16,19 @@ from testbed.transport.repair.path_estimates import PathEstimates
 
 
 class SelectiveSender(AcknowledgedSender):
-    """Sends a chunk again when it knows that the last copy is lost."""
+    """Sends a chunk again when its last copy is known to be lost."""
 
     def on_dry(self, now_s: float) -> None:
-        """The timer of silence runs."""
+        """Waits: the timer for the receiver's silence is running."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Selective(Repair):
-    """Acknowledgements out of order.
+    """The repair `selective`.
 
     Attributes:
-        interval_s: time between reports that nobody asked for.
-        overhead: what fraction of the bytes sent these may cost at most.
+        interval_s: time between ACKs that the sender did not request.
+        overhead: the largest fraction of the bytes sent that these ACKs may cost.
     """
 
     interval_s: float = 1e-3

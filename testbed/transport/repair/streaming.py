@@ -1,18 +1,18 @@
-"""Streaming repair (ours): the receiver reports while data flows, and the sender never idles.
+"""Streaming repair (ours): the receiver acknowledges while data flows; the sender never idles.
 
-What a report shows to be lost goes behind the chunks that were sent less often, so the order of
-sending is that of passes without the pauses between them. Towards the end of a transfer, when every
-chunk that the receiver lacks is under way, waiting for reports would cost a round trip for each
-further loss. Instead the sender repeats what is under way:
+A lost chunk goes behind the chunks that were sent less often. So the order of sending is that of
+passes, without the pauses between them. Towards the end of a transfer every chunk that the receiver
+lacks is in flight, and waiting for ACKs would cost a round trip for each further loss. Instead the
+sender sends further copies of chunks in flight:
 
-* a chunk that was lost before, until the probability that all copies under way are lost, at the
-  loss that was seen lately, is below `residual`; any other only while its copies are more likely
-  lost than not. So at 60 % loss at most 8 copies of a chunk are under way at once, at 10 % two, and
-  on a path that loses less than `residual` nothing is sent twice;
-* the chunk with the fewest copies first, and of those the one sent last: of the others a report
-  will soon tell whether they need it;
-* not when round trips say that a queue is full, for copies would feed it, and not to a receiver
-  that has been silent for long.
+* It repeats a chunk that was lost before until, at the recent loss rate, the probability that all
+  its copies are lost is below `residual`. It repeats any other chunk only while its copies are more
+  likely lost than not. So at 60 % loss at most 8 copies of a chunk are in flight at once, at 10 %
+  two, and on a path that loses less than `residual` nothing is sent twice.
+* The chunk with the fewest copies goes first, and among those the one sent last, because ACKs will
+  soon tell about the others.
+* It sends no copies while round trips show a full queue, which copies would only feed, nor to a
+  receiver that has been silent for long.
 """
 
 import math
@@ -29,7 +29,7 @@ from testbed.transport.states import SenderEvent, SenderState
 
 _MOST_COPIES = 64
 _FIRST_RISK = 0.5  # of a chunk that was never lost
-# A receiver that has been silent for so many round trips may not be listening: no more copies.
+# A receiver that has been silent for so many round trips gets no more copies.
 _TRUSTED_ROUND_TRIPS = 2.0
 _TRUSTED_S = 2e-3
 
@@ -58,7 +58,7 @@ class StreamingSender(AcknowledgedSender):
         self._trusted_until_s: float | None = None
 
     def copies_wanted(self, risk: float) -> int:
-        """How many copies under way leave at most this probability that all of them are lost."""
+        """How many copies in flight make the probability that all are lost at most `risk`."""
         loss = self.estimates.loss
         if loss <= risk:
             return 1
@@ -104,7 +104,7 @@ class StreamingSender(AcknowledgedSender):
 
     def on_dry(self, now_s: float) -> None:
         if self.all_settled:
-            return  # what is under way is overdue soon
+            return  # the datagrams in flight will soon be overdue
         self.ask(now_s)
         if self.machine.state is SenderState.SENDING:
             self.machine.on(SenderEvent.RAN_DRY)
@@ -112,15 +112,15 @@ class StreamingSender(AcknowledgedSender):
 
 @dataclass(frozen=True, kw_only=True)
 class Streaming(Repair):
-    """Reports during the pass, and no pauses.
+    """The repair `streaming`.
 
     Attributes:
-        interval_s: time between reports that nobody asked for.
-        overhead: what fraction of the bytes sent these may cost at most. One report for about 40
-            datagrams is enough, since the sender asks when it runs dry; five times as many cost
-            the hosts of an emulated network more time than their news saved.
-        loss_overhead: the same of the bytes of lost datagrams, of which the sender must know.
-        residual: with which probability all copies of a chunk under way may be lost.
+        interval_s: time between ACKs that the sender did not request.
+        overhead: the largest fraction of the bytes sent that these ACKs may cost. One ACK for
+            about 40 datagrams is enough, because the sender asks when it runs dry. Five times as
+            many cost the hosts of an emulated network more time than they saved.
+        loss_overhead: the same fraction for the bytes of lost datagrams.
+        residual: the accepted probability that all copies of a chunk in flight are lost.
     """
 
     interval_s: float = 1e-3

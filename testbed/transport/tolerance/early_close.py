@@ -1,9 +1,9 @@
 """A fraction and a deadline: "LTP-style" Early Close.
 
-LTP (arXiv 2305.04279, IWQoS 2023) gives its receiver two limits: how much data is acceptable, which
-protects the quality, and a cut-off time, which removes the tail; some data must arrive in any
-case. How LTP adapts the limits to the network, its defaults, and which of its packets are critical
-are not known to us, so all three are options here and stay as they are given.
+LTP (arXiv 2305.04279, IWQoS 2023) gives its receiver two limits: an acceptable fraction of the
+data, which protects the quality, and a cut-off time, which removes the tail. Some data must arrive
+in any case. Not known to us are LTP's defaults, how it adapts the limits to the network, and which
+packets are critical. So all three are constant options here.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ class EarlyClose(TolerancePolicy):
     Args:
         tolerance: the fraction of chunks that may be missing after the deadline.
         deadline_s: the cut-off time, in seconds since the transfer's first chunk arrived.
-        must: tensors that have to arrive completely, `*.bias;head.*`; none when empty.
+        must: tensors that must arrive completely, such as `*.bias;head.*`; none when empty.
     """
 
     fraction: float
@@ -57,7 +57,7 @@ class EarlyClose(TolerancePolicy):
 
 
 class EarlyCloseRule(StopRule):
-    """Stop when the deadline has passed, the fraction is here and nothing that must be lacks."""
+    """Stops when the deadline has passed, the fraction has arrived, and `must` is complete."""
 
     def __init__(self, *, layout: PayloadLayout, policy: EarlyClose) -> None:
         self._required = required_chunks(layout.chunk_count, policy.fraction)
@@ -77,7 +77,7 @@ class EarlyCloseRule(StopRule):
 
     def deadline_s(self, progress: Progress) -> float | None:
         cut_off_s = self._cut_off_s(progress)
-        # Once it has passed, only a new chunk can change the answer.
+        # After the deadline only a new chunk can change the answer.
         return None if cut_off_s is None or progress.now_s >= cut_off_s else cut_off_s
 
     def _cut_off_s(self, progress: Progress) -> float | None:

@@ -13,7 +13,7 @@ class Fixed(TolerancePolicy):
         tolerance: the fraction of chunks that may be missing.
     """
 
-    # "tolerance" is taken by the method; the option keeps the word that users know.
+    # `tolerance` is the method's name; the user's option keeps that word.
     fraction: float
 
     def __init__(self, tolerance: float) -> None:

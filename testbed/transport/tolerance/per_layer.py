@@ -1,8 +1,8 @@
 """A tolerance of its own for every tensor: "PLOT-style".
 
-PLOT (IEEE TNSM 2024, doi 10.1109/TNSM.2024.3461875) argues that the tolerated loss differs by
-layer and bounds each layer apart; its bounds and formulas are not known to us, so they are
-options here. With one bound for all it is MLT's rule (NSDI 2024), which counts per tensor too.
+PLOT (IEEE TNSM 2024, doi 10.1109/TNSM.2024.3461875) argues that layers tolerate different loss, and
+bounds each layer separately. Its bounds and formulas are not known to us, so they are options here.
+With one bound for all layers this is MLT's rule (NSDI 2024), which also counts per tensor.
 """
 
 from collections.abc import Mapping
@@ -25,17 +25,17 @@ from testbed.transport.tolerance.base import (
 
 @dataclass(frozen=True, init=False)
 class PerLayer(TolerancePolicy):
-    """Of each tensor's elements at most that tensor's share may be missing.
+    """Each tensor has a bound on the share of its elements that may be missing.
 
-    A chunk that spans tensors may be given up only if all of them can spare their part, so the
-    strictest decides; one that holds all of a small tensor is always delivered.
+    A chunk of several tensors may be given up only if each of them can spare its part, so the
+    strictest bound decides. A chunk that holds all of a small tensor is always delivered.
 
     Args:
-        default: the bound of every tensor that nothing else names.
-        first, last: the bound of the first and of the last layer's tensors (a layer is what comes
-            before the last dot of a name); None for no exception.
+        default: the bound of every tensor without an exception.
+        first, last: the bound of the first and of the last layer's tensors (a layer is the part
+            of a name before its last dot); None for no exception.
         tensors: bounds by name, `*.bias@0;head.*@0.1` or a mapping of globs to bounds. Where
-            several exceptions name a tensor, the strictest holds.
+            several exceptions name a tensor, the strictest applies.
     """
 
     default: float
@@ -59,7 +59,7 @@ class PerLayer(TolerancePolicy):
         object.__setattr__(self, "tensors", _parse_tensors(tensors))
 
     def tolerance(self, critical: bool) -> float:
-        """The largest of the bounds: no transfer gives up more than this."""
+        """The largest of the bounds, which is the most that a transfer gives up."""
         exceptions = [bound for bound in (self.first, self.last) if bound is not None]
         return max(self.default, *exceptions, *(bound for _, bound in self.tensors), 0.0)
 
@@ -67,7 +67,7 @@ class PerLayer(TolerancePolicy):
         return lambda layout: TensorBounds(layout=layout, bounds=self.bounds(layout))
 
     def bounds(self, layout: PayloadLayout) -> list[float]:
-        """The bound of each tensor; ValueError when an exception names none of them."""
+        """The bound of each tensor; ValueError when an exception matches none of them."""
         exceptions: list[list[float]] = [[] for _ in layout.tensors]
         for glob, bound in self.tensors:
             for index in matching(layout, glob, "tensors"):
@@ -88,7 +88,7 @@ class PerLayer(TolerancePolicy):
 
 
 class TensorBounds(StopRule):
-    """Stop once no tensor lacks more elements than its bound allows."""
+    """Stops once no tensor lacks more elements than its bound allows."""
 
     def __init__(self, *, layout: PayloadLayout, bounds: list[float]) -> None:
         """`bounds` has one tolerance per tensor of the layout."""
@@ -99,8 +99,8 @@ class TensorBounds(StopRule):
                 for (_, count), bound in zip(layout.tensors, bounds, strict=True)
             ]
         )
-        # All chunks but the last are full, so no more than these can ever be spared: counting
-        # per tensor is put off until it can make a difference.
+        # All chunks but the last are full, so at most this many can be spared. Counting per
+        # tensor starts only when no more are missing.
         spared = int(self._allowed.sum()) // layout.elements_per_chunk + 1
         self._at_least = max(1, layout.chunk_count - spared)
 

@@ -1,9 +1,9 @@
-"""Losses that are found quickly are repaired, the others given up within a bound: "APNet'19-style".
+"""Repairs losses that are found quickly and gives up others within a bound: "APNet'19-style".
 
-Xia et al. (APNet 2019) still retransmit what duplicate acknowledgements reveal at once, and abandon
-what only a long wait would reveal, as long as the bound is kept. What a wait is, is said here by
-two signs: the sender has run out of other things to do and asks, or nothing new has come for a
-while. Their bounds per task are not known to us; the abstract calls 10 to 35 % harmless.
+Xia et al. (APNet 2019) retransmit losses that duplicate acknowledgements reveal at once. Within the
+bound they give up losses that only a long wait would reveal. Here there are two signs of a wait:
+the sender has nothing else to send and asks, or no new chunk has come for a while. Their bounds per
+task are not known to us; the abstract calls 10 to 35 % harmless.
 """
 
 from dataclasses import dataclass
@@ -22,12 +22,12 @@ from testbed.transport.tolerance.base import (
 
 @dataclass(frozen=True, init=False)
 class QuickLossOnly(TolerancePolicy):
-    """Within the bound, stops as soon as the rest would have to be waited for.
+    """Within the bound, stops as soon as the receiver would have to wait for the rest.
 
     Args:
-        tolerance: the bound: the fraction of chunks that may be missing.
-        quiet_s: how long no new chunk may come before the rest counts as slow, in seconds; longer
-            than a round trip with full queues, or quick repairs are cut off.
+        tolerance: the bound, as the fraction of chunks that may be missing.
+        quiet_s: seconds without a new chunk after which the rest counts as slow. It must be longer
+            than a round trip with full queues, or it cuts off quick repairs.
     """
 
     fraction: float
@@ -50,13 +50,13 @@ class QuickLossOnly(TolerancePolicy):
 
 
 class QuickLossRule(StopRule):
-    """Stop when the bound is kept and the sender has asked, or been quiet, since the last chunk."""
+    """Stops when the bound is kept and, since the last chunk, the sender asked or was quiet."""
 
     def __init__(self, *, layout: PayloadLayout, policy: QuickLossOnly) -> None:
         self._required = required_chunks(layout.chunk_count, policy.fraction)
         self._quiet_s = policy.quiet_s
         self._count = 0
-        self._probes = 0  # how many there had been when the last new chunk came
+        self._probes = 0  # the number of PROBEs when the last new chunk came
 
     def satisfied(self, progress: Progress) -> bool:
         if progress.received_count != self._count:
