@@ -69,12 +69,12 @@ class Bbr(CongestionControl):
         min_rtt_window_s: float = 1.0,
         probe_rtt_s: float = 0.01,
     ) -> None:
-        """The model before it has seen anything.
+        """Begins with an empty model.
 
         Args:
             datagram_bytes: one datagram on the wire.
             initial_window: what is in flight before the first round trip, in datagrams.
-            window_gain: bound of what is in flight, in bandwidth-delay products.
+            window_gain: limit of the data in flight, in bandwidth-delay products.
             bandwidth_rounds: round trips over which the largest bandwidth counts.
             min_rtt_window_s: time over which the smallest round trip counts.
             probe_rtt_s: how long the window is small to look for a smaller round trip.

@@ -27,7 +27,7 @@ class Cubic(WindowControl):
         """The constants of the RFC.
 
         Args:
-            beta: what a loss leaves of the window, a fraction below 1.
+            beta: the fraction of the window that a loss leaves, below 1.
             c: how fast the window grows, in datagrams per second cubed.
             fast_convergence: whether a flow that loses twice in a row gives up more (section 4.7).
         """

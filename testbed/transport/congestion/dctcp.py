@@ -28,7 +28,7 @@ class Dctcp(Reno):
         Args:
             gain: weight of a new round trip's fraction of marks (RFC 8257, section 3.3).
             ecn_marking: states that the queues of the path mark datagrams and that the receiver's
-                messages tell the sender which.
+                messages tell the sender which ones.
         """
         if ecn_marking is not True:
             raise ValueError(

@@ -4,7 +4,7 @@ from testbed.transport.congestion.base import CongestionControl, Feedback
 
 
 class FixedRate(CongestionControl):
-    """Paces at `rate_bps` whatever happens.
+    """Always paces at `rate_bps`.
 
     Args:
         rate_bps: of Ethernet frames; in a lab `transport.pace` times the link's rate.

@@ -17,7 +17,7 @@ class Reno(WindowControl):
         """Reno's halving by default.
 
         Args:
-            beta: what a loss leaves of the window, a fraction below 1.
+            beta: the fraction of the window that a loss leaves, below 1.
         """
         super().__init__(datagram_bytes=datagram_bytes, initial_window=initial_window)
         check_options(at_most=0.99, beta=beta)

@@ -19,7 +19,7 @@ Measure = Literal["mean", "max"]
 class LargestMagnitudeFirst(ChunkOrder):
     """Descending by the mean or maximum of a chunk's absolute values; equal chunks ascending.
 
-    A chunk with a NaN or an infinity comes first: the receiver should learn of it.
+    A chunk with a NaN or an infinity comes first, so that the receiver learns of it.
 
     Args:
         by: `mean` or `max` of the absolute values.

@@ -12,9 +12,9 @@ from testbed.transport.order.base import ChunkOrder, OrderContext
 class Shuffled(ChunkOrder):
     """A new uniform permutation per transfer, determined by the seed and the transfer's number.
 
-    All peers of one transfer get the same permutation: replicas that lose the same part of a
-    broadcast stay closer together. A seed in the configuration's text is every host's; without
-    one each host has its own, so that workers do not lose the same part of a gather.
+    All peers of one transfer get the same permutation, because replicas that lose the same part
+    of a broadcast stay closer together. A seed in the configuration's text applies to every host.
+    Without one each host has its own seed, so that workers do not lose the same part of a gather.
 
     Args:
         seed: of the permutations; a whole number, 0 or more.
