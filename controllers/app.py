@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from controllers import lab_file
+from controllers import impairments, lab_file
 from controllers.controller_socket import LINE_LIMIT_BYTES, parse_request
 from controllers.framework import (
     CONFIG_DISPATCHER,
@@ -31,7 +31,6 @@ from controllers.framework import (
     string_option,
 )
 from controllers.impairment_runner import ImpairmentRunner
-from controllers.impairments import KINDS, Impairment
 from controllers.lab_access import ControllerLabAccess
 from controllers.plan import contradict, places_of
 from controllers.routing import Routing
@@ -62,7 +61,7 @@ class LabController(Application):
         self._confirmed: set[str] = set()  # switches whose forwarding rules are in force
         self._conductor = ImpairmentRunner(
             Timeline(
-                [self._impairment(each) for each in document["impairments"]],
+                [impairments.make(each, self._lab) for each in document["impairments"]],
                 lambda first, second: contradict(first, second, places),
             ),
             JsonLinesWriter(Path(document["log"])),
@@ -78,10 +77,6 @@ class LabController(Application):
     def _start_when_ready(self) -> None:
         self._ready.wait()
         self._conductor.start(time.monotonic())
-
-    def _impairment(self, document: dict[str, Any]) -> Impairment[Any]:
-        model, implementation = KINDS[document["kind"]]
-        return implementation(model.model_validate(document), self._lab)
 
     # Forwarding
 

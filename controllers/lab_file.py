@@ -13,9 +13,9 @@ from typing import Annotated, Any
 
 from pydantic import Field, ValidationError
 
-from controllers.impairments import KINDS, AnyImpairment
+from controllers.impairments import KINDS, AnyImpairment, kind_of
 from controllers.plan import places_of, resolve
-from testbed.shared import yaml_input
+from testbed.shared import own_code, yaml_input
 from testbed.shared.yaml_input import InputError, Section
 
 _MAC = r"^([0-9a-f]{2}:){5}[0-9a-f]{2}$"
@@ -71,8 +71,8 @@ class Description(Section):
                 self._require(f"links.{index}.{key}.switch", getattr(link, key).switch)
         network = self._network()
         for index, each in enumerate(self.impairments):
-            if not KINDS[each.kind][1].openflow_only:
-                valid = ", ".join(kind for kind, (_, made) in KINDS.items() if made.openflow_only)
+            if not kind_of(each.kind).openflow_only:
+                valid = ", ".join(kind for kind in KINDS if kind_of(kind).openflow_only)
                 raise ValueError(
                     f"impairments.{index}.kind: {each.kind!r} works inside hosts, which this "
                     f"controller cannot enter; valid: {valid}"
@@ -127,14 +127,19 @@ class Description(Section):
 def read(path: Path) -> dict[str, Any]:
     """What the controller needs: `network`, `impairments`, `log`, and in a lab `socket`.
 
+    From then on this process loads users' own code with the content that was planned alone.
+
     Raises:
         InputError: one line that names the file, the key, the value and what would be valid.
     """
     document = yaml_input.read(path) if path.suffix in (".yaml", ".yml") else _json(path)
     if "network" in document:
+        own_code.expect(document.get("code", {}))
         return document  # the lab wrote it, from what it had checked
+    folder = path.absolute().parent
     try:
-        return Description.model_validate(document).document(path.absolute().parent)
+        found = Description.model_validate(document, context={"folders": [folder]})
+        return found.document(folder)
     except ValidationError as error:
         raise InputError(f"{path}: {yaml_input.explain(error, Description)}") from None
     except ValueError as error:

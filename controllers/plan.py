@@ -7,7 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from controllers.impairments import KINDS, ImpairmentParameters
+from controllers import impairments
+from controllers.impairments import ImpairmentParameters
 from controllers.impairments.parameters import LEGS_OF
 
 
@@ -93,7 +94,7 @@ def resolve(
         try:
             places.check(entry)
             document = entry.resolved(seed=seed, rounds=rounds)
-            resolved.append(KINDS[entry.kind][0].model_validate(document))
+            resolved.append(impairments.read(document))
         except ValueError as error:
             raise ValueError(f"impairments.{index} ({labels[index]}): {error}") from None
         documents.append(document)

@@ -1,61 +1,47 @@
-"""Topologies by name, or by the path of a file: parameters from YAML in, Mininet `Topo` out.
+"""Topologies: parameters from YAML in, Mininet `Topo` out.
 
-Each file holds two names: `Parameters`, a `TopologyParameters` with whatever else the topology
+To add one: a file here with `Parameters`, a `TopologyParameters` with whatever else the topology
 has, and `Topology`, a `LabTopo` (or any Mininet `Topo`) whose `build(parameters)` adds hosts,
-switches and links. To add one to the project: write `topologies/NAME.py` and add NAME below. To
-use one of your own: `topology: {name: ./mytopo.py, ...}`, relative to the experiment's file.
+switches and links; and a line in `TOPOLOGIES`. Or a file of your own with the same two names,
+`topology: {name: ./mine.py}`. Imports Mininet (when a topology is used) and `testbed.shared`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from importlib import import_module
+import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ValidationError
-from pydantic_core import InitErrorDetails, PydanticCustomError
+from pydantic import TypeAdapter
 
-from topologies import custom
+from testbed.shared import own_code
+from testbed.shared.input_error import InputError
+from testbed.shared.registry import Registry
+from testbed.shared.sections import OneOf
 from topologies.parameters import LinkParameters, TopologyParameters
 
-NAMES = ("star", "dumbbell", "leaf-spine", "fat-tree", "two-datacentres")
+TOPOLOGIES: Registry[Any] = Registry(
+    "topology",
+    {
+        "star": "topologies.star:Topology",
+        "dumbbell": "topologies.dumbbell:Topology",
+        "leaf-spine": "topologies.leaf_spine:Topology",
+        "fat-tree": "topologies.fat_tree:Topology",
+        "two-datacentres": "topologies.two_datacentres:Topology",
+    },
+    own="Topology",
+    base="mininet.topo:Topo",
+)
 
-__all__ = ["NAMES", "LinkParameters", "TopologyParameters", "build", "parse"]
-
-
-def parse(given: Any, *, folders: Sequence[Path] = ()) -> TopologyParameters:
-    """The parameters of the topology that a mapping from YAML describes, tried by building it.
-
-    Args:
-        given: the mapping; its `name` is one of `NAMES` or the path of a Python file.
-        folders: where a relative path is looked for, in this order; by default here.
-
-    Raises:
-        ValidationError: with one problem per key.
-        ValueError: the topology cannot be built.
-    """
-    if isinstance(given, TopologyParameters):
-        return given
-    if not isinstance(given, Mapping):
-        raise ValueError("must be a mapping of keys to values")
-    name = given.get("name")
-    if isinstance(name, str) and custom.is_path(name):
-        file = custom.read(name, folders or (Path(),), given.get("sha256"))
-        given = {**given, "name": str(file.path), "sha256": file.sha256}
-    elif name is None:
-        raise _problem("name", "this key is missing")
-    elif name not in NAMES:
-        raise _problem("name", f"{name!r}: valid: {', '.join(NAMES)}, or the path of a .py file")
-    elif given.get("sha256") is not None:
-        raise _problem("sha256", "only a topology that is a file of its own has it")
-    model = _module(str(given["name"])).Parameters
-    try:
-        parameters: TopologyParameters = model.model_validate(given)
-    except ValidationError as error:
-        raise _with_valid_keys(error, model) from None
-    build(parameters)
-    return parameters
+__all__ = [
+    "TOPOLOGIES",
+    "AnyTopology",
+    "LinkParameters",
+    "TopologyParameters",
+    "build",
+    "parse",
+]
 
 
 def build(parameters: TopologyParameters) -> Any:
@@ -64,40 +50,44 @@ def build(parameters: TopologyParameters) -> Any:
     Raises:
         ValueError: what it describes is no network of the lab; the message says why.
     """
-    module = _module(parameters.name)
-    if custom.is_path(parameters.name):
-        return custom.build(module, parameters)
-    return module.Topology(parameters)
+    kind: Any = TOPOLOGIES.entry(parameters.name)
+    if parameters.name in TOPOLOGIES:
+        return kind(parameters)
+    from topologies.base import LabTopo
+
+    if not issubclass(kind, LabTopo):
+        # The base's checks come first; the file's own `build` is what Mininet's `Topo` calls.
+        kind = type(kind.__name__, (kind, LabTopo), {})
+    with own_code.explained(own_code.split(parameters.name)[0]):
+        return kind(parameters)
 
 
-def _module(name: str) -> Any:
-    if custom.is_path(name):
-        return custom.module(Path(name))
-    try:
-        return import_module(f"topologies.{name.replace('-', '_')}")
-    except ModuleNotFoundError as error:
-        raise ValueError(f"needs {error.name}, which is not installed (see ./lab check)") from None
+def parse(given: Any, *, folders: Sequence[Path] = ()) -> TopologyParameters:
+    """The parameters of the topology that a mapping from YAML describes, tried by building it.
+
+    Args:
+        given: the mapping; its `name` is one of `TOPOLOGIES` or a reference to a user's own code.
+        folders: where a relative path is looked for, in this order; then in the current folder.
+
+    Raises:
+        ValidationError: with one problem per key.
+        ValueError: the topology cannot be built.
+    """
+    return _ANY.validate_python(given, context={"folders": folders})
 
 
-def _problem(key: str, message: str) -> ValidationError:
-    """One problem at one key; the input is not repeated in the message."""
-    return ValidationError.from_exception_data("topology", [_detail((key,), message)])
+def _parameters_of(name: str) -> type[TopologyParameters]:
+    """What YAML may say about a topology: the `Parameters` of its class or, else, of its file."""
+    kind = TOPOLOGIES.entry(name)
+    beside = getattr(sys.modules[kind.__module__], "Parameters", TopologyParameters)
+    found = getattr(kind, "Parameters", beside)
+    if not (isinstance(found, type) and issubclass(found, TopologyParameters)):
+        raise InputError(f"{name}: Parameters does not derive from TopologyParameters")
+    return found
 
 
-def _detail(location: tuple[int | str, ...], message: str) -> InitErrorDetails:
-    kind = PydanticCustomError("topology", "{text}", {"text": message})
-    return InitErrorDetails(type=kind, loc=location, input={})
-
-
-def _with_valid_keys(error: ValidationError, model: type[BaseModel]) -> ValidationError:
-    """The same problems; unknown keys come with those that this topology has."""
-    details = []
-    for problem in error.errors(include_url=False):
-        location, message = problem["loc"], problem["msg"].removeprefix("Value error, ")
-        if problem["type"] == "extra_forbidden":
-            owner = LinkParameters if len(location) > 1 else model
-            message = f"unknown key; valid: {', '.join(sorted(owner.model_fields))}"
-        elif not isinstance(problem["input"], Mapping):
-            message = f"{problem['input']!r}: {message}"
-        details.append(_detail(location, message))
-    return ValidationError.from_exception_data("topology", details)
+AnyTopology = Annotated[
+    TopologyParameters,
+    OneOf(TOPOLOGIES, key="name", base=TopologyParameters, model=_parameters_of, check=build),
+]
+_ANY: TypeAdapter[TopologyParameters] = TypeAdapter(AnyTopology)

@@ -95,14 +95,13 @@ class TopologyParameters(LinkParameters):
     """What every topology has; the keys of a link apply to all links that nothing else is said of.
 
     Args:
-        name: the topology's name, or the path of a Python file.
+        name: the topology's name, or a reference to a user's own code.
         workers: how many train, besides the server.
         extra_hosts: hosts that take no part in training: they make traffic.
         delayed_by: what delays links: netem where the kernel has it and else the lab's own relay
             (`auto`), or one of the two, to compare them.
         core: links between switches.
         links: single links by name, `FIRST--SECOND` in either order.
-        sha256: of a custom topology's file; filled in when it is read.
     """
 
     name: str
@@ -117,7 +116,6 @@ class TopologyParameters(LinkParameters):
     delayed_by: Literal["auto", "netem", "relay"] = "auto"
     core: LinkParameters = LinkParameters()
     links: dict[str, LinkParameters] = Field(default_factory=dict)
-    sha256: str | None = None
 
     @model_validator(mode="before")
     @classmethod

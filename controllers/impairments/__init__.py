@@ -1,53 +1,89 @@
-"""Impairments by kind: what can be done to the network, and its typed parameters.
+"""Impairments: what can be done to the network and its hosts, and the parameters of each kind.
 
-To add one: write `controllers/impairments/NAME.py` with an `ImpairmentParameters` subclass (its
-`kind` is a `Literal`) and an `Impairment` subclass (`begin`, `end`, `effect`; `self.lab` is what it
-may use), then add both to `KINDS` and the parameters to `AnyImpairment`.
+To add one: a file here with an `ImpairmentParameters` and an `Impairment[ThoseParameters]`
+(`begin`, `end`, `effect`; `self.lab` is what it may use), and a line in `KINDS`; or a file of your
+own, `kind: ./mine.py`. May import `controllers.targets`, `testbed.lab` and `testbed.shared`.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import Annotated, Any, cast, get_args
 
-from pydantic import Field
-
-from controllers.impairments.background import Background, BackgroundParameters
+from controllers.impairments.background import Background
 from controllers.impairments.base import Effect, Impairment, ImpairmentParameters, LabAccess
-from controllers.impairments.blackout import Blackout, BlackoutParameters
-from controllers.impairments.burst import Burst, BurstParameters
-from controllers.impairments.crash import Crash, CrashParameters
-from controllers.impairments.host_burst import HostBurst, HostBurstParameters
-from controllers.impairments.link_down import LinkDown, LinkDownParameters
-from controllers.impairments.loss import Loss, LossParameters
-from controllers.impairments.police import Police, PoliceParameters
-from controllers.impairments.queue import Queue, QueueParameters
-from controllers.impairments.straggler import Straggler, StragglerParameters
+from controllers.impairments.blackout import Blackout
+from controllers.impairments.burst import Burst
+from controllers.impairments.crash import Crash
+from controllers.impairments.host_burst import HostBurst
+from controllers.impairments.link_down import LinkDown
+from controllers.impairments.loss import Loss
+from controllers.impairments.police import Police
+from controllers.impairments.queue import Queue
+from controllers.impairments.straggler import Straggler
+from testbed.shared import own_code
+from testbed.shared.registry import Registry
+from testbed.shared.sections import OneOf
 
-KINDS: dict[str, tuple[type[ImpairmentParameters], type[Impairment[Any]]]] = {
-    "loss": (LossParameters, Loss),
-    "burst": (BurstParameters, Burst),
-    "police": (PoliceParameters, Police),
-    "blackout": (BlackoutParameters, Blackout),
-    "queue": (QueueParameters, Queue),
-    "link-down": (LinkDownParameters, LinkDown),
-    "host-burst": (HostBurstParameters, HostBurst),
-    "background": (BackgroundParameters, Background),
-    "straggler": (StragglerParameters, Straggler),
-    "crash": (CrashParameters, Crash),
-}
+KINDS: Registry[Impairment[Any]] = Registry(
+    "impairment",
+    {
+        "loss": Loss,
+        "burst": Burst,
+        "police": Police,
+        "blackout": Blackout,
+        "queue": Queue,
+        "link-down": LinkDown,
+        "host-burst": HostBurst,
+        "background": Background,
+        "straggler": Straggler,
+        "crash": Crash,
+    },
+    own="Impairment",
+    base=Impairment,
+)
+
+
+def kind_of(name: str) -> type[Impairment[Any]]:
+    """The class of a kind.
+
+    Raises:
+        InputError: there is none, or a user's own does not fit.
+    """
+    return cast(type[Impairment[Any]], KINDS.entry(name))
+
+
+def parameters_of(name: str) -> type[ImpairmentParameters]:
+    """What YAML may say about a kind: the `Parameters` in its `Impairment[Parameters]`."""
+    for each in kind_of(name).__mro__:
+        for base in vars(each).get("__orig_bases__", ()):
+            for found in get_args(base):
+                if isinstance(found, type) and issubclass(found, ImpairmentParameters):
+                    return found
+    return ImpairmentParameters
+
+
+def read(document: Mapping[str, Any]) -> ImpairmentParameters:
+    """The parameters of a resolved entry of a timeline."""
+    return parameters_of(document["kind"]).model_validate(document)
+
+
+def make(document: Mapping[str, Any], lab: LabAccess) -> Impairment[Any]:
+    """The impairment of a resolved entry; preparing it may take a while.
+
+    Raises:
+        InputError: a user's own does not fit, or raised: one line.
+    """
+    made, parameters = kind_of(document["kind"]), read(document)
+    if document["kind"] in KINDS:
+        return made(parameters, lab)
+    with own_code.explained(own_code.split(document["kind"])[0]):
+        return made(parameters, lab)
+
 
 AnyImpairment = Annotated[
-    LossParameters
-    | BurstParameters
-    | PoliceParameters
-    | BlackoutParameters
-    | QueueParameters
-    | LinkDownParameters
-    | HostBurstParameters
-    | BackgroundParameters
-    | StragglerParameters
-    | CrashParameters,
-    Field(discriminator="kind"),
+    ImpairmentParameters,
+    OneOf(KINDS, key="kind", base=ImpairmentParameters, model=parameters_of),
 ]
 
 __all__ = [
@@ -57,4 +93,8 @@ __all__ = [
     "Impairment",
     "ImpairmentParameters",
     "LabAccess",
+    "kind_of",
+    "make",
+    "parameters_of",
+    "read",
 ]

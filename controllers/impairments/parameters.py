@@ -14,6 +14,7 @@ from controllers.impairments.repetition import (
     resolve_instants,
     resolve_rounds,
 )
+from testbed.shared import own_code
 
 LEGS_OF = {
     "gather": ("gather",),
@@ -127,7 +128,7 @@ class ImpairmentParameters(BaseModel):
     @property
     def label(self) -> str:
         """The name in logs and figures."""
-        return self.name or f"{self.kind}-{self.target}"
+        return self.name or f"{own_code.short(self.kind)}-{self.target}"
 
     @property
     def target(self) -> str:

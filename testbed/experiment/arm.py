@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
+from testbed.shared.sections import folders
 from testbed.shared.yaml_input import Section
 from testbed.training.filling import DEFAULT_FILLING, FILLINGS, PRESET_FILLINGS
 from testbed.transport import protocols
+
+_LEGS = ("gather", "broadcast")
 
 
 class Filling(Section):
@@ -22,16 +33,20 @@ class Filling(Section):
     gather: str | None = None
     broadcast: str | None = None
 
-    @field_validator("gather", "broadcast")
+    @field_validator(*_LEGS, mode="before")
     @classmethod
-    def _is_known(cls, text: str | None) -> str | None:
-        if text is not None:
-            FILLINGS.create(text)
+    def _is_known(cls, value: Any, info: ValidationInfo) -> str | None:
+        if value is None:
+            return None
+        text = FILLINGS.text(FILLINGS.relocated(value, folders(info)))
+        FILLINGS.create(text)
         return text
 
 
 def _on_both_legs(filling: Any) -> Any:
-    return {"gather": filling, "broadcast": filling} if isinstance(filling, str) else filling
+    if isinstance(filling, str) or (isinstance(filling, Mapping) and "name" in filling):
+        return dict.fromkeys(_LEGS, filling)
+    return filling
 
 
 class Arm(BaseModel):
@@ -70,6 +85,17 @@ class Arm(BaseModel):
                     f"valid: {', '.join(valid)}, filling"
                 )
         return protocols.preset(self.protocol, **changes)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _own_code_is_found(cls, given: Any, info: ValidationInfo) -> Any:
+        if not isinstance(given, Mapping):
+            return given
+        found = dict(given)
+        for key, registry in protocols.REGISTRIES.items():
+            if key in found:
+                found[key] = registry.relocated(found[key], folders(info))
+        return found
 
     @model_validator(mode="after")
     def _is_a_known_protocol(self) -> Arm:

@@ -114,9 +114,7 @@ def layout_of(run: Run) -> PayloadLayout:
         classes, shape = entry.published
     else:
         classes, shape = _inputs_of(training.dataset, run.folder)
-    layers = models.layer_map(
-        training.model, classes=classes, input_shape=shape, folder=run.folder, kept=True
-    )
+    layers = models.layer_map(training.model, classes=classes, input_shape=shape, kept=True)
     scaled = pace.scaled(layers, getattr(training.pace, "scale", 1.0))
     return PayloadLayout(models.layer_sizes(scaled), run.experiment.transport.chunk_bytes)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from pydantic import ValidationError
 from testbed.experiment import factors, profiles
 from testbed.experiment.run import Run
 from testbed.experiment.schema import Experiment
-from testbed.shared import yaml_input
+from testbed.shared import own_code, yaml_input
 from testbed.shared.yaml_input import InputError
 
 EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
@@ -64,6 +65,12 @@ def load(
         if arm not in first.arms:
             raise InputError(f"{path}: unknown arm {arm!r}; valid: {', '.join(first.arms)}")
     wanted_seeds = _extend(first.seeds, seeds)
+    fingerprint = functools.cache(own_code.fingerprint)
+    code = {
+        (number, arm): {place: fingerprint(place) for place in experiment.own_code(arm)}
+        for number, (_, experiment) in enumerate(experiments)
+        for arm in wanted_arms
+    }
     return [
         Run(
             experiment=experiment,
@@ -73,9 +80,10 @@ def load(
             folder=path.resolve().parent,
             source=path,
             profile=profile,
+            code=code[number, arm],
         )
         for seed in wanted_seeds
-        for point, experiment in experiments
+        for number, (point, experiment) in enumerate(experiments)
         for arm in wanted_arms
     ]
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 
 from testbed.experiment.profiles import DEFAULT_PROFILE
 from testbed.experiment.schema import Experiment
-from testbed.training import prerequisites, user_code
+from testbed.training import prerequisites
 from testbed.transport import protocols
 
 SCHEMA = 1
@@ -24,7 +24,8 @@ class Run(BaseModel):
     """One arm, one point of the factors, one seed.
 
     `factors` maps each factor to the run's value of it, or to that value's label; `source` is the
-    YAML file, for messages, and `folder` the one that it lies in.
+    YAML file, for messages, and `folder` the one that it lies in; `code` has the SHA-256 of each
+    file or module of a user's own that the run executes.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -36,10 +37,11 @@ class Run(BaseModel):
     folder: Path | None = None
     source: Path | None = None
     profile: str = DEFAULT_PROFILE
+    code: dict[str, str] = {}
 
     @property
     def training_need(self) -> prerequisites.Need:
-        """What it trains, and where a user's own files are looked for."""
+        """What it trains, and where data that lie beside the experiment are looked for."""
         return self.experiment.training_need(self.seed)._replace(folder=self.folder)
 
     @property
@@ -70,19 +72,14 @@ class Run(BaseModel):
     @cached_property
     def key(self) -> str:
         """The hash of the resolved configuration, with the arm and seed in front for humans."""
-        text = json.dumps(self._identity(), sort_keys=True, separators=(",", ":"))
+        document = self._identity()
+        # Once a key of every topology: without it all earlier runs would have other keys.
+        document["topology"]["sha256"] = None
+        text = json.dumps(document, sort_keys=True, separators=(",", ":"))
+        for place, sha256 in self.code.items():
+            # The same files in another folder are the same run.
+            text = text.replace(json.dumps(place)[1:-1], f"{sha256}/{Path(place).name}")
         return f"{self.arm}-s{self.seed}-{hashlib.sha256(text.encode()).hexdigest()[:10]}"
-
-    @cached_property
-    def _code(self) -> dict[str, str]:
-        """Of each `module:callable`: the SHA-256 of what is executed, so that a change counts."""
-        training = self.experiment.training
-        named = (training.model, training.dataset.name)
-        return {
-            name: user_code.fingerprint(name, self.folder)
-            for name in map(str, named)
-            if user_code.is_reference(name)
-        }
 
     def _identity(self) -> dict[str, Any]:
         shared = self.experiment.model_dump(mode="json", exclude=_NOT_OF_A_RUN)
@@ -93,7 +90,7 @@ class Run(BaseModel):
             "factors": self.factors,
             "protocol": self.protocol.describe(),
             "filling": self.experiment.arms[self.arm].resolved_filling(),
-            **({"code": self._code} if self._code else {}),
+            **({"code": self.code} if self.code else {}),
             **shared,
             "impairments": self.experiment.resolved_impairments(self.seed),
         }

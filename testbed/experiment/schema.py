@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import (
-    Field,
-    PlainValidator,
-    SerializeAsAny,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, field_validator, model_validator
 
 import topologies
 from controllers import plan
 from controllers.framework_choice import Framework
 from controllers.impairments import AnyImpairment
 from testbed.experiment.arm import Arm
+from testbed.shared import own_code
 from testbed.shared.yaml_input import Section
 from testbed.training import phases, prerequisites
 from testbed.training.parameters import Training
 from testbed.training.phases import AnyPhases
-from testbed.transport import path_mtu
+from testbed.transport import path_mtu, protocols
 
 LAB_MTU_BYTES = 1500
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")]
@@ -88,11 +81,6 @@ class Limits(Section):
     )
 
 
-def _topology(given: Any, info: ValidationInfo) -> topologies.TopologyParameters:
-    """Its file may lie beside the experiment's, or where the command was given."""
-    return topologies.parse(given, folders=[*(info.context or {}).get("folders", ()), Path.cwd()])
-
-
 class Experiment(Section):
     """One YAML file of `experiments/`.
 
@@ -117,7 +105,7 @@ class Experiment(Section):
     description: str = ""
     rounds: int = Field(ge=1, le=1_000_000)
     seeds: list[int] = Field(min_length=1)
-    topology: Annotated[SerializeAsAny[topologies.TopologyParameters], PlainValidator(_topology)]
+    topology: topologies.AnyTopology
     training: Training = Training()
     transport: Transport = Transport()
     phases: AnyPhases = phases.DEFAULT
@@ -150,6 +138,20 @@ class Experiment(Section):
     def _training_fits(self) -> Experiment:
         prerequisites.check(self.training_need(self.seeds[0]))
         return self
+
+    def own_code(self, arm: str) -> list[str]:
+        """The files and modules of a user's own that a run of this arm executes."""
+        protocol = self.arms[arm].resolved().describe()
+        training = self.training
+        return own_code.places(
+            [
+                *(protocol[key] for key in protocols.REGISTRIES),
+                *self.arms[arm].resolved_filling().values(),
+                *(each.kind for each in self.impairments),
+                *(training.model, training.optimiser, training.schedule.kind),
+                *(training.dataset.name, self.phases.detector, self.topology.name),
+            ]
+        )
 
     def training_need(self, seed: int) -> prerequisites.Need:
         """What a run with this seed trains."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from controllers.controller_socket import ControllerClient
-from controllers.impairments import KINDS
+from controllers.impairments import parameters_of
 
 LONGEST_S = 600.0
 _ANCHORS = ("rounds", "at_s", "leg", "offset_s", "at_most_s")
@@ -42,7 +42,7 @@ def entries(impairments: Sequence[dict[str, Any]]) -> dict[str, Entry]:
     """
     found: dict[str, Entry] = {}
     for impairment in impairments:
-        model, _ = KINDS[impairment["kind"]]
+        model = parameters_of(impairment["kind"])
         slows_a_process = impairment.get("resource", "") == "cpu"
         if impairment["kind"] in _TRAINING_KINDS or slows_a_process:
             continue

@@ -17,6 +17,7 @@ from testbed.lab import sandbox
 from testbed.prompt import manual_timeline
 from testbed.run.assembly import Lab
 from testbed.run.processes import Processes
+from testbed.shared import own_code
 from testbed.verdict import calibration
 
 
@@ -51,6 +52,7 @@ def main() -> None:
     # A closed terminal is the end. The first process of a namespace gets no signal by default.
     signal.signal(signal.SIGHUP, lambda *_: os._exit(1))
     config = json.loads(sys.argv[1])
+    own_code.expect(config.get("code", {}))
     entries = manual_timeline.entries(config["impairments"])
     private = sandbox.prepare()
     processes = Processes(private)

@@ -69,6 +69,7 @@ class Lab:
         document = {
             "network": self.network.info.as_json(),
             "impairments": config["impairments"],
+            "code": config.get("code", {}),
             "socket": str(self.controller_socket),
             "log": str(impairment_log),
         }

@@ -24,7 +24,7 @@ import torch
 
 from controllers.controller_socket import ControllerClient
 from testbed.lab.kernel import namespaces
-from testbed.shared import run_directory
+from testbed.shared import own_code, run_directory
 from testbed.shared.progress_pipe import ProgressWriter
 from testbed.shared.yaml_input import InputError
 from testbed.training import checkpoint, coordination, server, worker
@@ -48,6 +48,7 @@ def main() -> None:
     # Meanwhile the network is built: the order comes when it is there.
     model_and_data = ModelAndData(run_directory.read_json(directory / "config.json"))
     try:
+        own_code.expect(model_and_data.config.get("code", {}))
         model_and_data.load()
     except InputError as error:
         _give_up(directory, error)

@@ -13,8 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from controllers import framework_choice
-from controllers.impairments import KINDS
+from controllers import framework_choice, impairments
 from testbed import sampling
 from testbed.capture import recorder
 from testbed.lab import paths as lab_paths
@@ -26,7 +25,8 @@ from testbed.lab.network import HostInfo
 from testbed.run import manifest
 from testbed.run.assembly import Lab, topology_of
 from testbed.run.processes import ProcessError, Processes
-from testbed.shared import run_directory
+from testbed.shared import own_code, run_directory
+from testbed.shared.input_error import InputError
 from testbed.shared.progress_pipe import ProgressWriter
 from testbed.shared.run_directory import LOADED, LOST_WORKERS
 from testbed.verdict import calibration, gates
@@ -46,6 +46,7 @@ def execute(directory: Path, progress: ProgressWriter) -> list[gates.Gate]:
         UnsupportedError, ProcessError, CommandError, OSError: with a one-line reason.
     """
     config = run_directory.read_json(directory / "config.json")
+    own_code.expect(config.get("code", {}))
     _require_congestion_control(config["protocol"])
     _require_for_impairments(config)
     private = sandbox.prepare()
@@ -81,7 +82,8 @@ def execute(directory: Path, progress: ProgressWriter) -> list[gates.Gate]:
         directory / "manifest.json",
         facts
         | manifest.of_lab(lab.network.info, buffers)
-        | {"seed": config["seed"], "controller": framework_choice.describe(config["controller"])},
+        | {"seed": config["seed"], "controller": framework_choice.describe(config["controller"])}
+        | {"code": config.get("code", {})},
     )
 
     order = {
@@ -152,8 +154,7 @@ def _require_for_impairments(config: Mapping[str, Any]) -> None:
         return
     hosts = topology_of(config).all_host_names()
     for document in config["impairments"]:
-        model, _ = KINDS[document["kind"]]
-        lacking = model.model_validate(document).lacking(hosts)
+        lacking = impairments.read(document).lacking(hosts)
         if lacking is not None:
             raise UnsupportedError(lacking)
 
@@ -176,7 +177,7 @@ def main() -> None:
             verdict = "invalid"
     except (UnsupportedError, MissingCapabilityError) as error:
         verdict, reason = "unsupported", str(error)
-    except (ProcessError, CommandError, OSError) as error:
+    except (ProcessError, CommandError, InputError, OSError) as error:
         verdict, reason = "failed", str(error)
     run_directory.write_status(
         arguments.directory,

@@ -10,11 +10,11 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from testbed.shared.input_error import InputError
+
+__all__ = ["InputError", "Section", "explain", "override", "read", "replace", "valid_keys"]
+
 _MOST_BYTES = 1 << 20
-
-
-class InputError(Exception):
-    """Bad input: the message is one line for the user; the exit status is 2."""
 
 
 class Section(BaseModel):
@@ -87,25 +87,28 @@ def explain(error: ValidationError, model: type[BaseModel]) -> str:
     where = ".".join(part for part in parts if not part.startswith(("function-", "literal[")))
     message = first["msg"].removeprefix("Value error, ")
     if first["type"] == "extra_forbidden":
-        valid = _valid_keys(model, first["loc"][:-1])
+        valid = valid_keys(model, first["loc"][:-1])
         message = "unknown key" + (f"; valid: {', '.join(valid)}" if valid else "")
         text = f"{where}: {message}"
     elif first["type"] == "missing":
         text = f"{where}: this key is missing"
     else:
         shown = first.get("input")
-        value = "" if isinstance(shown, dict | BaseModel) else f"{shown!r}: "
+        told = isinstance(shown, dict | BaseModel) or (shown and str(shown) in message)
+        value = "" if told else f"{shown!r}: "
         text = f"{where}: {value}{message}" if where else message
     more = len(problems) - 1
     return text + (f" (and {more} more problem{'s' if more > 1 else ''})" if more else "")
 
 
-def _valid_keys(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
+def valid_keys(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
     """The keys of the model that a validation error's location leads to."""
     kind: Any = model
     for part in location:
         kind = _step(kind, part)
-    return sorted(kind.model_fields) if _is_model(kind) else []
+    if not _is_model(kind):
+        return []
+    return sorted(field.alias or name for name, field in kind.model_fields.items())
 
 
 def _step(kind: Any, part: int | str) -> Any:

@@ -1,8 +1,8 @@
 """Learning-rate schedules by name: what the rate is multiplied with in each round.
 
 A schedule is a pure function of the round, so that a run that continues from a checkpoint, and the
-server's phase detector, know it without any state. To add one: a section with a `kind` of its own
-and a `factor` method, and its name in `AnySchedule`.
+server's phase detector, know it without any state. To add one: a `Schedule` with a `_factor`
+method, and a line in `SCHEDULES`; or a file of your own, `schedule: {kind: ./mine.py}`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
+from testbed.shared.registry import Registry
+from testbed.shared.sections import OneOf
 from testbed.shared.yaml_input import Section
 
 
@@ -40,6 +42,7 @@ class Position:
 class Schedule(Section):
     """What all schedules have in common."""
 
+    kind: str
     warmup_rounds: int = Field(default=0, ge=0, description="linear rise from 0 before all else")
 
     def factor(self, at: Position) -> float:
@@ -103,6 +106,10 @@ class LinearRate(Schedule):
         return 1 - (1 - self.final) * done
 
 
-AnySchedule = Annotated[
-    ConstantRate | StepRate | CosineRate | LinearRate, Field(discriminator="kind")
-]
+SCHEDULES: Registry[Schedule] = Registry(
+    "learning-rate schedule",
+    {"constant": ConstantRate, "step": StepRate, "cosine": CosineRate, "linear": LinearRate},
+    own="Schedule",
+    base=Schedule,
+)
+AnySchedule = Annotated[Schedule, OneOf(SCHEDULES, key="kind", base=Schedule)]

@@ -41,7 +41,7 @@ class ModelAndData:
 
     @property
     def folder(self) -> Path | None:
-        """The folder of the experiment's file, for a user's own models and data."""
+        """The folder of the experiment's file, for data that lie beside it."""
         folder = self.config.get("folder")
         return None if folder is None else Path(folder)
 
@@ -73,9 +73,7 @@ class ModelAndData:
         else:
             classes, shape = self.dataset.classes, self.dataset.input_shape
         # A map that is kept imports nothing; what computes needs the packages before the fork.
-        layers = models.layer_map(
-            name, classes=classes, input_shape=shape, folder=self.folder, kept=not computes
-        )
+        layers = models.layer_map(name, classes=classes, input_shape=shape, kept=not computes)
         return pace.scaled(layers, float(section.get("scale", 1.0)))
 
     def model(self, rank: int) -> nn.Module:
@@ -90,7 +88,6 @@ class ModelAndData:
             seed,
             classes=self.dataset.classes,
             input_shape=self.dataset.input_shape,
-            folder=self.folder,
         )
         own = np.random.SeedSequence([seed, 4, rank])
         torch.manual_seed(int(own.generate_state(1)[0]))

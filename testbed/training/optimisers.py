@@ -1,25 +1,31 @@
 """Optimisers by name: torch's own, with the options that an experiment sets.
 
-To add one: its name in `Name`, the options that it takes in `OPTIONS`, a line in `build`.
+To add one: a line in `OPTIMISERS`; or a file of your own, `optimiser: ./mine.py`, with a subclass
+of `torch.optim.Optimizer`. It is given those of `lr`, `momentum` and `weight_decay` that it takes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, Literal
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-import torch
+from testbed.shared.registry import Registry
 
-Name = Literal["sgd", "nesterov", "adam", "adamw", "rmsprop"]
+if TYPE_CHECKING:
+    import torch
 
-# Which of the training section's keys each one understands, beside the learning rate.
-OPTIONS: dict[str, tuple[str, ...]] = {
-    "sgd": ("momentum", "weight_decay"),
-    "nesterov": ("momentum", "weight_decay"),
-    "adam": ("weight_decay",),
-    "adamw": ("weight_decay",),
-    "rmsprop": ("momentum", "weight_decay"),
-}
+OPTIMISERS: Registry[torch.optim.Optimizer] = Registry(
+    "optimiser",
+    {
+        "sgd": "torch.optim:SGD",
+        "nesterov": "testbed.training.optimisers:nesterov",
+        "adam": "torch.optim:Adam",
+        "adamw": "torch.optim:AdamW",
+        "rmsprop": "torch.optim:RMSprop",
+    },
+    own="Optimiser",
+    base="torch.optim:Optimizer",
+)
 
 
 def build(
@@ -30,27 +36,32 @@ def build(
     momentum: float,
     weight_decay: float,
 ) -> torch.optim.Optimizer:
-    """The optimiser `name`; options that it does not understand (see `OPTIONS`) are left out.
+    """The optimiser `name`; options that it does not take are left out.
 
     Raises:
         ValueError: unknown name, or options that contradict each other.
     """
-    if name not in OPTIONS:
-        raise ValueError(f"unknown optimiser {name!r}; valid: {', '.join(OPTIONS)}")
-    if name == "nesterov" and momentum <= 0:
+    return OPTIMISERS.build(
+        name,
+        {},
+        params=parameters,
+        lr=learning_rate,
+        momentum=momentum,
+        weight_decay=weight_decay,
+    )
+
+
+def nesterov(
+    params: Iterable[torch.nn.Parameter], *, lr: float, momentum: float, weight_decay: float
+) -> torch.optim.Optimizer:
+    """SGD with Nesterov's momentum."""
+    import torch
+
+    if momentum <= 0:
         raise ValueError("optimiser 'nesterov' needs a momentum above 0")
-    given = {"momentum": momentum, "weight_decay": weight_decay}
-    options: dict[str, Any] = {key: given[key] for key in OPTIONS[name]}
-    kinds: dict[str, Callable[..., torch.optim.Optimizer]] = {
-        "sgd": torch.optim.SGD,
-        "nesterov": torch.optim.SGD,
-        "adam": torch.optim.Adam,
-        "adamw": torch.optim.AdamW,
-        "rmsprop": torch.optim.RMSprop,
-    }
-    if name == "nesterov":
-        options["nesterov"] = True
-    return kinds[name](parameters, lr=learning_rate, **options)
+    return torch.optim.SGD(
+        params, lr=lr, momentum=momentum, weight_decay=weight_decay, nesterov=True
+    )
 
 
 def set_rate(optimiser: torch.optim.Optimizer, learning_rate: float) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from testbed.shared.sections import folders
 from testbed.shared.yaml_input import Section
 from testbed.training import datasets, models
 from testbed.training.datasets import AnyDataset, AnySplit
 from testbed.training.learning_rate import AnySchedule, ConstantRate
+from testbed.training.optimisers import OPTIMISERS
 from testbed.training.pace import AnyPace, RealPace
 
 
@@ -29,11 +31,11 @@ class Training(Section):
         on_worker_loss: whether the run fails, or goes on without a worker that is lost.
     """
 
-    model: Annotated[str, AfterValidator(models.check_name)] = "small-cnn"
+    model: str = Field(default="small-cnn", examples=list(models.MODELS))
     dataset: AnyDataset = datasets.DEFAULT
     split: AnySplit = datasets.Equal()
     batch_size: int = Field(default=32, ge=1, description="samples per worker and round")
-    optimiser: Literal["sgd", "nesterov", "adam", "adamw", "rmsprop"] = "sgd"
+    optimiser: str = Field(default="sgd", examples=list(OPTIMISERS))
     learning_rate: float = Field(default=0.05, gt=0)
     momentum: float = Field(default=0.9, ge=0, lt=1, description="sgd, nesterov and rmsprop only")
     weight_decay: float = Field(default=0.0, ge=0)
@@ -52,6 +54,19 @@ class Training(Section):
         default=0, ge=0, description="rounds between looks at what loss did; 0: never"
     )
     on_worker_loss: Literal["fail", "continue"] = "fail"
+
+    @field_validator("model")
+    @classmethod
+    def _model_is_there(cls, name: str, info: ValidationInfo) -> str:
+        return models.BUILDERS.locate(name, folders(info))
+
+    @field_validator("optimiser")
+    @classmethod
+    def _optimiser_is_there(cls, name: str, info: ValidationInfo) -> str:
+        located = OPTIMISERS.locate(name, folders(info))
+        if located not in OPTIMISERS:
+            OPTIMISERS.entry(located)
+        return located
 
     @model_validator(mode="after")
     def _options_fit(self) -> Training:

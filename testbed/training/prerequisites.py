@@ -33,7 +33,7 @@ def check(need: Need) -> None:
         fit = [name for name, each in models.MODELS.items() if each.inputs == gives]
         raise ValueError(
             f"training.model: {need.model!r} takes {takes}, but data set "
-            f"{need.dataset.name!r} gives {gives}; valid: {', '.join(fit)}, module:callable"
+            f"{need.dataset.name!r} gives {gives}; valid: {', '.join(fit)}, ./FILE.py"
         )
     count = need.dataset.train_count()
     if count is None or not isinstance(need.split, datasets.Equal):
@@ -94,11 +94,7 @@ def _try_model(need: Need, dataset: datasets.Dataset) -> None:
     import torch
 
     model = models.build(
-        need.model,
-        need.seed,
-        classes=dataset.classes,
-        input_shape=dataset.input_shape,
-        folder=need.folder,
+        need.model, need.seed, classes=dataset.classes, input_shape=dataset.input_shape
     )
     inputs, labels = dataset.test_inputs[slice(0, 2)], dataset.test_labels[slice(0, 2)]
     try:

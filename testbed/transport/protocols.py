@@ -4,11 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
+from testbed.shared.registry import Registry
 from testbed.transport.congestion import CONGESTION_CONTROLS
 from testbed.transport.leg import Leg
 from testbed.transport.order import ORDERS
 from testbed.transport.repair import REPAIRS
 from testbed.transport.tolerance import (
+    POLICIES,
     EarlyClose,
     Fixed,
     PerLayer,
@@ -17,6 +19,15 @@ from testbed.transport.tolerance import (
     TolerancePolicy,
     as_policy,
 )
+
+# The registry behind each setting whose value names an entry of one.
+REGISTRIES: Mapping[str, Registry[Any]] = {
+    "gather": POLICIES,
+    "broadcast": POLICIES,
+    "repair": REPAIRS,
+    "order": ORDERS,
+    "congestion_control": CONGESTION_CONTROLS,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +43,9 @@ class ProtocolConfig:
         order: the order in which chunks are sent; `udp` only.
         congestion_control: for `udp` an entry of CONGESTION_CONTROLS with its options; for `tcp`
             the kernel's name of an algorithm, which the kernel checks when the endpoint opens.
+
+    For `udp` the constructor takes the last three as texts, `NAME:key=value,...`, or as mappings
+    with the key `name`, and keeps texts.
     """
 
     name: str
@@ -48,7 +62,8 @@ class ProtocolConfig:
         if self.carrier == "tcp":
             if any(self.policy(leg) != Fixed(0) for leg in Leg):
                 raise ValueError(f"{self.name}: kernel TCP is reliable; its tolerances must be 0")
-            if not self.congestion_control.isidentifier():
+            name: Any = self.congestion_control
+            if not (isinstance(name, str) and name.isidentifier()):
                 raise ValueError(
                     f"{self.name}: congestion_control is {self.congestion_control!r}; "
                     "valid: the kernel's name of an algorithm, such as cubic"
@@ -56,9 +71,11 @@ class ProtocolConfig:
             return
         if self.carrier != "udp":
             raise ValueError(f"{self.name}: carrier is {self.carrier!r}; valid: udp, tcp")
+        for axis in ("repair", "order", "congestion_control"):
+            object.__setattr__(self, axis, REGISTRIES[axis].text(getattr(self, axis)))
         # Building each part once finds unknown names and options before a socket is opened.
         REPAIRS.create(self.repair)
-        ORDERS.create(self.order)
+        ORDERS.create(self.order, seed=0)
         CONGESTION_CONTROLS.create(self.congestion_control, rate_bps=1e6, datagram_bytes=1472)
 
     def policy(self, leg: Leg) -> TolerancePolicy:

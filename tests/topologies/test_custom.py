@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 import yaml
 
+import topologies
 from testbed import experiment
+from testbed.shared import own_code
 from testbed.shared.yaml_input import InputError
 
 GOOD = """
@@ -73,17 +75,19 @@ def test_a_plain_mininet_topology_will_do(tmp_path):
 def test_the_run_s_key_depends_on_the_file_s_content(tmp_path):
     first, second = load(tmp_path, GOOD), load(tmp_path, GOOD + "# other\n")
     assert first.key != second.key
-    assert first.config()["topology"]["sha256"] != second.config()["topology"]["sha256"]
+    assert first.config()["code"] != second.config()["code"]
     assert load(tmp_path, GOOD).key == first.key
 
 
 def test_a_file_that_has_changed_since_is_refused(tmp_path):
-    import topologies
-
-    planned = load(tmp_path, GOOD).config()["topology"]
-    (tmp_path / "mine.py").write_text(PLAIN)
-    with pytest.raises(ValueError, match="has changed: SHA-256"):
-        topologies.parse(planned)
+    planned = load(tmp_path, GOOD).config()
+    try:
+        own_code.expect(planned["code"])
+        (tmp_path / "mine.py").write_text(PLAIN)
+        with pytest.raises(ValueError, match="has changed since the run was planned: SHA-256"):
+            topologies.parse(planned["topology"])
+    finally:
+        own_code.expect({})
 
 
 @pytest.mark.parametrize(
@@ -92,9 +96,9 @@ def test_a_file_that_has_changed_since_is_refused(tmp_path):
         ("1 / 0", "line 1: ZeroDivisionError: division by zero"),
         ("def (", "line 1: invalid syntax"),
         ("import sys; sys.exit(0)", "SystemExit"),
-        ("", "lacks Parameters, a subclass of TopologyParameters"),
-        ("from topologies import TopologyParameters as Parameters", "lacks Topology"),
-        (PLAIN + "Topology = 3\n", "Topology is no subclass of Topo"),
+        ("", "defines no topology; expected a class that derives from Topo, by default 'Topology'"),
+        (PLAIN + "Topology = 3\n", "Topology is int; expected a class that derives from Topo"),
+        (PLAIN + "Parameters = 3\n", "Parameters does not derive from TopologyParameters"),
         (with_build("raise RuntimeError('no\\n way')"), "RuntimeError: no way"),
         (with_build("pass"), "there is no host 'server'"),
         (
@@ -143,5 +147,5 @@ def test_a_broken_file_is_one_line(tmp_path, text, expected):
 
 
 def test_a_file_that_is_not_there(tmp_path):
-    with pytest.raises(InputError, match=r"topology: .*none\.py: no such file"):
+    with pytest.raises(InputError, match=r"topology\.name: \./none\.py: no such file"):
         load(tmp_path, GOOD, overrides=["topology.name=./none.py"])

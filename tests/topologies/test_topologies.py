@@ -31,7 +31,7 @@ def test_has_the_nodes_and_links_that_its_name_promises(given, switches, links):
     assert networkx.is_connected(topology.as_graph())
 
 
-@pytest.mark.parametrize("name", topologies.NAMES)
+@pytest.mark.parametrize("name", topologies.TOPOLOGIES)
 def test_names_and_datapath_ids_are_the_same_each_time_and_fit_the_kernel(name):
     given = {"name": name, "workers": 64, "extra_hosts": 32}
     if name == "fat-tree":
@@ -98,7 +98,10 @@ def test_a_queue_in_bandwidth_delay_products_goes_by_the_longest_pair_of_hosts()
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        ({"name": "ring"}, "'ring': valid: star, dumbbell, leaf-spine, fat-tree, two-datacentres"),
+        (
+            {"name": "ring"},
+            "unknown topology 'ring'; valid: star, dumbbell, leaf-spine",
+        ),
         ({"workers": 3}, "this key is missing"),
         ({"name": "star", "speed": 1}, "unknown key; valid: core, delay_s,"),
         ({"name": "star", "core": {"speed": 1}}, "unknown key; valid: delay_s, ecn_threshold"),
@@ -110,7 +113,6 @@ def test_a_queue_in_bandwidth_delay_products_goes_by_the_longest_pair_of_hosts()
         ({"name": "fat-tree", "k": 3}, "multiple of 2"),
         ({"name": "fat-tree", "k": 4, "workers": 16}, "room for 16 hosts, not for 17"),
         ({"name": "leaf-spine", "leaves": 1}, "greater than or equal to 2"),
-        ({"name": "star", "sha256": "0"}, "only a topology that is a file"),
         ("star", "must be a mapping"),
     ],
 )

@@ -177,7 +177,7 @@ def test_workers_start_equal_and_drop_out_different_units():
 
 
 def test_building_and_naming_a_model_needs_no_network_and_no_torch():
-    assert models.check_name("gpt2-small") == "gpt2-small"
+    assert models.BUILDERS.locate("gpt2-small") == "gpt2-small"
     script = "import sys, testbed.experiment; print('torch' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
@@ -223,43 +223,41 @@ def users(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("function", ["good", "uses_values"])
 def test_a_user_s_model_is_found_beside_the_experiment(users, function):
-    name = f"their_models:{function}"
-    assert models.check_name(name) == name
-    layers = models.layer_map(name, **COLOUR, folder=users)
+    name = models.BUILDERS.locate(f"their_models:{function}", [users])
+    assert name == f"{users}/their_models:{function}"
+    layers = models.layer_map(name, **COLOUR)
     assert layers == [("1.weight", (10, 3072)), ("1.bias", (10,))]
 
 
 def test_what_a_user_s_model_does_not_train_is_not_sent(users):
-    assert models.layer_map("their_models:frozen", **COLOUR, folder=users) == [
-        ("1.weight", (10, 3072))
-    ]
+    assert models.layer_map(f"{users}/their_models:frozen", **COLOUR) == [("1.weight", (10, 3072))]
 
 
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("their_models:raises", "it raised KeyError: 'width'"),
+        ("their_models:raises", "their_models.py: line 14: KeyError: 'width'"),
         ("their_models:number", "returned int; valid: a torch.nn.Module"),
         ("their_models:double", "weight 'weight' is torch.float64; valid: torch.float32"),
         ("their_models:empty", "has no weights to train"),
-        ("their_models:nothing", "has no callable 'nothing'"),
-        ("broken_models:good", "importing its module raised ZeroDivisionError"),
-        ("needy_models:good", "its module needs 'no_such_package_here'"),
-        ("no_models_here:good", "there is no module 'no_models_here'"),
+        ("their_models:nothing", "defines no 'nothing'; expected a function"),
+        ("broken_models:good", "broken_models.py: line 1: ZeroDivisionError"),
+        ("needy_models:good", "line 1: ModuleNotFoundError: No module named 'no_such_"),
+        ("no_models_here:good", "no module 'no_models_here' in "),
     ],
 )
 def test_what_is_wrong_with_a_user_s_model_is_said_in_one_line(users, name, said):
     with pytest.raises(InputError) as caught:
-        models.build(name, 0, **COLOUR, folder=users)
+        models.build(models.BUILDERS.locate(name, [users]), 0, **COLOUR)
     assert said in str(caught.value)
-    assert str(caught.value).startswith(name)
+    assert name.partition(":")[0] in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["resnet51", "os.system", "a b:c", "x:y:z", ":f", "m:"])
 def test_an_unknown_model_is_refused_with_what_is_valid(name):
-    with pytest.raises(ValueError, match=r"valid: small-cnn, .*module:callable"):
-        models.check_name(name)
+    with pytest.raises(ValueError, match=r"valid: small-cnn, .*package.module:NAME"):
+        models.BUILDERS.locate(name)
 
 
 def test_a_model_for_other_inputs_is_refused():
@@ -271,7 +269,7 @@ def test_a_model_for_other_inputs_is_refused():
 
 def test_a_package_that_is_missing_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "testbed.training.models.resnet", None)
-    with pytest.raises(InputError, match="resnet50: needs the package"):
+    with pytest.raises(InputError, match="'resnet50' needs the package"):
         models.build("resnet50", 0, **COLOUR)
 
 

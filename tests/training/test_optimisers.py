@@ -51,7 +51,7 @@ def test_impossible_schedules_are_refused(section):
         factors(section)
 
 
-@pytest.mark.parametrize("name", list(optimisers.OPTIONS))
+@pytest.mark.parametrize("name", list(optimisers.OPTIMISERS))
 def test_every_optimiser_goes_downhill_with_the_rate_it_is_given(name):
     weight = torch.nn.Parameter(torch.tensor([3.0]))
     found = optimisers.build(name, [weight], learning_rate=0.01, momentum=0.5, weight_decay=0.0)

@@ -43,11 +43,11 @@ def users(tmp_path, monkeypatch):
 
 
 def test_a_user_s_data_are_images_or_text(users):
-    section = {"name": "their_data:images", "arguments": {"count": 30}}
-    dataset = datasets.load(section, users)
+    section = {"name": f"{users}/their_data:images", "arguments": {"count": 30}}
+    dataset = datasets.load(section)
     assert (dataset.task.metric, dataset.classes, dataset.input_shape) == ("accuracy", 3, (1, 2, 2))
     assert len(dataset.train_inputs) == 30
-    text = datasets.load("their_data:text", users)
+    text = datasets.load(f"{users}/their_data:text")
     assert (text.task.metric, text.classes, text.input_shape) == ("perplexity", 5, (10,))
 
 
@@ -60,16 +60,16 @@ def test_a_user_s_data_are_images_or_text(users):
         ),
         ({"name": "their_data:nan"}, "its inputs hold NaN or infinity"),
         ({"name": "their_data:two"}, "valid: a tuple of train inputs, train labels"),
-        ({"name": "their_data:fails"}, "it raised OSError: disk on fire"),
+        ({"name": "their_data:fails"}, "their_data.py: line 15: OSError: disk on fire"),
         ({"name": "their_data:shapes"}, r"inputs have shape \(3, 2\) and labels \(3,\)"),
         ({"name": "their_data:halves"}, "labels are float32; valid: whole numbers"),
-        ({"name": "their_data:images", "arguments": {"x": 1}}, "it raised TypeError"),
+        ({"name": "their_data:images", "arguments": {"x": 1}}, "TypeError: images"),
     ],
 )
 def test_what_is_wrong_with_a_user_s_data_is_said_in_one_line(users, section, said):
     with pytest.raises(InputError, match=said) as caught:
-        datasets.load(section, users)
-    assert str(caught.value).startswith(section["name"])
+        datasets.load({**section, "name": f"{users}/{section['name']}"})
+    assert str(caught.value).startswith(f"{users}/their_data")
     assert "\n" not in str(caught.value)
 
 
@@ -79,7 +79,7 @@ def test_the_first_label_out_of_range_is_named():
         check_labels(np.array([0, 5, -1]), 5, "x")
 
 
-def need(model, section, *, batch_size=8, workers=3, split=None, folder=None):
+def need(model, section, *, batch_size=8, workers=3, split=None):
     return prerequisites.Need(
         model=model,
         dataset=datasets.parameters(section),
@@ -87,7 +87,7 @@ def need(model, section, *, batch_size=8, workers=3, split=None, folder=None):
         batch_size=batch_size,
         workers=workers,
         seed=1,
-        folder=folder,
+        folder=None,
     )
 
 
@@ -117,10 +117,10 @@ def test_a_user_s_model_is_tried_on_the_data_before_a_lab_is_built(users):
         "def short(classes, input_shape):\n"
         "    return nn.Sequential(nn.Flatten(), nn.Linear(64, 3))\n"
     )
-    prerequisites.prepare([need("their_models:fits", "digits", folder=users)], print)
+    prerequisites.prepare([need(f"{users}/their_models:fits", "digits")], print)
     for name, said in (("wide", "it raised RuntimeError: "), ("short", r"gave \(2, 3\); valid: ")):
         with pytest.raises(InputError, match=said):
-            prerequisites.prepare([need(f"their_models:{name}", "digits", folder=users)], print)
+            prerequisites.prepare([need(f"{users}/their_models:{name}", "digits")], print)
     sys.modules.pop("their_models", None)
 
 

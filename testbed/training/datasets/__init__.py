@@ -1,8 +1,8 @@
-"""Data sets by name, split into training and test parts, and the workers' seeded shares.
+"""Data sets: split into training and test parts, and the workers' seeded shares.
 
-To add one: a file beside this one with `Parameters`, a subclass of `DatasetParameters` whose
-`load` gives a `Dataset`; then its name in `_BY_NAME` and in `AnyDataset`. A user needs neither:
-`module:callable` names a function that returns the four arrays (see `user`).
+To add one: a file here with `Parameters`, a `DatasetParameters` whose `load` gives a `Dataset`, and
+a line in `DATASETS`; or a file of your own, `dataset: ./mine.py`, with a function `load` that
+returns four arrays (see `user`). Imports numpy, pydantic, `testbed.shared` and `tasks`.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Discriminator, Tag, TypeAdapter
+from pydantic import TypeAdapter
 
-from testbed.training import user_code
+from testbed.shared.registry import Registry
+from testbed.shared.sections import OneOf
 from testbed.training.datasets import cifar10, digits, glyphs, imagefolder, stdlib_text, user
 from testbed.training.datasets.base import Dataset, DatasetParameters
 from testbed.training.datasets.splits import (
@@ -25,39 +26,27 @@ from testbed.training.datasets.splits import (
     shares,
 )
 
-_BY_NAME = ("digits", "glyphs", "stdlib-text", "cifar10", "imagefolder")
-_USER = "module:callable"
+DATASETS: Registry[Any] = Registry(
+    "data set",
+    {
+        "digits": digits.Parameters,
+        "glyphs": glyphs.Parameters,
+        "stdlib-text": stdlib_text.Parameters,
+        "cifar10": cifar10.Parameters,
+        "imagefolder": imagefolder.Parameters,
+    },
+    own="load",
+)
 
 
-def _named(section: Any) -> Any:
-    """A name alone stands for that data set with its defaults."""
-    return {"name": section} if isinstance(section, str) else section
-
-
-def _known(section: Any) -> Any:
-    name = section.get("name") if isinstance(section, dict) else getattr(section, "name", None)
-    if not isinstance(name, str) or (name not in _BY_NAME and not user_code.is_reference(name)):
-        raise ValueError(f"{name!r}: unknown data set; valid: {', '.join(_BY_NAME)}, {_USER}")
-    return section
-
-
-def _tag(section: Any) -> str:
-    name = section["name"] if isinstance(section, dict) else section.name
-    return name if name in _BY_NAME else _USER
+def _section(name: str) -> Any:
+    """What YAML may say about a data set; a user's own is not loaded for that."""
+    return DATASETS.entry(name) if name in DATASETS else user.Parameters
 
 
 AnyDataset = Annotated[
-    Annotated[
-        Annotated[digits.Parameters, Tag("digits")]
-        | Annotated[glyphs.Parameters, Tag("glyphs")]
-        | Annotated[stdlib_text.Parameters, Tag("stdlib-text")]
-        | Annotated[cifar10.Parameters, Tag("cifar10")]
-        | Annotated[imagefolder.Parameters, Tag("imagefolder")]
-        | Annotated[user.Parameters, Tag(_USER)],
-        Discriminator(_tag),
-    ],
-    BeforeValidator(_known),
-    BeforeValidator(_named),
+    DatasetParameters,
+    OneOf(DATASETS, key="name", base=DatasetParameters, model=_section, by_name=True),
 ]
 DEFAULT = digits.Parameters()
 _ANY: TypeAdapter[DatasetParameters] = TypeAdapter(AnyDataset)
@@ -87,6 +76,7 @@ def rounds_per_epoch(dataset: Dataset, workers: int, batch_size: int) -> int:
 
 
 __all__ = [
+    "DATASETS",
     "DEFAULT",
     "AnyDataset",
     "AnySplit",

@@ -1,4 +1,4 @@
-"""A user's own data set, given by a function of theirs."""
+"""A data set of a user's own, which a function of theirs returns."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, JsonValue, field_validator
+from pydantic import Field, JsonValue
 
+from testbed.shared import own_code
 from testbed.shared.yaml_input import InputError
-from testbed.training import user_code
 from testbed.training.datasets.base import (
     Dataset,
     DatasetParameters,
@@ -23,7 +23,7 @@ from testbed.training.tasks import LANGUAGE_MODELLING
 
 
 class Parameters(DatasetParameters):
-    """`module:callable` that returns (train inputs, train labels, test inputs, test labels).
+    """A function that returns (train inputs, train labels, test inputs, test labels).
 
     Arrays or CPU tensors. Images: inputs (N, channels, height, width) in any scale, labels (N,).
     Text: token numbers (N, tokens), and as labels the next token of each.
@@ -36,16 +36,13 @@ class Parameters(DatasetParameters):
     )
     classes: int | None = Field(default=None, ge=2, description="default: largest label + 1")
 
-    @field_validator("name")
-    @classmethod
-    def _is_a_reference(cls, name: str) -> str:
-        if not user_code.is_reference(name):
-            raise ValueError("must have the form module:callable")
-        return name
-
     def load(self, folder: Path | None) -> Dataset:
         """Normalised like the others; the task follows from the labels' shape."""
-        returned = user_code.call(self.name, folder, **self.arguments)
+        make = own_code.load(
+            own_code.located(self.name), axis="data set", default="load", base=None
+        )
+        with own_code.explained(own_code.split(self.name)[0]):
+            returned = make(**self.arguments)
         if not isinstance(returned, tuple) or len(returned) != 4:
             raise InputError(
                 f"{self.name}: returned {type(returned).__name__}; valid: a tuple of train inputs, "

@@ -1,13 +1,17 @@
-"""What stands in for gradients that did not arrive? `base` says what a filling is."""
+"""Fillings: what stands in for gradients that did not arrive?
+
+`base` says what one is. To add one: a file here and a line in `FILLINGS`; or a file of your own,
+`filling: ./mine.py`. Imports numpy, `testbed.shared`, the transport and `aggregation`.
+"""
 
 from __future__ import annotations
 
+from testbed.shared.registry import Registry
 from testbed.training.filling.base import Filling, SenderMemory
 from testbed.training.filling.error_feedback import ErrorFeedback
 from testbed.training.filling.previous import Previous
 from testbed.training.filling.rescale import Rescale
 from testbed.training.filling.zero import Zero
-from testbed.transport.registry import Registry
 
 FILLINGS: Registry[Filling] = Registry(
     "filling",
@@ -17,6 +21,8 @@ FILLINGS: Registry[Filling] = Registry(
         "previous": Previous,
         "error-feedback": ErrorFeedback,
     },
+    own="Filling",
+    base=Filling,
 )
 
 # The transport knows nothing of training, so what its presets are filled with is said here; the

@@ -1,9 +1,9 @@
-"""Models by name: built from a seed, and told by their layers without being built.
+"""Models: built from a seed, and told by their layers without being built.
 
-To add one: a file beside this one with a function `build(classes, input_shape)` that returns a
-module which maps (examples, *input_shape) to logits (examples, classes), or token numbers
-(sequences, tokens) to (sequences, tokens, classes); then a line in `MODELS`. A user needs neither:
-`module:callable` in an experiment names a function that is called with the same two keywords.
+To add one: a file here with a function `build(classes, input_shape)`, and a line in `MODELS`; or a
+file of your own, `model: ./mine.py`. The function returns a module that maps (examples,
+*input_shape) to logits (examples, classes), or token numbers (sequences, tokens) to (sequences,
+tokens, classes). Imports torch (when a model is built) and `testbed.shared`.
 
 Every replica has the same initial weights, from the seed alone. A tensor that a model uses twice
 (GPT-2's output layer is its embedding) is one tensor in the gradient. Buffers, such as the running
@@ -13,15 +13,14 @@ evaluation uses them.
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+from testbed.shared import own_code
+from testbed.shared.registry import Registry
 from testbed.shared.yaml_input import InputError
-from testbed.training import user_code
 
 if TYPE_CHECKING:
     from torch import nn
@@ -68,17 +67,11 @@ MODELS: dict[str, Entry] = {
     ),
     "gpt2-tiny": Entry("gpt2", "tiny", "tokens", slow_import=True),
 }
-
-
-def check_name(name: str) -> str:
-    """The name, if it is one of the registry or has the form `module:callable`.
-
-    Raises:
-        ValueError: otherwise; the message lists what is valid.
-    """
-    if name not in MODELS and not user_code.is_reference(name):
-        raise ValueError(f"unknown model; valid: {', '.join(MODELS)}, module:callable")
-    return name
+BUILDERS: Registry[Any] = Registry(
+    "model",
+    {name: f"{__name__}.{entry.module}:{entry.function}" for name, entry in MODELS.items()},
+    own="build",
+)
 
 
 def build(
@@ -87,19 +80,17 @@ def build(
     *,
     classes: int = DIGITS_CLASSES,
     input_shape: Sequence[int] = DIGITS_SHAPE,
-    folder: Path | None = None,
 ) -> nn.Module:
     """A model with weights that depend on the seed alone, so that all replicas start equal.
 
     Args:
-        name: of the registry, or `module:callable`.
+        name: of the registry, or a reference to a user's own code.
         seed: of torch's generator, which this sets.
         classes: kinds of labels, or the size of the vocabulary.
         input_shape: of one example: (channels, height, width), or (tokens,).
-        folder: where a user's module is looked for first.
 
     Raises:
-        InputError: unknown, unfit for such inputs, or a user's callable that raised.
+        InputError: unknown, unfit for such inputs, or a user's function that raised.
     """
     import torch
 
@@ -107,7 +98,9 @@ def build(
     shape = tuple(input_shape)
     if name in MODELS:
         return _built_in(name, classes, shape)
-    model = user_code.call(name, folder, classes=classes, input_shape=shape)
+    make = BUILDERS.entry(name)
+    with own_code.explained(own_code.split(name)[0]):
+        model = make(classes=classes, input_shape=shape)
     return _checked(name, model)
 
 
@@ -116,7 +109,6 @@ def layer_map(
     *,
     classes: int = DIGITS_CLASSES,
     input_shape: Sequence[int] = DIGITS_SHAPE,
-    folder: Path | None = None,
     kept: bool = False,
 ) -> list[tuple[str, tuple[int, ...]]]:
     """Name and shape of every trained tensor, in the order of the flat float32 gradient.
@@ -128,7 +120,7 @@ def layer_map(
     shape = tuple(input_shape)
 
     def make() -> list[tuple[str, tuple[int, ...]]]:
-        return _layer_map(name, classes, shape, folder)
+        return _layer_map(name, classes, shape)
 
     entry = MODELS.get(name)
     if not kept or entry is None or not entry.slow_import:
@@ -139,17 +131,17 @@ def layer_map(
 
 
 def _layer_map(
-    name: str, classes: int, input_shape: tuple[int, ...], folder: Path | None
+    name: str, classes: int, input_shape: tuple[int, ...]
 ) -> list[tuple[str, tuple[int, ...]]]:
     import torch
 
     try:
         with torch.device("meta"):
-            model = build(name, 0, classes=classes, input_shape=input_shape, folder=folder)
+            model = build(name, 0, classes=classes, input_shape=input_shape)
     except InputError:
         if name in MODELS:
             raise
-        model = build(name, 0, classes=classes, input_shape=input_shape, folder=folder)
+        model = build(name, 0, classes=classes, input_shape=input_shape)
     return [(each, tuple(tensor.shape)) for each, tensor in trained(model)]
 
 
@@ -172,14 +164,9 @@ def _built_in(name: str, classes: int, shape: tuple[int, ...]) -> nn.Module:
     entry = MODELS[name]
     if len(shape) != (3 if entry.inputs == "images" else 1):
         raise InputError(f"model {name}: takes {entry.inputs}, not inputs of shape {shape}")
+    make = BUILDERS.entry(name)
     try:
-        family = importlib.import_module(f"{__name__}.{entry.module}")
-    except ModuleNotFoundError as error:
-        raise InputError(
-            f"model {name}: needs the package {error.name!r}; ./lab installs it"
-        ) from None
-    try:
-        model: nn.Module = getattr(family, entry.function)(classes, shape)
+        model: nn.Module = make(classes, shape)
     except ValueError as error:
         raise InputError(f"model {name}: {error}") from None
     return model

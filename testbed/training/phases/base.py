@@ -1,7 +1,8 @@
 """What a phase detector is: it watches the training and says whether a phase is critical.
 
-To add one, write one file beside this one with a `Parameters` section (what YAML may say, its
-`detector` a `Literal`) whose `create` makes a `Detector`, and add it to `__init__.py`.
+To add one, write a file with a `Parameters` section (what YAML may say) whose `create` makes a
+`Detector`. Beside this file it needs a line in `DETECTORS`, and its `detector` is a `Literal`;
+anywhere else it is chosen by its path.
 """
 
 from __future__ import annotations

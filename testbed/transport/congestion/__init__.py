@@ -1,5 +1,10 @@
-"""How fast may a sender send? `base` says what a congestion control is and how to add one."""
+"""Congestion controls: how fast may a sender send?
 
+`base` says what one is. To add one: a file here and a line in `CONGESTION_CONTROLS`; or a file of
+your own, `congestion_control: ./mine.py`. Imports numpy, `testbed.shared` and the transport alone.
+"""
+
+from testbed.shared.registry import Registry
 from testbed.transport.congestion.base import CongestionControl, Feedback
 from testbed.transport.congestion.bbr import Bbr
 from testbed.transport.congestion.cubic import Cubic
@@ -8,7 +13,6 @@ from testbed.transport.congestion.fixed import FixedRate
 from testbed.transport.congestion.ltp import Ltp
 from testbed.transport.congestion.reno import Reno
 from testbed.transport.congestion.timely import Timely
-from testbed.transport.registry import Registry
 
 CONGESTION_CONTROLS: Registry[CongestionControl] = Registry(
     "congestion control",
@@ -21,6 +25,8 @@ CONGESTION_CONTROLS: Registry[CongestionControl] = Registry(
         "ltp": Ltp,
         "dctcp": Dctcp,
     },
+    own="CongestionControl",
+    base=CongestionControl,
 )
 
 __all__ = [

@@ -1,6 +1,10 @@
-"""How is what was lost sent again? `base` says what a repair is and how to add one."""
+"""Repairs: how is what was lost sent again?
 
-from testbed.transport.registry import Registry
+`base` says what one is. To add one: a file here and a line in `REPAIRS`; or a file of your own,
+`repair: ./mine.py`. Imports numpy, `testbed.shared` and the transport alone.
+"""
+
+from testbed.shared.registry import Registry
 from testbed.transport.repair.base import Arrange, ReceiverRepair, Repair, SenderRepair
 from testbed.transport.repair.passes import Passes
 from testbed.transport.repair.path_estimates import PathEstimates
@@ -14,6 +18,8 @@ REPAIRS: Registry[Repair] = Registry(
         "selective": Selective,
         "streaming": Streaming,
     },
+    own="Repair",
+    base=Repair,
 )
 
 __all__ = [

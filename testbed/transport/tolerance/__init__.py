@@ -1,9 +1,13 @@
-"""When may a receiver stop? `base` says what a policy is and how to add one."""
+"""Tolerances: when may a receiver stop?
+
+`base` says what one is. To add one: a file here and a line in `POLICIES`; or a file of your own,
+`gather: ./mine.py`. Imports numpy, `testbed.shared` and the transport alone.
+"""
 
 from collections.abc import Mapping
 from typing import Any
 
-from testbed.transport.registry import Registry
+from testbed.shared.registry import Registry
 from testbed.transport.tolerance.base import (
     FractionRule,
     Progress,
@@ -28,6 +32,8 @@ POLICIES: Registry[TolerancePolicy] = Registry(
         "early-close": EarlyClose,
         "quick-loss-only": QuickLossOnly,
     },
+    own="Tolerance",
+    base=TolerancePolicy,
 )
 
 
@@ -35,19 +41,27 @@ def as_policy(value: TolerancePolicy | float | str | Mapping[str, Any]) -> Toler
     """A policy from any form a configuration may give it.
 
     A number is a fixed tolerance; a text is `fixed:tolerance=0.008`; a mapping is
-    {"policy": "phased", "low": 0.008, "high": 0.408}. Raises ValueError saying what is valid.
+    {"policy": "phased", "low": 0.008, "high": 0.408}, or has `name` in place of `policy`.
+    Raises ValueError saying what is valid.
     """
     if isinstance(value, TolerancePolicy):
         return value
-    if isinstance(value, str):
-        return POLICIES.create(value)
     if isinstance(value, Mapping):
         options = dict(value)
-        name = options.pop("policy", None)
+        name = options.pop("policy", None) or options.pop("name", None)
         if not isinstance(name, str):
             raise ValueError(f"a tolerance policy needs the key 'policy': {', '.join(POLICIES)}")
-        return POLICIES.build(name, options)
-    return Fixed(value)
+        if name in POLICIES:
+            return POLICIES.build(name, options)
+        value = {"name": name, **options}
+    if not isinstance(value, str | Mapping):
+        return Fixed(value)
+    text = POLICIES.text(value)
+    policy = POLICIES.create(text)
+    if POLICIES.parse(text)[0] not in POLICIES:
+        # A user's class need not know how to describe itself; `object`, since it may be frozen.
+        object.__setattr__(policy, "own_text", text)
+    return policy
 
 
 __all__ = [

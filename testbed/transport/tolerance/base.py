@@ -61,7 +61,15 @@ StopRuleFactory = Callable[[PayloadLayout], StopRule]
 
 
 class TolerancePolicy(ABC):
-    """How much a receiver may give up, depending on the phase of the training."""
+    """How much a receiver may give up, depending on the phase of the training.
+
+    `str` gives the text from which `as_policy` makes an equal one.
+    """
+
+    own_text = ""  # of a policy in a user's own file: set by `as_policy`
+
+    def __str__(self) -> str:
+        return self.own_text or repr(self)
 
     @abstractmethod
     def tolerance(self, critical: bool) -> float:

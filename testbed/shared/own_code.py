@@ -1,0 +1,300 @@
+"""A user's own code, in a file outside the project: found, hashed, loaded, and checked.
+
+    ./mine.py              the entry that the file defines
+    ./mine.py:Name         the class or function of that name
+    package.module:Name    the same, in a module: beside the experiment, or where Python looks
+
+A file counts with its own SHA-256, and what it imports does not; a module counts with the sources
+of its whole top-level package. `located` gives every text an absolute form, which any process can
+load, whatever its folder. Everything that is wrong is an InputError: one line that names the file.
+
+Needs the standard library alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.machinery
+import re
+import sys
+import traceback
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.abc import ExecutionLoader
+from importlib.util import decode_source, module_from_spec, spec_from_loader
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from testbed.shared.input_error import InputError
+
+FORMS = "./FILE.py, ./FILE.py:NAME, package.module:NAME"
+_FORM = re.compile(
+    r"(?P<place>.+?\.py(?=:|$)|[^:]*)(?::(?P<name>[A-Za-z_]\w*)(?=:|$))?(?::(?P<options>.*))?",
+    re.DOTALL,
+)
+_MODULE = re.compile(r"([^:]*/)?[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+_INSTALLED = {"site-packages", "dist-packages"}
+_expected: dict[str, str] = {}  # place -> SHA-256, of the run that this process belongs to
+
+
+def split(text: str) -> tuple[str, str, str | None]:
+    """The place (a file or module), the name in it ("" for none), and what follows, if anything."""
+    found = _FORM.fullmatch(text)
+    assert found is not None  # the form takes any text; `is_own` tells what makes sense
+    return found["place"], found["name"] or "", found["options"]
+
+
+def is_own(text: str) -> bool:
+    """Whether a text has one of the forms above; nothing is read to tell."""
+    place, name, _ = split(text)
+    return place.endswith(".py") or (bool(name) and _MODULE.fullmatch(place) is not None)
+
+
+def short(text: str) -> str:
+    """A name for labels: the name in the file, or the file's own without its ending."""
+    place, name, _ = split(text)
+    return name or Path(place).stem
+
+
+def places(texts: Iterable[str]) -> list[str]:
+    """The files and modules that texts name; texts of built-in names are passed over."""
+    return sorted({split(each)[0] for each in texts if is_own(each)})
+
+
+def located(text: str, folders: Sequence[Path] = ()) -> str:
+    """The same reference with the absolute path of its file, or of the folder of its module.
+
+    Args:
+        text: one of the forms above, without options.
+        folders: where a relative path or a module is looked for, in this order; then in the
+            current folder, and a module at last where Python looks.
+
+    Raises:
+        InputError: there is no such file or module.
+    """
+    place, name, _ = split(text)
+    suffix = f":{name}" if name else ""
+    looked = [each.resolve() for each in (*folders, Path())]
+    if place.endswith(".py"):
+        for folder in looked:
+            if (folder / place).is_file():
+                return f"{(folder / place).resolve()}{suffix}"
+        raise InputError(f"{place}: no such file; looked in {_in_words(looked)}")
+    parent, _, module = place.rpartition("/")
+    if place.startswith("/"):
+        looked = [Path(parent or "/")]
+    elif parent:
+        looked = [(each / parent).resolve() for each in looked]
+    found = _specification(module, [*looked] if parent else [*looked, *sys.path])
+    if found is None:
+        raise InputError(f"{text}: no module {module.partition('.')[0]!r} in {_in_words(looked)}")
+    folder = _roots(found)[0].parent
+    return f"{folder}/{module}{suffix}" if folder in looked else text
+
+
+def fingerprint(place: str) -> str:
+    """The SHA-256 of a file, or of all sources of a module's top-level package.
+
+    Nothing is executed. Empty for an installed package: the manifest has its version.
+    """
+    if place.endswith(".py"):
+        return hashlib.sha256(_source(Path(place))).hexdigest()
+    files = _files(place)
+    if not files or any(_INSTALLED.intersection(file.parts) for file in files):
+        return ""
+    digest = hashlib.sha256()
+    for file in files:
+        content = file.read_bytes()
+        digest.update(f"{file.name} {len(content)}\n".encode() + content)
+    return digest.hexdigest()
+
+
+def expect(hashes: Mapping[str, str]) -> None:
+    """From now on this process loads these places with this content alone.
+
+    Args:
+        hashes: what `fingerprint` gave for each place when the run was planned.
+
+    Raises:
+        InputError: one has another content already.
+    """
+    _expected.clear()
+    _expected.update(hashes)
+    for place in hashes:
+        _check_content(place, fingerprint(place))
+
+
+def load(text: str, *, axis: str, default: str, base: type | None) -> Any:
+    """The class or function that a located reference names.
+
+    A reference without a name stands for the file's `default` or, where there is none, for the
+    only thing in the file that fits.
+
+    Args:
+        text: from `located`.
+        axis: what is wanted, for messages.
+        default: the name that a file's entry has by default.
+        base: the class that it must derive from; None for any function.
+
+    Raises:
+        InputError: the code raises, lacks the name, or holds something else under it.
+    """
+    place, name, _ = split(text)
+    with explained(place):
+        module = _from_file(Path(place)) if place.endswith(".py") else _from_module(place)
+    wanted = f"expected {f'a class that derives from {base.__name__}' if base else 'a function'}"
+    if not name and vars(module).get(default) not in (None, base):
+        name = default
+    if not name:
+        fitting = [
+            key
+            for key, each in vars(module).items()
+            if getattr(each, "__module__", "") == module.__name__
+            and not key.startswith("_")
+            and _fits(each, base)
+        ]
+        if len(fitting) > 1:
+            raise InputError(
+                f"{place}: defines {', '.join(fitting)}; say which {axis} is meant, "
+                f"for example {Path(place).name}:{fitting[0]}"
+            )
+        if not fitting:
+            raise InputError(f"{place}: defines no {axis}; {wanted}, by default {default!r}")
+        (name,) = fitting
+    if name not in vars(module):
+        raise InputError(f"{place}: defines no {name!r}; {wanted}")
+    found = vars(module)[name]
+    if not _fits(found, base):
+        kind = "a class of another kind" if isinstance(found, type) else type(found).__name__
+        raise InputError(f"{place}: {name} is {kind}; {wanted}")
+    if lacking := sorted(getattr(found, "__abstractmethods__", ())):
+        raise InputError(f"{place}: {name} lacks {', '.join(lacking)}, which every {axis} has")
+    return found
+
+
+@contextmanager
+def explained(place: str) -> Iterator[None]:
+    """Turns whatever a user's code raises into one line: file, line, exception, message.
+
+    Raises:
+        InputError: the code raised, or called for the end of the program.
+    """
+    try:
+        yield
+    except (KeyboardInterrupt, InputError):
+        raise
+    except BaseException as error:  # SystemExit too: the code is not ours
+        raise InputError(_in_one_line(place, error)) from error
+
+
+def _fits(found: Any, base: type | None) -> bool:
+    if base is None:
+        return callable(found)
+    return isinstance(found, type) and issubclass(found, base) and found is not base
+
+
+def _from_file(path: Path) -> ModuleType:
+    """The file as a module, executed once per content."""
+    source = _source(path)
+    sha256 = hashlib.sha256(source).hexdigest()
+    _check_content(str(path), sha256)
+    name = f"own_code_{hashlib.sha256(str(path).encode() + source).hexdigest()[:16]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    specification = spec_from_loader(name, _Source(path, source))
+    assert specification is not None and specification.loader is not None
+    made = module_from_spec(specification)
+    sys.modules[name] = made  # pydantic and dataclasses look up annotations here
+    try:
+        specification.loader.exec_module(made)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return made
+
+
+class _Source(ExecutionLoader):
+    """Python's import machinery, without its cache of compiled files, which goes by time."""
+
+    def __init__(self, path: Path, source: bytes) -> None:
+        self._path, self._code = path, source
+
+    def get_filename(self, _name: str) -> str:
+        return str(self._path)
+
+    def get_source(self, _name: str) -> str:
+        return decode_source(self._code)
+
+
+def _from_module(place: str) -> ModuleType:
+    folder, _, name = place.rpartition("/")
+    if place in _expected:
+        _check_content(place, fingerprint(place))
+    if not folder:
+        return importlib.import_module(name)
+    sys.path.insert(0, folder)
+    try:
+        module = importlib.import_module(name)
+    finally:
+        sys.path.remove(folder)
+        # What the module imports later is found as well, but can no longer hide other modules.
+        if folder not in sys.path:
+            sys.path.append(folder)
+    if module.__file__ is None or not Path(module.__file__).is_relative_to(folder):
+        raise InputError(f"{place}: Python has loaded another module {name!r}: {module.__file__}")
+    return module
+
+
+def _check_content(place: str, sha256: str) -> None:
+    expected = _expected.get(place, sha256)
+    if sha256 != expected:
+        raise InputError(
+            f"{place}: has changed since the run was planned: SHA-256 {sha256}, expected {expected}"
+        )
+
+
+def _source(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from None
+
+
+def _specification(
+    module: str, looked: Sequence[Path | str]
+) -> importlib.machinery.ModuleSpec | None:
+    top = module.partition(".")[0]
+    return importlib.machinery.PathFinder.find_spec(top, [str(each) for each in looked])
+
+
+def _roots(specification: importlib.machinery.ModuleSpec) -> list[Path]:
+    """A package's folders, or a module's file."""
+    folders = [Path(each) for each in specification.submodule_search_locations or ()]
+    return folders or [Path(specification.origin or ".")]
+
+
+def _files(place: str) -> list[Path]:
+    """The sources of a module's top-level package."""
+    folder, _, module = place.rpartition("/")
+    found = _specification(module, [folder, *sys.path] if folder else sys.path)
+    if found is None:
+        return []
+    files = [path for root in _roots(found) for path in (root, *root.rglob("*.py"))]
+    return sorted(path for path in files if path.is_file())
+
+
+def _in_one_line(place: str, error: BaseException) -> str:
+    """The last line of the user's code that was executed, and what was wrong there."""
+    own = {place} if place.endswith(".py") else set(map(str, _files(place)))
+    if isinstance(error, SyntaxError):
+        return f"{error.filename or place}: line {error.lineno}: {error.msg}"
+    frames = [each for each in traceback.extract_tb(error.__traceback__) if each.filename in own]
+    where = f"{frames[-1].filename}: line {frames[-1].lineno}" if frames else place
+    kind = "" if type(error) is ValueError else f"{type(error).__name__}: "
+    return f"{where}: {kind}{' '.join(str(error).split())}".rstrip(": ")
+
+
+def _in_words(folders: Iterable[Path]) -> str:
+    return " or ".join(dict.fromkeys(map(str, folders)))

@@ -1,0 +1,231 @@
+"""One table of names for each kind of thing that a user can choose or add.
+
+`NAME` or `NAME:key=value,key=value` selects an entry and sets its options, for example
+`phased:low=0.008,high=0.408`. In place of a name may stand a reference to a user's own code (see
+`own_code`), for example `./mine.py:Aimd:gain=2`. Errors list what would have been valid.
+
+Needs the standard library alone.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from testbed.shared import own_code
+from testbed.shared.input_error import InputError
+
+T = TypeVar("T")
+Value = bool | int | float | str
+
+
+class Registry(Generic[T]):
+    """Maps names to factories; a factory's keyword parameters are the entry's options."""
+
+    def __init__(
+        self,
+        axis: str,
+        entries: Mapping[str, Callable[..., T] | str],
+        *,
+        own: str,
+        base: type | str | None = None,
+    ) -> None:
+        """A table.
+
+        Args:
+            axis: what it holds, for messages: "congestion control".
+            entries: factories by name, or as `package.module:name`, imported when first used.
+            own: the name that a user's file gives its entry by default.
+            base: the class that a user's entry must derive from, or its `package.module:name`;
+                None: any function will do.
+        """
+        self.axis = axis
+        self._entries = dict(entries)
+        self._own = own
+        self._base = base
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries
+
+    def add(self, name: str, factory: Callable[..., T] | str) -> None:
+        """Makes a new entry available under `name`; ValueError when the name is taken."""
+        if name in self._entries:
+            raise ValueError(f"{self.axis} {name!r} exists already")
+        self._entries[name] = factory
+
+    def entry(self, name: str) -> Callable[..., T]:
+        """The factory of a name, or of a reference to a user's own code.
+
+        Raises:
+            InputError: an unknown name, own code that does not fit, a package that is missing.
+        """
+        made: Callable[..., T]
+        if name not in self._entries:
+            place = self.locate(name)
+            base = _imported(self._base) if isinstance(self._base, str) else self._base
+            made = own_code.load(place, axis=self.axis, default=self._own, base=base)
+            return made
+        found = self._entries[name]
+        if isinstance(found, str):
+            try:
+                made = _imported(found)
+            except ModuleNotFoundError as error:
+                raise InputError(
+                    f"{self.axis} {name!r} needs the package {error.name!r}, which is not "
+                    "installed (see ./lab check)"
+                ) from None
+            return made
+        return found
+
+    def locate(self, name: str, folders: Sequence[Path] = ()) -> str:
+        """A name as it is; a reference to a user's own code with an absolute path.
+
+        Raises:
+            InputError: an unknown name, or own code that is not there.
+        """
+        if name in self._entries:
+            return name
+        if not own_code.is_own(name) or own_code.split(name)[2] is not None:
+            near = difflib.get_close_matches(name, self._entries, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise InputError(
+                f"unknown {self.axis} {name!r}; valid: {', '.join(self)}, {own_code.FORMS}{hint}"
+            )
+        return own_code.located(name, folders)
+
+    def relocated(self, value: Any, folders: Sequence[Path] = ()) -> Any:
+        """What a configuration gives, with absolute paths where it names a user's own code.
+
+        Args:
+            value: a text, or a mapping whose key `name` (or `policy`) is one; all else stays.
+            folders: where relative paths are looked for.
+
+        Raises:
+            InputError: an unknown name, or own code that is not there.
+        """
+        if isinstance(value, Mapping):
+            return {
+                key: self.locate(each, folders)
+                if key in ("name", "policy") and isinstance(each, str)
+                else each
+                for key, each in value.items()
+            }
+        if not isinstance(value, str):
+            return value
+        name, options = self._divided(value)
+        if name in self._entries or not own_code.is_own(name):
+            return value
+        located = self.locate(name, folders)
+        return located if options is None else f"{located}:{options}"
+
+    def text(self, value: Any) -> str:
+        """The one text of what a configuration gives: a text, or a mapping with the key `name`.
+
+        References to own code become absolute. Options are checked when the entry is built.
+
+        Raises:
+            InputError: neither, an unknown name, or a value that a text cannot hold.
+        """
+        value = self.relocated(value)
+        if isinstance(value, str):
+            return value
+        if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
+            raise InputError(
+                f"a {self.axis} must be NAME, NAME:key=value,... or a mapping with the key 'name'"
+            )
+        name: str = value["name"]
+        options = {key: each for key, each in value.items() if key != "name"}
+        text = name + ":" * bool(options)
+        text += ",".join(f"{key}={_written(each)}" for key, each in options.items())
+        if self.parse(text) != (name, options):
+            raise InputError(
+                f"{self.axis} {name!r}: options must be numbers, true, false, or texts "
+                "without commas"
+            )
+        return text
+
+    def parse(self, text: str) -> tuple[str, dict[str, Value]]:
+        """Splits a text into the name and the options, numbers converted."""
+        name, rest = self._divided(text)
+        options: dict[str, Value] = {}
+        for part in [] if rest is None else rest.split(","):
+            key, equals, value = part.partition("=")
+            if not equals or not key.strip() or not value.strip():
+                raise InputError(f"{text!r}: {part!r} is not of the form key=value")
+            options[key.strip()] = _value(value.strip())
+        return name, options
+
+    def create(self, text: str, **given: Any) -> T:
+        """Builds the entry that `text` names.
+
+        `given` holds arguments that the program and not the user supplies; a factory is
+        handed those that it has parameters for, and the text's options win over them.
+
+        Raises:
+            InputError: an unknown name or option, a malformed text, own code that raises.
+            ValueError: an option of a value that the entry does not take.
+        """
+        name, options = self.parse(text)
+        return self.build(name, options, **given)
+
+    def build(self, name: str, options: Mapping[str, Any], **given: Any) -> T:
+        """Like `create`, for a name and options that are apart already."""
+        factory = self.entry(name)
+        accepted = inspect.signature(factory).parameters
+        for key in options:
+            if key not in accepted:
+                valid = ", ".join(accepted) or "none"
+                raise InputError(
+                    f"{self.axis} {name!r} has no option {key!r}; valid options: {valid}"
+                )
+        arguments = {key: value for key, value in given.items() if key in accepted}
+        arguments.update(options)
+        missing = [
+            key
+            for key, parameter in accepted.items()
+            if parameter.default is inspect.Parameter.empty
+            and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+            and key not in arguments
+        ]
+        if missing:
+            raise InputError(f"{self.axis} {name!r} needs the option {', '.join(missing)}")
+        if name in self._entries:
+            return factory(**arguments)
+        with own_code.explained(own_code.split(self.locate(name))[0]):
+            return factory(**arguments)
+
+    def _divided(self, text: str) -> tuple[str, str | None]:
+        """Name and options; None where there are none."""
+        name, colon, rest = text.partition(":")
+        name = name.strip()
+        if name in self._entries or not own_code.is_own(text):
+            return name, rest if colon else None
+        place, own, options = own_code.split(text)
+        return f"{place}:{own}" if own else place, options
+
+
+def _imported(text: str) -> Any:
+    module, _, name = text.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def _written(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _value(text: str) -> Value:
+    if text in ("true", "false"):
+        return text == "true"
+    for convert in (int, float):
+        try:
+            return convert(text)
+        except ValueError:
+            continue
+    return text
