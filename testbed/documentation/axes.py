@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from testbed.documentation import choices, docstrings, json_schema, keys, markup
+from testbed.shared.registry import Registry
 from testbed.training.filling import FILLINGS
 from testbed.training.models import MODELS
-from testbed.training.optimisers import OPTIONS
+from testbed.training.optimisers import OPTIMISERS
 from testbed.transport.congestion import CONGESTION_CONTROLS
 from testbed.transport.order import ORDERS
-from testbed.transport.registry import Registry
 from testbed.transport.repair import REPAIRS
 from testbed.transport.tolerance import POLICIES
 
@@ -48,7 +48,7 @@ def reference() -> str:
 
 def entries(registry: Registry[Any]) -> dict[str, Callable[..., Any]]:
     """The factories of an axis by name."""
-    return {name: registry._entries[name] for name in registry}
+    return {name: registry.entry(name) for name in registry}
 
 
 def option_rows(factory: Callable[..., Any]) -> list[tuple[str, str, str]]:
@@ -108,9 +108,11 @@ def _models() -> str:
 
 
 def _optimisers() -> str:
-    rows = [
-        (markup.code(name), ", ".join(map(markup.code, each))) for name, each in OPTIONS.items()
-    ]
+    rows = []
+    for name in OPTIMISERS:
+        takes = inspect.signature(OPTIMISERS.entry(name)).parameters
+        keys_taken = [markup.code(key) for key in ("momentum", "weight_decay") if key in takes]
+        rows.append((markup.code(name), ", ".join(keys_taken)))
     header = ("name", "takes, beside the learning rate")
     return f"## Optimisers\n\nKey: `training.optimiser`.\n\n{markup.table(header, rows)}"
 

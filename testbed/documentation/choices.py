@@ -7,15 +7,16 @@ import re
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 from pydantic import BaseModel
 
 import topologies
-from controllers.impairments import KINDS, ImpairmentParameters
+from controllers.impairments import AnyImpairment, ImpairmentParameters
 from testbed.documentation import docstrings
+from testbed.shared.sections import OneOf
 from testbed.training import datasets, learning_rate, pace, phases
+from testbed.training.datasets import user
 
 Model = type[BaseModel]
 # What names something of a user's own: a file, an object in a file, an object of a module.
@@ -57,22 +58,21 @@ class Choice:
 
 def all_choices() -> list[Choice]:
     """All places, in the order in which an experiment has them."""
-    user = _union(datasets.AnyDataset, "name", "")[""]
     return [
         Choice(
             path="topology",
             key="name",
-            models={name: _topology(name) for name in topologies.NAMES},
+            models=_registered(topologies.AnyTopology),
             common=topologies.TopologyParameters,
             own=topologies.TopologyParameters,
         ),
         Choice(
             path="training.dataset",
             key="name",
-            models=_union(datasets.AnyDataset, "name"),
+            models=_registered(datasets.AnyDataset),
             default="digits",
             alone=True,
-            own=user,
+            own=user.Parameters,
         ),
         Choice(
             path="training.split",
@@ -84,9 +84,10 @@ def all_choices() -> list[Choice]:
         Choice(
             path="training.schedule",
             key="kind",
-            models=_union(learning_rate.AnySchedule, "kind"),
+            models=_registered(learning_rate.AnySchedule),
             common=learning_rate.Schedule,
             default="constant",
+            own=learning_rate.Schedule,
         ),
         Choice(
             path="training.pace",
@@ -98,32 +99,32 @@ def all_choices() -> list[Choice]:
         Choice(
             path="phases",
             key="detector",
-            models=_union(phases.AnyPhases, "detector"),
+            models=_registered(phases.AnyPhases),
             default="gradient-norm",
+            own=phases.DetectorParameters,
         ),
         Choice(
             path="impairments[]",
             key="kind",
-            models={name: parameters for name, (parameters, _) in KINDS.items()},
+            models=_registered(AnyImpairment),
             common=ImpairmentParameters,
+            own=ImpairmentParameters,
         ),
     ]
 
 
-def _topology(name: str) -> Model:
-    model: Model = import_module(f"topologies.{name.replace('-', '_')}").Parameters
-    return model
+def _registered(annotation: Any) -> dict[str, Model]:
+    """The models of the built-in names of a registry."""
+    (found,) = (each for each in annotation.__metadata__ if isinstance(each, OneOf))
+    return found.models()
 
 
-def _union(annotation: Any, key: str, other: str | None = None) -> dict[str, Model]:
-    """The models of a union by the literal that each has at a key; the one without as `other`."""
+def _union(annotation: Any, key: str) -> dict[str, Model]:
+    """The models of a union by the literal that each has at a key."""
     found: dict[str, Model] = {}
     for model in members(annotation):
-        kind = model.model_fields[key].annotation
-        if typing.get_origin(kind) is typing.Literal:
-            found.update({str(name): model for name in typing.get_args(kind)})
-        elif other is not None:
-            found[other] = model
+        names = typing.get_args(model.model_fields[key].annotation)
+        found.update({str(name): model for name in names})
     return found
 
 

@@ -19,12 +19,13 @@ from testbed.documentation import choices, docstrings
 from testbed.documentation.choices import OWN, Choice, Model
 from testbed.experiment import Experiment, profiles
 from testbed.experiment.arm import Filling
+from testbed.shared.registry import Registry
 from testbed.training.filling import FILLINGS
 from testbed.training.models import MODELS
+from testbed.training.optimisers import OPTIMISERS
 from testbed.transport import protocols
 from testbed.transport.congestion import CONGESTION_CONTROLS
 from testbed.transport.order import ORDERS
-from testbed.transport.registry import Registry
 from testbed.transport.repair import REPAIRS
 from testbed.transport.tolerance import POLICIES, Fixed
 
@@ -51,6 +52,7 @@ def build() -> Schema:
     definitions |= {"axis.filling": _entry(FILLINGS), "axis.tolerance": _tolerance()}
     definitions["Arm"] = _arm(definitions["Arm"])
     definitions["Training"]["properties"]["model"] |= _name(MODELS)
+    definitions["Training"]["properties"]["optimiser"] |= _name(OPTIMISERS)
     names = "|".join(map(re.escape, Experiment.model_fields))
     top["properties"]["factors"] |= _factors(names)
     top["properties"]["profiles"] |= _profiles()
@@ -132,7 +134,7 @@ def _choice(choice: Choice, definitions: Schema) -> Schema:
         definition = f"{choice.path}.own"
         own = plain(choice.own, definitions)
         own["properties"][choice.key] = {"description": "names code of your own"}
-        if choice.path == "topology":
+        if choice.own is choice.common or choice.path == "phases":
             own["additionalProperties"] = True  # its own file says which further keys it has
         definitions[definition] = own
         rules.append(
@@ -176,24 +178,29 @@ def _owner(path: str, top: Schema, definitions: Schema) -> tuple[Schema, str]:
 
 
 def _entry(registry: Registry[Any]) -> Schema:
-    """The texts that choose an entry of an axis, with its options."""
+    """The texts that choose an entry of an axis, with its options; or a mapping of the same."""
     forms = [OWN.strip("^$")]
     for name in registry:
         keys = "|".join(each for each in options(registry, name) if each not in SUPPLIED)
         one = rf"({keys})=[^,=]+"
         forms.append(re.escape(name) + (f"(:{one}(,{one})*)?" if keys else ""))
-    return {"type": "string", "pattern": f"^({'|'.join(forms)})$"}
+    text = {"type": "string", "pattern": f"^({'|'.join(forms)})$"}
+    return {"anyOf": [text, _mapping(registry, "name")]}
+
+
+def _mapping(registry: Registry[Any], key: str) -> Schema:
+    name = {**_name(registry), "description": f"which {registry.axis}; other keys are its options"}
+    return {"type": "object", "required": [key], "properties": {key: name}}
 
 
 def _tolerance() -> Schema:
     """The three forms of a tolerance policy: a number, a text, a mapping."""
-    mapping = {"type": "object", "required": ["policy"], "properties": {"policy": _name(POLICIES)}}
-    return {"anyOf": [_FRACTION, _entry(POLICIES), mapping]}
+    return {"anyOf": [_FRACTION, _entry(POLICIES), _mapping(POLICIES, "policy")]}
 
 
 def options(registry: Registry[Any], name: str) -> dict[str, inspect.Parameter]:
     """The options of an entry of an axis."""
-    return dict(inspect.signature(registry._entries[name]).parameters)
+    return dict(inspect.signature(registry.entry(name)).parameters)
 
 
 _AXES: dict[str, Registry[Any]] = {

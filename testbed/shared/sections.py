@@ -82,6 +82,10 @@ class OneOf:
     def _model(self, name: str) -> type[BaseModel]:
         return cast(type[BaseModel], (self.model or self.registry.entry)(name))
 
+    def models(self) -> dict[str, type[BaseModel]]:
+        """The section of each built-in name."""
+        return {name: self._model(name) for name in self.registry}
+
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> core_schema.CoreSchema:
         return core_schema.with_info_plain_validator_function(
             self.validate,
@@ -94,7 +98,7 @@ class OneOf:
         self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
         """All built-in entries with their keys, and the form of a reference to own code."""
-        models = dict.fromkeys(map(self._model, self.registry))
+        models = dict.fromkeys(self.models().values())
         own = {
             "type": "object",
             "title": f"{self.registry.axis} of your own",
