@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
+LEGS = ("gather", "broadcast")
 TASK_METRICS = ("accuracy", "perplexity")
 ALL_BURSTS = "round_latency_s.burst_mean"
 IMPAIRED = "impaired_latency_s."  # followed by a kind of impairment
@@ -26,8 +27,8 @@ class Metric:
         label: its name in tables, without the unit.
         unit: `s`, `bytes`, `share`, `per_s` or `count`.
         meaning: its exact definition, for the report.
+        value: an aggregation of one run's rows of `log`; null where the run has no value.
         log: the rows that it is computed from, one of `per_run.logs`.
-        value: an aggregation of one run's rows; null where the run has no value.
         whole_log: whether a log that lost rounds gives no value at all.
         absent: why an arm may have no value, for a footnote.
         optional: whether tables leave it out where no arm has a value.
@@ -37,8 +38,8 @@ class Metric:
     label: str
     unit: str
     meaning: str
-    log: str
     value: pl.Expr
+    log: str = "rounds"
     whole_log: bool = False
     absent: str = "not in the logs of this arm's runs"
     optional: bool = False
@@ -66,7 +67,9 @@ _CALM = pl.col("impairments").list.len() == 0
 _TARGET = pl.col("target")
 _REACHED = (pl.col("accuracy") >= _TARGET) | (pl.col("perplexity") <= _TARGET)
 _NOT_HIT = "no round of an ok run was hit by an impairment"
-_NO_CHUNKS = "no chunk counts were logged: a byte stream loses none"
+_ERROR = "L2 norm of (gathered - lossless mean) / that of the lossless mean, mean over rounds"
+_COSINE = "of the angle between it and the lossless mean, mean over rounds"
+_AFTER_BROADCAST = "the same after the broadcast, mean over workers and rounds"
 _NOT_REACHED = "no run of this arm reached the target"
 
 METRICS = (
@@ -75,7 +78,6 @@ METRICS = (
         label="Round latency, burst rounds",
         unit="s",
         meaning="gather + broadcast, mean over the rounds in which an impairment was active",
-        log="rounds",
         value=_LATENCY.filter(_HIT).mean(),
         absent=_NOT_HIT,
     ),
@@ -84,7 +86,6 @@ METRICS = (
         label="Round latency, calm rounds",
         unit="s",
         meaning="mean over the rounds without an impairment",
-        log="rounds",
         value=_LATENCY.filter(_CALM).mean(),
     ),
     Metric(
@@ -92,7 +93,6 @@ METRICS = (
         label="Round latency, mean",
         unit="s",
         meaning="mean over all rounds of a run",
-        log="rounds",
         value=_LATENCY.mean(),
     ),
     Metric(
@@ -100,33 +100,24 @@ METRICS = (
         label="Round latency, median",
         unit="s",
         meaning="median over all rounds of a run",
-        log="rounds",
         value=_LATENCY.median(),
     ),
-    Metric(
-        name="round_latency_s.p95",
-        label="Round latency, p95",
-        unit="s",
-        meaning="95th percentile of a run's rounds",
-        log="rounds",
-        value=_tail(_LATENCY, 0.95),
-        absent=f"fewer than {SAMPLES_FOR_QUANTILE[0.95]} rounds per run",
-    ),
-    Metric(
-        name="round_latency_s.p99",
-        label="Round latency, p99",
-        unit="s",
-        meaning="99th percentile of a run's rounds",
-        log="rounds",
-        value=_tail(_LATENCY, 0.99),
-        absent=f"fewer than {SAMPLES_FOR_QUANTILE[0.99]} rounds per run",
+    *(
+        Metric(
+            name=f"round_latency_s.p{percent}",
+            label=f"Round latency, p{percent}",
+            unit="s",
+            meaning=f"{percent}th percentile of a run's rounds",
+            value=_tail(_LATENCY, percent / 100),
+            absent=f"fewer than {SAMPLES_FOR_QUANTILE[percent / 100]} rounds per run",
+        )
+        for percent in (95, 99)
     ),
     Metric(
         name="round_latency_s.max",
         label="Round latency, maximum",
         unit="s",
         meaning="the slowest round of a run",
-        log="rounds",
         value=_LATENCY.max(),
         whole_log=True,
     ),
@@ -135,7 +126,6 @@ METRICS = (
         label="Training time",
         unit="s",
         meaning="sum of all iterations: compute, gather and broadcast, without evaluation",
-        log="rounds",
         value=_sum(_ITERATION),
         whole_log=True,
     ),
@@ -144,7 +134,6 @@ METRICS = (
         label="Rounds per second",
         unit="per_s",
         meaning="rounds / training time",
-        log="rounds",
         value=_ITERATION.count() / _ITERATION.sum(),
     ),
     Metric(
@@ -195,23 +184,17 @@ METRICS = (
         value=pl.when(_TARGET.count() > 0).then(_REACHED.any().cast(pl.Float64)),
         optional=True,
     ),
-    Metric(
-        name="realised_loss.gather",
-        label="Realised loss, gather",
-        unit="share",
-        meaning="share of chunks that receivers had not got when they stopped",
-        log="receivers",
-        value=_loss("gather"),
-        absent=_NO_CHUNKS,
-    ),
-    Metric(
-        name="realised_loss.broadcast",
-        label="Realised loss, broadcast",
-        unit="share",
-        meaning="share of chunks that receivers had not got when they stopped",
-        log="receivers",
-        value=_loss("broadcast"),
-        absent=_NO_CHUNKS,
+    *(
+        Metric(
+            name=f"realised_loss.{leg}",
+            label=f"Realised loss, {leg}",
+            unit="share",
+            meaning="share of chunks that receivers had not got when they stopped",
+            log="receivers",
+            value=_loss(leg),
+            absent="no chunk counts were logged: a byte stream loses none",
+        )
+        for leg in LEGS
     ),
     Metric(
         name="passes_per_transfer",
@@ -236,7 +219,6 @@ METRICS = (
         label="Share of time in communication",
         unit="share",
         meaning="round latency / iteration time, summed over a run",
-        log="rounds",
         value=_sum(_LATENCY) / _sum(_ITERATION),
     ),
     Metric(
@@ -245,7 +227,6 @@ METRICS = (
         unit="count",
         meaning="time of an iteration outside gather and broadcast / time in them, summed over "
         "a run",
-        log="rounds",
         value=(_sum(_ITERATION) - _sum(_LATENCY)) / _sum(_LATENCY),
     ),
     Metric(
@@ -257,42 +238,22 @@ METRICS = (
         value=(pl.col("compute_overrun_s") > 0).cast(pl.Float64).mean(),
         optional=True,
     ),
-    Metric(
-        name="relative_error.gathered",
-        label="Relative error of the gathered gradient",
-        unit="share",
-        meaning="L2 norm of (gathered - lossless mean) / that of the lossless mean, mean over "
-        "rounds",
-        log="effects",
-        value=pl.col("relative_error.gathered").mean(),
-        optional=True,
-    ),
-    Metric(
-        name="relative_error.applied",
-        label="Relative error of the applied gradient",
-        unit="share",
-        meaning="the same after the broadcast, mean over workers and rounds",
-        log="effects",
-        value=pl.col("relative_error.applied").mean(),
-        optional=True,
-    ),
-    Metric(
-        name="cosine.gathered",
-        label="Cosine of the gathered gradient",
-        unit="count",
-        meaning="of the angle between it and the lossless mean, mean over rounds",
-        log="effects",
-        value=pl.col("cosine.gathered").mean(),
-        optional=True,
-    ),
-    Metric(
-        name="cosine.applied",
-        label="Cosine of the applied gradient",
-        unit="count",
-        meaning="the same after the broadcast, mean over workers and rounds",
-        log="effects",
-        value=pl.col("cosine.applied").mean(),
-        optional=True,
+    *(
+        Metric(
+            name=name,
+            label=f"{label} of the {name.partition('.')[2]} gradient",
+            unit=unit,
+            meaning=meaning,
+            log="effects",
+            value=pl.col(name).mean(),
+            optional=True,
+        )
+        for name, label, unit, meaning in (
+            ("relative_error.gathered", "Relative error", "share", _ERROR),
+            ("relative_error.applied", "Relative error", "share", _AFTER_BROADCAST),
+            ("cosine.gathered", "Cosine", "count", _COSINE),
+            ("cosine.applied", "Cosine", "count", _AFTER_BROADCAST),
+        )
     ),
     Metric(
         name="replica_divergence",
@@ -309,33 +270,25 @@ METRICS = (
         label="Workers lost",
         unit="count",
         meaning="gone at the end of a run that went on without them",
-        log="rounds",
         value=pl.col("workers_lost").list.len().max().cast(pl.Float64),
     ),
-    Metric(
-        name="burst_tolerance.gather",
-        label="Tolerance in burst rounds, gather",
-        unit="share",
-        meaning="mean of the loss that was allowed in the rounds in which an impairment was active",
-        log="rounds",
-        value=pl.col("tolerance_gather").filter(_HIT).mean(),
-        absent=_NOT_HIT,
-    ),
-    Metric(
-        name="burst_tolerance.broadcast",
-        label="Tolerance in burst rounds, broadcast",
-        unit="share",
-        meaning="mean of the loss that was allowed in the rounds in which an impairment was active",
-        log="rounds",
-        value=pl.col("tolerance_broadcast").filter(_HIT).mean(),
-        absent=_NOT_HIT,
+    *(
+        Metric(
+            name=f"burst_tolerance.{leg}",
+            label=f"Tolerance in burst rounds, {leg}",
+            unit="share",
+            meaning="mean of the loss that was allowed in the rounds in which an impairment was "
+            "active",
+            value=pl.col(f"tolerance_{leg}").filter(_HIT).mean(),
+            absent=_NOT_HIT,
+        )
+        for leg in LEGS
     ),
     Metric(
         name="critical_share",
         label="Share of critical rounds",
         unit="share",
         meaning="rounds with the low tolerance",
-        log="rounds",
         value=pl.col("critical").cast(pl.Float64).mean(),
     ),
     Metric(

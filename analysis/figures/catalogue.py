@@ -16,6 +16,8 @@ from analysis.data.load import Results, impairment_kinds
 from analysis.figures import latency, learning, ratios, style
 from analysis.figures.parts import render
 
+_BAND = "A pale band spans the lowest and the highest run; with five arms or more there is none."
+
 
 @dataclass(frozen=True, kw_only=True)
 class Drawing:
@@ -35,57 +37,56 @@ def draw_all(results: Results, summary: dict[str, Any]) -> list[Drawing]:
         kinds |= impairment_kinds(run.config.get("impairments"))
     styles = style.arm_styles(results.arms)
     quality = summary.get("task_metric") or "accuracy"
-    worse = "lower" if quality == "accuracy" else "higher"
     makers: list[tuple[str, str, str, Callable[[], Figure | None]]] = [
         (
             "latency-over-rounds",
             "Round latency over the rounds",
-            "Gather plus broadcast, mean over the ok runs; the pale band spans lowest to highest. "
-            "Look at the shaded rounds, where an impairment was active: the lower line rides "
-            "through it faster. Outside them the lines show what tolerance alone saves. The strips "
-            "below are dark where a round was in a critical phase, paler where only in some runs.",
+            f"Gather plus broadcast, mean over the ok runs. {_BAND} Shading marks the rounds in "
+            "which an impairment was active: compare the lines there with those in calm rounds. "
+            "The strips below are dark where a round was in a critical phase in all runs, and "
+            "paler where it was in some.",
             lambda: latency.over_rounds(results.rounds, styles, kinds),
         ),
         (
             "latency-cdf",
             "Distribution of round latency",
-            "For each latency, the share of rounds (all ok runs together) that were at least as "
-            "fast, calm rounds and rounds hit by an impairment apart. Further left is faster; look "
-            "at how far the tail at the top reaches right.",
+            "For each latency, the share of rounds that were at least as fast (all ok runs "
+            "together). Calm rounds and rounds hit by an impairment have a panel each. A curve "
+            "further left is faster; its top shows how long the slowest rounds took.",
             lambda: latency.distribution(results.rounds, styles),
         ),
         (
             "latency-cdf-by-point",
             "Round latency in bursts, by point of the sweep",
-            "As above, rounds hit by an impairment only, at each point alone (at most six).",
+            "The same for each point of the sweep (at most six), with only the rounds that an "
+            "impairment hit.",
             lambda: latency.distribution_by_point(results.rounds, summary, styles),
         ),
         (
             "ratio-along-factor",
             "The headline ratio along the sweep",
             "Points are ratios of paired runs with 95 % intervals; above 1 the reference is "
-            "faster. The bounds are what theory allows fixed-low/dblp if only bytes, or only "
-            "passes, cost time: look between which of them the measured line runs.",
+            "faster. The two bounds are the ratio of fixed-low/dblp in theory: one if only bytes "
+            "cost time, one if only passes do.",
             lambda: ratios.along_factor(summary, styles),
         ),
         (
             f"{quality}-over-time",
             f"Test {quality} over training time",
-            "Mean over workers and ok runs at each evaluation; the pale band spans lowest to "
-            f"highest run. A line further left learns as well in less time; a {worse} end is what "
-            "tolerated loss costs.",
+            f"Mean over workers and ok runs at each evaluation. {_BAND} A line further left "
+            f"reaches the same {quality} in less time.",
             lambda: learning.quality(results.training, styles, "elapsed_s"),
         ),
         (
             f"{quality}-over-rounds",
             f"Test {quality} over the rounds",
-            "The same without the clock: what is left between the lines is what loss does to "
-            "learning.",
+            "The same over rounds instead of time: the speed of the network plays no part here. "
+            "Lines differ because of lost gradients, and by chance.",
             lambda: learning.quality(results.training, styles, "round"),
         ),
         (
             "learning-along-factor",
-            "What is learnt, and how fast, along the sweep",
+            "Final test metric and round latency along the sweep",
             "Every arm's final test metric and mean round latency at each point, with 95 % "
             "intervals over seeds.",
             lambda: learning.along_factor(summary, styles),
@@ -93,31 +94,30 @@ def draw_all(results: Results, summary: dict[str, Any]) -> list[Drawing]:
         (
             "layer-loss",
             "Realised loss by layer",
-            "The stronger a layer's colour, the more of it receivers went without, mean over "
-            "all transfers; at the right the least and the most of any layer. Chunks sent in order "
-            "lose the last layers, shuffled ones lose all layers alike.",
+            "A stronger colour means that receivers went without more of the layer (mean over all "
+            "transfers). The numbers on the right are the least and the most of any layer.",
             lambda: learning.layer_strips(results.layer_loss, styles),
         ),
         (
             "gradient-error",
             "What loss does to the gradient",
             "L2 norm of (applied gradient - lossless mean) over that of the lossless mean, in the "
-            "rounds that were measured; mean over workers and runs, the band spans the runs.",
+            f"rounds that were measured. Mean over workers and runs. {_BAND}",
             lambda: learning.gradient_error(results.effects, styles),
         ),
         (
             "divergence",
             "How far the replicas drift apart",
             "Root mean square distance of the workers' weights from their mean, over the mean's "
-            "norm. It grows where each worker loses other parts of the broadcast.",
+            f"norm. Replicas differ where workers lose different parts of the broadcast. {_BAND}",
             lambda: learning.divergence(results.effects, styles),
         ),
         (
             "ratios",
             "Baseline over DBLP: ours beside the paper's",
-            "Points are ours with their 95 % interval; grey bars and ticks are what the paper "
-            "reports over its models and loss rates; diamonds are limits by arithmetic. Right of "
-            "1 DBLP is faster.",
+            "Blue points are ours, with 95 % intervals. Grey bars and ticks are what the paper "
+            "reports over its models and loss rates. Diamonds are limits by arithmetic. Right of "
+            "1, DBLP is faster.",
             lambda: ratios.beside_paper(summary),
         ),
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -10,27 +11,42 @@ import jinja2
 from markupsafe import Markup, escape
 
 from analysis.figures.style import COLOURS
-from analysis.tables.rendering import unbroken
+from analysis.tables.rendering import Table
 
-_TEMPLATES = Path(__file__).with_name("templates")
 _IDENTIFIER = re.compile(r'\bid="([^"]+)"')
 _REFERENCE = re.compile(r'(url\(#|href="#)([^)"]+)')
 _SIZE = re.compile(r'<svg ([^>]*?)width="[^"]*"([^>]*?)>', re.DOTALL)
 _HEIGHT = re.compile(r'(<svg [^>]*?)height="[^"]*"', re.DOTALL)
 
 
-def render(template: str, **values: Any) -> str:
-    """A page from `templates/`; every text is escaped, and an unknown name is an error."""
+@cache
+def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_TEMPLATES),
+        loader=jinja2.FileSystemLoader(Path(__file__).with_name("templates")),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     environment.filters["unbroken"] = unbroken
-    light, dark = _colour_variables(dark=False), _colour_variables(dark=True)
-    return environment.get_template(template).render(light=light, dark=dark, **values)
+    environment.globals["light"] = _colour_variables(dark=False)
+    environment.globals["dark"] = _colour_variables(dark=True)
+    return environment
+
+
+def render(template: str, **values: Any) -> str:
+    """A page from `templates/`; every text is escaped, and an unknown name is an error."""
+    return _environment().get_template(template).render(**values)
+
+
+def to_html(table: Table) -> Markup:
+    """A table in a box that scrolls sideways; every text is escaped."""
+    return Markup(render("table.html.j2", table=table))  # noqa: S704 (the template escapes)
+
+
+def unbroken(text: str) -> str:
+    """Keep `24.4 %` and `n = 2` on one line."""
+    return re.sub(r"(?<=\d) (?=[%x]|m?s\b)", "\u00a0", text).replace("n = ", "n\u00a0=\u00a0")
 
 
 def inline_svg(svg: str, *, name: str, description: str) -> Markup:

@@ -12,7 +12,7 @@ from typing import Any
 from analysis.data.load import Results, load
 from analysis.data.metrics import METRICS
 from analysis.figures import catalogue
-from analysis.report.html import inline_svg, render
+from analysis.report.html import inline_svg, render, to_html
 from analysis.report.timeline import FILE as TIMELINE
 from analysis.report.timeline import timeline_page
 from analysis.summary.document import summarise, write_json
@@ -21,7 +21,7 @@ from analysis.tables.layer_loss import layer_loss_table
 from analysis.tables.main_table import main_table
 from analysis.tables.published_values import experiment_table
 from analysis.tables.ratios import ratio_table
-from analysis.tables.rendering import Table, to_csv, to_html, to_latex, to_markdown, to_text
+from analysis.tables.rendering import Table, to_csv, to_latex, to_markdown, to_text
 from analysis.words import cautions, headline, methods
 
 FOLDER = "report"

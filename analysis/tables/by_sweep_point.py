@@ -24,10 +24,10 @@ _METRICS = (
 )
 _RATIOS = ("round_latency_s.burst_mean", "round_latency_s.mean", "training_time_s")
 _BOUNDS = (
-    "Bounds for a transfer outside critical phases that the burst hits from end to end: if only "
-    "bytes cost time, "
-    "(1 - low) / (1 - high); if only passes cost time, ceil(ln low / ln q) / ceil(ln high / ln q), "
-    "q being the loss."
+    "The bounds hold for a transfer outside critical phases that the burst hits from end to end. "
+    "Byte bound, if only bytes cost time: (1 - low) / (1 - high). Pass bound, if only passes cost "
+    "time: ceil(ln low / ln q) / ceil(ln high / ln q). Here low and high are the tolerances of "
+    "fixed-low and dblp, and q is the loss."
 )
 
 
@@ -60,7 +60,7 @@ def _metric_table(summary: dict[str, Any], name: str) -> Table:
             ]
             for point, arms in found
         ],
-        notes=["Means over seeds with 95 % bootstrap intervals; n is the number of seeds."],
+        notes=["Each number is a mean over n seeds, with its 95 % bootstrap interval."],
         records=[
             {**point["factors"], "arm": arm, "metric": name, "unit": describe(name).unit}
             | each.as_json()
@@ -72,7 +72,7 @@ def _metric_table(summary: dict[str, Any], name: str) -> Table:
 
 def _cell(estimate: Estimate, n_runs: int, unit: formatting.Unit) -> Cell:
     if n_runs == 0:
-        return Cell(text="0 ok runs", detail="in this cell", tone="quiet")
+        return Cell(text="0 ok runs", detail="at this point", tone="quiet")
     if estimate.value is None:
         return cells.missing(detail=f"not measured, n = {n_runs}")
     return cells.measured(estimate, unit)

@@ -37,7 +37,7 @@ def layer_loss_table(experiment: str, layer_loss: pl.DataFrame, arms: Sequence[s
         title=f"{experiment}: realised loss of single layers, in the order of the payload",
         columns=["Arm", "Leg", "Least lost (%)", "Most lost (%)"],
         rows=rows,
-        notes=["Means over transfers and runs; every layer is in layers.csv."],
+        notes=["Each number is a mean over transfers and runs; layers.csv has every layer."],
         records=means.sort("arm", "leg", "layer").to_dicts(),
         numeric=False,
     )

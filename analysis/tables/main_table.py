@@ -82,7 +82,7 @@ def main_table(
         title=f"{summary['experiment']}: what was measured, by arm",
         columns=["", *arms],
         rows=rows if with_runs else rows[1:],
-        notes=_notes(summary, counts),
+        notes=_notes(summary),
         records=_records(summary),
     )
 
@@ -102,18 +102,21 @@ def _cell(estimate: Estimate, unit: Unit, absent: str, n_runs: int) -> Cell:
     return measured(estimate, unit, with_n=estimate.n != n_runs)
 
 
-def _notes(summary: dict[str, Any], counts: list[int]) -> list[str]:
-    notes = ["Means over seeds, each with its 95 % bootstrap interval over seeds."]
+def _notes(summary: dict[str, Any]) -> list[str]:
+    notes = ["Each number is a mean over seeds, with its 95 % bootstrap interval."]
     seeds = [entry(summary, "arms", arm, "rounds_per_s").n for arm in summary["arms"]]
-    most = max(seeds, default=0) if any(counts) else 0
-    if most == 1:
+    fewest = min(filter(None, seeds), default=0)
+    if max(seeds, default=0) == 1:
         notes.append("One run per arm: there is no interval.")
-    elif 1 < most < ENOUGH_SEEDS:
+    elif 0 < fewest < ENOUGH_SEEDS:
         notes.append(
-            f"With n = {most} an interval is indicative only; use {ENOUGH_SEEDS} seeds or more."
+            f"An interval over fewer than {ENOUGH_SEEDS} seeds is only indicative; here n = "
+            f"{fewest}."
         )
     if points(summary):
-        notes.append("Averaged over the points of the sweep; they stand apart further down.")
+        notes.append(
+            "These are averages over the points of the sweep; tables by point follow below."
+        )
     left_out = {
         verdict: count
         for verdict, count in summary["verdicts"].items()
@@ -121,7 +124,9 @@ def _notes(summary: dict[str, Any], counts: list[int]) -> list[str]:
     }
     if left_out:
         listed = ", ".join(f"{count} {verdict}" for verdict, count in left_out.items())
-        notes.append(f"Not in these numbers: {listed} (of {sum(summary['verdicts'].values())}).")
+        notes.append(
+            f"Left out of these numbers: {listed} (of {sum(summary['verdicts'].values())})."
+        )
     return notes
 
 

@@ -6,19 +6,19 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from analysis.data.metrics import describe
-from analysis.statistics.intervals import Estimate, paper_reduction, true_reduction
+from analysis.statistics.intervals import ENOUGH_SEEDS, Estimate, paper_reduction, true_reduction
 from analysis.summary.lookup import OWN_LIMIT, factors_text, published_entries, published_range
 from analysis.tables import cells
 from analysis.tables.rendering import Cell, Table
 from analysis.words import formatting
 
 _REDUCTIONS = (
-    'What the DBLP paper calls a "reduction" is baseline / DBLP - 1, a speed-up; the true '
-    "reduction is 1 - DBLP / baseline. Both are given."
+    'The DBLP paper calls baseline / DBLP - 1 a "reduction"; it is a speed-up. The true reduction '
+    "is 1 - DBLP / baseline. The table gives both."
 )
 _NOT_ABSOLUTE = (
-    "Models, data, link rates and round-trip times differ from the paper's (most of its own are "
-    "not published), so ratios can be compared and absolute times cannot."
+    "Models, data, link rates and round-trip times differ from the paper's, most of which are not "
+    "published. Ratios can be compared with the paper's; absolute times cannot."
 )
 
 
@@ -147,9 +147,11 @@ def _inside(ours: Estimate, published: dict[str, Any]) -> Cell:
         return Cell(text="a limit", detail=side, tone="quiet")
     if published["inside_our_interval"] is None:
         return Cell(text="no interval", detail=cells.joined(f"n = {ours.n}", side))
+    few = f"indicative: n = {ours.n}" if ours.n < ENOUGH_SEEDS else ""
     if published["inside_our_interval"]:
-        return Cell(text="yes", tone="good", detail="" if low == high else "the ranges overlap")
-    return Cell(text="no", tone="bad", detail=side)
+        overlap = "" if low == high else "the ranges overlap"
+        return Cell(text="yes", detail=cells.joined(overlap, few), tone="" if few else "good")
+    return Cell(text="no", detail=cells.joined(side, few), tone="" if few else "bad")
 
 
 def _reduction(

@@ -19,8 +19,8 @@ from analysis.tables.rendering import Cell, Table
 from analysis.words import formatting
 
 NOTE = (
-    "A ratio is that of the means over the seeds that both arms have; with its 95 % interval "
-    "(seeds resampled in pairs), the number of pairs and the p-value of the paired permutation "
+    "A ratio divides the means over the seeds that both arms have. Beside it are its 95 % interval "
+    "(seeds resampled in pairs), the number n of pairs, and the p-value of a paired permutation "
     f"test, which {ENOUGH_SEEDS} pairs cannot bring below {2 / 2**ENOUGH_SEEDS:.3f}."
 )
 _METRICS = (

@@ -1,4 +1,4 @@
-"""A table model and its renderings: Markdown, CSV, HTML and plain text.
+"""A table and its renderings as Markdown, CSV, LaTeX and plain text; `report/html.py` has HTML's.
 
 A cell holds what people read; `records` holds the same numbers unrounded, for the CSV file.
 """
@@ -7,11 +7,8 @@ from __future__ import annotations
 
 import csv
 import io
-import re
 from dataclasses import dataclass, field
 from typing import Any
-
-from markupsafe import Markup, escape
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,14 +33,15 @@ class Table:
     records: list[dict[str, Any]] = field(default_factory=list)
     numeric: bool = True  # the columns after the first hold numbers: right-aligned
 
-    def footnotes(self) -> list[str]:
-        """The cells' notes in order of appearance, each once; cell marks count from 1."""
-        return list(dict.fromkeys(cell.note for row in self.rows for cell in row if cell.note))
+    def marks(self) -> dict[str, int]:
+        """The cells' notes in order of appearance, each with its mark, from 1."""
+        notes = dict.fromkeys(cell.note for row in self.rows for cell in row if cell.note)
+        return {note: number for number, note in enumerate(notes, start=1)}
 
 
 def to_markdown(table: Table) -> str:
     """A Markdown table with its notes below."""
-    marks = _marks(table)
+    marks = table.marks()
     align = "---:" if table.numeric else "---"
     lines = [
         f"**{_markdown(table.title)}**",
@@ -72,43 +70,9 @@ def to_csv(table: Table) -> str:
     return text.getvalue()
 
 
-def to_html(table: Table) -> Markup:
-    """A table in a box that scrolls sideways; every text is escaped."""
-    marks = _marks(table)
-    head = Markup("").join(
-        Markup('<th scope="col">{}</th>').format(column) for column in table.columns
-    )
-    body = Markup("\n").join(
-        Markup("<tr>{}</tr>").format(
-            Markup("").join(_html_cell(cell, index == 0, marks) for index, cell in enumerate(row))
-        )
-        for row in table.rows
-    )
-    notes = Markup("").join(
-        [
-            *(
-                Markup("<li><sup>{}</sup> {}</li>").format(mark, note)
-                for note, mark in marks.items()
-            ),
-            *(Markup("<li>{}</li>").format(note) for note in table.notes),
-        ]
-    )
-    return Markup(
-        '<div class="scroll" tabindex="0" role="region" aria-label="{title}">'
-        '<table class="{kind}"><caption>{title}</caption>'
-        "<thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table></div>\n{notes}"
-    ).format(
-        title=table.title,
-        kind="numbers" if table.numeric else "words",
-        head=head,
-        body=body,
-        notes=Markup('<ul class="notes">{}</ul>').format(notes) if notes else "",
-    )
-
-
 def to_latex(table: Table) -> str:
     """A `tabular` with its title as comment and its notes below; needs no package."""
-    marks = _marks(table)
+    marks = table.marks()
     align = ("r" if table.numeric else "l") * (len(table.columns) - 1)
     lines = [
         f"% {table.title}".translate({ord("\n"): " "}),
@@ -130,7 +94,7 @@ def to_latex(table: Table) -> str:
 
 def to_text(table: Table, *, width: int | None = None) -> str:
     """Plain text with aligned columns; details in brackets go first when `width` is too small."""
-    marks = _marks(table)
+    marks = table.marks()
     lines = _text_lines(table, marks, details=True)
     if width is not None and max(map(len, lines)) > width:
         lines = _text_lines(table, marks, details=False)
@@ -154,36 +118,12 @@ def _text_lines(table: Table, marks: dict[str, int], *, details: bool) -> list[s
     ]
 
 
-def _marks(table: Table) -> dict[str, int]:
-    return {note: number for number, note in enumerate(table.footnotes(), start=1)}
-
-
 def _mark(cell: Cell, marks: dict[str, int], form: str) -> str:
     return form.format(marks[cell.note]) if cell.note else ""
 
 
 def _full(cell: Cell) -> str:
     return f"{cell.text} ({cell.detail})" if cell.detail else cell.text
-
-
-def _html_cell(cell: Cell, first: bool, marks: dict[str, int]) -> Markup:
-    text: Markup = escape(unbroken(cell.text))
-    if cell.tone:
-        text = Markup('<span class="{}">{}</span>').format(cell.tone, text)
-    if cell.href:
-        text = Markup('<a href="{}">{}</a>').format(cell.href, text)
-    if cell.note:
-        text += Markup("<sup>{}</sup>").format(marks[cell.note])
-    if cell.detail:
-        text += Markup('<span class="detail">{}</span>').format(unbroken(cell.detail))
-    if first:
-        return Markup('<th scope="row">{}</th>').format(text)
-    return Markup("<td>{}</td>").format(text)
-
-
-def unbroken(text: str) -> str:
-    """Keep `24.4 %` and `n = 2` on one line."""
-    return re.sub(r"(?<=\d) (?=[%x]|m?s\b)", "\u00a0", text).replace("n = ", "n\u00a0=\u00a0")
 
 
 _MARKDOWN = str.maketrans(

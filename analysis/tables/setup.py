@@ -82,11 +82,11 @@ def impairment_table(results: Results) -> Table:
         rows=[_impairment_row(row) for row in begins.iter_rows(named=True)],
         notes=[
             "Planned: the leg began. Sent: the controller acted. In force: the switch, or the "
-            "host's filter, had confirmed it.",
+            "host's filter, confirmed it.",
             *(
                 [
-                    f"{skipped} planned times were skipped: their leg, or the run, had ended "
-                    "before, or the same impairment was still in force."
+                    f"{skipped} planned times were skipped: the leg or the run had ended, or the "
+                    "same impairment was still in force."
                 ]
                 if skipped
                 else []
@@ -141,7 +141,7 @@ def link_table(results: Results) -> Table:
             ]
             for (begin, end), found in links.items()
         ],
-        notes=["Means over runs, each with the smallest and the largest."],
+        notes=["Each number is a mean over runs, with the smallest and the largest."],
         records=[link for found in links.values() for link in found],
     )
 

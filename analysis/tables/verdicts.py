@@ -22,8 +22,8 @@ def all_runs_table(results: Results) -> Table:
     notes = []
     if results.others:
         notes.append(
-            f"The last {len(results.others)} are no part of the plan's count: earlier attempts, "
-            "or runs that the plan does not name. They enter no number of this report."
+            f"The last {len(results.others)} rows are earlier attempts, or runs that the plan does "
+            "not name. They are not counted, and no number of this report includes them."
         )
     return _run_table(results, "all runs", [*results.runs, *results.others], notes)
 
@@ -129,7 +129,7 @@ def gate_table(results: Results) -> Table:
         rows=[_gate_row(name, judged, columns.values()) for name in names],
         notes=[
             "A value beyond its limit makes a run invalid. Limits are keys of `limits` in the "
-            "experiment file. What could not be measured is not checked, and says so."
+            "experiment file. A gate that could not be measured reads 'not checked'."
         ],
         records=[
             {"run": run.key, "arm": run.arm, "seed": run.seed, **gate}

@@ -1,7 +1,8 @@
-"""What a reader must know before the numbers: mixed machines, paces, runs without learning."""
+"""Writes the cautions: what a reader must know before the numbers."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,13 +11,13 @@ from analysis.data.load import Results, Run
 from analysis.words import formatting
 
 _MACHINE = ("cpu", "cpus", "memory_bytes", "machine", "kernel", "distribution")
-_MEMORY_STEP = 1 << 30  # what a kernel keeps for itself differs by little on one machine
+_GIB = 1 << 30  # memory is rounded: what a kernel keeps for itself differs a little on one machine
 
 
 def sentences(results: Results, summary: dict[str, Any]) -> list[str]:
-    """Sentences for the top of the report; empty where there is nothing to be careful about."""
+    """Sentences for the top of the report; empty where nothing calls for caution."""
     return [
-        *mixed_machines(results.ok_runs),
+        *_mixed_machines(results.ok_runs),
         *_mixed_versions(results.ok_runs),
         *_pace(results, summary),
         *_lost_workers(results),
@@ -28,29 +29,13 @@ def sentences(results: Results, summary: dict[str, Any]) -> list[str]:
     ]
 
 
-def mixed_machines(runs: Sequence[Run]) -> list[str]:
-    """Whether the ok runs are from different machines, whose times cannot be compared."""
-    found: dict[str, int] = {}
-    for run in runs:
-        if run.manifest:
-            machine = machine_text(run.manifest)
-            found[machine] = found.get(machine, 0) + 1
-    if len(found) < 2:
-        return []
-    listed = "; ".join(f"{count} on {machine}" for machine, count in found.items())
-    return [
-        f"Results of {len(found)} different machines are mixed here: {listed}. Times that they "
-        "measured cannot be averaged or compared; use --out to keep machines apart."
-    ]
-
-
 def machine_text(manifest: dict[str, Any]) -> str:
     """A machine in words: what must agree for its times to be comparable."""
     words = []
     for name in _MACHINE:
         value = manifest.get(name)
         if name == "memory_bytes" and isinstance(value, int | float):
-            words.append(f"{round(value / _MEMORY_STEP)} GiB")
+            words.append(f"{round(value / _GIB)} GiB")
         elif name == "cpus" and value is not None:
             words.append(f"{value} CPUs")
         elif isinstance(value, dict):
@@ -60,31 +45,42 @@ def machine_text(manifest: dict[str, Any]) -> str:
     return ", ".join(words)
 
 
-def _mixed_versions(runs: Sequence[Run]) -> list[str]:
-    commits = list(dict.fromkeys(str(run.manifest.get("commit") or "") for run in runs))
-    commits = [each for each in commits if each]
-    if len(commits) < 2:
+def _mixed_machines(runs: Sequence[Run]) -> list[str]:
+    found = Counter(machine_text(run.manifest) for run in runs if run.manifest)
+    if len(found) < 2:
         return []
-    short = ", ".join(each[:10] + each[40:] for each in commits[:4])
-    more = ", ..." if len(commits) > 4 else ""
-    return [f"These runs are of {len(commits)} versions of the lab's code ({short}{more})."]
+    listed = "; ".join(f"{count} on {machine}" for machine, count in found.items())
+    return [
+        f"Results of {len(found)} different machines are mixed here: {listed}. Do not average or "
+        "compare their times; use --out to keep machines apart."
+    ]
+
+
+def _mixed_versions(runs: Sequence[Run]) -> list[str]:
+    commits = Counter(str(run.manifest.get("commit") or "") for run in runs)
+    known = [each for each in commits if each]
+    if len(known) < 2:
+        return []
+    short = ", ".join(each[:10] + each[40:] for each in known[:4])
+    more = ", ..." if len(known) > 4 else ""
+    return [f"These runs are of {len(known)} versions of the lab's code ({short}{more})."]
 
 
 def _pace(results: Results, summary: dict[str, Any]) -> list[str]:
     paces = [learning.pace(run.config) for run in results.ok_runs]
-    sentences = []
+    kinds = {each["kind"] for each in paces}
+    found = []
     given = sorted({each["compute_s"] for each in paces if each.get("compute_s")})
-    if given and any(each["kind"] == "paced" for each in paces):
+    if given and "paced" in kinds:
         times = " or ".join(f"{formatting.number(each, formatting.Unit('s'))} s" for each in given)
-        sentences.append(
+        found.append(
             f"Computing is paced: every iteration computes for {times}, however long this machine "
-            "needs. Shares and ratios of computing and communicating are therefore chosen, not "
-            "measured."
+            "needs. The experiment therefore chooses the shares and ratios of computing and "
+            "communicating; they are not measured."
         )
-    if any(each["kind"] == "payload-only" for each in paces):
-        only = len({each["kind"] for each in paces}) == 1
-        sentences.append(
-            ("Nothing is learnt" if only else "In some runs nothing is learnt")
+    if "payload-only" in kinds:
+        found.append(
+            ("Nothing is learnt" if len(kinds) == 1 else "In some runs nothing is learnt")
             + " (pace payload-only): payloads have the model's layers and random content. There "
             "is no accuracy, and training time means the rounds' communication."
         )
@@ -94,12 +90,12 @@ def _pace(results: Results, summary: dict[str, Any]) -> list[str]:
         if cell.get("pace_overrun_share", {}).get("value")
     ]
     if over:
-        sentences.append(
+        found.append(
             f"Up to {formatting.number(max(over), formatting.Unit('%', 100.0))} % of an arm's "
-            "iterations took longer than their pace: this machine is too slow for it, and the "
-            "chosen ratio is not quite the one that was run."
+            "iterations took longer than their pace: this machine is too slow for it, so the runs "
+            "computed for longer than the experiment chose."
         )
-    return sentences
+    return found
 
 
 def _lost_workers(results: Results) -> list[str]:

@@ -1,81 +1,103 @@
-"""Writes the headline of a report: sentences on what was found, made from its numbers."""
+"""Writes the headline of a report: sentences on what was found, made from its numbers.
+
+A sentence says no more than its interval: where the interval includes "no difference", it says so.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from analysis.data.metrics import IMPAIRED
+from analysis.data.metrics import ALL_BURSTS, IMPAIRED
 from analysis.statistics.intervals import ENOUGH_SEEDS, Estimate, true_reduction
-from analysis.summary.lookup import BASELINE, entry, factors_text, pairs
+from analysis.summary.lookup import BASELINE, entry, factors_text, pairs, points
 from analysis.words import formatting
 
+_PERCENT = formatting.Unit("%", 100.0)
+Summary = Mapping[str, Any]
 
-def sentences(summary: dict[str, Any]) -> list[str]:
+
+def sentences(summary: Summary) -> list[str]:
     """What the experiment found, most important sentence first; every number is measured."""
     compared = sorted(pairs(list(summary["arms"])), key=lambda pair: pair[0] != BASELINE)
     found: list[str] = []
     for left, right in compared[:1]:
-        found += [
-            *_latency(summary, left, right),
-            *_along_the_sweep(summary, left, right),
-            *_training_time(summary, left, right),
-            *_accuracy(summary, left, right),
-        ]
-    for left, right in compared[1:]:
+        found += _latency(summary, left, right)
+        found += _along_the_sweep(summary, left, right)
+    for left, right in compared:
         found += _training_time(summary, left, right)
+        if (left, right) == compared[0]:
+            found += _task_metric(summary, left, right)
     if not found:
         return [_single_arm(summary)]
-    pairs_most = max(
-        (entry(summary, "ratios", f"{a}/{b}", "training_time_s").n for a, b in compared)
-    )
-    if pairs_most == 1:
-        found.append("n = 1 paired seed: there are no intervals.")
-    elif pairs_most < ENOUGH_SEEDS:
+    seeds = [entry(summary, "ratios", f"{a}/{b}", "training_time_s").n for a, b in compared]
+    fewest = min(filter(None, seeds), default=0)
+    if max(seeds) == 1:
+        found.append("n = 1 paired seed: there are no intervals, so any difference may be chance.")
+    elif fewest < ENOUGH_SEEDS:
         found.append(
-            f"n = {pairs_most} paired seeds; with fewer than {ENOUGH_SEEDS}, the intervals are "
-            "only indicative."
+            f"An interval over fewer than {ENOUGH_SEEDS} paired seeds is only indicative; here n = "
+            f"{fewest}."
         )
     return found
 
 
-def _latency(summary: dict[str, Any], left: str, right: str) -> list[str]:
-    name, where = "round_latency_s.burst_mean", "In rounds hit by an impairment"
-    if entry(summary, "ratios", f"{left}/{right}", name).value is None:
+def _latency(summary: Summary, left: str, right: str) -> list[str]:
+    pair = f"{left}/{right}"
+    name, where = ALL_BURSTS, "In rounds hit by an impairment"
+    if entry(summary, "ratios", pair, name).value is None:
         name, where = "round_latency_s.mean", "On average"
-    ratio = entry(summary, "ratios", f"{left}/{right}", name)
-    ours, theirs = (entry(summary, "arms", arm, name) for arm in (right, left))
+    ratio = entry(summary, "ratios", pair, name)
     if ratio.value is None:
         return []
+    ours, theirs = (entry(summary, "arms", arm, name) for arm in (right, left))
     unit = formatting.unit_for("s", (ours.value, theirs.value))
-    sentence = (
+    found = [
         f"{where}, {right} finished a round in {_quantity(ours, unit)} and {left} in "
-        f"{_quantity(theirs, unit)}: {left} took "
-        f"{formatting.number(ratio.value)} x as long {formatting.brackets(ratio)}{_doubt(ratio)}."
-    )
-    sentences = [sentence, *_tolerance(summary, left, right)]
-    kinds = summary["ratios"][f"{left}/{right}"].get(IMPAIRED.rstrip("."), {})
-    by_kind = {kind: entry(summary, "ratios", f"{left}/{right}", IMPAIRED + kind) for kind in kinds}
-    if name.endswith("burst_mean") and len(by_kind) > 1:
-        listed = " and ".join(
-            f"{formatting.with_interval(estimate)} for {kind}" for kind, estimate in by_kind.items()
-        )
-        sentences.append(f"By kind of impairment, {left}/{right} is {listed}.")
-    return sentences
-
-
-def _tolerance(summary: dict[str, Any], left: str, right: str) -> list[str]:
-    """Whether the bursts met the arms with different tolerances at all: it depends on the phase."""
-    ours, theirs = (entry(summary, "arms", arm, "burst_tolerance.gather") for arm in (right, left))
-    if ours.value is None or theirs.value is None:
-        return []
-    unit = formatting.Unit("%", 100.0)
-    return [
-        f"In those rounds {right} allowed a loss of {_quantity(ours, unit)} on the gather leg, "
-        f"{left} {_quantity(theirs, unit)} (means; {right}'s depends on the phase of training)."
+        f"{_quantity(theirs, unit)}: {left} took {formatting.number(ratio.value)} x as long "
+        f"{formatting.brackets(ratio)}{_doubt(ratio, 1)}."
     ]
+    if name != ALL_BURSTS:
+        return found
+    # Whether bursts met the arms with different tolerances at all depends on the phase.
+    ours, theirs = (entry(summary, "arms", arm, "burst_tolerance.gather") for arm in (right, left))
+    if ours.value is not None and theirs.value is not None:
+        found.append(
+            f"In those rounds {right} allowed a loss of {_quantity(ours, _PERCENT)} on the gather "
+            f"leg, {left} {_quantity(theirs, _PERCENT)} (means; {right}'s depends on the phase of "
+            "training)."
+        )
+    kinds = summary["ratios"][pair].get(IMPAIRED.rstrip("."), {})
+    by_kind = {kind: entry(summary, "ratios", pair, IMPAIRED + kind) for kind in kinds}
+    if len(by_kind) > 1:
+        listed = " and ".join(
+            f"{formatting.with_interval(each)} for {kind}" for kind, each in by_kind.items()
+        )
+        found.append(f"By kind of impairment, {pair} is {listed}.")
+    return found
 
 
-def _training_time(summary: dict[str, Any], left: str, right: str) -> list[str]:
+def _along_the_sweep(summary: Summary, left: str, right: str) -> list[str]:
+    """The range of the headline ratio over the points of a sweep."""
+    for name, words in (
+        (ALL_BURSTS, "latency in rounds hit by an impairment"),
+        ("training_time_s", "training time"),
+    ):
+        found = [
+            (estimate.value, factors_text(point["factors"]), formatting.with_interval(estimate))
+            for point in points(summary)
+            if (estimate := entry(point, "ratios", f"{left}/{right}", name)).value is not None
+        ]
+        if len(found) > 1:
+            (_, at_low, low), (_, at_high, high) = min(found), max(found)
+            return [
+                f"{left}/{right} of the {words} is lowest at {at_low}, with {low}, and highest at "
+                f"{at_high}, with {high}."
+            ]
+    return []
+
+
+def _training_time(summary: Summary, left: str, right: str) -> list[str]:
     ratio = entry(summary, "ratios", f"{left}/{right}", "training_time_s")
     if not ratio.value:
         return []
@@ -83,51 +105,28 @@ def _training_time(summary: dict[str, Any], left: str, right: str) -> list[str]:
     word = "less" if saved >= 0 else "more"
     return [
         f"Training with {right} took {abs(saved) * 100:.1f} % {word} time than with {left}: "
-        f"{left}/{right} is {formatting.with_interval(ratio)}{_doubt(ratio)}."
+        f"{left}/{right} is {formatting.with_interval(ratio)}{_doubt(ratio, 1)}."
     ]
 
 
-def _accuracy(summary: dict[str, Any], left: str, right: str) -> list[str]:
+def _task_metric(summary: Summary, left: str, right: str) -> list[str]:
     task = summary.get("task_metric") or "accuracy"
     difference = entry(summary, "differences", f"{right}-{left}", task)
-    ours, theirs = (entry(summary, "arms", arm, task) for arm in (right, left))
     if difference.value is None:
         return []
+    ours, theirs = (entry(summary, "arms", arm, task) for arm in (right, left))
+    name, unit, of_difference = "accuracy", _PERCENT, formatting.POINTS
     if task == "perplexity":
-        return [
-            f"Final perplexity, lower being better: {formatting.number(ours.value)} with {right}, "
-            f"{formatting.number(theirs.value)} with {left}; difference "
-            f"{formatting.number(difference.value)} {formatting.brackets(difference)}."
-        ]
-    percent = formatting.Unit("%", 100.0)
+        name, unit = "perplexity, lower being better", formatting.Unit("")
+        of_difference = unit
     return [
-        f"Final accuracy: {_quantity(ours, percent)} with {right}, {_quantity(theirs, percent)} "
-        f"with {left}; difference {formatting.with_interval(difference, formatting.POINTS)}."
+        f"Final {name}: {_quantity(ours, unit)} with {right}, {_quantity(theirs, unit)} with "
+        f"{left}; difference {formatting.with_interval(difference, of_difference)}"
+        f"{_doubt(difference, 0)}."
     ]
 
 
-def _along_the_sweep(summary: dict[str, Any], left: str, right: str) -> list[str]:
-    """The range of the headline ratio over the points of a sweep."""
-    points = summary.get("points") or []
-    for name, words in (
-        ("round_latency_s.burst_mean", "latency in rounds hit by an impairment"),
-        ("training_time_s", "training time"),
-    ):
-        found = [
-            (estimate.value, factors_text(point["factors"]))
-            for point in points
-            if (estimate := entry(point, "ratios", f"{left}/{right}", name)).value is not None
-        ]
-        if len(found) > 1:
-            (low, at_low), (high, at_high) = min(found), max(found)
-            return [
-                f"Over the points of the sweep {left}/{right} of the {words} goes from "
-                f"{formatting.number(low)} x ({at_low}) to {formatting.number(high)} x ({at_high})."
-            ]
-    return []
-
-
-def _single_arm(summary: dict[str, Any]) -> str:
+def _single_arm(summary: Summary) -> str:
     for arm in summary["arms"]:
         time = entry(summary, "arms", arm, "training_time_s")
         if time.value is not None:
@@ -136,10 +135,11 @@ def _single_arm(summary: dict[str, Any]) -> str:
 
 
 def _quantity(estimate: Estimate, unit: formatting.Unit) -> str:
-    return f"{formatting.number(estimate.value, unit)} {unit.symbol}"
+    return f"{formatting.number(estimate.value, unit)} {unit.symbol}".rstrip()
 
 
-def _doubt(ratio: Estimate) -> str:
-    if ratio.low is not None and ratio.high is not None and ratio.low <= 1 <= ratio.high:
-        return ", so no clear difference"
-    return ""
+def _doubt(estimate: Estimate, same: float) -> str:
+    """What to add where the interval includes `same`, the value of no difference."""
+    if estimate.low is None or estimate.high is None or not estimate.low <= same <= estimate.high:
+        return ""
+    return f"; the interval includes {same:g}, so no clear difference"

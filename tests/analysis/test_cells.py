@@ -78,7 +78,7 @@ def test_a_cell_without_ok_runs_says_so(tmp_path, undrawn):
     run(build, "fixed-low", 1, 0.3, verdict="invalid", reason="the link was too slow")
     summary = summary_of(tmp_path)
     latency = by_sweep_point.metric_tables(summary)[0]
-    assert texts(latency, 2)[0::2] == ["q = 0.3 ()", "0 ok runs (in this cell)"]
+    assert texts(latency, 2)[0::2] == ["q = 0.3 ()", "0 ok runs (at this point)"]
     ratios = by_sweep_point.ratio_tables(summary)
     assert [texts(each, 2)[1] for each in ratios] == ["\u2014 (0 ok runs of fixed-low)"] * 3
     analysis.write_report(tmp_path)

@@ -7,8 +7,9 @@ import io
 
 import pytest
 
+from analysis.report.html import to_html
 from analysis.statistics.intervals import Estimate
-from analysis.tables.rendering import Cell, Table, to_csv, to_html, to_latex, to_markdown, to_text
+from analysis.tables.rendering import Cell, Table, to_csv, to_latex, to_markdown, to_text
 from analysis.words import formatting
 
 TABLE = Table(
