@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from analysis.data.load import Results
     from analysis.report.writing import ReportPaths
     from analysis.tables.rendering import Table
 
-__all__ = ["main_table", "main_table_text", "update_readme", "write_report"]
+__all__ = ["load", "main_table", "main_table_text", "update_readme", "write_report"]
 
 
 def write_report(results_dir: Path, experiment: str | None = None) -> ReportPaths:
@@ -33,6 +34,17 @@ def write_report(results_dir: Path, experiment: str | None = None) -> ReportPath
     from analysis.report.writing import write_report as write
 
     return write(results_dir, experiment)
+
+
+def load(results_dir: Path, experiment: str | None = None) -> Results:
+    """An experiment's runs and, as polars frames, what its ok runs logged.
+
+    Raises:
+        ValueError: as `write_report`.
+    """
+    from analysis.data.load import load as read
+
+    return read(results_dir, experiment)
 
 
 def main_table(results_dir: Path, experiment: str | None = None) -> Table:

@@ -128,7 +128,9 @@ def load(results_dir: Path, experiment: str | None = None) -> Results:
         rounds=rounds,
         transfers=_frame(ok_runs, "transfers-*.jsonl", records.TENSOR_LOSS, layers),
         training=_frame(ok_runs, "training-*.jsonl", records.TRAINING),
-        impairments=_frame(ok_runs, _IMPAIRMENTS, records.IMPAIRMENTS),
+        impairments=_frame(ok_runs, _IMPAIRMENTS, records.IMPAIRMENTS).with_columns(
+            pl.col("kind").map_elements(kind_name, return_dtype=pl.String)
+        ),
         effects=_frame(ok_runs, _EFFECTS, records.EFFECTS),
         layer_loss=records.mean_layer_loss(layers),
     )
@@ -285,10 +287,22 @@ def impairment_kinds(impairments: object) -> dict[str, str]:
     """The kind of each configured impairment by the name that the logs use."""
     entries: Iterable[object] = impairments if isinstance(impairments, list) else []
     return {
-        str(entry.get("name") or f"{entry.get('kind')}-{entry.get('host')}"): str(entry.get("kind"))
+        str(entry.get("name") or f"{entry.get('kind')}-{entry.get('host')}"): kind_name(
+            str(entry.get("kind"))
+        )
         for entry in entries
         if isinstance(entry, dict)
     }
+
+
+def kind_name(kind: str) -> str:
+    """A kind of impairment without the place of a user's own code: `/a/mine.py:Flap` is `Flap`.
+
+    A file alone stands for its name without the ending. Metrics are named after kinds, with dots
+    between the parts of a name.
+    """
+    place, _, name = kind.rpartition(":")
+    return name if place else Path(kind).stem
 
 
 def _arms(document: dict[str, Any], runs: list[Run]) -> list[str]:

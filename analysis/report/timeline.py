@@ -18,7 +18,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from analysis.data import samples
-from analysis.data.load import Results, Run
+from analysis.data.load import Results, Run, kind_name
 from analysis.report.html import render
 
 FILE = "timeline.html"
@@ -236,7 +236,8 @@ def _impairments(records: Sequence[Mapping[str, Any]], clock: _Clock) -> list[di
         if not (_is_number(planned_s) and _is_number(acknowledged_s)):
             continue
         name = str(each.get("name"))
-        entry = found.setdefault(name, {"name": name, "kind": str(each.get("kind")), "bars": []})
+        kind = kind_name(str(each.get("kind")))
+        entry = found.setdefault(name, {"name": name, "kind": kind, "bars": []})
         times = [clock.relative(planned_s), clock.relative(acknowledged_s)]
         if each.get("action") == "begin":
             entry["bars"].append(times)

@@ -7,6 +7,7 @@ import os
 
 import pytest
 
+import analysis
 from analysis.data.load import load
 from tests.analysis.build import ResultsBuilder, write
 
@@ -126,6 +127,11 @@ def test_a_run_that_cannot_be_trusted_counts_as_failed(tmp_path, name, content, 
     (run,) = load(tmp_path).runs
     assert run.verdict == "failed"
     assert reason in run.reason
+
+
+def test_the_package_itself_loads(tmp_path):
+    ResultsBuilder(tmp_path).run(arm="dblp", seed=1)
+    assert analysis.load(tmp_path).rounds.equals(load(tmp_path).rounds)
 
 
 def test_factors_become_columns(tmp_path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from analysis.data import metrics
-from analysis.data.load import load
+from analysis.data.load import kind_name, load
 from analysis.data.per_run import per_run
 from tests.analysis.build import ResultsBuilder
 
@@ -39,6 +39,18 @@ def test_tail_quantiles_need_enough_rounds(tmp_path):
     assert some["round_latency_s.p99"] is None
     many = row(tmp_path / "many", rounds=101)  # sorted, position 99 of 0 to 100 is a slow one
     assert many["round_latency_s.p99"] == pytest.approx(1.0)
+
+
+def test_an_own_kind_of_impairment_goes_by_its_name_and_not_by_its_place(tmp_path):
+    run = ResultsBuilder(tmp_path).run(arm="dblp", seed=1)
+    for path in (run / "config.json", run / "events" / "impairments.jsonl"):
+        path.write_text(path.read_text().replace('"burst"', '"/some/folder/mine.py:Flap"'))
+    results = load(tmp_path)
+    assert per_run(results).row(0, named=True)["impaired_latency_s.Flap"] == pytest.approx(1.0)
+    assert set(results.impairments["kind"]) <= {"loss", "Flap"}
+    assert kind_name("/some/folder/mine.py") == "mine"
+    assert kind_name("package.module:Flap") == "Flap"
+    assert kind_name("link-down") == "link-down"
 
 
 def test_kinds_of_impairment_are_told_apart(tmp_path):
