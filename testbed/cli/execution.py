@@ -1,15 +1,15 @@
-"""Executes the runs of `./lab run` and `./lab resume`, from prerequisites to the report."""
+"""Executes the runs of `./lab run` and `./lab resume`, from their prerequisites to the report."""
 
 from __future__ import annotations
 
 import importlib.util
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from testbed.cli import progress
+from testbed.cli import plan_view, progress
+from testbed.cli.options import Execution, Selection
 from testbed.experiment import Run
 from testbed.machine import capabilities
 from testbed.run import runner
@@ -20,12 +20,60 @@ from testbed.shared.yaml_input import InputError
 _CAPTURES_SHOWN = 6
 
 
-def hosts_to_capture(runs: Sequence[Run], pcap: str | None) -> list[str]:
-    """The hosts that `--pcap` names.
+def run(selection: Selection, options: Execution) -> bool:
+    """Execute runs that are all new; return whether none failed or was invalid.
 
     Raises:
-        InputError: one of them is not in the experiment's topology.
+        InputError: some are done already, a prerequisite is missing, or results cannot be written.
     """
+    runs = selection.runs()
+    done = [] if options.dry_run else runner.finished(options.out, runs)
+    if done:
+        raise InputError(
+            f"{options.out / runs[0].experiment.name}: already holds {len(done)} of these runs; "
+            f"continue with './lab resume {selection.name}', or choose another folder with "
+            "--out DIR"
+        )
+    return _execute(runs, options)
+
+
+def resume(selection: Selection, options: Execution) -> bool:
+    """Execute the runs that are not done or did not end well; otherwise as `run`."""
+    return _execute(selection.runs(), options)
+
+
+def _execute(runs: Sequence[Run], options: Execution) -> bool:
+    if options.dry_run:
+        plan_view.show_durations(options.out, runs, Console())
+        return True
+    capture = _hosts_to_capture(runs, options.pcap)
+    if importlib.util.find_spec("torch") is None:
+        raise InputError("training needs torch, which was left out here: LAB_TORCH=1 ./lab setup")
+    progress.meet_prerequisites(runs, Console())
+    capabilities.require()
+    try:
+        runner.write_plan(options.out, runs)
+    except OSError as error:
+        raise InputError(f"{error.filename}: {error.strerror}") from None
+    outcomes = []
+    try:
+        with progress.runs_shown(Console(), len(runs)) as shown:
+            for each in runs:
+                shown.begin(each.label)
+                outcomes.append(_attempt(each, options, capture, shown))
+    finally:
+        runner.hand_over(options.out)
+    from testbed.cli import report_view  # imports what draws figures, which takes a second
+
+    report_view.write(options.out, runs[0].experiment.name)
+    for line in _captures(outcomes):
+        print(line)
+    runner.hand_over(options.out)
+    return not any(outcome.verdict in ("failed", "invalid") for outcome in outcomes)
+
+
+def _hosts_to_capture(runs: Sequence[Run], pcap: str | None) -> list[str]:
+    """The hosts that `--pcap` names; InputError for one that the topology has not."""
     names = [name for name in (pcap or "").split(",") if name]
     valid = [name for run in runs[:1] for name in run.experiment.topology.host_names()]
     for name in names:
@@ -34,46 +82,16 @@ def hosts_to_capture(runs: Sequence[Run], pcap: str | None) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def execute(results: Path, runs: Sequence[Run], *, pcap: str | None, retries: int) -> bool:
-    """Execute runs, write and print their report; return whether none failed or was invalid.
-
-    Raises:
-        InputError: a prerequisite is missing, or the results cannot be written.
-    """
-    capture = hosts_to_capture(runs, pcap)
-    if importlib.util.find_spec("torch") is None:
-        raise InputError("training needs torch, which was left out here: LAB_TORCH=1 ./lab setup")
-    progress.meet_prerequisites(runs, Console())
-    capabilities.require()
-    try:
-        runner.write_plan(results, runs)
-    except OSError as error:
-        raise InputError(f"{error.filename}: {error.strerror}") from None
-    outcomes = []
-    try:
-        with progress.runs_shown(Console(), len(runs)) as shown:
-            for run in runs:
-                shown.begin(run.label)
-                outcomes.append(_attempt(results, run, capture, retries, shown))
-    finally:
-        runner.hand_over(results)
-    from testbed.cli import report_view  # imports what draws figures, which takes a second
-
-    report_view.write(results, runs[0].experiment.name)
-    for line in _captures(outcomes):
-        print(line)
-    runner.hand_over(results)
-    return not any(outcome.verdict in ("failed", "invalid") for outcome in outcomes)
-
-
 def _attempt(
-    results: Path, run: Run, capture: Sequence[str], retries: int, shown: progress.RunProgress
+    run: Run, options: Execution, capture: Sequence[str], shown: progress.RunProgress
 ) -> Outcome:
     """Execute one run, again while it is invalid; show what happens as it happens."""
-    tries = runner.attempts(results, run, shown.record, capture=capture, retries=retries)
+    tries = runner.attempts(
+        options.out, run, shown.record, capture=capture, retries=options.retries
+    )
     for number, outcome in enumerate(tries, start=1):
-        if outcome.verdict == "invalid" and number <= retries:
-            shown.again(outcome, number, retries)
+        if outcome.verdict == "invalid" and number <= options.retries:
+            shown.again(outcome, number, options.retries)
     shown.end(outcome)
     return outcome
 

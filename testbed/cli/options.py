@@ -1,4 +1,4 @@
-"""Options that several verbs share: a dataclass of them is one parameter of a verb."""
+"""Options that several verbs share; a dataclass of options is one parameter of a verb."""
 
 from __future__ import annotations
 
@@ -26,21 +26,6 @@ Controller = Annotated[
 Profile = Annotated[
     str,
     typer.Option("--profile", help="sizes for another machine: laptop, server, paper"),
-]
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="print the runs and how long they take; execute nothing")
-]
-Retries = Annotated[
-    int, typer.Option("--retries", min=0, help="try a run again that is invalid, so many times")
-]
-RETRIES = 2
-Pcap = Annotated[
-    str | None,
-    typer.Option(
-        "--pcap",
-        metavar="[HOSTS]",
-        help="record these hosts' links (worker-1,server; without HOSTS: server) into pcap/",
-    ),
 ]
 
 
@@ -93,6 +78,29 @@ class Selection:
 
     def _controller_override(self) -> list[str]:
         return [] if self.controller is None else [f"controller={self.controller}"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Execution:
+    """How runs are executed, and where their results go."""
+
+    out: Out = RESULTS
+    pcap: Annotated[
+        str | None,
+        typer.Option(
+            "--pcap",
+            metavar="[HOSTS]",
+            help="record these hosts' links (worker-1,server; without HOSTS: server) into pcap/",
+        ),
+    ] = None
+    retries: Annotated[
+        int,
+        typer.Option("--retries", min=0, help="try a run again that is invalid, so many times"),
+    ] = 2
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="print the runs and how long they take; execute nothing"),
+    ] = False
 
 
 def _check_published(run: Any) -> None:

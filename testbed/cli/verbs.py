@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from testbed.cli.options import RESULTS, RETRIES, DryRun, Out, Pcap, Retries, Selection, grouped
+from testbed.cli.options import RESULTS, Execution, Out, Selection, grouped
 from testbed.shared.yaml_input import InputError
 
 app = typer.Typer(
@@ -83,48 +83,21 @@ def plan(
     epilog="Example: ./lab run quick --congestion-control bbr --arms tcp-cubic --out /tmp/x"
 )
 @grouped
-def run(
-    selection: Selection,
-    out: Out = RESULTS,
-    pcap: Pcap = None,
-    retries: Retries = RETRIES,
-    dry_run: DryRun = False,
-) -> None:
+def run(selection: Selection, options: Execution) -> None:
     """Execute an experiment, print its main table, write its report."""
-    from testbed.cli import execution, plan_view
-    from testbed.run import runner
+    from testbed.cli import execution
 
-    runs = selection.runs()
-    if dry_run:
-        plan_view.show_durations(out, runs, Console())
-        return
-    done = runner.finished(out, runs)
-    if done:
-        raise InputError(
-            f"{out / runs[0].experiment.name}: already holds {len(done)} of these runs; continue "
-            f"with './lab resume {selection.name}', or choose another folder with --out DIR"
-        )
-    if not execution.execute(out, runs, pcap=pcap, retries=retries):
+    if not execution.run(selection, options):
         raise typer.Exit(1)
 
 
 @app.command(epilog="Example: ./lab resume quick")
 @grouped
-def resume(
-    selection: Selection,
-    out: Out = RESULTS,
-    pcap: Pcap = None,
-    retries: Retries = RETRIES,
-    dry_run: DryRun = False,
-) -> None:
+def resume(selection: Selection, options: Execution) -> None:
     """Execute what of an experiment is not done yet, or did not end well."""
-    from testbed.cli import execution, plan_view
+    from testbed.cli import execution
 
-    runs = selection.runs()
-    if dry_run:
-        plan_view.show_durations(out, runs, Console())
-        return
-    if not execution.execute(out, runs, pcap=pcap, retries=retries):
+    if not execution.resume(selection, options):
         raise typer.Exit(1)
 
 
