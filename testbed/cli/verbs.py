@@ -220,7 +220,7 @@ def docs(
 @app.command(epilog="Example: ./lab schema > experiment.schema.json")
 def schema() -> None:
     """Print the JSON schema of an experiment file, with which an editor completes and checks it."""
-    from testbed.documentation import json_schema
+    from testbed.experiment import json_schema
 
     print(json.dumps(json_schema.build(), indent=1))
 

@@ -10,7 +10,9 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from testbed.documentation import choices, docstrings, json_schema, keys, markup
+from testbed.documentation import keys, markup
+from testbed.experiment import choices, json_schema
+from testbed.shared import docstrings
 from testbed.shared.registry import Registry
 from testbed.training.filling import FILLINGS
 from testbed.training.models import MODELS

@@ -16,10 +16,11 @@ from controllers.impairments.repetition import (
     RandomRounds,
     RandomSeconds,
 )
-from testbed.documentation import choices, docstrings, json_schema, markup
-from testbed.documentation.choices import Choice, Model
-from testbed.experiment import Experiment, Limits, Transport
+from testbed.documentation import markup
+from testbed.experiment import Experiment, Limits, Transport, choices, json_schema
 from testbed.experiment.arm import Filling
+from testbed.experiment.choices import Choice, Model
+from testbed.shared import docstrings
 from testbed.training.parameters import Training
 from testbed.transport import protocols
 from topologies import LinkParameters, TopologyParameters

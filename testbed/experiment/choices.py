@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 import topologies
 from controllers.impairments import AnyImpairment, ImpairmentParameters
-from testbed.documentation import docstrings
+from testbed.shared import docstrings
 from testbed.shared.sections import OneOf
 from testbed.training import datasets, learning_rate, pace, phases
 from testbed.training.datasets import user

@@ -15,10 +15,10 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from testbed.documentation import choices, docstrings
-from testbed.documentation.choices import OWN, Choice, Model
-from testbed.experiment import Experiment, profiles
+from testbed.experiment import Experiment, choices, profiles
 from testbed.experiment.arm import Filling
+from testbed.experiment.choices import OWN, Choice, Model
+from testbed.shared import docstrings
 from testbed.shared.registry import Registry
 from testbed.training.filling import FILLINGS
 from testbed.training.models import MODELS

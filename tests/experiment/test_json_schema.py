@@ -14,8 +14,7 @@ import yaml
 from typer.testing import CliRunner
 
 from testbed.cli.verbs import app
-from testbed.documentation import json_schema
-from testbed.experiment import EXPERIMENTS, load
+from testbed.experiment import EXPERIMENTS, json_schema, load
 from testbed.shared import yaml_input
 from testbed.shared.yaml_input import InputError
 
