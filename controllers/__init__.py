@@ -1,4 +1,5 @@
-"""The SDN side of the lab: an application that forwards, and that hurts the network on schedule.
+"""The SDN controller: an application that forwards packets and impairs the network on schedule.
 
-Only `framework.py` imports the framework, Ryu or os-ken; the rest loads without it.
+It imports `testbed.lab`, `testbed.shared` and `testbed.transport`. Only `framework.py` imports the
+framework, Ryu or os-ken. To add an impairment, see `controllers.impairments`.
 """

@@ -1,4 +1,4 @@
-"""`python -m controllers [--framework os-ken] --lab-file FILE [options]`: run the controller.
+"""Runs the controller: `python -m controllers [--framework os-ken] --lab-file FILE [options]`.
 
 Further options are the framework's own, for example `--ofp-tcp-listen-port=6653`.
 """
@@ -12,7 +12,7 @@ from testbed.shared.yaml_input import InputError
 
 
 def main() -> None:
-    """Choose the framework, then hand the other options to it."""
+    """Choose the framework, then pass the other options to it."""
     parser = argparse.ArgumentParser(prog="python -m controllers", allow_abbrev=False)
     parser.add_argument("--framework", choices=framework_choice.FRAMEWORKS, default="ryu")
     parser.add_argument(

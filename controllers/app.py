@@ -1,7 +1,7 @@
-"""The controller application: proactive forwarding, then impairments on the training's schedule.
+"""The controller application: installs forwarding rules, then runs impairments on schedule.
 
-It reads one file (`--lab-file`): the network's description, the impairments, the socket to listen
-on and the file to log to; or one that a person wrote (see `lab_file.py`).
+It reads one file (`--lab-file`), which gives the network, the impairments, the socket to listen on
+and the file to log to. The lab writes this file, or a person does (see `lab_file.py`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from controllers.routing import Routing
 from controllers.timeline import Timeline
 from testbed.shared.jsonl import JsonLinesWriter
 
-# Above the training processes: an impairment that waits for their time slices is late.
+# Higher than the training processes, because an impairment that waits for a processor is late.
 _NICENESS = -10
 
 string_option("lab-file", "JSON description of the network and its impairments")
@@ -50,7 +50,7 @@ class LabController(Application):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        with contextlib.suppress(OSError):  # without privileges it stays as it is
+        with contextlib.suppress(OSError):  # without privileges the priority stays as it is
             os.setpriority(os.PRIO_PROCESS, 0, _NICENESS)
         document = lab_file.read(Path(Options.lab_file))
         self._network = document["network"]
@@ -58,7 +58,7 @@ class LabController(Application):
         self._routing = Routing(self._network, self._lab, self.logger.info)
         places = places_of(self._network)
         self._ready = hub.Event()
-        self._confirmed: set[str] = set()  # switches whose forwarding rules are in force
+        self._confirmed: set[str] = set()  # switches whose forwarding rules are installed
         self._conductor = ImpairmentRunner(
             Timeline(
                 [impairments.make(each, self._lab) for each in document["impairments"]],
@@ -66,12 +66,14 @@ class LabController(Application):
             ),
             JsonLinesWriter(Path(document["log"])),
         )
-        self._lab.in_thread(time.monotonic)  # starts the pool of threads now, not at an instant
+        self._lab.in_thread(
+            time.monotonic
+        )  # starts the thread pool now and not when an impairment is due
         gc.freeze()
         if "socket" in document:
             listener = eventlet.listen(document["socket"], family=socket.AF_UNIX)
             hub.spawn(self._accept, listener)
-        else:  # by hand: nobody announces rounds, time counts from here
+        else:  # by hand: no one announces rounds, so time counts from here
             hub.spawn(self._start_when_ready)
 
     def _start_when_ready(self) -> None:
@@ -85,7 +87,9 @@ class LabController(Application):
         datapath = event.msg.datapath
         name = self._lab.name(datapath)
         if name is None:
-            self.logger.warning("a switch that is not of this lab connected: %s", datapath.id)
+            self.logger.warning(
+                "a switch connected that does not belong to this lab: %s", datapath.id
+            )
             return
         self._lab.connected(name, datapath)
         hub.spawn(self._forward, name, datapath)
@@ -108,7 +112,7 @@ class LabController(Application):
             )
             hub.spawn(lambda: self._routing.port_state(name, port.port_no, up=not is_dead))
 
-    # What switches say
+    # Messages from switches
 
     @set_ev_cls(
         [
@@ -142,7 +146,7 @@ class LabController(Application):
             hub.spawn(self._serve_until_gone, connection)
 
     def _serve_until_gone(self, connection: Any) -> None:
-        # A client that was killed with replies unread is its own failure, not the controller's.
+        # A client killed with unread replies must not end the controller.
         with contextlib.suppress(ConnectionError):
             self._serve(connection)
 
@@ -154,14 +158,14 @@ class LabController(Application):
             except ValueError as error:
                 reply = {"error": str(error)}
             except Exception as error:
-                # The training must not go on as if the impairment were in force.
+                # The error must reach training, which must not go on without the impairment.
                 self.logger.exception("request %r failed", line)
                 reply = {"error": f"{type(error).__name__}: {error}"}
             stream.write(json.dumps(reply).encode() + b"\n")
             stream.flush()
 
     def _obey(self, request: dict[str, Any]) -> list[str]:
-        # The sender's clock is this machine's: the time in the socket counts as lateness too.
+        # Both use this machine's clock, so the time in the socket counts as lateness too.
         at_s = request.get("at_s") or time.monotonic()
         if request["do"] == "wait-ready":
             self._ready.wait()

@@ -1,11 +1,17 @@
-"""The controller's UNIX socket: one JSON object per line in, one per line out, and a client.
+"""The protocol of the controller's UNIX socket, and its client.
 
-Requests: `{"do": "wait-ready"}`; `{"do": "begin"|"end", "round": 3, "leg": "gather"}`, where a
-leg is also `round`, the whole of it; `{"do": "finish"}` ends all impairments. The last three may
-carry `"at_s"`, the sender's monotonic time: then that is the planned instant.
-`{"do": "processes", "pids": {"worker-1": 17}}` names the processes that train.
-Replies carry `"active"`, the names of the impairments in force (of `end`: of all that were at any
-time of the leg); a request that is not understood is answered with `"error"` and changes nothing.
+A request is one JSON object per line, and so is its reply:
+
+* `{"do": "wait-ready"}` waits until the forwarding rules are installed.
+* `{"do": "begin"|"end", "round": 3, "leg": "gather"}` announces a leg; `round` as leg means all of
+  it.
+* `{"do": "finish"}` ends all impairments.
+* `{"do": "processes", "pids": {"worker-1": 17}}` names the training processes.
+
+`begin`, `end` and `finish` may carry `"at_s"`, the sender's monotonic time, which is then the
+planned instant. A reply carries `"active"`, the names of the impairments in force; the reply to
+`end` names all that were in force during the leg. An invalid request gets `"error"` and changes
+nothing.
 """
 
 from __future__ import annotations
@@ -57,7 +63,7 @@ def _check_pids(pids: Any) -> None:
 
 
 class ControllerClient:
-    """Tells the controller where the training is; every call returns when it has acted."""
+    """Tells the controller about the training's progress; every call returns when it has acted."""
 
     def __init__(self, path: Path, *, timeout_s: float = 20.0) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -70,11 +76,11 @@ class ControllerClient:
         self._ask({"do": "wait-ready"})
 
     def active(self) -> list[str]:
-        """Names of the impairments in force."""
+        """Return the names of the impairments in force."""
         return self._ask({"do": "wait-ready"})
 
     def processes(self, pids: Mapping[str, int]) -> None:
-        """Say which processes train, by host name, so that impairments can hit them."""
+        """Name the training processes by host, so that impairments can act on them."""
         self._ask({"do": "processes", "pids": dict(pids)})
 
     def begin(self, round_number: int, leg: str) -> list[str]:

@@ -1,10 +1,10 @@
 """The only file that imports the SDN framework: Ryu, or its maintained fork os-ken.
 
-Both have the same programming interface. Which one is chosen before this module is imported, by
-`choose` (the name in the environment variable, so that child processes agree); Ryu is the default.
+Both have the same programming interface. `framework_choice.choose` chooses one before this module
+is imported, in an environment variable, so that child processes agree. Ryu is the default.
 
-Both frameworks log an exception in a green thread or an event handler and go on without it. Here
-such an exception ends the process: a controller that lost a part of itself must not look alive.
+After an exception in a green thread or an event handler, both frameworks log it and go on. Here
+such an exception ends the process, because a controller that lost a part must not appear to work.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ import eventlet.wsgi
 
 from controllers.framework_choice import ENVIRONMENT_VARIABLE, FRAMEWORKS
 
-# Newer eventlet dropped a name that Ryu's (unused here) web server imports.
+# Newer eventlet lacks a name that Ryu's web server, which is unused here, imports.
 if not hasattr(eventlet.wsgi, "ALREADY_HANDLED"):
     eventlet.wsgi.ALREADY_HANDLED = object()
 
-# os-ken's other hub, on native threads, swallows the exceptions of its threads.
+# os-ken's other hub, on native threads, hides the exceptions of its threads.
 os.environ["OSKEN_HUB_TYPE"] = os.environ["RYU_HUB_TYPE"] = "eventlet"
 
 FRAMEWORK = os.environ.get(ENVIRONMENT_VARIABLE, "ryu")
@@ -57,7 +57,7 @@ else:
 
 
 def _or_end(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function`, but an exception that leaves it is logged and ends the process."""
+    """Wrap `function` so that an exception is logged and ends the process."""
 
     @functools.wraps(function)
     def guarded(*args: Any, **kwargs: Any) -> Any:
@@ -85,7 +85,7 @@ def _spawn_after_or_end(delay_s: float, function: Callable[..., Any], *args: Any
     return _spawn_after(delay_s, _or_end(function), *args)
 
 
-# The framework's own threads are started through the same name.
+# The framework starts its own threads through the same names.
 hub.spawn, hub.spawn_after = _spawn_or_end, _spawn_after_or_end
 
 
@@ -105,14 +105,14 @@ def string_option(name: str, help_text: str) -> None:
 
 
 def run_application(module: str, arguments: Sequence[str]) -> None:
-    """Run the application of a module and the OpenFlow listener in this process, for ever.
+    """Run a module's application and the OpenFlow listener in this process; never returns.
 
     Args:
         module: dotted name of a module that defines one subclass of `Application`.
         arguments: the framework's command-line options, as for ryu-manager or osken-manager.
     """
-    logging.basicConfig(stream=sys.stderr)  # what the frameworks' own commands would set up
-    __import__(module)  # registers its own options before they are parsed
+    logging.basicConfig(stream=sys.stderr)  # the frameworks' own commands do the same
+    __import__(module)  # registers the application's options before they are parsed
     Options(args=list(arguments), project=_PACKAGE, default_config_files=[])
     _app_manager.AppManager.run_apps([module, f"{_PACKAGE}.controller.ofp_handler"])
 

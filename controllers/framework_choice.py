@@ -1,4 +1,4 @@
-"""Which SDN framework the controller runs on; imports neither of them."""
+"""Chooses the SDN framework of the controller, without importing it."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ ENVIRONMENT_VARIABLE = "LAB_CONTROLLER_FRAMEWORK"
 
 
 def choose(framework: str) -> None:
-    """Decide for this process, before `controllers.framework` is imported.
+    """Choose for this process; call it before `controllers.framework` is imported.
 
     Raises:
         ValueError: no such framework.
     """
     if framework not in FRAMEWORKS:
-        raise ValueError(f"{framework!r} is no framework; valid: {', '.join(FRAMEWORKS)}")
+        raise ValueError(f"{framework!r} is no SDN framework; valid: {', '.join(FRAMEWORKS)}")
     os.environ[ENVIRONMENT_VARIABLE] = framework
 
 
 def describe(framework: str) -> dict[str, str | None]:
-    """Name and installed version (None: not installed), for a run's manifest."""
+    """The name and installed version (None: not installed), for a run's manifest."""
     try:
         version: str | None = metadata.version(framework)
     except metadata.PackageNotFoundError:

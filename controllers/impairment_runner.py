@@ -1,4 +1,4 @@
-"""Carries out the timeline: begins and ends what is due, on time, and logs both."""
+"""Runs the timeline's impairments: begins and ends each on time, and logs both."""
 
 from __future__ import annotations
 
@@ -14,118 +14,118 @@ _TICK_S = 0.001
 
 
 class _Ongoing:
-    """One occurrence under way: what others wait for, and when it is told to end."""
+    """The events of an occurrence that is planned or in force."""
 
     def __init__(self) -> None:
-        self.begun = hub.Event()  # in force, or never going to be
+        self.begun = hub.Event()  # in force, or skipped
         self.stop = hub.Event()
         self.logged = hub.Event()
         self.stop_planned_s: float | None = None
 
 
 class ImpairmentRunner:
-    """Each occurrence has a green thread of its own, so that none delays another."""
+    """Runs each occurrence in a green thread of its own, so that none delays another."""
 
     def __init__(self, timeline: Timeline, log: JsonLinesWriter) -> None:
         self._timeline = timeline
         self._log = log
-        self._under_way: dict[Occurrence, _Ongoing] = {}
+        self._ongoing: dict[Occurrence, _Ongoing] = {}
         self._measuring: dict[Impairment[Any], _Ongoing] = {}
 
     @property
     def active(self) -> list[str]:
-        """Names of what is in force."""
+        """The names of the impairments in force."""
         return self._timeline.active
 
     def start(self, at_s: float) -> None:
-        """The first round begins at this instant of the monotonic clock."""
+        """Note that the first round begins at this instant of the monotonic clock."""
         self._perform(self._timeline.start(at_s), at_s)
 
     def leg_begins(self, round_number: int, leg: str, at_s: float) -> list[str]:
-        """Returns once what is anchored to this instant is in force: the names in force."""
+        """Begin what is anchored to this leg; return the names in force once all is in force."""
         self.start(at_s)
         self._perform(self._timeline.announced(round_number, leg, at_s), at_s)
         return self.active
 
     def leg_ends(self, round_number: int, leg: str, at_s: float) -> list[str]:
-        """Returns once what ends with the leg is gone and logged.
+        """End what ends with this leg; return once it has ended and is logged.
 
         Returns:
-            the names of all that was in force at any time of the leg.
+            The names of all impairments that were in force during the leg.
         """
         self._finish(self._timeline.ending_with(round_number, leg), at_s)
         return self._timeline.hit(round_number, leg)
 
     def finish(self, at_s: float) -> None:
-        """The run is over: end everything and return once it is logged."""
+        """End everything, because the run is over; return once it is logged."""
         self._finish(self._timeline.finish(), at_s)
-        for performance in list(self._under_way.values()):
-            performance.stop.set()
-            performance.logged.wait()
+        for ongoing in list(self._ongoing.values()):
+            ongoing.stop.set()
+            ongoing.logged.wait()
 
     def _perform(self, occurrences: list[Occurrence], now_s: float) -> None:
         begun = []
         for occurrence in occurrences:
-            performance = self._under_way[occurrence] = _Ongoing()
-            hub.spawn(self._carry_out, occurrence, performance)
+            ongoing = self._ongoing[occurrence] = _Ongoing()
+            hub.spawn(self._carry_out, occurrence, ongoing)
             if occurrence.begins_s <= now_s:
-                begun.append(performance.begun)
+                begun.append(ongoing.begun)
         for event in begun:
             event.wait()
 
     def _finish(self, occurrences: list[Occurrence], at_s: float) -> None:
-        performances = [self._under_way[each] for each in occurrences]
-        for performance in performances:
-            performance.stop_planned_s = at_s
-            performance.stop.set()
-        for performance in performances:
-            performance.logged.wait()
+        all_ongoing = [self._ongoing[each] for each in occurrences]
+        for ongoing in all_ongoing:
+            ongoing.stop_planned_s = at_s
+            ongoing.stop.set()
+        for ongoing in all_ongoing:
+            ongoing.logged.wait()
 
-    def _carry_out(self, occurrence: Occurrence, performance: _Ongoing) -> None:
+    def _carry_out(self, occurrence: Occurrence, ongoing: _Ongoing) -> None:
         impairment = occurrence.impairment
         while (wait_s := occurrence.begins_s - time.monotonic()) > 0:
-            if performance.stop.wait(wait_s):
+            if ongoing.stop.wait(wait_s):
                 break
-        if impairment in self._measuring:  # its last effect; what this delays counts as lateness
+        if impairment in self._measuring:  # waits for its last effect; the delay counts as lateness
             self._measuring[impairment].logged.wait()
         if self._timeline.begin(occurrence):
             sent_s = time.monotonic()
             impairment.begin()
             begun_s = time.monotonic()
             self._record(occurrence, "begin", (occurrence.begins_s, sent_s, begun_s), Effect())
-            performance.begun.set()
-            planned_s = self._last(occurrence, performance, begun_s)
+            ongoing.begun.set()
+            planned_s = self._hold(occurrence, ongoing, begun_s)
             sent_s = time.monotonic()
             impairment.end()
             ended_s = time.monotonic()
             self._timeline.ended(occurrence)
-            self._measuring[impairment] = performance
+            self._measuring[impairment] = ongoing
             effect = impairment.effect()
             del self._measuring[impairment]
             self._record(occurrence, "end", (planned_s, sent_s, ended_s), effect)
         else:
             now_s = time.monotonic()
             self._record(occurrence, "skipped", (occurrence.begins_s, now_s, now_s), Effect())
-            performance.begun.set()
-        del self._under_way[occurrence]
-        performance.logged.set()
+            ongoing.begun.set()
+        del self._ongoing[occurrence]
+        ongoing.logged.set()
 
-    def _last(self, occurrence: Occurrence, performance: _Ongoing, begun_s: float) -> float:
-        """Keep it in force until it is to end; returns the instant that was planned for that."""
+    def _hold(self, occurrence: Occurrence, ongoing: _Ongoing, begun_s: float) -> float:
+        """Keep the impairment in force until it is to end; return the planned instant."""
         impairment = occurrence.impairment
         if not occurrence.parameters.lasts:
             return begun_s
-        # A late begin does not shorten it, or a burst would be weaker than it says.
+        # A late begin does not shorten it; otherwise a burst would be weaker than configured.
         ends_s = begun_s + occurrence.parameters.longest_s
         while (now_s := time.monotonic()) < ends_s:
             if impairment.ticks:
                 impairment.tick(now_s - begun_s)
                 hub.sleep(min(_TICK_S, ends_s - now_s))
-                stopped = performance.stop.is_set()
+                stopped = ongoing.stop.is_set()
             else:
-                stopped = performance.stop.wait(ends_s - now_s)
+                stopped = ongoing.stop.wait(ends_s - now_s)
             if stopped:
-                return performance.stop_planned_s or time.monotonic()
+                return ongoing.stop_planned_s or time.monotonic()
         return ends_s
 
     def _record(

@@ -1,4 +1,4 @@
-"""What the controller offers to impairments: `LabAccess`, on the switches and this machine."""
+"""Implements `LabAccess`, the interface that impairments use, for the controller."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ T = TypeVar("T")
 
 
 class ControllerLabAccess(Switches):
-    """The switches, with the lab's description and ways to wait without blocking."""
+    """Access to the switches, the lab's description, and ways to wait without blocking."""
 
     def __init__(self, network: Mapping[str, Any]) -> None:
         super().__init__({dpid: name for name, dpid in network["switches"].items()})
         self.network = network
         self.hosts: Mapping[str, HostInfo] = hosts_from_json(dict(network))
-        self.processes: dict[str, int] = {}  # training processes, once the launcher has said so
+        self.processes: dict[str, int] = {}  # training processes, once the launcher has named them
         self._numbers = itertools.count(1)
 
     @functools.cached_property
     def links(self) -> LinkControl:
-        """Rates, queues and delays of links, which it changes while they work."""
+        """Changes rates, queues and delays of links while they work."""
         return LinkControl(self.network)
 
     def unique(self) -> int:
-        """A small number that no other impairment of this controller has, from 1."""
+        """A small number that no other impairment of this controller has; the first is 1."""
         return next(self._numbers)
 
     def sleep(self, duration_s: float) -> None:
-        """Let other green threads run meanwhile."""
+        """Wait, while other green threads run."""
         hub.sleep(duration_s)
 
     def readable(self, descriptor: int, timeout_s: float) -> bool:
-        """Return once a file descriptor can be read; False when that takes too long."""
+        """Wait until a file descriptor is readable; return False after the timeout."""
         try:
             eventlet.hubs.trampoline(
                 descriptor, read=True, timeout=timeout_s, timeout_exc=TimeoutError
@@ -50,14 +50,14 @@ class ControllerLabAccess(Switches):
         return True
 
     def spawn(self, function: Callable[..., Any], *arguments: Any) -> None:
-        """Call a function in a green thread; an exception there ends the controller."""
+        """Call a function in a green thread; an exception in it ends the controller."""
         hub.spawn(function, *arguments)
 
     def in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Call a function that blocks in a thread of the operating system."""
+        """Call a blocking function in a thread of the operating system."""
         result: T = eventlet.tpool.execute(function, *arguments)
         return result
 
     def run(self, argv: Sequence[str], *, timeout_s: float = 20.0) -> str:
-        """Run a program to its end in a thread; return its standard output."""
+        """Run a program in a thread until it ends; return its standard output."""
         return str(eventlet.tpool.execute(run, argv, timeout_s=timeout_s))

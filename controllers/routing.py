@@ -1,10 +1,10 @@
-"""Puts the shortest paths into the switches, and new ones when a link goes down or comes up.
+"""Installs shortest paths in the switches, and new ones when a link goes down or comes up.
 
-Paths of equal cost share a SELECT group: the switch chooses its bucket by a hash, so that one flow
-stays on one path. OpenFlow 1.3 leaves the hash to the switch. Open vSwitch 3.1's covers addresses
-and TCP's ports but not UDP's (256 UDP flows between two hosts took one of four paths here), and the
-extension that changes this does not exist in OpenFlow 1.3. So a few rules per host, by bits of
-UDP's source port, point to the same group with its buckets turned.
+Paths of equal cost share a SELECT group. The switch chooses a bucket by a hash, so one flow stays
+on one path. OpenFlow 1.3 leaves the hash to the switch. That of Open vSwitch 3.1 covers addresses
+and TCP ports but not UDP ports: 256 UDP flows between two hosts took one of four paths here. The
+extension that changes this does not exist in OpenFlow 1.3. So a few rules per host match bits of
+UDP's source port and point to groups with the same buckets in rotated order.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _POLL_S = 0.001
 
 
 class Fabric(Protocol):
-    """What routing needs of the application."""
+    """The part of the application that routing uses."""
 
     def ask(self, switch: str, request: Any) -> list[Any]:
         """Send a request and return the body of its answer."""
@@ -32,19 +32,19 @@ class Fabric(Protocol):
         """Return when the switch has processed everything sent before."""
 
     def sleep(self, duration_s: float) -> None:
-        """Let other green threads run meanwhile."""
+        """Wait, while other green threads run."""
 
 
 class Routing:
     """The forwarding rules of all switches.
 
-    Its methods wait for answers of switches: call them from green threads, never from the event
+    Its methods wait for answers of switches. Call them from green threads, never from the event
     handlers that deliver these answers.
 
     Args:
         network: the lab's description (`LabInfo.as_json`).
         fabric: the application.
-        report: told in a sentence what has changed.
+        report: called with a sentence about each change.
     """
 
     def __init__(
@@ -54,7 +54,6 @@ class Routing:
         self._fabric = fabric
         self._report = report
         self._neighbours = _neighbours(network)
-        self._links = {link_name(switch, node) for (switch, _), node in self._neighbours.items()}
         self._datapaths: dict[str, Any] = {}
         self._installed: Routes = {name: {} for name in network["switches"]}
         self._groups: dict[str, dict[tuple[int, ...], int]] = {
@@ -62,26 +61,19 @@ class Routing:
         }
         self._open_vswitches: set[str] = set()
         self._dead_ports: set[tuple[str, int]] = set()
-        self._taken_down: set[frozenset[str]] = set()
         self._computed: tuple[frozenset[frozenset[str]], Routes] | None = None
         self._asked = self._done = 0
         self._busy = False
 
     @property
     def down(self) -> set[frozenset[str]]:
-        """The links that carry nothing: taken down, or with a dead port at either end."""
-        dead = {
+        """The links with a dead port at either end."""
+        return {
             link_name(switch, self._neighbours[switch, port]) for switch, port in self._dead_ports
         }
-        return self._taken_down | dead
-
-    @property
-    def installed(self) -> Routes:
-        """The rules in force."""
-        return self._installed
 
     def connect(self, switch: str, datapath: Any) -> None:
-        """Write all rules of a switch that has connected; they are in force after a barrier."""
+        """Write all rules of a switch that has connected; a barrier then confirms them."""
         description = self._fabric.ask(
             switch, datapath.ofproto_parser.OFPDescStatsRequest(datapath, 0)
         )
@@ -92,31 +84,17 @@ class Routing:
         self._write(self._current()[switch], switch)
 
     def disconnect(self, switch: str) -> None:
-        """A switch is gone: there is nothing to tell it until it connects again."""
+        """Note that a switch has disconnected, so that it gets no rules until it connects again."""
         self._datapaths.pop(switch, None)
 
     def port_state(self, switch: str, port: int, up: bool) -> None:
-        """A switch says that one of its ports is dead or alive; ports of no link are ignored."""
+        """Reroute after a switch reports a port dead or alive; ignore ports without a link."""
         if (switch, port) not in self._neighbours or ((switch, port) not in self._dead_ports) == up:
             return
         self._dead_ports ^= {(switch, port)}
         state = "alive" if up else "dead"
         self._report(f"{switch} port {port} (to {self._neighbours[switch, port]}) is {state}")
         self._reroute()
-
-    def link_state(self, first: str, second: str, up: bool) -> None:
-        """Route around a link, or over it again; returns when all switches have confirmed.
-
-        Raises:
-            ValueError: there is no such link.
-            TimeoutError: a switch does not answer.
-        """
-        link = link_name(first, second)
-        if link not in self._links:
-            raise ValueError(f"there is no link between {first} and {second}")
-        if (link not in self._taken_down) != up:
-            self._taken_down ^= {link}
-            self._reroute()
 
     def _current(self) -> Routes:
         down = frozenset(self.down)
@@ -125,7 +103,7 @@ class Routing:
         return self._computed[1]
 
     def _reroute(self) -> None:
-        """Install what is right now; calls that come meanwhile make the one in progress go on."""
+        """Install the present routes; a call during another makes that one go on until done."""
         self._asked += 1
         wanted = self._asked
         while self._busy:
@@ -162,7 +140,7 @@ class Routing:
             self._apply(Change(switch, mac, hops))
 
     def _apply(self, change: Change) -> None:
-        """Send one change; a rule with the same match is replaced as a whole by the switch."""
+        """Send one change; the switch replaces a rule with the same match as a whole."""
         datapath = self._datapaths[change.switch]
         parser, protocol = datapath.ofproto_parser, datapath.ofproto
         match = parser.OFPMatch(eth_dst=change.mac)
@@ -185,9 +163,9 @@ class Routing:
         self._installed[change.switch][change.mac] = change.hops
 
     def _spread_udp(self, switch: str, mac: str, hops: Hops) -> None:
-        """Let UDP's source port turn the group's buckets.
+        """Add rules by which UDP's source port rotates the group's buckets.
 
-        Without these rules the one above holds, for all UDP between two hosts alike.
+        Without these rules, all UDP flows between two hosts take the same path.
         """
         datapath = self._datapaths[switch]
         parser, protocol = datapath.ofproto_parser, datapath.ofproto
@@ -226,7 +204,7 @@ class Routing:
         )
 
     def _group(self, switch: str, buckets: tuple[int, ...]) -> int:
-        """The group that chooses among these ports; made if it is not there yet."""
+        """The number of the group for these ports; created on first use."""
         known = self._groups[switch]
         if buckets in known:
             return known[buckets]
@@ -250,7 +228,7 @@ class Routing:
                 ],
             )
         )
-        # Without it a switch may take the rule before its group.
+        # Without the barrier a switch may process the rule before its group.
         datapath.send_msg(parser.OFPBarrierRequest(datapath))
         known[buckets] = number
         return number
@@ -273,7 +251,7 @@ class Routing:
 
 
 def _neighbours(network: dict[str, Any]) -> dict[tuple[str, int], str]:
-    """What is at the other end of each switch port that has a link."""
+    """The node at the other end of each switch port that has a link."""
     found = {}
     for link in network["links"]:
         for own, other in ((link["first"], link["second"]), (link["second"], link["first"])):

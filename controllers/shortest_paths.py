@@ -1,6 +1,6 @@
-"""Shortest paths as data: which ports of which switch lead to which host, and how to change that.
+"""Computes shortest paths: which ports of each switch lead to each host, and how to change rules.
 
-Pure computation on the lab's description; `routing.py` talks to the switches.
+This is pure computation on the lab's description. `routing.py` talks to the switches.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from typing import Any
 
 import networkx
 
-MOST_BUCKETS = 64  # of one group: so many values has Open vSwitch's own hash
+MOST_BUCKETS = 64  # of one group: the number of values of Open vSwitch's hash
 
 
 @dataclass(frozen=True)
 class Hops:
-    """How a switch forwards to one host.
+    """A switch's forwarding to one host.
 
     Args:
         ports: output ports of equal cost, in increasing order.
         distance: links from here to the host, at least 1.
-        repeat: how many ways were open before this switch on a path to it. Switches that choose
+        repeat: the number of choices that earlier switches on the path had. Switches that choose
             one after another by the same hash would all choose alike, and half of a fat tree's
-            paths would be idle: this one has to look at another digit of the hash.
+            paths would be idle. So this switch must use another digit of the hash.
     """
 
     ports: tuple[int, ...]
@@ -31,9 +31,9 @@ class Hops:
     repeat: int = 1
 
     def buckets(self, turn: int = 0) -> tuple[int, ...]:
-        """Output ports of a SELECT group, of which the switch takes the one at hash modulo n.
+        """The output ports of a SELECT group; the switch takes the one at hash modulo n.
 
-        `turn` moves every hash value on by so many ports.
+        `turn` rotates the ports by that many places.
         """
         count = len(self.ports)
         return tuple(
@@ -46,7 +46,7 @@ Routes = dict[str, dict[str, Hops]]  # switch -> destination MAC -> how
 
 @dataclass(frozen=True)
 class Change:
-    """One rule to write; `hops` None: to remove, since no path is left."""
+    """One rule to write; `hops` None removes it, because no path is left."""
 
     switch: str
     mac: str
@@ -54,16 +54,16 @@ class Change:
 
 
 def link_name(first: str, second: str) -> frozenset[str]:
-    """A link by its two ends, in either order."""
+    """A link's name: its two ends, in either order."""
     return frozenset((first, second))
 
 
 def routes(network: dict[str, Any], down: Collection[frozenset[str]] = ()) -> Routes:
-    """All shortest paths to all hosts; a host that cannot be reached has no entry.
+    """Compute all shortest paths to all hosts; an unreachable host has no entry.
 
     Args:
         network: the lab's description (`LabInfo.as_json`): hosts, switches, links.
-        down: links that carry nothing, as `link_name` gives them.
+        down: links that are down, as `link_name` gives them.
     """
     graph = networkx.Graph()
     graph.add_nodes_from([*network["switches"], *network["hosts"]])
@@ -87,7 +87,7 @@ def _towards(
     distance = networkx.single_source_shortest_path_length(graph, host)
     ways: dict[str, int] = {}
     found: dict[str, Hops] = {}
-    # From far to near: what a switch has to choose depends on the choices made before it.
+    # From far to near, because a switch's choice depends on the choices before it.
     for switch in sorted(distance, key=lambda node: -distance[node]):
         if switch not in switches:
             continue
@@ -102,9 +102,9 @@ def _towards(
 
 
 def udp_turns(hops: Hops) -> list[tuple[int, int]]:
-    """Values and mask of UDP's source port for each turn of a group's buckets; none for one port.
+    """Value and mask of UDP's source port for each rotation of a group; none for one port.
 
-    The bits are above those that were used by the choices before.
+    The bits are above those that earlier choices used.
     """
     if len(hops.ports) == 1:
         return []
@@ -116,12 +116,12 @@ def udp_turns(hops: Hops) -> list[tuple[int, int]]:
 
 
 def waves(old: Routes, new: Routes) -> list[list[Change]]:
-    """What to change, in an order that never makes a loop.
+    """The changes from old to new routes, in waves that never make a loop.
 
-    Each wave may begin when the one before it is in force. Rules nearer to their destination come
-    first: a packet that meets a changed switch meets only changed switches from there on and comes
-    nearer with each hop, and so does one that meets unchanged switches, by the old distance.
-    Rules that are no longer possible are removed at the very end.
+    A wave may begin when the previous one has taken effect. Rules nearer to their destination come
+    first. So a packet that meets a changed switch meets only changed switches from there on, and
+    each hop brings it nearer. Before that, unchanged switches bring it nearer by the old distance.
+    Rules without a path are removed last.
     """
     changes: dict[int, list[Change]] = {}
     removals: list[Change] = []

@@ -1,4 +1,4 @@
-"""The connected switches, and what is asked of them in OpenFlow 1.3."""
+"""Sends OpenFlow 1.3 requests to the connected switches and waits for their answers."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from controllers.routing import ARRIVING_TABLE, FORWARDING_TABLE, LEAVING_TABLE
 
 _HELD_PRIORITY = 100
 _REPLY_TIMEOUT_S = 5.0
-# A flow's cookie says that it is an impairment's, and whose.
+# The cookie of an impairment's flow entry: this base and the impairment's number.
 _COOKIE_BASE = 0x1A8 << 32
 _WHOLE_COOKIE = 0xFFFFFFFFFFFFFFFF
 
 
 class Switches:
-    """Requests to switches by name. Answers come in through `answered` and `refused`."""
+    """Sends requests to switches by name. Answers arrive through `answered` and `refused`."""
 
     def __init__(self, names: Mapping[int, str]) -> None:
         """`names` gives the switch of each datapath id."""
@@ -30,11 +30,11 @@ class Switches:
         self._log = logging.getLogger("controllers.switches")
 
     def name(self, datapath: Datapath) -> str | None:
-        """The switch's name; None for a stranger."""
+        """The switch's name; None for an unknown switch."""
         return self.names.get(datapath.id)
 
     def connected(self, name: str, datapath: Datapath) -> None:
-        """A switch connected (again): make it hand packets on to the table that forwards."""
+        """Make a connected switch's tables pass packets on to the forwarding table."""
         self._datapaths[name] = datapath
         parser = datapath.ofproto_parser
         for table in range(FORWARDING_TABLE):
@@ -47,17 +47,12 @@ class Switches:
             )
 
     def disconnected(self, datapath: Datapath) -> str | None:
-        """A connection is gone; returns the switch's name if it was its present one."""
+        """Forget a connection; return the switch's name if it was its current one."""
         name = self.names.get(datapath.id)
         if name is None or self._datapaths.get(name) is not datapath:
             return None
         del self._datapaths[name]
         return name
-
-    @property
-    def all_connected(self) -> bool:
-        """Whether every switch of the lab is there."""
-        return set(self._datapaths) == set(self.names.values())
 
     def datapath(self, switch: str) -> Datapath:
         """The connection of a switch.
@@ -73,7 +68,7 @@ class Switches:
     # Answers
 
     def answered(self, message: Any) -> None:
-        """A reply arrived: to a barrier, or a part of statistics."""
+        """Take a reply: to a barrier, or a part of statistics."""
         key = (self.names.get(message.datapath.id, ""), message.xid)
         if key not in self._waiting:
             return
@@ -83,7 +78,7 @@ class Switches:
             event.set()
 
     def refused(self, message: Any) -> None:
-        """A switch reported an error; the next barrier there raises it."""
+        """Take a switch's error message, which the next barrier raises."""
         name = self.names.get(message.datapath.id, "")
         text = f"{name} refused a message: OpenFlow error type {message.type} code {message.code}"
         self._log.error("%s", text)
@@ -119,7 +114,7 @@ class Switches:
         if refusal is not None:
             raise ConnectionError(refusal)
 
-    # What impairments ask for (see `LabAccess`)
+    # Requests of impairments (see `LabAccess`)
 
     def packet_out(self, switch: str, port: int, frame: bytes, copies: int) -> None:
         """Emit `frame` `copies` times at `port` with one message."""
@@ -145,7 +140,7 @@ class Switches:
         drop: bool = False,
         above: int = 0,
     ) -> None:
-        """Drop or meter what matches before it is forwarded; with neither, hand it on."""
+        """Drop or meter matching packets before forwarding; with neither, pass them on."""
         table = ARRIVING_TABLE if "in_port" in match else LEAVING_TABLE
         datapath = self.datapath(switch)
         parser, protocol = datapath.ofproto_parser, datapath.ofproto
@@ -196,7 +191,7 @@ class Switches:
         datapath.send_msg(parser.OFPMeterMod(datapath, protocol.OFPMC_DELETE, 0, meter, []))
 
     def meter_counts(self, switch: str, meter: int) -> MeterCounts:
-        """What came to the meter, and what its band has dropped."""
+        """The packets that reached the meter, and those that its band dropped."""
         datapath = self.datapath(switch)
         request = datapath.ofproto_parser.OFPMeterStatsRequest(datapath, 0, meter)
         body = self.ask(switch, request)
@@ -207,7 +202,7 @@ class Switches:
         )
 
     def set_port(self, switch: str, port: int, *, up: bool) -> None:
-        """Take a port down, or up again, by its configuration's bit."""
+        """Take a port down or up by its configuration bit."""
         datapath = self.datapath(switch)
         parser, protocol = datapath.ofproto_parser, datapath.ofproto
         if (switch, port) not in self._addresses:
@@ -216,7 +211,7 @@ class Switches:
         datapath.send_msg(parser.OFPPortMod(datapath, port, address, 0 if up else down, down, 0))
 
     def learn_ports(self, switch: str) -> None:
-        """Note the hardware addresses of a switch's ports: it obeys only who names them."""
+        """Learn the hardware addresses of a switch's ports, which changes to a port must name."""
         datapath = self.datapath(switch)
         request = datapath.ofproto_parser.OFPPortDescStatsRequest(datapath, 0)
         for each in self.ask(switch, request):

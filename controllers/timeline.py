@@ -1,7 +1,7 @@
-"""Which impairment begins and ends when: bookkeeping only, driven by the application.
+"""The timeline: which impairment begins and ends when.
 
-It knows no switch and has no clock of its own, so that its order of events is tested without a
-network. Instants are seconds of the monotonic clock.
+It only keeps the books: it knows no switch and has no clock, so tests need no network. Instants are
+seconds of the monotonic clock.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from controllers.impairments import Impairment, ImpairmentParameters
 
 
 class ContradictionError(RuntimeError):
-    """Two entries would hold the same thing at the same time; the message is one line."""
+    """Two entries would act on the same thing at the same time; the message is one line."""
 
 
 @dataclass(eq=False, kw_only=True)
 class Occurrence:
-    """One time that an entry is to be in force.
+    """One planned or current occurrence of an entry.
 
-    `round_number` and `leg` are its anchor; -1 and "time" where it is a time. `ends_s` is when
-    it ends at the latest; `with_leg` says that it ends earlier if its leg does.
+    `round_number` and `leg` are its anchor, or -1 and "time" for a time. `ends_s` is its latest
+    end. `with_leg` says that it also ends when its leg ends.
     """
 
     impairment: Impairment[Any]
@@ -35,7 +35,7 @@ class Occurrence:
 
     @property
     def parameters(self) -> ImpairmentParameters:
-        """Of the entry."""
+        """The parameters of the entry."""
         parameters: ImpairmentParameters = self.impairment.parameters
         return parameters
 
@@ -48,26 +48,28 @@ def _same_target(first: ImpairmentParameters, second: ImpairmentParameters) -> b
 
 
 class Timeline:
-    """The entries of a run, and which of them are in force."""
+    """A run's entries, and which of them are in force."""
 
     def __init__(
         self, impairments: Sequence[Impairment[Any]], contradict: Contradict = _same_target
     ) -> None:
-        """`contradict` says whether two entries may not be in force at the same time."""
+        """`contradict` tells whether two entries must not be in force at the same time."""
         self._all = list(impairments)
         self._contradict = contradict
         self._planned: list[Occurrence] = []
         self._in_force: dict[str, Occurrence] = {}
-        self._hit: dict[tuple[int, str], set[str]] = {}  # legs that go on: what was in force
+        self._hit: dict[
+            tuple[int, str], set[str]
+        ] = {}  # current legs: what was in force during them
         self._started = False
 
     @property
     def active(self) -> list[str]:
-        """Names of the entries in force."""
+        """The names of the entries in force."""
         return sorted(self._in_force)
 
     def start(self, now_s: float) -> list[Occurrence]:
-        """The first round begins: what is anchored to time counts from here. Once only."""
+        """Plan the occurrences anchored to time, from the first round's begin; only once."""
         if self._started:
             return []
         self._started = True
@@ -80,7 +82,7 @@ class Timeline:
         )
 
     def announced(self, round_number: int, leg: str, at_s: float) -> list[Occurrence]:
-        """A leg (or round) begins: what is anchored to it, in the order of its begins."""
+        """Plan the occurrences anchored to a leg (or round) that begins, in order."""
         self._hit[round_number, leg] = set(self._in_force)
         return self._plan(
             [
@@ -91,7 +93,7 @@ class Timeline:
         )
 
     def begin(self, occurrence: Occurrence) -> bool:
-        """Count it as in force; False when its leg is over or the same entry still goes on.
+        """Mark it as in force; False when its leg is over or the same entry is still in force.
 
         Raises:
             ContradictionError: another entry of its kind holds its target.
@@ -113,11 +115,11 @@ class Timeline:
         return True
 
     def hit(self, round_number: int, leg: str) -> list[str]:
-        """A leg (or round) is over: names of all that was in force at any time of it."""
+        """The names of all entries that were in force during a leg (or round) that is over."""
         return sorted(self._hit.pop((round_number, leg), set()))
 
     def ending_with(self, round_number: int, leg: str) -> list[Occurrence]:
-        """A leg (or round) is over: what ends with it. What has not begun is cancelled."""
+        """The occurrences that end with a leg (or round); cancels those that have not begun."""
 
         def belongs(each: Occurrence) -> bool:
             return each.with_leg and (each.round_number, each.leg) == (round_number, leg)
@@ -127,13 +129,13 @@ class Timeline:
         return list(filter(belongs, self._in_force.values()))
 
     def finish(self) -> list[Occurrence]:
-        """The run is over: all that is in force. What has not begun is cancelled."""
+        """All occurrences in force at the run's end; cancels those that have not begun."""
         for each in self._planned:
             each.cancelled = True
         return list(self._in_force.values())
 
     def ended(self, occurrence: Occurrence) -> None:
-        """It is no longer in force."""
+        """Mark it as no longer in force."""
         self._in_force.pop(occurrence.parameters.label, None)
 
     def _plan(self, found: list[Occurrence]) -> list[Occurrence]:

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Proves that this machine's kernel gives the lab what a stock Debian kernel has, by measuring it.
+"""Measures whether this machine's kernel has what the lab uses of a stock Debian kernel.
 
-As root, in the project's folder: `sudo .venv/bin/python vagrant/smoke.py [STEP ...]`.
-Prints one line for each step, then PASS; or the first failure, with exit status 1.
+Run it as root in the project's folder: `sudo .venv/bin/python vagrant/smoke.py [STEP ...]`. It
+prints one line per step, then PASS. It stops at the first failure, with exit status 1.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ _STOCK_CAPABILITIES = (
 )
 _DELAY_S = 0.02
 _DELAY_TOLERANCE = 0.05
-# Low: an emulated processor's lateness is then short beside the queue that gets marks (48 ms).
+# Low, so that an emulated processor's lateness is short compared with the marking queue (48 ms).
 _DCTCP_RATE_BPS = 5_000_000
 _OPTION_ECN = 8  # TCPI_OPT_ECN, in tcpi_options
 _DELIVERED_CE_AT = 196  # tcpi_delivered_ce in struct tcp_info of Linux 4.18 and newer
 
-# Little enough for an emulated processor, whose lateness says nothing about the kernel's features.
+# Small enough for an emulated processor, whose lateness says nothing about the kernel's features.
 _TRAINING: dict[str, Any] = {
     "name": "smoke",
     "rounds": 3,
@@ -89,7 +89,7 @@ _TRAINING: dict[str, Any] = {
 
 
 class SmokeError(Exception):
-    """What did not come out as it should; one line."""
+    """A check failed; the message is one line."""
 
 
 def expect(condition: object, message: str) -> None:
@@ -98,11 +98,11 @@ def expect(condition: object, message: str) -> None:
         raise SmokeError(message)
 
 
-# The steps: each returns what it found in a few words
+# The steps. Each returns its findings in a few words.
 
 
 def modules() -> str:
-    """All that modules.conf names is in this kernel now, without loading anything."""
+    """Check that the kernel has all modules of modules.conf, without loading any."""
     wanted = [
         line.strip()
         for line in (_HERE / "modules.conf").read_text().splitlines()
@@ -118,14 +118,14 @@ def modules() -> str:
 
 
 def checked() -> str:
-    """`./lab check` finds everything that a stock kernel has."""
+    """Check that `./lab check` finds everything that a stock kernel has."""
     missing = capabilities.missing(capabilities.probe(), _STOCK_CAPABILITIES)
     expect(not missing, "; ".join(missing))
     return f"{len(_STOCK_CAPABILITIES)} capabilities"
 
 
 def kernel_datapath() -> str:
-    """Pings pass through Open vSwitch's kernel module."""
+    """Check that pings pass through Open vSwitch's kernel module."""
     found = _in_a_sandbox("kernel_datapath")
     expect(found["answered"] == 20, f"{found['answered']} of 20 pings answered")
     expect(found["hits"] >= 20, f"the kernel's flow table was hit {found['hits']} times only")
@@ -133,7 +133,7 @@ def kernel_datapath() -> str:
 
 
 def netem_delay() -> str:
-    """A link's delay is netem's and as long as configured."""
+    """Check that netem delays a link, and by the configured time."""
     found = _in_a_sandbox("netem_delay")
     expect(found["by"] == "netem", f"links are delayed by {found['by']}, not by netem")
     measured_s, nominal_s = found["delayed_s"] - found["plain_s"], 2 * _DELAY_S
@@ -147,7 +147,7 @@ def netem_delay() -> str:
 
 
 def dctcp() -> str:
-    """DCTCP is told of congestion by marks, keeps the link busy, and the queue loses nothing."""
+    """Check that DCTCP reacts to marks and keeps the link busy while the queue drops nothing."""
     found = _in_a_sandbox("dctcp")
     expect(found["algorithm"] == "dctcp", f"the kernel chose {found['algorithm']}")
     expect(found["ecn"], "the two ends did not agree on ECN")
@@ -163,7 +163,7 @@ def dctcp() -> str:
 
 
 def training() -> str:
-    """Three rounds over netem links, with a burst that the controller injects in one of them."""
+    """Train three rounds over netem links, with a burst by the controller in one of them."""
     try:
         import torch  # noqa: F401
     except ImportError:
@@ -202,11 +202,11 @@ def _lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-# What happens inside a sandbox: returns plain data
+# The scenes, which run inside a sandbox and return plain data.
 
 
 def _in_a_sandbox(scene: str) -> dict[str, Any]:
-    os.chdir(_HERE.parent)  # whence `-m` finds this file
+    os.chdir(_HERE.parent)  # from where `-m` finds this file
     process = sandbox.start(
         "vagrant.smoke", "--scene", scene, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
@@ -233,7 +233,7 @@ def _star(links: dict[str, dict[str, Any]]) -> Any:
 
 
 def _lab(**links: dict[str, Any]) -> Network:
-    """Hosts around the lab's own switch, which forwards like an ordinary one."""
+    """A network of hosts around the lab's own switch, which forwards like an ordinary one."""
     private = sandbox.prepare()
     OpenVSwitch(private, private).start()
     common = {"rate_bps": 100_000_000, "queue_bytes": 150_000}
@@ -248,7 +248,7 @@ def _lab(**links: dict[str, Any]) -> Network:
 
 
 def _ping(pid: int, address: str, count: int) -> list[float]:
-    """Round trips in seconds; the switch learns from others that go ahead."""
+    """Round trips in seconds; earlier pings, not counted, teach the switch the addresses."""
     enter = inside(pid)
     run([*enter, "ping", "-c", "3", "-i", "0.3", address])
     printed = run([*enter, "ping", "-c", str(count), "-i", "0.05", address], timeout_s=60)
@@ -340,7 +340,7 @@ _STEPS: dict[str, Callable[[], str]] = {
 
 
 def main() -> int:
-    """Take the steps in order; exit status 0, 1 after a failure, 2 for a wrong call."""
+    """Run the steps in order; exit status 0, 1 after a failure, 2 for a wrong call."""
     names = sys.argv[1:] or list(_STEPS)
     if wrong := [name for name in names if name not in _STEPS]:
         print(f"smoke: unknown step {wrong[0]!r}; valid: {', '.join(_STEPS)}", file=sys.stderr)

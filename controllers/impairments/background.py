@@ -31,20 +31,20 @@ _LOOK_EVERY_S = 0.002
 _END_TIMEOUT_S = 0.5
 _REPORT_TIMEOUT_S = 1.0
 _PREPARE_AFTER_S = 0.05
-# SO_LINGER for no time: closing drops what is unsent and resets the connection.
+# SO_LINGER with time 0: closing drops unsent data and resets the connection.
 _DISCARD = struct.pack("ii", 1, 0)
-# The receiver's own report ends with its last interval.
+# The receiver reports at these intervals, so its last report may be this old.
 _REPORT_EVERY_S = 0.1
-# Paced flows write this much at a time; iperf3's own 128 kB would make 10 ms bursts at 100 Mbit/s.
+# Paced flows write this much at once; iperf3's 128 kB would make 10 ms bursts at 100 Mbit/s.
 _PACED_WRITE_BYTES = 8192
-# In struct tcp_info of the kernel's uapi/linux/tcp.h: bytes that the receiver has acknowledged.
+# Offset in struct tcp_info of the kernel's uapi/linux/tcp.h: bytes acknowledged.
 _BYTES_ACKED = struct.Struct("=Q"), 120
 _TCP_INFO_BYTES = 256
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Flow:
-    """What the kernel says of one connection: names and numbers, not what was asked for."""
+    """The kernel's values for one connection, as opposed to the configured ones."""
 
     congestion_control: str
     acknowledged_bytes: int
@@ -103,7 +103,7 @@ class _Pair:
 
 
 class Background(Impairment[BackgroundParameters]):
-    """A fresh iperf3 server waits beforehand; the client starts and ends with the impairment."""
+    """A new iperf3 server waits beforehand; the client starts and ends with the impairment."""
 
     def __init__(self, parameters: BackgroundParameters, lab: LabAccess) -> None:
         super().__init__(parameters, lab)
@@ -128,12 +128,12 @@ class Background(Impairment[BackgroundParameters]):
             raise HelperError(f"{self.parameters.label}: iperf3 ended early: {_error(client)}")
         self._flows = []
         for number, each in enumerate(sockets_of(client.pid, socket.AF_INET)):
-            with each:  # the same socket as iperf3's
+            with each:  # a duplicate of iperf3's socket
                 self._flows.append(_look(each))
-                if number:  # the first is iperf3's own talk
-                    # What waits in the socket would go on to be sent after the end.
+                if number:  # the first is iperf3's control connection
+                    # Data that waits in the socket would otherwise be sent after the end.
                     each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _DISCARD)
-        client.hurry()  # it is to stop now, not when the training leaves it a processor
+        client.hurry()  # it must stop now, not when training leaves it a processor
         client.signal(signal.SIGINT)
         self._lasted_s = time.monotonic() - self._began_s
         self._sent = _json(client.last_words(_END_TIMEOUT_S))
@@ -156,7 +156,7 @@ class Background(Impairment[BackgroundParameters]):
             "acknowledged_bytes": acknowledged,
             "goodput_bps": acknowledged * 8 / flowed_s if flowed_s > 0 else 0.0,
         }
-        # A report that did not come through in time is left out.
+        # A missing report is left out.
         if sent:
             details["iperf3_sent_bps"] = float(sent["bits_per_second"])
             details["iperf3_retransmits"] = int(sent.get("retransmits", 0))
@@ -165,7 +165,7 @@ class Background(Impairment[BackgroundParameters]):
         return Effect(frames_sent=sum(flow.segments_sent for flow in self._flows), details=details)
 
     def _prepare(self) -> _Pair:
-        """A server for one test, on a port that was free, and a client that waits for its begin."""
+        """Start a server for one test on a free port, and a client that waits for its begin."""
         with socket_in(self._receiver.pid, socket.AF_INET, socket.SOCK_STREAM) as probe:
             probe.bind((self._receiver.address, 0))
             port = str(probe.getsockname()[1])
@@ -174,12 +174,12 @@ class Background(Impairment[BackgroundParameters]):
         send = [
             *(sys.executable, "-m", "testbed.lab.helpers.held_start"),
             *("iperf3", "-c", target, "-p", port, "-B", self._sender.address, "-J"),
-            # The impairment's end ends it: iperf3 knows whole seconds only.
+            # No time limit, because iperf3 takes whole seconds only; the impairment's end stops it.
             *("-t", "0", "-i", "0"),
             *("-C", wanted.congestion_control, "-P", str(wanted.streams)),
         ]
         if wanted.bitrate_bps is not None:
-            # iperf3's limit is for each stream.
+            # iperf3's limit applies to each stream.
             send += ["-b", str(max(1, wanted.bitrate_bps // wanted.streams))]
             send += ["-l", str(_PACED_WRITE_BYTES)]
         return _Pair(
@@ -188,12 +188,12 @@ class Background(Impairment[BackgroundParameters]):
         )
 
     def _prepare_next(self) -> None:
-        self.lab.sleep(_PREPARE_AFTER_S)  # what else begins now goes first
+        self.lab.sleep(_PREPARE_AFTER_S)  # other impairments that begin now go first
         if self._prepared is None:
             self._prepared = self._prepare()
 
     def _await(self, server: Program) -> None:
-        """Return when it listens, which it has done for long, as a rule."""
+        """Wait until the server listens, which it usually does already."""
         deadline_s = time.monotonic() + _LISTENING_TIMEOUT_S
         while not _listens(server.pid):
             if server.ended or time.monotonic() > deadline_s:
@@ -220,7 +220,7 @@ def _listens(pid: int) -> bool:
 
 
 def _json(text: bytes) -> dict[str, Any]:
-    """The object that iperf3 printed; empty where it printed none."""
+    """The JSON object that iperf3 printed; empty where it printed none."""
     try:
         found = json.loads(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""What an impairment is: parameters from YAML, a beginning, an end, and a measured effect."""
+"""Base classes of impairments: parameters from YAML, a begin, an end, and a measured effect."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Effect:
-    """What it did; None where it is not its business.
+    """The measured effect of an impairment; None where a value does not apply.
 
-    `dropped` counts packets that it dropped or, of a burst, its own frames that found the queue
-    full. `frames_sent` counts the frames that it added to the network. `details` are further
-    measured facts by name, with units in the names.
+    `dropped` counts the packets that it dropped or, for a burst, its own frames that found the
+    queue full. `frames_sent` counts the frames that it added to the network. `details` are further
+    measurements by name, with units in the names.
     """
 
     dropped: int | None = None
@@ -31,7 +31,7 @@ class Effect:
 
 @dataclass(frozen=True, kw_only=True)
 class MeterCounts:
-    """Packets and bytes that came to a meter, and packets that it dropped."""
+    """Packets and bytes that reached a meter, and packets that it dropped."""
 
     packets: int
     size_bytes: int
@@ -39,7 +39,7 @@ class MeterCounts:
 
 
 class LabAccess(Protocol):
-    """What the controller offers to an impairment.
+    """The interface to the lab that the controller offers to an impairment.
 
     All methods may let other green threads run while they wait; none blocks the controller.
     """
@@ -54,11 +54,11 @@ class LabAccess(Protocol):
 
     @property
     def processes(self) -> Mapping[str, int]:
-        """Process ids of the training's processes by host name, once training has begun."""
+        """Process ids of the training processes by host name, once training has begun."""
 
     @property
     def links(self) -> LinkControl:
-        """Rates, queues and delays of links, which it changes while they work."""
+        """Changes rates, queues and delays of links while they work."""
 
     def packet_out(self, switch: str, port: int, frame: bytes, copies: int) -> None:
         """Emit `frame` `copies` times at a port, in one OpenFlow message."""
@@ -80,11 +80,11 @@ class LabAccess(Protocol):
         drop: bool = False,
         above: int = 0,
     ) -> None:
-        """Treat packets that match before they are forwarded: drop them, or meter them.
+        """Install a flow entry that drops or meters matching packets before they are forwarded.
 
-        With neither they are handed on, which spares them from a wider entry; `above` raises its
-        priority over such an entry. A match with `in_port` is tried first, and what it lets pass
-        then meets those without.
+        With neither it passes them on, which spares them from a wider entry; `above` raises its
+        priority above such an entry. Entries that match `in_port` come first; packets that they
+        pass then meet the others.
         """
 
     def release_flows(self, switch: str, cookie: int) -> None:
@@ -97,29 +97,31 @@ class LabAccess(Protocol):
         """Remove a meter, and with it all flows that use it."""
 
     def meter_counts(self, switch: str, meter: int) -> MeterCounts:
-        """What came to the meter, and what its band has dropped: exact at this moment, unlike a
-        flow entry's counters, which Open vSwitch brings up to date twice a second."""
+        """The packets that reached the meter, and those that its band dropped.
+
+        These counts are exact, unlike a flow entry's, which Open vSwitch updates twice a second.
+        """
 
     def set_port(self, switch: str, port: int, *, up: bool) -> None:
-        """Take a port down, or up again (OpenFlow port-mod)."""
+        """Take a port down or up (OpenFlow port-mod)."""
 
     def unique(self) -> int:
-        """A small number that no other impairment of this controller has, from 1."""
+        """A small number that no other impairment of this controller has; the first is 1."""
 
     def sleep(self, duration_s: float) -> None:
-        """Let the controller do other work meanwhile."""
+        """Wait, while the controller does other work."""
 
     def readable(self, descriptor: int, timeout_s: float) -> bool:
-        """Return once a file descriptor can be read; False when that takes too long."""
+        """Wait until a file descriptor is readable; return False after the timeout."""
 
     def spawn(self, function: Callable[..., Any], *arguments: Any) -> None:
         """Call a function in a green thread of its own."""
 
     def in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Call a function that blocks in a thread of the operating system; return its result."""
+        """Call a blocking function in a thread of the operating system; return its result."""
 
     def run(self, argv: Sequence[str], *, timeout_s: float = 20.0) -> str:
-        """Run a program to its end; return its standard output.
+        """Run a program until it ends; return its standard output.
 
         Raises:
             CommandError: it is missing, failed, or took too long.
@@ -129,13 +131,13 @@ class LabAccess(Protocol):
 class Impairment(ABC, Generic[ParametersT]):
     """One entry of the timeline. The application calls `begin` and `end` and logs both.
 
-    The constructor prepares what takes long: it runs before training. `begin` returns once the
-    impairment is in force (its acknowledged time is taken then), `end` once it is gone.
+    The constructor runs before training and prepares what takes long. `begin` returns once the
+    impairment is in force (its acknowledged time is taken then), `end` once it has ended.
     An exception from any of them fails the run.
     """
 
-    ticks: ClassVar[bool] = False  # True: `tick` is called about every millisecond
-    openflow_only: ClassVar[bool] = False  # True: it works with any OpenFlow 1.3 switch
+    ticks: ClassVar[bool] = False  # whether `tick` is called about every millisecond
+    openflow_only: ClassVar[bool] = False  # whether it works with any OpenFlow 1.3 switch
 
     def __init__(self, parameters: ParametersT, lab: LabAccess) -> None:
         self.parameters = parameters
@@ -146,14 +148,14 @@ class Impairment(ABC, Generic[ParametersT]):
         """Put it in force."""
 
     def tick(self, elapsed_s: float) -> None:
-        """Called while it is in force, with the time since its begin was acknowledged."""
+        """Do what is due now, `elapsed_s` after the begin was acknowledged."""
 
     @abstractmethod
     def end(self) -> None:
-        """Take it away; it is gone when this returns."""
+        """End it; it is no longer in force when this returns."""
 
     def effect(self) -> Effect:
-        """What it did since its last begin, measured after its end."""
+        """The effect since its last begin, measured after its end."""
         return Effect()
 
 

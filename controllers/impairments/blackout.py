@@ -1,4 +1,4 @@
-"""`blackout`: nothing passes in one direction, by a flow entry that drops."""
+"""`blackout`: a flow entry drops all packets of one direction."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class BlackoutParameters(ImpairmentParameters):
 
 
 class Blackout(Impairment[BlackoutParameters]):
-    """The path stays as it is: nobody routes around a blackout (see link-down)."""
+    """Drops every packet; routing does not react to it (unlike link-down)."""
 
     openflow_only = True
 
@@ -34,15 +34,15 @@ class Blackout(Impairment[BlackoutParameters]):
         )
 
     def begin(self) -> None:
-        # The meter lets everything pass: it only counts what is then dropped.
-        self._flows.catch(rate_bps=_ANY_BPS, burst_bytes=_ANY_BPS // 8, drop=True)
+        # The meter passes everything; it only counts what is then dropped.
+        self._flows.install(rate_bps=_ANY_BPS, burst_bytes=_ANY_BPS // 8, drop=True)
 
     def end(self) -> None:
-        self._flows.release()
+        self._flows.remove()
 
     def effect(self) -> Effect:
-        caught = self._flows.caught()
+        counts = self._flows.counts()
         return Effect(
-            dropped=caught.packets,
-            details={"dropped_bytes": caught.size_bytes, "switch": self._flows.switch},
+            dropped=counts.packets,
+            details={"dropped_bytes": counts.size_bytes, "switch": self._flows.switch},
         )

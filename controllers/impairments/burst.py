@@ -1,9 +1,9 @@
 """`burst`: a microburst of background frames into the egress queue of a switch port.
 
-In a lab of ours the kernel paces the frames into the port's queue, as those of several other ports
-would come. A port that only OpenFlow reaches gets them in bunches, one each millisecond: one
-PacketOut whose action list names the port k times makes the switch emit k frames back to back. What
-finds the queue full is lost, data and control alike.
+In our own lab the kernel paces the frames into the port's queue, as if they came from several other
+ports. A port that only OpenFlow reaches gets a bunch every millisecond: one PacketOut whose action
+list names the port k times makes the switch send k frames back to back. Frames that find the queue
+full are lost, data and control alike.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from testbed.lab.kernel.packet_filter import ArrivalCounter
 from testbed.lab.kernel.shaping import ETHERNET_FRAME_BYTES
 from testbed.lab.paced_frames import PacedFrames
 
-# IEEE 802 local experimental EtherType: the receiving kernel ignores the frames without answering.
+# IEEE 802 local experimental EtherType: the receiving kernel ignores these frames.
 _ETHERTYPE = 0x88B5
 _SOURCE_MAC = bytes.fromhex("02000000bb01")
-# Of nobody: a switch that receives such a frame has no rule for it, and drops it.
+# No host's address: a switch that receives such a frame has no rule for it and drops it.
 _NOBODY_MAC = "02:00:00:00:bb:02"
 _MOST_COPIES = 64
 _DRAIN_SLACK_S = 0.02
-# Paced frames are sent so much before their time: longer than a busy machine keeps the controller.
+# Paced frames are queued this long in advance, because a busy machine may delay the controller.
 _AHEAD_S = 0.05
-# So many at once, about 2 ms of work, so that it answers others in between.
+# Frames per step, about 2 ms of work, so that the controller answers others in between.
 _MOST_AT_ONCE = 512
 
 
@@ -72,8 +72,8 @@ class Burst(Impairment[BurstParameters]):
             self._paced = PacedFrames(
                 at.sender.interface, self._frame, rate_bps=rate_bps, link_rate_bps=at.rate_bps
             )
-        # The switch gives up the rest of a batch when a queue is full and counts it nowhere, so
-        # what arrives is counted instead (where the receiving interface can be reached).
+        # A switch drops the rest of a batch when a queue is full and does not count it. So
+        # arrivals are counted instead, where the receiving interface can be reached.
         self._arrived: ArrivalCounter | None = None
         if at.receiver.interface:
             self._arrived = ArrivalCounter(at.receiver.pid, at.receiver.interface, _ETHERTYPE)
@@ -109,7 +109,7 @@ class Burst(Impairment[BurstParameters]):
         )
 
     def _due(self, elapsed_s: float) -> int:
-        """Frames that are to be sent now, `elapsed_s` after its begin."""
+        """The number of frames to send now, `elapsed_s` after the begin."""
         until_s = min(elapsed_s, self.parameters.duration_s)
         return int(until_s * self._frames_per_s) - self._frames_sent
 

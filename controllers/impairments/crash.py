@@ -1,6 +1,7 @@
-"""`crash`: a worker or the server is killed in the middle of its work.
+"""`crash`: kills a worker's or the server's process at work.
 
-The run then ends as `failed`: the training has no recovery. Its reason names this impairment.
+The run then ends as `failed`, and its reason names this impairment. With `on_worker_loss: continue`
+training goes on without a killed worker.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ class Crash(Impairment[CrashParameters]):
     """One SIGKILL."""
 
     def begin(self) -> None:
-        # Looked up here: the processes exist only once training has begun.
+        # Looked up now, because the processes exist only once training has begun.
         self._pid = training_process(self.lab, self.parameters.host)
         os.kill(self._pid, signal.SIGKILL)
 
     def end(self) -> None:
-        """Nothing: it stays dead."""
+        """Do nothing: the process stays dead."""
 
     def effect(self) -> Effect:
         return Effect(details={"pid": self._pid, "signal": "SIGKILL"})

@@ -1,4 +1,4 @@
-"""`host-burst`: a host blasts UDP at another one, through all links between them.
+"""`host-burst`: a host sends UDP at a high rate to another, through all links between them.
 
 Unlike `burst`, whose frames the controller puts into one egress queue, these come from a real
 socket in the host's network namespace and share every queue on their way.
@@ -73,13 +73,13 @@ class HostBurstParameters(ImpairmentParameters):
 
 
 class HostBurst(Impairment[HostBurstParameters]):
-    """Drives the blaster in the sending host, and counts what arrives at the victim."""
+    """Runs the UDP sender in its host, and counts what arrives at the victim."""
 
     def __init__(self, parameters: HostBurstParameters, lab: LabAccess) -> None:
         super().__init__(parameters, lab)
         self.victim, sender = lab.hosts[parameters.host], lab.hosts[parameters.from_]
-        # Nobody reads this socket: it keeps the victim's kernel from answering each datagram, and
-        # what it cannot hold costs nothing. Arrivals are counted before it.
+        # This socket is never read. It keeps the victim's kernel from answering each datagram, and
+        # overflowing it costs nothing. Arrivals are counted before it.
         self._sink = socket_in(self.victim.pid, socket.AF_INET, socket.SOCK_DGRAM)
         self._sink.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 0)
         self._sink.bind((self.victim.address, 0))
@@ -131,7 +131,7 @@ class HostBurst(Impairment[HostBurstParameters]):
         )
 
     def _drained(self) -> int:
-        """Frames that have arrived once the queues between the hosts hold none of them."""
+        """The frames that have arrived once the queues between the hosts are empty of them."""
         self.lab.sleep(self.victim.queue_bytes * 8 / self.victim.rate_bps + _DRAIN_SLACK_S)
         arrived = self._arrived.take()
         for _ in range(_MOST_DRAIN_STEPS):

@@ -1,4 +1,4 @@
-"""What `police` and `blackout` share: a flow entry that catches one direction of one link."""
+"""Flow entries that meter or drop one direction of a link, for `police` and `blackout`."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ _IPV4, _TCP = 0x0800, 6
 
 
 class InterceptedFlows:
-    """Packets of one direction, caught by a switch before it forwards them.
+    """Flow entries at a switch that intercept the packets of one direction before forwarding.
 
-    At a link into a switch they are caught where they arrive; at a host's own link by the host's
-    address, before the switch's output queue. Open vSwitch forwards what it has cached for up to
-    about 3 ms more after it has confirmed an entry (measured: 8 to 50 packets).
+    On a link into a switch they match the input port. On a host's own link they match the host's
+    address, before the switch's output queue. After Open vSwitch has confirmed an entry, it
+    forwards packets by its cache for up to about 3 ms more (measured: 8 to 50 packets).
 
     Args:
         spare_control: leave the transport's control connection (a TCP port) alone.
-        above: where several hold the same packets, the one with the largest gets them.
+        above: priority; where several match the same packets, the largest wins.
     """
 
     def __init__(
@@ -43,8 +43,8 @@ class InterceptedFlows:
             mac = lab.network["hosts"][at.receiver.node]["mac"]
             self.switch, self._match = at.sender.node, {"eth_dst": mac}
 
-    def catch(self, *, rate_bps: int, burst_bytes: int, drop: bool = False) -> None:
-        """Meter, and then drop if so wished; returns when the switch has confirmed it."""
+    def install(self, *, rate_bps: int, burst_bytes: int, drop: bool = False) -> None:
+        """Meter the packets, or with `drop` count and drop them; the switch confirms it."""
         self._lab.set_meter(
             self.switch,
             self.cookie,
@@ -72,14 +72,14 @@ class InterceptedFlows:
         )
         self._lab.barrier(self.switch)
 
-    def release(self) -> None:
-        """Let packets pass; returns when the switch has confirmed it. The meter stays."""
+    def remove(self) -> None:
+        """Remove the entries, but not the meter; returns when the switch has confirmed it."""
         for cookie in (self.cookie, self._spared):
             self._lab.release_flows(self.switch, cookie)
         self._lab.barrier(self.switch)
 
-    def caught(self) -> MeterCounts:
-        """What was caught since `catch`; takes the meter away."""
+    def counts(self) -> MeterCounts:
+        """The intercepted packets since `install`; removes the meter."""
         counts = self._lab.meter_counts(self.switch, self.cookie)
         self._lab.remove_meter(self.switch, self.cookie)
         self._lab.barrier(self.switch)

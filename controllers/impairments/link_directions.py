@@ -1,4 +1,4 @@
-"""From an impairment's target to the two ports of one direction of one link."""
+"""Finds the direction of a link that an impairment's target names, and its two ports."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from controllers.impairments.parameters import ImpairmentParameters
 
 @dataclass(frozen=True, kw_only=True)
 class End:
-    """One end of a direction. `pid` names the interface's namespace; None: the switches'."""
+    """One end of a direction. `pid` is a process in its namespace; None: that of the switches."""
 
     node: str
     interface: str
@@ -22,7 +22,7 @@ class End:
 
 @dataclass(frozen=True, kw_only=True)
 class Direction:
-    """What `sender` sends to `receiver` over one link, and how the sender's output is shaped."""
+    """The direction of a link from `sender` to `receiver`, and the sender's shaping."""
 
     link: str
     sender: End
@@ -40,7 +40,7 @@ def links_of(network: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def direction(network: Mapping[str, Any], parameters: ImpairmentParameters) -> Direction:
-    """The direction that an impairment hits: of its `link`, or from a switch port to its `host`.
+    """The direction that an impairment acts on: of its `link`, or from a switch to its `host`.
 
     Args:
         network: the lab's description (`LabInfo.as_json`).

@@ -1,8 +1,8 @@
-"""`link-down`: a link's switch ports go down and come up again, and routing reacts.
+"""`link-down`: takes a link's switch ports down and up again; routing reacts.
 
-Both directions are lost, whatever the target names, data and control alike, and so is what waits
-in the queues. The controller hears of it from the switches and routes around the link, where there
-is another way.
+All packets of both directions are lost, whatever direction the target names, and so are those that
+wait in the queues. The switches report it to the controller, which routes around the link if there
+is another path.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class LinkDownParameters(ImpairmentParameters):
 
 
 class LinkDown(Impairment[LinkDownParameters]):
-    """Takes the ports at both ends down where something in the middle hides one from the other."""
+    """Takes a link's port down; both ports where the other end would not notice."""
 
     openflow_only = True
 
@@ -32,7 +32,7 @@ class LinkDown(Impairment[LinkDownParameters]):
         self._ports = [(end.node, end.number) for end in (at.sender, at.receiver) if end.is_switch]
         link = next(each for each in lab.network["links"] if each.get("name") == at.link)
         if not link.get("middle") and at.receiver.interface:
-            # Two ends of one cable: the other port loses its carrier with this one, at once.
+            # The two ends of one cable: the other port loses its carrier at once.
             del self._ports[1:]
 
     def begin(self) -> None:

@@ -1,13 +1,12 @@
-"""`loss`: random loss of packets on the wire, independent (Bernoulli) or in runs (Gilbert-Elliott).
+"""`loss`: random packet loss on the wire, independent (Bernoulli) or bursty (Gilbert-Elliott).
 
-The loss sits where packets leave the wire, at the receiving end, so that lost packets have used
-the link like any others. A drop at a switch port's output would moreover be reported to Open
-vSwitch as a full socket, which gives up the rest of its batch: independent losses would become
-bursts of losses. At a host nftables' ingress hook loses them, at a switch an XDP program (which
-needs real root).
+Packets are dropped at the receiving end of the wire, so that lost packets have used the link like
+others. A drop at a switch port's output would moreover look like a full socket to Open vSwitch,
+which then drops the rest of its batch, and independent losses would become bursts. At a host,
+nftables' ingress hook drops packets; at a switch, an XDP program (which needs real root).
 
-Both keep the Gilbert-Elliott state per packet: a packet is lost with `loss_good` or `loss_bad`,
-as the state is; then the state changes with `p_good_to_bad` or `p_bad_to_good`.
+Both follow the Gilbert-Elliott model: a packet is lost with probability `loss_good` or `loss_bad`,
+depending on the state; then the state changes with probability `p_good_to_bad` or `p_bad_to_good`.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ class LossParameters(ImpairmentParameters):
 
     @property
     def model(self) -> LossModel:
-        """The channel that these parameters describe."""
+        """The loss model that these parameters describe."""
         if self.q is not None:
             return LossModel(loss_good=self.q)
         return LossModel(

@@ -1,4 +1,4 @@
-"""The keys that all impairments share: whom they hit, when they begin, how long they last."""
+"""The common keys of all impairments: their target, begin and duration."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ LEGS_OF = {
 class ImpairmentParameters(BaseModel):
     """Common keys. A kind adds its own, and may give `duration_s` another default.
 
-    It begins either `offset_s` after a leg (or the whole round) of some `rounds` begins, or at
-    `at_s` seconds after the first round's begin. It lasts `duration_s`; without that key it ends
-    with its leg (or round), at the latest after `at_most_s`.
+    An impairment begins either `offset_s` after the begin of a leg (or round) in some `rounds`, or
+    at `at_s` seconds after the first round's begin. It lasts `duration_s`; without that key it ends
+    with its leg (or round), and at the latest after `at_most_s`.
 
-    The target is `host`, which for a network kind means the direction from the host's switch port
-    to the host, or the direction of a link: `link: [a, b]` is what a sends to b.
+    The target is `host` or `link`. For a network kind, `host` means the direction from the switch
+    port to the host. `link: [a, b]` means the direction from a to b.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     allowed_targets: ClassVar[tuple[str, ...]] = ("host", "link")
-    # Whether a link is held in both directions, whichever the entry names.
+    # Whether it acts on both directions of a link, whichever the entry names.
     both_ways: ClassVar[bool] = False
-    # Whether it acts where a switch sends: then a link's first node must be a switch.
+    # Whether it acts where a switch sends; a link's first node must then be a switch.
     acts_at_sending_switch: ClassVar[bool] = False
     # Whether two entries of this kind must not be in force on one target at the same time.
     exclusive: ClassVar[bool] = True
-    # Whether it lasts at all. An instantaneous kind (crash) ends when it has begun.
+    # Whether it has a duration. An instantaneous kind (crash) ends when it has begun.
     lasts: ClassVar[bool] = True
     # Whether `host` must be one that trains.
     needs_training_host: ClassVar[bool] = False
@@ -79,7 +79,7 @@ class ImpairmentParameters(BaseModel):
 
     @property
     def sets_rate(self) -> Literal["one way", "both ways", ""]:
-        """In which directions of its link (a host's own link) it sets another rate."""
+        """In which directions of its link (or a host's own link) it changes the rate."""
         return ""
 
     @model_validator(mode="after")
@@ -137,11 +137,11 @@ class ImpairmentParameters(BaseModel):
 
     @property
     def hosts_named(self) -> dict[str, str]:
-        """The hosts that it needs, by the key that names them."""
+        """The hosts that it names, by key."""
         return {} if self.link is not None else {"host": self.host}
 
     def lacking(self, hosts: Collection[str]) -> str | None:
-        """What this machine lacks for it, in words for the verdict *unsupported*; None: nothing.
+        """What this machine lacks for it, as text for the verdict *unsupported*; None: nothing.
 
         Args:
             hosts: the network's hosts; its other nodes are switches.
@@ -150,25 +150,25 @@ class ImpairmentParameters(BaseModel):
 
     @property
     def legs(self) -> tuple[str, ...]:
-        """The parts of a round whose begins are its anchors; empty for `at_s`."""
+        """The legs (or the round) whose begins are its anchors; empty for `at_s`."""
         return LEGS_OF[self.leg] if self.rounds is not None else ()
 
     @property
     def longest_s(self) -> float:
-        """The longest time that it is in force."""
+        """The longest time that it may be in force."""
         if not self.lasts:
             return 0.0
         return self.at_most_s if self.duration_s is None else self.duration_s
 
     def hits(self, round_number: int, leg: str) -> bool:
-        """Whether this leg of this round is one of its anchors (of a resolved entry)."""
+        """Whether this leg of this round is one of its anchors; for resolved entries only."""
         assert self.rounds is None or isinstance(self.rounds, list)
         return self.rounds is not None and round_number in self.rounds and leg in self.legs
 
     def resolved(self, *, seed: int, rounds: int) -> dict[str, Any]:
-        """Plain data with the lists in place of periods and draws, as in `config.json`.
+        """The entry as plain data, with lists instead of periods and draws, as in `config.json`.
 
-        The draw depends on the run's seed and the entry's label, not on the arm: all arms of a
+        A draw depends on the run's seed and the entry's label, not on the arm, so all arms of a
         seed get the same instants.
 
         Raises:

@@ -31,7 +31,7 @@ class PoliceParameters(ImpairmentParameters):
 
 
 class Police(Impairment[PoliceParameters]):
-    """A meter before the forwarding rules."""
+    """Meters packets before the forwarding rules."""
 
     openflow_only = True
 
@@ -43,18 +43,18 @@ class Police(Impairment[PoliceParameters]):
         )
 
     def begin(self) -> None:
-        self._flows.catch(rate_bps=self.parameters.rate_bps, burst_bytes=self._burst_bytes)
+        self._flows.install(rate_bps=self.parameters.rate_bps, burst_bytes=self._burst_bytes)
 
     def end(self) -> None:
-        self._flows.release()
+        self._flows.remove()
 
     def effect(self) -> Effect:
-        caught = self._flows.caught()
+        counts = self._flows.counts()
         return Effect(
-            dropped=caught.dropped,
+            dropped=counts.dropped,
             details={
-                "offered_packets": caught.packets,
-                "offered_bytes": caught.size_bytes,
+                "offered_packets": counts.packets,
+                "offered_bytes": counts.size_bytes,
                 "switch": self._flows.switch,
             },
         )

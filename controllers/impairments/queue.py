@@ -1,8 +1,8 @@
-"""`queue`: the rate, the queue limit, or both, of one direction of a link, changed for a while.
+"""`queue`: changes the rate, the queue limit, or both, of one direction of a link for a while.
 
-A direction's queue is at its sender's interface: at the switch port for what goes to a host. The
-change is one message to the kernel; nothing that waits is lost or reordered by it, and what waits
-beyond a smaller limit still leaves. Data and control packets share the queue.
+A direction's queue is at its sender's interface, hence at the switch port for packets to a host.
+The change is one message to the kernel. It neither drops nor reorders waiting packets; those beyond
+a smaller limit are still sent. Data and control packets share the queue.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Queue(Impairment[QueueParameters]):
         self._dropped += queue_drops(*self._output)
 
     def effect(self) -> Effect:
-        """What the queue refused meanwhile, because it was full."""
+        """The packets that the full queue dropped meanwhile."""
         details = {}
         if self._rates:
             details["rate_bps"] = self._rates[1]

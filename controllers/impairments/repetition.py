@@ -1,4 +1,4 @@
-"""When an impairment comes: listed, periodic, or drawn with a seed; in rounds or in seconds."""
+"""When an impairment occurs: listed, periodic, or drawn with a seed; in rounds or in seconds."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class _OfRounds(_Repetition):
         return self
 
     def candidates(self, rounds: int) -> range:
-        """All rounds between its borders, both included."""
+        """All rounds from `from` to `until`, both included."""
         last = rounds - 1 if self.until is None else self.until
         return range(self.from_, last + 1)
 
@@ -39,7 +39,7 @@ class EveryRounds(_OfRounds):
 
 
 class RandomRounds(_OfRounds):
-    """So many distinct rounds, drawn with the run's seed."""
+    """A number of distinct rounds, drawn with the run's seed."""
 
     random: int = Field(ge=1, description="how many are drawn")
 
@@ -64,7 +64,7 @@ class EverySeconds(_OfSeconds):
 
 
 class RandomSeconds(_OfSeconds):
-    """So many instants, drawn with the run's seed, no two of them closer than one duration."""
+    """A number of instants, drawn with the run's seed, at least one duration apart."""
 
     random: int = Field(ge=1, le=_MOST_INSTANTS, description="how many are drawn")
 
@@ -141,8 +141,8 @@ def resolve_instants(
 ) -> list[float]:
     """The instants in order, in seconds after the first round's begin.
 
-    Random ones are uniform over all placements in which each lasts `duration_s`, none overlaps
-    the next, and the last is over at `until`.
+    Random instants are uniform over all placements in which each lasts `duration_s`, none overlaps
+    the next, and the last has ended at `until`.
 
     Raises:
         ValueError: there is no room for so many.

@@ -1,7 +1,7 @@
-"""`straggler`: a worker becomes slow: its processor, or its link.
+"""`straggler`: slows a worker's processor or its link.
 
-The processor is slowed by stopping the training process for a share of every few milliseconds. A
-program of its own does that (`testbed.lab.helpers.slowdown`); it never leaves the process stopped.
+A separate program (`testbed.lab.helpers.slowdown`) slows the processor: it stops the training
+process for a share of every few milliseconds, and never leaves it stopped.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LOWEST_RATE_BPS = 10_000
 class StragglerParameters(ImpairmentParameters):
     """`factor` times slower: the `cpu` of the process on `host`, or both directions of its `link`.
 
-    By default from a round's begin to its end, because a round begins with the computing.
+    By default it lasts a whole round, because a round begins with computing.
     """
 
     allowed_targets = ("host",)
@@ -95,7 +95,7 @@ class _SlowProcess:
 
 
 class _SlowLink:
-    """Both directions of all links of the host: a slow card slows what it sends and receives."""
+    """Slows both directions of all links of the host, as a slow network card does."""
 
     def __init__(self, parameters: StragglerParameters, lab: LabAccess) -> None:
         self._lab = lab

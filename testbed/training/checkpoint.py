@@ -1,8 +1,8 @@
-"""Checkpoints: the state after a round, so that an interrupted run continues from there.
+"""Writes and reads checkpoints: the state after a round, from which an interrupted run continues.
 
-`checkpoint/<round>.partial/` while the processes write their parts into it, `checkpoint/<round>/`
-once all have: only a whole checkpoint is ever read. Each process writes one file; files hold
-tensors and plain values, and are read without unpickling anything else.
+Each process writes its part as a file in `checkpoint/<round>.partial/`. When all parts are written,
+the folder becomes `checkpoint/<round>/`, and only such complete checkpoints are read. Files hold
+tensors and plain values; reading them unpickles nothing else.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _PARTIAL = ".partial"
 
 
 def write(directory: Path, rounds_done: int, name: str, state: dict[str, Any]) -> None:
-    """Write the part of process `name`; numpy arrays may stand anywhere in `state`."""
-    import torch  # whoever only looks for a checkpoint need not wait for it
+    """Write the part of process `name`; `state` may hold numpy arrays anywhere."""
+    import torch  # imported here, because finding a checkpoint does not need it
 
     folder = directory / _FOLDER / f"{rounds_done}{_PARTIAL}"
     folder.mkdir(parents=True, exist_ok=True)
@@ -32,7 +32,7 @@ def write(directory: Path, rounds_done: int, name: str, state: dict[str, Any]) -
 
 
 def complete(directory: Path, rounds_done: int) -> None:
-    """All parts are written: make it the checkpoint, and remove older ones."""
+    """Make the partial folder the checkpoint, once all parts are written; remove older ones."""
     folder = directory / _FOLDER
     (folder / f"{rounds_done}{_PARTIAL}").rename(folder / str(rounds_done))
     for other in folder.iterdir():
@@ -41,19 +41,19 @@ def complete(directory: Path, rounds_done: int) -> None:
 
 
 def latest(directory: Path) -> int | None:
-    """After how many rounds the last whole checkpoint of a run directory was taken."""
+    """The rounds done at the last complete checkpoint of a run directory; None without one."""
     folder = directory / _FOLDER
     whole = [int(each.name) for each in folder.glob("*") if each.name.isdigit()]
     return max(whole, default=None)
 
 
 def folder(directory: Path, rounds_done: int) -> Path:
-    """Where a whole checkpoint lies."""
+    """The folder of a complete checkpoint."""
     return directory / _FOLDER / str(rounds_done)
 
 
 def read(directory: Path, rounds_done: int, name: str) -> dict[str, Any]:
-    """The part of process `name`; arrays come back as tensors.
+    """Read the part of process `name`; arrays come back as tensors.
 
     Raises:
         ValueError: it cannot be read.

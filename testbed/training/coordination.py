@@ -1,7 +1,7 @@
-"""Out-of-band coordination of server and workers over a UNIX socket.
+"""Barriers between server and workers, out of band over a UNIX socket.
 
-Barriers must not travel through the network that is being hurt. Each message is one JSON line;
-UNIX sockets cross network namespaces.
+Barriers must not travel through the network under study. UNIX sockets cross network namespaces.
+Each message is one JSON line.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _LINE_LIMIT_BYTES = 4096
 
 
 class CoordinationError(ConnectionError):
-    """A peer left or said something unexpected."""
+    """A peer left or sent something unexpected."""
 
 
 class _Line:
@@ -46,14 +46,14 @@ class _Line:
 
 
 class Coordinator:
-    """The server's side: waits for all workers, then lets all go.
+    """The server's side: waits for all workers, then releases them.
 
     Args:
         listener: a listening UNIX socket that exists before the workers start.
         workers: names of all workers.
         timeout_s: how long a barrier may take.
-        keep_going: whether a worker that left is noted in `lost` and no longer waited for; an
-            error only when nobody is left.
+        keep_going: whether to go on without a worker that left, and note it in `lost`; losing
+            the last worker is an error in any case.
 
     Attributes:
         lost: workers that are gone, each with the reason.
@@ -84,7 +84,7 @@ class Coordinator:
 
     @property
     def present(self) -> list[str]:
-        """The workers that are waited for, in rank order."""
+        """The workers that have not been lost, in rank order."""
         return [name for name in self._order if name in self._workers]
 
     def gather(self, point: str) -> dict[str, dict[str, Any]]:
@@ -110,7 +110,7 @@ class Coordinator:
                 self._lose(name, error)
 
     def drop(self, name: str, reason: str) -> None:
-        """No longer wait for a worker that somebody else found to be gone."""
+        """Stop waiting for a worker that the caller knows to be gone."""
         if name in self._workers:
             del self._workers[name]
             self.lost[name] = reason
@@ -132,18 +132,18 @@ class Follower:
         self._line.send({"name": name})
 
     def reach(self, point: str, **facts: Any) -> None:
-        """Say that this worker is at `point`, with what the server should know."""
+        """Tell the server that this worker is at `point`, with facts for it."""
         self._line.send({"at": point, **facts})
 
     def wait(self, point: str) -> None:
-        """Return when the server lets all workers leave `point`."""
+        """Wait until the server releases all workers from `point`."""
         message = self._line.receive("server")
         if message.get("go") != point:
             raise CoordinationError(f"server: released {message.get('go')!r}, not {point!r}")
 
 
 def listen(path: Path) -> socket.socket:
-    """The listening socket for a `Coordinator`."""
+    """Open the listening socket for a `Coordinator`."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(str(path))
     listener.listen(64)

@@ -1,4 +1,4 @@
-"""The records that training appends to its event logs, from the transport's reports."""
+"""The records that training appends to its event logs."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def finite(value: float) -> float | None:
 
 
 def nonfinite(values: NDArray[np.float32]) -> int:
-    """How many elements are NaN or infinite: they are delivered as they are, and reported."""
+    """How many elements are NaN or infinite; they are delivered unchanged and counted."""
     return int(values.size - np.count_nonzero(np.isfinite(values)))
 
 
 def write_endpoint(directory: Path, host: str, endpoint: Endpoint) -> None:
-    """Note what the kernel granted to a host's endpoint and what it ignored, after all rounds.
+    """Log, after all rounds, what the kernel granted to a host's endpoint and what it ignored.
 
-    Here stands, for example, the congestion control that kernel TCP really used.
+    This includes the congestion control that kernel TCP really used.
     """
     log = JsonLinesWriter(directory / "events" / f"endpoint-{host}.jsonl")
     log.write({"host": host, "facts": endpoint.facts(), "ignored": endpoint.counters()})
@@ -44,7 +44,7 @@ def transfer_record(
 ) -> dict[str, Any]:
     """One line of `events/transfers-<host>.jsonl`.
 
-    With a layout a receiver's line has `tensor_loss`: the share of each tensor that is missing.
+    With a layout, a receiver's line has `tensor_loss`: the missing share of each tensor.
     """
     by_tensor = {}
     if layout is not None and report.role == "receiver" and report.received is not None:

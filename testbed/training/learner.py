@@ -1,4 +1,4 @@
-"""A worker's own part of the training: gradients out, updates in, and how good the model is."""
+"""A worker's learning: computes gradients, applies updates, evaluates the model."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ Vector = NDArray[np.float32]
 
 
 class Learner(ABC):
-    """What a worker trains. Vectors are flat float32, in the order of the model's layers."""
+    """The object that a worker trains. Vectors are flat float32, in the order of the layers."""
 
     @abstractmethod
     def gradient(self, into: Vector) -> float | None:
-        """Write the gradient of the next batch's mean loss; return the loss, if there is one."""
+        """Write the gradient of the next batch's mean loss; return that loss, or None."""
 
     @abstractmethod
     def apply(self, update: Vector, learning_rate: float) -> None:
-        """Take one optimiser step with `update` for a gradient."""
+        """Take one optimiser step with `update` as the gradient."""
 
     @abstractmethod
     def evaluate(self) -> float | None:
-        """The task's metric on the test part; None where nothing is learnt."""
+        """Compute the task's metric on the test part; None where nothing is learnt."""
 
     @abstractmethod
     def weights(self, into: Vector) -> None:
@@ -39,7 +39,7 @@ class Learner(ABC):
 
     @abstractmethod
     def replace_weights(self, flat: Vector) -> None:
-        """Take over other weights; the optimiser's memory stays."""
+        """Replace the weights; the optimiser keeps its state."""
 
     @abstractmethod
     def state(self) -> dict[str, Any]:
@@ -47,9 +47,9 @@ class Learner(ABC):
 
     @abstractmethod
     def restore(self, state: dict[str, Any], rounds_done: int) -> None:
-        """Go on from what `state` returned after `rounds_done` rounds."""
+        """Continue from a result of `state` after `rounds_done` rounds."""
 
-    def save(self, path: Path) -> None:  # noqa: B027 - only where there is something to save
+    def save(self, path: Path) -> None:  # noqa: B027 - optional to override
         """Write the final weights."""
 
 
@@ -57,9 +57,9 @@ class Replica(Learner):
     """A model with its optimiser and its share of the data.
 
     Args:
-        model: on the processor; it is moved to `device`.
-        dataset: what the batches index.
-        batches: indices of one batch after the other, the same in every run of a seed.
+        model: in CPU memory; it is moved to `device`.
+        dataset: the data that the batches index.
+        batches: yields the indices of each batch, the same in every run of a seed.
         optimiser: name and options of `optimisers.build`.
         device: "cpu" or "cuda".
     """
@@ -141,7 +141,7 @@ class Replica(Learner):
 
 
 def flatten_gradient(trained: Sequence[nn.Parameter], into: Vector) -> None:
-    """Write the gradients of tensors, one after the other; zeros for what has none."""
+    """Write the gradients of tensors one after the other; zeros for tensors without a gradient."""
     place = 0
     for tensor in trained:
         count = tensor.numel()
@@ -154,14 +154,14 @@ def flatten_gradient(trained: Sequence[nn.Parameter], into: Vector) -> None:
 
 
 class PayloadOnly(Learner):
-    """Sends random numbers of a model's size, and learns nothing."""
+    """Gives random numbers of a model's size as gradients, and learns nothing."""
 
     def __init__(self, seed: int) -> None:
         self._random = np.random.default_rng(seed)
         self._drawn = False
 
     def gradient(self, into: Vector) -> None:
-        # Drawn once: what the numbers are does not matter, and drawing takes longer than sending.
+        # Drawn once, because their values do not matter and drawing takes longer than sending.
         if not self._drawn:
             self._random.standard_normal(out=into, dtype=np.float32)
             self._drawn = True

@@ -1,4 +1,4 @@
-"""What loss did to a round: per layer, to the gradient, and to the workers' replicas."""
+"""Measures the effects of loss on a round: on layers, on the gradient, on the workers' replicas."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from numpy.typing import NDArray
 from testbed.transport import PayloadLayout
 
 Vector = NDArray[np.float32]
-# Vectors are read in pieces, so that no copy in double precision of a whole model is made.
+# Vectors are read in pieces, which avoids a copy of a whole model in double precision.
 _PIECE = 1 << 18
 
 
 def tensor_loss(layout: PayloadLayout, received: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """The share of each tensor's elements that did not arrive, shape (tensors,).
+    """Compute the share of each tensor's elements that did not arrive, shape (tensors,).
 
     Args:
-        layout: how the tensors lie in the chunks.
+        layout: the places of tensors in the chunks.
         received: one flag per chunk.
     """
     pieces = layout.pieces
@@ -31,7 +31,7 @@ def tensor_loss(layout: PayloadLayout, received: NDArray[np.bool_]) -> NDArray[n
 
 @dataclass(frozen=True)
 class Deviation:
-    """How a vector differs from the one that it should be.
+    """How a vector differs from a reference.
 
     Attributes:
         relative_error: L2 norm of the difference over that of the reference; 0 where both are 0.
@@ -49,7 +49,7 @@ class Deviation:
 
 
 def deviation(vector: Vector, reference: Vector) -> Deviation:
-    """Compare a gradient with the one that no loss has touched; both flat and equally long."""
+    """Compare a gradient with the same gradient without loss; both flat and of equal length."""
     difference = own = norm = product = 0.0
     for start in range(0, len(reference), _PIECE):
         one = vector[start : start + _PIECE].astype(np.float64)
@@ -69,7 +69,7 @@ def deviation(vector: Vector, reference: Vector) -> Deviation:
 
 
 def divergence(replicas: Sequence[Vector]) -> float | None:
-    """How far the workers' weights have drifted apart.
+    """Compute how far the workers' weights have drifted apart.
 
     The root mean square, over the replicas, of the L2 distance from their mean, over the mean's L2
     norm; 0 when all are equal.

@@ -1,8 +1,8 @@
-"""What a run trains, apart from any network: its data, its model, and each worker's share.
+"""A run's model, its data, and each worker's share of the data.
 
-The launcher loads it once, before it forks, so that all processes share the memory of the data and
-of the packages. Loading makes numpy arrays and, on torch's meta device, shapes: torch computes
-nothing before the fork.
+The launcher loads them once before it forks, so that all processes share the memory of the data and
+of the imported packages. Loading makes numpy arrays and, on torch's meta device, shapes. Torch
+computes nothing before the fork.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _SPLIT: TypeAdapter[datasets.Equal | datasets.Dirichlet] = TypeAdapter(datasets.
 
 @dataclass(frozen=True)
 class ModelAndData:
-    """All of it follows from the run's `config.json`; each part is made when it is first used.
+    """The model and data that a run's `config.json` describes; each part is made on first use.
 
     Raises:
-        InputError: something is missing or does not fit: one line, at first use.
+        InputError: something is missing or does not fit. Raised on first use, in one line.
     """
 
     config: dict[str, Any]
@@ -47,11 +47,11 @@ class ModelAndData:
 
     @cached_property
     def dataset(self) -> Dataset:
-        """The data."""
+        """The data set."""
         return datasets.load(self._training.get("dataset", "digits"), self.folder)
 
     def shares(self, workers: int) -> list[NDArray[np.int64]]:
-        """Which training examples each worker has, in rank order."""
+        """The indices of each worker's training examples, in rank order."""
         split = _SPLIT.validate_python(self._training.get("split", "equal"))
         found = datasets.shares(split, self.dataset.groups, workers, int(self.config["seed"]))
         datasets.require_batches(found, self._training["batch_size"], split)
@@ -59,10 +59,10 @@ class ModelAndData:
 
     @cached_property
     def layers(self) -> list[tuple[str, tuple[int, ...]]]:
-        """Name and shape of what is trained, in the order of the flat gradient.
+        """Name and shape of each trained tensor, in the order of the flat gradient.
 
-        A run that only sends payloads has the model's published size, if there is one, whatever
-        the data set, times the scale of its pace.
+        A run that only sends payloads uses the model's published size, if there is one, times the
+        scale of its pace, whatever the data set.
         """
         name = self._training["model"]
         entry = models.MODELS.get(name)
@@ -72,15 +72,15 @@ class ModelAndData:
             classes, shape = entry.published
         else:
             classes, shape = self.dataset.classes, self.dataset.input_shape
-        # A map that is kept imports nothing; what computes needs the packages before the fork.
+        # A cached map imports nothing. A run that computes must import before the fork.
         layers = models.layer_map(name, classes=classes, input_shape=shape, kept=not computes)
         return pace.scaled(layers, float(section.get("scale", 1.0)))
 
     def model(self, rank: int) -> nn.Module:
         """A replica with the run's initial weights.
 
-        Afterwards torch's generator is seeded for this worker alone, so that the replicas drop out
-        different units.
+        Afterwards torch's generator is seeded for this worker alone, so that dropout differs
+        between replicas.
         """
         seed = int(self.config["seed"])
         model = models.build(
@@ -94,11 +94,11 @@ class ModelAndData:
         return model
 
     def load(self) -> None:
-        """Make what all processes share: the data, and the packages that the model needs."""
+        """Load what all processes share: the data, and the packages that the model needs."""
         _ = self.dataset, self.layers
 
     def facts(self, workers: int) -> dict[str, Any]:
-        """What is recorded of it in the run directory."""
+        """The facts that the run directory records."""
         elements = sum(size for _, size in models.layer_sizes(self.layers))
         return {
             "dataset": self.dataset.facts,

@@ -1,8 +1,8 @@
-"""How long an iteration computes: what this machine needs, or a time that the experiment gives.
+"""The pace of iterations: the time that this machine needs, or a time that the experiment gives.
 
-A laptop computes slower than the paper's GPUs and its emulated links are slower than theirs. What
-carries over is the ratio of computing to communicating, and `paced` sets it: every worker waits
-until its iteration has taken the given time.
+A laptop computes slower than the paper's GPUs, and its emulated links are slower than theirs. Only
+the ratio of computing to communicating carries over. `paced` sets it: every worker waits until its
+iteration has taken the given time.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class PayloadOnly(Section):
 def scaled(
     layers: Sequence[tuple[str, tuple[int, ...]]], scale: float
 ) -> list[tuple[str, tuple[int, ...]]]:
-    """A smaller model's layers: as many, with the same names, each `scale` times the elements."""
+    """Scale a layer map: the same number of layers and names, each `scale` times the elements."""
     if scale == 1:
         return list(layers)
     return [(name, (max(1, round(scale * math.prod(shape))),)) for name, shape in layers]
@@ -66,14 +66,14 @@ AnyPace = Annotated[
 
 
 def wait_until_computed(pace: dict[str, Any], began_s: float) -> float:
-    """Sleep until the iteration that began at `began_s` has lasted its time.
+    """Sleep until the iteration that began at `began_s` has taken its time.
 
     Args:
         pace: the pace section as in `config.json`.
         began_s: on the monotonic clock.
 
     Returns:
-        By how many seconds computing took longer than it was given; 0 where no time is given.
+        By how many seconds computing exceeded its time; 0 where no time is given.
     """
     ends_s = began_s + float(pace.get("compute_s", 0.0))
     late_s = time.monotonic() - ends_s

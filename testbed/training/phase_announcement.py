@@ -1,7 +1,7 @@
-"""How the server tells the workers the phase: one byte, sent reliably before each broadcast.
+"""The server's announcement of the phase to the workers: one byte, sent before each broadcast.
 
-The paper does not say how its workers learn the phase; they are the receivers of the broadcast and
-must know what they may give up.
+The workers receive the broadcast and must know how much they may give up. The paper does not say
+how its workers learn the phase.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Phase:
-    """The training's phase, valid from this broadcast to the next announcement."""
+    """The training's phase, valid from one announcement to the next."""
 
     critical: bool
 
     def encode(self) -> bytes:
-        """The announcement's body."""
+        """The body of the announcement."""
         return b"\x01" if self.critical else b"\x00"
 
     @classmethod
     def decode(cls, body: bytes) -> Phase:
-        """Read a body.
+        """Decode a body.
 
         Raises:
             ValueError: it is not one byte, 0 or 1.

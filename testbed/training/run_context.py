@@ -1,4 +1,4 @@
-"""What server and workers of one run share: its configuration, places and the payload's layout."""
+"""The context of a run that server and workers share: configuration, addresses, payload layout."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class RunContext:
     Args:
         config: the run's `config.json`.
         directory: the run directory.
-        addresses: host name -> address.
+        addresses: host name -> IPv4 address.
         fair_shares_bps: worker -> its share of the narrowest link on its way to the server.
         controller_socket, coordination_socket: UNIX sockets outside the emulated network.
         session: random number that the transport's datagrams carry.
-        loaded: what is trained, where it was loaded before; else it is loaded when it is used.
-        first_round: above 0 where the run goes on from the checkpoint after that many rounds.
+        loaded: model and data, if loaded before; otherwise they are loaded on first use.
+        first_round: above 0 if the run continues from the checkpoint after that many rounds.
     """
 
     config: dict[str, Any]
@@ -84,17 +84,17 @@ class RunContext:
         return ProtocolConfig(**described)
 
     def filling(self, leg: Leg) -> Filling:
-        """What stands in for what a leg did not deliver."""
+        """The filling for the missing chunks of a leg."""
         return FILLINGS.create(self.config["filling"][leg.name.lower()])
 
     @cached_property
     def model_and_data(self) -> ModelAndData:
-        """What is trained."""
+        """The run's model and data."""
         return self.loaded or ModelAndData(self.config)
 
     @cached_property
     def shares(self) -> list[NDArray[np.int64]]:
-        """Which training examples each worker has, in rank order."""
+        """The indices of each worker's training examples, in rank order."""
         return self.model_and_data.shares(len(self.workers))
 
     @property
@@ -104,27 +104,27 @@ class RunContext:
 
     @cached_property
     def layout(self) -> PayloadLayout:
-        """How the flat gradient is cut into chunks."""
+        """The layout of the flat gradient in chunks."""
         chunk_bytes = self.config["transport"]["chunk_bytes"]
         return PayloadLayout(models.layer_sizes(self.model_and_data.layers), chunk_bytes)
 
     @property
     def logged_layout(self) -> PayloadLayout | None:
-        """The layout by which logs tell the loss of each layer; None where nobody asked."""
+        """The layout for logging each layer's loss; None where that is off."""
         return self.layout if self.training["measure_every"] else None
 
     @property
     def metric(self) -> str:
-        """What an evaluation gives."""
+        """The name of the task's metric."""
         return self.model_and_data.dataset.task.metric
 
     @property
     def survives_workers(self) -> bool:
-        """Whether training goes on without workers that are lost."""
+        """Whether training goes on without lost workers."""
         return bool(self.training["on_worker_loss"] == "continue")
 
     def learner(self, name: str) -> Learner:
-        """What worker `name` trains, with the run's initial weights."""
+        """The learner of worker `name`, with the run's initial weights."""
         rank = self.workers.index(name)
         training = self.training
         if training["pace"]["kind"] == "payload-only":
@@ -141,7 +141,7 @@ class RunContext:
         )
 
     def detector(self) -> Detector:
-        """The phase detector, fresh."""
+        """A new phase detector."""
         parameters: DetectorParameters = _PHASES.validate_python(self.config["phases"])
         return parameters.create(self.rounds_per_epoch)
 
@@ -162,14 +162,14 @@ class RunContext:
             round_number=round_number, rounds=self.rounds, rounds_per_epoch=self.rounds_per_epoch
         )
 
-    # What happens after which round
+    # Which rounds are followed by what.
 
     def evaluates_after(self, round_number: int) -> bool:
         """Whether the workers evaluate their replicas."""
         return self._every("evaluate_every", round_number, last_too=True)
 
     def measures_after(self, round_number: int) -> bool:
-        """Whether it is measured what loss did to this round."""
+        """Whether the effects of loss on this round are measured."""
         return self._every("measure_every", round_number, last_too=True)
 
     def checkpoints_after(self, round_number: int) -> bool:
@@ -181,12 +181,16 @@ class RunContext:
         return self._every("resynchronise_every", round_number + 1)
 
     def exchange(self, round_number: int) -> int:
-        """The number of a round's exchange: resynchronisations are exchanges of their own."""
+        """The number of a round's exchange.
+
+        An exchange is one gather and one broadcast. A resynchronisation is an exchange of its own,
+        so exchanges and rounds are numbered differently.
+        """
         every = self.training["resynchronise_every"]
         return round_number + (round_number // every if every else 0)
 
     def round_of(self, exchange: int) -> int:
-        """The round that an exchange belongs to; a resynchronisation, to the round before it."""
+        """The round that an exchange belongs to; for a resynchronisation, the round before it."""
         every = self.training["resynchronise_every"]
         if not every:
             return exchange
@@ -202,15 +206,15 @@ class RunContext:
 
     @property
     def barrier_timeout_s(self) -> float:
-        """How long a barrier may take: the transport reports a dead peer first."""
+        """How long a barrier may take; the transport reports a dead peer earlier."""
         return float(self.config["transport"]["peer_timeout_s"]) + _BARRIER_SLACK_S
 
     def endpoint(self, host: str, observer: Observer | None = None) -> EndpointConfig:
-        """The transport's configuration for one host; `observer` hears of its congestion state.
+        """The transport's configuration for one host; `observer` receives its congestion state.
 
-        All workers send to the server at once and it sends to all of them at once, so a worker is
-        paced at its share of the narrowest link; the server, which sends to all at one rate, at
-        the smallest. Random choices follow from the run's seed, for each host in its own way.
+        All workers send to the server at once, and the server sends to all of them at once. So a
+        worker is paced at its share of the narrowest link, and the server, which sends to all at
+        one rate, at the smallest share. Each host's random choices follow from the run's seed.
         """
         is_server = host == "server"
         peers = {name: self.addresses[name] for name in (self.workers if is_server else ["server"])}

@@ -1,4 +1,7 @@
-"""The parameter server: gather, mean, phase, broadcast; it also runs the clock of the rounds."""
+"""The parameter server: gathers gradients, averages them, sets the phase, broadcasts the mean.
+
+It also runs and times the rounds.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +60,8 @@ class _Server:
     def run(self, listener: socket.socket, progress: ProgressWriter) -> None:
         context = self._context
         self._restore()
-        # The workers' endpoints join while they reach the first barrier, so it comes first.
+        # The workers' endpoints join before they reach the first barrier, so the endpoint opens
+        # first.
         with open_endpoint(context.endpoint("server", self._congestion.observe)) as endpoint:
             coordinator = Coordinator(
                 listener,
@@ -174,13 +178,13 @@ class _Server:
         self._congestion.flush()
 
     def _resynchronise(self, number: int) -> None:
-        """Give every worker the mean of all replicas, through the network, without tolerance."""
+        """Send every worker the mean of all replicas through the network, without tolerance."""
         coordinator = self._coordinator
         coordinator.gather("resynchronise")
         began_s = time.monotonic()
         coordinator.release("resynchronise")
         exchange = self._context.exchange(number) + 1
-        # Buffers of their own: fillings remember gradients in the others.
+        # These need separate buffers, because fillings remember gradients in the others.
         into = {name: self._layout.new_buffer() for name in coordinator.present}
         mean = self._layout.new_buffer()
         reports = self._endpoint.receive(Leg.GATHER.transfer(exchange), 0.0, into)
@@ -196,12 +200,12 @@ class _Server:
         log.close()
 
     def _leave_behind(self) -> None:
-        """What the transport lost is not waited for at the barriers either."""
+        """Stop waiting at barriers for workers that the transport has lost."""
         for name, reason in self._endpoint.lost.items():
             self._coordinator.drop(name, reason)
 
     def _between(self, rounds_done: int) -> None:
-        """What happens while all workers are idle, outside every measured time."""
+        """Do what is due while all workers are idle, outside every measured time."""
         context = self._context
         last = rounds_done - 1
         if last >= context.first_round:
@@ -212,7 +216,7 @@ class _Server:
                 checkpoint.complete(context.directory, rounds_done)
 
     def _measure(self, vectors: SharedVectors, number: int) -> None:
-        """Log what loss did to a round, compared with what was sent."""
+        """Log the effects of loss on a round, compared with the gradients that were sent."""
         present = self._coordinator.present
         lossless = np.empty(self._layout.element_count, dtype=np.float32)
         mean_into([vectors.gradients[name] for name in present], lossless)
@@ -232,10 +236,10 @@ class _Server:
 
     @contextmanager
     def _impaired(self, number: int, leg: str) -> Iterator[list[str]]:
-        """Tell the controller of a leg; yields the impairments that were in force during it.
+        """Announce a leg to the controller; yield the impairments that were in force during it.
 
-        Both calls return when the controller has acted, so no data flows before an impairment is
-        in force, and the time that this takes is outside the measured legs.
+        Both calls return when the controller has acted. So no data flows before an impairment is in
+        force, and the controller's time is not part of the measured leg.
         """
         hurt = self._controller.begin(number, leg)
         yield hurt
@@ -244,7 +248,7 @@ class _Server:
     def _state(self) -> dict[str, Any]:
         return {
             "detector": self._detector.state(),
-            "gathered": self._gathered,  # what the filling `previous` goes on from
+            "gathered": self._gathered,  # the filling `previous` continues from these
             "memories": {name: memory.state() for name, memory in self._memories.items()},
         }
 
@@ -266,11 +270,11 @@ def _to_arrays(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _mean_metric(idle: Mapping[str, Mapping[str, Any]]) -> float | None:
-    """The mean over those workers that have just evaluated."""
+    """The mean over the workers that have just evaluated."""
     values = [facts["metric"] for facts in idle.values() if facts.get("metric") is not None]
     return float(np.mean(values)) if values else None
 
 
 def _received(report: TransferReport) -> NDArray[np.bool_]:
-    assert report.received is not None  # a receiver's always says what arrived
+    assert report.received is not None  # a receiver's report always has it
     return report.received

@@ -1,4 +1,4 @@
-"""What is learnt, whatever the model: the loss, and the number that says how well it went."""
+"""Learning tasks, independent of the model: the loss, and the metric of an evaluation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _EVALUATED_AT_ONCE = 32  # examples; bounds a worker's memory, and changes no an
 
 
 class Examples(Protocol):
-    """Inputs or labels of one part: indexed by numbers or a slice, gives a tensor."""
+    """Inputs or labels of the training or test part; indexing gives a tensor."""
 
     def __len__(self) -> int: ...
 
@@ -30,15 +30,13 @@ class Task:
 
     Args:
         name: classification of inputs, or prediction of each next token.
-        inputs: what a model for it must take.
-        metric: what an evaluation gives; also the key in event logs.
-        higher_is_better: which way the metric improves.
+        inputs: the kind of inputs that its models take.
+        metric: the name of an evaluation's result; also the key in event logs.
     """
 
     name: Literal["classification", "language-modelling"]
     inputs: Literal["images", "tokens"]
     metric: Literal["accuracy", "perplexity"]
-    higher_is_better: bool
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Mean cross entropy in nats, per example or per token.
@@ -54,10 +52,10 @@ class Task:
         return cross_entropy(logits, labels)
 
     def evaluate(self, model: nn.Module, inputs: Examples, labels: Examples) -> float:
-        """The metric over the test part, with the model as in use (no dropout, running statistics).
+        """Compute the metric over the test part, with the model in evaluation mode.
 
-        Accuracy is a share from 0 to 1; perplexity is exp(mean cross entropy), at best 1, and
-        infinite where that is beyond a float.
+        Accuracy is a share from 0 to 1. Perplexity is exp(mean cross entropy), at best 1, and
+        infinite where it exceeds a float.
         """
         import torch
 
@@ -83,5 +81,5 @@ class Task:
             return math.inf
 
 
-CLASSIFICATION = Task("classification", "images", "accuracy", higher_is_better=True)
-LANGUAGE_MODELLING = Task("language-modelling", "tokens", "perplexity", higher_is_better=False)
+CLASSIFICATION = Task("classification", "images", "accuracy")
+LANGUAGE_MODELLING = Task("language-modelling", "tokens", "perplexity")

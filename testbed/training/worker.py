@@ -1,4 +1,4 @@
-"""A worker: forward, backward, send, receive, update."""
+"""A worker: computes a gradient, sends it, receives the mean, updates its model."""
 
 from __future__ import annotations
 
@@ -114,14 +114,14 @@ class _Worker:
         )
 
     def _resynchronise(self, endpoint: Endpoint, number: int) -> None:
-        """Replace this replica by the mean of all: a gather and a broadcast without tolerance."""
+        """Replace this replica by the mean of all; gather and broadcast have no tolerance."""
         self._follower.reach("resynchronise")
         self._follower.wait("resynchronise")
         began_s = time.monotonic()
         exchange = self._context.exchange(number) + 1
         self._learner.weights(self._layout.floats(self._outgoing))
         endpoint.send(Leg.GATHER.transfer(exchange), {"server": self._outgoing})
-        # Not into the buffer of the broadcasts, in which a filling remembers the last one.
+        # Not into the broadcasts' buffer, in which a filling remembers the last broadcast.
         endpoint.receive(Leg.BROADCAST.transfer(exchange), 0.0, {"server": self._update})
         self._learner.replace_weights(self._layout.floats(self._update))
         self._trained_s += time.monotonic() - began_s
@@ -131,7 +131,7 @@ class _Worker:
         return {
             "learner": self._learner.state(),
             "memory": self._memory.state(),
-            "incoming": self._incoming,  # what the filling `previous` goes on from
+            "incoming": self._incoming,  # the filling `previous` continues from this
             "trained_s": self._trained_s,
         }
 

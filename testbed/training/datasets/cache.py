@@ -1,4 +1,4 @@
-"""What was made or fetched once, kept in the user's cache folder, never half written."""
+"""Keeps generated and downloaded data in the user's cache folder, as complete files only."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ Arrays = dict[str, NDArray[Any]]
 
 
 def folder() -> Path:
-    """`$XDG_CACHE_HOME/bounded-loss-testbed`, by default below `~/.cache`; made if missing.
+    """The cache folder `$XDG_CACHE_HOME/bounded-loss-testbed` (default below `~/.cache`); created.
 
     Raises:
-        InputError: it cannot be made.
+        InputError: it cannot be created.
     """
     given = os.environ.get("XDG_CACHE_HOME", "")
     place = (Path(given) if Path(given).is_absolute() else Path.home() / ".cache") / _PROJECT
@@ -43,9 +43,9 @@ def folder() -> Path:
 
 
 def arrays(name: str, key: Mapping[str, Any], make: Callable[[], Arrays]) -> Arrays:
-    """The arrays that `make` gives, kept as an .npz whose name is a hash of `key`.
+    """The arrays that `make` returns, cached as an .npz whose name is a hash of `key`.
 
-    A kept file whose checksum does not match is made again.
+    A cached file whose checksum does not match is made again.
     """
     text = json.dumps(key, sort_keys=True).encode()
     path = folder() / f"{name}-{hashlib.sha256(text).hexdigest()[:16]}.npz"
@@ -61,7 +61,7 @@ def arrays(name: str, key: Mapping[str, Any], make: Callable[[], Arrays]) -> Arr
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary file beside `path` that takes its place at the end, unless an error is raised.
+    """A temporary file that replaces `path` at the end, unless an error is raised.
 
     Raises:
         InputError: it cannot be written.
@@ -90,7 +90,7 @@ def file_digest(path: Path) -> str:
 
 
 def _read(path: Path) -> Arrays | None:
-    """The arrays of a kept file, or None when there is none or it is damaged."""
+    """The arrays of a cached file; None when it is missing or damaged."""
     try:
         with np.load(path, allow_pickle=False) as file:
             found = {name: file[name] for name in file.files}

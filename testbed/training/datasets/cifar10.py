@@ -25,7 +25,7 @@ _URL = f"https://www.cs.toronto.edu/~kriz/{ARCHIVE}"
 _ARCHIVE_SHA256 = "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"
 _TRAIN = tuple(f"data_batch_{number}.bin" for number in range(1, 6))
 _TEST = ("test_batch.bin",)
-# Of the unpacked files, as ankane's torchvision for Ruby publishes them.
+# Checksums of the unpacked files, as published by ankane's torchvision for Ruby.
 _FILE_SHA256 = {
     "data_batch_1.bin": "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",
     "data_batch_2.bin": "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed",
@@ -76,11 +76,11 @@ class Parameters(DatasetParameters):
         )
 
     def train_count(self) -> int | None:
-        """The published number, unless the data are the user's own."""
+        """The published number, unless the data is the user's own."""
         return 50_000 if self.verify and self.sha256 == _ARCHIVE_SHA256 else None
 
     def prepare(self, folder: Path | None, progress: Progress) -> None:
-        """Download the archive, unless a directory is given or it is kept already."""
+        """Download the archive, unless a directory is given or the archive is cached."""
         archive = self._place(folder) / ARCHIVE
         if self.directory is None and not archive.is_file():
             fetch(self.url, archive, sha256=self.sha256, progress=progress)
@@ -125,7 +125,7 @@ class Parameters(DatasetParameters):
 
 
 def _unpacked(place: Path) -> Path | None:
-    """The folder with the unpacked files: this one, or as the archive names it."""
+    """The folder with the unpacked files: `place`, or the archive's folder in it."""
     for each in (place, place / "cifar-10-batches-bin"):
         if (each / _TEST[0]).is_file():
             return each

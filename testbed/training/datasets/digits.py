@@ -27,9 +27,9 @@ class Parameters(DatasetParameters):
         """Inputs (1, 8, 8), 10 classes."""
         version = metadata.version("scikit-learn")
         try:
-            # Importing scikit-learn takes a second or two, which every run would spend again.
+            # Cached, because importing scikit-learn takes a second or two in every run.
             arrays = cache.arrays("digits", {"scikit-learn": version}, _from_package)
-        except InputError:  # no place to keep them
+        except InputError:  # no cache folder
             arrays = _from_package()
         images, labels = arrays["images"], arrays["labels"]
         train, test = split_by_seed(len(labels))
@@ -42,7 +42,7 @@ class Parameters(DatasetParameters):
         )
 
     def train_count(self) -> int:
-        """Four fifths of all."""
+        """Four fifths of all images."""
         return 1438
 
 

@@ -1,4 +1,4 @@
-"""One file over HTTP, whose checksum is known before it is fetched."""
+"""Downloads one file over HTTP and verifies its known checksum."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _SCHEMES = ("https", "http", "file")
 
 
 def fetch(url: str, path: Path, *, sha256: str, progress: Progress, timeout_s: float = 30) -> None:
-    """Download to a temporary name, verify, and only then put it at `path`.
+    """Download to a temporary file, verify it, and only then move it to `path`.
 
     Args:
         url: https, http or file.
-        path: where it goes; its folder exists.
+        path: the destination; its folder exists.
         sha256: of the whole file, in hexadecimal digits.
         progress: called with bytes done and, if the server says so, bytes in all.
-        timeout_s: without any data.
+        timeout_s: how long no data may come.
 
     Raises:
-        InputError: not reachable, cut short, or another checksum; nothing is left behind.
+        InputError: not reachable, cut short, or a wrong checksum; no file is left behind.
     """
     if urllib.parse.urlsplit(url).scheme not in _SCHEMES:
         raise InputError(f"{url}: valid schemes: {', '.join(_SCHEMES)}")

@@ -1,4 +1,4 @@
-"""Characters rendered from installed fonts, each one turned, sheared, scaled, moved and noisy."""
+"""Characters rendered from installed fonts, then rotated, sheared, scaled, moved, with noise."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ DIGITS_AND_CAPITALS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _FORMAT = 1  # raise it when the rendering below changes
 _SIDE = 32  # pixels
 _DRAWN_SIDE, _FONT_SIZE = 96, 56  # the undistorted drawing
-# Symbols in the places of ASCII characters, which their tables of characters do not tell.
+# Fonts with symbols in the places of ASCII characters, which their character tables do not show.
 _SYMBOL_FONTS = {"cmex10.ttf", "cmsy10.ttf", "LastResortHE-Regular.ttf"}
 
 
 class Parameters(DatasetParameters):
     """Images of 32 x 32 grey pixels, one class for each character.
 
-    The test part has the same fonts with other distortions.
+    The test part uses the same fonts with other distortions.
     """
 
     name: Literal["glyphs"] = "glyphs"
@@ -71,17 +71,17 @@ class Parameters(DatasetParameters):
         )
 
     def train_count(self) -> int:
-        """Four fifths of all."""
+        """Four fifths of all images."""
         train, _ = split_by_seed(self.size)
         return len(train)
 
     def prepare(self, folder: Path | None, progress: Progress) -> None:
-        """Render them, unless they are kept already."""
+        """Render the images, unless they are cached."""
         self.load(folder)
 
 
 def suitable_fonts(which: str, characters: str) -> list[Path]:
-    """The fonts that have every character and draw each one differently, ordered by name.
+    """The fonts that have every character and draw each differently, ordered by name.
 
     Raises:
         InputError: there is none.
@@ -93,7 +93,9 @@ def suitable_fonts(which: str, characters: str) -> list[Path]:
     paths = list(own.glob("*.ttf"))
     if which == "installed":
         paths += [Path(each) for each in font_manager.findSystemFonts()]
-    by_name = {path.name: path for path in reversed(paths)}  # the first of a name, so our own
+    by_name = {
+        path.name: path for path in reversed(paths)
+    }  # the first font of a name, hence matplotlib's own
     found = [by_name[name] for name in sorted(by_name) if _has_all(by_name[name], characters)]
     if not found:
         raise InputError(f"glyphs: no font has all of the characters {characters!r}")
@@ -120,7 +122,7 @@ def _has_all(path: Path, characters: str) -> bool:
 
 
 def _render(parameters: Parameters, fonts: Sequence[Path]) -> cache.Arrays:
-    """`images` uint8 (N, 1, 32, 32) and `labels` int64 (N,), equally many of each class."""
+    """Render `images`, uint8 (N, 1, 32, 32), and `labels`, int64 (N,); equally many per class."""
     from PIL import Image
 
     random = np.random.default_rng([parameters.seed, _FORMAT])

@@ -1,4 +1,4 @@
-"""A user's images, in one folder for each class."""
+"""A user's images, in one folder per class."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _Found = tuple[list[Path], NDArray[np.int64]]
 class Parameters(DatasetParameters):
     """`directory/CLASS/*.png`, split 80/20, or `directory/train/CLASS` and `directory/test/CLASS`.
 
-    Classes are the folders' names in alphabetical order. Images are cut to the square in their
-    middle and scaled.
+    Classes are the folders' names in alphabetical order. Images are cropped to their central
+    square and scaled.
     """
 
     name: Literal["imagefolder"] = "imagefolder"
@@ -53,7 +53,7 @@ class Parameters(DatasetParameters):
         )
 
     def prepare(self, folder: Path | None, progress: Progress) -> None:
-        """Look for the classes and their images."""
+        """Check that there are classes and images."""
         _listing(self._root(folder))
 
     def _root(self, folder: Path | None) -> Path:
@@ -78,7 +78,7 @@ class Parameters(DatasetParameters):
 
 
 def _listing(root: Path) -> tuple[list[str], _Found, _Found]:
-    """Names of the classes; paths and labels of the training and of the test part."""
+    """The names of the classes, and paths and labels of the training and the test part."""
     if not root.is_dir():
         raise InputError(f"imagefolder: {root}: no such folder")
     if (root / "train").is_dir() and (root / "test").is_dir():

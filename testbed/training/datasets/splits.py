@@ -1,4 +1,4 @@
-"""Which worker trains on which examples: equal shares, or shares that differ in what they hold."""
+"""Splits the training examples among workers: equal shares, or shares that differ in classes."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ AnySplit = Annotated[
 
 
 def shares(split: Equal | Dirichlet, groups: Indices, workers: int, seed: int) -> list[Indices]:
-    """Disjoint indices for each worker; together all examples.
+    """Indices of each worker's examples: disjoint, and together all examples.
 
     Args:
-        split: which kind.
+        split: the kind of split.
         groups: each example's class, shape (examples,).
         workers: how many.
         seed: the run's.
@@ -75,12 +75,12 @@ def require_batches(found: list[Indices], batch_size: int, split: Equal | Dirich
 
 
 def share(count: int, rank: int, workers: int, seed: int) -> Indices:
-    """Indices of one worker's examples in an equal split: shuffled by the seed."""
+    """Indices of one worker's examples in an equal split, shuffled by the seed."""
     return np.random.default_rng([seed, 1]).permutation(count)[rank::workers]
 
 
 def batches(indices: Indices, batch_size: int, seed: int, rank: int) -> Iterator[Indices]:
-    """Batches of indices for ever, shuffled anew each epoch; a last short batch is left out."""
+    """Yields batches of indices without end, reshuffled each epoch; drops a last short batch."""
     generator = np.random.default_rng([seed, 2, rank])
     size = min(batch_size, len(indices))
     while True:
@@ -90,7 +90,7 @@ def batches(indices: Indices, batch_size: int, seed: int, rank: int) -> Iterator
 
 
 def _proportions(random: np.random.Generator, alpha: float, workers: int) -> NDArray[np.float64]:
-    """A draw from the symmetric Dirichlet distribution, also where numpy's would be 0/0."""
+    """A draw from the symmetric Dirichlet distribution, also where numpy would compute 0/0."""
     drawn = random.dirichlet(np.full(workers, alpha))
     if np.isfinite(drawn).all() and drawn.sum() > 0:
         return drawn

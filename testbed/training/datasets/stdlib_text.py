@@ -25,7 +25,7 @@ _LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__
 
 
 class Parameters(DatasetParameters):
-    """Sequences of characters, to predict each next one; files are for training or for tests."""
+    """Sequences of characters, each of which is to be predicted; test files are separate files."""
 
     name: Literal["stdlib-text"] = "stdlib-text"
     inputs = "tokens"
@@ -78,12 +78,12 @@ class Parameters(DatasetParameters):
         )
 
     def _starts(self, text: NDArray[np.uint8]) -> NDArray[np.int64]:
-        """Sequences one after the other; the character behind the last is there to predict."""
+        """Starts of consecutive sequences; a character follows the last, for it to predict."""
         return np.arange(0, len(text) - self.sequence_length, self.sequence_length)
 
 
 def source_files(root: Path) -> list[Path]:
-    """All Python sources below a folder but tests and installed packages, ordered by name."""
+    """All Python sources below a folder, except tests and installed packages, ordered by name."""
     found = [
         path for path in root.rglob("*.py") if not _LEFT_OUT & set(path.relative_to(root).parts)
     ]
@@ -91,7 +91,7 @@ def source_files(root: Path) -> list[Path]:
 
 
 def _tokens(path: Path) -> NDArray[np.uint8]:
-    """The file's characters as numbers; at the end a newline parts it from the next file."""
+    """The file's characters as token numbers; a final newline separates it from the next file."""
     table = np.full(256, OTHER, dtype=np.uint8)
     table[np.frombuffer(VOCABULARY.encode(), dtype=np.uint8)] = np.arange(OTHER, dtype=np.uint8)
     text = path.read_text(encoding="utf-8", errors="replace").expandtabs(4) + "\n"

@@ -1,4 +1,4 @@
-"""A data set of a user's own, which a function of theirs returns."""
+"""A user's own data set, returned by the user's function."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Parameters(DatasetParameters):
     classes: int | None = Field(default=None, ge=2, description="default: largest label + 1")
 
     def load(self, folder: Path | None) -> Dataset:
-        """Normalised like the others; the task follows from the labels' shape."""
+        """Load and normalise the data; the task follows from the labels' shape."""
         make = own_code.load(
             own_code.located(self.name), axis="data set", default="load", base=None
         )

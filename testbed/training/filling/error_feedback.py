@@ -1,8 +1,8 @@
-"""The sender adds what was not delivered to its next payload, so that nothing is lost for good.
+"""Error feedback: the sender adds what was not delivered to its next payload.
 
-The memory of gradient compression (Seide et al., Interspeech 2014; Karimireddy et al., ICML 2019),
-with the receiver's final bitmap in the compressor's place: over any number of rounds, what was
-applied plus what is still owed is the sum of all gradients. The receiver fills with zeros.
+This is the memory of gradient compression (Seide et al., Interspeech 2014; Karimireddy et al., ICML
+2019), with the receiver's final bitmap in place of the compressor. Over any number of rounds, the
+applied updates plus the residual equal the sum of all gradients. The receiver fills with zeros.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from testbed.transport import PayloadLayout, TransferReport
 
 
 class Residual(SenderMemory):
-    """Holds what the peer is owed; while a transfer is under way, what is being sent."""
+    """Holds the residual for a peer; during a transfer, the payload that is being sent."""
 
     def __init__(self, layout: PayloadLayout) -> None:
         self.owed = layout.new_buffer()
@@ -31,7 +31,7 @@ class Residual(SenderMemory):
         if report.received is not None:
             self._layout.rows(self.owed)[report.received] = 0
         elif report.chunks_received == report.chunk_count:
-            self.owed[:] = 0  # a reliable transport tells no more than that
+            self.owed[:] = 0  # a reliable transport reports no bitmap
         else:
             raise ValueError(
                 f"filling error-feedback: the transfer to {report.peer} does not say what arrived"
@@ -46,7 +46,7 @@ class Residual(SenderMemory):
 
 @dataclass(frozen=True, kw_only=True)
 class ErrorFeedback(Zero):
-    """Zero at the receiver, a residual at the sender."""
+    """Fills with zeros at the receiver, and keeps a residual at the sender."""
 
     def sender_memory(self, layout: PayloadLayout) -> Residual:
         return Residual(layout)

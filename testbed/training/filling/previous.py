@@ -1,7 +1,7 @@
-"""What the same sender sent last in that place.
+"""Fills with what the same sender last delivered in that place.
 
-MLT (NSDI 2024) does so for lost parameters; here it is for gradients, of which the last one is a
-guess at the next.
+MLT (NSDI 2024) does this for lost parameters. Here it is for gradients, where the last one serves
+as an estimate of the next.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from testbed.transport import PayloadLayout
 
 @dataclass(frozen=True, kw_only=True)
 class Previous(Filling):
-    """Chunks that did not arrive leave the buffer as it was, so the old values are there."""
+    """Keeps the old values: chunks that did not arrive leave their part of the buffer unchanged."""
 
     def estimate_mean(
         self,

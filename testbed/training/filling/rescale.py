@@ -1,25 +1,25 @@
-"""Scaled up by what arrived, so that the expectation is the mean of what was sent.
+"""Scales up what arrived, so that its expectation is the mean of what was sent.
 
 Let g_w be the gradient of worker w, n the number of workers, and A_w(i) tell whether chunk i of w
-arrived. `by=count` divides each element's sum by the number of workers who contributed to it (as
-arXiv 2507.07114 does), and by the share of the chunks to which anybody did, K/N:
+arrived. `by=count` divides each element's sum by the number of workers that contributed to it (as
+arXiv 2507.07114 does), and by K/N, the share of the chunks to which any worker contributed:
 
     estimate(i) = (N / K) * sum_w A_w(i) g_w / c(i),    c(i) = sum_w A_w(i),    zero where c(i) = 0
 
-It is unbiased if (a) chunks are exchangeable: which ones are lost does not depend on where they
-are, and (b) workers are: none loses more than the others. For then chunk i is one of the K with
-probability K/N, and given c(i) the contributors are a uniform choice of workers, whose mean has
-the expectation mean(g). The factor N/K is for the elements that nobody delivered; without it the
-estimate is too small by P^n, 7 % for P = 0.408 and three workers. A broadcast is the case n = 1:
-divide by the share that arrived.
+It is unbiased if two conditions hold: (a) chunks are exchangeable, that is, losses do not depend on
+a chunk's place; (b) workers are exchangeable, that is, none loses more than the others. Then chunk
+i is one of the K with probability K/N, and given c(i) the contributors are a uniform choice of
+workers, whose mean has the expectation mean(g). The factor N/K makes up for the elements that no
+worker delivered. Without it the estimate is too small by P^n: 7 % for P = 0.408 and three workers.
+For a broadcast n = 1: divide by the share that arrived.
 
-`by=fraction` is the Horvitz-Thompson estimator: scale each worker's payload by N over the number
-of its chunks that arrived, missing ones are zero, then the plain mean. It needs (a) only, so it is
-right when workers lose unequally, at the price of a larger variance.
+`by=fraction` is the Horvitz-Thompson estimator. It scales each worker's payload by N over the
+number of its chunks that arrived, sets missing chunks to zero, and takes the plain mean. It needs
+(a) only, so it is unbiased when workers lose unequally, but its variance is larger.
 
-(a) holds with the order `shuffled` and a tolerance that counts chunks alike (`fixed`, `phased`,
+(a) holds with the order `shuffled` and a tolerance that treats all chunks alike (`fixed`, `phased`,
 `early-close` without `must`, `quick-loss-only`). With `in-order` a receiver that stops early always
-loses the end: then the beginning is overestimated and the end lost all the same.
+loses the end. Then the beginning is overestimated, and the end is lost.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ By = Literal["count", "fraction"]
 
 @dataclass(frozen=True, kw_only=True)
 class Rescale(Filling):
-    """Unbiased where losses are random; with everything there it is the plain mean, bit for bit.
+    """Unbiased where losses are random. Without loss it is the plain mean, bit for bit.
 
     Args:
         by: `count` (of the workers that contributed) or `fraction` (of each worker's chunks).

@@ -1,4 +1,4 @@
-"""Nothing in the place of what is missing, as DBLP does: no rescaling, no memory."""
+"""Fills with zeros, as DBLP does: no rescaling, no memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from testbed.transport import PayloadLayout
 
 @dataclass(frozen=True, kw_only=True)
 class Zero(Filling):
-    """The plain mean, zeros included: too small by the share that is missing."""
+    """The plain mean with zeros for missing chunks; too small by the missing share."""
 
     def estimate_mean(
         self,

@@ -11,8 +11,8 @@ _WIDTHS = (64, 192, 384, 256, 256)
 def build(classes: int, input_shape: tuple[int, ...]) -> nn.Module:
     """Five convolutions and three dense layers; 61.1 M weights at 224 x 224 in 1000 classes.
 
-    Images below 64 pixels do not survive its first stride of four: they get a 3 x 3 first
-    convolution of stride two and pooling over 2 x 2, down to a sixteenth of their size.
+    Images below 64 pixels are too small for its first stride of four. They get a 3 x 3 first
+    convolution of stride two and pooling over 2 x 2, which reduce them to a sixteenth.
     """
     channels, height, width = input_shape
     side = min(height, width)

@@ -15,7 +15,7 @@ _SMALL_BELOW = 64  # pixels
 
 
 class _DenseLayer(nn.Module):
-    """BN, ReLU, 1 x 1; BN, ReLU, 3 x 3: the new maps, put behind all earlier ones."""
+    """BN, ReLU, 1 x 1; BN, ReLU, 3 x 3; appends the new maps to all earlier ones."""
 
     def __init__(self, maps: int) -> None:
         super().__init__()

@@ -15,7 +15,7 @@ _STATISTICS_MOMENTUM = 0.1  # share of the newest batch; the package's 0.99 keep
 
 
 class _EfficientNet(EfficientNetForImageClassification):
-    """Its logits alone."""
+    """The model, returning only its logits."""
 
     def forward(self, images: Tensor) -> Tensor:
         logits: Tensor = super().forward(pixel_values=images, return_dict=True).logits

@@ -10,7 +10,7 @@ from transformers.models.gpt2.modeling_gpt2 import GPT2LMHeadModel
 
 
 class _GPT2(GPT2LMHeadModel):
-    """Its logits alone, for whole sequences."""
+    """The model, returning only its logits, for whole sequences."""
 
     def forward(self, tokens: Tensor) -> Tensor:
         logits: Tensor = super().forward(input_ids=tokens, use_cache=False, return_dict=True).logits
@@ -18,7 +18,7 @@ class _GPT2(GPT2LMHeadModel):
 
 
 def small(classes: int, input_shape: tuple[int, ...]) -> nn.Module:
-    """The smallest published one: 12 layers, 12 heads, 768 wide; 124.4 M weights."""
+    """The smallest published GPT-2: 12 layers, 12 heads, 768 wide; 124.4 M weights."""
     return _build(classes, input_shape, layers=12, heads=12, width=768, dropout=0.1)
 
 

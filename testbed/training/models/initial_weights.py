@@ -6,7 +6,7 @@ from torch import nn
 
 
 def for_rectifiers(model: nn.Sequential) -> nn.Sequential:
-    """The model, its dense and convolutional layers initialised as in He et al., 2015."""
+    """Initialise dense and convolutional layers as in He et al., 2015; return the model."""
     for layer in model:
         if isinstance(layer, nn.Conv2d | nn.Linear):
             nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")

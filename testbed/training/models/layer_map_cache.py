@@ -1,4 +1,4 @@
-"""Layer maps of models whose packages take seconds to import, kept in the cache folder."""
+"""Caches the layer maps of models whose packages take seconds to import."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _NO_DIMENSION = -1
 def layers(
     name: str, module: str, classes: int, shape: Sequence[int], make: Callable[[], LayerMap]
 ) -> LayerMap:
-    """What `make` gives, made once for each version of the package and of our own module.
+    """The layer map that `make` returns, cached per version of the package and of our module.
 
     Args:
         name: of the model.
         module: the file beside this one that builds it.
-        classes, shape: what it is built for.
+        classes, shape: classes and input shape that it is built for.
     """
     try:
         version = metadata.version(_PACKAGE)
     except metadata.PackageNotFoundError:
-        return make()  # says what is missing
+        return make()  # its error says what is missing
     source = cache.file_digest(Path(__file__).with_name(f"{module}.py"))
     key = {
         "model": name,

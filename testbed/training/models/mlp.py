@@ -1,4 +1,4 @@
-"""Dense layers only."""
+"""A multilayer perceptron: dense layers only."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ _SMALL_BELOW = 64  # pixels
 
 
 class _ResNet(ResNetForImageClassification):
-    """Its logits alone."""
+    """The model, returning only its logits."""
 
     def forward(self, images: Tensor) -> Tensor:
         logits: Tensor = super().forward(pixel_values=images, return_dict=True).logits

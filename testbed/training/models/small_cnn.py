@@ -13,9 +13,9 @@ _LARGEST_MAP = 7  # pixels
 def build(classes: int, input_shape: tuple[int, ...]) -> nn.Module:
     """Two convolutions, one more per further halving of the image, and two dense layers.
 
-    50,311 weights for 1 x 8 x 8 pixels in 10 classes, 152,567 for 1 x 32 x 32 in 36. Initialised
-    for rectifiers: with torch's defaults the gradient's norm starts tiny and grows twentyfold, so
-    that the phase rule would see a critical regime almost always.
+    It has 50,311 weights for 1 x 8 x 8 pixels in 10 classes, 152,567 for 1 x 32 x 32 in 36. Its
+    weights are initialised for rectifiers. With torch's defaults the gradient's norm starts tiny
+    and grows twentyfold, so the phase rule would almost always see a critical regime.
     """
     channels, height, width = input_shape
     maps = 32

@@ -1,7 +1,7 @@
-"""transformers without its network: to be imported before it.
+"""Keeps the package transformers offline. Import this module before it.
 
-Our models are built from configurations with random weights; these settings make sure that no
-part of the package asks a server for anything.
+Our models are built from configurations with random weights. These settings ensure that no part of
+the package contacts a server.
 """
 
 from __future__ import annotations

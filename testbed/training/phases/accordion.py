@@ -1,8 +1,8 @@
-"""`accordion`: critical where the gradient of an epoch differs from that of epochs ago.
+"""`accordion`: critical where an epoch's gradient norm differs from that of earlier epochs.
 
-Accordion (Agarwal et al., MLSys 2021): compress lightly when the norm of the gradient accumulated
-over an epoch changed by eta = 0.5 or more against 10 epochs back, or when the learning rate is
-about to fall. Where fewer epochs have passed it compares with the oldest (our choice).
+Accordion (Agarwal et al., MLSys 2021) compresses lightly when the norm of the gradient accumulated
+over an epoch has changed by eta = 0.5 or more since 10 epochs ago, or when the learning rate is
+about to fall. When fewer epochs have passed, this detector compares with the oldest (our choice).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Parameters(DetectorParameters):
 
 
 class Accordion(Detector):
-    """Looks at each epoch's end; the first epoch is critical, as in the published code."""
+    """Decides at each epoch's end; the first epoch is critical, as in the published code."""
 
     remembered = ("_norms", "_sum")
 

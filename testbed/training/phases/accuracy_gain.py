@@ -1,9 +1,10 @@
-"""`accuracy-gain`: the DBLP authors' earlier rule, phases by how much an epoch still improves.
+"""`accuracy-gain`: the DBLP authors' earlier rule, with phases by the accuracy gain per epoch.
 
-Their course report of March 2025 and the code of that time have three one-way phases by the gain
-in test accuracy per epoch: more than 7 percentage points (8 in the report) is the beginning, fewer
-than 3 (2) the end, and the beginning lasts until the accuracy is 50 % at least. They planned to
-tolerate most in the beginning and least in the end, so here the end is what is critical.
+Their course report of March 2025 and the code of that time have three phases, which follow one
+another, by the gain in test accuracy per epoch. A gain above 7 percentage points (8 in the report)
+is the beginning, a gain below 3 (2) is the end, and the beginning lasts at least until an accuracy
+of 50 %. They planned to tolerate most in the beginning and least in the end, so here the end is
+critical.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Parameters(DetectorParameters):
 
 
 class AccuracyGain(Detector):
-    """Critical from the first epoch on whose gain is small; there is no way back."""
+    """Critical for good from the first epoch whose gain is small."""
 
     critical = False
 
@@ -48,7 +49,7 @@ class AccuracyGain(Detector):
     def observe(self, seen: Observation) -> None:
         epoch = seen.round_number // self._rounds_per_epoch
         if epoch != self._epoch and self._latest is not None:
-            # An evaluation's accuracy arrives one round later, so that of the old epoch is known.
+            # An evaluation's accuracy arrives one round later, so the old epoch's is known now.
             self._look(self._latest)
             self._epoch = epoch
         if seen.accuracy is not None:

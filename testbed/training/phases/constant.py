@@ -1,4 +1,4 @@
-"""`always-critical` and `never-critical`: the two ends between which a detector must pay off."""
+"""`always-critical` and `never-critical`: the two extremes with which detectors are compared."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Parameters(DetectorParameters):
 
 
 class Constant(Detector):
-    """Never changes its mind."""
+    """Never changes its answer."""
 
     def __init__(self, *, critical: bool) -> None:
         self.critical = critical

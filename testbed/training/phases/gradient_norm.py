@@ -1,4 +1,4 @@
-"""`gradient-norm`: DBLP's rule, critical where the gradient's norm changes much."""
+"""`gradient-norm`: DBLP's rule, critical where the gradient's norm changes strongly."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class Parameters(DetectorParameters):
 
 
 class GradientNorm(Detector):
-    """Critical when the gradient's norm changed by at least `eta` since the last look.
+    """Critical when the gradient's norm changed by at least `eta` since the last comparison.
 
     The rule of DBLP (arXiv 2605.01989, Eq. 1 as reported), after Accordion: with the L2 norm of
-    the whole averaged gradient, | previous - current | / previous >= eta. It looks every
-    `every_rounds` rounds and its answer holds until the next look; training starts critical.
+    the whole averaged gradient, | previous - current | / previous >= eta. It compares every
+    `every_rounds` rounds, and its answer holds until the next comparison; training starts critical.
     """
 
     remembered = ("_previous",)
@@ -48,7 +48,7 @@ class GradientNorm(Detector):
         self._previous: float | None = None
 
     def observe(self, seen: Observation) -> None:
-        """The first look only remembers the norm: there is nothing to compare with yet."""
+        """Compare the norm where that is due; the first time only remember it."""
         if seen.round_number % self._every_rounds != 0:
             return
         norm = float(np.linalg.norm(seen.gradient))

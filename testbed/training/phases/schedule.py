@@ -32,7 +32,7 @@ class Parameters(DetectorParameters):
 
 
 class Schedule(Detector):
-    """Knows in advance. What it says after round n holds from that round's broadcast on."""
+    """Follows the list; its answer after round n holds from that round's broadcast on."""
 
     def __init__(self, spans: list[tuple[int, int]]) -> None:
         self._spans = spans
