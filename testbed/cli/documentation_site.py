@@ -20,11 +20,17 @@ def build(folder: Path) -> Path:
     Raises:
         InputError: MkDocs is missing, or refused a page; its messages stand before ours.
     """
-    argv = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict"]
+    # Not --quiet: MkDocs then does not even count its warnings, and takes every broken link.
+    argv = [sys.executable, "-m", "mkdocs", "build", "--strict"]
     argv += ["--config-file", str(_ROOT / "mkdocs.yml"), "--site-dir", str(folder.resolve())]
     # The theme's makers announce another product at each build; it is no warning of ours.
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "DISABLE_MKDOCS_2_WARNING": "true"}
-    if subprocess.run(argv, cwd=_ROOT, env=environment, check=False).returncode != 0:
+    done = subprocess.run(
+        argv, cwd=_ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        told = [each for each in done.stderr.splitlines() if not each.startswith("INFO")]
+        print("\n".join(told), file=sys.stderr)
         raise InputError("the documentation could not be built; the messages above say why")
     return folder / "index.html"
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,19 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from testbed.documentation import axes, keys, verbs
+from testbed.documentation import axes, data_dictionary, keys, verbs
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTS: dict[str, Callable[[], str]] = {
     "verbs": verbs.reference,
     "keys": keys.reference,
     "axes": axes.reference,
+    "files": data_dictionary.files,
+    "metrics": data_dictionary.metrics,
+    **{
+        section: partial(data_dictionary.reference, section)
+        for section in data_dictionary.sections()
+    },
 }
 _MARK = re.compile(r"^<!-- generated: ([a-z-]+) -->$", re.MULTILINE)
 _LINK = re.compile(r"(\]\()((?:\.\./)+[^)#\s]+)((?:#[^)\s]*)?\))")

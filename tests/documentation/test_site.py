@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from testbed.cli import documentation_site
+from testbed.shared.yaml_input import InputError
 
 # What a browser loads by itself: an address in one of these places, but not that of a plain link.
 _LOADED = (
@@ -74,3 +75,25 @@ def test_the_search_has_its_index_as_a_script_and_a_worker_that_files_can_start(
     assert index.startswith("var __index = ")
     assert "reference/verbs.html" in index
     assert "assets/iframe-worker.js" in (built / "reference" / "verbs.html").read_text()
+
+
+def test_a_link_that_leads_nowhere_is_an_error(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "index.md").write_text("# Here\n\n[There](there.md)\n")
+    (tmp_path / "mkdocs.yml").write_text("site_name: Broken\n")
+    monkeypatch.setattr(documentation_site, "_ROOT", tmp_path)
+    with pytest.raises(InputError, match="could not be built"):
+        documentation_site.build(tmp_path / "site")
+    assert "there.md" in capfd.readouterr().err
+
+
+def test_a_link_to_a_file_of_the_project_leads_to_a_copy_in_the_site(built: Path) -> None:
+    pages = [text for name, text in _texts(built).items() if name.endswith(".html")]
+    targets = {
+        target for text in pages for target in re.findall(r'href="[./]*(tree/[^"#]+)"', text)
+    }
+    assert targets
+    for target in targets:
+        assert (built / target).is_file(), target

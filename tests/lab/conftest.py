@@ -14,6 +14,7 @@ import psutil
 import pytest
 import yaml
 
+from testbed.documentation import data_dictionary
 from testbed.machine import capabilities
 
 SMALL: dict[str, Any] = {
@@ -154,6 +155,8 @@ def run_small(command: Command, tmp_path: Path) -> Callable[..., Results]:
     def run(**changes: Any) -> Results:
         process = command(**changes)
         output, _ = process.communicate(timeout=250)
+        for status in (tmp_path / "out").glob("*/*/status.json"):
+            assert data_dictionary.undescribed(status.parent) == [], "not in data_dictionary.yaml"
         return Results(process.returncode, output, tmp_path / "out")
 
     return run

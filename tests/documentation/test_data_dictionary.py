@@ -1,0 +1,70 @@
+"""Every key that is written or read has its meaning in the data dictionary."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from analysis.data import records, samples
+from analysis.data.metrics import METRICS
+from testbed.documentation import data_dictionary
+from testbed.documentation.data_dictionary import sections, undescribed, unknown_keys
+
+GOLDEN = Path(__file__).parents[1] / "analysis" / "golden" / "summary.json"
+
+
+@pytest.mark.parametrize(
+    ("section", "name", "columns"),
+    [
+        ("events", "rounds.jsonl", records.ROUNDS),
+        ("events", "transfers-HOST.jsonl", records.TENSOR_LOSS),
+        ("events", "training-HOST.jsonl", records.TRAINING),
+        ("events", "impairments.jsonl", records.IMPAIRMENTS),
+        ("events", "effects.jsonl", records.EFFECTS),
+        ("samples", "queues.parquet", samples.QUEUES),
+        ("samples", "flows.parquet", samples.FLOWS),
+        ("samples", "processes.parquet", samples.PROCESSES),
+    ],
+)
+def test_what_the_analysis_reads_is_described(section: str, name: str, columns: object) -> None:
+    assert isinstance(columns, dict) and columns
+    assert list(unknown_keys(dict.fromkeys(columns), sections()[section][name])) == []
+
+
+def test_every_key_of_a_summary_is_described() -> None:
+    summary = json.loads(GOLDEN.read_text(encoding="utf-8"))
+    assert list(unknown_keys(summary, sections()["summary"]["summary.json"])) == []
+
+
+def test_every_key_has_a_meaning_and_every_metric_too() -> None:
+    for section in sections().values():
+        for name, keys in section.items():
+            assert keys, name
+            assert all(text.strip() for text in keys.values()), name
+    table = data_dictionary.metrics()
+    for metric in METRICS:
+        assert f"`{metric.name}`" in table
+
+
+def test_a_key_that_is_not_described_is_found(tmp_path: Path) -> None:
+    for name in ("events", "samples"):
+        (tmp_path / name).mkdir()
+    record = {"schema": 1, "round": 0, "host": "worker-1", "loss": 0.5, "los": 1}
+    (tmp_path / "events" / "training-worker-1.jsonl").write_text(json.dumps(record) + "\n")
+    status = {"schema": 1, "verdict": "ok", "gates": [{"name": "a", "key": "b", "worst": 1}]}
+    (tmp_path / "status.json").write_text(json.dumps(status))
+    (tmp_path / "notes.json").write_text("{}")
+    assert undescribed(tmp_path) == [
+        "notes.json",
+        "status.json: gates.[].worst",
+        "training-HOST.jsonl: los",
+    ]
+
+
+def test_a_document_may_leave_out_what_it_does_not_have() -> None:
+    keys = {"a[].b": "", "c.*": "", "d.**": ""}
+    assert list(unknown_keys({"a": [], "c": {}, "d": None}, keys)) == []
+    assert list(unknown_keys({"a": [{"b": 1}], "c": {"x": 1}, "d": {"e": {"f": 1}}}, keys)) == []
+    assert list(unknown_keys({"a": [{"c": 1}], "x": 1}, keys)) == ["a.[].c", "x"]
