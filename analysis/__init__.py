@@ -1,8 +1,17 @@
-"""From run directories to tables, figures and one report page; it reads nothing else.
+"""From run directories to tables, figures and one report page; the analysis reads nothing else.
 
-    from analysis import write_report
-    paths = write_report(Path("runs"))
-    print(paths.main_table_text)
+    import analysis
+    paths = analysis.write_report(Path("runs"))
+    results = analysis.load(Path("runs"), "quick")
+
+The rooms, each of which imports only those above it (`pyproject.toml` holds the contract):
+
+    data        what the run directories hold, the registry of metrics, the papers' numbers
+    statistics  intervals, pairs of runs, theoretical bounds
+    summary     all numbers of an experiment: the content of `summary.json`
+    words       numbers and findings in words: headline, cautions, methods
+    tables      the tables                  figures     the figures (neither imports the other)
+    report      the report's folder, the timeline, and the results that are kept
 
 Importing this package is cheap: polars, scipy and matplotlib are imported by the first call.
 """
@@ -15,13 +24,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from analysis.data.load import Results
     from analysis.report.writing import ReportPaths
-    from analysis.tables.rendering import Table
 
-__all__ = ["load", "main_table", "main_table_text", "update_readme", "write_report"]
+__all__ = ["load", "update_readme", "write_report"]
 
 
-def write_report(results_dir: Path, experiment: str | None = None) -> ReportPaths:
-    """Write `results_dir/report/`: the page, `summary.json`, the tables and the figures.
+def load(results_dir: Path, experiment: str | None = None) -> Results:
+    """The runs of an experiment, and what the ok ones logged, as polars frames.
 
     Args:
         results_dir: what `./lab run --out` was given; holds one folder per experiment.
@@ -29,58 +37,32 @@ def write_report(results_dir: Path, experiment: str | None = None) -> ReportPath
 
     Raises:
         ValueError: one line: no such folder, no runs, or an unknown experiment.
+    """
+    from analysis.data import load
+
+    return load.load(results_dir, experiment)
+
+
+def write_report(results_dir: Path, experiment: str | None = None) -> ReportPaths:
+    """Write `results_dir/report/`: the page, `summary.json`, the tables and the figures.
+
+    Raises:
+        ValueError: as `load`.
         OSError: the report cannot be written; an older report is still there.
     """
-    from analysis.report.writing import write_report as write
+    from analysis.report import writing
 
-    return write(results_dir, experiment)
-
-
-def load(results_dir: Path, experiment: str | None = None) -> Results:
-    """An experiment's runs and, as polars frames, what its ok runs logged.
-
-    Raises:
-        ValueError: as `write_report`.
-    """
-    from analysis.data.load import load as read
-
-    return read(results_dir, experiment)
-
-
-def main_table(results_dir: Path, experiment: str | None = None) -> Table:
-    """The comparison of the arms as a table model, without writing anything.
-
-    Raises:
-        ValueError: as `write_report`.
-    """
-    from analysis.data.load import load
-    from analysis.summary.document import summarise
-    from analysis.tables.main_table import main_table as table
-
-    return table(summarise(load(results_dir, experiment)))
-
-
-def main_table_text(
-    results_dir: Path, experiment: str | None = None, *, width: int | None = None
-) -> str:
-    """The comparison of the arms as plain text; beyond `width` columns, intervals are left out.
-
-    Raises:
-        ValueError: as `write_report`.
-    """
-    from analysis.tables.rendering import to_text
-
-    return to_text(main_table(results_dir, experiment), width=width)
+    return writing.write_report(results_dir, experiment)
 
 
 def update_readme(results_dir: Path, experiment: str | None = None) -> Path:
-    """Keep results in `experiments/results/NAME/` and write README's tables from all kept ones.
+    """Keep results in `experiments/results/NAME/`, and write the tables of README and docs/.
 
     Returns:
         The folder with the kept results.
 
     Raises:
-        ValueError: as `write_report`; no ok run; or README's marks do not fit.
+        ValueError: as `load`; no ok run; or a document's marks do not fit.
     """
     from analysis.report import kept_results
 

@@ -102,10 +102,10 @@ def load(results_dir: Path, experiment: str | None = None) -> Results:
     """
     folder = run_directories.find_experiment(results_dir, experiment)
     problems: list[str] = []
-    for name in ("experiment.json", "plan.json"):
-        records.require_schema(folder / name)
-    document = records.read_document(folder / "experiment.json", problems)
-    plan = records.read_document(folder / "plan.json", problems)
+    document, plan = (
+        records.read_document(folder / name, problems, require_schema=True)
+        for name in ("experiment.json", "plan.json")
+    )
     runs, others = _runs(folder, plan)
     if not runs:
         raise ValueError(f"{folder}: no runs found; valid: a folder that ./lab run has filled")
@@ -163,7 +163,7 @@ def _missing(entry: dict[str, Any]) -> Run:
         key=entry["key"],
         arm=str(entry.get("arm", "?")),
         seed=_integer(entry.get("seed")),
-        factors=_mapping(entry.get("factors")),
+        factors=records.section(entry, "factors"),
         verdict=MISSING,
         reason="planned, not started",
     )

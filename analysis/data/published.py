@@ -86,7 +86,7 @@ def load(path: Path = FILE) -> tuple[Published, ...]:
 
 @cache
 def load_settings(path: Path = FILE) -> tuple[dict[str, Any], ...]:
-    """What the papers set, not measured: id, title, values, source, confidence and version."""
+    """The papers' settings: id, title, values, source, confidence and version of each."""
     document = yaml.safe_load(path.read_text(encoding="utf-8"))
     return tuple(document.get("settings") or [])
 

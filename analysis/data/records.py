@@ -89,8 +89,15 @@ _LAYER_LOSS: dict[str, Any] = _LAYER_LABELS | {
 }
 
 
-def read_document(path: Path, problems: list[str]) -> dict[str, Any]:
-    """A JSON object; empty, with a remark in `problems`, where there is none to read."""
+def read_document(
+    path: Path, problems: list[str], *, require_schema: bool = False
+) -> dict[str, Any]:
+    """A JSON object; empty, with a remark in `problems`, where there is none to read.
+
+    Raises:
+        ValueError: the document has another schema and `require_schema` is set; the message names
+            the command to use.
+    """
     try:
         document = json.loads(path.read_bytes())
     except FileNotFoundError:
@@ -103,6 +110,12 @@ def read_document(path: Path, problems: list[str]) -> dict[str, Any]:
         problems.append(f"{path.name} is not a JSON object")
         return {}
     if document.get("schema", SCHEMA) != SCHEMA:
+        if require_schema:
+            raise ValueError(
+                f"{path}: schema {document['schema']!r}; valid: {SCHEMA}. These results are of "
+                f"another version of the lab: run './lab run {path.parent.name} --out OTHER-DIR', "
+                "or read them with the version named in a manifest.json's `commit` there"
+            )
         problems.append(
             f"{path.name} has schema {document['schema']!r}; this version reads {SCHEMA}"
         )
@@ -114,25 +127,6 @@ def section(config: dict[str, Any], name: str) -> dict[str, Any]:
     """A section of a configuration; empty where it is not there."""
     found = config.get(name)
     return found if isinstance(found, dict) else {}
-
-
-def require_schema(path: Path) -> None:
-    """Refuse what another version of the lab has planned; what is damaged is remarked on elsewhere.
-
-    Raises:
-        ValueError: the document is of another schema; the message names the command to use.
-    """
-    try:
-        document = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return
-    schema = document.get("schema", SCHEMA) if isinstance(document, dict) else SCHEMA
-    if schema != SCHEMA:
-        raise ValueError(
-            f"{path}: schema {schema!r}; valid: {SCHEMA}. These results are of another version of "
-            f"the lab: run './lab run {path.parent.name} --out OTHER-DIR', or read them with the "
-            "version named in a manifest.json's `commit` there"
-        )
 
 
 def read_lines(path: Path, schema: Schema, problems: list[str]) -> pl.DataFrame:

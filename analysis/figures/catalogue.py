@@ -14,9 +14,7 @@ from matplotlib.figure import Figure
 
 from analysis.data.load import Results, impairment_kinds
 from analysis.figures import latency, learning, ratios, style
-from analysis.figures.parts import render
-
-_BAND = "A pale band spans the lowest and the highest run; with five arms or more there is none."
+from analysis.figures.parts import render, too_many_for_bands
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,12 +34,13 @@ def draw_all(results: Results, summary: dict[str, Any]) -> list[Drawing]:
     for run in results.ok_runs:
         kinds |= impairment_kinds(run.config.get("impairments"))
     styles = style.arm_styles(results.arms)
+    band = "" if too_many_for_bands(results.arms) else "A pale band spans lowest to highest run."
     quality = summary.get("task_metric") or "accuracy"
     makers: list[tuple[str, str, str, Callable[[], Figure | None]]] = [
         (
             "latency-over-rounds",
             "Round latency over the rounds",
-            f"Gather plus broadcast, mean over the ok runs. {_BAND} Shading marks the rounds in "
+            f"Gather plus broadcast, mean over the ok runs. {band} Shading marks the rounds in "
             "which an impairment was active: compare the lines there with those in calm rounds. "
             "The strips below are dark where a round was in a critical phase in all runs, and "
             "paler where it was in some.",
@@ -73,7 +72,7 @@ def draw_all(results: Results, summary: dict[str, Any]) -> list[Drawing]:
         (
             f"{quality}-over-time",
             f"Test {quality} over training time",
-            f"Mean over workers and ok runs at each evaluation. {_BAND} A line further left "
+            f"Mean over workers and ok runs at each evaluation. {band} A line further left "
             f"reaches the same {quality} in less time.",
             lambda: learning.quality(results.training, styles, "elapsed_s"),
         ),
@@ -102,14 +101,14 @@ def draw_all(results: Results, summary: dict[str, Any]) -> list[Drawing]:
             "gradient-error",
             "What loss does to the gradient",
             "L2 norm of (applied gradient - lossless mean) over that of the lossless mean, in the "
-            f"rounds that were measured. Mean over workers and runs. {_BAND}",
+            f"rounds that were measured. Mean over workers and runs. {band}",
             lambda: learning.gradient_error(results.effects, styles),
         ),
         (
             "divergence",
             "How far the replicas drift apart",
             "Root mean square distance of the workers' weights from their mean, over the mean's "
-            f"norm. Replicas differ where workers lose different parts of the broadcast. {_BAND}",
+            f"norm. Replicas differ where workers lose different parts of the broadcast. {band}",
             lambda: learning.divergence(results.effects, styles),
         ),
         (
@@ -130,7 +129,7 @@ def draw_all(results: Results, summary: dict[str, Any]) -> list[Drawing]:
                     Drawing(
                         name=name,
                         title=title,
-                        caption=caption,
+                        caption=" ".join(caption.split()),
                         svg=render(figure, "svg").decode(),
                         png=render(figure, "png"),
                     )

@@ -27,6 +27,7 @@ from analysis.figures.style import ArmStyle
 from analysis.summary.lookup import factors_text, points
 from analysis.words import formatting
 
+_LONGEST_TITLE = 26  # of a panel
 _HIT = pl.col("impairments").list.len() > 0
 
 
@@ -113,9 +114,10 @@ def distribution_by_point(
 
 
 def _values(point: dict[str, Any]) -> str:
-    """A point by its values alone, which is short; of one factor with its name."""
-    if len(point["factors"]) == 1:
-        return factors_text(point["factors"])
+    """A point with its factors' names; by its values alone where that would be too long."""
+    named = factors_text(point["factors"])
+    if len(named) <= _LONGEST_TITLE:
+        return named
     return ", ".join(str(value) for value in point["factors"].values())
 
 

@@ -60,7 +60,7 @@ def quality(
 
 
 def divergence(effects: pl.DataFrame, styles: dict[str, ArmStyle]) -> Figure | None:
-    """How far the workers' replicas are apart, over the rounds in which it was measured."""
+    """The distance between the workers' replicas, over the rounds in which it was measured."""
     known = effects.filter(pl.col("divergence").is_not_null())
     if known.is_empty() or known["divergence"].max() == 0:
         return None
@@ -89,7 +89,7 @@ def _percent_over_rounds(
 
 
 def along_factor(summary: dict[str, Any], styles: dict[str, ArmStyle]) -> Figure | None:
-    """What every arm learns and how long its rounds take, along a factor that is a number."""
+    """Every arm's final test metric and mean latency, along a factor that is a number."""
     found = points(summary)
     names = list(found[0]["factors"]) if found else []
     arms = list(summary["arms"])

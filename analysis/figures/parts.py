@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import polars as pl
@@ -102,6 +102,11 @@ def by_arm(frame: pl.DataFrame, styles: dict[str, ArmStyle]) -> list[tuple[str, 
     return [(arm, frame.filter(pl.col("arm") == arm)) for arm in styles if arm in present]
 
 
+def too_many_for_bands(arms: Collection[str]) -> bool:
+    """Whether an experiment has so many arms that bands around their lines hide one another."""
+    return len(arms) >= _FEWEST_ARMS_WITHOUT_BANDS
+
+
 def draw_lines_by_round(
     axes: Axes,
     frame: pl.DataFrame,
@@ -113,7 +118,7 @@ def draw_lines_by_round(
 ) -> None:
     """A line per arm: the mean over its runs in each round, in a pale band from lowest to highest.
 
-    From `_FEWEST_ARMS_WITHOUT_BANDS` arms on there are no bands: they would hide one another.
+    With `too_many_for_bands` there are none: they would hide one another.
 
     Args:
         axes: where to draw.
@@ -123,9 +128,8 @@ def draw_lines_by_round(
         factor: from the unit of the data to that of the axis.
         over: the column of the x axis; of one that is not `round`, each round's mean.
     """
-    found = by_arm(frame, styles)
     value = pl.col(column) * factor
-    for arm, rows in found:
+    for arm, rows in by_arm(frame, styles):
         x = [] if over == "round" else [pl.col(over).mean()]
         line = (
             rows.group_by("round")
@@ -133,7 +137,7 @@ def draw_lines_by_round(
             .sort("round")
         )
         style_of = styles[arm]
-        if len(found) < _FEWEST_ARMS_WITHOUT_BANDS:
+        if not too_many_for_bands(styles):
             axes.fill_between(
                 line[over],
                 line["low"],

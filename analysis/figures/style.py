@@ -1,4 +1,4 @@
-"""How every figure looks: one registry of names, colours, markers, and matplotlib's settings.
+"""The registry of the arms' colours, markers and line styles, and matplotlib's settings.
 
 Colours are told apart with the common kinds of colour blindness, and never alone: line style and
 marker differ too. Each has a lighter twin for dark pages, which `inline_svg` puts in.
@@ -22,7 +22,7 @@ class Colour:
 
 @dataclass(frozen=True, kw_only=True)
 class ArmStyle:
-    """How an arm is drawn, in all figures alike."""
+    """The colour, marker and line of an arm, the same in all figures."""
 
     colour: Colour
     marker: str

@@ -146,7 +146,7 @@ def _content(name: str, root: Path) -> str | None:
 
 
 def block(folder: Path) -> str:
-    """What README says of the results that a folder keeps, as Markdown.
+    """The Markdown block about the results that a folder keeps.
 
     Raises:
         ValueError: a file of the folder is missing or damaged.

@@ -21,7 +21,7 @@ from analysis.tables.layer_loss import layer_loss_table
 from analysis.tables.main_table import main_table
 from analysis.tables.published_values import experiment_table
 from analysis.tables.ratios import ratio_table
-from analysis.tables.rendering import Table, to_csv, to_latex, to_markdown, to_text
+from analysis.tables.rendering import Table, to_csv, to_latex, to_markdown
 from analysis.words import cautions, headline, methods
 
 FOLDER = "report"
@@ -31,7 +31,7 @@ _FEW_RUNS = 24  # more are folded away on the page, those that are not ok except
 
 @dataclass(frozen=True, kw_only=True)
 class ReportPaths:
-    """What `write_report` wrote, and the main table for the end of a run."""
+    """The files that `write_report` wrote, and the main table."""
 
     index: Path
     summary: Path
@@ -40,11 +40,6 @@ class ReportPaths:
     experiment: str
     verdicts: dict[str, int]
     main_table: Table
-
-    @property
-    def main_table_text(self) -> str:
-        """The main table as plain text."""
-        return to_text(self.main_table)
 
 
 def write_report(results_dir: Path, experiment: str | None = None) -> ReportPaths:

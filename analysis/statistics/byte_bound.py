@@ -1,4 +1,4 @@
-"""What theory allows: how many times faster a higher tolerance can make a transfer that is hit.
+"""The bounds in theory: how many times faster a higher tolerance can make a transfer that is hit.
 
 With in-order passes a receiver that tolerates P stops as soon as the share 1 - P has arrived while
 the link loses the share q. Either only bytes cost time, or only passes do; real transfers lie
@@ -55,18 +55,6 @@ def pass_bound(low: float, high: float, loss: float) -> float:
         ValueError: as `passes`.
     """
     return passes(low, loss) / passes(high, loss)
-
-
-def pass_asymptote(low: float, high: float) -> float:
-    """What `pass_bound` tends to as the loss tends to 1: ln low / ln high.
-
-    Raises:
-        ValueError: a tolerance is not between 0 and 1.
-    """
-    _check(low, high)
-    if low in (0, 1) or high in (0, 1):
-        raise ValueError("valid: tolerances between 0 and 1")
-    return math.log(low) / math.log(high)
 
 
 def tolerances(config: Mapping[str, Any], leg: str = "gather") -> tuple[float, float] | None:

@@ -103,7 +103,7 @@ def run_conditions(run: Run) -> Conditions:
 
 
 def shared_conditions(runs: Sequence[Run]) -> Conditions:
-    """What all of some runs have in common; a condition on which two runs differ is left out."""
+    """The conditions that all of some runs share."""
     found: dict[str, list[Any]] = {}
     for run in runs:
         for name, value in run_conditions(run).items():

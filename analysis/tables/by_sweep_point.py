@@ -130,6 +130,5 @@ def _ratio(point: dict[str, Any], pair: str, estimate: Estimate, p: float | None
     seeds = point["unpaired"].get(pair)
     if not seeds:
         return cell
-    word = "seed" if len(seeds) == 1 else "seeds"
-    note = f"without {word} {', '.join(map(str, seeds))}: only one arm of the pair has an ok run"
+    note = f"without {formatting.seeds_text(seeds)}: only one arm of the pair has an ok run"
     return replace(cell, note=note)

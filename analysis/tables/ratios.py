@@ -17,6 +17,7 @@ from analysis.summary.lookup import (
 from analysis.tables import cells
 from analysis.tables.rendering import Cell, Table
 from analysis.words import formatting
+from analysis.words.formatting import seeds_text
 
 NOTE = (
     "A ratio divides the means over the seeds that both arms have. Beside it are its 95 % interval "
@@ -96,9 +97,8 @@ def _row(
 
 def _unpaired(summary: dict[str, Any]) -> list[str]:
     """Which seeds enter no ratio since only one arm of the pair has an ok run."""
-    where = " (at some point of the sweep) and is left out there." if points(summary) else ""
+    where = " at some point of the sweep" if points(summary) else ""
     return [
-        f"{pair}: seed {', '.join(map(str, seeds))} has an ok run of one arm only"
-        + (where or " and is left out.")
+        f"{pair} leaves out {seeds_text(seeds)}{where}: only one arm of the pair has an ok run."
         for pair, seeds in summary.get("unpaired", {}).items()
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,6 +90,11 @@ def p_value(p: float) -> str:
 def percent(share: float) -> str:
     """A share as a percentage with one decimal and its sign."""
     return f"{share * 100:+.1f} %"
+
+
+def seeds_text(seeds: Sequence[int]) -> str:
+    """`seed 7`, or `seeds 1, 3`."""
+    return f"{'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, seeds))}"
 
 
 def short(value: Any) -> str:

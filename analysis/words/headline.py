@@ -18,7 +18,7 @@ Summary = Mapping[str, Any]
 
 
 def sentences(summary: Summary) -> list[str]:
-    """What the experiment found, most important sentence first; every number is measured."""
+    """The findings, most important sentence first; every number is measured."""
     compared = sorted(pairs(list(summary["arms"])), key=lambda pair: pair[0] != BASELINE)
     found: list[str] = []
     for left, right in compared[:1]:

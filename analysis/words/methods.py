@@ -19,7 +19,7 @@ _PACKAGES = ("torch", "numpy", "ryu", "os-ken")
 
 
 def sentences(results: Results) -> list[str]:
-    """How the numbers came about, for a paper's methods section; empty without an ok run."""
+    """Sentences for a paper's methods section; none without an ok run."""
     runs = results.ok_runs
     if not runs:
         return []
@@ -48,7 +48,7 @@ def sentences(results: Results) -> list[str]:
 
 
 def assumptions(results: Results) -> list[str]:
-    """What these runs did where the paper is silent, read from the first ok run's configuration."""
+    """Our choices where the paper is silent, read from the first ok run's configuration."""
     if not results.ok_runs:
         return []
     config = results.ok_runs[0].config

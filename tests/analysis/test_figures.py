@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 import pytest
+from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgb, to_rgba
 from matplotlib.patches import Rectangle
 
@@ -85,6 +86,22 @@ def test_strips_below_the_rounds_show_the_critical_ones(tmp_path):
     assert (box.x0, box.x1) == (-0.5, 0.5)
     colour = np.asarray(strip.get_facecolor())[0]
     assert tuple(colour[:3]) == pytest.approx(to_rgb(style.MUTED.light))
+
+
+@pytest.mark.parametrize(("arms", "bands"), [(4, 4), (5, 0)])
+def test_bands_are_left_out_where_they_would_hide_one_another(tmp_path, arms, bands):
+    build = ResultsBuilder(tmp_path)
+    names = [f"arm-{number}" for number in range(arms)]
+    for seed in (1, 2):
+        for number, name in enumerate(names):
+            build.run(arm=name, seed=seed, calm_s=0.1 * seed * (number + 1))
+    results = load(tmp_path)
+    figure = latency.over_rounds(results.rounds, style.arm_styles(names), {})
+    assert figure is not None
+    assert sum(isinstance(each, PolyCollection) for each in figure.axes[0].collections) == bands
+    drawings = catalogue.draw_all(results, summarise(results))
+    (caption,) = [each.caption for each in drawings if each.name == "latency-over-rounds"]
+    assert ("pale band" in caption) == bool(bands)
 
 
 def test_calm_rounds_and_burst_rounds_have_distributions_of_their_own(tmp_path):

@@ -153,7 +153,7 @@ def test_one_seed_gives_values_without_intervals(tmp_path, undrawn):
     entry = summary["arms"]["dblp"]["training_time_s"]
     assert entry["value"] == pytest.approx(0.9 * 0.88)
     assert (entry["low"], entry["high"], entry["n"]) == (None, None, 1)
-    assert "One run per arm: there is no interval." in paths.main_table_text
+    assert "One run per arm: there is no interval." in paths.main_table.notes
     assert "no interval" in (paths.index.parent / "published.md").read_text()
 
 
@@ -294,8 +294,10 @@ def test_importing_the_package_is_cheap():
     assert done.stdout.strip() == "[]"
 
 
-def test_the_main_table_is_available_without_writing(tmp_path):
+def test_results_load_as_frames_without_writing(tmp_path):
     three_arms(tmp_path)
-    assert "Training time (s)" in analysis.main_table_text(tmp_path, width=200)
-    assert analysis.main_table(tmp_path, "quick").columns[1:] == ["dblp", "fixed-low", "tcp-cubic"]
+    results = analysis.load(tmp_path, "quick")
+    assert results.arms == ["dblp", "fixed-low", "tcp-cubic"]
+    assert results.rounds.columns[:3] == ["run_key", "arm", "seed"]
+    assert results.rounds.height == len(results.ok_runs) * 10
     assert not (tmp_path / "report").exists()

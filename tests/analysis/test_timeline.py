@@ -183,7 +183,7 @@ def test_the_pages_size_is_bounded_by_leaving_out_later_seeds(tmp_path, monkeypa
     page = timeline.timeline_page(load(tmp_path)) or ""
     assert {(each["arm"], each["seed"]) for each in shown(page)} >= {("dblp", 1), ("fixed-low", 1)}
     assert len(shown(page)) < 6
-    assert f"{6 - len(shown(page))} more runs are not on this page" in page
+    assert f"{6 - len(shown(page))} more runs are left out" in page
 
 
 def test_of_many_runs_one_of_every_arm_and_point_comes_first(tmp_path, monkeypatch):
@@ -195,4 +195,4 @@ def test_of_many_runs_one_of_every_arm_and_point_comes_first(tmp_path, monkeypat
     monkeypatch.setattr(timeline, "_MOST_RUNS", 2)
     page = timeline.timeline_page(load(tmp_path)) or ""
     assert [each["key"] for each in shown(page)] == ["dblp-s1-0.6", "dblp-s1-0.9"]
-    assert "2 more runs are not on this page" in page
+    assert "2 more runs are left out" in page
