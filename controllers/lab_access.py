@@ -39,7 +39,7 @@ class ControllerLabAccess(Switches):
         """Wait, while other green threads run."""
         hub.sleep(duration_s)
 
-    def readable(self, descriptor: int, timeout_s: float) -> bool:
+    def readable(self, descriptor: int, timeout_s: float | None) -> bool:
         """Wait until a file descriptor is readable; return False after the timeout."""
         try:
             eventlet.hubs.trampoline(

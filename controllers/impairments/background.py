@@ -16,7 +16,8 @@ from typing import Any, Literal
 from pydantic import ConfigDict, Field, model_validator
 
 from controllers.impairments.base import Effect, Impairment, ImpairmentParameters, LabAccess
-from controllers.impairments.helper import HelperError, Program
+from controllers.impairments.helper import start_helper
+from testbed.lab.helpers.process import HelperError, HelperProcess, run_at_once
 from testbed.lab.kernel.foreign_sockets import sockets_of
 from testbed.lab.kernel.namespaces import socket_in
 from testbed.transport.tcp_socket import (
@@ -98,8 +99,8 @@ class BackgroundParameters(ImpairmentParameters):
 
 @dataclass(frozen=True, kw_only=True)
 class _Pair:
-    server: Program
-    client: Program
+    server: HelperProcess
+    client: HelperProcess
 
 
 class Background(Impairment[BackgroundParameters]):
@@ -117,7 +118,7 @@ class Background(Impairment[BackgroundParameters]):
         self._prepared = None
         self._await(pair.server)
         self._began_s = time.monotonic()
-        pair.client.tell("go")
+        pair.client.tell(do="begin")
         pair.client.hear(_ANSWER_TIMEOUT_S)
         self._pair = pair
         self.lab.spawn(self._prepare_next)
@@ -133,13 +134,13 @@ class Background(Impairment[BackgroundParameters]):
                 if number:  # the first is iperf3's control connection
                     # Data that waits in the socket would otherwise be sent after the end.
                     each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _DISCARD)
-        client.hurry()  # it must stop now, not when training leaves it a processor
-        client.signal(signal.SIGINT)
+        run_at_once(client.pid)  # it must stop now, not when training leaves it a processor
+        client.process.send_signal(signal.SIGINT)
         self._lasted_s = time.monotonic() - self._began_s
-        self._sent = _json(client.last_words(_END_TIMEOUT_S))
+        self._sent = _json(client.read_to_end(_END_TIMEOUT_S))
 
     def effect(self) -> Effect:
-        received = _json(self._pair.server.last_words(_REPORT_TIMEOUT_S))
+        received = _json(self._pair.server.read_to_end(_REPORT_TIMEOUT_S))
         self._pair.server.close()
         self._pair.client.close()
         sent = self._sent.get("end", {}).get("sum_sent", {})
@@ -183,8 +184,8 @@ class Background(Impairment[BackgroundParameters]):
             send += ["-b", str(max(1, wanted.bitrate_bps // wanted.streams))]
             send += ["-l", str(_PACED_WRITE_BYTES)]
         return _Pair(
-            server=Program(serve, pid=self._receiver.pid, lab=self.lab, ordinary=True),
-            client=Program(send, pid=self._sender.pid, lab=self.lab),
+            server=start_helper(serve, pid=self._receiver.pid, lab=self.lab, ordinary=True),
+            client=start_helper(send, pid=self._sender.pid, lab=self.lab),
         )
 
     def _prepare_next(self) -> None:
@@ -192,7 +193,7 @@ class Background(Impairment[BackgroundParameters]):
         if self._prepared is None:
             self._prepared = self._prepare()
 
-    def _await(self, server: Program) -> None:
+    def _await(self, server: HelperProcess) -> None:
         """Wait until the server listens, which it usually does already."""
         deadline_s = time.monotonic() + _LISTENING_TIMEOUT_S
         while not _listens(server.pid):
@@ -228,5 +229,5 @@ def _json(text: bytes) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _error(client: Program) -> str:
-    return str(_json(client.last_words(0)).get("error", "it says nothing"))
+def _error(client: HelperProcess) -> str:
+    return str(_json(client.read_to_end(0)).get("error", "it says nothing"))

@@ -111,7 +111,7 @@ class LabAccess(Protocol):
     def sleep(self, duration_s: float) -> None:
         """Wait, while the controller does other work."""
 
-    def readable(self, descriptor: int, timeout_s: float) -> bool:
+    def readable(self, descriptor: int, timeout_s: float | None) -> bool:
         """Wait until a file descriptor is readable; return False after the timeout."""
 
     def spawn(self, function: Callable[..., Any], *arguments: Any) -> None:

@@ -13,7 +13,7 @@ from typing import Literal
 from pydantic import ConfigDict, Field, model_validator
 
 from controllers.impairments.base import Effect, Impairment, ImpairmentParameters, LabAccess
-from controllers.impairments.helper import Program
+from controllers.impairments.helper import start_helper
 from testbed.lab import paths
 from testbed.lab.helpers.traffic import SMALLEST_FRAME_BYTES
 from testbed.lab.kernel.namespaces import socket_in
@@ -94,7 +94,7 @@ class HostBurst(Impairment[HostBurstParameters]):
             *(self.victim.address, port, "--from", sender.address),
             *("--rate-bps", self.rate_bps, "--frame-bytes", parameters.frame_bytes),
         )
-        self._blaster = Program(
+        self._blaster = start_helper(
             [sys.executable, "-m", "testbed.lab.helpers.traffic", *map(str, arguments)],
             pid=sender.pid,
             lab=lab,
@@ -104,11 +104,11 @@ class HostBurst(Impairment[HostBurstParameters]):
 
     def begin(self) -> None:
         self._arrived.take()
-        self._blaster.tell("go", self.parameters.duration_s)
+        self._blaster.tell(do="go", duration_s=self.parameters.duration_s)
         self._began_s = self._blaster.hear(_ANSWER_TIMEOUT_S)["began_s"]
 
     def end(self) -> None:
-        self._blaster.tell("stop")
+        self._blaster.tell(do="stop")
         self._sent = self._blaster.hear(_ANSWER_TIMEOUT_S)
 
     def effect(self) -> Effect:

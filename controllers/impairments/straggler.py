@@ -15,7 +15,8 @@ from typing import Literal
 from pydantic import Field
 
 from controllers.impairments.base import Effect, Impairment, ImpairmentParameters, LabAccess
-from controllers.impairments.helper import HelperError, Program, training_process
+from controllers.impairments.helper import start_helper, training_process
+from testbed.lab.helpers.process import HelperError
 
 _ANSWER_TIMEOUT_S = 2.0
 _LOWEST_RATE_BPS = 10_000
@@ -66,18 +67,18 @@ class _SlowProcess:
         self._parameters = parameters
         self._lab = lab
         argv = [sys.executable, "-m", "testbed.lab.helpers.slowdown"]
-        self._helper = Program(argv, pid=None, lab=lab)
+        self._helper = start_helper(argv, pid=None, lab=lab)
         self._pid = 0
         self._slowed: dict[str, float] = {}
 
     def begin(self) -> None:
         self._pid = training_process(self._lab, self._parameters.host)
-        self._helper.tell("slow", self._pid, self._parameters.factor)
+        self._helper.tell(do="slow", pid=self._pid, factor=self._parameters.factor)
         self._helper.hear(_ANSWER_TIMEOUT_S)
 
     def end(self) -> None:
         try:
-            self._helper.tell("release")
+            self._helper.tell(do="release")
             self._slowed = self._helper.hear(_ANSWER_TIMEOUT_S)
         except HelperError:
             with suppress(ProcessLookupError):

@@ -23,6 +23,7 @@ from typing import Any, NoReturn
 import torch
 
 from controllers.controller_socket import ControllerClient
+from testbed.lab.helpers.process import Requests
 from testbed.lab.kernel import namespaces
 from testbed.shared import own_code, run_directory
 from testbed.shared.progress_pipe import ProgressWriter
@@ -53,10 +54,9 @@ def main() -> None:
     except InputError as error:
         _give_up(directory, error)
     (directory / "logs" / run_directory.LOADED).touch()
-    line = sys.stdin.readline()
-    if not line:
+    order = Requests().wait()
+    if order is None:
         sys.exit(1)
-    order = json.loads(line)
     context = _context(order, directory, model_and_data)
     try:
         facts = model_and_data.facts(len(context.workers))

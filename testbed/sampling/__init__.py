@@ -10,19 +10,18 @@ not fail because its sampler does: what it could not do stands in `sampler.json`
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from testbed.lab.helpers.process import HelperError, HelperProcess
 from testbed.lab.network import LabInfo
 
 # Writing the files of an hour's run takes a few seconds.
-_PATIENCE_S = 60.0
+_TIMEOUT_S = 60.0
 
 
 def order_of(
@@ -67,29 +66,17 @@ def order_of(
 def sampled(directory: Path, order: Mapping[str, Any]) -> Iterator[None]:
     """Sample for the duration of the body; all files are complete when this returns."""
     with (directory / "logs" / "sampler.log").open("ab") as log:
-        process = subprocess.Popen(
+        helper = HelperProcess(
             [sys.executable, "-m", "testbed.sampling", str(directory)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
+            name="sampler",
             stderr=log,
             # numpy's threads would only take memory here.
             env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "POLARS_MAX_THREADS": "1"},
         )
-    assert process.stdin is not None
-    assert process.stdout is not None
     try:
-        with suppress(BrokenPipeError):
-            process.stdin.write(json.dumps(order).encode() + b"\n")
-            process.stdin.flush()
-        # Its first word, or its end: a sampler that fails is told in its log and costs no run.
-        process.stdout.read(1)
+        with suppress(HelperError):  # its log says why; a sampler that fails costs no run
+            helper.tell(**order)
+            helper.hear()
         yield
     finally:
-        with suppress(BrokenPipeError):
-            process.stdin.close()  # the end of its input is its sign to finish
-        try:
-            process.wait(_PATIENCE_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        process.stdout.close()
+        helper.finish(_TIMEOUT_S)

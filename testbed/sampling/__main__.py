@@ -1,15 +1,15 @@
-"""`python -m testbed.sampling RUN_DIRECTORY`, with the order as the first line of its input."""
+"""`python -m testbed.sampling RUN_DIRECTORY`: a helper process whose first request is its order."""
 
 from __future__ import annotations
 
 import gc
-import json
 import os
 import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
 
+from testbed.lab.helpers.process import Requests, say
 from testbed.sampling.sampler import Sampler
 
 # It sleeps nearly always, but when it wakes a sample is due.
@@ -18,24 +18,22 @@ _NICE = -10
 
 def main() -> None:
     """Sample until the input ends."""
-    line = bytearray()
-    while not line.endswith(b"\n"):
-        character = os.read(0, 1)
-        if not character:
-            sys.exit(1)
-        line += character
+    requests = Requests()
+    order = requests.wait()
+    if order is None:
+        sys.exit(1)
     with suppress(OSError):  # an ordinary user may not
         os.nice(_NICE)
     gc.disable()  # nothing here makes cycles, and a collection would be a gap
     stop = threading.Event()
-    threading.Thread(target=_await_end, args=[stop], daemon=True).start()
-    sampler = Sampler(Path(sys.argv[1]), json.loads(line))
-    os.write(1, b".")  # the training may begin
+    threading.Thread(target=_await_end, args=[requests, stop], daemon=True).start()
+    sampler = Sampler(Path(sys.argv[1]), order)
+    say({"ready": True})  # the training may begin
     sampler.run(stop)
 
 
-def _await_end(stop: threading.Event) -> None:
-    while os.read(0, 4096):
+def _await_end(requests: Requests, stop: threading.Event) -> None:
+    while requests.wait() is not None:
         pass
     stop.set()
 

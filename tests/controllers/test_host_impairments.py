@@ -19,6 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 from controllers import plan
 from controllers.controller_socket import parse_request
 from controllers.impairments import AnyImpairment, ImpairmentParameters
+from testbed.lab.helpers.process import HelperProcess
 
 PLACES = plan.Places(
     hosts=["server", "worker-1", "traffic-1"],
@@ -112,33 +113,18 @@ def test_process_numbers_that_are_none_are_refused(pids):
 
 
 @contextmanager
-def helper(module: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(
-        [sys.executable, "-m", f"testbed.lab.helpers.{module}", *arguments],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        bufsize=1,
-    )
+def helper(module: str, *arguments: str) -> Iterator[HelperProcess]:
+    argv = [sys.executable, "-m", f"testbed.lab.helpers.{module}", *arguments]
+    process = HelperProcess(argv, name=module)
     try:
         yield process
     finally:
-        process.kill()
-        process.wait()
-        for stream in (process.stdin, process.stdout):
-            assert stream is not None
-            stream.close()
+        process.close()
 
 
-def ask(process: subprocess.Popen[str], words: str) -> dict[str, Any]:
-    assert process.stdin is not None
-    process.stdin.write(words + "\n")
-    return answer(process)
-
-
-def answer(process: subprocess.Popen[str]) -> dict[str, Any]:
-    assert process.stdout is not None
-    return dict(json.loads(process.stdout.readline()))
+def ask(process: HelperProcess, do: str, **request: object) -> dict[str, Any]:
+    process.tell(do=do, **request)
+    return process.hear(10)
 
 
 @contextmanager
@@ -174,7 +160,7 @@ def is_let_go(pid: int) -> bool:
 
 def test_a_slowed_process_gets_its_share_of_the_time_and_all_of_it_afterwards():
     with busy_process() as pid, helper("slowdown") as program:
-        ask(program, f"slow {pid} 5")
+        ask(program, "slow", pid=pid, factor=5)
         began_s, before_s = time.monotonic(), cpu_s(pid)
         time.sleep(0.6)
         share = (cpu_s(pid) - before_s) / (time.monotonic() - began_s)
@@ -189,26 +175,26 @@ def test_a_slowed_process_gets_its_share_of_the_time_and_all_of_it_afterwards():
 @pytest.mark.parametrize("ending", ["killed", "terminated", "master gone"])
 def test_a_process_is_not_left_stopped_however_the_program_ends(ending):
     with busy_process() as pid, helper("slowdown") as program:
-        ask(program, f"slow {pid} 50")
+        ask(program, "slow", pid=pid, factor=50)
         deadline_s = time.monotonic() + 5
         while state(pid) != "T" and time.monotonic() < deadline_s:
             pass
         if ending == "killed":
-            program.kill()
+            program.process.kill()
         elif ending == "terminated":
-            program.terminate()
+            program.process.terminate()
         else:
-            assert program.stdin is not None
-            program.stdin.close()
-        program.wait(10)
+            program.finish(10)
+            assert program.process.returncode == 0
+        program.process.wait(10)
         assert is_let_go(pid)
 
 
 def test_slowing_a_process_that_ends_meanwhile_ends_in_order():
     with helper("slowdown") as program:
         with busy_process() as pid:
-            ask(program, f"slow {pid} 2")
-        slowed = answer(program)
+            ask(program, "slow", pid=pid, factor=2)
+        slowed = program.hear(10)
         assert slowed["gone"] is True
 
 
@@ -220,11 +206,11 @@ def test_the_blaster_sends_what_is_due_and_stops_when_told():
         port = str(sink.getsockname()[1])
         rate = ("--rate-bps", "8000000", "--frame-bytes", "1000")
         with helper("traffic", "127.0.0.1", port, "--from", "127.0.0.1", *rate) as program:
-            ask(program, "go 0.2")
-            sent = answer(program)
+            ask(program, "go", duration_s=0.2)
+            sent = program.hear(10)
             assert sent["frames"] == pytest.approx(200, abs=2)
             assert arrived(sink) == [1000 - 42] * sent["frames"]
-            ask(program, "go 60")
+            ask(program, "go", duration_s=60)
             time.sleep(0.05)
             stopped = ask(program, "stop")
             assert 0 < stopped["frames"] < 10_000
@@ -248,5 +234,5 @@ def test_a_held_program_begins_with_the_line_and_not_before():
         assert "held_start" in Path(f"/proc/{program.pid}/cmdline").read_text()
         asked_s = time.monotonic()
         assert ask(program, "go")["began_s"] >= asked_s
-        assert answer(program)["pid"] == program.pid
+        assert program.hear(10)["pid"] == program.pid
         assert os.waitstatus_to_exitcode(os.waitpid(program.pid, 0)[1]) == 0

@@ -1,8 +1,8 @@
 """The process that delays the frames of all links of a lab, for kernels without netem.
 
-`python -m testbed.lab.delay.relay` in the namespace of the inner interfaces; its order is one line
-of JSON on standard input, and the end of standard input ends it. Requests come as messages on a
-UNIX socket, one JSON object each, and are answered the same way:
+A helper process in the namespace of the inner interfaces: its first request names the links. Since
+several processes of a lab change delays, further requests come on a UNIX socket instead of standard
+input, one JSON object per message, and are answered the same way:
 
     {"do": "change", "link": "a--b", "from": "a", "delay_s": 0.01}
     {"do": "report"}
@@ -33,6 +33,7 @@ import numpy as np
 from testbed.lab.delay.direction import Direction
 from testbed.lab.delay.lateness import Lateness
 from testbed.lab.delay.settings import Middle, RelayReport
+from testbed.lab.helpers.process import Requests, say
 
 GRAIN_S = 0.0002
 _GRAIN_NS = round(GRAIN_S * 1e9)
@@ -212,8 +213,10 @@ def _take_short_slices() -> bool:
 
 
 def main() -> None:
-    """Relays as the order on standard input says; prints one line when frames flow."""
-    order = json.loads(sys.stdin.readline())
+    """Relays until standard input ends; answers its first request when frames flow."""
+    order = Requests().wait()
+    if order is None:
+        return
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as control:
         control.bind(order["socket"])
         control.listen()
@@ -222,9 +225,9 @@ def main() -> None:
                 [Middle.from_json(each) for each in order["middles"]], control, order["seed"]
             )
         except OSError as error:
-            print(f"{type(error).__name__}: {error}", flush=True)
+            say({"error": f"{type(error).__name__}: {error}"})
             sys.exit(1)
-        print("ready", flush=True)
+        say({"ready": True})
         relay.run()
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import socket
-import subprocess
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 from testbed.lab.delay.settings import Middle, RelayReport
+from testbed.lab.helpers.process import HelperError, HelperProcess
 from testbed.lab.kernel.commands import CommandError
 
 _ANSWER_TIMEOUT_S = 5.0
@@ -87,21 +87,14 @@ class Relay:
         seed: int | None = None,
     ) -> None:
         self.path = path
+        argv = [sys.executable, "-m", "testbed.lab.delay.relay"]
         with log.open("ab") if log is not None else nullcontext() as stderr:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "testbed.lab.delay.relay"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=stderr,
+            self._helper = HelperProcess(argv, name="delay relay", stderr=stderr)
+        self.process = self._helper.process
+        with suppress(HelperError):  # `client` says that it has ended
+            self._helper.tell(
+                middles=[middle.as_json() for middle in middles], socket=str(path), seed=seed
             )
-        order = {
-            "middles": [middle.as_json() for middle in middles],
-            "socket": str(path),
-            "seed": seed,
-        }
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps(order).encode() + b"\n")
-        self.process.stdin.flush()
         self._client: RelayClient | None = None
 
     @property
@@ -112,10 +105,12 @@ class Relay:
             CommandError: the relay could not begin, for example without the right to packets.
         """
         if self._client is None:
-            assert self.process.stdout is not None
-            printed = self.process.stdout.readline().decode().strip()
-            if printed != "ready":
-                raise CommandError(f"the delay relay did not begin: {printed or 'it ended'}")
+            try:
+                answer = self._helper.hear()
+            except HelperError as error:
+                raise CommandError(f"the delay relay did not begin: {error}") from None
+            if "error" in answer:
+                raise CommandError(f"the delay relay did not begin: {answer['error']}")
             self._client = RelayClient(self.path)
         return self._client
 
@@ -131,7 +126,5 @@ class Relay:
         """Ends the relay, which is a cut through all its links; what it did."""
         report = self.client.report()
         self.client.close()
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        self.process.wait()
+        self._helper.finish()
         return report

@@ -1,8 +1,8 @@
-"""A program that waits, ready to become another one: `... held_start PROGRAM ARGUMENTS`.
+"""A helper that waits, then becomes another program: `... held_start PROGRAM ARGUMENTS`.
 
-Starting a process takes milliseconds that whoever must be punctual does not have. This one is
-started beforehand, in the right network namespace; with the first line on its standard input it
-answers `{"began_s": ...}` and is PROGRAM from then on, without the precedence of whoever began it.
+Starting a process takes milliseconds, which a punctual impairment does not have. This helper is
+started beforehand in the right network namespace. With its first request it answers
+`{"began_s": ...}` and becomes PROGRAM, without the priority of whoever started it.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import os
 import sys
 import time
 
-from testbed.lab.helpers.command_lines import Commands, run_as_others, run_at_once, say
+from testbed.lab.helpers.process import Requests, run_as_others, run_at_once, say
 
 
 def main() -> None:
-    """Waits for a line; without one it just ends."""
+    """Waits for a request; without one it just ends."""
     run_at_once()
-    if Commands(sys.stdin.fileno()).wait() is None:
+    if Requests().wait() is None:
         return
     say({"began_s": time.monotonic()})
     run_as_others(max(0, os.getpriority(os.PRIO_PROCESS, 0)))

@@ -1,14 +1,11 @@
-"""Slows a process down: it runs for 1/factor of the time and is stopped for the rest of it.
+"""A helper that slows a process down: it runs for 1/factor of the time, else it is stopped.
 
-A program of its own, started beforehand. It obeys lines on its standard input and answers with
-JSON lines:
+    {"do": "slow", "pid": 7, "factor": 5}  ->  {"began_s": ...}
+    {"do": "release"}                      ->  a `Slowed` record; the process runs as before
 
-    slow PID FACTOR  ->  {"began_s": ...}
-    release          ->  a `Slowed` record; the process runs as before
-
-The process is never left stopped: not when this program ends, nor its master, nor when either is
-killed. This program lets it go when its standard input ends, and a child of this program, which
-does nothing else, lets it go when this program is gone.
+The process is never left stopped: not when this helper ends, nor its parent, nor when either is
+killed. This helper lets it go when its standard input ends, and a child of this helper, which does
+nothing else, lets it go when this helper is gone.
 """
 
 from __future__ import annotations
@@ -22,7 +19,7 @@ import sys
 import time
 from dataclasses import asdict, dataclass
 
-from testbed.lab.helpers.command_lines import Commands, run_at_once, say
+from testbed.lab.helpers.process import Requests, run_at_once, say
 
 _PR_SET_TIMERSLACK = 29
 _PERIOD_S = 0.005
@@ -76,7 +73,7 @@ class Guard:
         os._exit(0)
 
 
-def slow(pid: int, factor: float, commands: Commands, guard: Guard) -> Slowed:
+def slow(pid: int, factor: float, requests: Requests, guard: Guard) -> Slowed:
     """Let `pid` run for 1/`factor` of each few milliseconds, until `release` or the end of input.
 
     The share is kept over the whole time: a stop that came late makes the next one longer.
@@ -101,11 +98,11 @@ def slow(pid: int, factor: float, commands: Commands, guard: Guard) -> Slowed:
                 say({"began_s": stopped_at_s})
             cycle_ends_s = stopped_at_s + period_s
             owed_s = (cycle_ends_s - began_s) * (1 - 1 / factor) - stopped_s
-            running = _sleep(min(owed_s, period_s), commands)
+            running = _sleep(min(owed_s, period_s), requests)
             signal.pidfd_send_signal(target, signal.SIGCONT)
             stopped_s += time.monotonic() - stopped_at_s
             stopped_at_s = None
-            running = running and _sleep(cycle_ends_s - time.monotonic(), commands)
+            running = running and _sleep(cycle_ends_s - time.monotonic(), requests)
     except ProcessLookupError:
         gone = True
     finally:
@@ -119,12 +116,12 @@ def slow(pid: int, factor: float, commands: Commands, guard: Guard) -> Slowed:
     return Slowed(began_s=began_s, ended_s=ended_s, stopped_s=stopped_s, cycles=cycles, gone=gone)
 
 
-def _sleep(duration_s: float, commands: Commands) -> bool:
+def _sleep(duration_s: float, requests: Requests) -> bool:
     """Whether to go on afterwards."""
-    ready, _, _ = select.select([commands.descriptor], [], [], max(0.0, duration_s))
+    ready, _, _ = select.select([requests.descriptor], [], [], max(0.0, duration_s))
     if ready:
-        commands.read()
-        return not commands.ended and commands.take() != ["release"]
+        requests.read()
+        return not requests.ended and requests.take() != {"do": "release"}
     return True
 
 
@@ -134,10 +131,10 @@ def main() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1)
     run_at_once()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    commands = Commands(sys.stdin.fileno())
-    while (words := commands.wait()) is not None:
-        if len(words) == 3 and words[0] == "slow":
-            say(asdict(slow(int(words[1]), float(words[2]), commands, guard)))
+    requests = Requests()
+    while (request := requests.wait()) is not None:
+        if request["do"] == "slow":
+            say(asdict(slow(request["pid"], request["factor"], requests, guard)))
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
-"""A traffic host's program: UDP datagrams at a rate, for a while, on a real socket of its own.
+"""A helper that sends UDP datagrams at a rate, for a while, through a socket of a traffic host.
 
-Started beforehand in the host's network namespace, because starting Python takes longer than an
-impairment may be late. It obeys lines on its standard input and answers with JSON lines:
+It is started beforehand in the host's network namespace, because starting Python takes longer than
+an impairment may be late.
 
-    go SECONDS   ->  {"began_s": ...} once the first datagrams are on their way, and when the
-                     time is over a `Sent` record
-    stop         ->  ends earlier
+    {"do": "go", "duration_s": 0.5}  ->  {"began_s": ...} once the first datagrams are on their
+                                         way, and when the time is over a `Sent` record
+    {"do": "stop"}                   ->  ends earlier
 
-It ends when its standard input does. Times are CLOCK_MONOTONIC, which all hosts of a lab share.
+Times are CLOCK_MONOTONIC, which all hosts of a lab share.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ from __future__ import annotations
 import argparse
 import select
 import socket
-import sys
 import time
 from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from testbed.lab.helpers.command_lines import Commands, run_as_others, run_at_once, say
+from testbed.lab.helpers.process import Requests, run_as_others, run_at_once, say
 from testbed.lab.kernel.shaping import ETHERNET_FRAME_BYTES
 from testbed.transport.batched_io import BatchSender
 
@@ -59,7 +58,7 @@ def blast(
     rate_bps: float,
     frame_bytes: int,
     duration_s: float,
-    commands: Commands,
+    requests: Requests,
 ) -> Sent:
     """Send equal datagrams at `rate_bps` (bit/s of Ethernet frames) until time or `stop`.
 
@@ -96,10 +95,10 @@ def blast(
             next_s = began_s + frames / frames_per_s
             wait_s = max(_SHORTEST_SLEEP_S, next_s - time.monotonic())
         writable = [outgoing] if full else []
-        ready, _, _ = select.select([commands.descriptor], writable, [], wait_s)
+        ready, _, _ = select.select([requests.descriptor], writable, [], wait_s)
         if ready:
-            commands.read()
-            if commands.ended or commands.take() == ["stop"]:
+            requests.read()
+            if requests.ended or requests.take() == {"do": "stop"}:
                 break
         now_s = time.monotonic()
     return Sent(
@@ -120,20 +119,20 @@ def main() -> None:
     parser.add_argument("--rate-bps", type=float, required=True)
     parser.add_argument("--frame-bytes", type=int, default=ETHERNET_FRAME_BYTES)
     given = parser.parse_args()
-    commands = Commands(sys.stdin.fileno())
+    requests = Requests()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as outgoing:
         outgoing.bind((given.source, 0))
         outgoing.setblocking(False)
         run_at_once()
-        while (words := commands.wait()) is not None:
-            if len(words) == 2 and words[0] == "go":
+        while (request := requests.wait()) is not None:
+            if request["do"] == "go":
                 sent = blast(
                     outgoing,
                     (given.address, given.port),
                     rate_bps=given.rate_bps,
                     frame_bytes=given.frame_bytes,
-                    duration_s=float(words[1]),
-                    commands=commands,
+                    duration_s=request["duration_s"],
+                    requests=requests,
                 )
                 say(asdict(sent))
                 run_at_once()

@@ -1,0 +1,194 @@
+"""Helper processes: programs that are told what to do in JSON lines and answer in JSON lines.
+
+The parent starts one as a `HelperProcess`, tells it requests and hears its answers. The helper
+reads `Requests` from its standard input, whose end tells it to finish, and answers with `say`. What
+it prints on standard error is for a log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+_READ_BYTES = 1 << 16
+
+
+class HelperError(RuntimeError):
+    """A helper ended, or does not answer in time; the message names it and says which."""
+
+
+# The parent's side
+
+
+def wait_readable(descriptor: int, timeout_s: float | None) -> bool:
+    """Wait until a descriptor is readable; False when that took longer than the time."""
+    return bool(select.select([descriptor], [], [], timeout_s)[0])
+
+
+class HelperProcess:
+    """A running helper.
+
+    Args:
+        argv: the program and its arguments.
+        name: for messages; a Python program is its module.
+        readable: waits as `wait_readable` does; the controller has its own, because nothing may
+            block its green threads.
+        stderr: a file for what it prints when something goes wrong; None: with this process's.
+        env: its environment; None: this process's.
+    """
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        *,
+        name: str,
+        readable: Callable[[int, float | None], bool] = wait_readable,
+        stderr: Any = None,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        self.name = name
+        self.process = subprocess.Popen(
+            list(argv), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, env=env
+        )
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self._input, self._output = self.process.stdin, self.process.stdout
+        self._readable = readable
+        self._text = b""
+        self._silent = False
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self.process.pid
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended; what it printed can still be read."""
+        return self.process.poll() is not None
+
+    def tell(self, **request: object) -> None:
+        """Send it one request.
+
+        Raises:
+            HelperError: it has ended.
+        """
+        try:
+            self._input.write(json.dumps(request).encode() + b"\n")
+            self._input.flush()
+        except BrokenPipeError as error:
+            raise self._ended() from error
+
+    def hear(self, timeout_s: float | None = None) -> dict[str, Any]:
+        """Its next answer; without a time, however long that takes.
+
+        Raises:
+            HelperError: none came within the time, or it has ended.
+        """
+        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        while b"\n" not in self._text:
+            self._read_until(deadline_s)
+            if self._silent:
+                raise self._ended()
+        line, self._text = self._text.split(b"\n", 1)
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+    def read_to_end(self, timeout_s: float) -> bytes:
+        """All that it prints until it ends; it is killed when that takes longer than the time."""
+        deadline_s = time.monotonic() + timeout_s
+        try:
+            while not self._silent:
+                self._read_until(deadline_s)
+        except HelperError:
+            self.process.kill()
+        self.process.wait()
+        return self._text
+
+    def finish(self, timeout_s: float | None = None) -> None:
+        """Close its input and wait until it has ended; it is killed after the time."""
+        with contextlib.suppress(BrokenPipeError):
+            self._input.close()
+        try:
+            self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self._output.close()
+
+    def close(self) -> None:
+        """Kill it and forget it."""
+        self.process.kill()
+        self.finish()
+
+    def _read_until(self, deadline_s: float | None) -> None:
+        """Read once; at the end of its output it is silent for ever."""
+        left_s = None if deadline_s is None else max(0.0, deadline_s - time.monotonic())
+        if not self._readable(self._output.fileno(), left_s):
+            raise HelperError(f"{self.name}: no answer in time")
+        more = os.read(self._output.fileno(), _READ_BYTES)
+        self._silent = not more
+        self._text += more
+
+    def _ended(self) -> HelperError:
+        return HelperError(f"{self.name}: ended with status {self.process.wait()}")
+
+
+# The helper's side
+
+
+class Requests:
+    """JSON lines on a file descriptor, read without waiting."""
+
+    def __init__(self, descriptor: int = 0) -> None:
+        self.descriptor = descriptor
+        self.ended = False
+        self._rest = b""
+        self._lines: list[bytes] = []
+
+    def take(self) -> dict[str, Any] | None:
+        """The next request that has come, if any."""
+        return dict(json.loads(self._lines.pop(0))) if self._lines else None
+
+    def read(self) -> None:
+        """Read what has come; call it when the descriptor is readable."""
+        text = os.read(self.descriptor, _READ_BYTES)
+        self.ended = self.ended or not text
+        *lines, self._rest = (self._rest + text).split(b"\n")
+        self._lines += lines
+
+    def wait(self) -> dict[str, Any] | None:
+        """The next request, however long it takes; None when there will be none."""
+        while True:
+            request = self.take()
+            if request is not None or self.ended:
+                return request
+            self.read()
+
+
+def say(record: Mapping[str, object]) -> None:
+    """Answer with one JSON line, at once."""
+    print(json.dumps(dict(record)), flush=True)
+
+
+def run_at_once(pid: int = 0) -> None:
+    """Let a process (by default this one) run before all others as soon as it has something to do.
+
+    Where that is not allowed nothing changes. Only for programs that hardly ever run: even with
+    the best niceness a busy processor lets a program wait for the next tick of 4 ms now and then.
+    """
+    with contextlib.suppress(OSError):
+        os.sched_setscheduler(pid, os.SCHED_FIFO, os.sched_param(1))
+
+
+def run_as_others(niceness: int) -> None:
+    """Take this process's turn among the others, with this niceness where it is allowed."""
+    with contextlib.suppress(OSError):
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, 0, niceness)
