@@ -18,8 +18,8 @@ from pydantic import ConfigDict, Field, model_validator
 from controllers.impairments.base import Effect, Impairment, ImpairmentParameters, LabAccess
 from controllers.impairments.helper import start_helper
 from testbed.lab.helpers.process import HelperError, HelperProcess, run_at_once
-from testbed.lab.kernel.foreign_sockets import sockets_of
 from testbed.lab.kernel.namespaces import socket_in
+from testbed.lab.kernel.process_sockets import sockets_of
 from testbed.transport.tcp_socket import (
     available_congestion_controls,
     get_congestion_control,

@@ -115,7 +115,7 @@ class Network:
             raise MissingCapabilityError(f"netem: {missing}")
         if delayed_by != "relay" and not missing:
             netem.setup(middles)
-            steered = packet_steering.steer(_interfaces(self.info.links))
+            steered = packet_steering.set_rps(_interfaces(self.info.links))
             self.info = replace(self.info, delayed_by="netem", in_order=steered)
         else:
             path = private / "delay.sock"
@@ -157,8 +157,7 @@ def _shape_of(link: LinkEnds) -> LinkShape:
 def _build(topology: Any) -> Any:
     import functools
 
-    from testbed.lab.middle_link import MiddleLink
-    from testbed.lab.mininet_parts import LabMininet, LabSwitch
+    from testbed.lab.mininet_parts import LabLink, LabMininet, LabSwitch
 
     switch = functools.partial(
         LabSwitch, datapath="user", failMode="secure", protocols="OpenFlow13"
@@ -166,7 +165,7 @@ def _build(topology: Any) -> Any:
     net = LabMininet(
         topo=topology,
         switch=switch,
-        link=MiddleLink,
+        link=LabLink,
         controller=None,
         autoSetMacs=True,
         autoStaticArp=True,

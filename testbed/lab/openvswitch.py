@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from testbed.lab.kernel.commands import CommandError, run
-from testbed.lab.kernel.foreign_sockets import sockets_of
+from testbed.lab.kernel.process_sockets import sockets_of
 from testbed.lab.kernel.shaping import ETHERNET_FRAME_BYTES
 
 SCHEMA = Path("/usr/share/openvswitch/vswitch.ovsschema")

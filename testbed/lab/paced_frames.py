@@ -13,10 +13,9 @@ import itertools
 import math
 import socket
 
-from testbed.lab.delay.inner import silence
 from testbed.lab.kernel import rtnetlink
 from testbed.lab.kernel.commands import run
-from testbed.lab.kernel.rtnetlink import Rtnetlink
+from testbed.lab.kernel.rtnetlink import Rtnetlink, bring_up_silent
 
 _WAITING_BYTES = 64 << 20
 _SNDBUFFORCE = 32  # SO_SNDBUFFORCE; the module socket does not name it
@@ -73,7 +72,7 @@ class PacedFrames:
             waiting = rtnetlink.bfifo(index, limit_bytes=_WAITING_BYTES, name=near)
             kernel.send([rtnetlink.htb(index, name=near), rate, waiting])
         for end in (near, far):  # what either said of its own accord would be copied as well
-            silence(end)
+            bring_up_silent(end)
         run(["tc", "qdisc", "add", "dev", far, "ingress"])
         actions = ["action", "mirred", "egress", "mirror", "dev", interface] * (self.copies - 1)
         actions += ["action", "mirred", "egress", "redirect", "dev", interface]

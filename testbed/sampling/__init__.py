@@ -42,7 +42,7 @@ def order_of(
     return {
         "links": [
             {
-                "link": f"{link.first.node}--{link.second.node}",
+                "link": link.name,
                 "ends": [
                     {"from": end.node, "interface": end.interface, "pid": end.pid}
                     for end in (link.first, link.second)

@@ -26,7 +26,6 @@ from typing import Any
 from testbed.lab.kernel.link_counters import NamespaceCounters, Queue
 from testbed.lab.network import LabInfo, LinkEnds, Port
 from testbed.verdict.counters import Counters
-from testbed.verdict.queue_calibration import link_name
 
 BATCH_PACKETS = 32  # of Open vSwitch: NETDEV_MAX_BURST
 # A share is taken of at least this many packets: one odd packet on an idle link proves nothing.
@@ -180,7 +179,7 @@ class _Books:
     def link(self, link: LinkEnds, sender: Port, receiver: Port) -> LinkLedger:
         queue = self._queue(sender)
         offered = self._offered(sender)
-        name = link_name(link)
+        name = link.name
         in_middle = self._middle(name, sender.node)
         arrived, socket_drops = self._arrived(receiver)
         injected = self._injected(sender, receiver)

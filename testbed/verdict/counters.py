@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -12,10 +11,9 @@ from typing import Any
 
 from testbed.lab.delay import record as delay_record
 from testbed.lab.kernel import link_counters
-from testbed.lab.kernel.commands import CommandError
 from testbed.lab.kernel.link_counters import NamespaceCounters
 from testbed.lab.kernel.namespaces import entered
-from testbed.lab.kernel.packet_filter import DROP_COUNTER
+from testbed.lab.kernel.packet_filter import DropCounter
 from testbed.lab.network import LabInfo
 from testbed.verdict import switch_counters
 from testbed.verdict.switch_counters import PortSockets, SwitchCounters
@@ -52,7 +50,7 @@ class CounterReader:
     def __init__(self, network: LabInfo, switch_pid: int) -> None:
         self._network = network
         self._pids: list[int | None] = [None, *(host.pid for host in network.hosts.values())]
-        self._filters: dict[str, Any] = {}
+        self._filters = {name: DropCounter(host.pid) for name, host in network.hosts.items()}
         for pid in self._pids:
             _silence_ipv6(pid)
         self._sockets = PortSockets(switch_pid)
@@ -71,7 +69,7 @@ class CounterReader:
             namespaces=namespaces,
             sockets=self._sockets.read(),
             switches=switch_counters.read(self._network.switches),
-            filter_drops={name: self._dropped_by_filters(name) for name in self._network.hosts},
+            filter_drops={name: each.total() for name, each in self._filters.items()},
             delayed=self._delayed(),
         )
 
@@ -99,21 +97,6 @@ class CounterReader:
 
     def _namespaces(self) -> dict[int | None, NamespaceCounters]:
         return {pid: link_counters.read(pid) for pid in self._pids}
-
-    def _dropped_by_filters(self, host: str) -> int:
-        """Packets that counted drop rules at the host's interface took (packet_filter)."""
-        import nftables  # Debian's python3-nftables, bound to the system's interpreter
-
-        if host not in self._filters:
-            with entered(self._network.hosts[host].pid):
-                self._filters[host] = nftables.Nftables()
-            self._filters[host].set_json_output(True)
-        status, output, error = self._filters[host].cmd("list counters")
-        if status != 0:
-            raise CommandError(f"nftables: list counters: {' '.join(error.split())}")
-        entries = json.loads(output)["nftables"] if output else []
-        counters = [entry["counter"] for entry in entries if "counter" in entry]
-        return sum(int(each["packets"]) for each in counters if each["name"] == DROP_COUNTER)
 
 
 def _silence_ipv6(pid: int | None) -> None:

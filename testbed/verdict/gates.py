@@ -128,9 +128,7 @@ def _calibrated(calibration: Calibration, limits: Mapping[str, Any]) -> list[Gat
         ),
         _gate(
             "calibrated round-trip time error (s)",
-            "rtt_error"
-            if _rtt_limit_s(slow, limits) > _absolute_s(slow, limits)
-            else "rtt_error_s",
+            _rtt_key(slow, limits),
             _rtt_error_s(slow),
             _rtt_limit_s(slow, limits),
             where=_ends(slow),

@@ -86,7 +86,7 @@ def fill_all(network: LabInfo) -> list[QueueCalibration]:
 
 def _fill(link: LinkEnds, end: Port) -> QueueCalibration:
     facts: dict[str, Any] = {
-        "link": link_name(link),
+        "link": link.name,
         "sender": end.node,
         "limit_bytes": link.queue_bytes,
     }
@@ -115,11 +115,6 @@ def _fill(link: LinkEnds, end: Port) -> QueueCalibration:
     return QueueCalibration(
         **facts, peak_bytes=peak_bytes, resolution_bytes=resolution_bytes, refused=refused
     )
-
-
-def link_name(link: LinkEnds) -> str:
-    """The link's name in all records: its nodes, the first one first."""
-    return str(getattr(link, "name", "")) or f"{link.first.node}--{link.second.node}"
 
 
 def _send_until_refused(sockets: list[socket.socket], end: Port, stack: ExitStack) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from testbed.lab.kernel.commands import run
-from testbed.lab.kernel.foreign_sockets import sockets_of
+from testbed.lab.kernel.process_sockets import sockets_of
 
 _SOL_PACKET, _PACKET_STATISTICS = 263, 6
 _OPENFLOW = ("ovs-ofctl", "-O", "OpenFlow13")

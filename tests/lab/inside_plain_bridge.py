@@ -17,6 +17,7 @@ from typing import Any
 from testbed.lab import sandbox
 from testbed.lab.kernel import shaping
 from testbed.lab.kernel.commands import run
+from testbed.lab.kernel.rtnetlink import Rtnetlink
 from testbed.lab.openvswitch import OpenVSwitch
 
 PORT = 6653
@@ -72,7 +73,8 @@ def _host(name: str, number: int) -> dict[str, Any]:
     ):
         run([*shaping.inside(pid), "ip", *words.split()])
     for interface, place in ((port, None), ("eth0", pid)):
-        shaping.disable_offloads(interface, pid=place)
+        with Rtnetlink(place) as kernel:
+            kernel.disable_offloads(interface)
     run(["ovs-vsctl", "add-port", "br0", port])
     run(["ovs-vsctl", "set", "interface", port, f"ofport_request={number}"])
     return {"pid": pid, "address": address, "mac": mac}

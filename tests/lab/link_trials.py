@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from testbed.lab import link_control, sandbox
-from testbed.lab.delay import inner, netem
+from testbed.lab.delay import netem
 from testbed.lab.delay import record as delay_record
 from testbed.lab.kernel import packet_steering, rtnetlink, shaping
 from testbed.lab.kernel.commands import run
@@ -99,7 +99,7 @@ def steered() -> dict[str, Any]:
     (inner, _) = next(link.middle for link in built.info.links if link.middle is not None)
     ends = [(hosts["near"].pid, "near-eth0"), (None, "s1-eth1"), (None, inner)]
     before = [_processors(*each) for each in ends]
-    done = packet_steering.steer(ends)
+    done = packet_steering.set_rps(ends)
     return {"done": done, "before": before, "after": [_processors(*each) for each in ends]}
 
 
@@ -233,7 +233,7 @@ def redirected() -> dict[str, Any]:
     with Rtnetlink() as kernel:
         kernel.send([rtnetlink.veth("outera", "innera"), rtnetlink.veth("outerb", "innerb")])
     for name in ("innera", "innerb"):
-        inner.silence(name)
+        rtnetlink.bring_up_silent(name)
     lines = [*netem.redirection("innera", "innerb"), *netem.redirection("innerb", "innera")]
     run(["tc", "-batch", "-"], input_text="\n".join(lines) + "\n")
     frames = []

@@ -18,7 +18,7 @@ from testbed import sampling
 from testbed.lab import sandbox
 from testbed.lab.kernel import namespaces, shaping
 from testbed.lab.kernel.commands import run
-from testbed.lab.kernel.shaping import LinkShape
+from testbed.lab.kernel.shaping import LinkShape, Output
 
 RATE_BPS = 20_000_000
 QUEUE_BYTES = 60_000
@@ -66,10 +66,10 @@ def _network() -> dict[str, int]:
         run(["ip", "link", "set", port, "master", "s1", "up"])
         run([*shaping.inside(pid), "ip", "address", "add", f"{address}/24", "dev", own])
         run([*shaping.inside(pid), "ip", "link", "set", own, "up"])
-        shaping.disable_offloads(own, pid=pid)
-        shaping.disable_offloads(port)
-        shaping.shape(port, LinkShape(rate_bps=RATE_BPS, queue_bytes=QUEUE_BYTES))
-        shaping.shape(own, LinkShape(rate_bps=1_000_000_000, queue_bytes=10_000_000), pid=pid)
+        fast = LinkShape(rate_bps=1_000_000_000, queue_bytes=10_000_000)
+        slow = LinkShape(rate_bps=RATE_BPS, queue_bytes=QUEUE_BYTES)
+        ends = ((port, None, slow), (own, pid, fast))
+        shaping.shape_all(Output(interface=name, pid=at, shape=shape) for name, at, shape in ends)
     return hosts
 
 

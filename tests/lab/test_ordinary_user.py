@@ -100,7 +100,7 @@ def test_loss_that_needs_root_is_unsupported_and_not_a_failure(tmp_path):
 def test_without_root_frames_may_overtake_on_several_processors_and_the_lab_knows():
     if len(os.sched_getaffinity(0)) == 1:
         pytest.skip("several processors")
-    steer = "from testbed.lab import receive_order; print(receive_order.steer([(None, 'lo')]))"
+    steer = "from testbed.lab.kernel import packet_steering as p; print(p.set_rps([(None, 'lo')]))"
     user = ["unshare", "--user", "--map-root-user", "--net", "--mount"]
     if subprocess.run([*user, "true"], check=False).returncode:
         pytest.skip("user namespaces")

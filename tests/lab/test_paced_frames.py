@@ -14,7 +14,7 @@ pytestmark = pytest.mark.lab
 INSIDE = """
 import json, time
 from pathlib import Path
-from testbed.lab.delay.inner import silence
+from testbed.lab.kernel.rtnetlink import bring_up_silent
 from testbed.lab.kernel import rtnetlink
 from testbed.lab.kernel.rtnetlink import Rtnetlink
 from testbed.lab.paced_frames import PacedFrames
@@ -25,7 +25,7 @@ def counted(interface, what):
 with Rtnetlink() as kernel:
     kernel.send([rtnetlink.veth("near", "far")])
 for end in ("near", "far"):
-    silence(end)
+    bring_up_silent(end)
 paced = PacedFrames("near", bytes(100), rate_bps=3e6, link_rate_bps=1e6)
 time.sleep(1.5)  # IPv6 would have spoken by now
 unasked = counted("paced0a", "tx") + counted("paced0b", "tx") + counted("far", "rx")

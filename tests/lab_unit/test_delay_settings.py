@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from testbed.lab.delay import DelaySettings, DirectionCounters, Middle, RelayReport
-from testbed.lab.delay.lateness import Lateness
+from testbed.lab.delay.relay import Lateness
 from testbed.lab.kernel.shaping import LinkShape
 
 

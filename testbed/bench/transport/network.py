@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from testbed.lab.delay import DelaySettings, Middle, Relay, netem
-from testbed.lab.delay.inner import silence
 from testbed.lab.kernel.commands import CommandError, run
 from testbed.lab.kernel.namespaces import CLONE_NEWNET, entered
+from testbed.lab.kernel.rtnetlink import bring_up_silent
 from testbed.lab.kernel.shaping import LinkShape, inside, shape
 
 SERVER_ADDRESS = "10.77.0.1"
@@ -98,7 +98,7 @@ def _pair(server: Host, worker: Host, kind: LinkKind) -> Network:
     if kind.rtt_s:
         for name, host in zip(inner, (server, worker), strict=True):
             _veth(name, host)
-            silence(name)
+            bring_up_silent(name)
     else:
         _veth("benchs", server)
         run(["ip", "link", "set", "benchs", "name", "eth0", "netns", str(worker.pid)])

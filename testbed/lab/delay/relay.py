@@ -29,9 +29,9 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from testbed.lab.delay.direction import Direction
-from testbed.lab.delay.lateness import Lateness
+from testbed.lab.delay.delay_line import DelayLine
 from testbed.lab.delay.settings import Middle, RelayReport
 from testbed.lab.helpers.process import Requests, say
 
@@ -45,6 +45,10 @@ _ABSOLUTE = 1
 _FIFO_PRIORITY = 1
 _SHORTEST_SLICE_NS = 100_000
 _LARGEST_REQUEST = 1 << 16
+# The histogram of lateness.
+_BIN_NS = 2_000
+_BINS = 25_000  # up to 50 ms; beyond that the last one
+_COLLECTED = 1 << 15
 
 
 class _Timer:
@@ -65,6 +69,47 @@ class _Timer:
         _LIBC.timerfd_settime(self._descriptor, _ABSOLUTE, self._value, None)
 
 
+class Lateness:
+    """A histogram with bins of 2 microseconds; values are collected and counted in batches."""
+
+    def __init__(self) -> None:
+        self._counts: NDArray[np.int64] = np.zeros(_BINS, dtype=np.int64)
+        self._collected: NDArray[np.int64] = np.zeros(_COLLECTED, dtype=np.int64)
+        self._used = 0
+        self._max_ns = 0
+
+    def add(self, late_ns: NDArray[np.int64]) -> None:
+        """Takes some values, in nanoseconds, in any order; what is early counts as punctual."""
+        while len(late_ns):
+            fitting = late_ns[: _COLLECTED - self._used]
+            self._collected[self._used : self._used + len(fitting)] = fitting
+            self._used += len(fitting)
+            late_ns = late_ns[len(fitting) :]
+            if self._used == _COLLECTED:
+                self._count()
+
+    def _count(self) -> None:
+        values = self._collected[: self._used]
+        if len(values):
+            self._max_ns = max(self._max_ns, int(values.max()))
+            bins = np.clip(values // _BIN_NS, 0, _BINS - 1)
+            self._counts += np.bincount(bins, minlength=_BINS)
+        self._used = 0
+
+    def summary_s(self) -> tuple[float, float, float]:
+        """Median, 99th percentile and maximum in seconds; zeros when nothing was added."""
+        self._count()
+        total = int(self._counts.sum())
+        if not total:
+            return 0.0, 0.0, 0.0
+        cumulated = np.cumsum(self._counts)
+        p50, p99 = (
+            min((int(np.searchsorted(cumulated, share * total)) + 1) * _BIN_NS, self._max_ns)
+            for share in (0.5, 0.99)
+        )
+        return p50 / 1e9, p99 / 1e9, self._max_ns / 1e9
+
+
 class _Relay:
     """All directions, and the loop that serves them."""
 
@@ -72,11 +117,11 @@ class _Relay:
         self._scheduling = _hurry()
         self._control = control
         self._began_ns = time.monotonic_ns()
-        self._middles: dict[Direction, Middle] = {}
+        self._middles: dict[DelayLine, Middle] = {}
         self._late = Lateness()
         for middle in middles:
             for way, sender in enumerate(middle.nodes):
-                direction = Direction(
+                line = DelayLine(
                     middle.link,
                     sender,
                     middle.interfaces[way],
@@ -85,7 +130,7 @@ class _Relay:
                     settings=middle.settings,
                     random=np.random.default_rng(seed and [seed, len(self._middles)]),
                 )
-                self._middles[direction] = middle
+                self._middles[line] = middle
 
     def run(self) -> None:
         """Relays until standard input ends."""
@@ -98,15 +143,15 @@ class _Relay:
         poll.register(0, select.EPOLLIN)
         poll.register(self._control, select.EPOLLIN)
         clients: dict[int, socket.socket] = {}
-        busy: list[Direction] = []
+        busy: list[DelayLine] = []
         awake_ns = 0
         while True:
             for descriptor, event in poll.poll():
                 if descriptor in idle:
-                    direction = idle[descriptor]
+                    line = idle[descriptor]
                     if event & select.EPOLLERR:
-                        direction.clear_error()
-                    busy.append(direction)
+                        line.clear_error()
+                    busy.append(line)
                 elif descriptor == 0:
                     return
                 elif descriptor == self._control.fileno():
@@ -120,22 +165,22 @@ class _Relay:
             awake_ns = time.monotonic_ns()
             next_ns = None
             still_busy = []
-            for direction in busy:
-                direction.look()
-                self._give(direction)
-                due_ns = direction.due_ns
+            for line in busy:
+                line.collect()
+                self._give(line)
+                due_ns = line.due_ns
                 if due_ns is None:
                     # If a frame has come meanwhile, this lets the next poll return at once.
-                    poll.modify(direction.fileno(), select.EPOLLIN | select.EPOLLONESHOT)
+                    poll.modify(line.fileno(), select.EPOLLIN | select.EPOLLONESHOT)
                     continue
-                still_busy.append(direction)
+                still_busy.append(line)
                 next_ns = due_ns if next_ns is None else min(next_ns, due_ns)
             busy = still_busy
             if next_ns is not None:
                 timer.set(max(next_ns - _WAKE_NS, awake_ns + _GRAIN_NS))
 
-    def _give(self, direction: Direction) -> None:
-        gone_due_ns = direction.give(time.monotonic_ns() + _WAKE_NS)
+    def _give(self, line: DelayLine) -> None:
+        gone_due_ns = line.send_due(time.monotonic_ns() + _WAKE_NS)
         if gone_due_ns is not None:
             self._late.add(time.monotonic_ns() - gone_due_ns)
 
@@ -159,13 +204,13 @@ class _Relay:
             return self.report().as_json()
         if request["do"] != "change":
             raise ValueError(f"do {request['do']!r}; valid: report, change")
-        for direction, middle in self._middles.items():
-            if (direction.link, direction.sender) == (request["link"], request["from"]):
-                given = {key: request[key] for key in asdict(direction.settings) if key in request}
-                settings = replace(direction.settings, **given)
+        for line, middle in self._middles.items():
+            if (line.link, line.sender) == (request["link"], request["from"]):
+                given = {key: request[key] for key in asdict(line.settings) if key in request}
+                settings = replace(line.settings, **given)
                 middle.require_room(settings)
-                direction.look()  # what has arrived came under the old ones
-                direction.set(settings)
+                line.collect()  # what has arrived came under the old ones
+                line.set(settings)
                 return {"settings": asdict(settings), "changed_s": time.monotonic()}
         raise ValueError(f"no delayed link {request['link']!r} from {request['from']!r}")
 

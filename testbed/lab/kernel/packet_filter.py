@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -12,27 +13,55 @@ from testbed.lab.kernel.namespaces import entered
 from testbed.lab.loss_model import DATA_PORTS, SMALLEST_DATA_PACKET_BYTES, LossModel
 
 # Packet conservation adds up the counters of this name in every host: they are never reset.
-DROP_COUNTER = "dropped"
+_DROP_COUNTER = "dropped"
 _RESOLUTION = 1_000_000
 
 
-class _ArrivalTable:
-    """An nftables table of its own with a chain for what arrives at one interface.
+class _Nftables:
+    """libnftables in the network namespace of process `pid`; None is the present one.
 
-    Uses libnftables in this process (its netlink socket stays in the host's namespace), because
-    starting `nft` takes 20 ms and an impairment has to be punctual.
+    It is called in this process (its netlink socket stays in the namespace), because starting
+    `nft` takes 20 ms and an impairment has to be punctual.
     """
+
+    def __init__(self, pid: int | None) -> None:
+        import nftables  # Debian's python3-nftables, bound to the system's interpreter
+
+        with entered(pid) if pid is not None else nullcontext():
+            self._library: Any = nftables.Nftables()
+        self._library.set_json_output(True)
+
+    def command(self, *commands: str) -> None:
+        """Execute commands as one transaction.
+
+        Raises:
+            CommandError: the kernel refuses one.
+        """
+        self._run(commands)
+
+    def packets(self, command: str, counter: str) -> int:
+        """The packets of all counters of one name among those that a command lists."""
+        text = self._run([command])
+        entries = json.loads(text)["nftables"] if text else []
+        counters = [entry["counter"] for entry in entries if "counter" in entry]
+        return sum(int(each["packets"]) for each in counters if each["name"] == counter)
+
+    def _run(self, commands: Sequence[str]) -> str:
+        status, output, error = self._library.cmd("\n".join(commands))
+        if status != 0:
+            raise CommandError(f"nftables: {commands[0]}: {' '.join(error.split())}")
+        return str(output)
+
+
+class _ArrivalTable:
+    """An nftables table of its own with a chain for what arrives at one interface."""
 
     _numbers = itertools.count()
 
     def __init__(self, pid: int | None, interface: str, counter: str) -> None:
-        import nftables  # Debian's python3-nftables, bound to the system's interpreter
-
         self._counter = counter
         self._taken = 0
-        with entered(pid) if pid is not None else nullcontext():
-            self._nft: Any = nftables.Nftables()
-        self._nft.set_json_output(True)
+        self._nft = _Nftables(pid)
         self.name = f"netdev lab{next(self._numbers)}"
         self.command(
             f"add table {self.name}",
@@ -41,19 +70,13 @@ class _ArrivalTable:
             f'{{ type filter hook ingress device "{interface}" priority 0 ; policy accept ; }}',
         )
 
-    def command(self, *commands: str) -> str:
-        """Execute nftables commands as one transaction; return its JSON answer."""
-        status, output, error = self._nft.cmd("\n".join(commands))
-        if status != 0:
-            raise CommandError(f"nftables: {commands[0]}: {' '.join(error.split())}")
-        return str(output)
+    def command(self, *commands: str) -> None:
+        """Execute nftables commands as one transaction."""
+        self._nft.command(*commands)
 
     def take_hits(self) -> int:
         """Packets that the counter saw since the last call; the counter itself goes on."""
-        reply = json.loads(self.command(f"list counter {self.name} {self._counter}"))
-        total = sum(
-            int(entry["counter"]["packets"]) for entry in reply["nftables"] if "counter" in entry
-        )
+        total = self._nft.packets(f"list counter {self.name} {self._counter}", self._counter)
         taken, self._taken = total - self._taken, total
         return taken
 
@@ -66,7 +89,7 @@ class PacketFilter:
     """
 
     def __init__(self, pid: int, interface: str) -> None:
-        self._table = _ArrivalTable(pid, interface, DROP_COUNTER)
+        self._table = _ArrivalTable(pid, interface, _DROP_COUNTER)
         name = self._table.name
         self._table.command(
             f"add set {name} bad {{ type ether_type ; size 65535 ; flags dynamic ; }}",
@@ -74,10 +97,6 @@ class PacketFilter:
             f"add chain {name} in_good",
             f"add chain {name} chosen",
         )
-
-    def drop_data(self, probability: float) -> None:
-        """Start to lose data packets independently with this probability."""
-        self.lose(LossModel(loss_good=probability), data_only=True)
 
     def lose(self, model: LossModel, *, data_only: bool) -> None:
         """Start to lose packets (of data only, or all of IPv4), in the model's good state.
@@ -93,7 +112,7 @@ class PacketFilter:
             if data_only
             else ["meta protocol ip"]
         )
-        lose = f"counter name {DROP_COUNTER} drop"
+        lose = f"counter name {_DROP_COUNTER} drop"
         self._table.command(
             *(f"add rule {name} arriving {each} goto chosen" for each in wanted),
             f"add rule {name} chosen meta protocol @bad goto in_bad",
@@ -124,6 +143,17 @@ def _rule(table: str, chain: str, probability: float, action: str) -> list[str]:
         return []
     chance = f"numgen random mod {_RESOLUTION} < {threshold}" if threshold < _RESOLUTION else ""
     return [f"add rule {table} {chain} {chance} {action}"]
+
+
+class DropCounter:
+    """Counts what all `PacketFilter`s in the namespace of process `pid` have dropped."""
+
+    def __init__(self, pid: int) -> None:
+        self._nft = _Nftables(pid)
+
+    def total(self) -> int:
+        """Packets dropped so far."""
+        return self._nft.packets("list counters", _DROP_COUNTER)
 
 
 class ArrivalCounter:

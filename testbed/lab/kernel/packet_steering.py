@@ -24,7 +24,7 @@ _CLOSE_ON_EXEC = 1
 _CREATE = 6
 
 
-def steer(interfaces: Iterable[tuple[int | None, str]]) -> bool:
+def set_rps(interfaces: Iterable[tuple[int | None, str]]) -> bool:
     """Give each interface one processor, in turn; says whether the kernel let us.
 
     Args:

@@ -7,12 +7,14 @@ process can configure those of all hosts. Formats: linux/rtnetlink.h, linux/pkt_
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import os
 import socket
 import struct
 from collections.abc import Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
@@ -138,6 +140,15 @@ def interface_index(opened: socket.socket, interface: str) -> int:
     request = bytearray(struct.pack("=16s24x", interface.encode()))
     fcntl.ioctl(opened, _GET_INDEX, request)
     return int(struct.unpack_from("=i", request, 16)[0])
+
+
+def bring_up_silent(interface: str) -> None:
+    """Bring an interface of this namespace up that sends nothing of its own accord."""
+    with contextlib.suppress(FileNotFoundError):  # a kernel without IPv6
+        Path(f"/proc/sys/net/ipv6/conf/{interface}/disable_ipv6").write_text("1\n")
+    with Rtnetlink() as kernel:
+        kernel.disable_offloads(interface)
+        kernel.send([up(kernel.index(interface), arp=False, name=interface)])
 
 
 # Messages

@@ -146,18 +146,3 @@ def queue_statistics(
     except ValueError as error:
         raise CommandError(f"tc printed no JSON for {interface}: {text[:80]!r}") from error
     return found
-
-
-def drops(interface: str, *, pid: int | None = None) -> int:
-    """Packets that the queue of a shaped interface refused because it was full."""
-    return sum(
-        int(each["drops"])
-        for each in queue_statistics(interface, pid=pid)
-        if each["kind"] in ("bfifo", "red")
-    )
-
-
-def disable_offloads(interface: str, *, pid: int | None = None) -> None:
-    """Make queues see single packets, and checksums real: OVS's user datapath needs both."""
-    with Rtnetlink(pid) as kernel:
-        kernel.disable_offloads(interface)

@@ -40,7 +40,7 @@ _SCANNED_AT_ONCE = 256
 _SECOND_NS = 1_000_000_000
 
 
-class Direction:
+class DelayLine:
     """Frames from one inner interface to the other.
 
     Args:
@@ -113,7 +113,7 @@ class Direction:
         """An interface that went down leaves an error at its socket, which then stays readable."""
         self._in.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
 
-    def look(self) -> None:
+    def collect(self) -> None:
         """Finds what has arrived and fixes when each frame is to leave."""
         now_ns, clock_ns = time.monotonic_ns(), time.time_ns()
         while self._waiting < self._slots:
@@ -150,7 +150,7 @@ class Direction:
         self._waiting += count
         self._seen += count
 
-    def give(self, now_ns: int) -> NDArray[np.int64] | None:
+    def send_due(self, now_ns: int) -> NDArray[np.int64] | None:
         """Sends all that is due; the due times of what left, None for nothing."""
         gone: list[NDArray[np.int64]] = []
         while self._waiting and self._due_ns[self._first] <= now_ns:
