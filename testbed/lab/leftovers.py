@@ -1,9 +1,9 @@
-"""Processes of sandboxes whose command is gone: how they are known, and how they are ended.
+"""Finds and ends processes of sandboxes whose command is gone.
 
 Every process of a sandbox carries in its environment who started the sandbox: process id, start
-time and PID namespace. It is left over when that process is no more. Nobody else's process has
-that variable, and a live run's names a process that lives. Interfaces, mounts and namespaces need
-no care of their own: the kernel removes them with the last process.
+time and PID namespace. It is left over when that process is no more. Other people's processes do
+not have that variable, and a live run's variable names a live process. Interfaces, mounts and
+namespaces need no clean-up: the kernel removes them with the last process.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Changing links while they work, and what their middles did: for impairments, counters, reports.
+"""Changes links while they work, and reads the counters of their middles.
 
-A change is a message to the kernel or to the relay, not a program (netem's and RED's excepted):
-some 20 microseconds for a rate or a queue. Nothing that waits or is in flight is lost or reordered.
+A change is a message to the kernel or to the relay, not a program (except for netem and RED): it
+takes some 20 microseconds for a rate or a queue. No packet that waits or is in flight is lost or
+reordered.
 """
 
 from __future__ import annotations

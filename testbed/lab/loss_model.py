@@ -1,4 +1,4 @@
-"""Models of random packet loss, and what counts as data: shared by all that loses packets."""
+"""Models of random packet loss, and which packets count as data: for all that drops packets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mininet's own classes, where a lab of 64 hosts needs them faster or without a shell's limits."""
+"""Mininet's classes, adapted: faster for 64 hosts, links that can delay, no limits of a shell."""
 
 from __future__ import annotations
 

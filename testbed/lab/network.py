@@ -1,4 +1,4 @@
-"""The emulated network: a Mininet topology on the private switch, shaped, and described as data."""
+"""Builds the emulated network on a private switch, shapes its links, and describes it as data."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Port:
 
 @dataclass(frozen=True, kw_only=True)
 class LinkEnds:
-    """A link, its two ends, and what each of its directions is like.
+    """A link: its two ends, and the properties of each direction.
 
     `name` is the ends' names joined by two hyphens. `middle` has the interfaces in the middle of a
     link that delays or loses, next to the first and to the second end; they lie in the switches'
@@ -63,7 +63,7 @@ class HostInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class LabInfo:
-    """What controller and training need to know about the network, as plain data.
+    """The network as plain data, for the controller and the training.
 
     `delayed_by` says what joins the middles of links: "netem", or "relay" with its socket; None
     where no link has one. `in_order` is false where netem's frames may overtake each other.

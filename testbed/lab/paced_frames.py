@@ -1,8 +1,8 @@
-"""Frames put into the egress queue of an interface at an even rate, which the kernel keeps.
+"""Frames that the kernel puts into an interface's egress queue at an even rate.
 
-A program that wakes up every millisecond sends a millisecond's frames in a bunch; until the next
-one a full queue drains, and a flow whose packets come evenly finds room in it. Here what is sent
-early waits for the kernel's shaper, which goes on at its rate while the machine is busy:
+A program that wakes up every millisecond sends a millisecond's frames in a bunch. A full queue
+drains until the next bunch, and a flow whose packets come evenly finds room in it. Here frames are
+sent early and wait for the kernel's shaper, which keeps its rate while the machine is busy:
 
     socket -> veth (HTB at the rate) -> its peer -> copied into the egress queue of the interface
 """
@@ -26,7 +26,7 @@ _numbers = itertools.count()
 
 
 def clump_frames(*, rate_bps: float, link_rate_bps: float, frame_bytes: int) -> int:
-    """How many frames are to come at once, so that clumps are rare enough for the kernel's timers.
+    """How many frames come at once, so that clumps are rare enough for the kernel's timers.
 
     The queue must not free a whole number of places from clump to clump: clumps would keep step
     with its departures and get every place (phase effects: Floyd and Jacobson, 1992).
@@ -87,7 +87,7 @@ class PacedFrames:
         self._socket.bind((near, 0))
 
     def send(self, count: int) -> int:
-        """Have at most `count` frames wait for their turn; returns how many do, in whole clumps."""
+        """Queue at most `count` frames; returns how many were queued, in whole clumps."""
         clumps = count // self.copies
         for sent in range(clumps):
             try:

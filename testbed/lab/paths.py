@@ -1,8 +1,8 @@
-"""Which links lie between two hosts, and what a flow can expect of them.
+"""The links between two hosts, and the rate and delay that a flow can expect of them.
 
 Pure functions on the lab's description (`LabInfo.as_json`). Where several shortest paths exist, a
-switch spreads flows over them by a hash; here all take the first in the order of names. For the
-share of a flow that is the worst case of the hash.
+switch spreads flows over them by a hash; here all flows take the path that comes first by name. For
+a flow's share of the rate that is the hash's worst case.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def path_rtt_s(network: Mapping[str, Any], first: str, second: str) -> float:
 def fair_shares_bps(
     network: Mapping[str, Any], workers: list[str] | None = None
 ) -> dict[str, float]:
-    """What each worker gets when all talk with the server at once, bit/s of Ethernet frames.
+    """Each worker's share when all talk with the server at once, bit/s of Ethernet frames.
 
     The smallest, over the links between worker and server, of the link's rate by the number of
     workers whose path has it. That holds for both legs, as a link is alike in both directions. It

@@ -1,8 +1,7 @@
-"""The sandbox: new network, mount and PID namespaces (and a user namespace when not root).
+"""The sandbox: new network, mount and PID namespaces, and a user namespace when not root.
 
 Everything that a run starts lives inside. When its first process ends, for whatever reason, the
-kernel ends all others and removes every interface, mount and namespace with them: there is no
-clean-up code that could be skipped.
+kernel ends all others and removes every interface, mount and namespace. No clean-up code is needed.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ PRIVATE_DIRECTORY = Path("/etc/openvswitch")
 
 
 def is_root() -> bool:
-    """Whether the sandbox can do without a user namespace."""
+    """Whether this is root, whose sandbox needs no user namespace."""
     return os.geteuid() == 0
 
 

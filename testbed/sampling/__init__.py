@@ -1,11 +1,15 @@
-"""Samples a run's queues, flows and processes from a process of its own, on one monotonic clock.
+"""Samples a run's queues, flows and processes in a process of its own, on one monotonic clock.
 
     with sampled(directory, order):
         ...train...
 
-leaves `samples/queues.parquet`, `flows.parquet`, `processes.parquet` and `sampler.json` in the run
-directory, and rewrites `live.json` 4 times a second meanwhile, for `./lab watch`. A run does
-not fail because its sampler does: what it could not do stands in `sampler.json` or is missing.
+writes `samples/queues.parquet`, `flows.parquet`, `processes.parquet` and `sampler.json` into the
+run directory. Meanwhile it rewrites `live.json` 4 times a second, for `./lab watch`. A sampler that
+fails does not fail the run: `sampler.json` says what it could not do, or is missing.
+
+It may import `testbed.lab` and `testbed.shared`. To sample something else: a class with `sample`
+and `finish` that fills a `store.ChunkedTable`, beside the others in `sampler.Sampler`; measure its
+cost with `python -m tests.benchmarks.sampler_cost`.
 """
 
 from __future__ import annotations
@@ -31,12 +35,12 @@ def order_of(
     processes: Mapping[str, int],
     config: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """What the sampler has to know of a lab, as plain data.
+    """The sampler's first request: what it needs to know of a lab, as plain data.
 
     Args:
         network: the lab's description.
         training_hosts: the hosts between which training's data flows.
-        processes: name -> process of what the supervisor started.
+        processes: name -> process id, of the processes that the supervisor started.
         config: the run's configuration.
     """
     return {

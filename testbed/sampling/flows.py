@@ -1,8 +1,8 @@
-"""The congestion state of the training's data flows.
+"""Samples the congestion state of the training's data flows.
 
-Kernel TCP is asked for TCP_INFO of each connection at its sending end; our own transport's
-endpoints write their congestion logs themselves (`training.congestion_log`), which are taken up
-at the end and looked into meanwhile.
+For kernel TCP it asks for TCP_INFO of each connection at its sending end. The endpoints of our own
+transport write congestion logs themselves (`training.congestion_log`); these are read at the end
+for the table, and meanwhile for the live view.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`live.json`: what a run is doing at this moment, rewritten a few times a second."""
+"""Rewrites `live.json`, what a run is doing at this moment, a few times a second."""
 
 from __future__ import annotations
 

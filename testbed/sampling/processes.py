@@ -1,4 +1,4 @@
-"""Processor time and memory of every process of the lab, by name."""
+"""Samples processor time and memory of every process of the lab, by name."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class _Process:
 
 
 class ProcessSampler:
-    """Follows all processes of the sandbox but shells and what lives too shortly to be seen twice.
+    """Follows all processes of the sandbox except shells and processes seen only once.
 
     A training process has its host's name, another program in a host is `host:program`.
 
@@ -64,7 +64,7 @@ class ProcessSampler:
         self._next_s = 0.0
 
     def sample(self) -> bool:
-        """Read all processes if it is time; whether it was."""
+        """Read all processes if it is time; returns whether it was."""
         now_s = time.monotonic()
         if now_s < self._next_s:
             return False

@@ -1,9 +1,9 @@
-"""Fast, repeated reading of the counters of links' output queues.
+"""Reads the counters of links' output queues fast and often.
 
 `tc` takes milliseconds a call. These readers hold one netlink socket in each network namespace and
-only keep the kernel's answers (`capture`); the few numbers that are wanted are taken out of many
-answers at once (`decode`), with one indexing operation. Where in an answer they stand is found out
-by parsing one, and checked against every other. Formats: linux/rtnetlink.h and gen_stats.h.
+only keep the kernel's answers (`capture`). The few numbers that are wanted are taken out of many
+answers at once, with one indexing operation (`decode`). A reader parses one answer to learn where
+the numbers are in it, and checks that against every other. Formats: linux/rtnetlink.h, gen_stats.h.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _TIMEOUT_S = 1  # no answer of the kernel takes so long
 
 
 def _root_words(data: memoryview, begin: int, end: int) -> tuple[int, list[int]] | None:
-    """Of an RTM_NEWQDISC: its interface and in which 32-bit words its counters stand.
+    """The interface of an RTM_NEWQDISC, and the 32-bit words that hold its counters.
 
     None unless it is a root (an interface's whole output, with all below it) and has counters.
     """
@@ -127,7 +127,7 @@ class QueueDump:
                 pass
 
     def decode(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """What has been captured: times of shape (k,), counters of shape (k, interfaces, 5).
+        """The captured answers: times of shape (k,), counters of shape (k, interfaces, 5).
 
         Answers that lack one of the interfaces are left out.
         """
@@ -234,7 +234,7 @@ class HostQueues:
             raise failure
 
     def decode(self) -> tuple[NDArray[np.intp], NDArray[np.float64], NDArray[np.int64]]:
-        """What has been captured: rows and times of shape (k,), counters of shape (k, 5)."""
+        """The captured answers: rows and times of shape (k,), counters of shape (k, 5)."""
         kept, self._kept = self._kept, 0
         which, rows = np.nonzero(self._lengths[:kept])
         lengths = self._lengths[which, rows]
@@ -250,7 +250,7 @@ class HostQueues:
         return rows, self._times_s[which], _columns(words)
 
     def _learn(self, kept: int, row: int) -> bool:
-        """Find out where the counters stand in an answer; whether it has any."""
+        """Find the counters in an answer; returns whether it has any."""
         length, room = int(self._lengths[kept, row]), self._rooms[kept][row]
         for kind, first, last in netlink.messages(room, 0, length):
             root = _root_words(room, first, last) if kind == NEW_QDISC else None

@@ -1,4 +1,4 @@
-"""The output queues of both ends of every link."""
+"""Samples the output queues of both ends of every link."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _DTYPE = [
 
 
 class QueueSampler:
-    """Samples all ends; rows of the present values are switch ends first, then host ends.
+    """Samples all ends. Rows of `latest` are the switches' ends first, then the hosts'.
 
     Attributes:
         ends: (link, from) of each row.
@@ -76,7 +76,7 @@ class QueueSampler:
         self.table = ChunkedTable(folder, "queues", _DTYPE, chunk_rows=max(rows, 1000))
 
     def sample(self, tick: int) -> None:
-        """Read the switch ends, and those hosts' whose turn it is; OSError if one is gone."""
+        """Read the switches' ends and the ends of hosts in turn; OSError if one is gone."""
         if self._hosts.full or (self._switch is not None and self._switch.full):
             self.decode()
         try:

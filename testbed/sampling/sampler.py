@@ -1,4 +1,4 @@
-"""The sampler's loop, and the account of itself that it leaves."""
+"""The sampler's loop, and `sampler.json`, in which it says what it did and what it cost."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MEASURED_EVERY = 17
 
 
 class _Part:
-    """One thing that is sampled: how often, at what cost, and how often in vain."""
+    """One thing that is sampled, with its cost and its errors."""
 
     def __init__(self, sample: Callable[[int], object]) -> None:
         self.sample = sample

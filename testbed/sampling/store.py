@@ -1,4 +1,4 @@
-"""Samples on their way to disk: bounded memory during the run, one parquet file at its end.
+"""Stores samples on disk with bounded memory: chunks during the run, one parquet file at its end.
 
 Every few seconds the rows in memory become a chunk file, in numpy's own format because that costs
 next to nothing; at the end the chunks are joined. A killed run leaves whole chunks or none.
@@ -33,7 +33,7 @@ class ChunkedTable:
         self._chunks: list[Path] = []
 
     def take(self, count: int) -> NDArray[Any]:
-        """The next `count` rows, to be filled in by the caller at once.
+        """The next `count` rows, which the caller fills in at once.
 
         Raises OSError when a full chunk cannot be written.
         """

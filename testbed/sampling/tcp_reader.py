@@ -1,6 +1,6 @@
-"""Fast reading of the state of TCP connections in any namespace, through sock_diag.
+"""Reads the state of TCP connections in any namespace fast, through sock_diag.
 
-Formats: linux/inet_diag.h and struct tcp_info of linux/tcp.h, whose fields are only appended to.
+Formats: linux/inet_diag.h, and struct tcp_info of linux/tcp.h, to which fields are only appended.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class TcpReader:
         self._socket = netlink.connect(netlink.SOCK_DIAG, pid, timeout_s=_TIMEOUT_S)
 
     def connections(self, first_port: int, last_port: int) -> list[Connection]:
-        """The established ones with either port in a range; OSError when the kernel refuses."""
+        """Established connections with either port in a range; OSError when the kernel refuses."""
         content = _REQUEST.pack(socket.AF_INET, socket.IPPROTO_TCP, 0, _ESTABLISHED)
         request = content + bytes(_IDENTITY_BYTES)
         found: list[Connection] = []
@@ -96,9 +96,9 @@ class TcpReader:
 
 
 def decode(answers: Sequence[bytes]) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
-    """Which answers tell a connection's state, and the states: shape (k, 4), columns STATE.
+    """The answers that hold a connection's state, and the states: shape (k, 4), columns STATE.
 
-    Those about connections that are gone tell nothing.
+    Answers about closed connections hold none.
     """
     which, states = [], []
     lengths = np.array([len(each) for each in answers])

@@ -1,4 +1,4 @@
-"""Measures the idle network before training: what the emulator really delivers on every path.
+"""Measures the idle network before training: the rate and round-trip time of every path.
 
 One process holds sockets in both namespaces, and the kernel's receive timestamps do the timing, so
 that the measured rate does not depend on when this process is scheduled.
@@ -74,7 +74,7 @@ class PathCalibration:
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """What was measured; `left_out` are the paths that were not, each like one that was."""
+    """What was measured. `left_out` paths were not measured, each like one that was."""
 
     paths: list[PathCalibration]
     queues: list[QueueCalibration] = field(default_factory=list)
@@ -111,7 +111,7 @@ class _Path:
 
 
 def warm_up(hosts: Mapping[str, HostInfo]) -> None:
-    """One round trip on every path: the switch makes its sending socket with the first packet.
+    """Send one packet over every path and back: with the first, the switch makes its socket.
 
     Raises:
         CommandError: a host does not answer.
@@ -132,9 +132,8 @@ def warm_up(hosts: Mapping[str, HostInfo]) -> None:
 def calibrate(network: LabInfo, *, budget_s: float = _BUDGET_S) -> Calibration:
     """Measure both directions between the server and every worker, and every link's queue.
 
-    Rates are measured one after another. Where all would take longer than `budget_s`, each kind
-    of path (rate, round-trip time, number of links) is represented by as many as there is time
-    for, spread over the hosts.
+    Rates are measured one after another. If all would take longer than `budget_s`, only some paths
+    of each kind (rate, round-trip time, number of links) are measured, spread over the hosts.
 
     Raises:
         CommandError: a host does not answer.

@@ -1,20 +1,19 @@
 """Packet conservation: on every directed link, sent = received + drops that somebody counted.
 
 Each equation joins counters that are kept in different places, so that a packet that vanishes
-uncounted shows. Along a directed link, from the shaper's exit on:
+uncounted shows. For a directed link, from the shaper's exit on:
 
     sent by the shaper (tc)  =  arrived at the far end + drops that were counted on the way
 
-where what arrived at a host is counted by its IP layer, and what arrived at a switch by the packet
-socket of its port. The shaper itself must have dropped nothing but in its own queue. Through a
-switch:
+A host's IP layer counts what arrived at the host; the packet socket of a port counts what arrived
+at the switch. The shaper itself may drop only in its own queue. For a switch:
 
     arrived + PacketOut  =  left by all shapers + table misses + drop flows and meters + refused
 
-A refusal makes Open vSwitch give up the rest of its batch, of at most 32 packets, and is counted
-twice where it tries again: so `refused` stands for anything between nothing and 32 times the
-queues' drops, and a leak inside a switch is found for certain only where no queue overflows. Where
-each flow entry stayed in place the same is done for every single output port.
+When a queue refuses a packet, Open vSwitch gives up the rest of its batch, at most 32 packets; if
+it tries again, the refusal is counted twice. So `refused` stands for anything from nothing to 32
+times the queues' drops, and a leak inside a switch is certain to show only where no queue
+overflows. Where every flow entry stayed in place, the same equation holds for each output port.
 """
 
 from __future__ import annotations
@@ -41,10 +40,11 @@ class LinkLedger:
         offered: what the switch's flows, groups and PacketOuts sent to the port; None where that
             is not known: at a host, or where flows came and went.
         queue_drops: refused because the queue was full (or a loss class took it).
-        filtered: dropped by the shaper for another reason. Nobody should.
+        filtered: dropped by the shaper for another reason, which should not happen.
         sent: left the shaper.
         interface_drops: not accepted by the far interface.
-        delay_drops, delay_lost: in the middle of a delayed link: no room; its configured loss.
+        delay_drops, delay_lost: in the middle of a delayed link, for lack of room and by the
+            configured loss.
         socket_drops: found the buffer of the switch port's socket full.
         injected: dropped on purpose by an impairment at the receiving host.
         received: counted at the far end.
@@ -95,7 +95,7 @@ class SwitchLedger:
 
 @dataclass(frozen=True, kw_only=True)
 class HostLedger:
-    """What happened behind the wire: datagrams that a socket's full buffer cost, and errors."""
+    """What happened in the host: datagrams that found a socket's buffer full, and errors."""
 
     host: str
     received: int
@@ -268,7 +268,7 @@ class _Books:
         return _sums(new.queues[port.interface]).minus(_sums(old.queues[port.interface]))
 
     def _arrived(self, port: Port) -> tuple[int, int]:
-        """Packets that the far end of a link counted, and those of them a full socket cost."""
+        """Packets that the far end of a link counted; how many of them found a socket full."""
         if port.pid is None:
             before = self._before.sockets.get(port.interface, (0, 0))
             after = self._after.sockets.get(port.interface, (0, 0))
@@ -283,7 +283,7 @@ class _Books:
         return packets + self._interface(port, "receive_drops"), 0
 
     def _injected(self, sender: Port, receiver: Port) -> int:
-        """Packets that impairments took at the receiving end, before anything else saw them."""
+        """Packets that impairments dropped at the receiving end, before anything else saw them."""
         if receiver.pid is not None:  # a host: by rules with a counter
             host = receiver.node
             return self._after.filter_drops.get(host, 0) - self._before.filter_drops.get(host, 0)
@@ -327,7 +327,7 @@ class _Books:
         return "", 0
 
     def _dropped_by(self, kind: str, switch: str) -> int | None:
-        """What impairments of a kind say that they dropped in a switch; None: there were none."""
+        """Packets that impairments of a kind dropped in a switch; None: there was no impairment."""
         found = [
             int(each.get("dropped") or 0)
             for each in self._ended
@@ -351,7 +351,7 @@ class _Books:
         )
 
     def _offered(self, port: Port) -> int | None:
-        """Packets that the switch meant to send to a port; None: not to be known."""
+        """Packets that the switch sent towards a port; None: it cannot be known."""
         if port.pid is not None or port.node not in self._network.switches:
             return None
         before, after = (each.switches[port.node] for each in (self._before, self._after))
@@ -394,5 +394,5 @@ def _sums(queues: Sequence[Queue]) -> _QueueSums:
 
 
 def _beyond_refusals(lost: int, refused: int) -> int:
-    """What of the packets lost before a queue its refusals cannot explain; negative: duplicates."""
+    """Packets lost before a queue that its refusals cannot explain; negative: duplicates."""
     return lost if lost < 0 else max(0, lost - BATCH_PACKETS * refused)

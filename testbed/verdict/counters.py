@@ -1,4 +1,4 @@
-"""All counters of a lab at one moment: hosts, queues, sockets, flows, filters, the relay."""
+"""Reads all counters of a lab at one moment: hosts, queues, sockets, flows, filters, delays."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PATIENCE_S = 3.0
 
 @dataclass(frozen=True, kw_only=True)
 class Counters:
-    """One reading. Namespaces by process id (None: the switches'), sockets by switch interface.
+    """One reading. Namespaces by process id (None: the switches'), sockets by interface.
 
     `filter_drops` are packets dropped on purpose at hosts' interfaces, by host. `delayed` has, for
     each direction (link, sender) that something delays in the middle, what it dropped and lost.
@@ -56,7 +56,7 @@ class CounterReader:
         self._sockets = PortSockets(switch_pid)
 
     def read(self) -> Counters:
-        """The counters once nothing moves any more, at the latest after three seconds.
+        """Wait until no packet moves, three seconds at most, then read all counters.
 
         Raises:
             CommandError: a program that is asked does not answer.
@@ -100,7 +100,7 @@ class CounterReader:
 
 
 def _silence_ipv6(pid: int | None) -> None:
-    """Nothing here speaks IPv6, but interfaces announce themselves and so add packets."""
+    """Switch IPv6 off: nothing here needs it, and its announcements would add packets."""
 
     def write() -> None:
         for name in ("all", "default"):

@@ -1,7 +1,7 @@
-"""The gates of a run's verdict: was the emulator what it claimed to be?
+"""The gates of a run's verdict: each compares one measured value of the emulator with a limit.
 
-Each gate compares one measured value with a limit of the experiment file. What could not be
-measured is no silent pass: its gate says so, and so does the run's status.
+The limits come from the experiment file. A gate whose value could not be measured does not pass
+silently: the gate says so, and so does the run's status.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class Gate:
 
     Attributes:
         name: in words, with the unit.
-        key: the key of `limits` that sets the limit; empty: it is fixed.
+        key: the key of `limits` that sets the limit; empty: the limit is fixed.
         value: the worst that was measured; None: it could not be measured.
-        passed: None where there is no value.
+        passed: None if there is no value.
         where: the link, path, process or impairment that it is about.
         note: why there is no value, or what the value leaves out.
     """
@@ -91,7 +91,7 @@ def judge(
 
 
 def reasons(gates: Sequence[Gate]) -> str:
-    """What did not pass, or failing that what could not be checked, for `status.json`."""
+    """The gates that did not pass, else those that could not be checked, for `status.json`."""
     broken = [gate.sentence() for gate in gates if gate.passed is False]
     return "; ".join(broken or [gate.sentence() for gate in gates if gate.passed is None])
 
@@ -164,7 +164,7 @@ def _rtt_key(path: PathCalibration, limits: Mapping[str, Any]) -> str:
 
 
 def _absolute_s(path: PathCalibration, limits: Mapping[str, Any]) -> float:
-    """Every switch receives a whole frame before it sends it on, and takes its time for that."""
+    """The limit per switch times switches: each receives a whole frame before it sends it on."""
     return float(limits["rtt_error_s"]) * max(1, path.switches)
 
 
@@ -230,7 +230,7 @@ def _others(headroom: Headroom, limits: Mapping[str, Any]) -> Gate:
 
 
 def _lateness(events: Sequence[Mapping[str, Any]], limits: Mapping[str, Any]) -> Gate:
-    """How late begins and ends were: the 99th percentile, or the maximum of a few."""
+    """The lateness of begins and ends: the 99th percentile, or the maximum if there are few."""
     late = sorted(
         (each["acknowledged_s"] - each["planned_s"], f"{each.get('name')} {each['action']}")
         for each in events

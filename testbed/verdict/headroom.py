@@ -1,21 +1,22 @@
-"""Had the emulator the processor when it wanted it, and did time itself go on?
+"""Measures whether the emulator had the processor when it wanted it, and whether the clock went on.
 
-The kernel counts for every thread how long it was ready to run and did not (run delay, second
-number of /proc/PID/task/TID/schedstat). Over the training phase, as a share of its duration, this
-is what other processes took from the switch, the controller and the delay relay. A fair scheduler
-protects threads that run little and often, so the switch is served well for long while the hosts'
-training already starves. Therefore a second measure: the share of the machine's processor time
-that processes outside the lab used, as far as somebody waited for a processor at all (PSI): the
-smaller of the two.
+First measure: for every thread, the kernel counts the time in which it was ready but did not run
+(run delay, second number of /proc/PID/task/TID/schedstat). As a share of the training phase, this
+is what other processes took from the switch, the controller and the delay relay.
+
+Second measure: a fair scheduler protects threads that run little and often, so the switch is served
+well even when the hosts' training starves. So we also take the share of the machine's processor
+time that processes outside the lab used, or the share of time in which some task waited for a
+processor (PSI), whichever is smaller.
 
 Measured on 2 cores with 4 training processes: alone, the switch waited 0.04 to 0.08 of the time and
-others took 0.0 to 0.13; beside 64 busy processes of one session, the switch waited 0.09 and its
+others took 0.0 to 0.13. Beside 64 busy processes of one session, the switch waited 0.09 and its
 impairments were punctual, but the training took twice as long. Four busy processes with a session
-each (and so a share of the processors each) take over 0.25 and are the limit's lab test.
+each (and so a share of the processors each) take over 0.25; the limit's lab test uses them.
 
-Two watching threads, one pinned to each of two processors and of high priority where that is
-allowed, look at the clock every few milliseconds: a time in which neither ran is a machine that
-stood still.
+Third measure: two watching threads, each pinned to a processor and of high priority where that is
+allowed, look at the clock every few milliseconds. When neither ran for a while, the machine stood
+still.
 """
 
 from __future__ import annotations
@@ -63,12 +64,12 @@ class Headroom:
         return None if self.others is None else min(known)
 
     def as_json(self) -> dict[str, Any]:
-        """The record in `headroom.json`."""
+        """The entry `headroom` of `conservation.json`."""
         return vars(self).copy()
 
 
 class Watch:
-    """Begins to watch; `finish` tells what it saw.
+    """Watches from now on until `finish`.
 
     Args:
         processes: name -> process id, of the emulator's own processes.
@@ -95,7 +96,7 @@ class Watch:
             watcher.start()
 
     def finish(self) -> Headroom:
-        """What happened since the beginning."""
+        """Stop watching; returns what was seen."""
         self._done.set()
         for watcher in self._watchers:
             watcher.join()

@@ -1,4 +1,4 @@
-"""Watches the emulator while a run trains: what its verdict is judged by."""
+"""Reads counters and watches the processor while a run trains, then judges the run by its gates."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _EMULATOR = (_SWITCH_DAEMON, "controller", "delay-relay")
 
 
 class Observation:
-    """Reads all counters before and after, watches the processor and the clock between.
+    """Reads all counters before and after the training, and watches processor and clock.
 
     Args:
         directory: of the run.
@@ -51,7 +51,7 @@ class Observation:
             self._failure = str(error)
 
     def begin(self) -> None:
-        """Read what the counters are before the training."""
+        """Read the counters before the training."""
         if self._reader is not None:
             try:
                 self._before = self._reader.read()

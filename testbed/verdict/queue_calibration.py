@@ -1,8 +1,8 @@
-"""Fills every link's queue before training: is the configured limit reached, and not exceeded?
+"""Fills every link's queue before training, to compare its real limit with the configured one.
 
-Frames of an experimental EtherType go straight into the sending interface's queue, towards an
-address that nobody owns, faster than they drain: a host ignores them and a switch has no flow for
-them. All queues are filled one after another and drain at the same time.
+Frames of an experimental EtherType go straight into the sending interface's queue, faster than they
+drain, towards an address that nobody owns: a host ignores them and a switch has no flow for them.
+Queues are filled one after another and drain at the same time.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def _fill(link: LinkEnds, end: Port) -> QueueCalibration:
 
 
 def _send_until_refused(sockets: list[socket.socket], end: Port, stack: ExitStack) -> bool:
-    """Whether the queue refused a frame; False: it did not become full in the time allowed."""
+    """Send until the queue refuses a frame; False if that did not happen within the time."""
     deadline_s = time.monotonic() + _PATIENCE_S
     while time.monotonic() < deadline_s:
         try:

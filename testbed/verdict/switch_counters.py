@@ -1,4 +1,4 @@
-"""What Open vSwitch has counted: frames at its packet sockets, table misses, flows, groups, meters.
+"""Reads Open vSwitch's counters: packet sockets, table misses, flows, groups and meters.
 
 OpenFlow statistics exist as text only; the patterns here were written against OVS 2.17 to 3.1.
 """
@@ -138,7 +138,7 @@ def parse_flows(text: str) -> list[Flow]:
 def parse_tables(text: str) -> tuple[int, int]:
     """Lookups and matches over all tables of `ovs-ofctl dump-tables`.
 
-    A table that says `ditto` has the same as the one before, which of an unused table is nothing.
+    A table that says `ditto` has the counts of the one before, which for an unused table are 0.
     """
     pairs = re.findall(r"lookup=(\d+), matched=(\d+)", text)
     return sum(int(pair[0]) for pair in pairs), sum(int(pair[1]) for pair in pairs)

@@ -1,7 +1,9 @@
-"""Delay, jitter and loss in the middle of links: by netem, or by a relay where there is no netem.
+"""Delay, jitter and loss in the middle of links: by netem, or by a relay where the kernel has none.
 
-A link with any of them is two veth pairs with their inner ends in one namespace; what arrives at
-one inner end leaves, later, at the other. Rate and queue stay at the outer ends.
+Such a link is two veth pairs with their inner ends in one namespace; what arrives at one inner end
+leaves later at the other. Rate and queue stay at the outer ends. This package may import
+`testbed.lab.kernel`, `testbed.lab.helpers` and `testbed.transport`. A new property is a field of
+`settings.DelaySettings`, which both `netem` and `delay_line` must carry out.
 """
 
 from testbed.lab.delay.relay_client import Relay, RelayClient

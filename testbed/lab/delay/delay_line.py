@@ -1,9 +1,9 @@
-"""One direction of a relayed link: frames wait in the ring in which the kernel delivered them.
+"""One direction of a relayed link: frames wait in the ring where the kernel put them.
 
-The kernel copies every frame that arrives at the inner interface into a ring of memory that is
-shared with this process (packet(7), PACKET_RX_RING) and notes when it came. There it stays until
-it is due; sendmmsg takes it from the same place. Since its arrival is known to the microsecond, a
-relay that wakes up late adds nothing to the delay of frames that are not due yet.
+The kernel copies every frame that arrives at the inner interface into a ring of memory that it
+shares with this process (packet(7), PACKET_RX_RING) and notes when the frame came. The frame stays
+there until it is due; sendmmsg sends it from the same place. The arrival time is exact to the
+microsecond, so a relay that wakes up late adds nothing to the delay of frames that are not due yet.
 """
 
 from __future__ import annotations
@@ -95,26 +95,26 @@ class DelayLine:
         self._in.bind((source, _ETH_P_ALL))  # from here on frames come
 
     def fileno(self) -> int:
-        """What becomes readable when a frame arrives while none waits."""
+        """The descriptor that becomes readable when a frame arrives while none waits."""
         return self._in.fileno()
 
     def set(self, settings: DelaySettings) -> None:
-        """Holds for frames that have not been looked at yet; nothing in flight is touched."""
+        """Change the settings for frames not yet collected; frames in flight keep theirs."""
         self.settings = settings
         self._delay_ns = round(settings.delay_s * _SECOND_NS)
         self._jitter_ns = round(settings.jitter_s * _SECOND_NS)
 
     @property
     def due_ns(self) -> int | None:
-        """When the next frame is to leave, on the monotonic clock; None if none waits."""
+        """When the next frame has to leave, on the monotonic clock; None if none waits."""
         return int(self._due_ns[self._first]) if self._waiting else None
 
     def clear_error(self) -> None:
-        """An interface that went down leaves an error at its socket, which then stays readable."""
+        """Clear the error of an interface that went down, which keeps its socket readable."""
         self._in.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
 
     def collect(self) -> None:
-        """Finds what has arrived and fixes when each frame is to leave."""
+        """Find the frames that have arrived and set the time at which each has to leave."""
         now_ns, clock_ns = time.monotonic_ns(), time.time_ns()
         while self._waiting < self._slots:
             first = (self._first + self._waiting) % self._slots
@@ -151,7 +151,7 @@ class DelayLine:
         self._seen += count
 
     def send_due(self, now_ns: int) -> NDArray[np.int64] | None:
-        """Sends all that is due; the due times of what left, None for nothing."""
+        """Send all frames that are due; returns the times they were due, None if none was."""
         gone: list[NDArray[np.int64]] = []
         while self._waiting and self._due_ns[self._first] <= now_ns:
             first = self._first
@@ -187,7 +187,7 @@ class DelayLine:
                 done += 1
 
     def counters(self) -> DirectionCounters:
-        """Frames so far; those that the ring had no place for count as arrived and dropped."""
+        """Frames so far; a frame that found the ring full counts as arrived and dropped."""
         taken = self._in.getsockopt(_SOL_PACKET, _STATISTICS, 8)  # and sets them back
         self._overrun += int(np.frombuffer(taken, dtype=np.uint32)[1])
         return DirectionCounters(

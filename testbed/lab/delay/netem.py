@@ -1,9 +1,8 @@
 """Delay by the kernel: netem at each inner end, fed with what arrives at the other one.
 
-The same settings as the relay's, and the same order of frames: netem alone would let frames
-overtake each other by jitter; with a rate, here far above any link's, it times each by the one
-before.
-Its drops are one number for overflow and for the configured loss.
+Settings and order of frames are the same as the relay's. With jitter alone, netem would let frames
+overtake each other; with a rate, here far above any link's, it times each frame after the one
+before. Its drops are one number for overflow and configured loss together.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _ORDERING_RATE = "100gbit"
 
 
 def missing(first: str, second: str) -> str:
-    """Why this kernel cannot do it, or "": tried on two interfaces that nothing uses yet."""
+    """Why this kernel cannot delay frames, or "" if it can: tries it on two unused interfaces."""
     trial = [
         f"qdisc add dev {second} root handle 1: netem delay 1ms rate {_ORDERING_RATE}",
         *redirection(first, second),
@@ -42,7 +41,7 @@ def missing(first: str, second: str) -> str:
 
 
 def setup(middles: Sequence[Middle]) -> None:
-    """Join the inner ends of all links; one program for all of them."""
+    """Join the inner ends of all links, by one call of tc."""
     lines = []
     for middle in middles:
         for way in (0, 1):
@@ -56,7 +55,7 @@ def setup(middles: Sequence[Middle]) -> None:
 
 
 def redirection(source: str, sink: str) -> list[str]:
-    """tc's commands by which all frames that arrive at `source` leave by `sink`."""
+    """The commands of tc that make all frames that arrive at `source` leave by `sink`."""
     # u32 with a mask of nothing: every protocol, and no need for the matchall module.
     return [
         f"qdisc add dev {source} ingress",
@@ -66,7 +65,7 @@ def redirection(source: str, sink: str) -> list[str]:
 
 
 def change(middle: Middle, sender: str, settings: DelaySettings) -> float:
-    """Change one direction; frames in flight stay. When it took effect, monotonic, in seconds."""
+    """Change one direction; frames in flight stay. Returns the monotonic time of the change, s."""
     sink = middle.interfaces[1 - middle.nodes.index(sender)]
     netem = _netem(replace(middle, settings=settings), settings)
     run(["tc", "qdisc", "change", "dev", sink, "root", "handle", "1:", *netem.split()])

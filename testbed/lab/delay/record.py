@@ -1,4 +1,4 @@
-"""`delay.json` of a run directory: what the middles of links did, and how late the relay was."""
+"""Writes `delay.json` of a run directory: counters of delayed links, and how late the relay was."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def recorded(network: Mapping[str, Any], path: Path) -> Iterator[None]:
 
 
 def document(network: Mapping[str, Any]) -> dict[str, Any]:
-    """The record so far: `by` what, whether frames stay `in_order`, the report, the counters."""
+    """The record so far: what delays (`by`), whether frames stay `in_order`, report, counters."""
     common = {"schema": SCHEMA, "by": network["delayed_by"], "in_order": network["in_order"]}
     if network["delayed_by"] == "netem":
         middles = [Middle.of_link(link) for link in network["links"] if link["middle"] is not None]

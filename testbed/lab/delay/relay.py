@@ -64,7 +64,7 @@ class _Timer:
         return int(self._descriptor)
 
     def set(self, at_ns: int) -> None:
-        """Expire at `at_ns`; a time that is past is now."""
+        """Expire at `at_ns`, or at once when that time is past."""
         struct.pack_into("=qqqq", self._value, 0, 0, 0, *divmod(max(1, at_ns), 1_000_000_000))
         _LIBC.timerfd_settime(self._descriptor, _ABSOLUTE, self._value, None)
 
@@ -79,7 +79,7 @@ class Lateness:
         self._max_ns = 0
 
     def add(self, late_ns: NDArray[np.int64]) -> None:
-        """Takes some values, in nanoseconds, in any order; what is early counts as punctual."""
+        """Add values in nanoseconds, in any order; negative ones count as 0."""
         while len(late_ns):
             fitting = late_ns[: _COLLECTED - self._used]
             self._collected[self._used : self._used + len(fitting)] = fitting
@@ -185,7 +185,7 @@ class _Relay:
             self._late.add(time.monotonic_ns() - gone_due_ns)
 
     def _answer(self, client: socket.socket) -> bool:
-        """Serves one request; whether the client is still there."""
+        """Serve one request; returns whether the client is still there."""
         try:
             request = client.recv(_LARGEST_REQUEST)
             if not request:
@@ -215,7 +215,7 @@ class _Relay:
         raise ValueError(f"no delayed link {request['link']!r} from {request['from']!r}")
 
     def report(self) -> RelayReport:
-        """So far."""
+        """Counters and lateness so far."""
         p50_s, p99_s, max_s = self._late.summary_s()
         return RelayReport(
             scheduling=self._scheduling,
@@ -229,7 +229,7 @@ class _Relay:
 
 
 def _hurry() -> str:
-    """Gets ahead of the processes whose frames wait here, as far as allowed; how far that is."""
+    """Take the highest priority that is allowed, ahead of the hosts' processes; returns which."""
     with contextlib.suppress(OSError, AttributeError):
         _LIBC.prctl(29, 1, 0, 0, 0)  # PR_SET_TIMERSLACK: wake up on time, not conveniently
         _LIBC.mlockall(_MLOCKALL_FLAGS)
@@ -248,7 +248,7 @@ def _hurry() -> str:
 
 
 def _take_short_slices() -> bool:
-    """Asks for little at a time and hence soon, which everybody may (Linux 6.12 and newer)."""
+    """Ask for short time slices, which come sooner; every user may (Linux 6.12 and newer)."""
     number = {"x86_64": 314, "aarch64": 274}.get(os.uname().machine)  # sched_setattr
     if number is None:
         return False

@@ -1,4 +1,4 @@
-"""Starts the relay process, and speaks with it from whichever process of the lab."""
+"""Starts the relay process, and lets any process of the lab talk to it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class RelayClient:
         return RelayReport.from_json(self._ask({"do": "report"}))
 
     def close(self) -> None:
-        """Leave; the relay goes on."""
+        """Close the connection; the relay goes on."""
         self._socket.close()
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -123,7 +123,7 @@ class Relay:
         _ = self.client
 
     def close(self) -> RelayReport:
-        """Ends the relay, which is a cut through all its links; what it did."""
+        """End the relay, which cuts all its links; returns its last report."""
         report = self.client.report()
         self.client.close()
         self._helper.finish()

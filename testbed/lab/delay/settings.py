@@ -1,4 +1,4 @@
-"""What the middle of a link is asked to do, and what it says it did."""
+"""The settings of delayed links, and the counters that netem or the relay report of them."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class DelaySettings:
     """One direction of a link.
 
     Attributes:
-        delay_s: what every frame waits.
-        jitter_s: each frame waits up to this much less or more, evenly distributed, and never
-            less than nothing; but no frame overtakes another, so that in a dense flow all wait
-            for the slowest ahead of them.
+        delay_s: the time that every frame waits.
+        jitter_s: each frame waits up to this much less or more, evenly distributed, but never
+            less than 0 s. No frame overtakes another, so in a dense flow all wait for the
+            slowest frame ahead of them.
         loss: share of frames that vanish, each independently of all others.
     """
 
@@ -40,7 +40,7 @@ class DelaySettings:
 
     @property
     def any(self) -> bool:
-        """Whether there is something to do at all."""
+        """Whether any of them is set."""
         return self.delay_s > 0 or self.jitter_s > 0 or self.loss > 0
 
 
@@ -52,7 +52,7 @@ class Middle:
         link: the link's name, "a--b".
         nodes: its ends' names; direction i begins at nodes[i].
         interfaces: the inner interface next to each of them.
-        rate_bps: what arrives at most; None when nobody shapes it.
+        rate_bps: the link's shaped rate, the most that arrives; None if it is not shaped.
         settings: of both directions to begin with.
     """
 
@@ -64,14 +64,14 @@ class Middle:
 
     @property
     def slots(self) -> int:
-        """Frames that one direction must be able to hold."""
+        """The frames for which one direction needs memory."""
         held_s = max(2 * (self.settings.delay_s + self.settings.jitter_s), _LEAST_HELD_S)
         wanted = _FRAMES_MARGIN * (self.rate_bps or 1_000_000_000) * held_s / _FRAME_BITS
         return min(MOST_SLOTS, max(LEAST_SLOTS, 1 << max(0, int(wanted) - 1).bit_length()))
 
     @classmethod
     def of_link(cls, link: Mapping[str, Any]) -> Middle:
-        """The middle of a link of the lab's description that has one."""
+        """The middle of a delayed link in the lab's description."""
         return cls(
             link=link["name"],
             nodes=(link["first"]["node"], link["second"]["node"]),
@@ -83,7 +83,7 @@ class Middle:
         )
 
     def require_room(self, settings: DelaySettings) -> None:
-        """Whether what is in flight with other settings still fits.
+        """Check that the frames in flight with other settings fit into the memory.
 
         Raises:
             ValueError: it does not.
@@ -97,7 +97,7 @@ class Middle:
             )
 
     def as_json(self) -> dict[str, Any]:
-        """Plain data, for the relay's command line."""
+        """Plain data, for the relay's first request."""
         return asdict(self)
 
     @classmethod
@@ -120,7 +120,7 @@ class DirectionCounters:
         link, sender: the directed link, from this end on.
         frames_in: arrived from the sender's end.
         frames_out: handed to the other end.
-        dropped: not wanted: no memory left, or the other end refused.
+        dropped: by accident: no memory was left, or the other end refused.
         lost: by the configured loss.
     """
 
@@ -133,25 +133,25 @@ class DirectionCounters:
 
     @property
     def in_flight(self) -> int:
-        """Still waiting."""
+        """Frames that wait."""
         return self.frames_in - self.frames_out - self.dropped - self.lost
 
 
 def directed(counters: DirectionCounters) -> dict[str, Any]:
-    """Counters as in logs and samples: a directed link is {link, from}."""
+    """Counters as written to logs and samples, where a directed link is {link, from}."""
     fields = asdict(counters)
     return {"link": fields.pop("link"), "from": fields.pop("sender"), **fields}
 
 
 @dataclass(frozen=True, kw_only=True)
 class RelayReport:
-    """What a relay did beyond what it was asked for.
+    """How well a relay did its work.
 
     Attributes:
-        scheduling: what was allowed: "fifo" (ahead of everything ordinary), "nice",
+        scheduling: the priority it got: "fifo" (ahead of all ordinary processes), "nice",
             "short-slice" or "ordinary".
         cpu_s, wall_s: processor time and time since the start.
-        late_p50_s, late_p99_s, late_max_s: how much after their due time frames had left.
+        late_p50_s, late_p99_s, late_max_s: how long after their due time frames left.
         directions: counters.
     """
 

@@ -56,7 +56,7 @@ class Guard:
         os.close(reading)
 
     def protect(self, pid: int) -> None:
-        """From now on this process, and no other; 0 for none."""
+        """Protect this process from now on, instead of any other; 0: none."""
         os.write(self._tell, f"{pid}\n".encode())
 
     @staticmethod
@@ -117,7 +117,7 @@ def slow(pid: int, factor: float, requests: Requests, guard: Guard) -> Slowed:
 
 
 def _sleep(duration_s: float, requests: Requests) -> bool:
-    """Whether to go on afterwards."""
+    """Wait for the time or a request; returns whether to go on."""
     ready, _, _ = select.select([requests.descriptor], [], [], max(0.0, duration_s))
     if ready:
         requests.read()
@@ -126,7 +126,7 @@ def _sleep(duration_s: float, requests: Requests) -> bool:
 
 
 def main() -> None:
-    """Obeys its standard input until that ends."""
+    """Serves requests until standard input ends."""
     guard = Guard()
     ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1)
     run_at_once()

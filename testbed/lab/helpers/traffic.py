@@ -62,9 +62,8 @@ def blast(
 ) -> Sent:
     """Send equal datagrams at `rate_bps` (bit/s of Ethernet frames) until time or `stop`.
 
-    What a late wake-up missed is made up for at once, so that the rate is reached on a busy
-    machine too. Where the socket is full because the host's own link is slower than the rate,
-    the link decides.
+    After a late wake-up it sends all that is due at once, so that a busy machine reaches the rate
+    too. If the host's own link is slower than the rate, the socket is full and the link decides.
     """
     departures = BatchSender(frame_bytes - ETHERNET_IP_UDP_BYTES, messages=_BATCH)
     departures.set_peer(*address)
@@ -111,7 +110,7 @@ def blast(
 
 
 def main() -> None:
-    """Obeys its standard input until that ends."""
+    """Serves requests until standard input ends."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("address", help="the victim's")
     parser.add_argument("port", type=int)

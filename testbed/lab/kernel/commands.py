@@ -1,4 +1,4 @@
-"""The one place that runs external programs: argument lists only, and a failure is an exception."""
+"""Runs external programs, from argument lists only; a failure is an exception."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 
 class CommandError(RuntimeError):
-    """A program that the lab needs failed; the message is one line with what it printed."""
+    """A program or the kernel refused; the message is one line with what it said."""
 
 
 def run(argv: Sequence[str], *, input_text: str | None = None, timeout_s: float = 20.0) -> str:

@@ -1,6 +1,6 @@
-"""The kernel's counters of interfaces, queues and protocols in one network namespace, read fast.
+"""Reads the kernel's counters of interfaces, queues and protocols in one network namespace.
 
-Plain netlink and /proc: no program is started, so that 64 namespaces take some 20 ms.
+It uses netlink and /proc and starts no program, so that 64 namespaces take some 20 ms.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ STATS_BASIC, STATS_QUEUE, _STATS_PACKETS64 = 1, 3, 8
 
 @dataclass(frozen=True, kw_only=True)
 class Queue:
-    """One queueing discipline. `sent_packets` counts what left it, `drops` what it refused."""
+    """A queueing discipline. `sent_packets` counts packets that left it, `drops` those refused."""
 
     interface: str
     kind: str
@@ -46,7 +46,7 @@ class Interface:
 
 @dataclass(frozen=True, kw_only=True)
 class NamespaceCounters:
-    """Everything that is counted in one network namespace."""
+    """All counters of one network namespace."""
 
     interfaces: dict[str, Interface]
     queues: dict[str, list[Queue]] = field(default_factory=dict)

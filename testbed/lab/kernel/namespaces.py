@@ -1,4 +1,4 @@
-"""Entering the network namespace of an emulated host, for a moment or for good."""
+"""Enters the network namespace of an emulated host, for a moment or for good."""
 
 from __future__ import annotations
 

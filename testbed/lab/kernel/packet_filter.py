@@ -1,4 +1,4 @@
-"""Loss and counting at a host's interface, by nftables' netdev hook, changed in about 0.1 ms."""
+"""Drops and counts packets at a host's interface, by nftables' netdev hook, in about 0.1 ms."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class _ArrivalTable:
 class PacketFilter:
     """Loses a random share of the packets that arrive at one interface of a host.
 
-    The loss model's state is kept in the kernel, from packet to packet: it is bad while a dynamic
+    The kernel keeps the loss model's state from packet to packet: the state is bad while a dynamic
     set has its one possible element, which rules put in and take out at random.
     """
 
@@ -137,7 +137,7 @@ class PacketFilter:
 
 
 def _rule(table: str, chain: str, probability: float, action: str) -> list[str]:
-    """A rule that acts with this probability; none if it never does."""
+    """A rule that acts with this probability; no rule for probability 0."""
     threshold = round(probability * _RESOLUTION)
     if threshold == 0:
         return []

@@ -1,12 +1,12 @@
-"""Frames of one interface are taken by one processor, so that none overtakes another.
+"""Receive packet steering (RPS): one processor receives all frames of an interface, in order.
 
-What a veth pair passes on waits in the queue of the processor that sent it, and a shaped link sends
-from whichever processor its timer fires on. Two frames in a row may so wait in two queues; where
-the first one's processor is held up (a virtual machine's often are), the second comes first.
-Receive packet steering (Linux, Documentation/networking/scaling.rst) names the processor instead.
-Only the initial user namespace's root may set it: an ordinary user's links go without. It costs
-processor time (at 180 Mbit/s two processors idled for 4 % instead of 12 %), so labs without netem,
-in which no packet was seen to overtake, go without as well.
+A veth pair queues each frame at the processor that sent it, and a shaped link sends from whichever
+processor its timer fires on. Two frames in a row can then wait in two queues. When the first one's
+processor is held up (a virtual machine's often are), the second frame overtakes the first. RPS
+names the receiving processor instead (Linux, Documentation/networking/scaling.rst). Only root of
+the initial user namespace may set it, so an ordinary user's links do without. RPS costs processor
+time (at 180 Mbit/s two processors idled for 4 % instead of 12 %). Labs without netem do without
+too, because no packet was seen to overtake there.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _CREATE = 6
 
 
 def set_rps(interfaces: Iterable[tuple[int | None, str]]) -> bool:
-    """Give each interface one processor, in turn; says whether the kernel let us.
+    """Give each interface one receiving processor, in turn; returns whether the kernel let us.
 
     Args:
         interfaces: a process in the interface's namespace (None: ours), and its name.
@@ -64,7 +64,7 @@ def _write(folder: int, path: str, text: str) -> None:
 
 @contextlib.contextmanager
 def _sysfs(pid: int | None) -> Iterator[int]:
-    """A sysfs of a network namespace, mounted nowhere: /sys is that of where we come from."""
+    """A detached mount of a network namespace's sysfs: /sys shows the original namespace's."""
     with contextlib.nullcontext() if pid is None else entered(pid):
         context = _called(_FSOPEN, b"sysfs", _CLOSE_ON_EXEC)
         try:

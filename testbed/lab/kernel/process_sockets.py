@@ -1,4 +1,4 @@
-"""Sockets of another process, to ask or set what only their owner's code could otherwise."""
+"""Duplicates another process's sockets (pidfd_getfd), to read or set their options from outside."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ _UP, _NO_ARP = 0x1, 0x80
 # Time in queueing disciplines' messages counts in these.
 _TICK_S = 64e-9
 _GET_INDEX, _ETHTOOL = 0x8933, 0x8946  # ioctl
-# By ethtool's names: how to ask for them, and how to set them (ETHTOOL_G..., ETHTOOL_S...).
+# By ethtool's names: the commands to ask for and to set each (ETHTOOL_G..., ETHTOOL_S...).
 _OFFLOADS = {
     "tx": (0x16, 0x17),
     "rx": (0x14, 0x15),
@@ -76,10 +76,10 @@ class Rtnetlink:
         self._socket.close()
 
     def send(self, messages: Sequence[Message]) -> None:
-        """Have the kernel do all of it, in order.
+        """Send messages, which the kernel carries out in order.
 
         Raises:
-            CommandError: it refused one; those before it are done, those behind it as well.
+            CommandError: it refused one; it carried out those before and after it.
         """
         for start in range(0, len(messages), 64):
             self._send_some(messages[start : start + 64])
@@ -117,12 +117,12 @@ class Rtnetlink:
             raise CommandError(f"interface {interface}: {error.strerror}") from None
 
     def disable_offloads(self, interface: str) -> None:
-        """Queues shall see single packets, with real checksums: OVS's user datapath needs both."""
+        """Make queues see single packets with real checksums: OVS's user datapath needs both."""
         for _, command in _OFFLOADS.values():
             self._ethtool(interface, command)
 
     def offloads(self, interface: str) -> list[str]:
-        """Which of them are on, by ethtool's names."""
+        """The offloads that are on, by ethtool's names."""
         return [name for name, (ask, _) in _OFFLOADS.items() if self._ethtool(interface, ask)]
 
     def _ethtool(self, interface: str, command: int) -> int:
@@ -172,7 +172,7 @@ def veth(
 
 
 def up(index: int, *, arp: bool = True, name: str = "") -> Message:
-    """Bring an interface up; without `arp` it never speaks of its own accord."""
+    """Bring an interface up; without `arp` it sends nothing of its own accord."""
     flags = _UP if arp else _UP | _NO_ARP
     header = struct.pack("=BxHiII", 0, 0, index, flags, flags)
     return Message(_SET_LINK, 0, header, f"up {name or index}")

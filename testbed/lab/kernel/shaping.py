@@ -92,7 +92,7 @@ def _shape(kernel: Rtnetlink, output: Output) -> None:
 
 
 def rate_message(index: int, link: LinkShape, name: str) -> rtnetlink.Message:
-    """Sets the rate of a shaped interface, also while it works."""
+    """The message that sets the rate of a shaped interface, which may be in use."""
     return rtnetlink.htb_class(
         index,
         rate_bps=link.rate_bps,

@@ -1,9 +1,9 @@
 """Random loss of what arrives at a switch's interface, by an XDP program.
 
-A packet socket, which is how Open vSwitch's userspace datapath receives, gets its copy of a packet
-before any netfilter or traffic-control hook sees it: only XDP, which runs still earlier, can lose
-packets for it. The program is some forty instructions long, so it is written down here in the
-kernel's own format (linux/bpf.h) and needs no compiler. Loading it needs real root.
+Open vSwitch's userspace datapath receives through a packet socket. That socket gets its copy of a
+packet before any netfilter or traffic-control hook sees it; only XDP runs still earlier. The
+program has some forty instructions, so it is written here in the kernel's own format (linux/bpf.h)
+and needs no compiler. Loading it needs real root.
 """
 
 from __future__ import annotations
