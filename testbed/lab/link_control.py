@@ -1,4 +1,4 @@
-"""Changes links while they work, and reads the counters of their middles.
+"""Changes the rate, queue and delay of links while they work.
 
 A change is a message to the kernel or to the relay, not a program (except for netem and RED): it
 takes some 20 microseconds for a rate or a queue. No packet that waits or is in flight is lost or
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from testbed.lab.delay import DelaySettings, DirectionCounters, Middle, RelayClient, netem
+from testbed.lab.delay import DelaySettings, Middle, RelayClient, netem
 from testbed.lab.kernel import rtnetlink, shaping
 from testbed.lab.kernel.commands import CommandError
 from testbed.lab.kernel.rtnetlink import Rtnetlink
@@ -117,15 +117,6 @@ class LinkControl:
         self._settings[first, second] = settings
         return changed_s
 
-    def relay_counters(self) -> list[DirectionCounters]:
-        """Frames into and out of the middle of each delayed link so far; empty without any."""
-        middles = [Middle.of_link(link) for link in self._all() if link["middle"] is not None]
-        if not middles:
-            return []
-        if self._delayed_by == "netem":
-            return netem.counters(middles)
-        return self._client().report().directions
-
     def close(self) -> None:
         """Let go of sockets; links stay as they are."""
         for kernel in self._kernels.values():
@@ -134,9 +125,6 @@ class LinkControl:
         if self._relay is not None:
             self._relay.close()
             self._relay = None
-
-    def _all(self) -> list[dict[str, Any]]:
-        return list({id(link): link for link, _ in self._links.values()}.values())
 
     def _require(self, first: str, second: str) -> tuple[dict[str, Any], dict[str, Any]]:
         if (first, second) not in self._links:

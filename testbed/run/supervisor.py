@@ -18,7 +18,7 @@ from testbed import sampling
 from testbed.capture import recorder
 from testbed.lab import paths as lab_paths
 from testbed.lab import sandbox
-from testbed.lab.delay import record as delay_record
+from testbed.lab.delay import link_report
 from testbed.lab.kernel.commands import CommandError
 from testbed.lab.kernel.shaping import MissingCapabilityError
 from testbed.lab.network import HostInfo
@@ -103,7 +103,7 @@ def execute(directory: Path, progress: ProgressWriter) -> list[gates.Gate]:
     )
     observation.begin()
     with (
-        delay_record.recorded(lab.network.info.as_json(), directory / "delay.json"),
+        link_report.recorded(lab.network.info.as_json(), directory / "delay.json"),
         sampling.sampled(directory, sampler_order),
         _captured(directory, config["capture"], hosts),
     ):

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from testbed.lab import paths
@@ -59,17 +59,8 @@ class PathCalibration:
 
     def as_json(self) -> dict[str, object]:
         """The record in `calibration.json`."""
-        return {
-            "from": self.sender,
-            "to": self.receiver,
-            "configured_rate_bps": self.configured_rate_bps,
-            "rate_bps": self.rate_bps,
-            "configured_rtt_s": self.configured_rtt_s,
-            "rtt_s": self.rtt_s,
-            "probes_sent": self.probes_sent,
-            "probes_lost": self.probes_lost,
-            "switches": self.switches,
-        }
+        record = asdict(self)
+        return {"from": record.pop("sender"), "to": record.pop("receiver"), **record}
 
 
 @dataclass(frozen=True, kw_only=True)

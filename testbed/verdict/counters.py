@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from testbed.lab.delay import record as delay_record
+from testbed.lab.delay import link_report
 from testbed.lab.kernel import link_counters
 from testbed.lab.kernel.link_counters import NamespaceCounters
 from testbed.lab.kernel.namespaces import entered
@@ -76,7 +76,7 @@ class CounterReader:
     def _delayed(self) -> dict[tuple[str, str], tuple[int, int]]:
         if self._network.delayed_by is None:
             return {}
-        directions = delay_record.document(self._network.as_json())["directions"]
+        directions = link_report.document(self._network.as_json())["directions"]
         return {
             (each["link"], each["from"]): (each["dropped"], each["lost"]) for each in directions
         }

@@ -18,8 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from testbed.lab import link_control, sandbox
-from testbed.lab.delay import netem
-from testbed.lab.delay import record as delay_record
+from testbed.lab.delay import link_report, netem
 from testbed.lab.kernel import packet_steering, rtnetlink, shaping
 from testbed.lab.kernel.commands import run
 from testbed.lab.kernel.namespaces import socket_in
@@ -76,7 +75,7 @@ def delays() -> dict[str, Any]:
     return {
         name: ping(hosts["near"], hosts[name], count=60)
         for name in ("plain", "one", "five", "twenty", "jittery")
-    } | {"record": delay_record.document(built.info.as_json())}
+    } | {"record": link_report.document(built.info.as_json())}
 
 
 def chosen(delayed_by: str) -> dict[str, Any]:
@@ -88,7 +87,7 @@ def chosen(delayed_by: str) -> dict[str, Any]:
     hosts = built.info.hosts
     return {
         "round_trips_s": ping(hosts["near"], hosts["far"], count=5),
-        "record": delay_record.document(built.info.as_json()),
+        "record": link_report.document(built.info.as_json()),
     }
 
 
@@ -114,16 +113,19 @@ def losses() -> dict[str, Any]:
     hosts = built.info.hosts
     links = link_control.LinkControl(built.info.as_json())
     ping(hosts["near"], hosts["lossy"], count=1)
-    before = [each.lost for each in links.relay_counters()]
+    before = [each["lost"] for each in link_report.document(built.info.as_json())["directions"]]
     links.change_delay("s1", "lossy", loss=0.2)
     answered = ping(hosts["near"], hosts["lossy"], count=1000, interval_s=0.002, size=56)
     time.sleep(0.05)
-    counters = links.relay_counters()
+    counters = link_report.document(built.info.as_json())["directions"]
     return {
         "answered": len(answered),
         "before": before,
-        "lost": {each.sender: each.lost for each in counters},
-        "unaccounted": [each.in_flight for each in counters],
+        "lost": {each["from"]: each["lost"] for each in counters},
+        "unaccounted": [
+            each["frames_in"] - each["frames_out"] - each["dropped"] - each["lost"]
+            for each in counters
+        ],
     }
 
 

@@ -45,7 +45,6 @@ def test_a_link_that_was_made_without_delay_cannot_get_one():
     links = LinkControl(network())
     with pytest.raises(CommandError, match="link a--s1 was made without a delay"):
         links.change_delay("a", "s1", delay_s=0.01)
-    assert links.relay_counters() == []
 
 
 def test_a_delay_out_of_range_is_refused_and_nothing_remembered():

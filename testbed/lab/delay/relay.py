@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.lab.delay.delay_line import DelayLine
-from testbed.lab.delay.settings import Middle, RelayReport
+from testbed.lab.delay.delayed_link import Middle, RelayReport
 from testbed.lab.helpers.process import Requests, say
 
 GRAIN_S = 0.0002

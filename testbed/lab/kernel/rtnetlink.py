@@ -15,7 +15,6 @@ import socket
 import struct
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple
 
 from testbed.lab.kernel import netlink
@@ -63,12 +62,7 @@ class Rtnetlink:
     def __enter__(self) -> Rtnetlink:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

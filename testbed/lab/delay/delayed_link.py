@@ -131,11 +131,6 @@ class DirectionCounters:
     dropped: int
     lost: int
 
-    @property
-    def in_flight(self) -> int:
-        """Frames that wait."""
-        return self.frames_in - self.frames_out - self.dropped - self.lost
-
 
 def directed(counters: DirectionCounters) -> dict[str, Any]:
     """Counters as written to logs and samples, where a directed link is {link, from}."""

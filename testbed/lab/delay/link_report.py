@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from testbed.lab.delay import netem
+from testbed.lab.delay.delayed_link import Middle, directed
 from testbed.lab.delay.relay_client import RelayClient
-from testbed.lab.delay.settings import Middle, directed
 
 SCHEMA = 1
 
