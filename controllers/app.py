@@ -59,7 +59,7 @@ class LabController(Application):
         places = places_of(self._network)
         self._ready = hub.Event()
         self._confirmed: set[str] = set()  # switches whose forwarding rules are installed
-        self._conductor = ImpairmentRunner(
+        self._runner = ImpairmentRunner(
             Timeline(
                 [impairments.make(each, self._lab) for each in document["impairments"]],
                 lambda first, second: contradict(first, second, places),
@@ -78,7 +78,7 @@ class LabController(Application):
 
     def _start_when_ready(self) -> None:
         self._ready.wait()
-        self._conductor.start(time.monotonic())
+        self._runner.start(time.monotonic())
 
     # Forwarding
 
@@ -172,9 +172,9 @@ class LabController(Application):
         elif request["do"] == "processes":
             self._lab.processes.update(request["pids"])
         elif request["do"] == "begin":
-            return self._conductor.leg_begins(request["round"], request["leg"], at_s)
+            return self._runner.leg_begins(request["round"], request["leg"], at_s)
         elif request["do"] == "end":
-            return self._conductor.leg_ends(request["round"], request["leg"], at_s)
+            return self._runner.leg_ends(request["round"], request["leg"], at_s)
         else:
-            self._conductor.finish(at_s)
-        return self._conductor.active
+            self._runner.finish(at_s)
+        return self._runner.active

@@ -2,7 +2,7 @@
 
 To add one: a file here with an `ImpairmentParameters` and an `Impairment[ThoseParameters]`
 (`begin`, `end`, `effect`; `self.lab` is what it may use), and a line in `KINDS`; or a file of your
-own, `kind: ./mine.py`. May import `controllers.targets`, `testbed.lab` and `testbed.shared`.
+own, `kind: ./mine.py`. May import `testbed.lab` and `testbed.shared`.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from testbed.shared.yaml_input import InputError
 from testbed.training import checkpoint, coordination, server, worker
 from testbed.training.model_and_data import ModelAndData
 from testbed.training.run_context import RunContext
-from testbed.training.shared_vectors import SharedVectors
+from testbed.training.vectors import SharedVectors
 
 _PR_SET_PDEATHSIG = 1
 # numpy imports these when something first uses them: every process by itself, in its first round.

@@ -1,7 +1,7 @@
 """Samples the congestion state of the training's data flows.
 
 For kernel TCP it asks for TCP_INFO of each connection at its sending end. The endpoints of our own
-transport write congestion logs themselves (`training.congestion_log`); these are read at the end
+transport write congestion logs themselves (`training.events`); these are read at the end
 for the table, and meanwhile for the live view.
 """
 

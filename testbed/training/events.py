@@ -1,8 +1,9 @@
-"""The records that training appends to its event logs."""
+"""The records that training appends to its event logs: transfers, endpoints, congestion."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from testbed.shared.jsonl import JsonLinesWriter
 from testbed.training.loss_effects import tensor_loss
-from testbed.transport import Endpoint, PayloadLayout, TransferReport
+from testbed.transport import Endpoint, Leg, Observation, PayloadLayout, TransferReport
 
 
 def finite(value: float) -> float | None:
@@ -71,3 +72,45 @@ def transfer_record(
         "ignored": dict(report.ignored),
         **by_tensor,
     }
+
+
+class CongestionLog:
+    """Logs the congestion state of a host's sending paths to `events/congestion-<host>.jsonl`.
+
+    `observe` is for `EndpointConfig.observer` and only remembers; `flush` writes. Without
+    observations there is no file. `round_of` tells the round that an exchange belongs to.
+    """
+
+    def __init__(self, directory: Path, host: str, round_of: Callable[[int], int]) -> None:
+        self._path = directory / "events" / f"congestion-{host}.jsonl"
+        self._host = host
+        self._round_of = round_of
+        self._writer: JsonLinesWriter | None = None
+        self._observed: list[Observation] = []
+
+    def observe(self, observation: Observation) -> None:
+        """Remember one observation."""
+        self._observed.append(observation)
+
+    def flush(self) -> None:
+        """Append the observations to the log; call it outside measured times."""
+        if not self._observed:
+            return
+        if self._writer is None:
+            self._writer = JsonLinesWriter(self._path)
+        for each in self._observed:
+            self._writer.write(
+                {
+                    "t_s": each.now_s,
+                    "host": self._host,
+                    "peer": each.peer,
+                    "leg": Leg(each.transfer % len(Leg)).name.lower(),
+                    "kind": "udp",
+                    "cwnd_bytes": each.window_bytes if math.isfinite(each.window_bytes) else None,
+                    "rtt_s": each.rtt_s,
+                    "rate_bps": each.rate_bps if math.isfinite(each.rate_bps) else None,
+                    "retransmits": each.retransmits,
+                    "round": self._round_of(Leg.round_of(each.transfer)),
+                }
+            )
+        self._observed.clear()

@@ -14,8 +14,7 @@ from torch import nn
 
 from testbed.training import models, optimisers
 from testbed.training.datasets.base import Dataset
-
-Vector = NDArray[np.float32]
+from testbed.training.vectors import Vector
 
 
 class Learner(ABC):

@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from testbed.training.vectors import Vector
 from testbed.transport import PayloadLayout
 
-Vector = NDArray[np.float32]
 # Vectors are read in pieces, which avoids a copy of a whole model in double precision.
 _PIECE = 1 << 18
 

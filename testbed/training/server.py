@@ -18,14 +18,18 @@ from controllers.controller_socket import ControllerClient
 from testbed.shared.jsonl import JsonLinesWriter
 from testbed.shared.progress_pipe import ProgressWriter
 from testbed.training import checkpoint, loss_effects
-from testbed.training.aggregation import mean_into
-from testbed.training.congestion_log import CongestionLog
 from testbed.training.coordination import Coordinator
-from testbed.training.events import finite, nonfinite, transfer_record, write_endpoint
+from testbed.training.events import (
+    CongestionLog,
+    finite,
+    nonfinite,
+    transfer_record,
+    write_endpoint,
+)
 from testbed.training.phase_announcement import Phase
 from testbed.training.phases import Observation
 from testbed.training.run_context import RunContext
-from testbed.training.shared_vectors import SharedVectors
+from testbed.training.vectors import SharedVectors, mean_into
 from testbed.transport import Leg, TransferReport, open_endpoint
 
 

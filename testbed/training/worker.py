@@ -6,12 +6,17 @@ import time
 
 from testbed.shared.jsonl import JsonLinesWriter
 from testbed.training import checkpoint, pace
-from testbed.training.congestion_log import CongestionLog
 from testbed.training.coordination import Follower
-from testbed.training.events import finite, nonfinite, transfer_record, write_endpoint
+from testbed.training.events import (
+    CongestionLog,
+    finite,
+    nonfinite,
+    transfer_record,
+    write_endpoint,
+)
 from testbed.training.phase_announcement import Phase
 from testbed.training.run_context import RunContext
-from testbed.training.shared_vectors import SharedVectors
+from testbed.training.vectors import SharedVectors
 from testbed.transport import Endpoint, Leg, open_endpoint
 
 

@@ -45,7 +45,6 @@ from testbed.transport.endpoint import SERVER, Endpoint, EndpointConfig
 from testbed.transport.errors import PeerLost, ProtocolError, TransportError
 from testbed.transport.layout import PayloadLayout, Pieces
 from testbed.transport.leg import Leg
-from testbed.transport.observation import Observation, Observer
 from testbed.transport.opening import open_endpoint
 from testbed.transport.order import ORDERS, ChunkOrder, OrderContext
 from testbed.transport.protocols import PRESETS, ProtocolConfig, preset
@@ -63,7 +62,7 @@ from testbed.transport.tolerance import (
     TolerancePolicy,
     as_policy,
 )
-from testbed.transport.transfer_report import TransferReport
+from testbed.transport.transfer_report import Observation, Observer, TransferReport
 from testbed.transport.wire import DEFAULT_CHUNK_BYTES, WIRE_OVERHEAD_BYTES, wire_bytes
 
 __all__ = [

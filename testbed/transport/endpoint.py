@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 
 from testbed.transport.control_messages import check_u32
 from testbed.transport.layout import PayloadLayout
-from testbed.transport.observation import Observer
 from testbed.transport.protocols import ProtocolConfig
 from testbed.transport.tolerance import StopRuleFactory
-from testbed.transport.transfer_report import TransferReport
+from testbed.transport.transfer_report import Observer, TransferReport
 
 SERVER = "server"
 

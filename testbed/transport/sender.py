@@ -21,12 +21,11 @@ from testbed.transport.congestion import CongestionControl, Feedback
 from testbed.transport.control_messages import ControlMessage, MessageType, unpack_bitmap
 from testbed.transport.errors import ProtocolError
 from testbed.transport.layout import PayloadLayout
-from testbed.transport.observation import Observation
 from testbed.transport.order import ChunkOrder, OrderContext
 from testbed.transport.pacing import MAX_BATCH, UNPACED_BATCH, Pacer
 from testbed.transport.repair import PathEstimates, Repair
 from testbed.transport.states import SenderEvent, SenderState
-from testbed.transport.transfer_report import TransferReport
+from testbed.transport.transfer_report import Observation, TransferReport
 from testbed.transport.wire import (
     ACK_REQUESTED,
     MAX_DATAGRAM_BYTES,

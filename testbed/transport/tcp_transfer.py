@@ -86,6 +86,20 @@ class _TcpTransfer(PeerTransfer):
     def _lost(self, error: OSError) -> PeerLost:
         return PeerLost(self._peer, f"the data connection failed: {error.strerror}")
 
+    def _report(self, **measured: Any) -> TransferReport:
+        """A report with what both sides have in common: TCP delivers every chunk, once."""
+        return TransferReport(
+            transfer=self.transfer,
+            peer=self._peer,
+            chunk_count=self._layout.chunk_count,
+            chunks_received=self._layout.chunk_count,
+            passes=None,
+            duplicates=0,
+            began_s=self._began_s,
+            ended_s=self._ended_s,
+            **measured,
+        )
+
 
 class TcpSending(_TcpTransfer):
     """Writes one payload to the connection, then awaits STOP."""
@@ -131,22 +145,14 @@ class TcpSending(_TcpTransfer):
 
     def report(self) -> TransferReport:
         counts = self._data.count_sent()
-        return TransferReport(
-            transfer=self.transfer,
-            peer=self._peer,
+        return self._report(
             role="sender",
-            chunk_count=self._layout.chunk_count,
-            chunks_received=self._layout.chunk_count,
             received=None,
-            passes=None,
             chunks_sent=self._layout.chunk_count,
             bytes_sent=counts.wire_bytes_sent,
             bytes_received=0,
             control_bytes=0,
-            duplicates=0,
             retransmitted_bytes=counts.bytes_retransmitted,
-            began_s=self._began_s,
-            ended_s=self._ended_s,
         )
 
 
@@ -222,20 +228,12 @@ class TcpReceiving(_TcpTransfer):
     def report(self) -> TransferReport:
         counts = self._counts
         stream_bytes = _FRAME.size + self._layout.payload_bytes
-        return TransferReport(
-            transfer=self.transfer,
-            peer=self._peer,
+        return self._report(
             role="receiver",
-            chunk_count=self._layout.chunk_count,
-            chunks_received=self._layout.chunk_count,
             received=np.ones(self._layout.chunk_count, dtype=np.bool_),
-            passes=None,
             chunks_sent=0,
             bytes_sent=0,
             bytes_received=stream_bytes + counts.data_segments_received * SEGMENT_OVERHEAD_BYTES,
             control_bytes=self._stop.wire_bytes + counts.wire_bytes_acknowledging,
-            duplicates=0,
             retransmitted_bytes=0,
-            began_s=self._began_s,
-            ended_s=self._ended_s,
         )

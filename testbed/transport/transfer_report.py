@@ -1,6 +1,6 @@
-"""The report on one transfer with one peer."""
+"""The records of a transfer: its report, and observations of the path while it is sent."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -19,8 +19,9 @@ class TransferReport:
         chunk_count: chunks of the payload.
         chunks_received: how many arrived before the receiver stopped. At the sender it is None if
             STOP carried no bitmap, which our receivers always send.
-        received: which chunks arrived, shape (chunk_count,), or None like chunks_received. The
-            sender has it from STOP, which carries a bit per chunk: less than 0.01 % of the data.
+        received: which chunks arrived, shape (chunk_count,); None at a sender that was not told,
+            such as kernel TCP's. STOP tells the others, with a bit per chunk: less than 0.01 % of
+            the data.
         passes: sweeps over the missing chunks; None where the protocol has no passes. For a
             receiver, a PROBE ends a pass.
         chunks_sent: datagrams handed to the network, repetitions included; 0 for a receiver.
@@ -56,3 +57,33 @@ class TransferReport:
     def duration_s(self) -> float:
         """Seconds from began_s to ended_s."""
         return self.ended_s - self.began_s
+
+
+# The shortest time between two records of one peer.
+OBSERVATION_INTERVAL_S = 0.01
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Observation:
+    """The sender's view of one path at one moment.
+
+    Attributes:
+        now_s: time of the record, on the monotonic clock.
+        peer, transfer: the receiver and the transfer's number.
+        rate_bps: the allowed pace in bits per second on the wire; math.inf for unpaced.
+        window_bytes: the allowed wire bytes in flight; math.inf for unlimited.
+        rtt_s: the latest sample of the round trip; None before the first.
+        retransmits: datagrams of this transfer that were sent again so far.
+    """
+
+    now_s: float
+    peer: str
+    transfer: int
+    rate_bps: float
+    window_bytes: float
+    rtt_s: float | None
+    retransmits: int
+
+
+# Called during a transfer. It must not wait; an exception that it raises ends the transfer.
+Observer = Callable[[Observation], None]

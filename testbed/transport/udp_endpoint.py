@@ -14,14 +14,13 @@ from testbed.transport.endpoint_base import EndpointBase
 from testbed.transport.errors import ProtocolError
 from testbed.transport.event_loop import PeerTransfer
 from testbed.transport.handshake import Listener
-from testbed.transport.observation import INTERVAL_S, Observer
 from testbed.transport.order import ORDERS
 from testbed.transport.path_mtu import check_chunk_fits
 from testbed.transport.receiver import Receiver
 from testbed.transport.repair import REPAIRS
 from testbed.transport.sender import Sender, SendingPath
 from testbed.transport.tolerance import StopRuleFactory
-from testbed.transport.transfer_report import TransferReport
+from testbed.transport.transfer_report import OBSERVATION_INTERVAL_S, Observer, TransferReport
 from testbed.transport.udp_socket import UdpSocket
 from testbed.transport.wire import HEADER_BYTES, wire_bytes
 
@@ -57,7 +56,7 @@ class UdpSending(PeerTransfer):
 
     def work(self, now_s: float) -> None:
         if self._observer is not None and now_s >= self._observe_s:
-            self._observe_s = now_s + INTERVAL_S
+            self._observe_s = now_s + OBSERVATION_INTERVAL_S
             self._observer(self._sender.observe(self._peer, now_s))
         if self._retry_s is not None and now_s < self._retry_s:
             return

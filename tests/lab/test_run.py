@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from testbed.training import datasets, models
-from testbed.training.aggregation import mean_into
+from testbed.training.vectors import mean_into
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("unchanged_host")]
 

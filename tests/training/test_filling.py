@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from testbed.training.aggregation import mean_into
 from testbed.training.events import nonfinite
 from testbed.training.filling import FILLINGS, PRESET_FILLINGS, ErrorFeedback, Rescale
+from testbed.training.vectors import mean_into
 from testbed.transport import PRESETS, TransferReport
 from tests.training.one_round import LAYOUT, buffer_of, estimate, gradients_of
 from tests.transport.virtual import transfer

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.training import loss_effects
-from testbed.training.shared_vectors import SharedVectors
+from testbed.training.vectors import SharedVectors
 from testbed.transport import PayloadLayout
 
 LAYOUT = PayloadLayout([("a", 5), ("b", 0), ("c", 7), ("d", 1)], chunk_bytes=16)

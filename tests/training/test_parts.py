@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from testbed.training import coordination, datasets, models
-from testbed.training.aggregation import mean_into
 from testbed.training.coordination import CoordinationError, Coordinator, Follower
 from testbed.training.phase_announcement import Phase
+from testbed.training.vectors import mean_into
 
 
 def test_the_mean_is_added_in_rank_order():

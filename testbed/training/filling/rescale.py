@@ -30,8 +30,8 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from testbed.training.aggregation import mean_into, sum_into
 from testbed.training.filling.base import Buffer, Filling, Mask, chunk_elements, zero_missing
+from testbed.training.vectors import mean_into, sum_into
 from testbed.transport import PayloadLayout
 
 By = Literal["count", "fraction"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from testbed.training.aggregation import mean_into
 from testbed.training.filling.base import Buffer, Filling, Mask, zero_missing
+from testbed.training.vectors import mean_into
 from testbed.transport import PayloadLayout
 
 

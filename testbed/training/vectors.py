@@ -1,0 +1,51 @@
+"""Flat float32 vectors: sums and means in rank order, and memory that training processes share."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+Vector = NDArray[np.float32]
+
+
+def sum_into(gradients: Sequence[Vector], out: Vector) -> None:
+    """Write the sum of equally long vectors to `out`.
+
+    The order of additions is fixed, so every reliable transport gives the same bits.
+    """
+    np.copyto(out, gradients[0])
+    for gradient in gradients[1:]:
+        out += gradient
+
+
+def mean_into(gradients: Sequence[Vector], out: Vector) -> None:
+    """Write the mean of equally long vectors to `out`, with the same order of additions."""
+    sum_into(gradients, out)
+    out /= np.float32(len(gradients))
+
+
+class SharedVectors:
+    """Vectors of `elements` elements for each worker, to compare what arrived with what was sent.
+
+    All processes see them: they lie in anonymous memory that is shared because it is allocated
+    before the fork. The emulated network must carry nothing but the training's own traffic, and a
+    file would cost time. The barriers of a round order writing and reading.
+
+    Attributes:
+        gradients: each worker's gradient of this round, before any loss.
+        updates: the update that each worker received and applied.
+        weights: each worker's replica after the update.
+    """
+
+    def __init__(self, workers: Sequence[str], elements: int) -> None:
+        self.gradients = {name: _shared(elements) for name in workers}
+        self.updates = {name: _shared(elements) for name in workers}
+        self.weights = {name: _shared(elements) for name in workers}
+
+
+def _shared(elements: int) -> Vector:
+    """Zeros in memory that children of this process share; untouched pages take no memory."""
+    return np.frombuffer(mmap.mmap(-1, 4 * elements), dtype=np.float32)
