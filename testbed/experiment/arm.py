@@ -14,7 +14,7 @@ from pydantic import (
     model_validator,
 )
 
-from testbed.shared.sections import folders
+from testbed.shared.sections import folders, problems
 from testbed.shared.yaml_input import Section
 from testbed.training.filling import DEFAULT_FILLING, FILLINGS, PRESET_FILLINGS
 from testbed.transport import protocols
@@ -94,7 +94,10 @@ class Arm(BaseModel):
         found = dict(given)
         for key, registry in protocols.REGISTRIES.items():
             if key in found:
-                found[key] = registry.relocated(found[key], folders(info))
+                try:
+                    found[key] = registry.relocated(found[key], folders(info))
+                except ValueError as error:
+                    raise problems([((key,), str(error))]) from None
         return found
 
     @model_validator(mode="after")

@@ -103,26 +103,25 @@ class Registry(Generic[T]):
     def relocated(self, value: Any, folders: Sequence[Path] = ()) -> Any:
         """What a configuration gives, with absolute paths where it names a user's own code.
 
+        That code is loaded, so that all that is wrong with it is said here.
+
         Args:
             value: a text, or a mapping whose key `name` (or `policy`) is one; all else stays.
             folders: where relative paths are looked for.
 
         Raises:
-            InputError: an unknown name, or own code that is not there.
+            InputError: an unknown name, or own code that does not fit.
         """
         if isinstance(value, Mapping):
-            return {
-                key: self.locate(each, folders)
-                if key in ("name", "policy") and isinstance(each, str)
-                else each
-                for key, each in value.items()
-            }
+            names = {key: value[key] for key in ("name", "policy") if key in value}
+            return {**value, **{key: self.relocated(each, folders) for key, each in names.items()}}
         if not isinstance(value, str):
             return value
         name, options = self._divided(value)
         if name in self._entries or not own_code.is_own(name):
             return value
         located = self.locate(name, folders)
+        self.entry(located)
         return located if options is None else f"{located}:{options}"
 
     def text(self, value: Any) -> str:

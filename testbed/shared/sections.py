@@ -65,16 +65,16 @@ class OneOf:
         name = given.get(self.key, self.default)
         if not isinstance(name, str):
             said = "this key is missing" if name is None else f"{name!r}: must be a name"
-            raise _problems([((self.key,), f"{said}; valid: {', '.join(self.registry)}")])
+            raise problems([((self.key,), f"{said}; valid: {', '.join(self.registry)}")])
         try:
             name = self.registry.locate(name, folders(info))
             model = self._model(name)
         except ValueError as error:
-            raise _problems([((self.key,), str(error))]) from None
+            raise problems([((self.key,), str(error))]) from None
         try:
             found = model.model_validate({**given, self.key: name}, context=info.context)
         except ValidationError as error:
-            raise _problems(_told(error, model)) from None
+            raise problems(_told(error, model)) from None
         if self.check is not None:
             self.check(found)
         return found
@@ -111,12 +111,12 @@ class OneOf:
         return {"anyOf": options}
 
 
-_Problem = tuple[tuple[int | str, ...], str]
+Problem = tuple[tuple[int | str, ...], str]
 
 
-def _told(error: ValidationError, model: type[BaseModel]) -> list[_Problem]:
+def _told(error: ValidationError, model: type[BaseModel]) -> list[Problem]:
     """The same problems in words; unknown keys come with those that this section has."""
-    found: list[_Problem] = []
+    found: list[Problem] = []
     for problem in error.errors(include_url=False):
         location, message = problem["loc"], problem["msg"].removeprefix("Value error, ")
         if problem["type"] == "extra_forbidden":
@@ -130,8 +130,8 @@ def _told(error: ValidationError, model: type[BaseModel]) -> list[_Problem]:
     return found
 
 
-def _problems(found: Sequence[_Problem]) -> ValidationError:
-    """Problems at keys; explanations do not repeat the input, since the message has it."""
+def problems(found: Sequence[Problem]) -> ValidationError:
+    """An error with a message for each place; the messages say what was given there."""
     return ValidationError.from_exception_data(
         "section",
         [

@@ -1,0 +1,26 @@
+"""A repair: selective acknowledgements, but lost chunks wait until all others are sent.
+
+`repair: ./own_repair.py`. It changes one choice of the built-in `selective`; a repair from scratch
+has two halves of its own, see `testbed/transport/repair/passes.py`.
+"""
+
+from dataclasses import dataclass
+
+from testbed.transport.repair import Arrange, PathEstimates, Selective
+from testbed.transport.repair.selective import SelectiveSender
+
+
+@dataclass(frozen=True, kw_only=True)
+class LostLast(Selective):
+    """The options are those of `selective`."""
+
+    def sender(
+        self, *, transfer: int, chunk_count: int, arrange: Arrange, estimates: PathEstimates
+    ) -> SelectiveSender:
+        return SelectiveSender(
+            transfer=transfer,
+            chunk_count=chunk_count,
+            arrange=arrange,
+            estimates=estimates,
+            lost_first=False,
+        )

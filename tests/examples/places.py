@@ -1,0 +1,73 @@
+"""Where an experiment takes each kind of a user's own code, and the example file of that kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from testbed import experiment
+from testbed.experiment import Run
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+
+def _arm(**changes: Any) -> dict[str, Any]:
+    return {"arms": {"mine": {"protocol": "dblp", **changes}}}
+
+
+# kind -> what an experiment says that uses the code of a reference.
+PLACES: dict[str, Callable[[str], dict[str, Any]]] = {
+    "tolerance": lambda text: _arm(gather=text),
+    "repair": lambda text: _arm(repair=text),
+    "order": lambda text: _arm(order=text),
+    "congestion_control": lambda text: _arm(congestion_control=text),
+    "filling": lambda text: _arm(filling=text),
+    "impairment": lambda text: {
+        "impairments": [{"kind": text, "host": "server", "rounds": {"random": 1}}]
+    },
+    "topology": lambda text: {"topology": {"name": text, "workers": 2}},
+    "detector": lambda text: {"phases": {"detector": text}},
+    "model": lambda text: {"training": {"model": text}},
+    "dataset": lambda text: {"training": {"dataset": text}},
+    "optimiser": lambda text: {"training": {"optimiser": text}},
+    "schedule": lambda text: {"training": {"schedule": {"kind": text}}},
+}
+# These have no example of their own.
+_OTHERS = {
+    "optimiser": "import torch\nclass Mine(torch.optim.SGD): pass\n",
+    "schedule": (
+        "from testbed.training.learning_rate import Schedule\n"
+        "class Halves(Schedule):\n"
+        "    def _factor(self, at): return 0.5\n"
+    ),
+}
+
+
+def good(kind: str) -> str:
+    """A file that holds one of a kind."""
+    return _OTHERS.get(kind) or (EXAMPLES / f"own_{kind}.py").read_text(encoding="utf-8")
+
+
+def write(folder: Path, kind: str, reference: str = "./mine.py", **changes: Any) -> Path:
+    """An experiment that uses the code of a reference."""
+    document = {
+        "name": "small",
+        "rounds": 5,
+        "seeds": [1],
+        "topology": {"name": "star", "workers": 2},
+        "arms": {"mine": {"protocol": "dblp"}},
+        **PLACES[kind](reference),
+        **changes,
+    }
+    path = folder / "small.yaml"
+    path.write_text(yaml.safe_dump(document))
+    return path
+
+
+def load(folder: Path, kind: str, reference: str = "./mine.py") -> Run:
+    """The run of such an experiment."""
+    (run,) = experiment.load(str(write(folder, kind, reference)))
+    return run
