@@ -6,8 +6,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from testbed.training.aggregation import mean_into
-from testbed.training.filling.base import Buffer, Filling, Mask, chunk_elements
+from testbed.training.filling import Buffer, Filling, Mask, chunk_elements, mean_into
 from testbed.transport import PayloadLayout
 
 

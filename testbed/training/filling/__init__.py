@@ -1,17 +1,18 @@
 """Fillings: what stands in for gradients that did not arrive?
 
 `base` says what one is. To add one: a file here and a line in `FILLINGS`; or a file of your own,
-`filling: ./mine.py`. Imports numpy, `testbed.shared`, the transport and `aggregation`.
+`filling: ./mine.py`. Imports numpy, `testbed.shared`, the transport and `vectors`.
 """
 
 from __future__ import annotations
 
 from testbed.shared.registry import Registry
-from testbed.training.filling.base import Filling, SenderMemory
+from testbed.training.filling.base import Buffer, Filling, Mask, SenderMemory, chunk_elements
 from testbed.training.filling.error_feedback import ErrorFeedback
 from testbed.training.filling.previous import Previous
 from testbed.training.filling.rescale import Rescale
 from testbed.training.filling.zero import Zero
+from testbed.training.vectors import mean_into
 
 FILLINGS: Registry[Filling] = Registry(
     "filling",
@@ -36,10 +37,14 @@ __all__ = [
     "DEFAULT_FILLING",
     "FILLINGS",
     "PRESET_FILLINGS",
+    "Buffer",
     "ErrorFeedback",
     "Filling",
+    "Mask",
     "Previous",
     "Rescale",
     "SenderMemory",
     "Zero",
+    "chunk_elements",
+    "mean_into",
 ]
