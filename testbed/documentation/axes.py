@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from testbed.documentation import keys, markup
-from testbed.experiment import choices, json_schema
+from testbed.experiment import choices
 from testbed.shared import docstrings
 from testbed.shared.registry import Registry
 from testbed.training.filling import FILLINGS
@@ -29,6 +29,7 @@ _AXES: dict[str, tuple[Registry[Any], str, str]] = {
     "Congestion controls": (CONGESTION_CONTROLS, "arms.NAME.congestion_control", "cubic:beta=0.8"),
     "Fillings": (FILLINGS, "arms.NAME.filling", "rescale:by=fraction"),
 }
+_SUPPLIED = {"rate_bps", "datagram_bytes"}
 # Titles of the sections whose name decides their keys, by their paths.
 _SECTIONS = {
     "training.dataset": "Data sets",
@@ -59,15 +60,19 @@ def option_rows(factory: Callable[..., Any]) -> list[tuple[str, str, str]]:
     return [
         (
             markup.code(name),
-            "required" if each.default is inspect.Parameter.empty else _shown(each.default),
+            _default(name, each),
             markup.sentence(told.get(name, "")),
         )
         for name, each in inspect.signature(factory).parameters.items()
-        if name not in json_schema.SUPPLIED
     ]
 
 
-def _shown(default: Any) -> str:
+def _default(name: str, parameter: inspect.Parameter) -> str:
+    default = parameter.default
+    if name in _SUPPLIED:
+        return "from the lab"
+    if default is inspect.Parameter.empty:
+        return "required"
     if default is None:
         return "none"
     if isinstance(default, bool):

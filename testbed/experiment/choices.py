@@ -20,7 +20,7 @@ from testbed.training.datasets import user
 
 Model = type[BaseModel]
 # What names something of a user's own: a file, an object in a file, an object of a module.
-OWN = r"^(.*\.py(:\w+)?|.*/.*|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$"
+OWN = r"^(.*\.py(:.*)?|.*/.*|[A-Za-z_][\w.]*:[A-Za-z_]\w*(:.*)?)$"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,8 +31,6 @@ from testbed.transport.tolerance import POLICIES, Fixed
 
 Schema = dict[str, Any]
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
-# What the program supplies, so that no text of an experiment has to.
-SUPPLIED = {"rate_bps", "datagram_bytes"}
 
 
 def build() -> Schema:
@@ -181,7 +179,7 @@ def _entry(registry: Registry[Any]) -> Schema:
     """The texts that choose an entry of an axis, with its options; or a mapping of the same."""
     forms = [OWN.strip("^$")]
     for name in registry:
-        keys = "|".join(each for each in options(registry, name) if each not in SUPPLIED)
+        keys = "|".join(options(registry, name))
         one = rf"({keys})=[^,=]+"
         forms.append(re.escape(name) + (f"(:{one}(,{one})*)?" if keys else ""))
     text = {"type": "string", "pattern": f"^({'|'.join(forms)})$"}

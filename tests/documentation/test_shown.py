@@ -1,0 +1,174 @@
+"""What the documentation shows is right: commands parse, YAML is valid, Python runs."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from controllers.lab_file import Description
+from testbed.documentation import verbs
+from testbed.experiment import EXPERIMENTS, json_schema, load
+from testbed.shared import yaml_input
+from tests.documentation import shown
+from tests.documentation.shown import ROOT, Block
+
+ALL = [block for page in shown.PAGES for block in shown.blocks(page)]
+VALIDATOR = jsonschema.Draft202012Validator(json_schema.build())
+_CALLS = sorted(
+    {
+        tuple(call)
+        for page in shown.PAGES
+        for command in (
+            *(each for block in shown.blocks(page) for each in block.commands),
+            *shown.inline_commands(page),
+        )
+        for call in shown.lab_calls(command)
+    }
+)
+# A name in capitals stands for whatever the reader has.
+_PLACEHOLDERS = {"NUMBER": "5", "N": "5"}
+
+
+def _of_kind(*kinds: str) -> list[Any]:
+    return [pytest.param(each, id=str(each)) for each in ALL if each.kind in kinds]
+
+
+def test_every_page_is_looked_at() -> None:
+    assert {each.page for each in ALL} >= set(shown.RUN_PAGES)
+    assert len(_CALLS) > 30
+    assert {"run", "plan", "check", "report"} <= {each[0] for each in _CALLS if each}
+
+
+@pytest.mark.parametrize("call", _CALLS, ids=" ".join)
+def test_every_call_of_lab_that_is_shown_parses(call: tuple[str, ...]) -> None:
+    name, *arguments = call
+    if name in ("--help", "VERB"):
+        return
+    command = verbs.commands()[name]
+    if arguments in (["--help"], ["-h"]):
+        return
+    arguments = [_PLACEHOLDERS.get(each, each) for each in arguments if each not in ("...", "…")]
+    arguments = ["--pcap=server" if each == "--pcap" else each for each in arguments]
+    if not arguments and any(each.required for each in command.params):
+        return  # a sentence that names the verb, such as "`./lab shell` opens a prompt"
+    command.make_context(name, arguments)
+    experiment = next((each for each in arguments if not each.startswith("-")), "")
+    if name in ("run", "resume", "plan") and (EXPERIMENTS / f"{experiment}.yaml").is_file():
+        _loads(command, name, arguments)
+
+
+def _loads(command: Any, name: str, arguments: list[str]) -> None:
+    """The experiment with these options is valid; files of the reader's own are left out."""
+    given = command.make_context(name, arguments).params
+    if ".py" in " ".join(arguments):
+        return
+    assert load(
+        given["name"],
+        overrides=given["settings"] or [],
+        arms=[each for each in given["arms"].split(",") if each],
+        seeds=given["seeds"],
+        congestion_control=given["congestion_control"],
+        profile=given["profile"],
+    )
+
+
+@pytest.mark.parametrize("block", _of_kind("console", "sh", "bash"))
+def test_every_command_line_is_one(block: Block) -> None:
+    assert block.commands, "a block of the shell without a command; output alone is `text`"
+    script = "\n".join(block.commands)
+    done = subprocess.run(["bash", "-n"], input=script, text=True, capture_output=True, check=False)
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("block", _of_kind("yaml"))
+def test_every_yaml_block_is_valid(block: Block, tmp_path: Path) -> None:
+    given = yaml.safe_load(block.text)
+    if given is None:
+        return  # a comment alone
+    if {"switches", "log"} & set(given):  # the file of a controller without a lab
+        Description.model_validate(given)
+        return
+    document = given
+    if "rounds" not in given or "arms" not in given:
+        document = _merged(yaml_input.read(EXPERIMENTS / "quick.yaml"), given)
+    assert [f"{each.json_path}: {each.message}" for each in VALIDATOR.iter_errors(document)] == []
+    if ".py" in block.text or ":" in str(given.get("training", {}).get("model", "")):
+        return  # names files of the reader's own
+    path = tmp_path / "shown.yaml"
+    path.write_text(yaml.safe_dump(document), encoding="utf-8")
+    load(str(path))
+
+
+def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """A fragment in the place where it belongs; a section with another name replaces the old."""
+    merged = dict(base)
+    for key, value in changes.items():
+        old = base.get(key)
+        names = {"name", "kind", "detector"}
+        if isinstance(old, dict) and isinstance(value, dict) and not names & set(value):
+            merged[key] = _merged(old, value)
+        else:
+            merged[key] = value
+    return merged
+
+
+@pytest.mark.parametrize("block", _of_kind("python"))
+def test_every_python_block_compiles_and_what_it_imports_exists(block: Block) -> None:
+    tree = ast.parse(block.text, filename=str(block))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for each in node.names:
+                importlib.import_module(each.name)
+        elif isinstance(node, ast.ImportFrom):
+            module = importlib.import_module(str(node.module))
+            for each in node.names:
+                assert hasattr(module, each.name), f"{node.module} has no {each.name}"
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        pytest.param(each, id=str(each))
+        for each in ALL
+        if each.kind == "python" and not each.not_run and each.page not in shown.RUN_PAGES
+    ],
+)
+def test_every_python_block_runs(block: Block, tmp_path: Path) -> None:
+    path = tmp_path / (block.file or "shown.py")
+    path.write_text(block.text, encoding="utf-8")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, str(path)],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_extraction_finds_what_a_page_shows(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "Use `./lab plan quick`.\n\n<!-- not run: long -->\n\n```console\n$ LAB_TORCH=0 ./lab run x"
+        " | tee y && ./lab report > z\nshown\n```\n\n1. Save it:\n\n   <!-- file: a.yaml -->\n\n"
+        "   ```yaml\n   a:\n     b: 1\n   ```\n"
+    )
+    console, saved = shown.blocks(page)
+    assert console.not_run == "long"
+    assert [list(shown.lab_calls(each)) for each in console.commands] == [
+        [["run", "x"], ["report"]]
+    ]
+    assert (saved.file, saved.text) == ("a.yaml", "a:\n  b: 1\n")
+    assert list(shown.inline_commands(page)) == ["./lab plan quick"]

@@ -1,0 +1,112 @@
+"""The commands and Python blocks of README and the tutorial, in the order in which they are shown.
+
+They run in a folder of their own, where `./lab` is this project's and `/tmp/` is a folder inside.
+What one page has already run is not run again: the next page goes on from its results.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.documentation import shown
+from tests.documentation.shown import ROOT, Block
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(900)]
+_LEFT_OUT = {"./lab test"}  # it is what runs this
+# Beyond these limits the machine had too little time for the lab; that is no matter of the page.
+_TIMING = {"cpu_wait", "cpu_others", "impairment_late_s", "clock_stall_s"}
+
+
+@dataclass(frozen=True)
+class Step:
+    """One thing that a reader does."""
+
+    block: Block
+    command: str = ""  # of the shell; empty: the block is a file to save, or Python to run
+
+    def __str__(self) -> str:
+        return f"{self.block}: {self.command or self.block.file or self.block.kind}"
+
+
+def _steps() -> Iterator[Step]:
+    seen = set(_LEFT_OUT)
+    for page in shown.RUN_PAGES:
+        for block in shown.blocks(page):
+            if block.file:
+                yield Step(block)
+            elif block.not_run:
+                continue
+            elif block.kind == "python":
+                yield Step(block)
+            for command in block.commands:
+                if command not in seen:
+                    seen.add(command)
+                    yield Step(block, command)
+
+
+STEPS = list(_steps())
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The reader's folder: the project as far as commands name it."""
+    folder = tmp_path_factory.mktemp("reader")
+    script = folder / "lab"
+    script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m testbed "$@"\n')
+    script.chmod(0o755)
+    (folder / "experiments").symlink_to(ROOT / "experiments")
+    (folder / "tmp").mkdir()
+    return folder
+
+
+@pytest.mark.parametrize("step", STEPS, ids=str)
+def test_step(step: Step, folder: Path) -> None:
+    if step.block.file:
+        (folder / step.block.file).write_text(step.block.text, encoding="utf-8")
+        return
+    argv = [sys.executable, "-c", step.block.text]
+    if step.command:
+        command = step.command.replace("/tmp/", f"{folder}/tmp/")
+        argv = ["bash", "-euo", "pipefail", "-c", command]
+    done = subprocess.run(
+        argv,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode == 1 and _only_too_busy(folder):
+        return
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    assert done.stdout.strip() or ">" in step.command, "a command that shows nothing"
+
+
+def _only_too_busy(folder: Path) -> bool:
+    """Whether all runs that did not end well had too little of the machine's time."""
+    found = [json.loads(path.read_text()) for path in folder.rglob("status.json")]
+    bad = [each for each in found if each["verdict"] != "ok"]
+    return bool(bad) and all(
+        each["verdict"] == "invalid"
+        and {gate["key"] for gate in each["gates"] if gate["passed"] is False} <= _TIMING
+        for each in bad
+    )
+
+
+def test_the_pages_show_the_way_from_the_first_run_to_own_parts() -> None:
+    commands = [step.command for step in STEPS if step.command]
+    assert commands[0] == "./lab run quick"
+    assert {each.split()[1] for each in commands if each.startswith("./lab ")} >= {
+        *("check", "plan", "run", "resume")
+    }
+    assert any(step.block.kind == "python" and not step.block.file for step in STEPS)
+    assert [step.block.file for step in STEPS if step.block.file]
