@@ -1,4 +1,4 @@
-"""How server and workers find each other, and strangers at their doors."""
+"""The handshake of server and workers, and strangers who connect."""
 
 import contextlib
 import socket
@@ -76,7 +76,7 @@ def test_strangers_at_the_doors_are_counted_and_hold_nobody_up(protocol):
     config = place.server()
     opened = in_thread(lambda: open_endpoint(config))
 
-    def knock(data, source="127.0.0.1"):
+    def connect(data, source="127.0.0.1"):
         deadline_s = time.monotonic() + 3
         while True:
             connection = socket.socket()
@@ -94,15 +94,15 @@ def test_strangers_at_the_doors_are_counted_and_hold_nobody_up(protocol):
     def hello(**changes):
         return Hello(**{"session": SESSION, "name": "worker-1", **changes}).message().encode()
 
-    silent = knock(b"")
-    half = knock(hello()[:13])
+    silent = connect(b"")
+    half = connect(hello()[:13])
     closed = [
-        knock(b"GET / HTTP/1.1\r\n\r\n"),
-        knock(hello(session=SESSION + 1)),
-        knock(hello(name="worker-7")),
-        knock(hello()),  # the right words from the wrong address
-        knock(ControlMessage(MessageType.STOP, 0).encode()),
-        knock(hello() + b"more", source=place.addresses["worker-1"]),
+        connect(b"GET / HTTP/1.1\r\n\r\n"),
+        connect(hello(session=SESSION + 1)),
+        connect(hello(name="worker-7")),
+        connect(hello()),  # the right words from the wrong address
+        connect(ControlMessage(MessageType.STOP, 0).encode()),
+        connect(hello() + b"more", source=place.addresses["worker-1"]),
     ]
     for connection in closed:
         connection.settimeout(3)
@@ -120,7 +120,7 @@ def test_strangers_at_the_doors_are_counted_and_hold_nobody_up(protocol):
         "stranger-unknown-address": 1,
         "stranger-unfinished": 2,
     }
-    with pytest.raises(OSError):  # the door is closed now
+    with pytest.raises(OSError):  # the port is closed now
         socket.create_connection((config.bind_address, config.control_port), timeout=1)
     for each in (*workers, server, silent, half):
         each.close()

@@ -127,7 +127,7 @@ def test_a_stranger_gets_no_byte_for_what_it_says_at_a_door(protocol, said):
     config = place.server()
     ports = [config.control_port] + [config.data_port] * (protocol.carrier == "tcp")
     for port in ports:
-        connection = knock(config.bind_address, port)
+        connection = connect(config.bind_address, port)
         with connection, contextlib.suppress(OSError):
             connection.sendall(said)
             assert drained(connection) == 0
@@ -135,7 +135,7 @@ def test_a_stranger_gets_no_byte_for_what_it_says_at_a_door(protocol, said):
         assert sum(server.counters().values()) == len(ports)
 
 
-def knock(address, port, source=""):
+def connect(address, port, source=""):
     deadline_s = time.monotonic() + 3
     while True:
         try:
@@ -149,7 +149,7 @@ def test_who_cannot_name_the_session_is_shown_out_before_a_long_hello_is_complet
     place = site(connect_timeout_s=3)
     opened = in_thread(lambda: open_endpoint(place.server()))
     hello = Hello(session=SESSION + 1, name="worker-1", layout=bytes(1 << 19)).message().encode()
-    with knock(place.server_address, 21000) as connection:
+    with connect(place.server_address, 21000) as connection:
         connection.settimeout(2)
         connection.sendall(hello[:10])
         time.sleep(0.05)
@@ -167,7 +167,7 @@ def test_a_peer_without_a_port_for_its_data_is_named_when_it_joins():
     opened = in_thread(lambda: open_endpoint(place.server()))
     layout = place.layout.encode()
     hello = Hello(session=SESSION, name="worker-1", data_port=0, layout=layout).message()
-    with knock(place.server_address, 21000, source=place.addresses["worker-1"]) as connection:
+    with connect(place.server_address, 21000, source=place.addresses["worker-1"]) as connection:
         connection.sendall(hello.encode())
         with pytest.raises(ProtocolError, match="worker-1 names no port"):
             opened.result(timeout=5)

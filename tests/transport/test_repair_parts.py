@@ -1,4 +1,4 @@
-"""The parts of the repairs whose receiver reports: fates, queues, estimates, reports, requests."""
+"""Parts of the repairs with acknowledgements: scoreboard, queues, estimates, ACKs, requests."""
 
 import numpy as np
 import pytest

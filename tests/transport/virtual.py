@@ -39,7 +39,7 @@ class Network:
     """One way from sender to receiver for data; control is reliable both ways.
 
     `survives(sequence, nth)` decides about the nth transmission (from 0) of a chunk. What is lost
-    has passed the link, as at the receiver's door; so the link is as busy as without loss.
+    has passed the link, as at the receiver's end; so the link is as busy as without loss.
     Control messages wait behind the data in the link's queue.
 
     Attributes:

@@ -1,7 +1,7 @@
-"""What a data set is: examples that become tensors when a batch asks for them.
+"""The interface of data sets: stored examples that become tensors batch by batch.
 
-Arrays are kept as they are stored (bytes for images and text) and are not written to, so that
-processes forked after loading share one copy; torch is imported when the first batch is made.
+Arrays stay as they are stored (bytes for images and text) and are not modified, so that processes
+forked after loading share one copy. Torch is imported when the first batch is made.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 TEST_SHARE = 0.2
-Progress = Any  # called with (what is done, bytes or examples done, all of them)
+Progress = Any  # called with (name of the work, bytes or examples done, total)
 
 
 class Images:
-    """Pixels (N, channels, height, width) that are normalised when they are taken.
+    """Pixels (N, channels, height, width), normalised when a batch is taken.
 
     Args:
         stored: uint8 or float32, in any scale.
@@ -54,7 +54,7 @@ class Images:
 
 
 class Numbers:
-    """Whole numbers, such as labels (N,), or token sequences (N, tokens), given as int64."""
+    """Whole numbers, such as labels (N,) or token sequences (N, tokens), returned as int64."""
 
     def __init__(self, stored: NDArray[Any]) -> None:
         self.stored = stored
@@ -75,7 +75,7 @@ class Windows:
     Args:
         text: uint8, one token each.
         starts: where each sequence begins.
-        shift: 0 for a model's inputs, 1 for the next tokens that it is to predict.
+        shift: 0 for a model's inputs, 1 for the next tokens, which it predicts.
     """
 
     def __init__(
@@ -101,13 +101,13 @@ class Dataset:
     """A training and a test part.
 
     Args:
-        task: what is to be learnt.
+        task: the learning task.
         classes: kinds of labels, or the size of the vocabulary.
         input_shape: of one example: (channels, height, width), or (tokens,).
         train_inputs, train_labels, test_inputs, test_labels: give a tensor for indices.
-        groups: for each training example the class, or the package that a text is from, by which
-            a split that is not identically distributed goes; shape (N,).
-        facts: what is recorded of it: sizes, versions, and `sha256` of all that is learnt from.
+        groups: for each training example its class, or the package that a text is from; splits
+            that are not identically distributed use it; shape (N,).
+        facts: recorded in the run directory: sizes, versions, and `sha256` of the data.
     """
 
     task: Task
@@ -122,13 +122,13 @@ class Dataset:
 
 
 class DatasetParameters(Section):
-    """What an experiment says about a data set; one subclass for each, with its `name`."""
+    """A data set's keys in an experiment; one subclass per data set, with its `name`."""
 
     name: Any
-    inputs: ClassVar[str | None] = "images"  # None: known after loading alone
+    inputs: ClassVar[str | None] = "images"  # None: known only after loading
 
     def load(self, folder: Path | None) -> Dataset:
-        """Read or make it.
+        """Read or make the data set.
 
         Args:
             folder: the folder of the experiment's YAML file, for relative paths.
@@ -139,11 +139,11 @@ class DatasetParameters(Section):
         raise NotImplementedError
 
     def train_count(self) -> int | None:
-        """Training examples, where that is known without loading."""
+        """The number of training examples, where it is known without loading."""
         return None
 
     def prepare(self, folder: Path | None, progress: Progress) -> None:
-        """Fetch or make what takes long and is kept, while there is a network and a terminal.
+        """Fetch or make what takes long, before the lab is built; the result is cached.
 
         Raises:
             InputError: as `load` does.
@@ -165,11 +165,11 @@ def images_dataset(
     Args:
         train, test: images (N, channels, height, width) and labels (N,).
         classes: labels are 0 to classes - 1.
-        source: what to call it in a message.
-        facts: added to.
+        source: its name in error messages.
+        facts: facts to which this adds.
 
     Raises:
-        InputError: an empty part, or a label out of range: names the first one.
+        InputError: an empty part, or a label out of range; names the first one.
     """
     for part, (images, labels) in (("training", train), ("test", test)):
         if len(images) == 0 or len(images) != len(labels):
@@ -213,7 +213,7 @@ def check_labels(labels: NDArray[Any], classes: int, source: str) -> None:
 
 
 def digest(*arrays: NDArray[Any]) -> str:
-    """SHA-256 of arrays: kind, shape and content of each."""
+    """SHA-256 of the type, shape and content of arrays."""
     total = hashlib.sha256()
     for array in arrays:
         total.update(f"{array.dtype.str}{array.shape}".encode())
@@ -222,14 +222,14 @@ def digest(*arrays: NDArray[Any]) -> str:
 
 
 def split_by_seed(count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Training and test indices of data that come as one: always the same 80/20 split."""
+    """Training and test indices of data without published parts: always the same 80/20 split."""
     order = np.random.default_rng(0).permutation(count)
     tests = int(count * TEST_SHARE)
     return order[tests:], order[:tests]
 
 
 def _channel_statistics(images: NDArray[Any]) -> tuple[list[float], list[float]]:
-    """Mean and standard deviation of each channel, as float32 has them."""
+    """Mean and standard deviation of each channel, rounded to float32."""
     means, deviations = [], []
     for channel in range(images.shape[1]):
         pixels = images[:, channel]

@@ -1,4 +1,4 @@
-"""Fillings: what stands in for gradients that did not arrive?
+"""Fillings: what replaces gradients that did not arrive?
 
 `base` says what one is. To add one: a file here and a line in `FILLINGS`; or a file of your own,
 `filling: ./mine.py`. Imports numpy, `testbed.shared`, the transport and `vectors`.
@@ -26,10 +26,10 @@ FILLINGS: Registry[Filling] = Registry(
     base=Filling,
 )
 
-# The transport knows nothing of training, so what its presets are filled with is said here; the
-# published systems fill gradients with zero. Of several workers those that came stand in for the
-# others; a broadcast has one sender, where scaling up only adds variance, so the server owes what a
-# worker did not get.
+# The transport knows nothing of training, so the fillings of its presets are set here. The
+# published systems fill with zeros. In a gather, the workers that arrived stand in for the others.
+# A broadcast has one sender, where scaling up would only add variance, so the server keeps a
+# residual instead.
 DEFAULT_FILLING = "zero"
 PRESET_FILLINGS = {"dblp-stream": {"gather": "rescale", "broadcast": "error-feedback"}}
 

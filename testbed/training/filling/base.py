@@ -1,8 +1,8 @@
-"""What a filling is: how one leg makes up for the chunks that did not arrive.
+"""The interface of fillings, which make up for the chunks that did not arrive on one leg.
 
-A filling has two halves. At the receiver it estimates the mean of the payloads that were sent from
-what arrived of them; the server has one payload per worker, and a worker has the server's alone,
-of which it is the mean all the same. At the sender it may remember what was lost.
+A filling has two halves. The receiver's half estimates the mean of the sent payloads from what
+arrived: the server has one payload per worker, a worker only the server's. The sender's half may
+remember what was lost.
 
 To add one, write one file beside this one with a subclass of `Filling`, usually a frozen dataclass
 whose fields are its options, and add it to FILLINGS in `__init__.py`.
@@ -23,25 +23,25 @@ Mask = NDArray[np.bool_]
 
 
 class SenderMemory:
-    """The sender's half towards one peer. This one remembers nothing."""
+    """The sender's half for one peer. This base class remembers nothing."""
 
     def payload(self, gradient: Buffer) -> Buffer:
-        """What to send for a gradient; neither may change before the transfer ends."""
+        """The payload to send for a gradient. Neither may change before the transfer ends."""
         return gradient
 
     def settle(self, report: TransferReport) -> None:
-        """Hears how the transfer ended."""
+        """Called with the report of the ended transfer."""
 
     def state(self) -> dict[str, Buffer]:
-        """What a checkpoint keeps, between two transfers."""
+        """The state that a checkpoint stores, between two transfers."""
         return {}
 
     def restore(self, state: Mapping[str, Buffer]) -> None:
-        """Goes on from what `state` returned."""
+        """Restores a result of `state`."""
 
 
 class Filling(ABC):
-    """One way of making up for what is missing, for one leg and the whole run."""
+    """One kind of filling, for one leg and the whole run."""
 
     @abstractmethod
     def estimate_mean(
@@ -56,8 +56,8 @@ class Filling(ABC):
         Args:
             layout: of all buffers.
             buffers: what arrived, one buffer per sender, in the same order and the same memory in
-                every round; the parts that did not arrive are as this filling left them in the
-                round before (zero in the first). They may be changed.
+                every round. Parts that did not arrive are as this filling left them in the
+                previous round (zero in the first). They may be modified.
             received: one flag per chunk, for each sender.
             out: another buffer.
         """
@@ -70,7 +70,7 @@ class Filling(ABC):
 def zero_missing(
     layout: PayloadLayout, buffers: Sequence[Buffer], received: Sequence[Mask]
 ) -> None:
-    """Sets what did not arrive to zero, in place."""
+    """Sets the parts that did not arrive to zero, in place."""
     for buffer, mask in zip(buffers, received, strict=True):
         layout.rows(buffer)[~mask] = 0
 

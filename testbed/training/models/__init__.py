@@ -1,4 +1,4 @@
-"""Models: built from a seed, and told by their layers without being built.
+"""Models, built from a seed, and their layer maps, which need no built model.
 
 To add one: a file here with a function `build(classes, input_shape)`, and a line in `MODELS`; or a
 file of your own, `model: ./mine.py`. The function returns a module that maps (examples,
@@ -7,8 +7,8 @@ tokens, classes). Imports torch (when a model is built) and `testbed.shared`.
 
 Every replica has the same initial weights, from the seed alone. A tensor that a model uses twice
 (GPT-2's output layer is its embedding) is one tensor in the gradient. Buffers, such as the running
-statistics of batch normalisation, are not sent: each replica keeps those of its own data, and its
-evaluation uses them.
+statistics of batch normalisation, are not sent. Each replica keeps those of its own data and uses
+them in its evaluation.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class Entry:
     """A model of the registry.
 
     Args:
-        module, function: where it is built; imported when it is needed, since some families take
-            seconds to import.
-        inputs: what it takes.
+        module, function: the function that builds it; imported when needed, because some packages
+            take seconds to import.
+        inputs: the kind of inputs that it takes.
         slow_import: whether it needs a package whose import takes seconds.
         published: classes and input shape for which `parameters` is published.
-        parameters: trained weights, counted once each, at that size.
+        parameters: number of trained weights at that size, each counted once.
     """
 
     module: str
@@ -81,7 +81,7 @@ def build(
     classes: int = DIGITS_CLASSES,
     input_shape: Sequence[int] = DIGITS_SHAPE,
 ) -> nn.Module:
-    """A model with weights that depend on the seed alone, so that all replicas start equal.
+    """Build a model. Its weights depend on the seed alone, so all replicas start equal.
 
     Args:
         name: of the registry, or a reference to a user's own code.
@@ -113,9 +113,9 @@ def layer_map(
 ) -> list[tuple[str, tuple[int, ...]]]:
     """Name and shape of every trained tensor, in the order of the flat float32 gradient.
 
-    No weight is computed or held: the model is built on torch's meta device. A user's model that
-    cannot be is built once, as usual, and dropped. With `kept`, the map of a model whose packages
-    take seconds to import is kept for the next time, and then nothing is imported.
+    The model is built on torch's meta device, without weights. A user's model that cannot be built
+    there is built once as usual and dropped. With `kept`, the map of a model whose packages take
+    seconds to import is cached, so that the next call imports nothing.
     """
     shape = tuple(input_shape)
 
@@ -146,7 +146,7 @@ def _layer_map(
 
 
 def layer_sizes(layers: Sequence[tuple[str, tuple[int, ...]]]) -> list[tuple[str, int]]:
-    """Name and element count of each layer of a map; four bytes each are sent."""
+    """Name and element count of each layer of a map; an element is four bytes on the wire."""
     return [(name, math.prod(shape)) for name, shape in layers]
 
 

@@ -1,4 +1,4 @@
-"""What a phase detector is: it watches the training and says whether a phase is critical.
+"""The interface of phase detectors, which decide after each round whether training is critical.
 
 To add one, write a file with a `Parameters` section (what YAML may say) whose `create` makes a
 `Detector`. Beside this file it needs a line in `DETECTORS`, and its `detector` is a `Literal`;
@@ -23,7 +23,7 @@ Cadence = Literal["epoch"] | Annotated[int, Field(ge=1)]
 
 @dataclass(frozen=True, kw_only=True)
 class Observation:
-    """What a detector may look at after each round's gather.
+    """The information that a detector gets after each round's gather.
 
     Attributes:
         round_number: from 0.
@@ -41,39 +41,40 @@ class Observation:
 
 
 class Detector(ABC):
-    """Says whether training is critical. `critical` before the first round is its start value."""
+    """Decides whether training is critical. `critical` has its start value before round 0."""
 
     critical: bool = True
-    remembered: ClassVar[tuple[str, ...]] = ()  # attributes that a checkpoint keeps
+    remembered: ClassVar[tuple[str, ...]] = ()  # attributes that a checkpoint stores
 
     @abstractmethod
     def observe(self, seen: Observation) -> None:
-        """Take a round into account; afterwards `critical` holds until the next call."""
+        """Take a round into account; sets `critical` until the next call."""
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps: plain values, lists and arrays."""
+        """The state that a checkpoint stores: plain values, lists and arrays."""
         return {name: getattr(self, name) for name in ("critical", *self.remembered)}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from what `state` returned."""
+        """Restore a result of `state`."""
         for name in ("critical", *self.remembered):
             setattr(self, name, state[name])
 
 
 class DetectorParameters(Section):
-    """A detector's part of the experiment."""
+    """A detector's section of an experiment."""
 
     detector: str
 
     def create(self, rounds_per_epoch: int) -> Detector:
-        """A fresh detector; one epoch has `rounds_per_epoch` rounds."""
+        """Create a detector; one epoch has `rounds_per_epoch` rounds."""
         raise NotImplementedError
 
 
 def norm_changed(previous: float, current: float, eta: float) -> bool:
-    """Whether | previous - current | / previous >= eta; an odd norm counts as a change.
+    """Whether | previous - current | / previous >= eta.
 
-    Odd is a previous norm of zero, as in Accordion's code, and one that is not finite.
+    A previous norm of zero counts as a change, as in Accordion's code, and so does a norm that is
+    not finite.
     """
     if not (math.isfinite(previous) and math.isfinite(current)) or previous == 0:
         return True

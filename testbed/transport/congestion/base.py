@@ -1,16 +1,16 @@
-"""What a congestion control is: it hears what became of the data, and names a rate or a window.
+"""The interface of congestion controls, which take feedback and set a rate, a window, or both.
 
 To add one, write one file beside this one with a subclass of `CongestionControl` and add it to
 CONGESTION_CONTROLS in `__init__.py`. Its constructor's keyword parameters are its options as
 users write them (`NAME:key=value,...`); parameters named `rate_bps` and `datagram_bytes` are
-supplied from the endpoint's configuration when the text does not set them. One object lives as
-long as the peer does, across transfers, so what it learnt is kept.
+supplied from the endpoint's configuration when the text does not set them. One object serves one
+peer across all transfers, so it keeps what it has learnt.
 
-`path.PathMonitor` turns the feedback into what most algorithms want to know (round trips, their
-minimum, delivery rates); `window.WindowControl` is the common part of those that keep a window.
+`path.PathMonitor` derives what most algorithms need from the feedback: round trips, their minimum,
+delivery rates. `window.WindowControl` is the common part of controls with a window.
 
-All times are seconds on one monotonic clock, as floats and without a granularity of their own: a
-local network's round trip is tens of microseconds.
+All times are seconds on one monotonic clock, as floats without rounding, because a local network's
+round trip is tens of microseconds.
 """
 
 import math
@@ -22,27 +22,27 @@ from dataclasses import dataclass
 class Feedback:
     """What one message of the receiver says about the path; all sizes are wire bytes.
 
-    Each byte that was sent is reported once, as delivered or as lost, unless a STOP ends the
-    transfer before. A repair that takes back a loss (the datagram was only late) reports it as
-    delivered and does not correct the earlier feedback. A repair whose timer runs out reports
-    what it gives up as lost, with nothing delivered.
+    Each byte sent is reported once, as delivered or as lost, unless a STOP ends the transfer
+    before. If a datagram that was reported lost arrives late, the repair reports it as delivered
+    and does not correct the earlier feedback. A repair whose timer expires reports the datagrams
+    that it declares lost, with nothing delivered.
 
     Attributes:
-        now_s: when the message came.
+        now_s: when the message arrived.
         delivered_bytes: newly known to have arrived since the last feedback.
-        lost_bytes: newly known to be lost.
-        in_flight_bytes: sent and of unknown fate, after this feedback.
-        rtt_s: one sample of the round trip, that of the newest datagram that this message
-            acknowledges: now_s less when it was sent. None when this message allows none.
+        lost_bytes: newly declared lost.
+        in_flight_bytes: sent, and neither arrived nor lost, after this feedback.
+        rtt_s: a sample of the round trip: now_s minus the time when the newest acknowledged
+            datagram was sent. None when this message gives none.
         ecn_marked_bytes: how many of the delivered bytes carried a congestion mark.
         app_limited: the sender had less to send than it was allowed to, so the delivered bytes
             say little about the path's capacity.
-        newest_sent_s: when the newest of the datagrams delivered was sent. None for unknown;
-            then it is taken to be now_s - rtt_s, so only a repair that takes the receiver's own
-            delay out of rtt_s has to set it.
-        newest_lost_sent_s: when the newest of the datagrams lost was sent. None for unknown;
-            then it is taken to be one round trip ago. Losses of one round trip are one sign of
-            congestion, and this tells which belong together when they are found late.
+        newest_sent_s: when the newest delivered datagram was sent. None for unknown; then
+            now_s - rtt_s is used. Only a repair that subtracts the receiver's delay from rtt_s
+            must set it.
+        newest_lost_sent_s: when the newest lost datagram was sent. None for unknown; then one
+            round trip ago is used. It tells which losses belong to the same round trip, and so
+            to the same sign of congestion.
     """
 
     now_s: float
@@ -60,8 +60,8 @@ class CongestionControl(ABC):
     """Limits one path by a rate, a window, or both.
 
     Attributes:
-        needs_ecn: whether it is of no use unless queues on the path mark datagrams and the
-            receiver's messages say which were marked.
+        needs_ecn: whether it needs queues that mark datagrams, and a receiver whose messages
+            count the marks.
     """
 
     needs_ecn = False
@@ -69,23 +69,23 @@ class CongestionControl(ABC):
     @property
     @abstractmethod
     def rate_bps(self) -> float:
-        """Allowed pace now, in bits per second on the wire; math.inf for unpaced."""
+        """The allowed pace now, in bits per second on the wire; math.inf for unpaced."""
 
     @property
     def window_bytes(self) -> float:
-        """Allowed wire bytes in flight now; math.inf (the default) for unlimited."""
+        """The allowed wire bytes in flight now; math.inf (the default) for unlimited."""
         return math.inf
 
     def on_transfer_begin(self, now_s: float) -> None:  # noqa: B027 - optional to override
-        """Hears that a transfer begins: nothing is in flight, after a pause of any length."""
+        """Called when a transfer begins, with nothing in flight, after a pause of any length."""
 
     def on_sent(self, sent_bytes: int, now_s: float) -> None:  # noqa: B027 - optional to override
-        """Hears that `sent_bytes` of datagrams were handed to the network."""
+        """Called when `sent_bytes` of datagrams were handed to the network."""
 
     @abstractmethod
     def on_feedback(self, feedback: Feedback) -> None:
-        """Hears what became of what was sent."""
+        """Called with each feedback."""
 
     def observe(self) -> dict[str, float]:
-        """The inner state worth logging; a named state is logged as its number."""
+        """The state that is worth logging; a named state is logged as its number."""
         return {"rate_bps": self.rate_bps, "window_bytes": self.window_bytes}

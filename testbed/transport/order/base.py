@@ -1,9 +1,9 @@
-"""What a chunk order is: a permutation of a transfer's chunks.
+"""The interface of chunk orders: permutations of a transfer's chunks.
 
-It decides what is lost: a receiver that stops early gives up whatever comes last. To add an
-order, write one file beside this one with a subclass of `ChunkOrder`, usually a frozen dataclass
-whose fields are its options, and add it to ORDERS in `__init__.py`. A field named `seed` is
-supplied from the endpoint's configuration when the user does not set it.
+The order decides what is lost, because a receiver that stops early gives up the chunks that come
+last. To add an order, write one file beside this one with a subclass of `ChunkOrder`, usually a
+frozen dataclass whose fields are its options, and add it to ORDERS in `__init__.py`. A field named
+`seed` is supplied from the endpoint's configuration when the user does not set it.
 """
 
 from abc import ABC, abstractmethod
@@ -18,12 +18,12 @@ from testbed.transport.layout import PayloadLayout
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OrderContext:
-    """What an order may depend on.
+    """The information that an order may use.
 
     Attributes:
-        transfer: the transfer's number; `Leg.round_of` makes it the round's.
-        layout: which tensor lies where.
-        rows: the payload, shape (chunk_count, chunk_bytes); not to be written to.
+        transfer: the transfer's number; `Leg.round_of` gives its round.
+        layout: the places of the tensors.
+        rows: the payload, shape (chunk_count, chunk_bytes); must not be modified.
     """
 
     transfer: int
@@ -32,17 +32,17 @@ class OrderContext:
 
 
 class ChunkOrder(ABC):
-    """Arranges chunks for sending. Holds no state: one object serves all transfers and peers."""
+    """Arranges chunks for sending. It has no state; one object serves all transfers and peers."""
 
     @abstractmethod
     def permutation(self, context: OrderContext) -> NDArray[np.int64]:
         """All chunk numbers of a transfer in the order of sending, shape (chunk_count,)."""
 
     def arranger(self, context: OrderContext) -> Callable[[NDArray[np.int64]], NDArray[np.int64]]:
-        """What puts missing chunks, ascending, in order: the same for every pass of a transfer.
+        """Returns the function that arranges ascending chunk numbers, for all passes of a transfer.
 
-        The permutation is computed once, so what is sent again keeps its place relative to the
-        others although an order may be costly or random.
+        The permutation is computed once, because it may be costly or random. So chunks that are
+        sent again keep their relative order.
         """
         permutation = self.permutation(context)
 

@@ -1,9 +1,9 @@
-"""What a repair is: the conversation that gets lost chunks sent again.
+"""The interface of repairs: how sender and receiver get lost chunks sent again.
 
-A repair has two halves, one per side. The sender's half decides which chunks go next and reads
-what the receiver says; the receiver's half decides when to say something. Neither knows of
-sockets, clocks, rates or the stop rule: `sender.Sender` and `receiver.Receiver` own those and
-handle STOP for every repair alike.
+A repair has two halves, one per side. The sender's half decides which chunks go next and reads the
+receiver's messages. The receiver's half decides when to send a message. Neither knows sockets,
+clocks, rates or the stop rule. `sender.Sender` and `receiver.Receiver` own those, and handle STOP
+in the same way for every repair.
 
 To add one, write one file beside this one with a subclass of `Repair` and its two halves, and
 add it to REPAIRS in `__init__.py`. One whose receiver acknowledges while data flows finds most of
@@ -31,11 +31,11 @@ class SenderRepair(ABC):
     """The sender's half, for one transfer.
 
     Attributes:
-        machine: the state; the half reports RAN_DRY and FEEDBACK to it, `Sender` reports STOP.
+        machine: the state; this half passes it RAN_DRY and FEEDBACK, `Sender` passes it STOP.
         outbox: control messages to send, in order; `Sender` empties it.
-        passes: sweeps begun so far, None where the repair has none.
-        in_flight: datagrams sent of which it is not known that they came or were lost.
-        asked_s: since when an answer of the receiver is owed, None while none is.
+        passes: passes begun so far; None where the repair has none.
+        in_flight: datagrams sent that are not known to have arrived or to be lost.
+        asked_s: since when the receiver owes an answer; None while it owes none.
     """
 
     passes: int | None = None
@@ -51,7 +51,7 @@ class SenderRepair(ABC):
     @property
     @abstractmethod
     def remaining(self) -> int:
-        """How many datagrams could be sent now, had the path room for them."""
+        """How many datagrams could be sent now, if the path had room for them."""
 
     @abstractmethod
     def upcoming(self, limit: int) -> NDArray[np.int64]:
@@ -59,24 +59,24 @@ class SenderRepair(ABC):
 
     @abstractmethod
     def on_sent(self, count: int, now_s: float) -> None:
-        """The first `count` of the upcoming chunks are on their way."""
+        """Called when the first `count` upcoming chunks were sent."""
 
     @abstractmethod
     def on_message(self, message: ControlMessage, now_s: float) -> Feedback | None:
         """Takes a message of the receiver, other than STOP, for this transfer.
 
-        Returns what it tells about the path, in datagrams instead of bytes.
-        Raises ProtocolError for a message that has no place here.
+        Returns feedback about the path, in datagrams instead of bytes. Raises ProtocolError for a
+        message that is not allowed here.
         """
 
     @abstractmethod
     def on_window_closed(self, now_s: float) -> None:
-        """The congestion window is full: see to it that the receiver says something."""
+        """Called when the congestion window is full; must make the receiver answer."""
 
     def wants_ack(self, count: int, window_left: float) -> bool:
-        """Whether the last of the next `count` datagrams is to ask for a report at once.
+        """Whether the last of the next `count` datagrams asks for an ACK at once.
 
-        `window_left` is how many more the congestion window will admit then. The default is no.
+        `window_left` is how many more the congestion window will then allow. The default is no.
         """
         return False
 
@@ -85,12 +85,12 @@ class SenderRepair(ABC):
         return None
 
     def on_deadline(self, now_s: float) -> Feedback | None:
-        """The deadline has passed; what that tells about the path, in datagrams, if anything."""
+        """Called when the deadline has passed; returns feedback in datagrams, if any."""
         return None
 
 
 class ReceiverRepair(ABC):
-    """The receiver's half, for one transfer; it returns the messages to send.
+    """The receiver's half, for one transfer. Its methods return the messages to send.
 
     Attributes:
         has_passes: whether a PROBE ends a pass.
@@ -101,24 +101,24 @@ class ReceiverRepair(ABC):
     def on_arrivals(  # noqa: B027 - optional to override
         self, stamps: NDArray[np.uint16], now_s: float, attentive: bool
     ) -> None:
-        """Valid datagrams of this transfer came, duplicates among them; `on_data` follows.
+        """Called with valid datagrams of this transfer, duplicates included; `on_data` follows.
 
-        `stamps` are from their headers; `attentive` is False when they had waited in the socket
-        for some unknown time.
+        `stamps` are from their headers. `attentive` is False when they had waited in the socket
+        for an unknown time.
         """
 
     def on_data(self, progress: Progress) -> list[ControlMessage]:
-        """Datagrams came and were not enough to stop. The default says nothing."""
+        """Called after arrivals that were not enough to stop. The default sends nothing."""
         return []
 
     @abstractmethod
     def on_probe(
         self, message: ControlMessage, progress: Progress, attentive: bool
     ) -> list[ControlMessage]:
-        """The sender asked and what is here is not enough to stop.
+        """Called for a PROBE when the arrivals are not enough to stop.
 
-        Raises ProtocolError for a PROBE that is malformed. `attentive` is False when it had
-        waited for some unknown time.
+        Raises ProtocolError for a malformed PROBE. `attentive` is False when it had waited for an
+        unknown time.
         """
 
     def deadline_s(self, progress: Progress) -> float | None:
@@ -126,13 +126,13 @@ class ReceiverRepair(ABC):
         return None
 
     def on_deadline(self, progress: Progress) -> list[ControlMessage]:
-        """The deadline has passed and what is here is not enough to stop."""
+        """Called when the deadline has passed and the arrivals are not enough to stop."""
         return []
 
 
 @dataclass(frozen=True, kw_only=True)
 class Repair(ABC):
-    """One way of repairing; subclasses' fields are its options."""
+    """One kind of repair; a subclass's fields are its options."""
 
     @abstractmethod
     def sender(
@@ -140,8 +140,8 @@ class Repair(ABC):
     ) -> SenderRepair:
         """The sender's half.
 
-        `arrange` puts ascending chunk numbers in the order of sending; `estimates` is what
-        earlier transfers have learnt about the path.
+        `arrange` puts ascending chunk numbers in the order of sending. `estimates` holds what
+        earlier transfers learnt about the path.
         """
 
     @abstractmethod

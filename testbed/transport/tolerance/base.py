@@ -1,15 +1,15 @@
-"""What a tolerance is: a policy for the whole run, and the stop rule it gives one transfer.
+"""The interface of tolerances: a policy for the whole run, and its stop rule for one transfer.
 
-The *policy* is what an experiment configures: how much of a transfer may be given up, now. The
-*stop rule* is made from it for one transfer and asked by the receiver, over and over, whether
-what has arrived is enough.
+The *policy* is what an experiment configures: how much of a transfer may be given up in the present
+phase. It makes a *stop rule* for each transfer, which the receiver asks repeatedly whether enough
+has arrived.
 
 To add a policy, write one file beside this one with a subclass of `TolerancePolicy`, usually a
 frozen dataclass whose fields are its options, and add it to POLICIES in `__init__.py`. A policy
-that is a fraction of the chunks implements `tolerance` and is done. Any other also overrides
-`stop_rule` and returns a `StopRule` of its own, which sees the bitmap, the counts, the layout
-(given when the rule is made) and the time, and may name a deadline at which it wants to be asked
-again although nothing has arrived.
+that is a fraction of the chunks only implements `tolerance`. Any other also overrides `stop_rule`
+and returns a `StopRule` of its own. That sees the bitmap, the counts, the time and the layout
+(given when the rule is made), and may set a deadline at which it is asked again although nothing
+has arrived.
 """
 
 import math
@@ -26,15 +26,15 @@ from testbed.transport.layout import PayloadLayout
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Progress:
-    """What a stop rule may look at.
+    """The information that a stop rule may use.
 
     Attributes:
-        received: which chunks are here, shape (chunk_count,); not to be written to.
+        received: which chunks have arrived, shape (chunk_count,); must not be modified.
         received_count: how many of them.
-        now_s: the present.
-        first_arrival_s, last_arrival_s: when the first and the latest new chunk came; None
+        now_s: the present time.
+        first_arrival_s, last_arrival_s: when the first and the latest new chunk arrived; None
             before the first.
-        probes: how often the sender asked so far, that is, how many passes it has ended.
+        probes: how many PROBEs have arrived, that is, how many passes the sender has ended.
     """
 
     received: NDArray[np.bool_]
@@ -46,7 +46,7 @@ class Progress:
 
 
 class StopRule(ABC):
-    """Decides for one transfer when the receiver has enough. All chunks are always enough."""
+    """Decides when a transfer's receiver has enough. All chunks are always enough."""
 
     @abstractmethod
     def satisfied(self, progress: Progress) -> bool:
@@ -75,19 +75,19 @@ class TolerancePolicy(ABC):
     def tolerance(self, critical: bool) -> float:
         """The fraction P of a transfer's chunks that may be missing, 0 <= P < 1.
 
-        A policy that is more than a fraction says how much it gives up at most.
+        A policy that is more than a fraction returns the most that it gives up.
 
         `critical` tells whether the training is in a critical learning regime.
         """
 
     def stop_rule(self, critical: bool) -> StopRuleFactory:
-        """What makes the stop rule of a transfer that happens in this phase."""
+        """Returns the factory of stop rules for transfers in this phase."""
         tolerance = self.tolerance(critical)
         return lambda layout: FractionRule(chunk_count=layout.chunk_count, tolerance=tolerance)
 
 
 class FractionRule(StopRule):
-    """Stop once received / total >= 1 - P (DBLP, arXiv 2605.01989; before it MLT, NSDI 2024)."""
+    """Stops once received / total >= 1 - P (DBLP, arXiv 2605.01989; before it MLT, NSDI 2024)."""
 
     def __init__(self, *, chunk_count: int, tolerance: float) -> None:
         self.required = required_chunks(chunk_count, tolerance)
@@ -109,10 +109,10 @@ def check_seconds(seconds: float, name: str) -> None:
 
 
 def required_chunks(chunk_count: int, tolerance: float) -> int:
-    """ceil(chunk_count * (1 - tolerance)), at least 1, exact for the decimal that was meant.
+    """ceil(chunk_count * (1 - tolerance)), at least 1, computed exactly for decimal tolerances.
 
-    Floating point alone would ask for a chunk too many here and there: the product of 1000 and
-    1 - 0.008 has to be 992, not the next integer above 992.0000000000001.
+    Floating point would sometimes require a chunk too many: 1000 * (1 - 0.008) must give 992, not
+    the next integer above 992.0000000000001.
     """
     check_tolerance(tolerance)
     given_up = Fraction(tolerance).limit_denominator(10**9)
