@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -13,6 +14,7 @@ import yaml
 from analysis.data.metrics import TASK_METRICS
 
 FILE = Path(__file__).with_name("published.yaml")
+_RENAMED = {"metric", "also", "value", "low", "high"}  # keys that are no fields as they stand
 CONFIDENCES = ("CODE", "FULL", "2nd-FULL", "ABS", "DERIVED")
 
 
@@ -112,16 +114,7 @@ def select(
 
 
 def _entry(raw: dict[str, Any], where: str) -> Published:
-    known = {"id", "title", "metric", "also", "ratio", "value", "low", "high", "values"}
-    known |= {
-        "difference",
-        "applies_to",
-        "within_arm",
-        "condition",
-        "source",
-        "confidence",
-        "version",
-    }
+    known = {each.name for each in dataclasses.fields(Published)} - {"metrics"} | _RENAMED
     if set(raw) - known:
         raise ValueError(f"{where}: unknown key {min(set(raw) - known)!r}; valid: {sorted(known)}")
     if raw.get("confidence") not in CONFIDENCES:
@@ -146,19 +139,6 @@ def _entry(raw: dict[str, Any], where: str) -> Published:
     high = raw.get("value", raw.get("high"))
     if "ratio" in raw and not (low is not None and high is not None and 0 < low <= high):
         raise ValueError(f"{where}: range {low} to {high}; valid: 0 < low <= high")
-    return Published(
-        id=raw["id"],
-        title=raw["title"],
-        metrics=(raw["metric"], *raw.get("also", [])),
-        condition=raw["condition"],
-        source=raw["source"],
-        confidence=raw["confidence"],
-        version=raw["version"],
-        ratio=raw.get("ratio"),
-        low=low,
-        high=high,
-        values=raw.get("values"),
-        difference=raw.get("difference"),
-        applies_to=raw.get("applies_to") or {},
-        within_arm=raw.get("within_arm"),
-    )
+    fields = {name: value for name, value in raw.items() if name not in _RENAMED}
+    metrics = (raw["metric"], *raw.get("also", []))
+    return Published(**fields, metrics=metrics, low=low, high=high)

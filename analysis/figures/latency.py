@@ -10,19 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis.data.load import FACTOR_PREFIX
-from analysis.figures.parts import (
-    CRITICAL,
-    MOST_PANELS,
-    add_legend,
-    by_arm,
-    draw_lines_by_round,
-    new_axes_with_strips,
-    new_grid,
-    new_panels,
-    phase_strips,
-    scale_axis,
-    shade_impairments,
-)
+from analysis.figures import parts
 from analysis.figures.style import ArmStyle
 from analysis.summary.lookup import factors_text, points
 from analysis.words import formatting
@@ -39,15 +27,15 @@ def over_rounds(
     if known.is_empty():
         return None
     unit = formatting.unit_for("s", known["latency_s"])
-    arms = [arm for arm, _ in by_arm(known, styles)]
-    figure, axes, phases = new_axes_with_strips(f"Round latency ({unit.symbol})", len(arms))
-    shaded = shade_impairments(axes, known, kinds)
-    phase_strips(phases, known, arms)
-    draw_lines_by_round(axes, known, "latency_s", styles, factor=unit.factor)
-    scale_axis(axes.yaxis, known["latency_s"])
+    arms = [arm for arm, _ in parts.by_arm(known, styles)]
+    figure, axes, phases = parts.new_axes_with_strips(f"Round latency ({unit.symbol})", len(arms))
+    shaded = parts.shade_impairments(axes, known, kinds)
+    parts.phase_strips(phases, known, arms)
+    parts.draw_lines_by_round(axes, known, "latency_s", styles, factor=unit.factor)
+    parts.scale_axis(axes.yaxis, known["latency_s"])
     shown = known["round"].to_numpy()
     axes.set_xlim(shown.min() - 0.5, shown.max() + 0.5)
-    add_legend(figure, styles, set(known["arm"]), [*shaded, CRITICAL])
+    parts.add_legend(figure, styles, set(known["arm"]), [*shaded, parts.CRITICAL])
     return figure
 
 
@@ -57,7 +45,7 @@ def distribution(rounds: pl.DataFrame, styles: dict[str, ArmStyle]) -> Figure | 
     if known.is_empty():
         return None
     unit = formatting.unit_for("s", known["latency_s"])
-    parts = [
+    panels = [
         (title, rows)
         for title, rows in (
             ("calm rounds", known.filter(~_HIT)),
@@ -65,18 +53,18 @@ def distribution(rounds: pl.DataFrame, styles: dict[str, ArmStyle]) -> Figure | 
         )
         if not rows.is_empty()
     ]
-    figure, axes_of = new_panels(len(parts))
-    for axes, (title, rows) in zip(axes_of, parts, strict=True):
-        for arm, of_arm in by_arm(rows, styles):
+    figure, axes_of = parts.new_panels(len(panels))
+    for axes, (title, rows) in zip(axes_of, panels, strict=True):
+        for arm, of_arm in parts.by_arm(rows, styles):
             _step(axes, of_arm["latency_s"].to_numpy() * unit.factor, styles[arm])
-        if len(parts) > 1:
+        if len(panels) > 1:
             axes.set_title(title, loc="left", fontsize=10)
         axes.set_ylim(0, 102)
         axes.set_ylabel("Rounds (%)")
     # The scale is chosen by the seconds' ratio: a unit does not change it.
-    scale_axis(axes_of[-1].xaxis, known["latency_s"] * unit.factor)
+    parts.scale_axis(axes_of[-1].xaxis, known["latency_s"] * unit.factor)
     axes_of[-1].set_xlabel(f"Round latency ({unit.symbol})")
-    add_legend(figure, styles, set(known["arm"]), [], markers=False)
+    parts.add_legend(figure, styles, set(known["arm"]), [], markers=False)
     return figure
 
 
@@ -84,12 +72,12 @@ def distribution_by_point(
     rounds: pl.DataFrame, summary: dict[str, Any], styles: dict[str, ArmStyle]
 ) -> Figure | None:
     """Distribution of the latency of burst rounds, one panel per point of the sweep."""
-    shown = points(summary)[:MOST_PANELS]
+    shown = points(summary)[: parts.MOST_PANELS]
     hit = rounds.filter(_HIT & pl.col("latency_s").is_not_null())
     if len(shown) < 2 or hit.is_empty():
         return None
     unit = formatting.unit_for("s", hit["latency_s"])
-    figure, axes_of = new_grid(len(shown), share=True)
+    figure, axes_of = parts.new_grid(len(shown), share=True)
     present: set[str] = set()
     for axes, point in zip(axes_of, shown, strict=False):
         here = hit.filter(
@@ -98,18 +86,18 @@ def distribution_by_point(
                 for name, value in point["factors"].items()
             )
         )
-        for arm, rows in by_arm(here, styles):
+        for arm, rows in parts.by_arm(here, styles):
             _step(axes, rows["latency_s"].to_numpy() * unit.factor, styles[arm])
             present.add(arm)
         axes.set_title(_values(point), loc="left", fontsize=9)
         axes.set_ylim(0, 102)
-    scale_axis(axes_of[0].xaxis, hit["latency_s"] * unit.factor)
+    parts.scale_axis(axes_of[0].xaxis, hit["latency_s"] * unit.factor)
     for axes in axes_of[-2:]:  # the lowest of each column, also where a neighbour is lacking
         axes.set_xlabel(f"Round latency ({unit.symbol})")
         axes.tick_params(labelbottom=True)
     for axes in axes_of[::2]:
         axes.set_ylabel("Rounds (%)")
-    add_legend(figure, styles, present, [], markers=False)
+    parts.add_legend(figure, styles, present, [], markers=False)
     return figure
 
 

@@ -14,18 +14,7 @@ from matplotlib.ticker import MaxNLocator
 
 from analysis.data import learning
 from analysis.data.metrics import TASK_METRICS, describe
-from analysis.figures import style
-from analysis.figures.parts import (
-    add_legend,
-    all_numbers,
-    by_arm,
-    draw_lines_by_round,
-    factor_axis,
-    line_with_intervals,
-    new_axes,
-    new_panels,
-    scale_axis,
-)
+from analysis.figures import parts, style
 from analysis.figures.style import ArmStyle
 from analysis.summary.lookup import entry, points
 from analysis.words import formatting
@@ -45,17 +34,17 @@ def quality(
         return None
     of_run = learning.evaluations(training).drop_nulls([metric, over])
     factor = 100.0 if metric == "accuracy" else 1.0
-    figure, axes = new_axes(
+    figure, axes = parts.new_axes(
         "Training time (s)" if over == "elapsed_s" else "Round",
         "Test accuracy (%)" if metric == "accuracy" else "Test perplexity",
     )
-    draw_lines_by_round(axes, of_run, metric, styles, factor=factor, over=over)
+    parts.draw_lines_by_round(axes, of_run, metric, styles, factor=factor, over=over)
     if metric == "accuracy":
         axes.set_ylim(0, 102)
     else:
-        scale_axis(axes.yaxis, of_run[metric])
+        parts.scale_axis(axes.yaxis, of_run[metric])
     axes.set_xlim(left=0)
-    add_legend(figure, styles, set(of_run["arm"]), [])
+    parts.add_legend(figure, styles, set(of_run["arm"]), [])
     return figure
 
 
@@ -80,11 +69,11 @@ def _percent_over_rounds(
     known: pl.DataFrame, name: str, label: str, styles: dict[str, ArmStyle]
 ) -> Figure:
     """The mean over seeds of a share, with the range of the seeds around it."""
-    figure, axes = new_axes("Round", label)
-    draw_lines_by_round(axes, known, name, styles, factor=100.0)
+    figure, axes = parts.new_axes("Round", label)
+    parts.draw_lines_by_round(axes, known, name, styles, factor=100.0)
     axes.set_ylim(bottom=0)
     axes.set_xlim(left=0)
-    add_legend(figure, styles, set(known["arm"]), [])
+    parts.add_legend(figure, styles, set(known["arm"]), [])
     return figure
 
 
@@ -104,10 +93,10 @@ def along_factor(summary: dict[str, Any], styles: dict[str, ArmStyle]) -> Figure
     if metric is None or len(names) != 1 or len(found) < _FEWEST_ALONG:
         return None
     levels = [point["factors"][names[0]] for point in found]
-    if not all_numbers(levels):
+    if not parts.all_numbers(levels):
         return None
     at = [float(level) for level in levels]
-    figure, axes_of = new_panels(2)
+    figure, axes_of = parts.new_panels(2)
     present: set[str] = set()
     for axes, name in zip(axes_of, (metric, "round_latency_s.mean"), strict=True):
         cells = {arm: [entry(p, "arms", arm, name) for p in found] for arm in arms}
@@ -115,13 +104,13 @@ def along_factor(summary: dict[str, Any], styles: dict[str, ArmStyle]) -> Figure
         values = [each.value for estimates in cells.values() for each in estimates]
         unit = formatting.unit_for(described.unit, values)
         for arm, estimates in cells.items():
-            if line_with_intervals(axes, at, estimates, styles[arm], unit.factor):
+            if parts.line_with_intervals(axes, at, estimates, styles[arm], unit.factor):
                 present.add(arm)
         axes.set_ylabel(f"{described.label} ({unit.symbol})" if unit.symbol else described.label)
         axes.set_ylim(bottom=0)
-    factor_axis(axes_of[-1], at)
+    parts.factor_axis(axes_of[-1], at)
     axes_of[-1].set_xlabel(names[0].split(".")[-1])
-    add_legend(figure, styles, present, [])
+    parts.add_legend(figure, styles, present, [])
     return figure
 
 
@@ -129,7 +118,7 @@ def layer_strips(layer_loss: pl.DataFrame, styles: dict[str, ArmStyle]) -> Figur
     """A strip per arm and leg: the stronger a layer's colour, the more of it was missing."""
     if layer_loss.is_empty():
         return None
-    arms = [arm for arm, _ in by_arm(layer_loss, styles)]
+    arms = [arm for arm, _ in parts.by_arm(layer_loss, styles)]
     layers = int(layer_loss["layer"].max())  # type: ignore[arg-type]
     figure, axes_of = new_strips(len(arms))
     for axes, leg in zip(axes_of, _LEGS, strict=True):

@@ -120,13 +120,8 @@ def draw_lines_by_round(
 
     With `too_many_for_bands` there are none: they would hide one another.
 
-    Args:
-        axes: where to draw.
-        frame: rows with `arm`, `round`, `column` and, if it is not `round`, `over`.
-        column: what to draw, multiplied by `factor`.
-        styles: of the arms.
-        factor: from the unit of the data to that of the axis.
-        over: the column of the x axis; of one that is not `round`, each round's mean.
+    `frame` has `arm`, `round`, `column` and `over`, the column of the x axis, of which each round's
+    mean is taken. `factor` leads from the unit of the data to that of the axis.
     """
     value = pl.col(column) * factor
     for arm, rows in by_arm(frame, styles):

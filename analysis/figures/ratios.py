@@ -11,17 +11,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from analysis.data.metrics import describe
-from analysis.figures import style
-from analysis.figures.parts import (
-    LOG_FROM,
-    MOST_PANELS,
-    add_legend,
-    all_numbers,
-    factor_axis,
-    line_with_intervals,
-    new_axes,
-    new_grid,
-)
+from analysis.figures import parts, style
 from analysis.figures.style import ArmStyle
 from analysis.statistics.intervals import Estimate
 from analysis.summary.lookup import OWN_LIMIT, entry, factors_text, pairs, points, published_range
@@ -48,7 +38,7 @@ def along_factor(summary: dict[str, Any], styles: dict[str, ArmStyle]) -> Figure
         name: list(dict.fromkeys(point["factors"][name] for point in found))
         for name in found[0]["factors"]
     }
-    along = max(values, key=lambda name: (len(values[name]), all_numbers(values[name])))
+    along = max(values, key=lambda name: (len(values[name]), parts.all_numbers(values[name])))
     compared = [(left, f"{left}/{right}") for left, right in pairs(list(summary["arms"]))]
     metric, label = next(
         (
@@ -64,16 +54,16 @@ def along_factor(summary: dict[str, Any], styles: dict[str, ArmStyle]) -> Figure
     for point in found:
         rest = {name: value for name, value in point["factors"].items() if name != along}
         panels.setdefault(factors_text(rest), []).append(point)
-    shown = dict(list(panels.items())[:MOST_PANELS])
-    figure, axes_of = new_grid(len(shown))
-    numeric = all_numbers(values[along])
+    shown = dict(list(panels.items())[: parts.MOST_PANELS])
+    figure, axes_of = parts.new_grid(len(shown))
+    numeric = parts.all_numbers(values[along])
     present: set[str] = set()
     published: set[tuple[float, float]] = set()
     for axes, (title, cells) in zip(axes_of, shown.items(), strict=False):
         at = [float(p["factors"][along]) if numeric else float(i) for i, p in enumerate(cells)]
         for left, pair in compared:
             ratios = [entry(cell, "ratios", pair, metric) for cell in cells]
-            if line_with_intervals(axes, at, ratios, styles[left]):
+            if parts.line_with_intervals(axes, at, ratios, styles[left]):
                 present.add(left)
         _bounds(axes, cells, at)
         published |= _paper(axes, cells, metric)
@@ -81,7 +71,7 @@ def along_factor(summary: dict[str, Any], styles: dict[str, ArmStyle]) -> Figure
         axes.set_title(title, loc="left", fontsize=9.5)
         _ratio_axis(axes, cells, [pair for _, pair in compared], metric)
         if numeric:
-            factor_axis(axes, at)
+            parts.factor_axis(axes, at)
         else:
             labels = [str(p["factors"][along]) for p in cells]
             long = max(map(len, labels)) > _LONG_LABEL
@@ -96,7 +86,7 @@ def along_factor(summary: dict[str, Any], styles: dict[str, ArmStyle]) -> Figure
     ]
     if published:
         further.append(Patch(color=style.STEEL.light, alpha=_PAPER_ALPHA, label="paper's range"))
-    add_legend(figure, styles, present, further)
+    parts.add_legend(figure, styles, present, further)
     return figure
 
 
@@ -109,7 +99,7 @@ def beside_paper(summary: dict[str, Any]) -> Figure | None:
             rows.append((describe(metric).label, Estimate(**ratios[0]["ours"]), ratios))
     if not rows:
         return None
-    figure, axes = new_axes(f"Ratio {rows[0][2][0]['compared'].split(' ', 1)[1]}", "")
+    figure, axes = parts.new_axes(f"Ratio {rows[0][2][0]['compared'].split(' ', 1)[1]}", "")
     figure.set_size_inches(style.SIZE_INCHES[0], 1.3 + 0.52 * len(rows))
     ours = style.BLUE.light
     for position, (_, estimate, ratios) in enumerate(rows):
@@ -180,7 +170,7 @@ def _ratio_axis(axes: Axes, cells: list[dict[str, Any]], pairs: list[str], metri
         for each in cell["published"].get(metric, [])
         if "high" in each
     ]
-    if max(values) / min(values) < LOG_FROM:
+    if max(values) / min(values) < parts.LOG_FROM:
         axes.set_ylim(bottom=0)
         return
     axes.set_yscale("log")

@@ -83,7 +83,8 @@ def keep(results_dir: Path, experiment: str | None = None, *, root: Path = ROOT)
     summary = summarise(results)
     folder = root / _RESULTS / results.experiment
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / "summary.json", _small(summary))
+    shown = {left + sign + right for left, right in pairs(results.arms) for sign in "/-"}
+    write_json(folder / "summary.json", _small(summary, shown))
     write_json(folder / "manifest.json", results.ok_runs[0].manifest)
     write_json(folder / "provenance.json", _provenance(results, summary))
     (folder / "main.md").write_text(to_markdown(report.main_table), encoding="utf-8")
@@ -246,48 +247,23 @@ def _provenance(results: Results, summary: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _small(summary: dict[str, Any]) -> dict[str, Any]:
-    """A summary without what no table shows: most of its size."""
-    kept = pairs(list(summary["arms"]))
-    names = {f"{left}{sign}{right}" for left, right in kept for sign in "/-"}
+def _small(value: Any, shown: set[str], section: str = "") -> Any:
+    """A summary without what no table shows, and with six digits: a small part of its size.
 
-    def pruned(cell: dict[str, Any]) -> dict[str, Any]:
-        sections = {
-            section: {name: each for name, each in cell[section].items() if name in names}
-            for section in ("ratios", "differences")
-        }
-        return _known(cell | sections)
-
-    small = pruned(summary)
-    if points(summary):
-        measured = ("arms", "ratios", "differences")
-        small["points"] = [
-            point | {section: pruned(point)[section] for section in measured}
-            for point in points(summary)
-        ]
-    return _rounded(small)
-
-
-def _known(cell: Any) -> Any:
-    """Without measured entries that have no value."""
-    if not isinstance(cell, dict):
-        return cell
-    return {
-        key: _known(each)
-        for key, each in cell.items()
-        if not (isinstance(each, dict) and "n" in each and each.get("value") is None)
-    }
-
-
-def _rounded(value: Any) -> Any:
-    """Six digits: more than any interval is worth, and a third of the size."""
+    Only ratios and differences in `shown` stay, and only measured entries that have a value.
+    """
     if isinstance(value, float):
         return float(f"{value:.6g}")
-    if isinstance(value, dict):
-        return {key: _rounded(each) for key, each in value.items()}
     if isinstance(value, list):
-        return [_rounded(each) for each in value]
-    return value
+        return [_small(each, shown) for each in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        name: _small(each, shown, name)
+        for name, each in value.items()
+        if not (section in ("ratios", "differences") and name not in shown)
+        and not (name != "ours" and isinstance(each, dict) and each.get("value", 0) is None)
+    }
 
 
 def main(words: list[str]) -> None:

@@ -78,7 +78,7 @@ def timeline_page(results: Results) -> str | None:
 
 
 def run_data(run: Run, intervals: int) -> dict[str, Any] | None:
-    """The data that the page draws of one run; times are seconds since its first round or sample."""
+    """The data that the page draws of one run; times count from its first round or sample."""
     assert run.directory is not None
     events = run.directory / "events"
     rounds = _records(events / "rounds.jsonl")

@@ -6,14 +6,7 @@ from typing import Any
 
 from analysis.data.metrics import IMPAIRED, describe
 from analysis.statistics.intervals import ENOUGH_SEEDS
-from analysis.summary.lookup import (
-    entry,
-    p_value,
-    pairs,
-    points,
-    ratio_names,
-    with_impairment_kinds,
-)
+from analysis.summary import lookup
 from analysis.tables import cells
 from analysis.tables.rendering import Cell, Table
 from analysis.words import formatting
@@ -47,12 +40,12 @@ _DIFFERENCES = {
 
 def ratio_table(summary: dict[str, Any]) -> Table:
     """Every arm over the reference arm; above 1 the reference is better."""
-    names = ratio_names(summary)
+    names = lookup.ratio_names(summary)
     # A metric without any ratio has no row here: the main table says why it has no value.
     shown = [
         metric
-        for metric in with_impairment_kinds(_METRICS, summary["arms"])
-        if any(entry(summary, "ratios", name, metric).value is not None for name in names)
+        for metric in lookup.with_impairment_kinds(_METRICS, summary["arms"])
+        if any(lookup.entry(summary, "ratios", name, metric).value is not None for name in names)
     ]
     rows = [
         _row(summary, "ratios", names, metric, describe(metric).label, formatting.RATIO)
@@ -61,7 +54,7 @@ def ratio_table(summary: dict[str, Any]) -> Table:
     notes = [NOTE]
     task = summary.get("task_metric")
     if task:
-        differences = [f"{left}-{right}" for left, right in pairs(list(summary["arms"]))]
+        differences = [f"{left}-{right}" for left, right in lookup.pairs(list(summary["arms"]))]
         rows.append(_row(summary, "differences", differences, task, *_DIFFERENCES[task]))
         notes.append(f"The {task} is compared by difference: first minus second.")
     return Table(
@@ -70,8 +63,12 @@ def ratio_table(summary: dict[str, Any]) -> Table:
         rows=rows,
         notes=notes + _unpaired(summary),
         records=[
-            {"ratio": name, "metric": metric, **entry(summary, "ratios", name, metric).as_json()}
-            | {"p_value": p_value(summary, "ratios", name, metric)}
+            {
+                "ratio": name,
+                "metric": metric,
+                **lookup.entry(summary, "ratios", name, metric).as_json(),
+            }
+            | {"p_value": lookup.p_value(summary, "ratios", name, metric)}
             for name in names
             for metric in shown
         ],
@@ -88,7 +85,9 @@ def _row(
 ) -> list[Cell]:
     found = [
         cells.ratio(
-            entry(summary, section, name, metric), unit, p=p_value(summary, section, name, metric)
+            lookup.entry(summary, section, name, metric),
+            unit,
+            p=lookup.p_value(summary, section, name, metric),
         )
         for name in names
     ]
@@ -97,7 +96,7 @@ def _row(
 
 def _unpaired(summary: dict[str, Any]) -> list[str]:
     """Which seeds enter no ratio since only one arm of the pair has an ok run."""
-    where = " at some point of the sweep" if points(summary) else ""
+    where = " at some point of the sweep" if lookup.points(summary) else ""
     return [
         f"{pair} leaves out {seeds_text(seeds)}{where}: only one arm of the pair has an ok run."
         for pair, seeds in summary.get("unpaired", {}).items()

@@ -49,25 +49,32 @@ def impairment_table(results: Results) -> Table:
         .group_by("name", "arm")
         .agg(pl.col("dropped", "frames_sent").sum(), pl.col("dropped").count().alias("counted"))
     )
+    sent_late_s = pl.col("sent_s") - pl.col("planned_s")
+    acknowledged_late_s = pl.col("acknowledged_s") - pl.col("planned_s")
     skipped = frame.filter(pl.col("action") == "skipped").height
     begins = (
         frame.filter(pl.col("action") == "begin")
-        .with_columns(
-            (pl.col("sent_s") - pl.col("planned_s")).alias("sent_late_s"),
-            (pl.col("acknowledged_s") - pl.col("planned_s")).alias("acknowledged_late_s"),
-        )
         .with_columns(pl.coalesce("target", "host"))
         .group_by("name", "kind", "target", "arm", maintain_order=True)
         .agg(
-            pl.len().alias("times"),
-            pl.col("sent_late_s").median().alias("sent_median"),
-            pl.col("sent_late_s").max().alias("sent_max"),
-            pl.col("acknowledged_late_s").median().alias("acknowledged_median"),
-            pl.col("acknowledged_late_s").max().alias("acknowledged_max"),
+            times=pl.len(),
+            sent_median=sent_late_s.median(),
+            sent_max=sent_late_s.max(),
+            acknowledged_median=acknowledged_late_s.median(),
+            acknowledged_max=acknowledged_late_s.max(),
         )
         .join(ends, on=["name", "arm"], how="left")
         .sort("name", pl.col("arm").cast(pl.Enum(results.arms)))
     )
+    notes = [
+        "Planned: the leg began. Sent: the controller acted. In force: the switch, or the host's "
+        "filter, confirmed it."
+    ]
+    if skipped:
+        notes.append(
+            f"{skipped} planned times were skipped: the leg or the run had ended, or the same "
+            "impairment was still in force."
+        )
     return Table(
         title=f"{results.experiment}: impairments as they happened",
         columns=[
@@ -80,18 +87,7 @@ def impairment_table(results: Results) -> Table:
             "Frames sent per time",
         ],
         rows=[_impairment_row(row) for row in begins.iter_rows(named=True)],
-        notes=[
-            "Planned: the leg began. Sent: the controller acted. In force: the switch, or the "
-            "host's filter, confirmed it.",
-            *(
-                [
-                    f"{skipped} planned times were skipped: the leg or the run had ended, or the "
-                    "same impairment was still in force."
-                ]
-                if skipped
-                else []
-            ),
-        ],
+        notes=notes,
         records=frame.drop("run_key").to_dicts(),
     )
 

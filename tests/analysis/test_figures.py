@@ -13,7 +13,7 @@ from analysis.data.load import load
 from analysis.figures import catalogue, latency, learning, ratios, style
 from analysis.summary.document import summarise
 from tests.analysis.build import ResultsBuilder
-from tests.analysis.test_cells import FACTOR, sweep
+from tests.analysis.test_sweep_points import FACTOR, sweep
 
 STYLES = style.arm_styles(["dblp", "dblp-stream"])
 

@@ -12,8 +12,8 @@ from analysis.report import kept_results
 from testbed.cli.verbs import app
 from testbed.shared.yaml_input import InputError
 from tests.analysis.build import ResultsBuilder
-from tests.analysis.test_cells import sweep
 from tests.analysis.test_report import three_arms
+from tests.analysis.test_sweep_points import sweep
 
 README = "# Title\n\n<!-- quick: begin -->\nold | table\n<!-- quick: end -->\n\nrest\n"
 
