@@ -42,8 +42,8 @@ def draw_all(results: Results, summary: dict[str, Any]) -> list[Drawing]:
             "Round latency over the rounds",
             f"Gather plus broadcast, mean over the ok runs. {band} Shading marks the rounds in "
             "which an impairment was active: compare the lines there with those in calm rounds. "
-            "The strips below are dark where a round was in a critical phase in all runs, and "
-            "paler where it was in some.",
+            "The strips below mark critical phases; they are paler where a round was critical in "
+            "some runs only.",
             lambda: latency.over_rounds(results.rounds, styles, kinds),
         ),
         (

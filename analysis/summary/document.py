@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -146,16 +144,10 @@ def _limits(runs: Sequence[Run], conditions: dict[str, Any]) -> dict[str, float]
 
 def write_json(path: Path, document: dict[str, Any]) -> None:
     """Write a JSON document whole or not at all."""
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(document, file, indent=2, ensure_ascii=False, allow_nan=False)
-            file.write("\n")
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
+    new = path.with_name(f".{path.name}.new")
+    new.write_text(f"{text}\n", encoding="utf-8")
+    new.replace(path)
 
 
 def _cells(measured: pl.DataFrame, arms: Sequence[str]) -> dict[str, Any]:

@@ -102,9 +102,11 @@ def _training_time(summary: Summary, left: str, right: str) -> list[str]:
     if not ratio.value:
         return []
     saved = true_reduction(ratio.value)
+    share = f"{abs(saved) * 100:.1f}"
     word = "less" if saved >= 0 else "more"
+    took = "the same time as" if share == "0.0" else f"{share} % {word} time than"
     return [
-        f"Training with {right} took {abs(saved) * 100:.1f} % {word} time than with {left}: "
+        f"Training with {right} took {took} with {left}: "
         f"{left}/{right} is {formatting.with_interval(ratio)}{_doubt(ratio, 1)}."
     ]
 

@@ -133,6 +133,7 @@ def test_published_values_stand_beside_the_points_that_they_belong_to(tmp_path, 
     assert list(summary["published"]) == ["training_time_s"]
     table = to_markdown(published_values.experiment_table(summary))
     assert "ours at q = 0.9" in table
+    assert "| yes (the ranges overlap, indicative: n = 2) |" in table
     assert "no point of this sweep has their conditions: Training time, ResNet-50" in table
     page = analysis.write_report(tmp_path).index.read_text()
     assert "published: &#39;no-such-id&#39; is not among the published values" in page

@@ -1,4 +1,4 @@
-"""What is flagged at the top of a report, the methods section, and what is refused."""
+"""Headline, cautions and methods; and results that are refused."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import pytest
 
 import analysis
 from analysis.data.load import load
-from analysis.words import methods
+from analysis.summary.document import summarise
+from analysis.words import headline, methods
 from tests.analysis.build import ResultsBuilder
 
 
@@ -69,3 +70,56 @@ def test_a_run_of_another_schema_names_the_command_that_makes_it_again(tmp_path)
     (run,) = load(tmp_path).runs
     assert run.verdict == "failed"
     assert "schema 7; this version reads 1; './lab resume quick' runs it again" in run.reason
+
+
+def test_a_headline_says_where_its_interval_includes_no_difference(tmp_path):
+    build = ResultsBuilder(tmp_path)
+    for seed in range(1, 7):
+        sign = (-1) ** seed
+        build.run(arm="dblp", seed=seed, calm_s=0.1, burst_s=0.2, accuracy=0.9)
+        build.run(
+            arm="fixed-low",
+            seed=seed,
+            calm_s=0.1 * (1 + 0.2 * sign),
+            burst_s=1.0,
+            accuracy=0.9 + 0.02 * sign,
+        )
+    found = " ".join(headline.sentences(summarise(load(tmp_path))))
+    latency, _, rest = found.partition("Training with dblp")
+    assert "no clear difference" not in latency  # five times as long in every seed
+    accuracy = rest.partition("Final accuracy")[2]
+    assert "; the interval includes 0, so no clear difference." in accuracy
+    assert "indicative" not in found  # six seeds
+
+
+def test_the_extremes_of_a_sweep_come_with_their_intervals(tmp_path):
+    build = ResultsBuilder(tmp_path)
+    for seed in (1, 2):
+        for q, longer in ((0.6, 2), (0.9, 4)):
+            build.run(arm="dblp", seed=seed, burst_s=seed, factors={"q": q})
+            build.run(arm="fixed-low", seed=seed, burst_s=longer * seed, factors={"q": q})
+    found = headline.sentences(summarise(load(tmp_path)))
+    assert (
+        "fixed-low/dblp of the latency in rounds hit by an impairment is lowest at q = 0.6, with "
+        "2.00 x (2.00\u20132.00, n = 2), and highest at q = 0.9, with 4.00 x (4.00\u20134.00, n = "
+        "2)." in found
+    )
+    assert found[-1].endswith("here n = 2.")
+
+
+def test_one_seed_may_be_chance(tmp_path):
+    build = ResultsBuilder(tmp_path)
+    build.run(arm="dblp", seed=1)
+    build.run(arm="fixed-low", seed=1)
+    *others, last = headline.sentences(summarise(load(tmp_path)))
+    assert any("Training with dblp took the same time as with fixed-low" in each for each in others)
+    assert last == "n = 1 paired seed: there are no intervals, so any difference may be chance."
+
+
+def test_assumptions_speak_only_of_what_the_experiment_has(tmp_path):
+    build = ResultsBuilder(tmp_path)
+    build.run(arm="dblp", seed=1, pace={"kind": "payload-only", "compute_s": 0.1})
+    found = " ".join(methods.assumptions(load(tmp_path)))
+    assert "fixed-low" not in found and "accuracies" not in found
+    build.run(arm="fixed-low", seed=1)
+    assert "The baseline fixed-low" in " ".join(methods.assumptions(load(tmp_path)))
