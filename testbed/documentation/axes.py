@@ -5,17 +5,20 @@ Each is listed with the options that it takes, from the tables in which the code
 
 from __future__ import annotations
 
-import importlib
+import ast
 import inspect
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from testbed.documentation import keys, markup
 from testbed.experiment import choices
 from testbed.shared import docstrings
+from testbed.shared.input_error import InputError
 from testbed.shared.registry import Registry
+from testbed.training import models
 from testbed.training.filling import FILLINGS
-from testbed.training.models import MODELS
+from testbed.training.models import MODELS, Entry
 from testbed.training.optimisers import OPTIMISERS
 from testbed.transport.congestion import CONGESTION_CONTROLS
 from testbed.transport.order import ORDERS
@@ -102,22 +105,34 @@ def _axis(title: str, registry: Registry[Any], place: str, example: str) -> str:
 def _models() -> str:
     rows = []
     for name, entry in MODELS.items():
-        module = importlib.import_module(f"testbed.training.models.{entry.module}")
         weights = ""
         if entry.parameters and entry.published:
             classes, shape = entry.published
             inputs = " x ".join(map(str, shape))
             weights = f"{entry.parameters:,} for inputs of {inputs} and {classes:,} classes"
-        meaning = docstrings.first_sentence(getattr(module, entry.function))
-        rows.append((markup.code(name), entry.inputs, weights, meaning))
+        rows.append((markup.code(name), entry.inputs, weights, _builder(entry)))
     header = ("name", "takes", "trained weights", "what it is")
     return f"## Models\n\nKey: `training.model`.\n\n{markup.table(header, rows)}"
+
+
+def _builder(entry: Entry) -> str:
+    """What a model is: from its source, since importing it takes torch, which may be left out."""
+    (place,) = models.__path__
+    source = Path(place, f"{entry.module}.py").read_text(encoding="utf-8")
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.FunctionDef) and node.name == entry.function:
+            return docstrings.sentence_of(ast.get_docstring(node))
+    raise LookupError(f"{entry.module} has no {entry.function}")
 
 
 def _optimisers() -> str:
     rows = []
     for name in OPTIMISERS:
-        takes = inspect.signature(OPTIMISERS.entry(name)).parameters
+        try:
+            takes = inspect.signature(OPTIMISERS.entry(name)).parameters
+        except InputError:
+            rows.append((markup.code(name), "(torch is left out here)"))
+            continue
         keys_taken = [markup.code(key) for key in ("momentum", "weight_decay") if key in takes]
         rows.append((markup.code(name), ", ".join(keys_taken)))
     header = ("name", "takes, beside the learning rate")

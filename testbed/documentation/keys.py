@@ -10,6 +10,7 @@ from typing import Any
 
 from markdown.extensions.toc import slugify
 
+from controllers.impairments import ImpairmentParameters
 from controllers.impairments.repetition import (
     EveryRounds,
     EverySeconds,
@@ -69,7 +70,8 @@ def reference() -> str:
             *map(_protocol, protocols.PRESETS),
             _section("arms.NAME.filling", Filling),
             _heading(2, "impairments", _IMPAIRMENTS),
-            _section("impairments[]: keys of all kinds", places["impairments[]"].common),
+            _heading(3, "impairments[]: keys of all kinds", _introduction(ImpairmentParameters)),
+            _table(ImpairmentParameters, leave_out={"kind"}),
             _heading(3, "impairments[].rounds and at_s", _REPETITION),
             *map(_repetition, _REPETITIONS),
             _variants(places["impairments[]"]),

@@ -11,8 +11,12 @@ _ENTRY = re.compile(r"^    (\w+(?:, \w+)*): (.*(?:\n {5,}.*)*)", re.MULTILINE)
 
 def first_sentence(of: object) -> str:
     """The first sentence of an object's own docstring; empty where it has none."""
-    text = getattr(of, "__doc__", None) or ""
-    paragraph = " ".join(inspect.cleandoc(text).partition("\n\n")[0].split())
+    return sentence_of(getattr(of, "__doc__", None))
+
+
+def sentence_of(text: str | None) -> str:
+    """The first sentence of a docstring's text."""
+    paragraph = " ".join(inspect.cleandoc(text or "").partition("\n\n")[0].split())
     return re.split(r"(?<=[.?!]) (?=[A-Z])", paragraph)[0]
 
 
