@@ -1,8 +1,8 @@
-"""The file that the controller is started with: the lab's own, or one that a person wrote.
+"""Reads the file that starts the controller: written by the lab, or by a person.
 
-A person's file describes any network of OpenFlow 1.3 switches (see `by-hand.yaml` beside this):
-there are no namespaces that could be entered, and nobody announces rounds, so only kinds that need
-nothing but OpenFlow work, anchored to time.
+A person's file describes any network of OpenFlow 1.3 switches (see `by-hand.yaml`). There the
+controller cannot enter namespaces, and no one announces rounds. So only impairments that need
+nothing but OpenFlow work, and they must be anchored to time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PORT = Annotated[int, Field(ge=1, le=0xFFFFFF00)]
 
 
 class Host(Section):
-    """A host that packets are forwarded to, by its address and the switch port it is at."""
+    """A host, with its address and its switch port."""
 
     mac: Annotated[str, Field(pattern=_MAC)]
     switch: str
@@ -59,10 +59,10 @@ class Description(Section):
     impairments: list[AnyImpairment] = Field(default_factory=list)
 
     def document(self, folder: Path) -> dict[str, Any]:
-        """The same in the form of the lab's own file.
+        """Return the description in the form of the lab's own file.
 
         Raises:
-            ValueError: something in it names what does not exist, or cannot work by hand.
+            ValueError: an entry names something that does not exist, or cannot work by hand.
         """
         for name, host in self.hosts.items():
             self._require(f"hosts.{name}.switch", host.switch)
@@ -79,7 +79,7 @@ class Description(Section):
                 )
             if each.at_s is None:
                 raise ValueError(
-                    f"impairments.{index}.rounds: nobody announces rounds here; valid: at_s"
+                    f"impairments.{index}.rounds: no one announces rounds here; valid: at_s"
                 )
         impairments = resolve(self.impairments, places_of(network), rounds=1, seed=self.seed)
         return {"network": network, "impairments": impairments, "log": str(folder / self.log)}
@@ -125,7 +125,7 @@ class Description(Section):
 
 
 def read(path: Path) -> dict[str, Any]:
-    """What the controller needs: `network`, `impairments`, `log`, and in a lab `socket`.
+    """Read the file: returns `network`, `impairments`, `log`, and in a lab `socket`.
 
     From then on this process loads users' own code with the content that was planned alone.
 
@@ -135,7 +135,7 @@ def read(path: Path) -> dict[str, Any]:
     document = yaml_input.read(path) if path.suffix in (".yaml", ".yml") else _json(path)
     if "network" in document:
         own_code.expect(document.get("code", {}))
-        return document  # the lab wrote it, from what it had checked
+        return document  # the lab wrote it from checked values
     folder = path.absolute().parent
     try:
         found = Description.model_validate(document, context={"folders": [folder]})

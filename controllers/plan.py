@@ -14,15 +14,15 @@ from controllers.impairments.parameters import LEGS_OF
 
 @dataclass(frozen=True, kw_only=True)
 class Places:
-    """What an entry may name: hosts, and links by their two nodes."""
+    """The hosts and links (by their two nodes) that an entry may name."""
 
     hosts: Sequence[str]
     switches: Collection[str]
     links: Sequence[tuple[str, str]]
-    training_hosts: Collection[str] = ()  # those of a network that is to train
+    training_hosts: Collection[str] = ()  # hosts that train
 
     def place(self, parameters: ImpairmentParameters) -> str:
-        """What an entry holds: a host as such, or one direction (or both) of a link."""
+        """What an entry acts on: a host itself, or one direction (or both) of a link."""
         if "link" not in parameters.allowed_targets:
             return parameters.host
         ends = parameters.link or self._last_link(parameters.host)
@@ -70,13 +70,13 @@ class Places:
 def resolve(
     entries: Sequence[ImpairmentParameters], places: Places, *, rounds: int, seed: int
 ) -> list[dict[str, Any]]:
-    """The entries as plain data, their rounds and instants as lists.
+    """Return the entries as plain data, with rounds and instants as lists.
 
     Args:
         entries: as read from YAML.
-        places: what they may name.
+        places: the hosts and links that they may name.
         rounds: how many rounds the run has.
-        seed: of the run; it decides the random draws.
+        seed: the run's seed, which decides the random draws.
 
     Raises:
         ValueError: one line that names the entry, the key, and what would be valid.
@@ -110,7 +110,7 @@ def resolve(
 
 
 def contradict(first: ImpairmentParameters, second: ImpairmentParameters, places: Places) -> bool:
-    """Whether two entries, in force at the same time, would undo each other."""
+    """Whether two entries that are in force at the same time would undo each other."""
     if places.rates_set(first) & places.rates_set(second):
         return True
     return (
@@ -125,7 +125,7 @@ def _alike(first: ImpairmentParameters, second: ImpairmentParameters) -> str:
 
 
 def places_of(network: Mapping[str, Any]) -> Places:
-    """Of a lab's description (`LabInfo.as_json`)."""
+    """The places of a lab's description (`LabInfo.as_json`)."""
     return Places(
         hosts=list(network["hosts"]),
         switches=set(network["switches"]),
@@ -151,7 +151,7 @@ def _overlap(first: ImpairmentParameters, second: ImpairmentParameters) -> str:
             and second.offset_s < first.offset_s + first.longest_s
         ):
             return f"in the {leg} of round {common[0]}"
-    # A whole round holds both of its legs.
+    # A whole round contains both of its legs.
     for outer, inner in ((first, second), (second, first)):
         if (
             outer.leg == "round"

@@ -1,7 +1,7 @@
-"""Forks server and workers from one process that has imported torch, each into its host.
+"""Forks the server and the workers into their hosts, from one process that has imported torch.
 
-Started early by the supervisor; waits on standard input for one JSON line that says where the
-hosts are. Importing once and forking makes a worker ready in about 50 ms and shares its memory.
+The supervisor starts it early. It waits on standard input for one JSON line that names the hosts.
+Importing once and forking makes a worker ready in about 50 ms and shares memory.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from testbed.training.run_context import RunContext
 from testbed.training.vectors import SharedVectors
 
 _PR_SET_PDEATHSIG = 1
-# numpy imports these when something first uses them: every process by itself, in its first round.
+# numpy imports these on first use; without this, each process would do so in its first round.
 _USED_LATER = ("numpy.ma", "numpy.random")
 _LOG_PATIENCE_S = 1.0
 
@@ -46,7 +46,7 @@ def main() -> None:
     torch.use_deterministic_algorithms(True)
     for module in _USED_LATER:
         importlib.import_module(module)
-    # Meanwhile the network is built: the order comes when it is there.
+    # The network is built meanwhile; the order arrives when it is ready.
     model_and_data = ModelAndData(run_directory.read_json(directory / "config.json"))
     try:
         own_code.expect(model_and_data.config.get("code", {}))
@@ -69,7 +69,7 @@ def main() -> None:
     vectors = None
     if context.training["measure_every"]:
         vectors = SharedVectors(context.workers, context.layout.element_count)
-    # The children wait until the controller knows them: an impairment may hit the first round.
+    # The children wait until the controller knows them, because it may act in the first round.
     known, tell = os.pipe()
     children: dict[int, str] = {}
     for name, host in order["hosts"].items():
@@ -87,7 +87,7 @@ def main() -> None:
     os.close(tell)
     status = _await(children, directory, outlive=context.survives_workers)
     sys.stderr.flush()
-    os._exit(status)  # taking torch apart takes most of a second, and nothing is left to be kept
+    os._exit(status)  # skips torch's clean-up, which takes most of a second
 
 
 def _give_up(directory: Path, error: InputError) -> NoReturn:
@@ -150,7 +150,7 @@ def _await(children: dict[int, str], directory: Path, *, outlive: bool) -> int:
     Args:
         children: process number -> name.
         directory: of the run.
-        outlive: a worker that was killed is no failure, as long as the server goes on.
+        outlive: whether the run goes on without a worker that was killed.
     """
     while children:
         pid, status = os.wait()
@@ -164,7 +164,7 @@ def _await(children: dict[int, str], directory: Path, *, outlive: bool) -> int:
                 file.write(f"{name}: {_cause(name, os.WTERMSIG(status), directory)}\n")
             continue
         failed = [(name, os.waitstatus_to_exitcode(status)), *_already_dead(children)]
-        # Peers of a killed process fail too, soon after: the signal is the cause.
+        # Peers of a killed process fail soon after it, so the signal is the cause.
         name, code = min(failed, key=lambda each: each[1])
         if code < 0:
             _explain(directory, name, _cause(name, -code, directory))
@@ -177,15 +177,15 @@ def _await(children: dict[int, str], directory: Path, *, outlive: bool) -> int:
 
 
 def _cause(name: str, number: int, directory: Path) -> str:
-    """What ended a process that a signal ended."""
+    """Describe the signal that ended a process, and the impairment that sent it."""
     by = _impairment_that_killed(name, directory) if number == signal.SIGKILL else ""
     return f"killed by {signal.Signals(number).name}{by}"
 
 
 def _impairment_that_killed(name: str, directory: Path) -> str:
-    """` by impairment NAME (kind crash)`, or nothing when none did it.
+    """Return ` by impairment NAME (kind crash)`, or nothing when no impairment did it.
 
-    The controller logs what it has done; the process may be found dead a moment before that.
+    The controller logs it after the fact, so the process may be found dead a moment earlier.
     """
     planned = run_directory.read_json(directory / "config.json")["impairments"]
     if not any(each["kind"] == "crash" and each["host"] == name for each in planned):
@@ -193,7 +193,7 @@ def _impairment_that_killed(name: str, directory: Path) -> str:
     log = directory / "events" / "impairments.jsonl"
     deadline_s = time.monotonic() + _LOG_PATIENCE_S
     while time.monotonic() < deadline_s:
-        # A last line that is still being written has no end yet.
+        # A last line that is still being written has no line end yet.
         lines = log.read_text(encoding="utf-8").split("\n")[:-1] if log.exists() else []
         for record in map(json.loads, lines):
             if (record["kind"], record["action"], record["host"]) == ("crash", "begin", name):
@@ -212,7 +212,7 @@ def _already_dead(children: dict[int, str]) -> list[tuple[str, int]]:
 
 
 def _explain(directory: Path, name: str, reason: str) -> None:
-    """Leave a process's last words where the status can quote them."""
+    """Write a process's reason to end where the status can quote it."""
     words = directory / "logs" / f"{name}.reason"
     words.write_text(f"{name}: {' '.join(reason.split())}\n", encoding="utf-8")
 

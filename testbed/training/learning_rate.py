@@ -1,7 +1,7 @@
-"""Learning-rate schedules by name: what the rate is multiplied with in each round.
+"""Learning-rate schedules by name: the factor of the learning rate in each round.
 
-A schedule is a pure function of the round, so that a run that continues from a checkpoint, and the
-server's phase detector, know it without any state. To add one: a `Schedule` with a `_factor`
+A schedule is a pure function of the round, so it needs no state: not when a run continues from a
+checkpoint, and not for the server's phase detector. To add one: a `Schedule` with a `_factor`
 method, and a line in `SCHEDULES`; or a file of your own, `schedule: {kind: ./mine.py}`.
 """
 
@@ -20,7 +20,7 @@ from testbed.shared.yaml_input import Section
 
 @dataclass(frozen=True, kw_only=True)
 class Position:
-    """Where the training is: `round_number` of `rounds`, `rounds_per_epoch` in one epoch."""
+    """A point of the training: `round_number` of `rounds`, with `rounds_per_epoch` in an epoch."""
 
     round_number: int
     rounds: int
@@ -40,13 +40,13 @@ class Position:
 
 
 class Schedule(Section):
-    """What all schedules have in common."""
+    """The common part of all schedules."""
 
     kind: str
     warmup_rounds: int = Field(default=0, ge=0, description="linear rise from 0 before all else")
 
     def factor(self, at: Position) -> float:
-        """What the learning rate is multiplied with."""
+        """The factor of the learning rate."""
         if at.round_number < self.warmup_rounds:
             return (at.round_number + 1) / (self.warmup_rounds + 1)
         return self._factor(at)

@@ -1,4 +1,4 @@
-"""Optimisers by name: torch's own, with the options that an experiment sets.
+"""Optimisers by name: torch's own, with an experiment's options.
 
 To add one: a line in `OPTIMISERS`; or a file of your own, `optimiser: ./mine.py`, with a subclass
 of `torch.optim.Optimizer`. It is given those of `lr`, `momentum` and `weight_decay` that it takes.
@@ -36,7 +36,7 @@ def build(
     momentum: float,
     weight_decay: float,
 ) -> torch.optim.Optimizer:
-    """The optimiser `name`; options that it does not take are left out.
+    """Build the optimiser `name`; leave out options that it does not take.
 
     Raises:
         ValueError: unknown name, or options that contradict each other.
@@ -65,6 +65,6 @@ def nesterov(
 
 
 def set_rate(optimiser: torch.optim.Optimizer, learning_rate: float) -> None:
-    """The learning rate of the next step."""
+    """Set the learning rate of the next step."""
     for group in optimiser.param_groups:
         group["lr"] = learning_rate

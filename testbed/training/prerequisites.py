@@ -1,4 +1,4 @@
-"""What training needs, looked at before a lab is built: while there is a terminal and a network."""
+"""Checks and prepares what training needs, before a lab is built without terminal and network."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 from testbed.shared.yaml_input import InputError
 from testbed.training import datasets, models
 
-Report = Callable[[str, int, int | None], None]  # data set's name, what is done, all of it
+Report = Callable[[str, int, int | None], None]  # called with data set, amount done, total
 
 
 class Need(NamedTuple):
-    """What one run trains."""
+    """The model and data that one run needs."""
 
     model: str
     dataset: datasets.DatasetParameters
@@ -26,7 +26,7 @@ class Need(NamedTuple):
 
 
 def check(need: Need) -> None:
-    """Raise ValueError for what can be seen without loading: inputs, sizes of equal shares."""
+    """Raise ValueError for errors visible without loading: inputs, sizes of equal shares."""
     entry = models.MODELS.get(need.model)
     takes, gives = entry.inputs if entry else None, need.dataset.inputs
     if takes and gives and takes != gives:
@@ -47,10 +47,10 @@ def check(need: Need) -> None:
 
 
 def prepare(needs: Iterable[Need], report: Report) -> None:
-    """Fetch and make data sets that are kept; call what users wrote; check shares by loading.
+    """Fetch and make cached data sets, try users' own code, and check shares by loading.
 
-    What is quick and safe is left to the run. Importing torch takes seconds, so that is done only
-    for a user's own model.
+    Quick and safe steps are left to the run. Importing torch takes seconds, so it happens only for
+    a user's own model.
 
     Raises:
         InputError: one line.
@@ -90,7 +90,7 @@ def _require_cuda() -> None:
 
 
 def _try_model(need: Need, dataset: datasets.Dataset) -> None:
-    """Build the model once and give it two test examples; its answers must fit the labels."""
+    """Build the model once and give it two test examples; its outputs must fit the labels."""
     import torch
 
     model = models.build(

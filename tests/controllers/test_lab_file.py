@@ -36,7 +36,7 @@ def test_the_example_is_valid():
         ),
         (
             {"impairments": [{"kind": "blackout", "host": "b", "rounds": [1]}]},
-            "impairments.0.rounds: nobody announces rounds here; valid: at_s",
+            "impairments.0.rounds: no one announces rounds here; valid: at_s",
         ),
         (
             {"impairments": [{"kind": "blackout", "at_s": [1], "duration_s": 1}]},
