@@ -62,7 +62,11 @@ def reference() -> str:
             _section("topology: keys of a link", LinkParameters),
             _variants(places["topology"]),
             _section("training", Training, level=2),
-            *(_variants(each) for path, each in places.items() if path.startswith("training.")),
+            *(
+                _shared(each) + _variants(each)
+                for path, each in places.items()
+                if path.startswith("training.")
+            ),
             _section("phases", None, level=2, text=_PHASES),
             _variants(places["phases"]),
             _section("transport", Transport, level=2),
@@ -189,6 +193,13 @@ def _section(title: str, model: Model | None, level: int = 3, text: str = "") ->
 
 def _introduction(model: Model) -> str:
     return re.split(r"\n\n(?:Args|Attributes):", inspect.cleandoc(model.__doc__ or ""))[0]
+
+
+def _shared(choice: Choice) -> str:
+    """The keys that all names of a section have, if there are any."""
+    if choice.common is None:
+        return ""
+    return _heading(3, f"{choice.path}: keys of all kinds") + _table(choice.common, {choice.key})
 
 
 def _variants(choice: Choice) -> str:
