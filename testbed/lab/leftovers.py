@@ -55,8 +55,8 @@ def find() -> list[Leftover]:
 def end(leftovers: list[Leftover], *, timeout_s: float = 5.0) -> list[Leftover]:
     """Kill them; returns those that are still there after `timeout_s`.
 
-    The first process of a sandbox takes all others with it. Each is opened before its start time
-    is looked at again, so that a process that has got the same id meanwhile is never hit.
+    The end of a sandbox's first process ends all others of the sandbox. Each process is opened
+    before its start time is checked again, so a new process with the same id is never killed.
     """
     for each in leftovers:
         try:

@@ -22,7 +22,7 @@ from testbed.lab.kernel.shaping import LinkShape
 class LinkControl:
     """The directed links of a lab; may be made in any process that may enter its namespaces.
 
-    All methods take the link's direction as its two ends: from `first`, to `second`.
+    All methods take a direction as two nodes: it leads from `first` to `second`.
 
     Args:
         network: the lab's description, as `LabInfo.as_json` made it.
@@ -59,7 +59,7 @@ class LinkControl:
         return self._settings[first, second]
 
     def change_rate(self, first: str, second: str, rate_bps: int) -> float:
-        """Change a direction's rate; when that was, on the monotonic clock in seconds.
+        """Change a direction's rate; returns the monotonic time of the change in seconds.
 
         Raises:
             CommandError: there is no such link, or the kernel refuses.
@@ -73,7 +73,7 @@ class LinkControl:
         return time.monotonic()
 
     def change_queue(self, first: str, second: str, queue_bytes: int) -> float:
-        """Change a direction's queue limit; what waits beyond a smaller one still leaves."""
+        """Change a direction's queue limit; frames that wait beyond a smaller limit still leave."""
         _, port = self._require(first, second)
         shape = replace(self._shapes[first, second], queue_bytes=queue_bytes)
         if shape.ecn_threshold_bytes is not None:
@@ -97,9 +97,9 @@ class LinkControl:
         jitter_s: float | None = None,
         loss: float | None = None,
     ) -> float:
-        """Change a direction's delay, jitter or loss; what is None stays.
+        """Change a direction's delay, jitter or loss; None leaves it as it is.
 
-        Only links that were made with one of them have a middle in which this can be done.
+        Only a link that was made with one of them has a middle where this is possible.
         """
         link, _ = self._require(first, second)
         if link["middle"] is None:
@@ -118,7 +118,7 @@ class LinkControl:
         return changed_s
 
     def close(self) -> None:
-        """Let go of sockets; links stay as they are."""
+        """Close all sockets; links stay as they are."""
         for kernel in self._kernels.values():
             kernel.close()
         self._kernels.clear()

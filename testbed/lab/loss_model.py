@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 # The transport's fixed data ports (its control port lies outside), and the smallest IP packet
-# that carries data: a TCP acknowledgement without payload is shorter and is spared.
+# that carries data: a TCP acknowledgement without payload is shorter and is not dropped.
 DATA_PORTS = (47000, 47999)
 SMALLEST_DATA_PACKET_BYTES = 100
 
@@ -39,8 +39,8 @@ class LossModel:
     def mean_burst_packets(self) -> float:
         """The mean number of packets lost in a row.
 
-        Runs of losses begin as often as they end: it is the share of lost packets over the share
-        of packets that are lost after one that is not.
+        Every run of losses begins with a lost packet after one that was not lost. So the mean is
+        the share of lost packets divided by the share of packets that begin a run.
         """
         bad, good = self.share_bad, 1 - self.share_bad
         # A packet that is not lost, in either state; then the state changes; then one is lost.

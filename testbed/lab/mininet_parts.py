@@ -23,7 +23,7 @@ Mininet.inited = True
 class LabMininet(Mininet):
     """Mininet that writes static ARP entries with one program per host.
 
-    Its own way is one `arp` per pair through the host's shell: 4.7 s for 64 hosts, here 0.3 s.
+    Mininet itself runs `arp` once per pair of hosts: that takes 4.7 s for 64 hosts, this 0.3 s.
     """
 
     def staticArp(self) -> None:  # noqa: N802 (Mininet's name)
@@ -40,10 +40,10 @@ class LabMininet(Mininet):
 
 
 class LabSwitch(OVSSwitch):
-    """Open vSwitch, told in an argument list.
+    """Open vSwitch, configured by commands with argument lists.
 
     Mininet types its command into an interactive shell, whose terminal cuts a line off after 4095
-    characters: a switch of 64 ports has more, and would silently stay without any.
+    characters. The command for 64 ports is longer, and the switch would silently get no port.
     """
 
     def vsctl(self, *arguments: Any, **_options: Any) -> str:
@@ -57,11 +57,11 @@ class LabSwitch(OVSSwitch):
 
 
 class LabLink(Link):
-    """A veth pair; with `delay_s`, `jitter_s` or `loss` two, whose inner ends are to be joined.
+    """A veth pair, or two with `delay_s`, `jitter_s` or `loss`; a delay joins their inner ends.
 
-    Names and ports of the outer ends are Mininet's own. The inner ends lie in this process's
-    namespace, which is the switches'; `middle` has their names, next to the first and to the
-    second node, or is None.
+    Names and ports of the outer ends are Mininet's own. The inner ends are in the switches'
+    namespace, which is this process's. `middle` has the names of the inner ends next to the first
+    and to the second node; it is None for a single pair.
     """
 
     def __init__(self, node1: Any, node2: Any, **options: Any) -> None:
@@ -90,7 +90,7 @@ class LabLink(Link):
                 return
         (name, mac, pid), (other, other_mac, other_pid) = ends
         with Rtnetlink(pid) as kernel:
-            # Said outright: seen from a host's namespace, the switches' is a foreign one.
+            # A message from a host's namespace has to name the switches' namespace.
             peer_pid = os.getpid() if other_pid is None else other_pid
             pair = rtnetlink.veth(name, other, mac=mac, peer_mac=other_mac, peer_pid=peer_pid)
             kernel.send([pair])

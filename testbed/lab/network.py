@@ -65,8 +65,8 @@ class HostInfo:
 class LabInfo:
     """The network as plain data, for the controller and the training.
 
-    `delayed_by` says what joins the middles of links: "netem", or "relay" with its socket; None
-    where no link has one. `in_order` is false where netem's frames may overtake each other.
+    `delayed_by` says what delays frames in the middles of links: "netem", or "relay" with its
+    socket; None if no link has a middle. `in_order` is false if netem's frames may overtake.
     """
 
     hosts: dict[str, HostInfo]
@@ -175,11 +175,11 @@ def _build(topology: Any) -> Any:
 
 
 def _remote_controller() -> Any:
-    """The address of the Ryu application, which the supervisor has started itself."""
+    """The address of the controller, which the supervisor has started."""
     from mininet.node import RemoteController
 
     class RyuController(RemoteController):
-        """Does not probe the port with telnet: readiness is an event, not a guess."""
+        """Mininet's remote controller, without its probe of the port: an event says it is ready."""
 
         def checkListening(self) -> None:  # noqa: N802 (Mininet's name)
             return None

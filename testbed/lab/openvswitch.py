@@ -32,7 +32,7 @@ class SocketBuffers:
 
     @property
     def queue_bytes(self) -> int:
-        """Full frames, in bytes, that may wait in the queues of all ports together."""
+        """Bytes of full frames that may wait in the queues of all ports together."""
         return self.send_bytes // FRAME_MEMORY_BYTES * ETHERNET_FRAME_BYTES
 
 
@@ -80,7 +80,7 @@ class OpenVSwitch:
         there, so that no system-wide setting is changed. Forcing a buffer needs real root; an
         ordinary user gets what `net.core.{w,r}mem_max` allow, and the result says so.
 
-        Call it after the first packet was forwarded: the sending socket is made then.
+        Call it after the first packet was forwarded, which makes the sending socket.
         """
         pid = self._children[-1].pid
         sockets, send, receive = 0, 1 << 62, 1 << 62

@@ -28,8 +28,8 @@ _numbers = itertools.count()
 def clump_frames(*, rate_bps: float, link_rate_bps: float, frame_bytes: int) -> int:
     """How many frames come at once, so that clumps are rare enough for the kernel's timers.
 
-    The queue must not free a whole number of places from clump to clump: clumps would keep step
-    with its departures and get every place (phase effects: Floyd and Jacobson, 1992).
+    From clump to clump the queue must not free a whole number of places. Otherwise clumps would
+    keep in phase with departures and get every place (phase effects: Floyd and Jacobson, 1992).
     """
     factor = rate_bps / link_rate_bps
     frames = max(1 + int(factor), math.ceil(rate_bps / (8 * frame_bytes) * _SHORTEST_GAP_S))
@@ -41,10 +41,10 @@ class PacedFrames:
     """Sends copies of one Ethernet frame into the output queue of an interface of this namespace.
 
     Args:
-        interface: whose queue; its shaper sees the frames beside those of everybody else.
+        interface: has the queue; its shaper sees these frames beside those of everybody else.
         frame: the whole Ethernet frame.
         rate_bps: bit/s of Ethernet frames.
-        link_rate_bps: at which the queue is emptied.
+        link_rate_bps: the rate at which the queue drains.
 
     Raises:
         CommandError: the kernel refuses a part.

@@ -66,10 +66,10 @@ def fair_shares_bps(
 ) -> dict[str, float]:
     """Each worker's share when all talk with the server at once, bit/s of Ethernet frames.
 
-    The smallest, over the links between worker and server, of the link's rate by the number of
-    workers whose path has it. That holds for both legs, as a link is alike in both directions. It
-    is max-min fair where the narrowest link is the same for all, and less where it is not: no
-    worker is given what another one leaves.
+    A worker's share is the smallest, over the links of its path to the server, of the link's rate
+    divided by the number of workers that use the link. It holds for both legs, because a link's
+    directions are alike. Where the narrowest link is the same for all, it is max-min fair.
+    Otherwise it is less, because no worker gets what another one leaves.
 
     Args:
         workers: those who take part; all hosts but the server if None.

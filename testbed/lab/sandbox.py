@@ -15,8 +15,8 @@ from pathlib import Path
 from testbed.lab import leftovers
 from testbed.lab.kernel.commands import run
 
-# Exists wherever Open vSwitch is installed and holds nobody's results; inside the sandbox a private
-# tmpfs covers it. Its short path keeps UNIX socket names below their limit of 107 bytes.
+# This folder exists wherever Open vSwitch is installed; inside the sandbox a private tmpfs covers
+# it. Its short path keeps UNIX socket names below their limit of 107 bytes.
 PRIVATE_DIRECTORY = Path("/etc/openvswitch")
 
 
@@ -45,19 +45,19 @@ def start(
         namespaces = ["--user", "--map-root-user", *namespaces]
     return subprocess.Popen(
         [
-            # The signal covers a killed command at once; the lifeline covers it where the kernel
-            # forgets the signal (it does so when a user namespace is entered).
+            # The signal ends the sandbox at once when the command is killed. The lifeline does so
+            # where the kernel forgets the signal, as it does on entering a user namespace.
             *("setpriv", "--pdeathsig", "KILL"),
             *("unshare", *namespaces),
             *(sys.executable, "-m", module, *arguments),
         ],
-        # By this `./lab clean` knows a sandbox of ours, and whether its command still lives.
+        # `./lab clean` recognises a sandbox by this, and whether its command still lives.
         env=os.environ | {leftovers.OWNER_VARIABLE: leftovers.owner_of_now()},
         stdin=None if terminal else subprocess.PIPE,
         stdout=stdout,
         stderr=stderr,
         pass_fds=pass_fds,
-        # Ctrl-C at the terminal is the command's business: it ends the sandbox in order.
+        # Ctrl-C at the terminal goes to the command only, which ends the sandbox in order.
         start_new_session=not terminal,
     )
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from testbed.lab.helpers.process import Requests, say
 from testbed.sampling.sampler import Sampler
 
-# It sleeps nearly always, but when it wakes a sample is due.
+# It sleeps nearly always; when it wakes up, a sample is due.
 _NICE = -10
 
 

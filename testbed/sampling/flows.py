@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     import polars as pl
 
 DATA_PORTS = (47000, 47999)
-# So many are asked at each tick, but each at least at every _MOST_TURNS-th.
+# The flows sampled at each tick; more if a flow would wait for more than _MOST_TURNS ticks.
 FLOWS_PER_TICK = 6
 _MOST_TURNS = 4
-# Looking for connections walks the whole table of sockets: often only until all are there.
+# A search walks the kernel's whole table of sockets, so it is rare once all flows are found.
 _SEEK_S, _SEEK_AGAIN_S = 0.25, 5.0
 _CHUNK_ROWS = 20_000
 _MOST_ANSWERS = 500
@@ -65,11 +65,11 @@ class FlowSampler:
 
     @property
     def turns(self) -> int:
-        """In how many ticks each flow is sampled once."""
+        """The number of ticks in which each flow is sampled once."""
         return min(_MOST_TURNS, max(1, -(-len(self._order) // FLOWS_PER_TICK)))
 
     def sample(self, tick: int) -> None:
-        """Read the state of those connections whose turn it is; OSError for a broken reader."""
+        """Read the state of the connections whose turn it is; OSError if the kernel refuses."""
         if not self._tcp:
             return
         now_s = time.monotonic()
@@ -128,7 +128,7 @@ class FlowSampler:
                     self.latest[name, peer] = {each: record.get(each) for each in STATE}
 
     def finish(self, path: Path) -> None:
-        """Write the parquet file, of our own samples and the endpoints' logs."""
+        """Write the parquet file from these samples and the endpoints' logs."""
         import polars as pl
 
         self._decode()
@@ -159,5 +159,5 @@ class FlowSampler:
 
 
 def _leg(host: str) -> str:
-    """Which leg a host's sending is."""
+    """The leg in which a host sends."""
     return "broadcast" if host == _SERVER else "gather"

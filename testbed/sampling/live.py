@@ -141,7 +141,7 @@ class LiveView:
         return rows
 
     def remove(self) -> None:
-        """The run is over: nothing is live any more."""
+        """Remove the file, since the run is over."""
         for path in (self._path, self._temporary):
             with suppress(OSError):
                 path.unlink(missing_ok=True)

@@ -84,7 +84,7 @@ class QueueDump:
         self._counters = np.empty(0, dtype=np.intp)
         self.capture()
         self._learn(0, self._sizes[0])
-        # Twice the answer, and room for one more part: interfaces may come while it runs.
+        # Twice the answer and one part more: interfaces may be added while it runs.
         self._allot(2 * sum(self._sizes[0]) + 2 * _DATAGRAM_BYTES)
         self._sizes.clear()
 
@@ -109,7 +109,7 @@ class QueueDump:
         while filled + _DATAGRAM_BYTES <= end:
             size = self._socket.recv_into(self._view[filled : filled + _DATAGRAM_BYTES])
             parts.append(size)
-            # The end is a message of its own, at the very end of the last part.
+            # The DONE message stands at the very end of the last part.
             length, kind, *_ = HEADER.unpack_from(self._view, filled + size - _DONE_BYTES)
             if kind == netlink.DONE and length == _DONE_BYTES:
                 self._sizes.append(tuple(parts))
@@ -228,7 +228,7 @@ class HostQueues:
             try:
                 sockets[row].send(self._requests[row])
                 lengths[row] = sockets[row].recv_into(rooms[row])
-            except OSError as error:  # the others will answer all the same
+            except OSError as error:  # the others will still answer
                 failure = error
         if failure is not None:
             raise failure
@@ -243,7 +243,7 @@ class HostQueues:
             known = np.ones(len(rows), dtype=np.bool_)
             for index in strange:  # the first answers, and when a queue is changed
                 known[index] = self._learn(int(which[index]), int(rows[index]))
-            # What stands elsewhere than in the row's newest answer is left out.
+            # Answers of another form than the row's newest are left out.
             known &= lengths == self._learnt[rows]
             which, rows = which[known], rows[known]
         words = self._words[which[:, None], rows[:, None], self._counters[rows]]

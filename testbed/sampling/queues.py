@@ -25,9 +25,9 @@ from testbed.sampling.store import ChunkedTable, index_names
 if TYPE_CHECKING:
     import polars as pl
 
-# The switches' ends are one question together, a host's end is one each. The server's, where the
-# broadcast's bottleneck is, is always asked; the other hosts take turns, so many at each tick, but
-# at most _MOST_TURNS.
+# One request reads all switches' ends; each host's end takes a request of its own. The server's
+# end, the broadcast's bottleneck, is read at every tick. The other hosts take turns: so many per
+# tick, or more if a host's turn would otherwise come after more than _MOST_TURNS ticks.
 SERVER = "server"
 OTHERS_PER_TICK = 4
 _MOST_TURNS = 4

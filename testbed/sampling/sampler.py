@@ -20,8 +20,8 @@ from testbed.shared import run_directory
 
 SCHEMA = 1
 RATE_HZ = 100.0
-# What a part costs is measured at every so manieth tick, since the clock costs as much as a read; a
-# prime, so that what is done at every 10th or 25th tick is met as often as it is done.
+# Cost is measured at one tick in so many, since the clock costs as much as a read. The number is a
+# prime, so that work done at every 10th or 25th tick is measured in proportion.
 _MEASURED_EVERY = 17
 
 
@@ -39,7 +39,7 @@ class _Part:
         began_s = time.thread_time() if measured else 0.0
         try:
             self.sample(tick)
-        except OSError as error:  # an interface or a disk may go; what is left is still worth it
+        except OSError as error:  # an interface or a disk may be gone; the rest goes on
             self.errors += 1
             self.last_error = str(error)
         if measured:
@@ -97,7 +97,7 @@ class Sampler:
         began_s = next_s = last_s = time.monotonic()
         began_cpu_s = _cpu_s()
         while not stop.is_set():
-            # Cheaper than waiting for the event, of which it hears a hundredth of a second later.
+            # Cheaper than waiting for the event, which is then noticed up to one tick later.
             time.sleep(max(0.0, next_s - time.monotonic()))
             now_s = time.monotonic()
             self._largest_gap_s = max(self._largest_gap_s, now_s - last_s)
@@ -112,7 +112,7 @@ class Sampler:
             self._ticks += 1
         ended_s, cpu_s = time.monotonic(), _cpu_s() - began_cpu_s
         self._finish(began_s, ended_s, cpu_s)
-        # Last: who is killed before all is written leaves what the run looked like.
+        # Last: a sampler that is killed before all is written leaves the latest view.
         self._live.remove()
 
     def _show(self, tick: int) -> None:

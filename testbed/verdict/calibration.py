@@ -112,7 +112,7 @@ def warm_up(hosts: Mapping[str, HostInfo]) -> None:
     def once(host: HostInfo) -> None:
         for sender, receiver in ((host, server), (server, host)):
             with _udp(sender, _LONGEST_RTT_S) as source, _udp(receiver, _LONGEST_RTT_S) as sink:
-                # The very first one may get lost while flows are being set up.
+                # The very first packet may get lost while flows are being set up.
                 if _round_trip(source, sink) is None and _round_trip(source, sink) is None:
                     raise CommandError(f"no answer from {receiver.name} to {sender.name}")
 
@@ -170,7 +170,7 @@ def _affordable(every: Sequence[_Path], budget_s: float) -> list[_Path]:
     chosen = []
     for group in alike.values():
         count = max(2, int(len(group) * budget_s / total_s))
-        # An odd stride, or the choice would hold one direction only: they alternate.
+        # Directions alternate: an even stride would choose one of them only.
         stride = -(-len(group) // count) | 1
         chosen.extend(group[::stride])
     return chosen
@@ -200,9 +200,9 @@ def _measure(path: _Path, trips: Sequence[float | None]) -> PathCalibration:
     with _udp(path.sender, path.rtt_s) as source, _udp(path.receiver, path.rtt_s) as sink:
         for _ in range(_MOST_RATE_TRIALS):
             rates_bps.append(_delivered_rate_bps(source, sink, path.rate_bps))
-            # Trials that this process could not keep saturated show less than the link can do,
-            # and those of which the first frames were received late show more: one good trial
-            # is enough, but all trials of a wrong link are wrong.
+            # A trial shows too little if this process could not saturate the link, and too much if
+            # it received the first frames late. One good trial is enough, because all trials of
+            # a wrong link are wrong.
             if abs(rates_bps[-1] / path.rate_bps - 1) <= _GOOD_ERROR:
                 break
     rate_bps = min(rates_bps, key=lambda each: abs(each / path.rate_bps - 1))

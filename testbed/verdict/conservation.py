@@ -27,7 +27,7 @@ from testbed.lab.network import LabInfo, LinkEnds, Port
 from testbed.verdict.counters import Counters
 
 BATCH_PACKETS = 32  # of Open vSwitch: NETDEV_MAX_BURST
-# A share is taken of at least this many packets: one odd packet on an idle link proves nothing.
+# Shares are of at least this many packets: one odd packet on an idle link proves nothing.
 LEAST_PACKETS = 1000
 _FLOW_KINDS = ("police", "blackout", "link-down")
 
@@ -279,7 +279,7 @@ class _Books:
             for key in ("Ip.InReceives", "Ip6InReceives")
         )
         packets -= new.interfaces["lo"].received - old.interfaces["lo"].received
-        # Frames of a type that nobody knows, which bursts are made of, end here.
+        # Frames of unknown EtherType, such as those of bursts, count as receive drops.
         return packets + self._interface(port, "receive_drops"), 0
 
     def _injected(self, sender: Port, receiver: Port) -> int:
@@ -356,7 +356,7 @@ class _Books:
             return None
         before, after = (each.switches[port.node] for each in (self._before, self._after))
         steady = {flow.identity for flow in before.flows} == {flow.identity for flow in after.flows}
-        # Such entries come, take over packets that they may let pass, and go.
+        # Their flow entries come and go, and may let packets pass meanwhile.
         impaired = any(each.get("kind") in _FLOW_KINDS for each in self._ended)
         if not steady or impaired or before.bucket_ports != after.bucket_ports:
             return None

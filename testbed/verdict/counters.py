@@ -83,7 +83,7 @@ class CounterReader:
 
     def _when_quiet(self) -> tuple[dict[int | None, NamespaceCounters], bool]:
         """The kernel's counters when they stand still and no queue holds a packet."""
-        # What is in flight on a delayed link is in no counter until it arrives.
+        # Frames in flight on a delayed link are in no counter until they arrive.
         longest_s = max((link.delay_s + link.jitter_s for link in self._network.links), default=0.0)
         deadline_s = time.monotonic() + _PATIENCE_S + 4 * longest_s
         before = self._namespaces()

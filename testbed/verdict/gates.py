@@ -17,7 +17,7 @@ from testbed.verdict.calibration import Calibration, PathCalibration
 from testbed.verdict.conservation import Conservation
 from testbed.verdict.headroom import Headroom
 
-# Fewer values than this have no 99th percentile: their maximum counts.
+# With fewer values there is no 99th percentile: the maximum counts.
 _LEAST_FOR_P99 = 100
 
 

@@ -46,7 +46,7 @@ class Observation:
         self._own = {name: pid for name, pid in processes.items() if name in _EMULATOR}
         try:
             self._reader = CounterReader(network, processes[_SWITCH_DAEMON])
-            self._reader.read()  # the first time takes half a second, which `begin` is spared
+            self._reader.read()  # the first read takes half a second: better here than in `begin`
         except (OSError, CommandError) as error:
             self._failure = str(error)
 

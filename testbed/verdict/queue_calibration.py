@@ -129,7 +129,7 @@ def _send_until_refused(sockets: list[socket.socket], end: Port, stack: ExitStac
                 return True
             if error.errno != errno.EAGAIN:
                 raise
-            # The socket's own buffer is full, as an ordinary user's soon is: take another one.
+            # The socket's own buffer is full, an ordinary user's soon: open another socket.
             if len(sockets) == _MOST_SOCKETS:
                 return False
             sockets.append(stack.enter_context(_packet_socket(end)))

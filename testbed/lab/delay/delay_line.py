@@ -133,7 +133,7 @@ class DelayLine:
         span = slice(first, first + count)
         frames = self._ring[span]
         stamp_ns = frames["seconds"].astype(np.int64) * _SECOND_NS + frames["nanoseconds"]
-        # The stamps are of the clock that people set. Nothing here came before the last look.
+        # Stamps are of the wall clock, which may be set. No frame came before the last look.
         age_ns = np.clip(clock_ns - stamp_ns, 0, max(0, now_ns - self._looked_ns))
         due_ns = now_ns - age_ns + self._delay_ns
         if self._jitter_ns:
@@ -182,7 +182,7 @@ class DelayLine:
                 sent = messages.send(self._out.fileno(), first + done, count - done)
                 self._left += sent
                 done += sent
-            except OSError:  # the interface does not take this one
+            except OSError:  # the interface refuses this one
                 self._refused += 1
                 done += 1
 

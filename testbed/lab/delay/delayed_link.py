@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-# A relay's memory for frames in flight holds this many times what a link's rate can put there
-# for twice its delay; at least for this time, so that a late moment of the relay loses nothing.
+# A relay's memory holds this many times the frames that a link's rate brings in twice its delay,
+# but at least in this time, so that a relay that wakes up late loses nothing.
 _FRAMES_MARGIN = 3
 _LEAST_HELD_S = 0.02
 _FRAME_BITS = 1514 * 8

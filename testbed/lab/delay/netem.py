@@ -35,7 +35,7 @@ def missing(first: str, second: str) -> str:
             reason = f"the kernel has no {wanted} ({str(error).rpartition(': ')[2]})"
             break
     for place in (f"{second} root", f"{first} ingress"):
-        with contextlib.suppress(CommandError):  # it did not come as far
+        with contextlib.suppress(CommandError):  # the trial failed before this
             run(["tc", "qdisc", "delete", "dev", *place.split()])
     return reason
 

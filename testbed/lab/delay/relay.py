@@ -37,7 +37,7 @@ from testbed.lab.helpers.process import Requests, say
 
 GRAIN_S = 0.0002
 _GRAIN_NS = round(GRAIN_S * 1e9)
-# From the timer's expiry until a frame has left; so much ahead of its time it is taken up.
+# Time from the timer's expiry until a frame has left: the timer is set so much earlier.
 _WAKE_NS = 50_000
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _MLOCKALL_FLAGS = 3
@@ -138,7 +138,7 @@ class _Relay:
         idle = {each.fileno(): each for each in self._middles}
         for descriptor in idle:
             poll.register(descriptor, select.EPOLLIN | select.EPOLLONESHOT)
-        # The edge alone counts, so that nobody has to read how often the timer expired.
+        # Edge-triggered, so that nobody has to read how often the timer expired.
         poll.register(timer, select.EPOLLIN | select.EPOLLET)
         poll.register(0, select.EPOLLIN)
         poll.register(self._control, select.EPOLLIN)
@@ -231,9 +231,9 @@ class _Relay:
 def _hurry() -> str:
     """Take the highest priority that is allowed, ahead of the hosts' processes; returns which."""
     with contextlib.suppress(OSError, AttributeError):
-        _LIBC.prctl(29, 1, 0, 0, 0)  # PR_SET_TIMERSLACK: wake up on time, not conveniently
+        _LIBC.prctl(29, 1, 0, 0, 0)  # PR_SET_TIMERSLACK: wake up on time
         _LIBC.mlockall(_MLOCKALL_FLAGS)
-    gc.disable()  # makes no cycles
+    gc.disable()  # nothing here makes reference cycles
     try:
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(_FIFO_PRIORITY))
     except OSError:

@@ -27,10 +27,10 @@ from testbed.transport.batched_io import BatchSender
 ETHERNET_IP_UDP_BYTES = 14 + 20 + 8
 SMALLEST_FRAME_BYTES = 60
 _BATCH = 128
-# Sleeping shorter would cost a processor more than it smooths: at 100 Mbit/s this is 4 frames.
+# Shorter sleeps cost much processor time for little smoothness: this is 4 frames at 100 Mbit/s.
 _SHORTEST_SLEEP_S = 0.0005
 _WAIT_FOR_ROOM_S = 0.005
-_NICENESS = -10  # where allowed, ahead of what it is to disturb
+_NICENESS = -10  # where allowed, ahead of the flows that it disturbs
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ _SYS_PIDFD_GETFD = 438
 def sockets_of(pid: int, family: int) -> Iterator[socket.socket]:
     """Duplicates of all sockets of one address family of process `pid`, one after another.
 
-    They are the same sockets, so options that are set here hold there. The caller closes each.
+    A duplicate is the same socket, so an option set here holds there. The caller closes each.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     process = os.pidfd_open(pid)

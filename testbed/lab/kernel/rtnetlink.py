@@ -27,7 +27,7 @@ ROOT = 0xFFFFFFFF  # as parent
 _NEW_LINK, _SET_LINK, _NEW_CLASS = 16, 19, 40
 _REPLACE, _EXCLUSIVE, _CREATE = 0x100, 0x200, 0x400
 _UP, _NO_ARP = 0x1, 0x80
-# Time in queueing disciplines' messages counts in these.
+# The unit of time in queueing disciplines' messages.
 _TICK_S = 64e-9
 _GET_INDEX, _ETHTOOL = 0x8933, 0x8946  # ioctl
 # By ethtool's names: the commands to ask for and to set each (ETHTOOL_G..., ETHTOOL_S...).
@@ -185,7 +185,7 @@ def htb_class(
 ) -> Message:
     """Make class `1:10`, or change it while it works. Rates in bit/s."""
     rate = rate_bps // 8
-    # Linklayer Ethernet is said outright, so that the kernel asks for no table of packet times.
+    # With link layer Ethernet the kernel does not ask for a table of packet times.
     spec = struct.pack("=BBHhHI", 0, 1, 0, 0, 0, min(rate, 0xFFFFFFFF))
     ticks = round(burst_bytes / rate / _TICK_S)
     parameters = spec + spec + struct.pack("=IIIII", ticks, ticks, quantum_bytes, 0, 0)

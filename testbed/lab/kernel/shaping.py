@@ -103,11 +103,11 @@ def rate_message(index: int, link: LinkShape, name: str) -> rtnetlink.Message:
 
 
 def mark(interface: str, link: LinkShape, *, pid: int | None, verb: str = "replace") -> None:
-    """Put a queue that marks below HTB: RED with both thresholds at about the same length.
+    """Put a queue that marks packets below HTB: RED with two thresholds close to each other.
 
     Its average follows the queue as fast as tc allows (half of each change), so it is DCTCP's
     step: mark all above the threshold, none below (Alizadeh et al., SIGCOMM 2010, section 3.1).
-    What does not take part in ECN is not dropped before the limit.
+    Packets without ECN are dropped at the limit only.
 
     Raises:
         MissingCapabilityError: this kernel has no RED.
@@ -136,7 +136,7 @@ def queue_statistics(
     """The kernel's counters of every queueing discipline, as `tc -s -j` has them.
 
     Args:
-        interface: of which; None: of all in the namespace, each with its `dev`.
+        interface: its name; None: all in the namespace, each with its `dev`.
         pid: a process in the namespace, None for ours.
     """
     of_one = [] if interface is None else ["dev", interface]

@@ -31,7 +31,7 @@ _VALUE = struct.Struct("=7Q")
 
 
 class _Assembler:
-    """Instructions of eBPF, with labels for the jumps (which only go forward)."""
+    """Assembles eBPF instructions, with labels for jumps (which only go forward)."""
 
     def __init__(self) -> None:
         self._code: list[tuple[int, int, int, int, int | str, int]] = []
@@ -180,8 +180,11 @@ class XdpFilter:
         return _VALUE.unpack(self._value.raw)
 
     def _write(self, words: list[int]) -> None:
-        """All but the counter. One that comes between reading and writing is not counted, so the
-        thresholds go to zero first."""
+        """Write all words but the counter.
+
+        A packet that is dropped between reading and writing would not be counted, so the thresholds
+        go to zero first.
+        """
         for each in ([0] * 6, words):
             dropped = self._read()[-1]
             self._value.raw = _VALUE.pack(*each, dropped)
@@ -201,7 +204,7 @@ class XdpFilter:
 
 
 def missing() -> str | None:
-    """Why this user or kernel cannot lose packets so, or None: tried, without any interface."""
+    """Why this user or kernel cannot load the program, or None if it can: tries it."""
     try:
         descriptors = _load()
     except CommandError as error:
@@ -213,7 +216,7 @@ def missing() -> str | None:
 
 @functools.cache
 def filter_at(interface: str) -> XdpFilter:
-    """The filter of an interface of the present namespace: there can be only one at each."""
+    """The one filter of an interface of the present namespace."""
     return XdpFilter(interface)
 
 
