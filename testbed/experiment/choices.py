@@ -59,64 +59,40 @@ class Choice:
 def all_choices() -> list[Choice]:
     """All places, in the order in which an experiment has them."""
     return [
-        Choice(
-            path="topology",
-            key="name",
-            models=_registered(topologies.AnyTopology),
-            common=topologies.TopologyParameters,
-            own=topologies.TopologyParameters,
-        ),
-        Choice(
-            path="training.dataset",
-            key="name",
-            models=_registered(datasets.AnyDataset),
-            default="digits",
-            alone=True,
-            own=user.Parameters,
-        ),
+        _registered("topology", topologies.AnyTopology, common=topologies.TopologyParameters),
+        _registered("training.dataset", datasets.AnyDataset, own=user.Parameters),
         Choice(
             path="training.split",
             key="name",
             models=_union(datasets.AnySplit, "name"),
-            default="equal",
             alone=True,
         ),
-        Choice(
-            path="training.schedule",
-            key="kind",
-            models=_registered(learning_rate.AnySchedule),
-            common=learning_rate.Schedule,
-            default="constant",
-            own=learning_rate.Schedule,
-        ),
+        _registered("training.schedule", learning_rate.AnySchedule, common=learning_rate.Schedule),
         Choice(
             path="training.pace",
             key="kind",
             models=_union(pace.AnyPace, "kind"),
-            default="real",
             alone=True,
         ),
-        Choice(
-            path="phases",
-            key="detector",
-            models=_registered(phases.AnyPhases),
-            default="gradient-norm",
-            own=phases.DetectorParameters,
-        ),
-        Choice(
-            path="impairments[]",
-            key="kind",
-            models=_registered(AnyImpairment),
-            common=ImpairmentParameters,
-            own=ImpairmentParameters,
-        ),
+        _registered("phases", phases.AnyPhases),
+        _registered("impairments[]", AnyImpairment, common=ImpairmentParameters),
     ]
 
 
-def _registered(annotation: Any) -> dict[str, Model]:
-    """The models of the built-in names of a registry."""
+def _registered(
+    path: str, annotation: Any, *, common: Model | None = None, own: Model | None = None
+) -> Choice:
+    """A place whose names are those of a registry, or references to a user's own code."""
     (found,) = (each for each in annotation.__metadata__ if isinstance(each, OneOf))
-    return found.models()
+    return Choice(
+        path=path,
+        key=found.key,
+        models=found.models(),
+        common=common,
+        default=found.default,
+        alone=found.by_name,
+        own=own or found.base,
+    )
 
 
 def _union(annotation: Any, key: str) -> dict[str, Model]:

@@ -18,8 +18,6 @@ from pydantic_core import InitErrorDetails, PydanticCustomError, core_schema
 from testbed.shared import yaml_input
 from testbed.shared.registry import Registry
 
-_OWN = r"\.py(:|$)|^[^:]+:[A-Za-z_]\w*$"
-
 
 def folders(info: ValidationInfo) -> Sequence[Path]:
     """Where relative paths of an experiment are looked for: what was validated says so."""
@@ -97,18 +95,8 @@ class OneOf:
     def __get_pydantic_json_schema__(
         self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
-        """All built-in entries with their keys, and the form of a reference to own code."""
-        models = dict.fromkeys(self.models().values())
-        own = {
-            "type": "object",
-            "title": f"{self.registry.axis} of your own",
-            "properties": {self.key: {"type": "string", "pattern": _OWN}},
-            "required": [self.key],
-        }
-        options = [*(handler(each.__pydantic_core_schema__) for each in models), own]
-        if self.by_name:
-            options.append({"anyOf": [{"enum": list(self.registry)}, {"pattern": _OWN}]})
-        return {"anyOf": options}
+        """Any section: `testbed.experiment.json_schema` puts those of all names in its place."""
+        return {}
 
 
 Problem = tuple[tuple[int | str, ...], str]

@@ -15,7 +15,6 @@ from typer.testing import CliRunner
 import topologies
 from testbed.__main__ import main
 from testbed.cli.verbs import app
-from testbed.experiment import Experiment
 from testbed.shared import own_code
 from testbed.shared.yaml_input import InputError
 from testbed.training import datasets, optimisers, prerequisites
@@ -448,14 +447,6 @@ def test_what_is_validated_elsewhere_needs_no_folder(tmp_path, monkeypatch):
     config = load(tmp_path, "topology").config()
     monkeypatch.chdir("/")
     assert topologies.parse(config["topology"]).host_names()[0] == "server"
-
-
-def test_the_schema_lists_all_built_in_kinds_with_their_keys():
-    definitions = Experiment.model_json_schema()["$defs"]
-    assert definitions["LossParameters"]["properties"]["q"]["description"] == "loss probability"
-    text = json.dumps(Experiment.model_json_schema())
-    for name in (*topologies.TOPOLOGIES, "link-down", "straggler", "gradient-norm", "imagefolder"):
-        assert f'"const": "{name}"' in text
 
 
 def test_the_optimisers_of_a_user_get_what_they_take(tmp_path):
