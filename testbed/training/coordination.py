@@ -38,7 +38,7 @@ class _Line:
         except OSError as error:
             raise CoordinationError(f"{name}: {error}") from error
         if not line.endswith(b"\n"):
-            raise CoordinationError(f"{name}: left")
+            raise CoordinationError(f"{name}: closed its connection")
         message = json.loads(line)
         if not isinstance(message, dict):
             raise CoordinationError(f"{name}: sent no JSON object")

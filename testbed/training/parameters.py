@@ -44,14 +44,14 @@ class Training(Section):
     device: Literal["cpu", "cuda"] = "cpu"
     evaluate_every: int = Field(default=5, ge=1, description="rounds between evaluations")
     target: float | None = Field(
-        default=None, gt=0, description="accuracy (or perplexity) whose time and round are told"
+        default=None, gt=0, description="accuracy (or perplexity); reports say when it is reached"
     )
     checkpoint_every: int = Field(default=0, ge=0, description="rounds; 0: never")
     resynchronise_every: int = Field(
         default=0, ge=0, description="rounds between averages of all replicas; 0: never"
     )
     measure_every: int = Field(
-        default=0, ge=0, description="rounds between looks at what loss did; 0: never"
+        default=0, ge=0, description="rounds between measurements of the effects of loss; 0: never"
     )
     on_worker_loss: Literal["fail", "continue"] = "fail"
 

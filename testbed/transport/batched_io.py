@@ -93,6 +93,30 @@ class _Messages:
         self.headers["vectors"] = _address_of(self.vectors) + steps * (vectors * _VECTOR.itemsize)
         self.headers["vector_count"] = vectors
 
+    def receive(self, descriptor: int, first: int, limit: int) -> int:
+        """Receives into messages from `first` on; returns how many.
+
+        Returns 0 when nothing has arrived; raises OSError for any other failure.
+        """
+        assert _LIBRARY is not None
+        at = self.address + first * _MESSAGE.itemsize
+        count = _LIBRARY.recvmmsg(descriptor, at, limit, socket.MSG_DONTWAIT, None)
+        if count < 0:
+            error = _failed()
+            if isinstance(error, BlockingIOError):
+                return 0
+            raise error
+        return int(count)
+
+    def send(self, descriptor: int, first: int, count: int) -> int:
+        """Sends messages from `first` on; returns how many the kernel took. OSError when none."""
+        assert _LIBRARY is not None
+        at = self.address + first * _MESSAGE.itemsize
+        taken = _LIBRARY.sendmmsg(descriptor, at, count, socket.MSG_DONTWAIT)
+        if taken < 0:
+            raise _failed()
+        return int(taken)
+
 
 class _ReceiveBatch(_Messages):
     """Messages to receive into, with room for the source and the size of coalesced datagrams."""
@@ -110,19 +134,12 @@ class _ReceiveBatch(_Messages):
         self.lengths = self.headers["bytes"]
         self.flags = self.headers["flags"]
 
-    def receive(self, descriptor: int) -> int:
-        """Receives messages and returns how many; 0 for none. OSError for any other failure."""
-        assert _LIBRARY is not None
+    def receive_all(self, descriptor: int) -> int:
+        """`receive` into all messages, with their lengths set anew."""
         # The kernel overwrites both lengths with what it used.
         self.name_bytes[:] = _ADDRESS_BYTES
         self.control_bytes[:] = _CONTROL.itemsize
-        count = _LIBRARY.recvmmsg(descriptor, self.address, self.count, socket.MSG_DONTWAIT, None)
-        if count < 0:
-            error = _failed()
-            if isinstance(error, BlockingIOError):
-                return 0
-            raise error
-        return int(count)
+        return self.receive(descriptor, 0, self.count)
 
 
 class Ring:
@@ -143,39 +160,26 @@ class Ring:
 
     def receive(self, descriptor: int, first: int, limit: int) -> int:
         """Fills slots from `first` on without wrapping; returns how many."""
-        assert _LIBRARY is not None
-        limit = min(limit, self.slots - first)
-        at = self._in.address + first * _MESSAGE.itemsize
-        count = _LIBRARY.recvmmsg(descriptor, at, limit, socket.MSG_DONTWAIT, None)
-        if count < 0:
-            error = _failed()
-            if isinstance(error, BlockingIOError):
-                return 0
-            raise error
+        count = self._in.receive(descriptor, first, min(limit, self.slots - first))
         lengths = self._in.headers["bytes"][first : first + count]
         self._out.vectors["bytes"][first : first + count, 0] = lengths
-        return int(count)
+        return count
 
     def send(self, descriptor: int, first: int, count: int) -> int:
         """Sends slots from `first` on; returns how many the kernel took. OSError when none."""
-        assert _LIBRARY is not None
-        at = self._out.address + first * _MESSAGE.itemsize
-        taken = _LIBRARY.sendmmsg(descriptor, at, count, socket.MSG_DONTWAIT)
-        if taken < 0:
-            raise _failed()
-        return int(taken)
+        return self._out.send(descriptor, first, count)
 
 
-class MessageBatch:
+class MessageBatch(_Messages):
     """Headers for frames that lie anywhere in memory and are sent in order.
 
     For relays, which send on the frames of a ring.
     """
 
     def __init__(self, count: int) -> None:
-        self._messages = _Messages(count)
-        self._base = self._messages.vectors["base"][:, 0]
-        self._bytes = self._messages.vectors["bytes"][:, 0]
+        super().__init__(count)
+        self._base = self.vectors["base"][:, 0]
+        self._bytes = self.vectors["bytes"][:, 0]
 
     def place(
         self, span: slice, addresses: NDArray[np.uint64], lengths: NDArray[np.generic]
@@ -188,15 +192,6 @@ class MessageBatch:
         """Copies the chosen messages of another batch to the beginning of this one."""
         self._base[: len(chosen)] = other._base[chosen]
         self._bytes[: len(chosen)] = other._bytes[chosen]
-
-    def send(self, descriptor: int, first: int, count: int) -> int:
-        """Sends messages from `first` on; returns how many the kernel took. OSError when none."""
-        assert _LIBRARY is not None
-        at = self._messages.address + first * _MESSAGE.itemsize
-        taken = _LIBRARY.sendmmsg(descriptor, at, count, socket.MSG_DONTWAIT)
-        if taken < 0:
-            raise _failed()
-        return int(taken)
 
 
 class BatchReceiver:
@@ -250,7 +245,7 @@ class BatchReceiver:
         """
         self.unknown_address = self.wrong_size = 0
         now = self._arrangement
-        count = now.receive(descriptor)
+        count = now.receive_all(descriptor)
         if not count:
             return self._rows[:0], True
         known = bool((now.source_heads[:count] == self._peer).all())
@@ -348,7 +343,6 @@ class BatchSender:
 
         With `segmented`, rows go in large sends that the kernel cuts into datagrams.
         """
-        assert _LIBRARY is not None
         messages = self._segmented if segmented else self._plain
         per_message = self.per_segmented if segmented else 1
         rows = min(len(frames), messages.count * per_message)
@@ -358,7 +352,4 @@ class BatchSender:
         vectors["base"] = _address_of(frames) + self._steps[:count] * np.uint64(step)
         vectors["bytes"] = step
         vectors["bytes"][-1] = (rows - (count - 1) * per_message) * self._size
-        taken = _LIBRARY.sendmmsg(descriptor, messages.address, count, socket.MSG_DONTWAIT)
-        if taken < 0:
-            raise _failed()
-        return int(min(taken * per_message, rows))
+        return min(messages.send(descriptor, 0, count) * per_message, rows)

@@ -147,7 +147,7 @@ class ControlConnection:
         """Raises PeerLost when a peer sends far more than will ever be read."""
         self._kept_bytes += more_bytes
         if messages >= _MAX_EARLY or self._kept_bytes > _MAX_EARLY_BYTES:
-            raise PeerLost(self.peer, "it sends control messages that nobody waits for")
+            raise PeerLost(self.peer, "it sends control messages that are never read")
 
     def require(self) -> None:
         """Raises PeerLost when the connection has ended."""

@@ -215,7 +215,7 @@ class Receiver:
     def on_message(self, message: ControlMessage, now_s: float) -> None:
         """Takes a control message of the sender; ProtocolError when it makes no sense."""
         if message.type is not MessageType.PROBE:
-            raise ProtocolError(f"{message.type.name} has no place at a receiver")
+            raise ProtocolError(f"{message.type.name} is not allowed at a receiver")
         if message.transfer > self.transfer:
             raise ProtocolError(f"PROBE for transfer {message.transfer} during {self.transfer}")
         if message.transfer < self.transfer:

@@ -130,7 +130,7 @@ class TcpSending(_TcpTransfer):
 
     def on_message(self, message: ControlMessage, now_s: float) -> None:
         if message.type is not MessageType.STOP:
-            raise ProtocolError(f"{message.type.name} has no place at a TCP sender")
+            raise ProtocolError(f"{message.type.name} is not allowed at a TCP sender")
         if self._left:
             raise ProtocolError("STOP before the payload was sent")
         self._stopped = True
@@ -215,7 +215,7 @@ class TcpReceiving(_TcpTransfer):
         return len(data)
 
     def on_message(self, message: ControlMessage, now_s: float) -> None:
-        raise ProtocolError(f"{message.type.name} has no place at a TCP receiver")
+        raise ProtocolError(f"{message.type.name} is not allowed at a TCP receiver")
 
     def poll_messages(self) -> list[ControlMessage]:
         messages, self._outbox = self._outbox, []

@@ -92,7 +92,7 @@ def test_a_worker_that_leaves_is_named(tmp_path):
     thread.start()
     coordinator = Coordinator(listener, ["worker-2"], 10)
     thread.join(10)
-    with pytest.raises(CoordinationError, match="worker-2: left"):
+    with pytest.raises(CoordinationError, match="worker-2: closed"):
         coordinator.gather("x")
 
 
@@ -117,11 +117,11 @@ def test_a_barrier_goes_on_without_those_who_left_until_nobody_is_there(tmp_path
         followers[name].reach("y")
     assert list(coordinator.gather("y")) == ["a", "c"]
     assert coordinator.present == ["a", "c"]
-    assert coordinator.lost == {"b": "b: left"}
+    assert coordinator.lost == {"b": "b: closed its connection"}
     coordinator.drop("c", "silent for 30 s")
     coordinator.release("y")
     followers["a"].wait("y")
     assert coordinator.lost["c"] == "silent for 30 s"
     del followers["a"]
-    with pytest.raises(CoordinationError, match="a: left"):
+    with pytest.raises(CoordinationError, match="a: closed"):
         coordinator.gather("z")

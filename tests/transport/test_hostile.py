@@ -227,7 +227,7 @@ def test_a_peer_that_does_not_read_what_it_asked_for_is_given_up(connected):
 
 
 @pytest.mark.parametrize(("size", "most"), [(0, 4096), (12_500, 1000)])
-def test_messages_that_nobody_waits_for_are_bounded_in_number_and_size(connected, size, most):
+def test_messages_that_are_never_read_are_bounded_in_number_and_size(connected, size, most):
     for keep in (
         lambda link: link.keep(ControlMessage(MessageType.BITMAP, 9, bytes(size))),
         lambda link: link.keep_announcement(bytes(size)),
@@ -236,7 +236,9 @@ def test_messages_that_nobody_waits_for_are_bounded_in_number_and_size(connected
             peer="worker-1", connection=connected[1], parser=ControlParser(body_limits(1))
         )
         kept: Counter[str] = Counter()
-        with pytest.raises(PeerLost, match="worker-1: it sends control messages that nobody"):
+        with pytest.raises(
+            PeerLost, match="worker-1: it sends control messages that are never read"
+        ):
             while True:
                 keep(link)
                 kept["messages"] += 1

@@ -54,7 +54,7 @@ def asking_sender(chunks=10):
 @pytest.mark.parametrize(
     ("message", "named"),
     [
-        (ControlMessage(MessageType.PROBE, 6), "PROBE has no place at a sender"),
+        (ControlMessage(MessageType.PROBE, 6), "PROBE is not allowed at a sender"),
         (ControlMessage(MessageType.BITMAP, 6, b"\0"), "1 bytes for 10 chunks"),
         (ControlMessage(MessageType.BITMAP, 6, b"\xff\x03"), "without a gap"),
         (ControlMessage(MessageType.BITMAP, 6, b"\xff\xff"), "beyond the last"),
@@ -91,7 +91,7 @@ def test_an_answer_that_crosses_the_stop_is_harmless():
 @pytest.mark.parametrize("kind", [MessageType.STOP, MessageType.BITMAP])
 def test_senseless_messages_to_a_receiver_are_protocol_errors(kind):
     receiver, _ = new_receiver(layout_of(3))
-    with pytest.raises(ProtocolError, match="no place at a receiver"):
+    with pytest.raises(ProtocolError, match="not allowed at a receiver"):
         receiver.on_message(ControlMessage(kind, 6), 0.0)
 
 

@@ -197,7 +197,7 @@ class AcknowledgedSender(SenderRepair):
 
     def on_message(self, message: ControlMessage, now_s: float) -> Feedback | None:
         if message.type is not MessageType.ACK:
-            raise ProtocolError(f"{message.type.name} has no place at a sender")
+            raise ProtocolError(f"{message.type.name} is not allowed at a sender")
         ack = Ack.parse(message.body)
         if ack.probed > self._asked_at:
             raise ProtocolError("ACK that answers a PROBE which was never sent")

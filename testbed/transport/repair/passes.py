@@ -67,7 +67,7 @@ class PassesSender(SenderRepair):
 
     def on_message(self, message: ControlMessage, now_s: float) -> Feedback | None:
         if message.type not in (MessageType.BITMAP, MessageType.LATE_BITMAP):
-            raise ProtocolError(f"{message.type.name} has no place at a sender")
+            raise ProtocolError(f"{message.type.name} is not allowed at a sender")
         if self.asked_s is None:
             raise ProtocolError(f"{message.type.name} without a PROBE")
         received = unpack_bitmap(message.body, self._chunk_count)
