@@ -1,4 +1,4 @@
-"""Base classes of impairments: parameters from YAML, a begin, an end, and a measured effect."""
+"""The interface of an impairment: parameters from YAML, a begin, an end, and a measured effect."""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@ A filling has two halves. The receiver's half estimates the mean of the sent pay
 arrived: the server has one payload per worker, a worker only the server's. The sender's half may
 remember what was lost.
 
-To add one, write one file beside this one with a subclass of `Filling`, usually a frozen dataclass
-whose fields are its options, and add it to FILLINGS in `__init__.py`.
+Write a subclass of `Filling` (the package's docstring says where), usually a frozen dataclass whose
+fields are its options.
 """
 
 from __future__ import annotations

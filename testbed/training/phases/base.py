@@ -1,8 +1,7 @@
 """The interface of phase detectors, which decide after each round whether training is critical.
 
-To add one, write a file with a `Parameters` section (what YAML may say) whose `create` makes a
-`Detector`. Beside this file it needs a line in `DETECTORS`, and its `detector` is a `Literal`;
-anywhere else it is chosen by its path.
+Write a `Parameters` section (what YAML may say) whose `create` makes a `Detector`. In this package
+it also needs a line in `DETECTORS`, and its `detector` is a `Literal` of its name.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """The interface of congestion controls, which take feedback and set a rate, a window, or both.
 
-To add one, write one file beside this one with a subclass of `CongestionControl` and add it to
-CONGESTION_CONTROLS in `__init__.py`. Its constructor's keyword parameters are its options as
-users write them (`NAME:key=value,...`); parameters named `rate_bps` and `datagram_bytes` are
-supplied from the endpoint's configuration when the text does not set them. One object serves one
-peer across all transfers, so it keeps what it has learnt.
+Write a subclass of `CongestionControl` (the package's docstring says where). Its constructor's
+keyword parameters are its options. The endpoint supplies `rate_bps` and `datagram_bytes` where the
+constructor has them and the user does not set them. One object serves one peer across all
+transfers, so it keeps what it has learnt.
 
 `path.PathMonitor` derives what most algorithms need from the feedback: round trips, their minimum,
 delivery rates. `window.WindowControl` is the common part of controls with a window.

@@ -1,9 +1,9 @@
 """The interface of chunk orders: permutations of a transfer's chunks.
 
 The order decides what is lost, because a receiver that stops early gives up the chunks that come
-last. To add an order, write one file beside this one with a subclass of `ChunkOrder`, usually a
-frozen dataclass whose fields are its options, and add it to ORDERS in `__init__.py`. A field named
-`seed` is supplied from the endpoint's configuration when the user does not set it.
+last. Write a subclass of `ChunkOrder` (the package's docstring says where), usually a frozen
+dataclass whose fields are its options. The endpoint supplies `seed` where the class has it and the
+user does not set it.
 """
 
 from abc import ABC, abstractmethod

@@ -5,10 +5,10 @@ receiver's messages. The receiver's half decides when to send a message. Neither
 clocks, rates or the stop rule. `sender.Sender` and `receiver.Receiver` own those, and handle STOP
 in the same way for every repair.
 
-To add one, write one file beside this one with a subclass of `Repair` and its two halves, and
-add it to REPAIRS in `__init__.py`. One whose receiver acknowledges while data flows finds most of
-what it needs in `AcknowledgedSender` and `AcknowledgingReceiver`. One that needs a new kind of
-message adds it to `MessageType` and `body_limits` in `control_messages`.
+Write a subclass of `Repair` with its two halves (the package's docstring says where). One whose
+receiver acknowledges while data flows finds most of what it needs in `AcknowledgedSender` and
+`AcknowledgingReceiver`. One that needs a new kind of message adds it to `MessageType` and
+`body_limits` in `control_messages`, which only a file in this project can do.
 """
 
 from abc import ABC, abstractmethod

@@ -4,10 +4,9 @@ The *policy* is what an experiment configures: how much of a transfer may be giv
 phase. It makes a *stop rule* for each transfer, which the receiver asks repeatedly whether enough
 has arrived.
 
-To add a policy, write one file beside this one with a subclass of `TolerancePolicy`, usually a
-frozen dataclass whose fields are its options, and add it to POLICIES in `__init__.py`. A policy
-that is a fraction of the chunks only implements `tolerance`. Any other also overrides `stop_rule`
-and returns a `StopRule` of its own. That sees the bitmap, the counts, the time and the layout
+Write a subclass of `TolerancePolicy` (the package's docstring says where), usually a frozen
+dataclass whose fields are its options. A policy that is a fraction of the chunks only implements
+`tolerance`. Any other also overrides `stop_rule` and returns a `StopRule` of its own. That sees the bitmap, the counts, the time and the layout
 (given when the rule is made), and may set a deadline at which it is asked again although nothing
 has arrived.
 """
