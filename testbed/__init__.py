@@ -1,0 +1,21 @@
+"""The testbed's rooms, from the top down; each imports only rooms below it (pyproject.toml checks).
+
+    cli           the verbs of `./lab`, their options, what the terminal shows
+    bench         benchmarks of the transport, and the study of how much loss training bears
+    machine       what this machine can do, and what labs left behind on it
+    prompt        Mininet's prompt inside a lab
+    watch         the view of a run in progress
+    run           from a planned run to a finished run directory
+    experiment    YAML files, their schema, and their expansion into runs
+    capture       recording links, and reading captures
+    sampling      queues, flows and processes while a run goes on
+    training      the workload: server, workers, models, data
+    verdict       whether a run can be believed: calibration, counters, gates
+    lab           the emulated network (below `controllers`, which hurts it)
+    transport     bounded-loss gradient transport; knows nothing of the lab
+    shared        what several rooms need: the run directory's format, YAML input, event logs
+
+`documentation` shows all of them in the site. The packages `controllers`, `topologies` and
+`analysis` lie beside this one. To add a room: a package here, and its place in the layers of
+pyproject.toml.
+"""

@@ -1,4 +1,4 @@
-"""`python -m testbed VERB`, the same as `./lab VERB`: how every verb ends, in words and status."""
+"""`python -m testbed VERB`, the same as `./lab VERB`; turns errors into exit statuses."""
 
 from __future__ import annotations
 

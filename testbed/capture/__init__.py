@@ -2,5 +2,5 @@
 
 May import lab, transport and shared. `dissect` reads without scapy: the capture of one run holds
 more packets than scapy takes apart while somebody waits. `layers` shows the same packets to scapy.
-To show more of a transfer: count it in `transfers`, print it in `rendering`.
+To add a fact of a transfer: count it in `transfers`, print it in `rendering`.
 """

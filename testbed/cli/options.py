@@ -104,7 +104,7 @@ class Execution:
 
 
 def _check_published(run: Any) -> None:
-    """Only the analysis knows these ids; a wrong one would be missed at the end of a long sweep."""
+    """Raise InputError for an unknown id now, not at the end of a long sweep."""
     if not run.experiment.published:
         return
     from analysis.data import published
@@ -120,8 +120,8 @@ def _check_published(run: Any) -> None:
 def grouped(verb: Callable[..., None]) -> Callable[..., None]:
     """Let a verb take a dataclass of options as one parameter.
 
-    typer reads options from a function's signature and knows no groups, so it is shown a signature
-    in which the dataclass's fields stand in the place of the parameter.
+    typer reads options from a function's signature and knows no groups. It gets a signature in
+    which the dataclass's fields replace the parameter.
     """
     hints = typing.get_type_hints(verb, include_extras=True)
     groups: dict[str, Any] = {

@@ -30,7 +30,7 @@ def draw(
 
     Args:
         topology: a `LabTopo`.
-        kinds: what links are like, in words, and the names of those that are.
+        kinds: properties of links in words -> the names of the links.
         title: over the picture.
 
     Raises:

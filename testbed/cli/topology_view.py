@@ -1,4 +1,4 @@
-"""What `./lab plan` says about an experiment's topologies: a table each, and a picture each."""
+"""Prints an experiment's topologies for `./lab plan`: a table and a picture of each."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def distinct(runs: Sequence[Any]) -> list[tuple[list[Any], Any]]:
 
 
 def link_kinds(topology: Any) -> dict[str, list[str]]:
-    """The links by what they are like, in words: `core: 100 Mbit/s, 10 ms, ...` -> their names."""
+    """The links by their properties: `core: 100 Mbit/s, 10 ms, ...` -> their names."""
     kinds: dict[str, list[str]] = {}
     for name, options in topology.link_options().items():
         is_core = all(topology.isSwitch(node) for node in name.split("--"))
@@ -67,7 +67,7 @@ def link_kinds(topology: Any) -> dict[str, list[str]]:
 
 
 def options_in_words(options: dict[str, Any]) -> str:
-    """One link in one line: rate, delay one way, queue, and what else is not zero."""
+    """A link's rate, delay one way and queue, and its other properties that are not zero."""
     parts = [_quantity(options["rate_bps"], "bit/s")]
     if options["delay_s"]:
         jitter = f" ± {1e3 * options['jitter_s']:g} ms" if options["jitter_s"] else ""

@@ -1,4 +1,4 @@
-"""The verbs of `./lab`, nothing else: read the input, call one function, print the result."""
+"""The verbs of `./lab`: each reads its input, calls one function and prints the result."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def check(
     if not as_json:
         capabilities.show(found, console)
     if deep and not capabilities.missing(found):
-        highest = highest_rate.search(highest_rate.shown(console))
+        highest = highest_rate.search(highest_rate.printer(console))
         document["highest-link-rate"] = highest.as_json()
         console.print(highest.sentence())
     if as_json:

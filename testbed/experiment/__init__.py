@@ -1,4 +1,10 @@
-"""Experiments: the YAML schema, factors, profiles, and the expansion into runs in an order."""
+"""Experiments: the YAML files' schema, and their expansion into runs.
+
+`schema` holds the keys; `loading` reads a file; `factors` and `profiles` vary it; `run` is one
+resolved run. `dimensionless` and `durations` predict. May import training, transport, lab,
+controllers, topologies and shared. To add a key: a field of a section in `schema`, with its bounds;
+whatever is in a run's configuration is part of the run's key.
+"""
 
 from testbed.experiment.loading import EXPERIMENTS, find, load, names, profile_names
 from testbed.experiment.profiles import DEFAULT_PROFILE, REFERENCE_PROFILE

@@ -1,8 +1,8 @@
-"""The numbers of a run that do not depend on how fast its machine and its links are.
+"""Computes the numbers of a run that do not depend on the speed of its machine and links.
 
-What a small testbed shows of a large one carries over as far as these agree: how many chunks a
-transfer has, how a round trip and a queue compare with it, and how much of an iteration is
-communication. All of it follows from the configuration; nothing here measures or builds a lab.
+Results of a small testbed hold for a large one as far as these numbers agree: the chunks of a
+transfer, round trip and queue in relation to it, and the share of communication in an iteration.
+All of them follow from the configuration; nothing here measures or builds a lab.
 
 Times are those of a network without loss, in the phase that is not critical, which is most of a
 run: both legs one after the other, each at the fair share that the workers have of the narrowest
@@ -36,7 +36,7 @@ _INPUTS: dict[str, tuple[int, tuple[int, ...]]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Way:
-    """What lies between the workers and the server.
+    """The path between the workers and the server.
 
     Attributes:
         share_bps: the smallest fair share of a worker, bit/s of Ethernet frames.
@@ -155,7 +155,7 @@ def run_s(run: Run, layout: PayloadLayout) -> float:
 
 
 def compared(ours: Sequence[Numbers], theirs: Sequence[Numbers]) -> dict[str, tuple[str, str, str]]:
-    """What a profile keeps of another: number -> (ours, theirs, `kept` or the scale in words).
+    """Compare two profiles: number -> (ours, theirs, `kept` or the scale in words).
 
     Args:
         ours, theirs: numbers of the same arms and points, in the same order.
@@ -209,7 +209,7 @@ def _whole_bytes(run: Run, layout: PayloadLayout) -> float:
 
 
 def _needed_bytes(run: Run, layout: PayloadLayout, leg: Leg) -> float:
-    """What one transfer of a calm round sends, in bytes of frames."""
+    """The bytes of frames that one transfer of a calm round sends."""
     return (1 - _tolerance(run, leg)) * _whole_bytes(run, layout)
 
 

@@ -1,4 +1,4 @@
-"""Profiles: the same experiment at other sizes, for other machines.
+"""Profiles of an experiment: its sizes for other machines.
 
     profiles:
       server: { topology.rate_bps: 1_000_000_000, rounds: 200, seeds: [1, 2, 3] }

@@ -1,8 +1,8 @@
-"""In which order runs are executed: paired by seed, arms interleaved, drawn from the seed.
+"""Orders the runs of an experiment: paired by seed, arms interleaved, drawn from the seed.
 
-A machine changes with time: it warms up, and others use it. So the runs that are compared, all
-arms of one point and seed, follow one another directly, in an order that differs from block to
-block; no arm always comes first.
+A machine changes with time: it warms up, and others use it. Runs that are compared with each
+other, which are all arms of one point and seed, therefore follow one another directly. Their order
+differs from block to block, so that no arm always comes first.
 """
 
 from __future__ import annotations

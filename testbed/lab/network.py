@@ -77,7 +77,7 @@ class LabInfo:
     relay_socket: str | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """Plain dictionaries, for the file that the controller and the launcher read."""
+        """Plain dictionaries, for the file that the controller and the training launcher read."""
         return asdict(self)
 
 

@@ -1,4 +1,4 @@
-"""What this kernel and user can do, found by trying each thing inside a throw-away sandbox.
+"""`./lab check`: tries what this kernel and user can do, inside a throw-away sandbox.
 
 Run as a module it is the inside: it tries everything and prints JSON.
 """
@@ -101,7 +101,7 @@ def require() -> None:
 
 
 def _table(found: Mapping[str, Capability]) -> Table:
-    """Capability, yes or no, what it enables, how to get it; legible at 80 columns."""
+    """A table that fits 80 columns: capability, yes or no, what it enables, how to get it."""
     shown = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     shown.add_column("capability", no_wrap=True)
     shown.add_column("here", no_wrap=True)

@@ -1,4 +1,4 @@
-"""`./lab clean`: what of runs and labs may go, shown before anything is removed."""
+"""`./lab clean`: shows what runs and labs left behind, and removes it once that is confirmed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class StaleFolder:
     size_bytes: int
 
     def line(self) -> str:
-        """It in words."""
+        """Size, path and reason in one line."""
         return f"{_size(self.size_bytes):>9}  {self.path}  ({self.why})"
 
 

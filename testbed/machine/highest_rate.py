@@ -75,7 +75,7 @@ class Trial:
         return self.reached >= SHARE_REACHED and self.idle >= SHARE_IDLE
 
     def limit(self) -> str:
-        """What kept the rate from being held."""
+        """Say why the rate was not held."""
         if self.idle < SHARE_IDLE:
             return (
                 f"the {os.cpu_count()} processors: {self.idle:.0%} idle; the lab uses "
@@ -89,13 +89,13 @@ class Trial:
 
 @dataclass(frozen=True)
 class Highest:
-    """The end of the search: all trials, in order."""
+    """The result of a search: all trials, in order."""
 
     trials: list[Trial]
 
     @property
     def best(self) -> Trial | None:
-        """The held trial with the highest rate."""
+        """The trial with the highest rate that was held."""
         return max((each for each in self.trials if each.held), key=_rate, default=None)
 
     @property
@@ -132,8 +132,8 @@ def _rate(trial: Trial) -> int:
     return trial.rate_bps
 
 
-def shown(console: Console) -> Callable[[Trial], None]:
-    """A reporter that prints each trial as one line."""
+def printer(console: Console) -> Callable[[Trial], None]:
+    """A function that prints a trial as one line."""
 
     def show(trial: Trial) -> None:
         console.print(
@@ -146,7 +146,7 @@ def shown(console: Console) -> Callable[[Trial], None]:
     return show
 
 
-def search(report: Callable[[Trial], None]) -> Highest:
+def search(on_trial: Callable[[Trial], None]) -> Highest:
     """Climb the ladder of rates until one is not held, then halve the step; about a minute.
 
     Raises:
@@ -155,7 +155,7 @@ def search(report: Callable[[Trial], None]) -> Highest:
     trials = []
     for trial in climb(_in_a_lab, time.monotonic() + _LONGEST_S - _LAB_S):
         trials.append(trial)
-        report(trial)
+        on_trial(trial)
     return Highest(trials)
 
 
@@ -265,7 +265,7 @@ def _attempt(rate_bps: int) -> Trial:
 
 
 class _Child:
-    """A process in a host's network namespace; asked by a byte, it says what it has counted."""
+    """A process in a host's network namespace, which answers a byte with its count."""
 
     def __init__(self, host_pid: int, work: Callable[..., None], *arguments: Any) -> None:
         from testbed.lab.kernel import namespaces
@@ -282,7 +282,7 @@ class _Child:
         os._exit(0)
 
     def count(self) -> tuple[float, int]:
-        """When, and how many frames it has received until then."""
+        """Ask for the monotonic time and the number of frames received until then."""
         self._here.send(b"?")
         at_s, frames = json.loads(self._here.recv(100))
         return at_s, frames

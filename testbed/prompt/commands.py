@@ -1,4 +1,4 @@
-"""The prompt of `./lab shell`: Mininet's own, and commands for what this lab adds to Mininet."""
+"""The prompt of `./lab shell`: Mininet's, with commands for what this lab adds."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from controllers.controller_socket import ControllerClient
-from testbed.prompt import manual_timeline
-from testbed.prompt.manual_timeline import Entry
+from testbed.prompt.manual_impairments import ManualImpairment
 from testbed.run.assembly import Lab
 
 _WELCOME = """\
@@ -25,22 +24,24 @@ Mininet's prompt in the network of {experiment}: {hosts}. Nothing trains here.
 
 
 class Prompt(CLI):
-    """Opens with its construction and returns when the user leaves.
+    """The prompt. Its construction opens it and returns when the user leaves.
 
-    Takes host names with a hyphen for commands, as in `worker-1 ping server`.
+    Names of hosts with a hyphen are commands, as in `worker-1 ping server`.
     """
 
     identchars = CLI.identchars + "-"
     prompt = "lab> "
 
-    def __init__(self, lab: Lab, entries: dict[str, Entry], config: dict[str, Any]) -> None:
+    def __init__(
+        self, lab: Lab, impairments: dict[str, ManualImpairment], config: dict[str, Any]
+    ) -> None:
         self._lab = lab
-        self._entries = entries
+        self._impairments = impairments
         self._config = config
         self._log = Path(lab.impairment_log)
         self._console = Console(highlight=False, soft_wrap=True)
         hosts = ", ".join(host.name for host in lab.network.mininet.hosts)
-        names = ", ".join(entries) or "this experiment has none"
+        names = ", ".join(impairments) or "this experiment has none"
         welcome = _WELCOME.format(experiment=config["experiment"], hosts=hosts, names=names)
         self._console.print(welcome, markup=False)
         super().__init__(lab.network.mininet)
@@ -66,26 +67,26 @@ class Prompt(CLI):
     def do_impair(self, line: str) -> None:
         """Begin or end an impairment of the experiment: `impair NAME on|off`."""
         name, _, action = line.strip().partition(" ")
-        entry = self._entries.get(name)
-        if entry is None or action not in ("on", "off"):
-            valid = ", ".join(self._entries) or "none in this experiment"
+        impairment = self._impairments.get(name)
+        if impairment is None or action not in ("on", "off"):
+            valid = ", ".join(self._impairments) or "none in this experiment"
             self._say(f"impair NAME on|off; valid names: {valid}")
             return
-        if action == "off" and entry.ends_by_itself:
+        if action == "off" and impairment.ends_by_itself:
             self._say(f"{name} ends by itself; {self._effect(name)}")
             return
         try:
             client = self._client()
-            active = manual_timeline.begin(client, entry) if action == "on" else None
+            active = impairment.begin(client) if action == "on" else None
             if active is None:
-                manual_timeline.end(client, entry)
+                impairment.end(client)
             client.close()
         except OSError as error:
             self._say(f"{name}: {error}")
             return
         if active is None:
             self._say(f"{name} is off: {self._effect(name)}")
-        elif entry.ends_by_itself:
+        elif impairment.ends_by_itself:
             self._say(f"{name} has begun; it ends by itself (then: status)")
         elif name in active:
             self._say(f"{name} is on (in force: {', '.join(active)})")
@@ -103,13 +104,13 @@ class Prompt(CLI):
         except OSError as error:
             self._say(str(error))
             return
-        for name, entry in self._entries.items():
+        for name, impairment in self._impairments.items():
             words = "in force" if name in active else f"off; {self._effect(name)}"
-            self._say(f"impairment {name} ({entry.kind}): {words}")
+            self._say(f"impairment {name} ({impairment.kind}): {words}")
 
     def complete_impair(self, text: str, line: str, *_: int) -> list[str]:
         """Names, then on and off, for the tabulator key."""
-        words = ("on", "off") if line[: -len(text) or None].count(" ") > 1 else self._entries
+        words = ("on", "off") if line[: -len(text) or None].count(" ") > 1 else self._impairments
         return [each for each in words if each.startswith(text)]
 
     def _client(self) -> ControllerClient:
@@ -119,7 +120,7 @@ class Prompt(CLI):
             raise ConnectionError("the controller does not answer") from None
 
     def _effect(self, name: str) -> str:
-        """What its last time in force did, in words."""
+        """Say what an impairment did the last time that it was in force."""
         records = [json.loads(line) for line in self._log.read_text().splitlines()]
         ended = [each for each in records if each["name"] == name and each["action"] == "end"]
         if not ended:

@@ -1,7 +1,7 @@
-"""`./lab shell`: Mininet's prompt in an experiment's network, with the controller running.
+"""Opens Mininet's prompt in an experiment's network, with the controller running.
 
-Nothing trains and the timeline does not run: impairments begin and end at the prompt. Run as a
-module it is the inside of the sandbox.
+Nothing trains, and impairments begin and end by command. Run as a module it is the inside of the
+sandbox.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import threading
 from typing import Any
 
 from testbed.lab import sandbox
-from testbed.prompt import manual_timeline
+from testbed.prompt import manual_impairments
 from testbed.run.assembly import Lab
 from testbed.run.processes import Processes
 from testbed.shared import own_code
@@ -22,7 +22,7 @@ from testbed.verdict import calibration
 
 
 def open_prompt(config: dict[str, Any]) -> int:
-    """Build the lab of a run's configuration, give it the terminal; return its exit status."""
+    """Build the lab of a run's configuration, open its prompt, and return the exit status."""
     # The sandbox ends when this process does, however that happens: the kernel closes the pipe.
     lifeline, held_open = os.pipe()
     process = sandbox.start(
@@ -53,11 +53,11 @@ def main() -> None:
     signal.signal(signal.SIGHUP, lambda *_: os._exit(1))
     config = json.loads(sys.argv[1])
     own_code.expect(config.get("code", {}))
-    entries = manual_timeline.entries(config["impairments"])
+    impairments = manual_impairments.by_name(config["impairments"])
     private = sandbox.prepare()
     processes = Processes(private)
     lab = Lab(
-        config | {"impairments": [each.document for each in entries.values()]},
+        config | {"impairments": [each.document for each in impairments.values()]},
         private=private,
         logs=private,
         impairment_log=private / "impairments.jsonl",
@@ -68,7 +68,7 @@ def main() -> None:
 
     from testbed.prompt.commands import Prompt
 
-    Prompt(lab, entries, config)
+    Prompt(lab, impairments, config)
     # The first process does not unwind: its end is the end of the lab.
     sys.stdout.flush()
     os._exit(0)

@@ -1,4 +1,4 @@
-"""Puts a lab together inside a sandbox: Open vSwitch, Mininet, link shaping, the controller."""
+"""Builds a lab inside a sandbox: Open vSwitch, Mininet, link shaping, the controller."""
 
 from __future__ import annotations
 

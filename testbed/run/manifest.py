@@ -1,4 +1,4 @@
-"""System facts of a run, gathered while it runs: versions, kernel, settings, queues, commit."""
+"""Gathers the system facts of a run while it runs: versions, kernel, settings, queues, commit."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 def of_machine() -> dict[str, Any]:
-    """What no lab changes: versions, kernel, processors, commit. Takes a quarter of a second."""
+    """Facts that no lab changes: versions, kernel, processors, commit. Takes 0.25 s."""
     return {
         "schema": 1,
         "commit": _commit(),
@@ -54,7 +54,7 @@ def of_machine() -> dict[str, Any]:
 
 
 def of_lab(lab: LabInfo, buffers: SocketBuffers) -> dict[str, Any]:
-    """What is true of this lab now. Must run inside it."""
+    """Facts of this lab: load, socket buffers, links. Must run inside it."""
     return {
         "load_average": os.getloadavg(),
         "switch_sockets": {

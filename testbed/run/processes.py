@@ -1,4 +1,4 @@
-"""The processes that a lab's first process started, by name, and why one of them ended."""
+"""Starts and watches a lab's processes by name, and says why one of them ended."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Processes:
         deadline_s = time.monotonic() + timeout_s
         while not path.exists():
             if self._running[name].poll() is not None:
-                raise ProcessError(self._obituary(name))
+                raise ProcessError(self._reason(name))
             if time.monotonic() > deadline_s:
                 raise ProcessError(f"{name}: not ready within {timeout_s:g} s")
             time.sleep(0.005)
@@ -77,12 +77,12 @@ class Processes:
             raise ProcessError(f"not finished after {timeout_s:g} s (limits.run_timeout_s)")
         others = sorted(ended - {awaited})
         if others:
-            raise ProcessError(self._obituary(others[0]))
+            raise ProcessError(self._reason(others[0]))
         if self._running[awaited].wait() != 0:
-            raise ProcessError(self._obituary(awaited))
+            raise ProcessError(self._reason(awaited))
 
-    def _obituary(self, name: str) -> str:
-        """Why a process ended: its own last words, or the signal or status and its log's end."""
+    def _reason(self, name: str) -> str:
+        """Why a process ended: what it wrote, else its signal or status and its log's end."""
         status = self._running[name].wait()
         words = self._logs / f"{name}.reason"
         if words.exists():

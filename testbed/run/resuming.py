@@ -1,7 +1,7 @@
-"""An interrupted run that left a checkpoint goes on from there, in a directory of its own.
+"""Continues an interrupted run from its checkpoint, in a new directory.
 
-What earlier rounds logged is copied; what was logged after the checkpoint happened in a training
-that is no longer anybody's, and is left behind.
+The logs of the rounds before the checkpoint are copied. Later rounds are trained again, so their
+logs are left behind.
 """
 
 from __future__ import annotations

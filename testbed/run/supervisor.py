@@ -55,7 +55,7 @@ def execute(directory: Path, progress: ProgressWriter) -> list[gates.Gate]:
     # Importing torch takes longest, so it begins first and goes on while the network is built.
     training = processes.spawn(
         "training",
-        [sys.executable, "-m", "testbed.run.launcher", str(directory)],
+        [sys.executable, "-m", "testbed.run.training_launcher", str(directory)],
         stdin=subprocess.PIPE,
         pass_fds=(progress.descriptor,),
     )
@@ -130,7 +130,7 @@ def _captured(
 
 
 def _lost(directory: Path) -> str:
-    """Workers without which training went on, and why, for the reader of the verdict."""
+    """The workers that training lost and went on without, with the reasons."""
     words = directory / "logs" / LOST_WORKERS
     if not words.exists():
         return ""

@@ -1,4 +1,4 @@
-"""Event logs: one JSON object per line, each with the schema's version, flushed as written."""
+"""Writes event logs: one JSON object per line, with the schema's version, never buffered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Progress from inside a sandbox to the command: short JSON lines on an inherited pipe."""
+"""Sends progress from inside a sandbox to the command, as short JSON lines on a pipe."""
 
 from __future__ import annotations
 

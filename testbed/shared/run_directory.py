@@ -1,4 +1,4 @@
-"""The run directory: names, states and atomic writing.
+"""The run directory's format: names, states and atomic writing.
 
 `DIR/<experiment>/<key>.partial` while a run is going on, `<key>` when it has a verdict,
 `<key>.attempt<N>` for earlier attempts that were not ok. Nothing is ever overwritten.
@@ -66,7 +66,7 @@ def _locked(directory: Path) -> Iterator[None]:
 
 
 def in_use(directory: Path) -> bool:
-    """Whether a process that executes this run holds its lock."""
+    """Whether a process holds the lock of this run."""
     try:
         with _locked(directory):
             return False

@@ -1,4 +1,4 @@
-"""Reading YAML that a person wrote, and saying in one line what is wrong with it."""
+"""Reads YAML that a person wrote, and says in one line what is wrong with it."""
 
 from __future__ import annotations
 

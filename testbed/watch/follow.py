@@ -1,4 +1,4 @@
-"""`./lab watch`: follows the run in progress below a results folder, and then the next one.
+"""Follows the run in progress below a results folder, and then the next one.
 
 It only reads: the run directories that are locked by a command, and the `live.json` that each run's
 sampler rewrites 4 times a second.
@@ -20,7 +20,7 @@ from rich.text import Text
 
 from testbed.shared.run_directory import RunDirectory
 from testbed.shared.yaml_input import InputError
-from testbed.watch import screen as watch_view
+from testbed.watch import screen
 
 _LOOK_S = 0.1
 _LINE_S = 1.0
@@ -42,7 +42,7 @@ class Watched:
         return self.directory.name.removesuffix(_PARTIAL)
 
     def live(self) -> dict[str, Any]:
-        """What its sampler says; of a run that is not training yet, what can be told."""
+        """Its `live.json`; before training begins, its parameters and stage."""
         document = _read(self.directory / "live.json")
         if document:
             return document
@@ -56,7 +56,7 @@ class Watched:
         return {"run": run, "stage": stage}
 
     def outcome(self) -> str:
-        """Its verdict in words; empty while it has none."""
+        """Its verdict and reason; empty while it has none."""
         finished = RunDirectory(self.directory.with_name(self.key))
         verdict = finished.verdict()
         if verdict is None:
@@ -88,10 +88,10 @@ def watch(results: Path, key: str | None, console: Console) -> None:
         raise InputError(f"{results}: {what}; start one with ./lab run, or name its folder")
     ended: list[str] = []
     if console.is_terminal:
-        with Live(console=console, auto_refresh=False, screen=True) as screen:
+        with Live(console=console, auto_refresh=False, screen=True) as display:
             for run in _following(results, key, ended):
-                view = watch_view.render(run.live(), console.size, ended)
-                screen.update(view, refresh=True)
+                view = screen.render(run.live(), console.size, ended)
+                display.update(view, refresh=True)
         for line in ended:
             console.print(Text(line), soft_wrap=True)
         return
@@ -101,7 +101,7 @@ def watch(results: Path, key: str | None, console: Console) -> None:
             print(ended.pop(0), flush=True)
         if time.monotonic() - printed_s >= _LINE_S:
             printed_s = time.monotonic()
-            print(f"{run.key}: {watch_view.line(run.live())}", flush=True)
+            print(f"{run.key}: {screen.line(run.live())}", flush=True)
     for line in ended:
         print(line, flush=True)
 
@@ -128,7 +128,7 @@ def _following(results: Path, key: str | None, ended: list[str]) -> Iterator[Wat
 
 
 def _locked_inodes() -> set[int]:
-    """The inodes that anybody holds a lock of."""
+    """The inodes on which some process holds a lock."""
     try:
         lines = Path("/proc/locks").read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""How a run in progress looks in a terminal of any size, and as one plain line."""
+"""Renders a run in progress for a terminal of any size, and as one plain line."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def render(
 
 
 def line(live: dict[str, Any]) -> str:
-    """The same in one line, for logs."""
+    """The state of the run in one line, for logs."""
     if "queues" not in live:
         return str(live.get("stage", "starting"))
     run = live.get("run") or {}

@@ -62,7 +62,7 @@ def test_killing_the_command_ends_the_lab_and_leaves_no_result(command, tmp_path
     [
         (("testbed.run.supervisor",), -1, "the supervisor ended with status"),
         (("controllers",), 0, "controller: killed by SIGKILL"),
-        (("testbed.run.launcher",), 2, "worker-1: killed by SIGKILL"),
+        (("testbed.run.training_launcher",), 2, "worker-1: killed by SIGKILL"),
         (("ovs-vswitchd",), 0, "ovs-vswitchd: killed by SIGKILL"),
     ],
     ids=["supervisor", "controller", "worker", "switch"],

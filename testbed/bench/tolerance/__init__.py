@@ -1,1 +1,5 @@
-"""How much loss does training bear? `./lab bench tolerance`: no network, many seeds."""
+"""The tolerance study, `./lab bench tolerance`: how much loss training bears, without a network.
+
+`grid` says what is trained, `simulation` trains it, `execution` does so on all processors,
+`findings` compares. May import what `testbed.bench` may. To add a task: a `Study` in `grid`.
+"""

@@ -1,4 +1,4 @@
-"""What the study's records say: the metric's change against no loss, paired by seed."""
+"""Compares the study's trainings with those without loss, paired by seed."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Training of several workers in one process: the same learners, chunk orders and fillings as on
-the network, with a receiver's stop in place of the network.
+"""Trains several workers in one process, with a receiver's stop in place of the network.
+
+Learners, chunk orders and fillings are those of a run.
 
 Every transfer loses exactly what a receiver of tolerance P gives up, for one of two causes. On
 links without loss it stops when 1 - P of the chunks are there, and they come in the order in which
@@ -87,7 +88,7 @@ class Case:
 
 
 class _Leg:
-    """One direction: what a receiver has of what its senders sent."""
+    """One direction of the rounds: several senders, one receiver."""
 
     def __init__(
         self,
@@ -134,7 +135,7 @@ class _Leg:
 
 
 def run(case: Case) -> dict[str, Any]:
-    """Train one case; its record: the test metric over the rounds and at the end, None diverged."""
+    """Train one case; return its record, whose metric is None where the model diverged."""
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     task = case.task

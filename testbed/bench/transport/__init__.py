@@ -2,7 +2,8 @@
 
 `cases` says what is measured, `network` builds the links, `flows` runs one case on them,
 `records` turns its figures into the record of `./lab bench transport --json FILE`, `figure` draws
-and `console` prints. To add a case, see `cases`; another transport to compare with, see `flows`.
+and `console` prints. May import what `testbed.bench` may. To add a case: a generator in `cases`;
+another transport to compare with: a branch of `flows.run`.
 
 A record holds the case's parameters, `byte_bound_s`, `completion_s`, `ratio_to_bound`, and:
 

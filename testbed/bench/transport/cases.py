@@ -1,10 +1,11 @@
-"""What is measured: the benchmark's cases, one after the other."""
+"""The benchmark's cases: which transfers, over which links, by which peers."""
 
 from __future__ import annotations
 
 import fnmatch
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from testbed.bench.transport.network import LinkKind
 from testbed.transport.wire import DEFAULT_CHUNK_BYTES
@@ -72,6 +73,14 @@ def select(pattern: str = "*", *, quick: bool = False) -> list[Case]:
     return sorted(wanted, key=lambda case: order.index(case.link))
 
 
+def _of_peer(base: Case, peer: str, **changes: Any) -> Case:
+    """The same transfer by a kernel TCP, whose name ends with its congestion control."""
+    control = peer.removeprefix("tcp-")
+    return replace(
+        base, name=f"{base.name}/{peer}", peer=peer, congestion_control=control, **changes
+    )
+
+
 def _by_loss(axes: _Axes) -> Iterator[Case]:
     """100 Mbit/s without added delay: every repair against every loss, tolerances, and TCP."""
     losses: Iterable[float] = (0.0, 0.6) if axes.quick else LOSSES
@@ -92,11 +101,9 @@ def _by_loss(axes: _Axes) -> Iterator[Case]:
         for peer in peers:
             # Past 10 % loss TCP's back-off takes minutes: once is enough to say that.
             hopeless = loss > 0.1
-            yield replace(
+            yield _of_peer(
                 base,
-                name=f"{base.name}/{peer}",
-                peer=peer,
-                congestion_control=peer.removeprefix("tcp-"),
+                peer,
                 repeats=1 if hopeless else base.repeats,
                 warm_ups=0 if hopeless else base.warm_ups,
                 limit_s=6 if hopeless else base.limit_s,
@@ -131,13 +138,7 @@ def _by_rtt(axes: _Axes) -> Iterator[Case]:
                         repeats=base.repeats + 2,
                     )
             for peer in axes.peers if loss <= 0.1 and not axes.quick else ():
-                yield replace(
-                    base,
-                    name=f"{base.name}/{peer}",
-                    peer=peer,
-                    tolerance=0.0,
-                    congestion_control=peer.removeprefix("tcp-"),
-                )
+                yield _of_peer(base, peer, tolerance=0.0)
 
 
 def _incast(axes: _Axes) -> Iterator[Case]:
@@ -155,13 +156,7 @@ def _incast(axes: _Axes) -> Iterator[Case]:
     for control in axes.controls[:1] if axes.quick else axes.controls:
         yield replace(base, name=f"{base.name}/{control}", congestion_control=control)
     for peer in axes.peers[1:2] if axes.quick else axes.peers:
-        yield replace(
-            base,
-            name=f"{base.name}/{peer}",
-            peer=peer,
-            tolerance=0.0,
-            congestion_control=peer.removeprefix("tcp-"),
-        )
+        yield _of_peer(base, peer, tolerance=0.0)
 
 
 def _unshaped(axes: _Axes) -> Iterator[Case]:
@@ -176,12 +171,7 @@ def _unshaped(axes: _Axes) -> Iterator[Case]:
         for repair in axes.repairs:
             yield replace(base, name=f"{base.name}/{repair}", repair=repair)
         for peer in axes.peers[1:2] if axes.quick else axes.peers:
-            yield replace(
-                base,
-                name=f"{base.name}/{peer}",
-                peer=peer,
-                congestion_control=peer.removeprefix("tcp-"),
-            )
+            yield _of_peer(base, peer)
         if offloads:
             yield replace(base, name=f"{base.name}/gloo", peer=GLOO)
             yield replace(

@@ -12,7 +12,7 @@ _UNFINISHED_MARK = "x"
 
 
 def draw(records: Iterable[Mapping[str, Any]], path: Path) -> bool:
-    """Writes the figure; False when no case of it was measured."""
+    """Write the figure; return False when no case of it was measured."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
@@ -68,7 +68,7 @@ def draw(records: Iterable[Mapping[str, Any]], path: Path) -> bool:
 
 
 def _place(loss: float) -> float:
-    """Losses are spread evenly enough to be read: the square root does that."""
+    """Where a loss is on the axis: the square root spreads the losses."""
     return loss**0.5
 
 

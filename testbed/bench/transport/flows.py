@@ -1,4 +1,4 @@
-"""Runs one case on a network that is there: forks its processes and gathers their figures."""
+"""Runs one case on a network: forks a process in each host and gathers their figures."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SESSION_BYTES = 4
 
 
 def run(case: Case, network: Network) -> tuple[str, dict[str, Figures]]:
-    """Runs a case; how it ended ("ok", "timeout" or a failure's words) and the figures by host."""
+    """Run a case; return its end ("ok", "timeout" or a failure's words) and the figures by host."""
     hosts = [network.server, *network.workers]
     barrier = multiprocessing.get_context("fork").Barrier(len(hosts))
     if case.peer == GLOO:
@@ -121,7 +121,7 @@ def _received_bytes() -> int:
 
 
 def _fork(host: Host, work: Callable[[Host], Figures]) -> tuple[int, int]:
-    """Runs `work` in a new process in the host's namespace; its id and where its figures come."""
+    """Run `work` in a new process in the host; return its id and the pipe of its figures."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid:

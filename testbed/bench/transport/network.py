@@ -1,4 +1,4 @@
-"""The benchmark's network: namespaces joined by veth pairs, made and unmade for each kind of link.
+"""Builds the benchmark's networks: namespaces joined by veth pairs.
 
 Must run inside a sandbox. Every host is a process that does nothing but hold a network namespace;
 whoever is to run there forks and enters it.

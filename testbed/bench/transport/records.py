@@ -1,4 +1,4 @@
-"""A case's record: what its processes measured, as the contract's keys."""
+"""Turns the figures of a case's processes into its record."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ _LOG_PATIENCE_S = 1.0
 
 
 def main() -> None:
-    """`python -m testbed.run.launcher RUN_DIRECTORY`, with the order on standard input."""
+    """`python -m testbed.run.training_launcher RUN_DIRECTORY`, with the order on standard input."""
     directory = Path(sys.argv[1])
     torch.set_num_threads(1)  # before the fork, and before any operation starts threads
     torch.use_deterministic_algorithms(True)

@@ -1,7 +1,7 @@
-"""A timeline that somebody drives by hand: each impairment begins and ends when it is told to.
+"""The experiment's impairments for the prompt, where each begins and ends by command.
 
-Every entry is anchored to a round of its own, of which nothing happens by itself. Announcing that
-round's begin to the controller begins the entry; announcing its end ends it.
+Each is anchored to a round of its own number, and no rounds go by in a shell. The prompt announces
+that round's begin to the controller to begin the impairment, and its end to end it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,17 @@ _TRAINING_KINDS = ("crash",)
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One impairment of the experiment, as the controller is to read it."""
+class ManualImpairment:
+    """One impairment of the experiment.
+
+    Attributes:
+        round_number: the round that it is anchored to.
+        document: what the controller reads.
+        ends_by_itself: whether it has a duration.
+    """
 
     name: str
-    number: int
+    round_number: int
     document: dict[str, Any]
     ends_by_itself: bool
 
@@ -33,14 +39,30 @@ class Entry:
         """Which impairment it is."""
         return str(self.document["kind"])
 
+    def begin(self, client: ControllerClient) -> list[str]:
+        """Put it in force; return the names of all that are.
 
-def entries(impairments: Sequence[dict[str, Any]]) -> dict[str, Entry]:
-    """Take the anchors of a resolved configuration's impairments away, by name.
+        Raises:
+            ConnectionError: the controller refused or is gone.
+        """
+        return client.begin(self.round_number, "round")
+
+    def end(self, client: ControllerClient) -> None:
+        """Take it away; return once it is gone and its effect is logged.
+
+        Raises:
+            ConnectionError: the controller refused or is gone.
+        """
+        client.end(self.round_number, "round")
+
+
+def by_name(impairments: Sequence[dict[str, Any]]) -> dict[str, ManualImpairment]:
+    """A resolved configuration's impairments without their own anchors, by name.
 
     A kind that always has a duration (a burst) keeps it and ends by itself; any other lasts until
     it is told to end, at most `LONGEST_S`. Kinds that need training are left out.
     """
-    found: dict[str, Entry] = {}
+    found: dict[str, ManualImpairment] = {}
     for impairment in impairments:
         model = parameters_of(impairment["kind"])
         slows_a_process = impairment.get("resource", "") == "cpu"
@@ -54,23 +76,5 @@ def entries(impairments: Sequence[dict[str, Any]]) -> dict[str, Entry]:
             document.pop("duration_s", None)
             document["at_most_s"] = LONGEST_S
         name = model.model_validate(document).label
-        found[name] = Entry(name, number, document, ends_by_itself)
+        found[name] = ManualImpairment(name, number, document, ends_by_itself)
     return found
-
-
-def begin(client: ControllerClient, entry: Entry) -> list[str]:
-    """Put it in force; returns, once it is, the names of all that are.
-
-    Raises:
-        ConnectionError: the controller refused or is gone.
-    """
-    return client.begin(entry.number, "round")
-
-
-def end(client: ControllerClient, entry: Entry) -> None:
-    """Take it away; returns once it is gone and its effect is logged.
-
-    Raises:
-        ConnectionError: the controller refused or is gone.
-    """
-    client.end(entry.number, "round")

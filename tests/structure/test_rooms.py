@@ -1,0 +1,42 @@
+"""Rooms explain themselves: packages say what they hold, and nothing lies loose between them."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = sorted(
+    path
+    for top in ("testbed", "controllers", "topologies", "analysis")
+    for path in (ROOT / top).rglob("__init__.py")
+)
+MOST_ENTRIES_OF_ANALYSIS = 9
+
+
+@pytest.mark.parametrize("path", PACKAGES, ids=lambda path: str(path.parent.relative_to(ROOT)))
+def test_a_package_says_what_it_holds_what_it_may_import_and_how_to_add_to_it(path):
+    docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    assert len(docstring.splitlines()) >= 3
+    assert re.search(r"\bimports?\b", docstring, re.IGNORECASE)
+    assert re.search(r"\badd\b", docstring, re.IGNORECASE)
+
+
+def test_no_module_lies_loose_in_the_testbed():
+    loose = {path.name for path in (ROOT / "testbed").iterdir() if path.is_file()}
+    assert loose == {"__init__.py", "__main__.py"}
+    folders = {path for path in (ROOT / "testbed").iterdir() if path.is_dir()}
+    packages = {path.parent for path in PACKAGES}
+    assert {path for path in folders if path.name != "__pycache__"} <= packages
+
+
+def test_the_analysis_can_be_taken_in_at_a_glance():
+    entries = {path.name for path in (ROOT / "analysis").iterdir()} - {"__pycache__"}
+    assert len(entries) <= MOST_ENTRIES_OF_ANALYSIS
+
+
+def test_the_map_of_the_testbed_names_every_room():
+    docstring = ast.get_docstring(ast.parse((ROOT / "testbed/__init__.py").read_text())) or ""
+    rooms = {path.parent.name for path in (ROOT / "testbed").glob("*/__init__.py")}
+    assert {room for room in rooms if f"    {room} " not in docstring} == {"documentation"}
