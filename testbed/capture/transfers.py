@@ -241,15 +241,15 @@ def _stop_note(transfer: Transfer, message: Message) -> str:
     return _bitmap_note(transfer, message) if message.length else ""
 
 
-def _report_note(transfer: Transfer, message: Message) -> str:
+def _ack_note(transfer: Transfer, message: Message) -> str:
     if message.body is None:
         return f"{message.length} bytes, not all of them captured"
     try:
-        report = Ack.parse(message.body)
+        ack = Ack.parse(message.body)
     except ProtocolError:
         return "malformed"
-    marked = f", {report.marked} marked" if report.marked else ""
-    return f"{int(report.arrived.sum()):,} more arrived{marked}"
+    marked = f", {ack.marked} marked" if ack.marked else ""
+    return f"{int(ack.arrived.sum()):,} more arrived{marked}"
 
 
 # What to say about a message's body; every other type is named with its size.
@@ -258,5 +258,5 @@ _NOTES: dict[int, Note] = {
     MessageType.BITMAP: _bitmap_note,
     MessageType.LATE_BITMAP: _bitmap_note,
     MessageType.STOP: _stop_note,
-    MessageType.ACK: _report_note,
+    MessageType.ACK: _ack_note,
 }

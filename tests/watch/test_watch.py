@@ -15,8 +15,7 @@ from rich.console import Console, ConsoleDimensions
 from testbed.__main__ import main
 from testbed.shared.run_directory import RunDirectory, write_status
 from testbed.shared.yaml_input import InputError
-from testbed.watch import follow
-from testbed.watch import screen as watch_view
+from testbed.watch import follow, screen
 
 CONFIG = {"key": "dblp-s1", "arm": "dblp", "seed": 1, "rounds": 40, "experiment": "small"}
 
@@ -50,16 +49,16 @@ def live(**changes: Any) -> dict[str, Any]:
     } | changes
 
 
-def screen(document: dict[str, Any], width: int, height: int) -> list[str]:
+def rendered(document: dict[str, Any], width: int, height: int) -> list[str]:
     output = io.StringIO()
     console = Console(file=output, width=width, height=height, color_system=None)
-    console.print(watch_view.render(document, ConsoleDimensions(width, height), ["a: ok"]))
+    console.print(screen.render(document, ConsoleDimensions(width, height), ["a: ok"]))
     return output.getvalue().splitlines()
 
 
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 40), (60, 14)])
 def test_screen_fits_and_shows_the_congested_link(width, height):
-    lines = screen(live(), width, height)
+    lines = rendered(live(), width, height)
     assert len(lines) <= height
     assert all(len(line) <= width for line in lines)
     [congested] = [line for line in lines if line.startswith("s1 → server")]
@@ -72,20 +71,20 @@ def test_screen_fits_and_shows_the_congested_link(width, height):
 def test_numbers_of_links_flows_and_processes_do_not_overflow_the_screen():
     document = live()
     many = {name: document[name] * 12 for name in ("queues", "flows", "processes")}
-    assert len(screen(live(**many), 80, 24)) <= 24
-    assert "busiest" in "\n".join(screen(live(**many), 80, 24))
+    assert len(rendered(live(**many), 80, 24)) <= 24
+    assert "busiest" in "\n".join(rendered(live(**many), 80, 24))
 
 
 def test_a_run_that_is_being_built_says_so(tmp_path):
     with RunDirectory(tmp_path / "small" / "dblp-s1").open(CONFIG):
         [run] = follow.running(tmp_path)
-        lines = screen(run.live(), 80, 24)
+        lines = rendered(run.live(), 80, 24)
     assert "dblp seed 1" in lines[0]
     assert "building" in lines[1]
 
 
 def test_the_plain_line_has_round_latency_queue_and_impairment():
-    line = watch_view.line(live())
+    line = screen.line(live())
     assert line == (
         "round 12 of 40, latency 400 ms, longest queue s1 → server 149/150, 963 drops, "
         "in force: burst-server"
@@ -93,9 +92,9 @@ def test_the_plain_line_has_round_latency_queue_and_impairment():
 
 
 def test_sparkline_shows_the_highest_value_as_the_highest_step():
-    assert watch_view.sparkline([0.0, 0.5, 1.0]) == "▁▅█"
-    assert watch_view.sparkline([0.0, 0.0]) == "▁▁"
-    assert watch_view.sparkline([]) == ""
+    assert screen.sparkline([0.0, 0.5, 1.0]) == "▁▅█"
+    assert screen.sparkline([0.0, 0.0]) == "▁▁"
+    assert screen.sparkline([]) == ""
 
 
 def test_nothing_running_is_an_input_error(tmp_path):

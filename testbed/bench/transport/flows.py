@@ -103,7 +103,6 @@ def _transfer(case: Case, host: Host, network: Network, barrier: Barrier, sessio
                     "chunk_count": sum(report.chunk_count for report in each),
                     "bytes_sent": sum(report.bytes_sent for report in each),
                     "control_bytes": sum(report.control_bytes for report in each),
-                    "retransmitted_bytes": sum(report.retransmitted_bytes for report in each),
                     "passes": max((report.passes or 0 for report in each), default=0),
                 }
             )
