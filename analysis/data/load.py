@@ -7,6 +7,7 @@ name, are listed in `Results.others` and enter no statistic.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -169,10 +170,19 @@ def _missing(entry: dict[str, Any]) -> Run:
     )
 
 
+def _without_places(config: dict[str, Any]) -> dict[str, Any]:
+    """The configuration with users' own files by name: their folders are of no interest here."""
+    places = records.section(config, "code")
+    text = json.dumps(config) if places else ""
+    for place in places:
+        text = text.replace(json.dumps(place)[1:-1], Path(place).name)
+    return dict(json.loads(text)) if places else config
+
+
 def _read(entry: dict[str, Any], directory: Path, note: str) -> Run:
     problems: list[str] = []
     status_problems: list[str] = []
-    config = records.read_document(directory / "config.json", problems)
+    config = _without_places(records.read_document(directory / "config.json", problems))
     status = records.read_document(directory / "status.json", status_problems)
     verdict, reason = _verdict(status, status_problems, note)
     if verdict == "ok" and not config:

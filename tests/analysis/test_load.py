@@ -194,3 +194,13 @@ def test_the_fast_and_the_careful_reader_agree(tmp_path):
     assert careful.transfers.equals(fast)
     assert careful.runs[0].problems == []
     assert json.loads(log.read_text().splitlines()[0])["ignored"] == {"stale": 0}
+
+
+def test_own_code_is_named_by_its_file_and_not_by_its_folder(tmp_path):
+    changes = {"code": {"/home/me/net.py": "00"}, "training": {"model": "/home/me/net.py:build"}}
+    build = ResultsBuilder(tmp_path)
+    build.run(arm="dblp", seed=1)
+    path = build.folder / "dblp-s1" / "config.json"
+    write(path, json.loads(path.read_text()) | changes)
+    (run,) = load(tmp_path).runs
+    assert run.config["training"]["model"] == "net.py:build"
