@@ -207,8 +207,8 @@ def _variants(choice: Choice) -> str:
     common = dict(json_schema.properties(choice.common)) if choice.common else {}
     parts = []
     models = dict(choice.models)
-    if choice.own is not None and choice.own is not choice.common:
-        models["module:callable"] = choice.own
+    if choice.own not in (None, choice.common) and set(choice.own.model_fields) > {choice.key}:
+        models["your own"] = choice.own
     for name, model in models.items():
         same = {key for key, each in json_schema.properties(model) if each == common.get(key)}
         parts.append(_heading(3, title(choice, name), _introduction(model)))
