@@ -13,7 +13,8 @@ The rooms, each of which imports only those above it (`pyproject.toml` holds the
     tables      the tables                  figures     the figures (neither imports the other)
     report      the report's folder, the timeline, and the results that are kept
 
-Importing this package is cheap: polars, scipy and matplotlib are imported by the first call.
+To add to a room, see its docstring. Importing this package is cheap: the first call imports
+polars, scipy and matplotlib.
 """
 
 from __future__ import annotations

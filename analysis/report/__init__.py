@@ -1,5 +1,5 @@
 """Writes the report's folder, its timeline, and the results that are kept in the repository.
 
-It may import all other rooms of the analysis. To change the page, edit `templates/`; `writing.py`
+It may import all other rooms of the analysis. To add to the page, edit `templates/`; `writing.py`
 says what the page is given.
 """

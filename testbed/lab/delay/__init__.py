@@ -2,7 +2,7 @@
 
 Such a link is two veth pairs with their inner ends in one namespace; what arrives at one inner end
 leaves later at the other. Rate and queue stay at the outer ends. This package may import
-`testbed.lab.kernel`, `testbed.lab.helpers` and `testbed.transport`. A new property is a field of
+`testbed.lab.kernel`, `testbed.lab.helpers` and `testbed.transport`. To add a property: a field of
 `delayed_link.DelaySettings`, which both `netem` and `delay_line` must carry out.
 """
 
