@@ -18,5 +18,6 @@ hypothesis.settings.load_profile("patient")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("lab") is not None)
     for item in items:
-        if item.get_closest_marker("lab") is not None:
-            item.add_marker(pytest.mark.flaky(reruns=2, reruns_delay=2))
+        if item.get_closest_marker("lab") is None or item.get_closest_marker("flaky") is not None:
+            continue
+        item.add_marker(pytest.mark.flaky(reruns=2, reruns_delay=2))
