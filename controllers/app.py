@@ -30,9 +30,9 @@ from controllers.framework import (
     set_ev_cls,
     string_option,
 )
+from controllers.impairment_plan import contradict, places_of
 from controllers.impairment_runner import ImpairmentRunner
 from controllers.lab_access import ControllerLabAccess
-from controllers.plan import contradict, places_of
 from controllers.routing import Routing
 from controllers.timeline import Timeline
 from testbed.shared.jsonl import JsonLinesWriter

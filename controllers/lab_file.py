@@ -13,8 +13,8 @@ from typing import Annotated, Any
 
 from pydantic import Field, ValidationError
 
+from controllers.impairment_plan import places_of, resolve
 from controllers.impairments import KINDS, AnyImpairment, kind_of
-from controllers.plan import places_of, resolve
 from testbed.shared import own_code, yaml_input
 from testbed.shared.yaml_input import InputError, Section
 

@@ -17,9 +17,9 @@ from pydantic import TypeAdapter
 
 from testbed.shared import own_code
 from testbed.shared.input_error import InputError
+from testbed.shared.named_sections import OneOf
 from testbed.shared.registry import Registry
-from testbed.shared.sections import OneOf
-from topologies.parameters import LinkParameters, TopologyParameters
+from topologies.settings import LinkParameters, TopologyParameters
 
 TOPOLOGIES: Registry[Any] = Registry(
     "topology",

@@ -14,7 +14,7 @@ from typing import Any
 import networkx
 from mininet.topo import Topo
 
-from topologies.parameters import LinkParameters, TopologyParameters
+from topologies.settings import LinkParameters, TopologyParameters
 
 # Linux allows 15 characters; Mininet calls interfaces NODE-ethNUMBER.
 _INTERFACE_NAME_CHARACTERS = 15

@@ -11,7 +11,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from topologies.base import LabTopo
-from topologies.parameters import TopologyParameters
+from topologies.settings import TopologyParameters
 
 
 class Parameters(TopologyParameters):

@@ -10,7 +10,7 @@ from typing import Literal
 from pydantic import Field
 
 from topologies.base import LabTopo
-from topologies.parameters import TopologyParameters
+from topologies.settings import TopologyParameters
 
 
 class Parameters(TopologyParameters):

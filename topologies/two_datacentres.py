@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from topologies.base import LabTopo
-from topologies.parameters import LinkParameters, TopologyParameters
+from topologies.settings import LinkParameters, TopologyParameters
 
 
 class Parameters(TopologyParameters):

@@ -17,7 +17,7 @@ from analysis.report.timeline import FILE as TIMELINE
 from analysis.report.timeline import timeline_page
 from analysis.summary.document import summarise, write_json
 from analysis.tables import by_sweep_point, setup, verdicts
-from analysis.tables.layer_loss import layer_loss_table
+from analysis.tables.chunk_loss_by_layer import layer_loss_table
 from analysis.tables.main_table import main_table
 from analysis.tables.published_values import experiment_table
 from analysis.tables.ratios import ratio_table

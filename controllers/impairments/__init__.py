@@ -2,7 +2,8 @@
 
 To add one: a file here with an `ImpairmentParameters` and an `Impairment[ThoseParameters]`
 (`begin`, `end`, `effect`; `self.lab` is what it may use), and a line in `KINDS`; or a file of your
-own, `kind: ./mine.py`. May import `testbed.lab` and `testbed.shared`.
+own, `kind: ./mine.py`. A kind that drops packets in a switch, or changes its flow entries, is also
+accounted for in `testbed.verdict.conservation`. May import `testbed.lab` and `testbed.shared`.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from controllers.impairments.police import Police
 from controllers.impairments.queue import Queue
 from controllers.impairments.straggler import Straggler
 from testbed.shared import own_code
+from testbed.shared.named_sections import OneOf
 from testbed.shared.registry import Registry
-from testbed.shared.sections import OneOf
 
 KINDS: Registry[Impairment[Any]] = Registry(
     "impairment",

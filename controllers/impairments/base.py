@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-from controllers.impairments.parameters import ImpairmentParameters
+from controllers.impairments.common_settings import ImpairmentParameters
 from testbed.lab.link_control import LinkControl
 from testbed.lab.network import HostInfo
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from controllers.impairments.base import LabAccess, MeterCounts
+from controllers.impairments.common_settings import ImpairmentParameters
 from controllers.impairments.link_directions import direction
-from controllers.impairments.parameters import ImpairmentParameters
 from testbed.transport.endpoint import EndpointConfig
 
 _IPV4, _TCP = 0x0800, 6

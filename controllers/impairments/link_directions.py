@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from controllers.impairments.parameters import ImpairmentParameters
+from controllers.impairments.common_settings import ImpairmentParameters
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -68,14 +68,14 @@ def plan(
     out: Out = RESULTS,
 ) -> None:
     """Print an experiment's runs and numbers, draw its topologies; execute nothing."""
-    from testbed.cli import plan_view, topology_view
+    from testbed.cli import plan_topology_view, plan_view
     from testbed.run import runner
 
     runs = selection.runs()
     console = Console()
     plan_view.show_runs(out, runs, console)
     plan_view.show_numbers(selection, console)
-    topology_view.show(runs, out / runs[0].experiment.name, console)
+    plan_topology_view.show(runs, out / runs[0].experiment.name, console)
     runner.hand_over(out)
 
 

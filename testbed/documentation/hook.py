@@ -19,18 +19,18 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from testbed.documentation import axes, data_dictionary, keys, verbs
+from testbed.documentation import axes, keys, run_directory_format, verbs
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTS: dict[str, Callable[[], str]] = {
     "verbs": verbs.reference,
     "keys": keys.reference,
     "axes": axes.reference,
-    "files": data_dictionary.files,
-    "metrics": data_dictionary.metrics,
+    "files": run_directory_format.files,
+    "metrics": run_directory_format.metrics,
     **{
-        section: partial(data_dictionary.reference, section)
-        for section in data_dictionary.sections()
+        section: partial(run_directory_format.reference, section)
+        for section in run_directory_format.sections()
     },
 }
 _MARK = re.compile(r"^<!-- generated: ([a-z-]+) -->$", re.MULTILINE)

@@ -22,7 +22,7 @@ from testbed.experiment import Experiment, Limits, Transport, choices, json_sche
 from testbed.experiment.arm import Filling
 from testbed.experiment.choices import Choice, Model
 from testbed.shared import docstrings
-from testbed.training.parameters import Training
+from testbed.training.settings import Training
 from testbed.transport import protocols
 from topologies import LinkParameters, TopologyParameters
 

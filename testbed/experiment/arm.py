@@ -14,7 +14,7 @@ from pydantic import (
     model_validator,
 )
 
-from testbed.shared.sections import folders, problems
+from testbed.shared.named_sections import folders, problems
 from testbed.shared.yaml_input import Section
 from testbed.training.filling import DEFAULT_FILLING, FILLINGS, PRESET_FILLINGS
 from testbed.transport import protocols

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 import topologies
 from controllers.impairments import AnyImpairment, ImpairmentParameters
 from testbed.shared import docstrings
-from testbed.shared.sections import OneOf
+from testbed.shared.named_sections import OneOf
 from testbed.training import datasets, learning_rate, pace, phases
 from testbed.training.datasets import user
 

@@ -7,16 +7,17 @@ from typing import Annotated, Any
 from pydantic import Field, field_validator, model_validator
 
 import topologies
-from controllers import plan
+from controllers import impairment_plan
 from controllers.framework_choice import Framework
 from controllers.impairments import AnyImpairment
 from testbed.experiment.arm import Arm
 from testbed.shared import own_code
 from testbed.shared.yaml_input import Section
 from testbed.training import phases, prerequisites
-from testbed.training.parameters import Training
 from testbed.training.phases import AnyPhases
+from testbed.training.settings import Training
 from testbed.transport import path_mtu, protocols
+from testbed.verdict.limits import Limits
 
 LAB_MTU_BYTES = 1500
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")]
@@ -44,41 +45,6 @@ class Transport(Section):
                 f"valid: multiples of 4 up to {largest}"
             )
         return chunk_bytes
-
-
-class Limits(Section):
-    """Gates: beyond them the emulator, not the protocol, decided, and the run is invalid."""
-
-    rate_error: float = Field(default=0.03, gt=0, description="calibrated against configured rate")
-    rtt_error: float = Field(default=0.1, gt=0, description="share of the configured round trip")
-    rtt_error_s: float = Field(
-        default=0.0003, gt=0, description="allowed where it is more, for each switch on the path"
-    )
-    idle_loss: float = Field(default=0.0, ge=0, le=1, description="share of the idle probes")
-    queue_error: float = Field(
-        default=0.0, ge=0, description="share of a queue's limit, beyond what can be resolved"
-    )
-    conservation: float = Field(
-        default=0.001, gt=0, le=1, description="share of a link's packets that nothing explains"
-    )
-    cpu_wait: float = Field(
-        default=0.3,
-        gt=0,
-        description="share of the training time that a thread of the emulator was ready to run "
-        "and did not run",
-    )
-    cpu_others: float = Field(
-        default=0.25,
-        gt=0,
-        description="share of the machine's processor time that processes outside the lab used "
-        "while something waited for a processor",
-    )
-    impairment_late_s: float = Field(default=0.010, gt=0, description="p99 over begins and ends")
-    clock_stall_s: float = Field(default=0.1, gt=0, description="longest time that nothing ran")
-    clock_drift: float = Field(default=0.0005, gt=0, description="CLOCK_MONOTONIC against its raw")
-    run_timeout_s: float = Field(
-        default=900.0, gt=0, description="a run that takes longer is ended and has failed"
-    )
 
 
 class Experiment(Section):
@@ -175,10 +141,10 @@ class Experiment(Section):
         if not self.impairments:
             return []
         network = topologies.build(self.topology)
-        places = plan.Places(
+        places = impairment_plan.Places(
             hosts=self.topology.all_host_names(),
             switches=network.switches(),
             links=network.links(),
             training_hosts=self.topology.host_names(),
         )
-        return plan.resolve(self.impairments, places, rounds=self.rounds, seed=seed)
+        return impairment_plan.resolve(self.impairments, places, rounds=self.rounds, seed=seed)

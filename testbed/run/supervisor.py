@@ -30,7 +30,7 @@ from testbed.shared.input_error import InputError
 from testbed.shared.progress_pipe import ProgressWriter
 from testbed.shared.run_directory import LOADED, LOST_WORKERS
 from testbed.verdict import calibration, gates
-from testbed.verdict.observation import Observation
+from testbed.verdict.run_observer import Observation
 
 _LOAD_TIMEOUT_S = 300.0
 

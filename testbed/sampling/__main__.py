@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from testbed.lab.helpers.process import Requests, say
-from testbed.sampling.sampler import Sampler
+from testbed.sampling.sampling_loop import Sampler
 
 # It sleeps nearly always; when it wakes up, a sample is due.
 _NICE = -10

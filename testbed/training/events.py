@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.shared.jsonl import JsonLinesWriter
-from testbed.training.loss_effects import tensor_loss
+from testbed.training.lost_chunk_effects import tensor_loss
 from testbed.transport import Endpoint, Leg, Observation, PayloadLayout, TransferReport
 
 

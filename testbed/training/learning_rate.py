@@ -13,8 +13,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
+from testbed.shared.named_sections import OneOf
 from testbed.shared.registry import Registry
-from testbed.shared.sections import OneOf
 from testbed.shared.yaml_input import Section
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from controllers.controller_socket import ControllerClient
 from testbed.shared.jsonl import JsonLinesWriter
 from testbed.shared.progress_pipe import ProgressWriter
-from testbed.training import checkpoint, loss_effects
+from testbed.training import checkpoint, lost_chunk_effects
 from testbed.training.coordination import Coordinator
 from testbed.training.events import (
     CongestionLog,
@@ -224,8 +224,10 @@ class _Server:
         present = self._coordinator.present
         lossless = np.empty(self._layout.element_count, dtype=np.float32)
         mean_into([vectors.gradients[name] for name in present], lossless)
-        gathered = loss_effects.deviation(self._layout.floats(self._averaged), lossless)
-        applied = [loss_effects.deviation(vectors.updates[name], lossless) for name in present]
+        gathered = lost_chunk_effects.deviation(self._layout.floats(self._averaged), lossless)
+        applied = [
+            lost_chunk_effects.deviation(vectors.updates[name], lossless) for name in present
+        ]
         assert self._effects is not None
         self._effects.write(
             {
@@ -234,7 +236,9 @@ class _Server:
                 "applied": {
                     name: each.as_json() for name, each in zip(present, applied, strict=True)
                 },
-                "divergence": loss_effects.divergence([vectors.weights[name] for name in present]),
+                "divergence": lost_chunk_effects.divergence(
+                    [vectors.weights[name] for name in present]
+                ),
             }
         )
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from testbed.verdict.calibration import Calibration, PathCalibration
 from testbed.verdict.conservation import Conservation
-from testbed.verdict.headroom import Headroom
+from testbed.verdict.processor_headroom import Headroom
 
 # With fewer values there is no 99th percentile: the maximum counts.
 _LEAST_FOR_P99 = 100

@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from controllers import plan
+from controllers import impairment_plan
 from controllers.controller_socket import parse_request
 from controllers.impairments import AnyImpairment, ImpairmentParameters
 from testbed.lab.helpers.process import HelperProcess
 
-PLACES = plan.Places(
+PLACES = impairment_plan.Places(
     hosts=["server", "worker-1", "traffic-1"],
     switches={"s1"},
     links=[("server", "s1"), ("worker-1", "s1"), ("traffic-1", "s1")],
@@ -40,8 +40,8 @@ def parsed(document: dict[str, Any]) -> ImpairmentParameters:
 
 @pytest.mark.parametrize("document", [BURST, BACKGROUND, STRAGGLER, CRASH])
 def test_a_resolved_entry_reads_as_the_same_again(document):
-    (once,) = plan.resolve([parsed(document)], PLACES, rounds=5, seed=1)
-    (again,) = plan.resolve([parsed(once)], PLACES, rounds=5, seed=1)
+    (once,) = impairment_plan.resolve([parsed(document)], PLACES, rounds=5, seed=1)
+    (again,) = impairment_plan.resolve([parsed(once)], PLACES, rounds=5, seed=1)
     assert json.loads(json.dumps(once)) == again
 
 
@@ -83,15 +83,15 @@ def test_bad_values_are_refused(document, problem):
 )
 def test_hosts_and_rounds_that_do_not_exist_are_refused(document, problem):
     with pytest.raises(ValueError, match=problem):
-        plan.resolve([parsed(document)], PLACES, rounds=5, seed=1)
+        impairment_plan.resolve([parsed(document)], PLACES, rounds=5, seed=1)
 
 
 def test_two_stragglers_of_one_worker_contradict_but_two_bursts_do_not():
     twice = [parsed(BURST | {"name": name}) for name in ("one", "other")]
-    assert len(plan.resolve(twice, PLACES, rounds=5, seed=1)) == 2
+    assert len(impairment_plan.resolve(twice, PLACES, rounds=5, seed=1)) == 2
     twice = [parsed(STRAGGLER | {"name": name}) for name in ("one", "other")]
     with pytest.raises(ValueError, match="contradicts"):
-        plan.resolve(twice, PLACES, rounds=5, seed=1)
+        impairment_plan.resolve(twice, PLACES, rounds=5, seed=1)
 
 
 def test_background_says_what_the_machine_lacks(monkeypatch):

@@ -14,7 +14,7 @@ import psutil
 import pytest
 import yaml
 
-from testbed.documentation import data_dictionary
+from testbed.documentation import run_directory_format
 from testbed.machine import capabilities
 
 SMALL: dict[str, Any] = {
@@ -156,7 +156,9 @@ def run_small(command: Command, tmp_path: Path) -> Callable[..., Results]:
         process = command(**changes)
         output, _ = process.communicate(timeout=250)
         for status in (tmp_path / "out").glob("*/*/status.json"):
-            assert data_dictionary.undescribed(status.parent) == [], "not in data_dictionary.yaml"
+            assert run_directory_format.undescribed(status.parent) == [], (
+                "not in run_directory_format.yaml"
+            )
         return Results(process.returncode, output, tmp_path / "out")
 
     return run

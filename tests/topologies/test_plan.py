@@ -6,7 +6,7 @@ import yaml
 from typer.testing import CliRunner
 
 from testbed import experiment
-from testbed.cli import topology_picture, topology_view
+from testbed.cli import plan_topology_view, topology_picture
 from testbed.cli.verbs import app
 
 DOCUMENT = {
@@ -58,14 +58,14 @@ def test_no_two_nodes_are_drawn_at_the_same_place(tmp_path):
 
 def test_names_are_shortened_without_loss():
     names = ["server", "worker-1", "worker-2", "worker-3", "worker-7", "spine-1", "spine-2"]
-    assert topology_view.compressed(names) == "server  worker-1..3,7  spine-1,2"
+    assert plan_topology_view.compressed(names) == "server  worker-1..3,7  spine-1,2"
 
 
 def test_links_are_told_by_what_they_are_like(tmp_path):
     import topologies
 
     run = experiment.load(str(planned(tmp_path)))[0]
-    kinds = topology_view.link_kinds(topologies.build(run.experiment.topology))
+    kinds = plan_topology_view.link_kinds(topologies.build(run.experiment.topology))
     assert {words: len(names) for words, names in kinds.items()} == {
         "core: 100 Mbit/s, 2 ms, queue 150 kB": 8,
         "host: 100 Mbit/s, queue 150 kB": 6,

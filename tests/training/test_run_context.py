@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from testbed.training.filling import Previous, Rescale
-from testbed.training.parameters import Training
 from testbed.training.run_context import RunContext
+from testbed.training.settings import Training
 from testbed.transport import Leg, preset
 
 HOSTS = {"server": "10.0.0.1", "worker-1": "10.0.0.2", "worker-2": "10.0.0.3"}

@@ -7,7 +7,7 @@ from testbed.lab.openvswitch import SocketBuffers
 from testbed.verdict.calibration import Calibration, PathCalibration
 from testbed.verdict.conservation import Conservation, LinkLedger
 from testbed.verdict.gates import judge, reasons
-from testbed.verdict.headroom import Headroom
+from testbed.verdict.processor_headroom import Headroom
 from testbed.verdict.queue_calibration import QueueCalibration
 
 LIMITS = Limits().model_dump()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.verdict.headroom import Watch
+from testbed.verdict.processor_headroom import Watch
 
 BUSY = "import os; os.sched_setaffinity(0, {int(os.sys.argv[1])})\nwhile True: pass"
 

@@ -3,10 +3,10 @@
 Such a link is two veth pairs with their inner ends in one namespace; what arrives at one inner end
 leaves later at the other. Rate and queue stay at the outer ends. This package may import
 `testbed.lab.kernel`, `testbed.lab.helpers` and `testbed.transport`. To add a property: a field of
-`delayed_link.DelaySettings`, which both `netem` and `delay_line` must carry out.
+`delay_settings.DelaySettings`, which both `netem` and `relayed_direction` must carry out.
 """
 
-from testbed.lab.delay.delayed_link import DelaySettings, DirectionCounters, Middle, RelayReport
+from testbed.lab.delay.delay_settings import DelaySettings, DirectionCounters, Middle, RelayReport
 from testbed.lab.delay.relay_client import Relay, RelayClient
 
 __all__ = [

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed.lab.delay import netem
-from testbed.lab.delay.delayed_link import Middle, directed
+from testbed.lab.delay.delay_settings import Middle, directed
 from testbed.lab.delay.relay_client import RelayClient
 
 SCHEMA = 1

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from testbed.lab.delay.delayed_link import DelaySettings, DirectionCounters, Middle
+from testbed.lab.delay.delay_settings import DelaySettings, DirectionCounters, Middle
 from testbed.lab.kernel.commands import CommandError, run
 
 _ORDERING_RATE = "100gbit"

@@ -31,8 +31,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.lab.delay.delay_line import DelayLine
-from testbed.lab.delay.delayed_link import Middle, RelayReport
+from testbed.lab.delay.delay_settings import Middle, RelayReport
+from testbed.lab.delay.relayed_direction import DelayLine
 from testbed.lab.helpers.process import Requests, say
 
 GRAIN_S = 0.0002

@@ -10,7 +10,7 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-from testbed.lab.delay.delayed_link import Middle, RelayReport
+from testbed.lab.delay.delay_settings import Middle, RelayReport
 from testbed.lab.helpers.process import HelperError, HelperProcess
 from testbed.lab.kernel.commands import CommandError
 

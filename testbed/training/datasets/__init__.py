@@ -12,8 +12,8 @@ from typing import Annotated, Any
 
 from pydantic import TypeAdapter
 
+from testbed.shared.named_sections import OneOf
 from testbed.shared.registry import Registry
-from testbed.shared.sections import OneOf
 from testbed.training.datasets import cifar10, digits, glyphs, imagefolder, stdlib_text, user
 from testbed.training.datasets.base import Dataset, DatasetParameters
 from testbed.training.datasets.splits import (

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from testbed.shared.named_sections import OneOf
 from testbed.shared.registry import Registry
-from testbed.shared.sections import OneOf
 from testbed.training.phases import accordion, accuracy_gain, constant, gradient_norm, schedule
 from testbed.training.phases.base import Detector, DetectorParameters, Observation
 

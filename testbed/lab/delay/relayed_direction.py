@@ -17,7 +17,7 @@ import time
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.lab.delay.delayed_link import DelaySettings, DirectionCounters
+from testbed.lab.delay.delay_settings import DelaySettings, DirectionCounters
 from testbed.transport.batched_io import MessageBatch
 
 _ETH_P_ALL = 3

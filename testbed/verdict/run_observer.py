@@ -13,7 +13,7 @@ from testbed.verdict import conservation, gates
 from testbed.verdict.calibration import Calibration
 from testbed.verdict.conservation import Conservation
 from testbed.verdict.counters import CounterReader, Counters
-from testbed.verdict.headroom import Watch
+from testbed.verdict.processor_headroom import Watch
 
 _SWITCH_DAEMON = "ovs-vswitchd"
 _EMULATOR = (_SWITCH_DAEMON, "controller", "delay-relay")

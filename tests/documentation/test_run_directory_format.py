@@ -9,8 +9,8 @@ import pytest
 
 from analysis.data import records, samples
 from analysis.data.metrics import METRICS
-from testbed.documentation import data_dictionary
-from testbed.documentation.data_dictionary import sections, undescribed, unknown_keys
+from testbed.documentation import run_directory_format
+from testbed.documentation.run_directory_format import sections, undescribed, unknown_keys
 
 GOLDEN = Path(__file__).parents[1] / "analysis" / "golden" / "summary.json"
 
@@ -43,7 +43,7 @@ def test_every_key_has_a_meaning_and_every_metric_too() -> None:
         for name, keys in section.items():
             assert keys, name
             assert all(text.strip() for text in keys.values()), name
-    table = data_dictionary.metrics()
+    table = run_directory_format.metrics()
     for metric in METRICS:
         assert f"`{metric.name}`" in table
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from controllers import impairments
 from controllers.impairments import ImpairmentParameters
-from controllers.impairments.parameters import LEGS_OF
+from controllers.impairments.common_settings import LEGS_OF
 
 
 @dataclass(frozen=True, kw_only=True)
