@@ -2,8 +2,7 @@
 
 Python's socket module has neither call. Everything that the kernel reads and writes (message
 headers, addresses, ancillary data, datagrams) lies in numpy arrays that are allocated once. A call
-therefore costs a few array operations, however many datagrams it moves. Works on 64-bit Linux only;
-`available` tells whether both calls exist.
+therefore costs a few array operations, however many datagrams it moves. Works on 64-bit Linux only.
 """
 
 import ctypes
@@ -61,11 +60,6 @@ def _load() -> ctypes.CDLL | None:
 _LIBRARY = _load()
 
 
-def available() -> bool:
-    """Tells whether this system has both calls."""
-    return _LIBRARY is not None
-
-
 def _address_of(array: NDArray[np.generic]) -> int:
     return int(array.__array_interface__["data"][0])
 
@@ -85,6 +79,9 @@ class _Messages:
     """`count` message headers, each with `vectors` buffers."""
 
     def __init__(self, count: int, vectors: int = 1) -> None:
+        if _LIBRARY is None:
+            raise OSError("this system has no recvmmsg and sendmmsg as 64-bit Linux has them")
+        self._library = _LIBRARY
         self.count = count
         self.headers = np.zeros(count, dtype=_MESSAGE)
         self.vectors = np.zeros((count, vectors), dtype=_VECTOR)
@@ -98,9 +95,8 @@ class _Messages:
 
         Returns 0 when nothing has arrived; raises OSError for any other failure.
         """
-        assert _LIBRARY is not None
         at = self.address + first * _MESSAGE.itemsize
-        count = _LIBRARY.recvmmsg(descriptor, at, limit, socket.MSG_DONTWAIT, None)
+        count = self._library.recvmmsg(descriptor, at, limit, socket.MSG_DONTWAIT, None)
         if count < 0:
             error = _failed()
             if isinstance(error, BlockingIOError):
@@ -110,9 +106,8 @@ class _Messages:
 
     def send(self, descriptor: int, first: int, count: int) -> int:
         """Sends messages from `first` on; returns how many the kernel took. OSError when none."""
-        assert _LIBRARY is not None
         at = self.address + first * _MESSAGE.itemsize
-        taken = _LIBRARY.sendmmsg(descriptor, at, count, socket.MSG_DONTWAIT)
+        taken = self._library.sendmmsg(descriptor, at, count, socket.MSG_DONTWAIT)
         if taken < 0:
             raise _failed()
         return int(taken)

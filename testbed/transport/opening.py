@@ -7,14 +7,7 @@ from testbed.transport.udp_endpoint import UdpEndpoint
 
 def open_endpoint(config: EndpointConfig) -> Endpoint:
     """Opens an endpoint: returns it joined with its peers and ready to transfer."""
-    carriers: dict[str, type[UdpEndpoint] | type[TcpEndpoint]] = {
-        "udp": UdpEndpoint,
-        "tcp": TcpEndpoint,
-    }
-    endpoint = carriers[config.protocol.carrier](config)
-    try:
-        endpoint.open()
-    except BaseException:
-        endpoint.close()
-        raise
+    kind = TcpEndpoint if config.protocol.carrier == "tcp" else UdpEndpoint
+    endpoint = kind(config)
+    endpoint.open()
     return endpoint

@@ -77,7 +77,6 @@ class Receiver:
         self._first_arrival_s: float | None = None
         self._last_arrival_s: float | None = None
         self._probes = 0
-        self._passes: int | None = None
         self._datagrams = 0
         self._control_bytes = 0
 
@@ -281,12 +280,9 @@ class Receiver:
             chunks_received=self.received_count,
             received=self.received,
             passes=self._probes + 1 if self._repair.has_passes else None,
-            chunks_sent=0,
-            bytes_sent=0,
             bytes_received=wire_bytes(self._datagrams, self._layout.chunk_bytes),
             control_bytes=self._control_bytes,
             duplicates=self.ignored["duplicate"],
-            retransmitted_bytes=0,
             began_s=self._ended_s if self._first_arrival_s is None else self._first_arrival_s,
             ended_s=self._ended_s,
             ignored=dict(self.ignored),

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.transport.control_messages import Hello, Welcome
-from testbed.transport.endpoint import SERVER, EndpointConfig
-from testbed.transport.endpoint_base import EndpointBase
+from testbed.transport.endpoint import SERVER, Endpoint, EndpointConfig
 from testbed.transport.handshake import Listener, connect_to_server
 from testbed.transport.tcp_socket import (
     check_congestion_control,
@@ -29,7 +28,7 @@ def _welcome(answer: Welcome, hello: Hello) -> Welcome:
     return answer
 
 
-class TcpEndpoint(EndpointBase):
+class TcpEndpoint(Endpoint):
     """One kernel TCP connection per peer for data."""
 
     def __init__(self, config: EndpointConfig) -> None:

@@ -2,7 +2,7 @@
 
 import socket
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 _AVAILABLE = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
@@ -27,13 +27,8 @@ class TcpCounts:
 
     def since(self, before: "TcpCounts") -> "TcpCounts":
         """The difference to an earlier reading."""
-        return TcpCounts(
-            bytes_sent=self.bytes_sent - before.bytes_sent,
-            bytes_retransmitted=self.bytes_retransmitted - before.bytes_retransmitted,
-            segments_sent=self.segments_sent - before.segments_sent,
-            data_segments_sent=self.data_segments_sent - before.data_segments_sent,
-            data_segments_received=self.data_segments_received - before.data_segments_received,
-        )
+        names = [field.name for field in fields(self)]
+        return TcpCounts(**{name: getattr(self, name) - getattr(before, name) for name in names})
 
     @property
     def wire_bytes_sent(self) -> int:

@@ -93,8 +93,6 @@ class _TcpTransfer(PeerTransfer):
             peer=self._peer,
             chunk_count=self._layout.chunk_count,
             chunks_received=self._layout.chunk_count,
-            passes=None,
-            duplicates=0,
             began_s=self._began_s,
             ended_s=self._ended_s,
             **measured,
@@ -147,11 +145,8 @@ class TcpSending(_TcpTransfer):
         counts = self._data.count_sent()
         return self._report(
             role="sender",
-            received=None,
             chunks_sent=self._layout.chunk_count,
             bytes_sent=counts.wire_bytes_sent,
-            bytes_received=0,
-            control_bytes=0,
             retransmitted_bytes=counts.bytes_retransmitted,
         )
 
@@ -231,9 +226,6 @@ class TcpReceiving(_TcpTransfer):
         return self._report(
             role="receiver",
             received=np.ones(self._layout.chunk_count, dtype=np.bool_),
-            chunks_sent=0,
-            bytes_sent=0,
             bytes_received=stream_bytes + counts.data_segments_received * SEGMENT_OVERHEAD_BYTES,
             control_bytes=self._stop.wire_bytes + counts.wire_bytes_acknowledging,
-            retransmitted_bytes=0,
         )

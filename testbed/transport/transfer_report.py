@@ -41,14 +41,14 @@ class TransferReport:
     role: Literal["sender", "receiver"]
     chunk_count: int
     chunks_received: int | None
-    received: NDArray[np.bool_] | None
-    passes: int | None
-    chunks_sent: int
-    bytes_sent: int
-    bytes_received: int
-    control_bytes: int
-    duplicates: int
-    retransmitted_bytes: int
+    received: NDArray[np.bool_] | None = None
+    passes: int | None = None
+    chunks_sent: int = 0
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    control_bytes: int = 0
+    duplicates: int = 0
+    retransmitted_bytes: int = 0
     began_s: float
     ended_s: float
     ignored: Mapping[str, int] = field(default_factory=dict)

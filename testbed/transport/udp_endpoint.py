@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from testbed.transport.congestion import CONGESTION_CONTROLS
 from testbed.transport.control_messages import ControlMessage
-from testbed.transport.endpoint import SERVER, EndpointConfig
-from testbed.transport.endpoint_base import EndpointBase
+from testbed.transport.endpoint import SERVER, Endpoint, EndpointConfig
 from testbed.transport.errors import ProtocolError
 from testbed.transport.event_loop import PeerTransfer
 from testbed.transport.handshake import Listener
@@ -173,7 +172,7 @@ class UdpReceiving(PeerTransfer):
         return self._receiver.report(self._peer)
 
 
-class UdpEndpoint(EndpointBase):
+class UdpEndpoint(Endpoint):
     """An endpoint with one UDP socket per peer."""
 
     def __init__(self, config: EndpointConfig) -> None:

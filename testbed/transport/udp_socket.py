@@ -1,9 +1,9 @@
 """Sends and receives batches of equal datagrams; the only file that touches a UDP socket.
 
 The socket is bound to a fixed port and not connected, because a connected socket turns a peer's
-ICMP messages into errors of later calls. Three optimisations are used where the kernel has them:
-one send carries up to 44 datagrams, which the kernel cuts apart (UDP_SEGMENT); one receive returns
-as many (UDP_GRO); one system call handles several sends or receives (`batched_io`).
+ICMP messages into errors of later calls. One system call handles several sends or receives
+(`batched_io`). Where the kernel has them, two more optimisations are used: one send carries up to
+44 datagrams, which the kernel cuts apart (UDP_SEGMENT); one receive returns as many (UDP_GRO).
 """
 
 import errno
@@ -16,8 +16,13 @@ from collections import Counter
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.transport import batched_io
-from testbed.transport.batched_io import SOL_UDP, UDP_GRO, UDP_SEGMENT
+from testbed.transport.batched_io import (
+    SOL_UDP,
+    UDP_GRO,
+    UDP_SEGMENT,
+    BatchReceiver,
+    BatchSender,
+)
 from testbed.transport.errors import TransportError
 
 # With these options root may exceed net.core.rmem_max and wmem_max.
@@ -26,11 +31,7 @@ SO_RCVBUFFORCE = 33
 _SO_MEMINFO = 55
 
 BUFFER_BYTES = 8 << 20
-# Room for one coalesced receive after the batch that is being filled.
-_RECEIVE_BYTES = 1 << 16
-_BATCH_BYTES = 1 << 18
 _MAX_SEND_BYTES = 65507
-_ANCILLARY_BYTES = socket.CMSG_SPACE(4)
 # The errors of an older kernel, or an interface without checksum offload, for UDP_SEGMENT.
 _NO_SEGMENTATION = {errno.EIO, errno.EINVAL, errno.ENOPROTOOPT, errno.EOPNOTSUPP}
 # Errors that mean that the network lost the datagrams; these count as sent, and are repaired.
@@ -85,16 +86,9 @@ class UdpSocket:
         self.blocked = False
         self._datagram_bytes = datagram_bytes
         self._peer: tuple[str, int] | None = None
-        self._arrivals = (
-            batched_io.BatchReceiver(datagram_bytes) if batched_io.available() else None
-        )
-        self._departures = (
-            batched_io.BatchSender(datagram_bytes) if batched_io.available() else None
-        )
+        self._arrivals = BatchReceiver(datagram_bytes)
+        self._departures = BatchSender(datagram_bytes)
         self._per_segmented = max(1, _MAX_SEND_BYTES // datagram_bytes)
-        if self._arrivals is None:
-            self._memory = np.zeros(_BATCH_BYTES + _RECEIVE_BYTES, dtype=np.uint8)
-            self._view = self._memory.data
         self._segment_size = [(SOL_UDP, UDP_SEGMENT, struct.pack("=H", datagram_bytes))]
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         try:
@@ -141,7 +135,6 @@ class UdpSocket:
         """What the kernel granted. Buffer sizes include its own bookkeeping, which is half."""
         return {
             **self._buffers,
-            "batched_calls": self._arrivals is not None,
             "segmentation": self.segmentation,
             "coalescing": self.coalescing,
         }
@@ -149,9 +142,8 @@ class UdpSocket:
     def set_peer(self, address: str, port: int) -> None:
         """Sets the only address to send to and to receive from."""
         self._peer = (address, port)
-        if self._arrivals is not None and self._departures is not None:
-            self._arrivals.set_peer(address, port)
-            self._departures.set_peer(address, port)
+        self._arrivals.set_peer(address, port)
+        self._departures.set_peer(address, port)
 
     def send(self, frames: NDArray[np.uint8]) -> int:
         """Sends datagrams, one per row; returns how many the kernel took.
@@ -181,7 +173,7 @@ class UdpSocket:
         assert self._peer is not None
         segmented = self.segmentation and len(frames) > 1
         at_once = self._per_segmented if segmented else 1
-        if len(frames) > at_once and self._departures is not None:
+        if len(frames) > at_once:
             return self._departures.send(self.fileno(), frames, segmented=segmented)
         if segmented:
             first = frames[:at_once]
@@ -215,8 +207,6 @@ class UdpSocket:
         until the next call, and whether the socket is empty now. Other datagrams are dropped and
         counted as "unknown-address" or "wrong-size".
         """
-        if self._arrivals is None:
-            return self._receive_singly()
         try:
             rows, drained = self._arrivals.receive(self.fileno())
         except OSError as error:
@@ -229,49 +219,6 @@ class UdpSocket:
         if self._arrivals.wrong_size:
             self.counters["wrong-size"] += self._arrivals.wrong_size
         return rows, drained
-
-    def _receive_singly(self) -> tuple[NDArray[np.uint8], bool]:
-        """`receive` with one system call per datagram or bundle."""
-        filled = 0
-        drained = False
-        # The number of calls is limited too, because dropped datagrams fill no bytes.
-        for _ in range(512):
-            if filled >= _BATCH_BYTES:
-                break
-            try:
-                size, ancillary, _, source = self._socket.recvmsg_into(
-                    [self._view[filled : filled + _RECEIVE_BYTES]], _ANCILLARY_BYTES
-                )
-            except BlockingIOError:
-                drained = True
-                break
-            except OSError as error:
-                if error.errno not in _LOST:
-                    raise
-                self.counters["unreachable"] += 1
-                continue
-            filled += self._admit(size, ancillary, source)
-        rows = self._memory[:filled].reshape(-1, self._datagram_bytes)
-        return rows, drained
-
-    def _admit(
-        self, size: int, ancillary: list[tuple[int, int, bytes]], source: tuple[str, int]
-    ) -> int:
-        """How many bytes of one receive are whole datagrams of the peer."""
-        segment = size
-        for level, kind, data in ancillary:
-            if (level, kind) == (SOL_UDP, UDP_GRO):
-                (segment,) = struct.unpack_from("=i", data)
-        datagrams = max(1, -(-size // segment)) if segment else 1
-        if source != self._peer:
-            self.counters["unknown-address"] += datagrams
-            return 0
-        if segment != self._datagram_bytes:
-            self.counters["wrong-size"] += datagrams
-            return 0
-        if size % segment:  # only the last one may be shorter
-            self.counters["wrong-size"] += 1
-        return size - size % segment
 
     @property
     def backlog_bytes(self) -> int:

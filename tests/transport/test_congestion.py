@@ -27,15 +27,15 @@ def test_the_registry_has_all_of_them():
 
 
 @pytest.mark.parametrize("text", ALL)
-def test_each_can_be_built_and_observed_before_and_after_feedback(text):
+def test_each_can_be_built_and_takes_feedback(text):
     control = create(text)
     assert control.rate_bps > 0
     assert control.window_bytes >= SIZE
     rounds = Rounds(control)
     rounds.round(sent=10)
     rounds.round(sent=10, lost=3)
-    for name, value in control.observe().items():
-        assert isinstance(value, float), name
+    assert control.rate_bps > 0
+    assert control.window_bytes >= SIZE
 
 
 @pytest.mark.parametrize("text", ALL[1:])

@@ -92,16 +92,16 @@ def test_a_pause_keeps_what_was_learnt_and_the_restart_is_paced(kind, options, b
     for _ in range(4):
         rounds.round()
     rounds.round(lost=1)
-    learnt = control.observe()
+    window_bytes, threshold_bytes = control.window_bytes, control._threshold
     rounds.now_s += 30.0
     control.on_transfer_begin(rounds.now_s)
-    assert control.window_bytes == learnt["window_bytes"]
-    assert control.observe()["threshold_bytes"] == learnt["threshold_bytes"]
+    assert control.window_bytes == window_bytes
+    assert control._threshold == threshold_bytes
     assert control.path.min_rtt_s == RTT_S
     # The first window is spread over most of a round trip.
     assert control.window_bytes * 8 / control.rate_bps == pytest.approx(RTT_S / 1.2)
     rounds.round(lost=1)  # a loss after the pause counts, whatever happened before it
-    assert rounds.window < learnt["window_bytes"] / SIZE
+    assert rounds.window < window_bytes / SIZE
 
 
 def test_losses_of_unknown_age_count_once_per_round_trip():
@@ -186,7 +186,7 @@ def test_cubic_with_fast_convergence_aims_lower_after_two_losses():
             rounds.round()
         rounds.round(lost=1)
         rounds.round(lost=1)
-        windows.append(control.observe()["w_max_bytes"] / SIZE)
+        windows.append(control._w_max)
     assert windows == pytest.approx([112 * (1 + 0.7) / 2, 112])
 
 
@@ -216,7 +216,7 @@ def test_dctcp_reduces_by_half_the_fraction_of_marks():
         rounds.round()
     for _ in range(400):
         rounds.round(marked=0.25, sent=80)
-    assert control.observe()["alpha"] == pytest.approx(0.25, rel=0.01)
+    assert control._alpha == pytest.approx(0.25, rel=0.01)
     control._window = 1000.0 * SIZE
     rounds.round(marked=0.25, sent=80)
     assert rounds.window == pytest.approx(1000 * (1 - 0.25 / 2), rel=0.01)
@@ -226,7 +226,7 @@ def test_dctcp_begins_carefully_and_halves_at_a_loss():
     control = Dctcp(**MARKING)
     rounds = Rounds(control)
     rounds.round(marked=1.0)
-    assert control.observe()["alpha"] == 1.0
+    assert control._alpha == 1.0
     assert rounds.window == 5
     rounds.round()
     before = rounds.window

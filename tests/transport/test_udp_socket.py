@@ -1,4 +1,4 @@
-"""The UDP socket: batches, fallbacks, and what it drops."""
+"""The UDP socket: batches, refusals, and what it drops."""
 
 import errno
 import socket
@@ -15,11 +15,9 @@ from testbed.transport.udp_socket import UdpSocket
 SIZE = 1472
 
 
-@pytest.fixture(params=["many-per-call", "one-per-call"])
-def pair(request, monkeypatch):
-    """Two sockets, with recvmmsg and sendmmsg and without."""
-    if request.param == "one-per-call":
-        monkeypatch.setattr(batched_io, "available", lambda: False)
+@pytest.fixture
+def pair():
+    """Two sockets that send to each other."""
     one = UdpSocket(address="127.0.0.1", port=0, datagram_bytes=SIZE)
     two = UdpSocket(address="127.0.0.1", port=0, datagram_bytes=SIZE)
     one.set_peer("127.0.0.1", two.port)
@@ -71,8 +69,18 @@ class Refusing:
         return getattr(self.inner, name)
 
 
+class OneByOne:
+    """In place of a `BatchSender`: hands single datagrams to the socket's own calls."""
+
+    def __init__(self, udp):
+        self.udp = udp
+
+    def send(self, descriptor, frames, *, segmented):
+        return self.udp._send_some(frames[:1])
+
+
 def refuse(udp, failures, **options):
-    udp._departures = None
+    udp._departures = OneByOne(udp)
     udp._socket = Refusing(udp._socket, failures, **options)
     return udp._socket
 

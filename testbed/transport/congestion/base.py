@@ -84,7 +84,3 @@ class CongestionControl(ABC):
     @abstractmethod
     def on_feedback(self, feedback: Feedback) -> None:
         """Called with each feedback."""
-
-    def observe(self) -> dict[str, float]:
-        """The state that is worth logging; a named state is logged as its number."""
-        return {"rate_bps": self.rate_bps, "window_bytes": self.window_bytes}

@@ -48,7 +48,7 @@ _MINIMUM_WINDOW = 4  # datagrams; also what PROBE_RTT leaves in flight
 
 
 class BbrState(Enum):
-    """The states of the model; logged as numbers."""
+    """The states of the model."""
 
     STARTUP = 0
     DRAIN = 1
@@ -238,13 +238,3 @@ class Bbr(CongestionControl):
             self._probe_bandwidth(now_s)
         else:
             self.state = BbrState.STARTUP
-
-    def observe(self) -> dict[str, float]:
-        return {
-            **super().observe(),
-            **self.path.observe(),
-            "bandwidth_bps": self.bandwidth_bps,
-            "bdp_bytes": self.bdp_bytes,
-            "state": float(self.state.value),
-            "pacing_gain": self.pacing_gain,
-        }

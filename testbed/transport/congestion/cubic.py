@@ -83,10 +83,3 @@ class Cubic(WindowControl):
         # Section 5.8: idle time does not count. Linux shifts its epoch in the same way.
         if self._epoch_s is not None:
             self._epoch_s += pause_s
-
-    def observe(self) -> dict[str, float]:
-        return {
-            **super().observe(),
-            "w_max_bytes": self._w_max * self._datagram_bytes,
-            "reno_window_bytes": self._estimate * self._datagram_bytes,
-        }

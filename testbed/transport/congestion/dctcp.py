@@ -53,6 +53,3 @@ class Dctcp(Reno):
         sent_s = self.path.newest_sent_s(feedback)
         if sent_s is None or sent_s >= self._recovery_from_s:
             self._congested(feedback.now_s, self._window * (1 - self._alpha / 2))
-
-    def observe(self) -> dict[str, float]:
-        return {**super().observe(), "alpha": self._alpha}

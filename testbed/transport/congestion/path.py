@@ -185,12 +185,3 @@ class PathMonitor:
                 self.delivery_rate_bps = gained * 8 / elapsed_s
                 self.arrival_rate_bps = (gained + self.lost_bytes - lost) * 8 / elapsed_s
         records.append((now_s, self.delivered_bytes, self.lost_bytes, sent_s))
-
-    def observe(self) -> dict[str, float]:
-        """The measurements worth logging."""
-        return {
-            "rtt_s": self.latest_rtt_s or math.nan,
-            "smoothed_rtt_s": self.smoothed_rtt_s or math.nan,
-            "min_rtt_s": self.min_rtt_s,
-            "rounds": float(self.rounds),
-        }

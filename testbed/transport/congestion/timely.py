@@ -70,7 +70,7 @@ _OVERFLOW_CUT = 0.8
 
 
 class TimelyState(Enum):
-    """What the last step did; logged as a number."""
+    """What the last step did."""
 
     STARTUP = 0
     LOW = 1  # below T_low: a step up
@@ -275,13 +275,3 @@ class Timely(CongestionControl):
     def _floor_bps(self) -> float:
         """One datagram per round trip; at a lower rate there would be no samples."""
         return self._datagram_bytes * 8 / (self.path.smoothed_rtt_s or self.min_rtt_s)
-
-    def observe(self) -> dict[str, float]:
-        return {
-            **super().observe(),
-            **self.path.observe(),
-            "t_low_s": self.t_low_s,
-            "t_high_s": self.t_high_s,
-            "gradient": self._difference_s / self.min_rtt_s,
-            "state": float(self.state.value),
-        }

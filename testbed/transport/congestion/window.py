@@ -158,12 +158,3 @@ class WindowControl(CongestionControl):
 
     def _idle(self, pause_s: float) -> None:
         """Called when a transfer begins `pause_s` after the last event of the previous one."""
-
-    def observe(self) -> dict[str, float]:
-        return {
-            **super().observe(),
-            **self.path.observe(),
-            "threshold_bytes": self._threshold,
-            "slow_start": float(self.slow_start),
-            "recovering": float(self._recovering),
-        }
