@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from testbed.documentation import keys, markup
-from testbed.experiment import choices
+from testbed.experiment import Experiment
 from testbed.shared import docstrings
 from testbed.shared.input_error import InputError
+from testbed.shared.named_sections import OneOf, all_sections
 from testbed.shared.registry import Registry
 from testbed.training import models
 from testbed.training.filling import FILLINGS
@@ -48,7 +49,7 @@ _SECTIONS = {
 def reference() -> str:
     """A section for each table of names."""
     axes = [_axis(title, *given) for title, given in _AXES.items()]
-    sections = [_section(each) for each in choices.all_choices()]
+    sections = [_section(*each) for each in all_sections(Experiment)]
     return "\n".join([*axes, _models(), _optimisers(), *sections])
 
 
@@ -139,12 +140,11 @@ def _optimisers() -> str:
     return f"## Optimisers\n\nKey: `training.optimiser`.\n\n{markup.table(header, rows)}"
 
 
-def _section(choice: choices.Choice) -> str:
-    rows = [(markup.code(name), choice.meaning(name)) for name in choice.models]
-    first = next(iter(choice.models))
-    anchor = keys.anchor(keys.title(choice, first))
-    text = f"Key: `{choice.key}` in `{choice.path}`. [Their options](experiment-yaml.md#{anchor})."
-    return f"## {_SECTIONS[choice.path]}\n\n{text}\n\n{markup.table(('name', 'what it is'), rows)}"
+def _section(path: str, section: OneOf) -> str:
+    rows = [(markup.code(name), section.meaning(name)) for name in section.registry]
+    anchor = keys.anchor(keys.title(path, section, next(iter(section.registry))))
+    text = f"Key: `{section.key}` in `{path}`. [Their options](experiment-yaml.md#{anchor})."
+    return f"## {_SECTIONS[path]}\n\n{text}\n\n{markup.table(('name', 'what it is'), rows)}"
 
 
 def tables() -> Mapping[str, Registry[Any]]:

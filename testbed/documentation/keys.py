@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from markdown.extensions.toc import slugify
+from pydantic import BaseModel
 
 from controllers.impairments import ImpairmentParameters
 from controllers.impairments.repetition import (
@@ -18,14 +19,16 @@ from controllers.impairments.repetition import (
     RandomSeconds,
 )
 from testbed.documentation import markup
-from testbed.experiment import Experiment, Limits, Transport, choices, json_schema
+from testbed.experiment import Experiment, Limits, Transport, json_schema
 from testbed.experiment.arm import Filling
-from testbed.experiment.choices import Choice, Model
 from testbed.shared import docstrings
+from testbed.shared.named_sections import OneOf, all_sections
+from testbed.training.learning_rate import Schedule
 from testbed.training.settings import Training
 from testbed.transport import protocols
 from topologies import LinkParameters, TopologyParameters
 
+Model = type[BaseModel]
 _HEADER = ("key", "value", "default", "meaning")
 _UNITS = {"_s": "s", "_bps": "bit/s", "_bytes": "bytes", "_degrees": "degrees"}
 _BOUNDS = {
@@ -41,7 +44,12 @@ _BOUNDS = {
     "minProperties": "{} or more",
     "pattern": "`{}`",
 }
-_PLURALS = {"text": "texts", "number": "numbers", "whole number": "whole numbers"}
+_PLURALS = {
+    "text": "texts",
+    "number": "numbers",
+    "whole number": "whole numbers",
+    "mapping": "mappings",
+}
 _TYPES = {
     "integer": "whole number",
     "array": "list",
@@ -52,7 +60,7 @@ _TYPES = {
 
 def reference() -> str:
     """A section for each part of an experiment, a table of keys in each."""
-    places = {choice.path: choice for choice in choices.all_choices()}
+    variants = {path: _variants(path, each) for path, each in all_sections(Experiment)}
     link = set(LinkParameters.model_fields)
     return "\n".join(
         [
@@ -60,15 +68,16 @@ def reference() -> str:
             _heading(2, "topology", "The network; see also [topologies](axes.md#topologies)."),
             _table(TopologyParameters, leave_out=link - {"rate_bps"}),
             _section("topology: keys of a link", LinkParameters),
-            _variants(places["topology"]),
+            variants["topology"],
             _section("training", Training, level=2),
-            *(
-                _shared(each) + _variants(each)
-                for path, each in places.items()
-                if path.startswith("training.")
-            ),
+            variants["training.dataset"],
+            variants["training.split"],
+            _heading(3, "training.schedule: keys of all kinds")
+            + _table(Schedule, {"kind"})
+            + variants["training.schedule"],
+            variants["training.pace"],
             _section("phases", None, level=2, text=_PHASES),
-            _variants(places["phases"]),
+            variants["phases"],
             _section("transport", Transport, level=2),
             _heading(2, "arms", _ARMS),
             *map(_protocol, protocols.PRESETS),
@@ -78,7 +87,7 @@ def reference() -> str:
             _table(ImpairmentParameters, leave_out={"kind"}),
             _heading(3, "impairments[].rounds and at_s", _REPETITION),
             *map(_repetition, _REPETITIONS),
-            _variants(places["impairments[]"]),
+            variants["impairments[]"],
             _section("limits", Limits, level=2),
         ]
     )
@@ -98,9 +107,9 @@ _IMPAIRMENTS = "A list; each entry has a `kind` and says whom it hits, when, and
 _REPETITION = "Either a list of rounds (of seconds), or one of these mappings."
 
 
-def title(choice: Choice, name: str) -> str:
+def title(path: str, section: OneOf, name: str) -> str:
     """The heading of what a name brings with it."""
-    return f"{choice.path}: `{choice.key}: {name}`"
+    return f"{path}: `{section.key}: {name}`"
 
 
 def anchor(heading: str) -> str:
@@ -110,7 +119,7 @@ def anchor(heading: str) -> str:
 
 def rows(model: Model, leave_out: Iterable[str] = ()) -> list[tuple[str, ...]]:
     """The table rows of a model's keys."""
-    schema = json_schema.plain(model, {})
+    schema = json_schema.of(model)
     required = schema.get("required", [])
     return [
         row(key, each, required=key in required)
@@ -195,24 +204,18 @@ def _introduction(model: Model) -> str:
     return re.split(r"\n\n(?:Args|Attributes):", inspect.cleandoc(model.__doc__ or ""))[0]
 
 
-def _shared(choice: Choice) -> str:
-    """The keys that all names of a section have, if there are any."""
-    if choice.common is None:
-        return ""
-    return _heading(3, f"{choice.path}: keys of all kinds") + _table(choice.common, {choice.key})
-
-
-def _variants(choice: Choice) -> str:
+def _variants(path: str, section: OneOf) -> str:
     """A section for each name, with the keys that it adds or has another default for."""
-    common = dict(json_schema.properties(choice.common)) if choice.common else {}
+    common = json_schema.of(section.base)["properties"]
     parts = []
-    models = dict(choice.models)
-    if choice.own not in (None, choice.common) and set(choice.own.model_fields) > {choice.key}:
-        models["your own"] = choice.own
+    models = section.models()
+    if section.own is not None:
+        models["your own"] = section.own
     for name, model in models.items():
-        same = {key for key, each in json_schema.properties(model) if each == common.get(key)}
-        parts.append(_heading(3, title(choice, name), _introduction(model)))
-        parts.append(_table(model, {*same, choice.key}))
+        keys = json_schema.of(model)["properties"]
+        same = {key for key, each in keys.items() if each == common.get(key)}
+        parts.append(_heading(3, title(path, section, name), _introduction(model)))
+        parts.append(_table(model, {*same, section.key}))
     return "".join(parts)
 
 

@@ -6,17 +6,21 @@ user's own file, says which other keys there are, so that no union has to be edi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import inspect
+import re
+import typing
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 from pydantic import BaseModel, GetJsonSchemaHandler, ValidationError, ValidationInfo
-from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import InitErrorDetails, PydanticCustomError, core_schema
 
-from testbed.shared import yaml_input
+from testbed.shared import docstrings, own_code, yaml_input
 from testbed.shared.registry import Registry
+
+Schema = dict[str, Any]
 
 
 def folders(info: ValidationInfo) -> Sequence[Path]:
@@ -34,6 +38,7 @@ class OneOf:
         key: the key that chooses.
         base: the class of all sections of this sort.
         model: the section's class for a name or own code; None: the registry's entry is one.
+        own: the section's class for all own code, which is then not loaded to read the section.
         default: the name where the key is missing; None: it must be there.
         by_name: whether a text in place of the section stands for that name and no other keys.
         check: called with each section; what it raises is a problem of the section as a whole.
@@ -43,6 +48,7 @@ class OneOf:
     key: str
     base: type[BaseModel]
     model: Callable[[str], Any] | None = None
+    own: type[BaseModel] | None = None
     default: str | None = None
     by_name: bool = False
     check: Callable[[Any], object] | None = None
@@ -78,11 +84,23 @@ class OneOf:
         return found
 
     def _model(self, name: str) -> type[BaseModel]:
+        if self.own is not None and name not in self.registry:
+            return self.own
         return cast(type[BaseModel], (self.model or self.registry.entry)(name))
 
     def models(self) -> dict[str, type[BaseModel]]:
         """The section of each built-in name."""
         return {name: self._model(name) for name in self.registry}
+
+    def meaning(self, name: str) -> str:
+        """What a name stands for, in a sentence: its file's, where the file is about it alone."""
+        model = self._model(name)
+        module = inspect.getmodule(model)
+        others = {each for each in self.models().values() if inspect.getmodule(each) is module}
+        of_file = docstrings.first_sentence(module)
+        if len(others) > 1 or not of_file:
+            return docstrings.first_sentence(model)
+        return re.sub(r"^`[^:]*`: ", "", of_file)
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> core_schema.CoreSchema:
         return core_schema.with_info_plain_validator_function(
@@ -94,9 +112,69 @@ class OneOf:
 
     def __get_pydantic_json_schema__(
         self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
-    ) -> JsonSchemaValue:
-        """Any section: `testbed.experiment.json_schema` puts those of all names in its place."""
-        return {}
+    ) -> Schema:
+        """A chain of conditions on the name, which editors explain best."""
+        rules = []
+        for name, model in self.models().items():
+            reference = _reference(model, handler)
+            keys = handler.resolve_ref_schema(reference)["properties"]
+            keys[self.key].setdefault("description", self.meaning(name))
+            rules.append(when(self.key, {"const": name}, reference))
+            if name == self.default:
+                absent = {"type": "object", "not": {"required": [self.key]}}
+                rules.append({"if": absent, "then": reference})
+        if self.registry.own is not None:
+            own = dict(handler.resolve_ref_schema(_reference(self.own or self.base, handler)))
+            own["properties"] = {
+                **own["properties"],
+                self.key: {"description": "names code of your own"},
+            }
+            # The user's file says which further keys there are, where we do not.
+            own["additionalProperties"] = self.own is None
+            rules.append(when(self.key, _OWN, own))
+        named = name_schema(self.registry)
+        key = {**named, "description": "decides which further keys there are"}
+        section: Schema = {"properties": {self.key: key}, "allOf": rules}
+        if self.default is None:
+            section["required"] = [self.key]
+        if self.by_name:
+            return {"if": {"type": "string"}, "then": named, "else": section | {"type": "object"}}
+        return section | {"type": "object"}
+
+
+def all_sections(model: type[BaseModel], place: str = "") -> Iterator[tuple[str, OneOf]]:
+    """The sections that a model and its sections mark; `[]` stands for each entry of a list."""
+    for name, field in model.model_fields.items():
+        path = place + name
+        kind: Any = field.annotation
+        marks: Sequence[Any] = field.metadata
+        if typing.get_origin(kind) is list:
+            path, (kind,) = f"{path}[]", typing.get_args(kind)
+            marks = getattr(kind, "__metadata__", ())
+        found = [each for each in marks if isinstance(each, OneOf)]
+        yield from ((path, each) for each in found)
+        if not found and isinstance(kind, type) and issubclass(kind, BaseModel):
+            yield from all_sections(kind, f"{path}.")
+
+
+_OWN: Schema = {"type": "string", "pattern": own_code.PATTERN}
+
+
+def name_schema(registry: Registry[Any]) -> Schema:
+    """The JSON schema of a name of a registry, or of a reference to a user's own code."""
+    names: Schema = {"enum": sorted(registry)}
+    return names if registry.own is None else {"anyOf": [names, _OWN]}
+
+
+def when(key: str, value: Schema, then: Schema) -> Schema:
+    """The JSON schema of a mapping that is as `then` says where its `key` is a `value`."""
+    condition = {"type": "object", "properties": {key: value}, "required": [key]}
+    return {"if": condition, "then": then}
+
+
+def _reference(model: type[BaseModel], handler: GetJsonSchemaHandler) -> Schema:
+    """A `$ref` to a model's definition, which is made where it is not there yet."""
+    return handler(core_schema.definitions_schema(model.__pydantic_core_schema__, []))
 
 
 Problem = tuple[tuple[int | str, ...], str]
@@ -109,7 +187,7 @@ def _told(error: ValidationError, model: type[BaseModel]) -> list[Problem]:
         location, message = problem["loc"], problem["msg"].removeprefix("Value error, ")
         if problem["type"] == "extra_forbidden":
             valid = yaml_input.valid_keys(model, location[:-1])
-            message = f"unknown key; valid: {', '.join(valid)}"
+            message = "unknown key" + (f"; valid: {', '.join(valid)}" if valid else "")
         elif problem["type"] == "missing":
             message = "this key is missing"
         elif not isinstance(problem["input"], Mapping | BaseModel):

@@ -30,6 +30,8 @@ from typing import Any
 from testbed.shared.input_error import InputError
 
 FORMS = "./FILE.py, ./FILE.py:NAME, package.module:NAME"
+# The same forms for editors, with whatever options follow.
+PATTERN = r"^(.*\.py(:.*)?|.*/.*|[A-Za-z_][\w.]*:[A-Za-z_]\w*(:.*)?)$"
 _FORM = re.compile(
     r"(?P<place>.+?\.py(?=:|$)|[^:]*)(?::(?P<name>[A-Za-z_]\w*)(?=:|$))?(?::(?P<options>.*))?",
     re.DOTALL,

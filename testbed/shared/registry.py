@@ -31,7 +31,7 @@ class Registry(Generic[T]):
         axis: str,
         entries: Mapping[str, Callable[..., T] | str],
         *,
-        own: str,
+        own: str | None,
         base: type | str | None = None,
     ) -> None:
         """A table.
@@ -39,13 +39,13 @@ class Registry(Generic[T]):
         Args:
             axis: what it holds, for messages: "congestion control".
             entries: factories by name, or as `package.module:name`, imported when first used.
-            own: the name that a user's file gives its entry by default.
+            own: the name that a user's file gives its entry by default; None: no own code here.
             base: the class that a user's entry must derive from, or its `package.module:name`;
                 None: any function will do.
         """
         self.axis = axis
         self._entries = dict(entries)
-        self._own = own
+        self.own = own
         self._base = base
 
     def __iter__(self) -> Iterator[str]:
@@ -70,7 +70,7 @@ class Registry(Generic[T]):
         if name not in self._entries:
             place = self.locate(name)
             base = _imported(self._base) if isinstance(self._base, str) else self._base
-            made = own_code.load(place, axis=self.axis, default=self._own, base=base)
+            made = own_code.load(place, axis=self.axis, default=self.own or "", base=base)
             return made
         found = self._entries[name]
         if isinstance(found, str):
@@ -92,12 +92,12 @@ class Registry(Generic[T]):
         """
         if name in self._entries:
             return name
-        if not own_code.is_own(name) or own_code.split(name)[2] is not None:
+        own = self.own is not None and own_code.is_own(name)
+        if not own or own_code.split(name)[2] is not None:
             near = difflib.get_close_matches(name, self._entries, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise InputError(
-                f"unknown {self.axis} {name!r}; valid: {', '.join(self)}, {own_code.FORMS}{hint}"
-            )
+            valid = ", ".join([*self, *([own_code.FORMS] if self.own else [])])
+            raise InputError(f"unknown {self.axis} {name!r}; valid: {valid}{hint}")
         return own_code.located(name, folders)
 
     def relocated(self, value: Any, folders: Sequence[Path] = ()) -> Any:

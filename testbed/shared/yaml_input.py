@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import types
 import typing
 from pathlib import Path
 from typing import Any
@@ -118,10 +117,6 @@ def _step(kind: Any, part: int | str) -> Any:
         return field.annotation if field is not None else None
     if typing.get_origin(kind) in (list, dict):
         return typing.get_args(kind)[-1]
-    if typing.get_origin(kind) in (typing.Union, types.UnionType):
-        for option in map(_plain, typing.get_args(kind)):
-            if _is_model(option) and part in _discriminators(option):
-                return option
     return kind
 
 
@@ -129,16 +124,6 @@ def _plain(kind: Any) -> Any:
     while typing.get_origin(kind) is typing.Annotated:
         kind = typing.get_args(kind)[0]
     return kind
-
-
-def _discriminators(model: type[BaseModel]) -> set[Any]:
-    annotations = [field.annotation for field in model.model_fields.values()]
-    return {
-        value
-        for annotation in annotations
-        if typing.get_origin(annotation) is typing.Literal
-        for value in typing.get_args(annotation)
-    }
 
 
 def _is_model(kind: Any) -> bool:

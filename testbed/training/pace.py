@@ -12,8 +12,10 @@ import time
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
+from testbed.shared.named_sections import OneOf
+from testbed.shared.registry import Registry
 from testbed.shared.yaml_input import Section
 
 
@@ -55,13 +57,12 @@ def scaled(
     return [(name, (max(1, round(scale * math.prod(shape))),)) for name, shape in layers]
 
 
-def _named(pace: Any) -> Any:
-    return {"kind": pace} if isinstance(pace, str) else pace
-
-
+PACES: Registry[Section] = Registry(
+    "pace", {"real": RealPace, "paced": PacedIterations, "payload-only": PayloadOnly}, own=None
+)
 AnyPace = Annotated[
-    Annotated[RealPace | PacedIterations | PayloadOnly, Field(discriminator="kind")],
-    BeforeValidator(_named),
+    RealPace | PacedIterations | PayloadOnly,
+    OneOf(PACES, key="kind", base=Section, by_name=True),
 ]
 
 

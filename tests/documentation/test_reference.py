@@ -8,7 +8,8 @@ import sys
 import pytest
 
 from testbed.documentation import axes, hook, keys, verbs
-from testbed.experiment import choices
+from testbed.experiment import Experiment
+from testbed.shared.named_sections import all_sections
 from testbed.training.models import MODELS
 from testbed.training.optimisers import OPTIMISERS
 from tests.documentation.shown import ROOT
@@ -25,10 +26,10 @@ def test_every_option_of_an_axis_has_a_meaning(title: str) -> None:
 
 def test_every_name_stands_on_the_page_of_names() -> None:
     page = axes.reference()
-    for choice in choices.all_choices():
-        for name in choice.models:
+    for _, section in all_sections(Experiment):
+        for name in section.registry:
             assert f"| `{name}` |" in page
-            assert choice.meaning(name)
+            assert section.meaning(name)
     for name in (*MODELS, *OPTIMISERS):
         assert f"| `{name}` |" in page
 
@@ -38,11 +39,11 @@ def test_every_key_stands_on_the_page_of_keys_with_its_meaning() -> None:
     rows = [line for line in page.splitlines() if line.startswith("| `")]
     assert len(rows) > 200
     assert [line for line in rows if line.endswith("|  |")] == []
-    for choice in choices.all_choices():
-        for name, model in choice.models.items():
-            assert f"### {keys.title(choice, name)}" in page
+    for path, section in all_sections(Experiment):
+        for name, model in section.models().items():
+            assert f"### {keys.title(path, section, name)}" in page
             for key, field in model.model_fields.items():
-                assert f"| `{field.alias or key}` |" in page or key == choice.key
+                assert f"| `{field.alias or key}` |" in page or key == section.key
 
 
 def test_every_verb_has_help_and_an_example_and_so_has_every_option() -> None:

@@ -39,14 +39,9 @@ DATASETS: Registry[Any] = Registry(
 )
 
 
-def _section(name: str) -> Any:
-    """What YAML may say about a data set; a user's own is not loaded for that."""
-    return DATASETS.entry(name) if name in DATASETS else user.Parameters
-
-
 AnyDataset = Annotated[
     DatasetParameters,
-    OneOf(DATASETS, key="name", base=DatasetParameters, model=_section, by_name=True),
+    OneOf(DATASETS, key="name", base=DatasetParameters, own=user.Parameters, by_name=True),
 ]
 DEFAULT = digits.Parameters()
 _ANY: TypeAdapter[DatasetParameters] = TypeAdapter(AnyDataset)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
+from testbed.shared.named_sections import OneOf
+from testbed.shared.registry import Registry
 from testbed.shared.yaml_input import InputError, Section
 
 Indices = NDArray[np.int64]
@@ -31,13 +33,8 @@ class Dirichlet(Section):
     alpha: float = Field(gt=0, le=1e6, description="small: few classes for each worker")
 
 
-def _named(split: Any) -> Any:
-    return {"name": split} if isinstance(split, str) else split
-
-
-AnySplit = Annotated[
-    Annotated[Equal | Dirichlet, Field(discriminator="name")], BeforeValidator(_named)
-]
+SPLITS: Registry[Section] = Registry("split", {"equal": Equal, "dirichlet": Dirichlet}, own=None)
+AnySplit = Annotated[Equal | Dirichlet, OneOf(SPLITS, key="name", base=Section, by_name=True)]
 
 
 def shares(split: Equal | Dirichlet, groups: Indices, workers: int, seed: int) -> list[Indices]:
