@@ -35,16 +35,12 @@ def evaluations(training: pl.DataFrame) -> pl.DataFrame:
 
 def targets(runs: Sequence[Run]) -> pl.DataFrame:
     """`run_key` and `target` of the runs that have a `training.target`."""
+    found = [(run.key, section(run.config, "training").get("target")) for run in runs]
     return pl.DataFrame(
-        [(run.key, _target(run.config)) for run in runs],
+        [(key, float(target)) for key, target in found if isinstance(target, int | float)],
         schema={"run_key": pl.String, "target": pl.Float64},
         orient="row",
-    ).drop_nulls()
-
-
-def _target(config: dict[str, Any]) -> float | None:
-    target = section(config, "training").get("target")
-    return float(target) if isinstance(target, int | float) else None
+    )
 
 
 def deviations(effects: pl.DataFrame) -> pl.DataFrame:
@@ -53,21 +49,18 @@ def deviations(effects: pl.DataFrame) -> pl.DataFrame:
     One row per measured round, with the labels of the frame; of the workers' the mean.
     """
     rows = []
-    for record in effects.iter_rows(named=True):
-        gathered, applied = (_parsed(record[name]) for name in ("gathered", "applied"))
-        row = {name: value for name, value in record.items() if name not in ("gathered", "applied")}
+    for record in effects.select("gathered", "applied").iter_rows():
+        gathered, applied = map(_parsed, record)
+        row = {}
         for name in _DEVIATIONS:
             row[f"{name}.gathered"] = gathered.get(name)
             values = [each.get(name) for each in applied.values() if isinstance(each, dict)]
             known = [value for value in values if isinstance(value, int | float)]
             row[f"{name}.applied"] = sum(known) / len(known) if known else None
         rows.append(row)
-    labels = [name for name in effects.columns if name not in ("gathered", "applied")]
-    columns: dict[str, Any] = {name: effects.schema[name] for name in labels}
-    columns |= {
-        f"{name}.{stage}": pl.Float64 for name in _DEVIATIONS for stage in ("gathered", "applied")
-    }
-    return pl.DataFrame(rows, schema=columns, orient="row", strict=False)
+    names = [f"{name}.{stage}" for name in _DEVIATIONS for stage in ("gathered", "applied")]
+    found = pl.DataFrame(rows, schema=dict.fromkeys(names, pl.Float64), orient="row", strict=False)
+    return effects.drop("gathered", "applied").hstack(found)
 
 
 def paced_iterations(results: Results) -> pl.DataFrame:

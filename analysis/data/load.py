@@ -152,22 +152,23 @@ def _runs(folder: Path, plan: dict[str, Any]) -> tuple[list[Run], list[Run]]:
     others: list[Run] = []
     for entry in planned:
         read = [_read(entry, each.path, each.note) for each in found.pop(entry["key"], [])]
-        runs.append(read.pop() if read else _missing(entry))
+        missing = Run(**_identity(entry), verdict=MISSING, reason="planned, not started")
+        runs.append(read.pop() if read else missing)
         others.extend(read)
     for key, left in found.items():
         others.extend(_read({"key": key}, each.path, "not in the plan") for each in left)
     return runs, others
 
 
-def _missing(entry: dict[str, Any]) -> Run:
-    return Run(
-        key=entry["key"],
-        arm=str(entry.get("arm", "?")),
-        seed=_integer(entry.get("seed")),
-        factors=records.section(entry, "factors"),
-        verdict=MISSING,
-        reason="planned, not started",
-    )
+def _identity(entry: dict[str, Any]) -> dict[str, Any]:
+    """What a run is, from its entry in the plan or its configuration."""
+    seed = entry.get("seed")
+    return {
+        "key": entry["key"],
+        "arm": str(entry.get("arm", "?")),
+        "seed": seed if isinstance(seed, int) else -1,
+        "factors": records.section(entry, "factors"),
+    }
 
 
 def _without_places(config: dict[str, Any]) -> dict[str, Any]:
@@ -189,17 +190,13 @@ def _read(entry: dict[str, Any], directory: Path, note: str) -> Run:
         verdict, reason = "failed", f"cannot be used: {problems[0] if problems else 'no config'}"
     if "this version reads" in reason:
         reason += f"; './lab resume {directory.parent.name}' runs it again"
-    manifest: dict[str, Any] = {}
-    calibration: dict[str, Any] = {}
+    facts: dict[str, Any] = {}
     if verdict == "ok":
-        manifest = records.read_document(directory / "manifest.json", problems)
-        calibration = records.read_document(directory / "calibration.json", problems)
+        for name in ("manifest", "calibration"):
+            facts[name] = records.read_document(directory / f"{name}.json", problems)
     gates, wall_s = status.get("gates"), status.get("wall_s")
     return Run(
-        key=entry["key"],
-        arm=str(entry.get("arm", config.get("arm", "?"))),
-        seed=_integer(entry.get("seed", config.get("seed"))),
-        factors=_mapping(entry.get("factors", config.get("factors"))),
+        **_identity(config | entry),
         verdict=verdict,
         reason=reason,
         directory=directory,
@@ -208,8 +205,7 @@ def _read(entry: dict[str, Any], directory: Path, note: str) -> Run:
         wall_s=float(wall_s) if isinstance(wall_s, int | float) else None,
         gates=[gate for gate in gates if isinstance(gate, dict)] if isinstance(gates, list) else [],
         config=config,
-        manifest=manifest,
-        calibration=calibration,
+        **facts,
         problems=problems if verdict == "ok" else [],
     )
 
@@ -238,7 +234,7 @@ def _frame(
     """
     factors = sorted({name for run in runs for name in run.factors})
     kept = {name: kind for name, kind in schema.items() if name != "tensor_loss"}
-    frames = [pl.DataFrame(schema=_schema(kept, factors))]
+    frames = [pl.DataFrame(schema=_labels(factors) | kept)]
     for run in runs:
         assert run.directory is not None
         problems = run.problems if _is_expected(pattern, run.config) else []
@@ -271,19 +267,18 @@ def _remark_on_missing_rounds(runs: Sequence[Run], rounds: pl.DataFrame) -> None
             )
 
 
+def _labels(factors: list[str]) -> dict[str, Any]:
+    """The columns that lead every frame, and their types."""
+    names = ["run_key", "arm", "seed", *(FACTOR_PREFIX + name for name in factors)]
+    return dict.fromkeys(names, pl.String) | {"seed": pl.Int64}
+
+
 def _labelled(frame: pl.DataFrame, run: Run, factors: list[str]) -> pl.DataFrame:
-    point = {FACTOR_PREFIX + name: factor_text(run.factors.get(name)) for name in factors}
-    labels = {"run_key": run.key, "arm": run.arm, "seed": run.seed, **point}
-    columns = [
-        pl.lit(value, dtype=pl.Int64 if name == "seed" else pl.String).alias(name)
-        for name, value in labels.items()
-    ]
-    return frame.select(*columns, pl.all())
-
-
-def _schema(schema: records.Schema, factors: list[str]) -> dict[str, Any]:
-    labels: dict[str, Any] = {"run_key": pl.String, "arm": pl.String, "seed": pl.Int64}
-    return labels | {FACTOR_PREFIX + name: pl.String for name in factors} | dict(schema)
+    values = [run.key, run.arm, run.seed, *(factor_text(run.factors.get(f)) for f in factors)]
+    labels = zip(values, _labels(factors).items(), strict=True)
+    return frame.select(
+        *(pl.lit(value, dtype=kind).alias(name) for value, (name, kind) in labels), pl.all()
+    )
 
 
 def factor_text(value: Any) -> str | None:
@@ -330,11 +325,3 @@ def _levels(document: dict[str, Any]) -> dict[str, list[str | None]]:
         for name, values in (factors.items() if isinstance(factors, dict) else ())
         if isinstance(values, list)
     }
-
-
-def _integer(value: Any) -> int:
-    return value if isinstance(value, int) else -1
-
-
-def _mapping(value: Any) -> dict[str, Any]:
-    return dict(value) if isinstance(value, dict) else {}

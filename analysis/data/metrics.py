@@ -8,6 +8,7 @@ says how to show it in a table.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import polars as pl
 
@@ -15,7 +16,6 @@ LEGS = ("gather", "broadcast")
 TASK_METRICS = ("accuracy", "perplexity")
 ALL_BURSTS = "round_latency_s.burst_mean"
 IMPAIRED = "impaired_latency_s."  # followed by a kind of impairment
-SAMPLES_FOR_QUANTILE = {0.95: 20, 0.99: 100}  # one sample lies beyond the quantile
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,11 +50,6 @@ def _sum(column: pl.Expr) -> pl.Expr:
     return pl.when(column.count() > 0).then(column.sum())
 
 
-def _tail(column: pl.Expr, q: float) -> pl.Expr:
-    enough = column.count() >= SAMPLES_FOR_QUANTILE[q]
-    return pl.when(enough).then(column.quantile(q, interpolation="linear"))
-
-
 def _loss(leg: str) -> pl.Expr:
     on_leg = pl.col("leg") == leg
     received = pl.col("chunks_received").filter(on_leg).sum()
@@ -72,55 +67,42 @@ _COSINE = "of the angle between it and the lossless mean, mean over rounds"
 _AFTER_BROADCAST = "the same after the broadcast, mean over workers and rounds"
 _NOT_REACHED = "no run of this arm reached the target"
 
+
+def _latency(name: str, label: str, meaning: str, value: pl.Expr, **further: Any) -> Metric:
+    """A metric of the round latency; `further` holds other fields of `Metric`."""
+    name, label = f"round_latency_s.{name}", f"Round latency, {label}"
+    return Metric(name=name, label=label, unit="s", meaning=meaning, value=value, **further)
+
+
+def _quantile(percent: int, fewest: int) -> Metric:
+    """A percentile of a run's latencies; none with fewer rounds: one is to lie beyond it."""
+    value = pl.when(_LATENCY.count() >= fewest).then(
+        _LATENCY.quantile(percent / 100, interpolation="linear")
+    )
+    meaning = f"{percent}th percentile of a run's rounds"
+    absent = f"fewer than {fewest} rounds per run"
+    return _latency(f"p{percent}", f"p{percent}", meaning, value, absent=absent)
+
+
 METRICS = (
-    Metric(
-        name="round_latency_s.burst_mean",
-        label="Round latency, burst rounds",
-        unit="s",
-        meaning="gather + broadcast, mean over the rounds in which an impairment was active",
-        value=_LATENCY.filter(_HIT).mean(),
+    _latency(
+        "burst_mean",
+        "burst rounds",
+        "gather + broadcast, mean over the rounds in which an impairment was active",
+        _LATENCY.filter(_HIT).mean(),
         absent=_NOT_HIT,
     ),
-    Metric(
-        name="round_latency_s.calm_mean",
-        label="Round latency, calm rounds",
-        unit="s",
-        meaning="mean over the rounds without an impairment",
-        value=_LATENCY.filter(_CALM).mean(),
+    _latency(
+        "calm_mean",
+        "calm rounds",
+        "mean over the rounds without an impairment",
+        _LATENCY.filter(_CALM).mean(),
     ),
-    Metric(
-        name="round_latency_s.mean",
-        label="Round latency, mean",
-        unit="s",
-        meaning="mean over all rounds of a run",
-        value=_LATENCY.mean(),
-    ),
-    Metric(
-        name="round_latency_s.p50",
-        label="Round latency, median",
-        unit="s",
-        meaning="median over all rounds of a run",
-        value=_LATENCY.median(),
-    ),
-    *(
-        Metric(
-            name=f"round_latency_s.p{percent}",
-            label=f"Round latency, p{percent}",
-            unit="s",
-            meaning=f"{percent}th percentile of a run's rounds",
-            value=_tail(_LATENCY, percent / 100),
-            absent=f"fewer than {SAMPLES_FOR_QUANTILE[percent / 100]} rounds per run",
-        )
-        for percent in (95, 99)
-    ),
-    Metric(
-        name="round_latency_s.max",
-        label="Round latency, maximum",
-        unit="s",
-        meaning="the slowest round of a run",
-        value=_LATENCY.max(),
-        whole_log=True,
-    ),
+    _latency("mean", "mean", "mean over all rounds of a run", _LATENCY.mean()),
+    _latency("p50", "median", "median over all rounds of a run", _LATENCY.median()),
+    _quantile(95, 20),
+    _quantile(99, 100),
+    _latency("max", "maximum", "the slowest round of a run", _LATENCY.max(), whole_log=True),
     Metric(
         name="training_time_s",
         label="Training time",

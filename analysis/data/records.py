@@ -13,51 +13,32 @@ SCHEMA = 1
 
 Schema = Mapping[str, "pl.DataType | type[pl.DataType]"]
 
+
+def columns(kind: pl.DataType | type[pl.DataType], names: str) -> Schema:
+    """Columns of one type; their names have spaces between them."""
+    return dict.fromkeys(names.split(), kind)
+
+
 ROUNDS: Schema = {
     "round": pl.Int64,
     "critical": pl.Boolean,
-    "gradient_norm": pl.Float64,
-    "tolerance_gather": pl.Float64,
-    "tolerance_broadcast": pl.Float64,
-    "compute_s": pl.Float64,
-    "gather_s": pl.Float64,
-    "broadcast_s": pl.Float64,
-    "latency_s": pl.Float64,
-    "iteration_s": pl.Float64,
-    "impairments": pl.List(pl.String),
-    "workers_lost": pl.List(pl.String),
+    **columns(pl.Float64, "gradient_norm tolerance_gather tolerance_broadcast"),
+    **columns(pl.Float64, "compute_s gather_s broadcast_s latency_s iteration_s"),
+    **columns(pl.List(pl.String), "impairments workers_lost"),
 }
 TRANSFERS: Schema = {
     "round": pl.Int64,
-    "leg": pl.String,
-    "role": pl.String,
-    "host": pl.String,
-    "peer": pl.String,
-    "chunk_count": pl.Int64,
-    "chunks_received": pl.Int64,
-    "passes": pl.Int64,
-    "chunks_sent": pl.Int64,
-    "bytes_sent": pl.Int64,
-    "bytes_received": pl.Int64,
-    "control_bytes": pl.Int64,
-    "retransmitted_bytes": pl.Int64,
-    "duplicates": pl.Int64,
+    **columns(pl.String, "leg role host peer"),
+    **columns(pl.Int64, "chunk_count chunks_received passes chunks_sent"),
+    **columns(pl.Int64, "bytes_sent bytes_received control_bytes retransmitted_bytes duplicates"),
     "duration_s": pl.Float64,
 }
 # Receivers add this on request. It is long, so it is averaged while it is read.
-TENSOR_LOSS: Schema = {
-    **TRANSFERS,
-    "tensor_loss": pl.List(pl.Float64),
-}
+TENSOR_LOSS: Schema = {**TRANSFERS, "tensor_loss": pl.List(pl.Float64)}
 TRAINING: Schema = {
     "round": pl.Int64,
     "host": pl.String,
-    "loss": pl.Float64,
-    "compute_s": pl.Float64,
-    "compute_overrun_s": pl.Float64,
-    "accuracy": pl.Float64,
-    "perplexity": pl.Float64,
-    "elapsed_s": pl.Float64,
+    **columns(pl.Float64, "loss compute_s compute_overrun_s accuracy perplexity elapsed_s"),
 }
 EFFECTS: Schema = {
     "round": pl.Int64,
@@ -66,27 +47,18 @@ EFFECTS: Schema = {
     "divergence": pl.Float64,
 }
 IMPAIRMENTS: Schema = {
-    "name": pl.String,
-    "kind": pl.String,
-    "host": pl.String,
-    "action": pl.String,
+    **columns(pl.String, "name kind host action"),
     "round": pl.Int64,
     "leg": pl.String,
-    "planned_s": pl.Float64,
-    "sent_s": pl.Float64,
-    "acknowledged_s": pl.Float64,
-    "dropped": pl.Int64,
-    "frames_sent": pl.Int64,
+    **columns(pl.Float64, "planned_s sent_s acknowledged_s"),
+    **columns(pl.Int64, "dropped frames_sent"),
     "target": pl.String,
     "details": pl.String,  # a JSON object: what it did in this kind's own terms
 }
 
-_LAYER_LABELS = {"run_key": pl.String, "arm": pl.String, "leg": pl.String}
-_LAYER_LOSS: dict[str, Any] = _LAYER_LABELS | {
-    "layer": pl.Int64,
-    "missing": pl.Float64,
-    "transfers": pl.Int64,
-}
+_LAYER_LABELS = columns(pl.String, "run_key arm leg")
+_LAYER_COUNTS: Schema = {"layer": pl.Int64, "missing": pl.Float64, "transfers": pl.Int64}
+_LAYER_LOSS = {**_LAYER_LABELS, **_LAYER_COUNTS}
 
 
 def read_document(
@@ -109,18 +81,17 @@ def read_document(
     if not isinstance(document, dict):
         problems.append(f"{path.name} is not a JSON object")
         return {}
-    if document.get("schema", SCHEMA) != SCHEMA:
-        if require_schema:
-            raise ValueError(
-                f"{path}: schema {document['schema']!r}; valid: {SCHEMA}. These results are of "
-                f"another version of the lab: run './lab run {path.parent.name} --out OTHER-DIR', "
-                "or read them with the version named in a manifest.json's `commit` there"
-            )
-        problems.append(
-            f"{path.name} has schema {document['schema']!r}; this version reads {SCHEMA}"
+    schema = document.get("schema", SCHEMA)
+    if schema == SCHEMA:
+        return document
+    if require_schema:
+        raise ValueError(
+            f"{path}: schema {schema!r}; valid: {SCHEMA}. These results are of another version of "
+            f"the lab: run './lab run {path.parent.name} --out OTHER-DIR', or read them with the "
+            "version named in a manifest.json's `commit` there"
         )
-        return {}
-    return document
+    problems.append(f"{path.name} has schema {schema!r}; this version reads {SCHEMA}")
+    return {}
 
 
 def section(config: dict[str, Any], name: str) -> dict[str, Any]:

@@ -8,28 +8,19 @@ from typing import Any
 
 import polars as pl
 
-QUEUES = {
+from analysis.data.records import Schema, columns
+
+QUEUES: Schema = {
     "t_s": pl.Float64,
-    "link": pl.String,
-    "from": pl.String,
-    "backlog_bytes": pl.Int64,
-    "backlog_packets": pl.Int64,
-    "sent_bytes": pl.Int64,
-    "sent_packets": pl.Int64,
-    "drops": pl.Int64,
+    **columns(pl.String, "link from"),
+    **columns(pl.Int64, "backlog_bytes backlog_packets sent_bytes sent_packets drops"),
 }
-FLOWS = {
+FLOWS: Schema = {
     "t_s": pl.Float64,
-    "host": pl.String,
-    "peer": pl.String,
-    "leg": pl.String,
-    "kind": pl.String,
-    "cwnd_bytes": pl.Float64,
-    "rtt_s": pl.Float64,
-    "rate_bps": pl.Float64,
-    "retransmits": pl.Float64,
+    **columns(pl.String, "host peer leg kind"),
+    **columns(pl.Float64, "cwnd_bytes rtt_s rate_bps retransmits"),
 }
-PROCESSES = {
+PROCESSES: Schema = {
     "t_s": pl.Float64,
     "name": pl.String,
     "cpu_s": pl.Float64,
@@ -61,7 +52,7 @@ def sampler(run: Path) -> dict[str, Any]:
     return document if isinstance(document, dict) else {}
 
 
-def _table(run: Path, name: str, schema: dict[str, Any]) -> pl.DataFrame:
+def _table(run: Path, name: str, schema: Schema) -> pl.DataFrame:
     """A table with the columns of a schema; empty where it is missing or cannot be read."""
     try:
         frame = pl.read_parquet(run / "samples" / f"{name}.parquet")

@@ -217,11 +217,7 @@ def add_legend(
     # matplotlib fills columns first; people read rows first.
     in_rows = [handles[i] for column in range(3) for i in range(column, len(handles), 3)]
     figure.legend(
-        handles=in_rows,
-        loc="outside upper left",
-        ncols=3,
-        handlelength=2.4,
-        columnspacing=1.2,
+        handles=in_rows, loc="outside upper left", ncols=3, handlelength=2.4, columnspacing=1.2
     )
 
 

@@ -200,11 +200,7 @@ def _flows(frame: pl.DataFrame, clock: _Clock) -> dict[str, list[Series]]:
     groups = list(frame.group_by(["host", "peer"], maintain_order=True))
     for (host, peer), rows in sorted(groups, key=lambda each: str(each[0]))[:_FLOWS_SHOWN]:
         name, times_s = f"{host} \u2192 {peer}", rows["t_s"].to_numpy()
-        for into, column in (
-            (windows, "cwnd_bytes"),
-            (rates, "rate_bps"),
-            (round_trips, "rtt_s"),
-        ):
+        for into, column in ((windows, "cwnd_bytes"), (rates, "rate_bps"), (round_trips, "rtt_s")):
             values = rows[column].fill_null(math.nan).to_numpy()
             reduced = clock.reduce(times_s, values)
             if reduced:

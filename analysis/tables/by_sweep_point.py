@@ -10,7 +10,7 @@ from analysis.data.metrics import describe
 from analysis.statistics.intervals import Estimate
 from analysis.summary.lookup import entry, factors_text, p_value, points, ratio_names
 from analysis.tables import cells, ratios
-from analysis.tables.rendering import Cell, Table
+from analysis.tables.rendering import Cell, Table, row
 from analysis.words import formatting
 
 _METRICS = (
@@ -54,10 +54,10 @@ def _metric_table(summary: dict[str, Any], name: str) -> Table:
         title=f"{summary['experiment']}: {label}, by point of the sweep",
         columns=["Point", *summary["arms"]],
         rows=[
-            [
-                Cell(text=factors_text(point["factors"])),
+            row(
+                factors_text(point["factors"]),
                 *(_cell(each, point["arms"][arm]["n_runs"], unit) for arm, each in arms.items()),
-            ]
+            )
             for point, arms in found
         ],
         notes=["Each number is a mean over n seeds, with its 95 % bootstrap interval."],
@@ -96,10 +96,10 @@ def _ratio_table(summary: dict[str, Any], name: str) -> Table:
     bounded = name == _RATIOS[0] and any(point["limits"] for point in points(summary))
     rows, records = [], []
     for point in points(summary):
-        row = [Cell(text=factors_text(point["factors"]))]
+        shown = row(factors_text(point["factors"]))
         for pair in compared:
             estimate, p = entry(point, "ratios", pair, name), p_value(point, "ratios", pair, name)
-            row.append(_ratio(point, pair, estimate, p))
+            shown.append(_ratio(point, pair, estimate, p))
             record = {**point["factors"], "ratio": pair, "metric": name, **estimate.as_json()}
             record["p_value"] = p
             if bounded and pair == "fixed-low/dblp":
@@ -107,8 +107,8 @@ def _ratio_table(summary: dict[str, Any], name: str) -> Table:
             records.append(record)
         if bounded:
             limits = [point["limits"].get(bound) for bound in ("bytes", "passes")]
-            row += [Cell(text=formatting.number(each), tone="quiet") for each in limits]
-        rows.append(row)
+            shown += [Cell(text=formatting.number(each), tone="quiet") for each in limits]
+        rows.append(shown)
     bounds = ["Byte bound of fixed-low/dblp", "Pass bound of fixed-low/dblp"] if bounded else []
     return Table(
         title=f"{summary['experiment']}: {describe(name).label}, ratios of paired runs by point of "
@@ -127,8 +127,7 @@ def _ratio(point: dict[str, Any], pair: str, estimate: Estimate, p: float | None
         why = f"0 ok runs of {' and '.join(empty)}" if empty else "no seed in common"
         return cells.missing(detail=why)
     cell = cells.ratio(estimate, p=p)
-    seeds = point["unpaired"].get(pair)
-    if not seeds:
-        return cell
-    note = f"without {formatting.seeds_text(seeds)}: only one arm of the pair has an ok run"
-    return replace(cell, note=note)
+    if seeds := point["unpaired"].get(pair):
+        note = f"without {formatting.seeds_text(seeds)}: only one arm of the pair has an ok run"
+        return replace(cell, note=note)
+    return cell

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from analysis.tables.rendering import Cell, Table
+from analysis.tables.rendering import Cell, Table, row
 from analysis.words import formatting
 
 
@@ -20,19 +20,14 @@ def layer_loss_table(experiment: str, layer_loss: pl.DataFrame, arms: Sequence[s
             if of_leg.is_empty():
                 continue
             ordered = of_leg.sort("missing", "layer").rows(named=True)
-            rows.append(
-                [
-                    Cell(text=arm),
-                    Cell(text=leg),
-                    *(
-                        Cell(
-                            text=formatting.number(each["missing"], formatting.Unit("%", 100.0)),
-                            detail=f"layer {each['layer']}",
-                        )
-                        for each in (ordered[0], ordered[-1])
-                    ),
-                ]
+            ends = (
+                Cell(
+                    text=formatting.number(each["missing"], formatting.PERCENT),
+                    detail=f"layer {each['layer']}",
+                )
+                for each in (ordered[0], ordered[-1])
             )
+            rows.append(row(arm, leg, *ends))
     return Table(
         title=f"{experiment}: realised loss of single layers, in the order of the payload",
         columns=["Arm", "Leg", "Least lost (%)", "Most lost (%)"],

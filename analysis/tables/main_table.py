@@ -9,7 +9,7 @@ from analysis.data.metrics import IMPAIRED, TASK_METRICS, describe
 from analysis.statistics.intervals import ENOUGH_SEEDS, Estimate
 from analysis.summary.lookup import entry, points, with_impairment_kinds
 from analysis.tables.cells import measured, metric_unit, missing
-from analysis.tables.rendering import Cell, Table
+from analysis.tables.rendering import Cell, Table, row
 from analysis.words.formatting import Unit
 
 ROWS = (
@@ -56,7 +56,7 @@ def main_table(
     """
     arms: dict[str, Any] = summary["arms"]
     counts = [cell["n_runs"] for cell in arms.values()]
-    rows = [[Cell(text="Runs (n)"), *(Cell(text=str(each)) for each in counts)]]
+    rows = [row("Runs (n)", *map(str, counts))]
     estimates = {
         name: [entry(summary, "arms", arm, name) for arm in arms]
         for name in with_impairment_kinds(shown, arms)
@@ -77,7 +77,7 @@ def main_table(
         if name in TASK_METRICS and paces == ["payload-only"]:
             absent = _NOTHING_LEARNT
         cells = [_cell(each, unit, absent, n) for each, n in zip(found, counts, strict=True)]
-        rows.append([Cell(text=label), *cells])
+        rows.append(row(label, *cells))
     return Table(
         title=f"{summary['experiment']}: what was measured, by arm",
         columns=["", *arms],
@@ -117,16 +117,11 @@ def _notes(summary: dict[str, Any]) -> list[str]:
         notes.append(
             "These are averages over the points of the sweep; tables by point follow below."
         )
-    left_out = {
-        verdict: count
-        for verdict, count in summary["verdicts"].items()
-        if verdict != "ok" and count
-    }
+    verdicts = summary["verdicts"]
+    left_out = [f"{count} {name}" for name, count in verdicts.items() if name != "ok" and count]
     if left_out:
-        listed = ", ".join(f"{count} {verdict}" for verdict, count in left_out.items())
-        notes.append(
-            f"Left out of these numbers: {listed} (of {sum(summary['verdicts'].values())})."
-        )
+        planned = sum(verdicts.values())
+        notes.append(f"Left out of these numbers: {', '.join(left_out)} (of {planned}).")
     return notes
 
 

@@ -9,7 +9,7 @@ from analysis.data.metrics import describe
 from analysis.statistics.intervals import ENOUGH_SEEDS, Estimate, paper_reduction, true_reduction
 from analysis.summary.lookup import OWN_LIMIT, factors_text, published_entries, published_range
 from analysis.tables import cells
-from analysis.tables.rendering import Cell, Table
+from analysis.tables.rendering import Cell, Table, row
 from analysis.words import formatting
 
 _REDUCTIONS = (
@@ -26,11 +26,9 @@ def experiment_table(summary: dict[str, Any]) -> Table:
     """Ours, the paper's, and whether the paper's value lies inside our interval."""
     found = list(published_entries(summary))
     notes = [_REDUCTIONS, _NOT_ABSOLUTE]
-    if elsewhere := summary.get("published_elsewhere"):
+    if elsewhere := "; ".join(summary.get("published_elsewhere") or []):
         notes.append(
-            "Not compared, since no point of this sweep has their conditions: "
-            + "; ".join(elsewhere)
-            + "."
+            f"Not compared, since no point of this sweep has their conditions: {elsewhere}."
         )
     return Table(
         title=f"{summary['experiment']}: ours beside the paper's",
@@ -56,29 +54,14 @@ def overview_table(summaries: Sequence[dict[str, Any]]) -> Table:
     Args:
         summaries: of experiments with published values, as `summary.json` holds them.
     """
-    rows, records = [], []
-    for summary in summaries:
-        experiment = summary["experiment"]
-        for entries in _by_published_value(summary):
-            low, high = published_range(entries[0])
-            values = [each["ours"]["value"] for each in entries]
-            rows.append(_overview_row(experiment, entries))
-            records.append(
-                {
-                    "experiment": experiment,
-                    "id": entries[0]["id"],
-                    "paper_low": low,
-                    "paper_high": high,
-                    "ours_low": min(values),
-                    "ours_high": max(values),
-                    "points": len(values),
-                }
-            )
     return Table(
         title="The paper's values beside ours",
         columns=["The paper's value", "compared", "paper", "ours", "inside our interval"],
-        rows=rows,
-        records=records,
+        rows=[
+            _overview_row(summary["experiment"], entries)
+            for summary in summaries
+            for entries in _by_published_value(summary)
+        ],
         numeric=False,
     )
 
@@ -100,9 +83,7 @@ def _row(metric: str, published: dict[str, Any], point: str) -> list[Cell]:
     ours = Estimate(**published["ours"])
     kind, _, compared = published["compared"].partition(" ")
     unit = unit_of(published, metric)
-    both = " and ".join(
-        formatting.number(each, unit) for each in published.get("values", {}).values()
-    )
+    both = " and ".join(formatting.number(v, unit) for v in published.get("values", {}).values())
     label = describe(metric).label
     if metric == "accuracy" and kind != "ratio":
         label += " (points)"
@@ -113,10 +94,7 @@ def _row(metric: str, published: dict[str, Any], point: str) -> list[Cell]:
             detail=cells.joined(f"ours at {point}" if point else "", compared, label),
         ),
         _ours(metric, ours, unit),
-        Cell(
-            text=paper_text(published, unit),
-            detail=cells.joined(both, published["condition"]),
-        ),
+        Cell(text=paper_text(published, unit), detail=cells.joined(both, published["condition"])),
         _inside(ours, published),
         *(
             _reduction(definition, ours.value, *published_range(published))
@@ -133,9 +111,9 @@ def _row(metric: str, published: dict[str, Any], point: str) -> list[Cell]:
 def _ours(metric: str, ours: Estimate, unit: formatting.Unit) -> Cell:
     if ours.value is not None:
         return cells.measured(ours, unit)
-    if metric.endswith((".p95", ".p99")):
-        return Cell(text=formatting.DASH, note="too few rounds per run for this quantile")
-    return Cell(text=formatting.DASH, note="not measured in this experiment")
+    few = metric.endswith((".p95", ".p99"))
+    why = "too few rounds per run for this quantile" if few else "not measured in this experiment"
+    return Cell(text=formatting.DASH, note=why)
 
 
 def _inside(ours: Estimate, published: dict[str, Any]) -> Cell:
@@ -201,13 +179,13 @@ def _overview_row(experiment: str, entries: Sequence[dict[str, Any]]) -> list[Ce
     unit = unit_of(first)
     inside = sum(bool(each["inside_our_interval"]) for each in entries)
     alone = len(entries) == 1
-    return [
+    return row(
         Cell(text=f"{first['source']}: {first['title']}", detail=experiment),
-        Cell(text=first["compared"].split(" ", 1)[1]),
-        Cell(text=f"{paper_text(first, unit)} {unit.symbol}"),
+        first["compared"].split(" ", 1)[1],
+        f"{paper_text(first, unit)} {unit.symbol}",
         _our_range([Estimate(**each["ours"]) for each in entries], unit),
-        Cell(text=("yes" if inside else "no") if alone else f"{inside} of {len(entries)}"),
-    ]
+        ("yes" if inside else "no") if alone else f"{inside} of {len(entries)}",
+    )
 
 
 def _our_range(estimates: Sequence[Estimate], unit: formatting.Unit) -> Cell:

@@ -8,7 +8,7 @@ from analysis.data.metrics import IMPAIRED, describe
 from analysis.statistics.intervals import ENOUGH_SEEDS
 from analysis.summary import lookup
 from analysis.tables import cells
-from analysis.tables.rendering import Cell, Table
+from analysis.tables.rendering import Cell, Table, row
 from analysis.words import formatting
 from analysis.words.formatting import seeds_text
 
@@ -63,11 +63,8 @@ def ratio_table(summary: dict[str, Any]) -> Table:
         rows=rows,
         notes=notes + _unpaired(summary),
         records=[
-            {
-                "ratio": name,
-                "metric": metric,
-                **lookup.entry(summary, "ratios", name, metric).as_json(),
-            }
+            {"ratio": name, "metric": metric}
+            | lookup.entry(summary, "ratios", name, metric).as_json()
             | {"p_value": lookup.p_value(summary, "ratios", name, metric)}
             for name in names
             for metric in shown
@@ -91,7 +88,7 @@ def _row(
         )
         for name in names
     ]
-    return [Cell(text=label), *found]
+    return row(label, *found)
 
 
 def _unpaired(summary: dict[str, Any]) -> list[str]:

@@ -22,6 +22,11 @@ class Cell:
     tone: str = ""  # `good`, `bad` or `quiet`: colours a word, never the only carrier of meaning
 
 
+def row(*cells: str | Cell) -> list[Cell]:
+    """A table's row; a text stands for a cell that holds nothing else."""
+    return [Cell(text=each) if isinstance(each, str) else each for each in cells]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Table:
     """Rows of cells under column headings; the first column names the row."""

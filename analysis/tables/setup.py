@@ -10,7 +10,7 @@ import polars as pl
 from analysis.data.load import Results
 from analysis.data.records import section
 from analysis.tables.cells import missing
-from analysis.tables.rendering import Cell, Table
+from analysis.tables.rendering import Cell, Table, row
 from analysis.words import formatting
 
 
@@ -22,13 +22,7 @@ def arm_settings_table(results: Results) -> Table:
         protocol = dict(section(run.config, "protocol")) if run else {}
         protocol.pop("name", None)
         filling = section(run.config, "filling") if run else {}
-        rows.append(
-            [
-                Cell(text=arm),
-                Cell(text=_listed(protocol) or formatting.DASH),
-                Cell(text=_listed(filling) or formatting.DASH),
-            ]
-        )
+        rows.append(row(arm, _listed(protocol), _listed(filling)))
     return Table(
         title=f"{results.experiment}: the arms",
         columns=["Arm", "Transport", "Filling of what is missing"],
@@ -38,7 +32,8 @@ def arm_settings_table(results: Results) -> Table:
 
 
 def _listed(settings: dict[str, Any]) -> str:
-    return "; ".join(f"{name}: {value}" for name, value in settings.items() if value is not None)
+    known = [f"{name}: {value}" for name, value in settings.items() if value is not None]
+    return "; ".join(known) or formatting.DASH
 
 
 def impairment_table(results: Results) -> Table:
@@ -86,30 +81,28 @@ def impairment_table(results: Results) -> Table:
             "Packets dropped per time",
             "Frames sent per time",
         ],
-        rows=[_impairment_row(row) for row in begins.iter_rows(named=True)],
+        rows=[_impairment_row(each) for each in begins.iter_rows(named=True)],
         notes=notes,
         records=frame.drop("run_key").to_dicts(),
     )
 
 
-def _impairment_row(row: dict[str, Any]) -> list[Cell]:
-    per_time = [
-        None if not row["counted"] or row[name] is None else row[name] / row["counted"]
-        for name in ("dropped", "frames_sent")
-    ]
-    return [
-        Cell(text=str(row["name"]), detail=f"{row['kind']} at {row['target']}"),
-        Cell(text=row["arm"]),
-        Cell(text=str(row["times"])),
-        Cell(text=_milliseconds(row["sent_median"], row["sent_max"])),
-        Cell(text=_milliseconds(row["acknowledged_median"], row["acknowledged_max"])),
-        *(Cell(text=formatting.number(value) if value else formatting.DASH) for value in per_time),
-    ]
-
-
-def _milliseconds(median: float | None, maximum: float | None) -> str:
+def _impairment_row(found: dict[str, Any]) -> list[Cell]:
     unit = formatting.Unit("ms", 1e3)
-    return f"{formatting.number(median, unit)} / {formatting.number(maximum, unit)}"
+    late = (
+        " / ".join(
+            formatting.number(found[f"{event}_{which}"], unit) for which in ("median", "max")
+        )
+        for event in ("sent", "acknowledged")
+    )
+    per_time = (
+        formatting.number(found[name] / found["counted"])
+        if found["counted"] and found[name]
+        else formatting.DASH
+        for name in ("dropped", "frames_sent")
+    )
+    name = Cell(text=str(found["name"]), detail=f"{found['kind']} at {found['target']}")
+    return row(name, found["arm"], str(found["times"]), *late, *per_time)
 
 
 def link_table(results: Results) -> Table:
@@ -120,6 +113,10 @@ def link_table(results: Results) -> Table:
             if isinstance(link, dict):
                 ends = (str(link.get("from")), str(link.get("to")))
                 links.setdefault(ends, []).append(link)
+    measured = [
+        *(("configured_rate_bps", "bps"), ("rate_bps", "bps")),
+        *(("configured_rtt_s", "s"), ("rtt_s", "s")),
+    ]
     return Table(
         title=f"{results.experiment}: paths as calibrated before training",
         columns=[
@@ -127,14 +124,11 @@ def link_table(results: Results) -> Table:
             *("Configured round trip", "Round-trip time", "Runs"),
         ],
         rows=[
-            [
-                Cell(text=f"{begin} to {end}"),
-                _spread([link.get("configured_rate_bps") for link in found], "bps"),
-                _spread([link.get("rate_bps") for link in found], "bps"),
-                _spread([link.get("configured_rtt_s") for link in found], "s"),
-                _spread([link.get("rtt_s") for link in found], "s"),
-                Cell(text=str(len(found))),
-            ]
+            row(
+                f"{begin} to {end}",
+                *(_spread([link.get(key) for link in found], unit) for key, unit in measured),
+                str(len(found)),
+            )
             for (begin, end), found in links.items()
         ],
         notes=["Each number is a mean over runs, with the smallest and the largest."],
@@ -166,10 +160,7 @@ def machine_tables(results: Results) -> list[Table]:
         Table(
             title=group,
             columns=["Fact", "Value"],
-            rows=[
-                [Cell(text=name), _agreed(values, len(results.ok_runs))]
-                for name, values in facts.items()
-            ],
+            rows=[row(name, _agreed(each, len(results.ok_runs))) for name, each in facts.items()],
             numeric=False,
         )
         for group, facts in collected.items()
@@ -179,12 +170,11 @@ def machine_tables(results: Results) -> list[Table]:
 
 def _agreed(values: list[str], runs: int) -> Cell:
     distinct = list(dict.fromkeys(values))
-    shown = "; ".join(distinct[:3])
+    detail = "" if len(values) == runs else f"in {len(values)} of {runs} runs"
     if len(distinct) > 1:
-        more = ", ..." if len(distinct) > 3 else ""
-        return Cell(text=shown + more, detail=f"{len(distinct)} different values")
+        detail = f"{len(distinct)} different values"
     return Cell(
-        text=shown, detail="" if len(values) == runs else f"in {len(values)} of {runs} runs"
+        text="; ".join(distinct[:3]) + (", ..." if len(distinct) > 3 else ""), detail=detail
     )
 
 

@@ -9,7 +9,7 @@ from urllib.parse import quote
 from analysis.data.load import MISSING, Results, Run
 from analysis.summary.lookup import factors_text
 from analysis.tables.cells import joined, missing
-from analysis.tables.rendering import Cell, Table
+from analysis.tables.rendering import Cell, Table, row
 from analysis.words import formatting
 from analysis.words.formatting import short
 
@@ -54,7 +54,7 @@ def coverage_table(results: Results) -> Table:
         title=f"{results.experiment}: ok runs of those planned",
         columns=["Point", *results.arms],
         rows=[
-            [Cell(text=point), *(_coverage(of_arm.get(arm, [])) for arm in results.arms)]
+            row(point, *(_coverage(of_arm.get(arm, [])) for arm in results.arms))
             for point, of_arm in by_point.items()
         ],
     )
@@ -75,37 +75,25 @@ def _run_row(run: Run, experiment: str) -> list[Cell]:
         href = f"../{quote(experiment)}/{quote(run.directory.name)}/"
     factors = ", ".join(f"{name} = {value}" for name, value in run.factors.items())
     wall = formatting.DASH if run.wall_s is None else f"{formatting.number(run.wall_s)} s"
-    return [
-        Cell(text=run.key, href=href, detail=joined(factors, run.note)),
-        Cell(text=run.arm),
-        Cell(text=str(run.seed)),
-        Cell(text=run.verdict, tone=_TONES.get(run.verdict, "")),
-        Cell(text=run.reason or formatting.DASH),
-        Cell(text=wall),
-        _gates(run),
-    ]
+    name = Cell(text=run.key, href=href, detail=joined(factors, run.note))
+    verdict = Cell(text=run.verdict, tone=_TONES.get(run.verdict, ""))
+    reason = run.reason or formatting.DASH
+    return row(name, run.arm, str(run.seed), verdict, reason, wall, _gates(run))
 
 
 def _gates(run: Run) -> Cell:
     if not run.gates:
         return Cell(text=formatting.DASH)
-    failed = [str(gate.get("name")) for gate in run.gates if gate.get("passed") is False]
-    unknown = [str(gate.get("name")) for gate in run.gates if gate.get("passed") is None]
+    failed = [f"not passed: {g.get('name')}" for g in run.gates if g.get("passed") is False]
+    unknown = [f"not checked: {g.get('name')}" for g in run.gates if g.get("passed") is None]
     passed = len(run.gates) - len(failed) - len(unknown)
-    text = f"{passed} of {len(run.gates)} passed"
     values = [  # all values stand in the table of gates
         f"{gate.get('name')}: {short(gate.get('value'))} (limit {short(gate.get('limit'))})"
         for gate in run.gates
         if gate.get("passed") is not True
     ]
     return Cell(
-        text="; ".join(
-            [
-                text,
-                *(f"not passed: {name}" for name in failed),
-                *(f"not checked: {name}" for name in unknown),
-            ]
-        ),
+        text="; ".join([f"{passed} of {len(run.gates)} passed", *failed, *unknown]),
         detail="; ".join(values),
         tone="bad" if failed else "",
     )
@@ -144,26 +132,26 @@ def _name(gate: dict[str, Any]) -> str:
 
 
 def _gate_row(name: str, runs: list[Run], columns: Iterable[list[Run]]) -> list[Cell]:
-    known = [gate for gate in (_find(run, name) for run in runs) if gate is not None]
+    known = [gate for run in runs if (gate := _find(run, name)) is not None]
     limits = sorted({float(gate["limit"]) for gate in known if gate.get("limit") is not None})
     title = str(known[0].get("name"))
-    return [
+    return row(
         Cell(text=title, detail="" if name == title else f"limits.{name}"),
-        Cell(text=", ".join(f"{limit:g}" for limit in limits)),
+        ", ".join(f"{limit:g}" for limit in limits),
         _value(_worst(known)),
         *(_value(_worst([_find(run, name) for run in column])) for column in columns),
-    ]
+    )
 
 
 def _worst(gates: Sequence[dict[str, Any] | None]) -> dict[str, Any] | None:
     """The gate nearest to its limit or furthest beyond; one without a value if none has one."""
     known = [gate for gate in gates if gate is not None]
     measured = [gate for gate in known if isinstance(gate.get("value"), int | float)]
-    return max(measured, key=_badness, default=known[0] if known else None)
-
-
-def _badness(gate: dict[str, Any]) -> tuple[bool, float]:
-    return gate.get("passed") is False, float(gate["value"])
+    return max(
+        measured,
+        key=lambda gate: (gate.get("passed") is False, float(gate["value"])),
+        default=known[0] if known else None,
+    )
 
 
 def _find(run: Run, name: str) -> dict[str, Any] | None:

@@ -35,14 +35,13 @@ def machine_text(manifest: dict[str, Any]) -> str:
     for name in _MACHINE:
         value = manifest.get(name)
         if name == "memory_bytes" and isinstance(value, int | float):
-            words.append(f"{round(value / _GIB)} GiB")
+            value = f"{round(value / _GIB)} GiB"
         elif name == "cpus" and value is not None:
-            words.append(f"{value} CPUs")
+            value = f"{value} CPUs"
         elif isinstance(value, dict):
-            words.append(" ".join(str(each) for each in value.values()))
-        elif value is not None:
-            words.append(str(value))
-    return ", ".join(words)
+            value = " ".join(map(str, value.values()))
+        words.append(value)
+    return ", ".join(str(each) for each in words if each is not None)
 
 
 def _mixed_machines(runs: Sequence[Run]) -> list[str]:
@@ -91,7 +90,7 @@ def _pace(results: Results, summary: dict[str, Any]) -> list[str]:
     ]
     if over:
         found.append(
-            f"Up to {formatting.number(max(over), formatting.Unit('%', 100.0))} % of an arm's "
+            f"Up to {formatting.number(max(over), formatting.PERCENT)} % of an arm's "
             "iterations took longer than their pace: this machine is too slow for it, so the runs "
             "computed for longer than the experiment chose."
         )

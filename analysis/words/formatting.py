@@ -23,11 +23,12 @@ class Unit:
 
 
 RATIO = Unit("x")
+PERCENT = Unit("%", 100.0)
 POINTS = Unit("points", 100.0, decimals=2)  # differences of percentages
 _PREFIXED = {
     "s": (Unit("s"), Unit("ms", 1e3)),
     "bytes": (Unit("GB", 1e-9), Unit("MB", 1e-6), Unit("kB", 1e-3), Unit("B")),
-    "share": (Unit("%", 100.0),),
+    "share": (PERCENT,),
     "per_s": (Unit("1/s"),),
     "count": (Unit(""),),
     "bps": (Unit("Gbit/s", 1e-9), Unit("Mbit/s", 1e-6), Unit("kbit/s", 1e-3), Unit("bit/s")),
@@ -38,10 +39,7 @@ def unit_for(unit: str, values: Iterable[float | None]) -> Unit:
     """One unit for a row of numbers: the largest in which its greatest is not below 1."""
     greatest = max((abs(value) for value in values if value is not None), default=1.0)
     choices = _PREFIXED[unit]
-    for choice in choices:
-        if greatest * choice.factor >= 1:
-            return choice
-    return choices[-1]
+    return next((each for each in choices if greatest * each.factor >= 1), choices[-1])
 
 
 def number(value: float | None, unit: Unit = RATIO, *, decimals: int | None = None) -> str:

@@ -12,8 +12,8 @@ from analysis.data.metrics import ALL_BURSTS, IMPAIRED
 from analysis.statistics.intervals import ENOUGH_SEEDS, Estimate, true_reduction
 from analysis.summary.lookup import BASELINE, entry, factors_text, pairs, points
 from analysis.words import formatting
+from analysis.words.formatting import PERCENT
 
-_PERCENT = formatting.Unit("%", 100.0)
 Summary = Mapping[str, Any]
 
 
@@ -63,8 +63,8 @@ def _latency(summary: Summary, left: str, right: str) -> list[str]:
     ours, theirs = (entry(summary, "arms", arm, "burst_tolerance.gather") for arm in (right, left))
     if ours.value is not None and theirs.value is not None:
         found.append(
-            f"In those rounds {right} allowed a loss of {_quantity(ours, _PERCENT)} on the gather "
-            f"leg, {left} {_quantity(theirs, _PERCENT)} (means; {right}'s depends on the phase of "
+            f"In those rounds {right} allowed a loss of {_quantity(ours, PERCENT)} on the gather "
+            f"leg, {left} {_quantity(theirs, PERCENT)} (means; {right}'s depends on the phase of "
             "training)."
         )
     kinds = summary["ratios"][pair].get(IMPAIRED.rstrip("."), {})
@@ -117,7 +117,7 @@ def _task_metric(summary: Summary, left: str, right: str) -> list[str]:
     if difference.value is None:
         return []
     ours, theirs = (entry(summary, "arms", arm, task) for arm in (right, left))
-    name, unit, of_difference = "accuracy", _PERCENT, formatting.POINTS
+    name, unit, of_difference = "accuracy", PERCENT, formatting.POINTS
     if task == "perplexity":
         name, unit = "perplexity, lower being better", formatting.Unit("")
         of_difference = unit

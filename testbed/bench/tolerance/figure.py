@@ -7,6 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+from analysis.figures import style
 from analysis.statistics.intervals import Estimate
 from testbed.bench.tolerance.findings import HARMLESS_POINTS, Group
 
@@ -24,11 +28,6 @@ def draw(
         metrics: task -> accuracy or perplexity.
         path: with the suffix of a format that matplotlib writes.
     """
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
-
-    from analysis.figures import style
-
     constant = {group: points for group, points in found.items() if group.when == "always"}
     tasks = list(dict.fromkeys(group.task for group in constant))
     if not tasks:
@@ -49,8 +48,7 @@ def draw(
                     _line(axes, points, looks[group.label], group)
             _scale(axes, metrics[task], _lowest(found, task))
             axes.set_xlim(-0.03, 0.83)
-            axes.set_xticks([0, 0.2, 0.4, 0.6, 0.8])
-            axes.set_xticklabels(["0", "20 %", "40 %", "60 %", "80 %"])
+            axes.set_xticks([0, 0.2, 0.4, 0.6, 0.8], ["0", "20 %", "40 %", "60 %", "80 %"])
             axes.set_xlabel("chunks given up on both legs, always")
             axes.set_title(task, fontsize=10, loc="left")
         for axes, task in zip(panels[len(tasks) : count], phased, strict=True):
@@ -65,8 +63,6 @@ def draw(
 
 def _looks(labels: Sequence[str]) -> dict[str, Any]:
     """Whole lines for what receivers stopped early, dashed ones for what the network lost."""
-    from analysis.figures import style
-
     whole = (style.BLUE, style.GREEN, style.PURPLE, style.GOLD, style.ORANGE, style.INK)
     dashed = (style.BLUE, style.INK, style.STEEL, style.ORANGE)
     found = {}
@@ -77,31 +73,23 @@ def _looks(labels: Sequence[str]) -> dict[str, Any]:
         place = counts[lost] % len(colours)
         counts[lost] += 1
         found[label] = style.ArmStyle(
-            colour=colours[place],
-            marker=markers[place],
-            line=(0, (5.0, 2.0)) if lost else "solid",
+            colour=colours[place], marker=markers[place], line=(0, (5.0, 2.0)) if lost else "solid"
         )
     return found
 
 
 def _lowest(found: Mapping[Group, Mapping[float, Estimate]], task: str) -> float:
-    every = (
-        each.value for g, points in found.items() if g.task == task for each in points.values()
-    )
-    return min((value for value in every if value is not None), default=0.0)
+    every = [each for g, points in found.items() if g.task == task for each in points.values()]
+    return min((each.value for each in every if each.value is not None), default=0.0)
 
 
 def _scale(axes: Any, metric: str, lowest: float) -> None:
-    from analysis.figures import style
-
     axes.axhline(HARMLESS_POINTS, color=style.MUTED.light, linewidth=0.8)
     axes.set_yscale("symlog", linthresh=1.0)
     axes.set_ylim(-3 if lowest > -2 else -30, _MOST_POINTS)  # below 0: better than without loss
-    ticks = [
-        tick for tick in (-30, -10, -3, -1, 0, 1, 3, 10, 30, 100) if tick > min(lowest, -1) - 10
-    ]
-    axes.set_yticks(ticks)
-    axes.set_yticklabels([str(tick) for tick in ticks])
+    every = (-30, -10, -3, -1, 0, 1, 3, 10, 30, 100)
+    ticks = [tick for tick in every if tick > min(lowest, -1) - 10]
+    axes.set_yticks(ticks, [str(tick) for tick in ticks])
     axes.set_ylabel("points of accuracy lost" if metric == "accuracy" else "% of perplexity")
 
 
@@ -115,10 +103,10 @@ def _early_and_late(
         {loss for g, points in compared.items() if g.when != "always" for loss in points}
     )
     places = {(loss, when): i for i, (loss, when) in enumerate(itertools.product(losses, _WHEN))}
-    labels = sorted(phased)
+    order = sorted(phased)
     for group, points in compared.items():
         look = looks[group.label]
-        offset = 0.16 * (labels.index(group.label) - (len(labels) - 1) / 2)
+        offset = 0.16 * (order.index(group.label) - (len(order) - 1) / 2)
         for loss in losses:
             each = points.get(loss)
             if each is None or each.value is None:
@@ -134,22 +122,16 @@ def _early_and_late(
                 linestyle="none",
                 capsize=2,
             )
-    axes.set_xticks(list(places.values()))
-    axes.set_xticklabels([f"{_WHEN[when]}\n{loss * 100:g} %" for loss, when in places], fontsize=8)
+    labels = [f"{_WHEN[when]}\n{loss * 100:g} %" for loss, when in places]
+    axes.set_xticks(list(places.values()), labels, fontsize=8)
 
 
 def _line(axes: Any, points: Mapping[float, Estimate], look: Any, group: Group) -> None:
     drawn = [(loss, each) for loss, each in points.items() if each.value is not None]
     losses = [loss for loss, _ in drawn]
     values = [_bounded(each.value) for _, each in drawn]
-    axes.plot(
-        losses,
-        values,
-        color=look.colour.light,
-        marker=look.marker,
-        linestyle=look.line,
-        label=group.label,
-    )
+    look_of: Any = {"color": look.colour.light, "marker": look.marker, "linestyle": look.line}
+    axes.plot(losses, values, label=group.label, **look_of)
     low = [_bounded(each.low if each.low is not None else each.value) for _, each in drawn]
     high = [_bounded(each.high if each.high is not None else each.value) for _, each in drawn]
     axes.fill_between(losses, low, high, color=look.colour.light, alpha=0.12, linewidth=0)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from analysis.statistics.intervals import Estimate, difference_interval, ratio_interval
+from analysis.statistics.intervals import NOTHING, Estimate, difference_interval, ratio_interval
 
 HARMLESS_POINTS = 1.0  # of accuracy, or per cent of perplexity
 
@@ -56,17 +56,14 @@ def harm(records: Sequence[Record]) -> dict[Group, dict[float, Estimate]]:
 
 
 def _worse(
-    metric: str,
-    finals: Mapping[int, Any],
-    reference: Mapping[tuple[str, int], Any],
-    task: str,
+    metric: str, finals: Mapping[int, Any], reference: Mapping[tuple[str, int], Any], task: str
 ) -> Estimate:
     seeds = sorted(seed for seed in finals if (task, seed) in reference)
+    if not seeds:
+        return NOTHING
     without = [reference[task, seed] for seed in seeds]
     lossy = [finals[seed] for seed in seeds]
-    if not seeds:
-        return Estimate(value=None)
-    if any(value is None for value in lossy):
+    if None in lossy:
         return Estimate(value=math.inf, n=len(seeds))
     if metric == "accuracy":
         return _scaled(difference_interval(without, lossy), 100.0, 0.0)
@@ -74,15 +71,9 @@ def _worse(
 
 
 def _scaled(estimate: Estimate, factor: float, offset: float) -> Estimate:
-    def scale(value: float | None) -> float | None:
-        return None if value is None else value * factor + offset
-
-    return Estimate(
-        value=scale(estimate.value),
-        low=scale(estimate.low),
-        high=scale(estimate.high),
-        n=estimate.n,
-    )
+    ends = (estimate.value, estimate.low, estimate.high)
+    value, low, high = (None if each is None else each * factor + offset for each in ends)
+    return Estimate(value=value, low=low, high=high, n=estimate.n)
 
 
 def largest_harmless(by_loss: Mapping[float, Estimate]) -> float | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from testbed.bench.transport.network import LinkKind
@@ -56,8 +56,7 @@ def _percent(share: float) -> str:
 class _Axes:
     repairs: tuple[str, ...]
     controls: tuple[str, ...]
-    quick: bool = False
-    peers: tuple[str, ...] = field(default=TCP)
+    quick: bool
 
 
 def select(pattern: str = "*", *, quick: bool = False) -> list[Case]:
@@ -97,17 +96,10 @@ def _by_loss(axes: _Axes) -> Iterator[Case]:
                     tolerance=tolerance,
                     repair=repair,
                 )
-        peers = axes.peers if loss <= 0.1 or not axes.quick else ()
-        for peer in peers:
+        for peer in TCP if loss <= 0.1 or not axes.quick else ():
             # Past 10 % loss TCP's back-off takes minutes: once is enough to say that.
-            hopeless = loss > 0.1
-            yield _of_peer(
-                base,
-                peer,
-                repeats=1 if hopeless else base.repeats,
-                warm_ups=0 if hopeless else base.warm_ups,
-                limit_s=6 if hopeless else base.limit_s,
-            )
+            hopeless = {"repeats": 1, "warm_ups": 0, "limit_s": 6} if loss > 0.1 else {}
+            yield _of_peer(base, peer, **hopeless)
         # Gloo chooses its own ports and congestion control, so its loss would not be the others'.
         if loss == 0:
             limit_s = 4.0 if axes.quick else 8.0
@@ -120,9 +112,7 @@ def _by_rtt(axes: _Axes) -> Iterator[Case]:
         for loss in (0.6,) if axes.quick else (0.0, 0.01, 0.6, 0.9):
             link = LinkKind(rate_bps=_100M, rtt_s=rtt_s, loss=loss)
             base = Case(
-                name=f"100M/rtt-{rtt_s * 1e3:g}ms/loss-{_percent(loss)}",
-                link=link,
-                tolerance=0.008,
+                name=f"100M/rtt-{rtt_s * 1e3:g}ms/loss-{_percent(loss)}", link=link, tolerance=0.008
             )
             if axes.quick:
                 base = replace(base, repeats=2, warm_ups=0, limit_s=4)
@@ -137,7 +127,7 @@ def _by_rtt(axes: _Axes) -> Iterator[Case]:
                         payload_bytes=short,
                         repeats=base.repeats + 2,
                     )
-            for peer in axes.peers if loss <= 0.1 and not axes.quick else ():
+            for peer in TCP if loss <= 0.1 and not axes.quick else ():
                 yield _of_peer(base, peer, tolerance=0.0)
 
 
@@ -155,7 +145,7 @@ def _incast(axes: _Axes) -> Iterator[Case]:
     )
     for control in axes.controls[:1] if axes.quick else axes.controls:
         yield replace(base, name=f"{base.name}/{control}", congestion_control=control)
-    for peer in axes.peers[1:2] if axes.quick else axes.peers:
+    for peer in TCP[1:2] if axes.quick else TCP:
         yield _of_peer(base, peer, tolerance=0.0)
 
 
@@ -170,7 +160,7 @@ def _unshaped(axes: _Axes) -> Iterator[Case]:
         )
         for repair in axes.repairs:
             yield replace(base, name=f"{base.name}/{repair}", repair=repair)
-        for peer in axes.peers[1:2] if axes.quick else axes.peers:
+        for peer in TCP[1:2] if axes.quick else TCP:
             yield _of_peer(base, peer)
         if offloads:
             yield replace(base, name=f"{base.name}/gloo", peer=GLOO)

@@ -6,48 +6,39 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import matplotlib as mpl
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+from analysis.figures import style
+
 _TOLERANCE = 0.008
-# Where a case that ran out of time is drawn: at the time it was given, a lower limit.
-_UNFINISHED_MARK = "x"
 
 
 def draw(records: Iterable[Mapping[str, Any]], path: Path) -> bool:
     """Write the figure; return False when no case of it was measured."""
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
-
-    from analysis.figures import style
-
     lines = _lines(records)
     if not lines:
         return False
-    import matplotlib as mpl
-
+    looks = style.arm_styles(list(lines))
     with mpl.rc_context(style.RC):
         figure = Figure(figsize=(5.4, 3.6))
         axes = figure.add_subplot()
-        for (label, points), look in zip(
-            lines.items(), style.arm_styles(list(lines)).values(), strict=True
-        ):
-            finished = [(loss, ratio) for loss, ratio, done in points if done]
-            common: Any = {"color": look.colour.light}
+        for label, points in lines.items():
+            look = looks[label]
+            common: Any = {"color": look.colour.light, "marker": look.marker}
             axes.plot(
-                [_place(loss) for loss, _ in finished],
-                [ratio for _, ratio in finished],
-                marker=look.marker,
+                [_place(loss) for loss, _, done in points if done],
+                [ratio for _, ratio, done in points if done],
                 linestyle=look.line,
                 label=label,
                 **common,
             )
-            late = [(loss, ratio) for loss, ratio, done in points if not done]
-            for loss, ratio in late:
-                axes.annotate(
-                    "",
-                    (_place(loss), ratio * 1.35),
-                    (_place(loss), ratio),
-                    arrowprops={"arrowstyle": "->", **common},
-                )
-                axes.plot(_place(loss), ratio, marker=look.marker, markerfacecolor="none", **common)
+            for loss, ratio, done in points:
+                if not done:  # drawn at the time that it was given, a lower limit
+                    x, arrow = _place(loss), {"arrowstyle": "->", "color": look.colour.light}
+                    axes.annotate("", (x, ratio * 1.35), (x, ratio), arrowprops=arrow)
+                    axes.plot(x, ratio, markerfacecolor="none", **common)
         losses = sorted({loss for points in lines.values() for loss, _, _ in points})
         axes.xaxis.set_major_locator(FixedLocator([_place(loss) for loss in losses]))
         axes.xaxis.set_minor_locator(NullLocator())

@@ -6,6 +6,7 @@ whoever is to run there forks and enters it.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -73,9 +74,11 @@ class Network:
             self.relay.close()
             shutil.rmtree(self.relay.path.parent)
         # Before their namespaces, which the kernel clears up later and in its own time.
-        for interface in _interfaces():
-            if interface.startswith("bench"):
-                _quietly(["ip", "link", "delete", interface])
+        # Not from /sys, which shows the interfaces outside the sandbox.
+        for interface in json.loads(run(["ip", "-j", "link"])):
+            if interface["ifname"].startswith("bench"):
+                with contextlib.suppress(CommandError):  # its other end took it along
+                    run(["ip", "link", "delete", interface["ifname"]])
         for pid in [self.server.pid, *(worker.pid for worker in self.workers)]:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
@@ -217,15 +220,3 @@ def _wait_until_reachable(worker: Host) -> None:
         except CommandError:
             if time.monotonic() > deadline_s:
                 raise
-
-
-def _interfaces() -> list[str]:
-    # Not from /sys, which shows the interfaces outside the sandbox.
-    return [str(each["ifname"]) for each in json.loads(run(["ip", "-j", "link"]))]
-
-
-def _quietly(argv: list[str]) -> None:
-    try:
-        run(argv)
-    except CommandError:
-        return
