@@ -1,11 +1,9 @@
-"""What the files of a folder of results hold: the dictionary, and whether a folder keeps to it."""
+"""What the files of a folder of results hold: the dictionary, as tables."""
 
 from __future__ import annotations
 
-import importlib
-import json
-import re
-from collections.abc import Iterator, Mapping
+import pkgutil
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,9 +11,8 @@ from typing import Any
 import yaml
 
 from testbed.documentation import markup
-from testbed.shared import docstrings, own_code
+from testbed.shared import docstrings
 
-Path_ = tuple[str, ...]
 _FILE = Path(__file__).with_suffix(".yaml")
 _SUFFIX_UNITS = {"_s": "s", "_bps": "bit/s", "_bytes": "bytes", "_hz": "1/s"}
 _OWN_UNITS = {"count": "", "per_s": "1/s"}
@@ -43,13 +40,10 @@ def _keys(written: Mapping[str, Any]) -> dict[str, str]:
         if isinstance(meaning, str):
             found[key] = meaning
             continue
-        module, _, name = meaning["from"].partition(":")
-        told = docstrings.arguments(getattr(importlib.import_module(module), name))
-        told = {
-            each: text for each, text in told.items() if each not in meaning.get("leave_out", ())
-        }
+        told = docstrings.arguments(pkgutil.resolve_name(meaning["from"]))
         for each, text in {**told, **meaning.get("keys", {})}.items():
-            found.setdefault(f"{key}.{each}" if key else each, text)
+            if each not in meaning.get("leave_out", ()):
+                found.setdefault(f"{key}.{each}" if key else each, text)
     return found
 
 
@@ -93,69 +87,3 @@ def metrics() -> str:
 
 def _unit(key: str) -> str:
     return next((unit for suffix, unit in _SUFFIX_UNITS.items() if key.endswith(suffix)), "")
-
-
-def undescribed(run: Path) -> list[str]:
-    """The files and keys of a run directory that the dictionary does not have."""
-    known = sections()
-    found: set[str] = set()
-    for path in sorted(run.glob("*.json")):
-        found |= _unknown(path.name, [json.loads(path.read_text())], known["documents"])
-    for path in sorted((run / "events").glob("*.jsonl")):
-        name = re.sub(r"^(transfers|training|congestion|endpoint)-.*", r"\1-HOST.jsonl", path.name)
-        records = [json.loads(line) for line in path.read_text().splitlines()]
-        for record in records:
-            record.pop("schema", None)  # each record's first key
-            if own_code.is_own(str(record.get("kind", ""))):
-                record.pop("details")  # a user's own impairment says what it likes
-        found |= _unknown(name, records, known["events"])
-    for path in sorted((run / "samples").glob("*")):
-        if path.suffix == ".parquet":
-            import polars as pl
-
-            columns = dict.fromkeys(pl.read_parquet_schema(path))
-            found |= _unknown(path.name, [columns], known["samples"])
-        elif path.suffix == ".json":
-            found |= _unknown(path.name, [json.loads(path.read_text())], known["samples"])
-    return sorted(found)
-
-
-def _unknown(name: str, documents: list[Any], known: Mapping[str, Mapping[str, str]]) -> set[str]:
-    if name not in known:
-        return {name}
-    return {f"{name}: {key}" for each in documents for key in unknown_keys(each, known[name])}
-
-
-def unknown_keys(document: Any, keys: Mapping[str, str]) -> Iterator[str]:
-    """The key paths of a document that no key of the dictionary matches."""
-    patterns = [_parts(key) for key in keys]
-    for path in _paths(document):
-        if not any(_matches(path, pattern) for pattern in patterns):
-            yield ".".join(path)
-
-
-def _parts(key: str) -> Path_:
-    return tuple(key.replace("[]", ".[]").split("."))
-
-
-def _paths(value: Any, at: Path_ = ()) -> Iterator[Path_]:
-    """The paths of everything in a document that is no mapping and no list, or is an empty one."""
-    if isinstance(value, Mapping) and value:
-        for key, each in value.items():
-            yield from _paths(each, (*at, str(key)))
-    elif isinstance(value, list) and value:
-        for each in value:
-            yield from _paths(each, (*at, "[]"))
-    else:
-        yield at
-
-
-def _matches(path: Path_, pattern: Path_) -> bool:
-    """Whether a path fits; an empty container is a path that ends above where the pattern does."""
-    for position, part in enumerate(path):
-        wanted = pattern[position] if position < len(pattern) else None
-        if wanted == "**":
-            return True
-        if wanted != part and wanted != "*":
-            return False
-    return True

@@ -8,8 +8,7 @@ whatever is in a run's configuration is part of the run's key.
 
 from testbed.experiment.loading import EXPERIMENTS, find, load, names, profile_names
 from testbed.experiment.profiles import DEFAULT_PROFILE, REFERENCE_PROFILE
-from testbed.experiment.run import SCHEMA, Run
-from testbed.experiment.run_order import ORDER_RULE, ordered
+from testbed.experiment.run import ORDER_RULE, SCHEMA, Run, ordered
 from testbed.experiment.schema import LAB_MTU_BYTES, Experiment, Limits, Transport
 
 __all__ = [

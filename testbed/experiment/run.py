@@ -1,9 +1,15 @@
-"""One run of an experiment: its resolved configuration, and the key that is the hash of it."""
+"""The runs of an experiment: each one's configuration, the key that is its hash, and their order.
+
+A machine changes with time: it warms up, and others use it. Runs that are compared with each
+other, which are all arms of one point and seed, therefore follow one another directly. Their order
+differs from block to block, so that no arm always comes first.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,6 +22,10 @@ from testbed.training import prerequisites
 from testbed.transport import protocols
 
 SCHEMA = 1
+ORDER_RULE = (
+    "seeds as given; for each seed the points of the factors, and for each of these the arms, by "
+    "the SHA-256 of the experiment's name, the seed, the point and the arm"
+)
 # Keys that say what is planned, told or sized, but not what one run does.
 _NOT_OF_A_RUN = {"name", "description", "seeds", "arms", "factors", "profiles", "published"}
 
@@ -94,3 +104,25 @@ class Run(BaseModel):
             **shared,
             "impairments": self.experiment.resolved_impairments(self.seed),
         }
+
+
+def ordered(runs: Sequence[Run]) -> list[Run]:
+    """The runs in the order of their execution.
+
+    The draw is a hash, so leaving out arms, points or seeds changes nothing about the order of
+    the rest, and neither does resuming.
+    """
+    seeds = list(dict.fromkeys(run.seed for run in runs))
+    return sorted(
+        runs,
+        key=lambda run: (
+            seeds.index(run.seed),
+            _draw(run.experiment.name, run.seed, run.factors),
+            _draw(run.experiment.name, run.seed, run.factors, run.arm),
+        ),
+    )
+
+
+def _draw(*parts: Any) -> str:
+    text = json.dumps(parts, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()

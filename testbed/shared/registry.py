@@ -10,8 +10,8 @@ Needs the standard library alone.
 from __future__ import annotations
 
 import difflib
-import importlib
 import inspect
+import pkgutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -69,13 +69,13 @@ class Registry(Generic[T]):
         made: Callable[..., T]
         if name not in self._entries:
             place = self.locate(name)
-            base = _imported(self._base) if isinstance(self._base, str) else self._base
+            base = pkgutil.resolve_name(self._base) if isinstance(self._base, str) else self._base
             made = own_code.load(place, axis=self.axis, default=self.own or "", base=base)
             return made
         found = self._entries[name]
         if isinstance(found, str):
             try:
-                made = _imported(found)
+                made = pkgutil.resolve_name(found)
             except ModuleNotFoundError as error:
                 raise InputError(
                     f"{self.axis} {name!r} needs the package {error.name!r}, which is not "
@@ -208,11 +208,6 @@ class Registry(Generic[T]):
             return name, rest if colon else None
         place, own, options = own_code.split(text)
         return f"{place}:{own}" if own else place, options
-
-
-def _imported(text: str) -> Any:
-    module, _, name = text.partition(":")
-    return getattr(importlib.import_module(module), name)
 
 
 def _written(value: Any) -> str:

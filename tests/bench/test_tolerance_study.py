@@ -40,7 +40,7 @@ def test_without_loss_it_is_training_with_the_mean_of_three_gradients():
         )
         for rank, own in enumerate(shares)
     ]
-    size = sum(count for _, count in models.tensor_sizes(learners[0]._model))
+    size = sum(each.numel() for _, each in models.trained(learners[0]._model))
     parts = np.empty((3, size), dtype=np.float32)
     for _ in range(SHORT.rounds):
         for learner, part in zip(learners, parts, strict=True):

@@ -10,7 +10,8 @@ import pytest
 from analysis.data import records, samples
 from analysis.data.metrics import METRICS
 from testbed.documentation import run_directory_format
-from testbed.documentation.run_directory_format import sections, undescribed, unknown_keys
+from testbed.documentation.run_directory_format import sections
+from tests.documentation.described import undescribed, unknown_keys
 
 GOLDEN = Path(__file__).parents[1] / "analysis" / "golden" / "summary.json"
 

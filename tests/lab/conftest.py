@@ -14,8 +14,8 @@ import psutil
 import pytest
 import yaml
 
-from testbed.documentation import run_directory_format
 from testbed.machine import capabilities
+from tests.documentation.described import undescribed
 
 SMALL: dict[str, Any] = {
     "name": "small",
@@ -156,9 +156,7 @@ def run_small(command: Command, tmp_path: Path) -> Callable[..., Results]:
         process = command(**changes)
         output, _ = process.communicate(timeout=250)
         for status in (tmp_path / "out").glob("*/*/status.json"):
-            assert run_directory_format.undescribed(status.parent) == [], (
-                "not in run_directory_format.yaml"
-            )
+            assert undescribed(status.parent) == [], "not in run_directory_format.yaml"
         return Results(process.returncode, output, tmp_path / "out")
 
     return run

@@ -86,7 +86,8 @@ def test_payloads_alone_are_numbers_that_are_not_zero_and_need_no_model():
 @pytest.mark.parametrize("order", ["in-order", "shuffled"])
 def test_the_applied_gradient_is_the_one_that_the_receivers_bitmap_tells(order):
     learner = replica()
-    layout = PayloadLayout(models.tensor_sizes(learner._model))
+    sizes = [(name, each.numel()) for name, each in models.trained(learner._model)]
+    layout = PayloadLayout(sizes)
     # Slow enough (0.2 s) that a receiver without a processor for a moment still stops early.
     protocol = preset("fixed-low", tolerance=0.4, order=order)
     place = site(protocol, layout=layout, rate_bps=2e6)

@@ -154,7 +154,7 @@ def test_gpt2_sends_the_tensor_that_is_embedding_and_output_layer_once():
 
 def test_statistics_of_batches_stay_with_the_replica_and_serve_its_evaluation():
     model = models.build("efficientnet-b0", 1, **COLOUR)
-    sent = {name for name, _ in models.tensor_sizes(model)}
+    sent = {name for name, _ in models.trained(model)}
     statistics = {name for name, _ in model.named_buffers() if "running" in name}
     assert statistics
     assert not statistics & sent

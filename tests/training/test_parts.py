@@ -42,7 +42,7 @@ def test_replicas_start_equal_and_depend_on_the_seed():
     pairs = list(zip(first.parameters(), same.parameters(), strict=True))
     assert all(torch.equal(a, b) for a, b in pairs)
     assert not torch.equal(next(first.parameters()), next(other.parameters()))
-    assert sum(count for _, count in models.tensor_sizes(first)) == 50_311
+    assert sum(each.numel() for _, each in models.trained(first)) == 50_311
 
 
 @pytest.mark.parametrize("critical", [True, False])

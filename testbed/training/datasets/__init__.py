@@ -65,11 +65,6 @@ def load(section: Any, folder: Path | None = None) -> Dataset:
     return parameters(section).load(folder)
 
 
-def rounds_per_epoch(dataset: Dataset, workers: int, batch_size: int) -> int:
-    """Rounds in which the smallest of equal shares is seen once."""
-    return max(1, len(dataset.train_labels) // workers // batch_size)
-
-
 __all__ = [
     "DATASETS",
     "DEFAULT",
@@ -83,7 +78,6 @@ __all__ = [
     "load",
     "parameters",
     "require_batches",
-    "rounds_per_epoch",
     "share",
     "shares",
 ]

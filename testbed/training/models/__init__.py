@@ -155,11 +155,6 @@ def trained(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
     return [(name, each) for name, each in model.named_parameters() if each.requires_grad]
 
 
-def tensor_sizes(model: nn.Module) -> list[tuple[str, int]]:
-    """Name and element count of every trained tensor, in the order of the flat gradient."""
-    return [(name, tensor.numel()) for name, tensor in trained(model)]
-
-
 def _built_in(name: str, classes: int, shape: tuple[int, ...]) -> nn.Module:
     entry = MODELS[name]
     if len(shape) != (3 if entry.inputs == "images" else 1):
