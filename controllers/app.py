@@ -66,9 +66,7 @@ class LabController(Application):
             ),
             JsonLinesWriter(Path(document["log"])),
         )
-        self._lab.in_thread(
-            time.monotonic
-        )  # starts the thread pool now and not when an impairment is due
+        self._lab.in_thread(time.monotonic)  # starts the threads before an impairment is due
         gc.freeze()
         if "socket" in document:
             listener = eventlet.listen(document["socket"], family=socket.AF_UNIX)

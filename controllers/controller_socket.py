@@ -96,7 +96,6 @@ class ControllerClient:
         self._announce({"do": "finish"})
 
     def close(self) -> None:
-        """Close the connection."""
         self._replies.close()
         self._socket.close()
 

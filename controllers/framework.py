@@ -115,21 +115,3 @@ def run_application(module: str, arguments: Sequence[str]) -> None:
     __import__(module)  # registers the application's options before they are parsed
     Options(args=list(arguments), project=_PACKAGE, default_config_files=[])
     _app_manager.AppManager.run_apps([module, f"{_PACKAGE}.controller.ofp_handler"])
-
-
-__all__ = [
-    "CONFIG_DISPATCHER",
-    "DEAD_DISPATCHER",
-    "FRAMEWORK",
-    "MAIN_DISPATCHER",
-    "Application",
-    "Datapath",
-    "Options",
-    "eventlet",
-    "hub",
-    "ofp_event",
-    "ofproto_v1_3",
-    "run_application",
-    "set_ev_cls",
-    "string_option",
-]

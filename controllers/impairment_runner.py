@@ -34,7 +34,6 @@ class ImpairmentRunner:
 
     @property
     def active(self) -> list[str]:
-        """The names of the impairments in force."""
         return self._timeline.active
 
     def start(self, at_s: float) -> None:
@@ -137,7 +136,7 @@ class ImpairmentRunner:
     ) -> None:
         planned_s, sent_s, acknowledged_s = times_s
         parameters = occurrence.parameters
-        record: dict[str, Any] = {
+        record = {
             "name": parameters.label,
             "kind": parameters.kind,
             "host": parameters.host if parameters.link is None else "",
@@ -149,6 +148,6 @@ class ImpairmentRunner:
             "sent_s": sent_s,
             "acknowledged_s": acknowledged_s,
             **vars(effect),
+            "details": dict(effect.details),
         }
-        record["details"] = dict(effect.details)
         self._log.write(record)

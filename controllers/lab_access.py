@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from controllers.framework import eventlet, hub
 from controllers.switches import Switches
@@ -28,19 +28,15 @@ class ControllerLabAccess(Switches):
 
     @functools.cached_property
     def links(self) -> LinkControl:
-        """Changes rates, queues and delays of links while they work."""
         return LinkControl(self.network)
 
     def unique(self) -> int:
-        """A small number that no other impairment of this controller has; the first is 1."""
         return next(self._numbers)
 
     def sleep(self, duration_s: float) -> None:
-        """Wait, while other green threads run."""
         hub.sleep(duration_s)
 
     def readable(self, descriptor: int, timeout_s: float | None) -> bool:
-        """Wait until a file descriptor is readable; return False after the timeout."""
         try:
             eventlet.hubs.trampoline(
                 descriptor, read=True, timeout=timeout_s, timeout_exc=TimeoutError
@@ -50,14 +46,10 @@ class ControllerLabAccess(Switches):
         return True
 
     def spawn(self, function: Callable[..., Any], *arguments: Any) -> None:
-        """Call a function in a green thread; an exception in it ends the controller."""
         hub.spawn(function, *arguments)
 
     def in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Call a blocking function in a thread of the operating system."""
-        result: T = eventlet.tpool.execute(function, *arguments)
-        return result
+        return cast(T, eventlet.tpool.execute(function, *arguments))
 
     def run(self, argv: Sequence[str], *, timeout_s: float = 20.0) -> str:
-        """Run a program in a thread until it ends; return its standard output."""
         return str(eventlet.tpool.execute(run, argv, timeout_s=timeout_s))

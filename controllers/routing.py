@@ -81,7 +81,8 @@ class Routing:
             self._open_vswitches.add(switch)
         self._datapaths[switch] = datapath
         self._installed[switch], self._groups[switch] = {}, {}
-        self._write(self._current()[switch], switch)
+        for mac, hops in self._current()[switch].items():
+            self._apply(Change(switch, mac, hops))
 
     def disconnect(self, switch: str) -> None:
         """Note that a switch has disconnected, so that it gets no rules until it connects again."""
@@ -134,10 +135,6 @@ class Routing:
         for switch in reachable:
             self._drop_unused_groups(switch)
         self._report(f"{count} rules changed; down: {sorted(map(sorted, self.down))}")
-
-    def _write(self, table: dict[str, Any], switch: str) -> None:
-        for mac, hops in table.items():
-            self._apply(Change(switch, mac, hops))
 
     def _apply(self, change: Change) -> None:
         """Send one change; the switch replaces a rule with the same match as a whole."""

@@ -117,7 +117,6 @@ class Switches:
     # Requests of impairments (see `LabAccess`)
 
     def packet_out(self, switch: str, port: int, frame: bytes, copies: int) -> None:
-        """Emit `frame` `copies` times at `port` with one message."""
         datapath = self.datapath(switch)
         parser, protocol = datapath.ofproto_parser, datapath.ofproto
         datapath.send_msg(
@@ -140,7 +139,6 @@ class Switches:
         drop: bool = False,
         above: int = 0,
     ) -> None:
-        """Drop or meter matching packets before forwarding; with neither, pass them on."""
         table = ARRIVING_TABLE if "in_port" in match else LEAVING_TABLE
         datapath = self.datapath(switch)
         parser, protocol = datapath.ofproto_parser, datapath.ofproto
@@ -159,7 +157,6 @@ class Switches:
         )
 
     def release_flows(self, switch: str, cookie: int) -> None:
-        """Remove what `intercept_flow` installed with this cookie."""
         datapath = self.datapath(switch)
         protocol = datapath.ofproto
         datapath.send_msg(
@@ -185,13 +182,11 @@ class Switches:
         )
 
     def remove_meter(self, switch: str, meter: int) -> None:
-        """Remove a meter, and with it all flows that use it."""
         datapath = self.datapath(switch)
         parser, protocol = datapath.ofproto_parser, datapath.ofproto
         datapath.send_msg(parser.OFPMeterMod(datapath, protocol.OFPMC_DELETE, 0, meter, []))
 
     def meter_counts(self, switch: str, meter: int) -> MeterCounts:
-        """The packets that reached the meter, and those that its band dropped."""
         datapath = self.datapath(switch)
         request = datapath.ofproto_parser.OFPMeterStatsRequest(datapath, 0, meter)
         body = self.ask(switch, request)
@@ -202,7 +197,6 @@ class Switches:
         )
 
     def set_port(self, switch: str, port: int, *, up: bool) -> None:
-        """Take a port down or up by its configuration bit."""
         datapath = self.datapath(switch)
         parser, protocol = datapath.ofproto_parser, datapath.ofproto
         if (switch, port) not in self._addresses:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from controllers.impairments import Impairment, ImpairmentParameters
 
@@ -21,23 +21,20 @@ class ContradictionError(RuntimeError):
 class Occurrence:
     """One planned or current occurrence of an entry.
 
-    `round_number` and `leg` are its anchor, or -1 and "time" for a time. `ends_s` is its latest
-    end. `with_leg` says that it also ends when its leg ends.
+    `round_number` and `leg` are its anchor, or -1 and "time" for a time. `with_leg` says that it
+    also ends when its leg ends.
     """
 
     impairment: Impairment[Any]
     round_number: int
     leg: str
     begins_s: float
-    ends_s: float
     with_leg: bool
     cancelled: bool = False
 
     @property
     def parameters(self) -> ImpairmentParameters:
-        """The parameters of the entry."""
-        parameters: ImpairmentParameters = self.impairment.parameters
-        return parameters
+        return cast(ImpairmentParameters, self.impairment.parameters)
 
 
 Contradict = Callable[[ImpairmentParameters, ImpairmentParameters], bool]
@@ -58,14 +55,12 @@ class Timeline:
         self._contradict = contradict
         self._planned: list[Occurrence] = []
         self._in_force: dict[str, Occurrence] = {}
-        self._hit: dict[
-            tuple[int, str], set[str]
-        ] = {}  # current legs: what was in force during them
+        # What was in force during each current leg.
+        self._hit: dict[tuple[int, str], set[str]] = {}
         self._started = False
 
     @property
     def active(self) -> list[str]:
-        """The names of the entries in force."""
         return sorted(self._in_force)
 
     def start(self, now_s: float) -> list[Occurrence]:
@@ -135,7 +130,6 @@ class Timeline:
         return list(self._in_force.values())
 
     def ended(self, occurrence: Occurrence) -> None:
-        """Mark it as no longer in force."""
         self._in_force.pop(occurrence.parameters.label, None)
 
     def _plan(self, found: list[Occurrence]) -> list[Occurrence]:
@@ -153,6 +147,5 @@ class Timeline:
             round_number=round_number,
             leg=leg,
             begins_s=begins_s,
-            ends_s=begins_s + wanted.longest_s,
             with_leg=wanted.lasts and wanted.duration_s is None,
         )

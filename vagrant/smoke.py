@@ -207,15 +207,7 @@ def _lines(path: Path) -> list[dict[str, Any]]:
 
 def _in_a_sandbox(scene: str) -> dict[str, Any]:
     os.chdir(_HERE.parent)  # from where `-m` finds this file
-    process = sandbox.start(
-        "vagrant.smoke", "--scene", scene, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    try:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        printed, error = process.stdout.read(), process.stderr.read().decode()
-    finally:
-        sandbox.stop(process)
+    printed, error = sandbox.output_of("vagrant.smoke", "--scene", scene)
     expect(printed, f"{scene}: {' '.join(error.split())[-400:]}")
     return dict(json.loads(printed))
 

@@ -13,9 +13,10 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field
 
-from controllers.impairments.base import Effect, Impairment, ImpairmentParameters, LabAccess
+from controllers.impairments.base import Effect, Impairment, LabAccess
+from controllers.impairments.common_settings import HostToHostParameters
 from controllers.impairments.helper import start_helper
 from testbed.lab.helpers.process import HelperError, HelperProcess, run_at_once
 from testbed.lab.kernel.namespaces import socket_in
@@ -52,18 +53,13 @@ class _Flow:
     segments_sent: int
 
 
-class BackgroundParameters(ImpairmentParameters):
+class BackgroundParameters(HostToHostParameters):
     """Flows from host `from` to `host`, as fast as their congestion control lets them.
 
     `bitrate_bps` limits all `streams` together (payload, as iperf3 counts).
     """
 
-    model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
-    allowed_targets = ("host",)
-    exclusive = False  # several pairs of hosts may be busy
-
     kind: Literal["background"]
-    from_: str = Field(alias="from", description="the host that sends, such as traffic-1")
     congestion_control: str = Field(
         default="cubic", pattern=r"^[a-z0-9_]{1,15}$", description="of kernel TCP"
     )
@@ -74,16 +70,6 @@ class BackgroundParameters(ImpairmentParameters):
         le=100_000_000_000,
         description="limit of all streams together, in bits of payload a second; none: no limit",
     )
-
-    @model_validator(mode="after")
-    def _has_two_hosts(self) -> BackgroundParameters:
-        if self.from_ == self.host:
-            raise ValueError(f"from: {self.from_!r} is the victim itself; valid: another host")
-        return self
-
-    @property
-    def hosts_named(self) -> dict[str, str]:
-        return {"host": self.host, "from": self.from_}
 
     def lacking(self, hosts: Collection[str]) -> str | None:
         if shutil.which("iperf3") is None:

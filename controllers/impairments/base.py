@@ -157,13 +157,3 @@ class Impairment(ABC, Generic[ParametersT]):
     def effect(self) -> Effect:
         """The effect since its last begin, measured after its end."""
         return Effect()
-
-
-__all__ = [
-    "Effect",
-    "Impairment",
-    "ImpairmentParameters",
-    "LabAccess",
-    "MeterCounts",
-    "ParametersT",
-]

@@ -76,7 +76,9 @@ class Burst(Impairment[BurstParameters]):
         # arrivals are counted instead, where the receiving interface can be reached.
         self._arrived: ArrivalCounter | None = None
         if at.receiver.interface:
-            self._arrived = ArrivalCounter(at.receiver.pid, at.receiver.interface, _ETHERTYPE)
+            self._arrived = ArrivalCounter(
+                at.receiver.pid, at.receiver.interface, f"ether type {_ETHERTYPE:#06x}"
+            )
 
     def begin(self) -> None:
         self._frames_sent = 0

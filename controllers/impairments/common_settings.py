@@ -187,3 +187,23 @@ class ImpairmentParameters(BaseModel):
         if self.duration_s is not None or not self.lasts:
             del document["at_most_s"]
         return document
+
+
+class HostToHostParameters(ImpairmentParameters):
+    """Traffic from host `from` to `host`; several such impairments may be in force at once."""
+
+    model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
+    allowed_targets = ("host",)
+    exclusive = False
+
+    from_: str = Field(alias="from", description="the host that sends, such as traffic-1")
+
+    @model_validator(mode="after")
+    def _has_two_hosts(self) -> HostToHostParameters:
+        if self.from_ == self.host:
+            raise ValueError(f"from: {self.from_!r} is the victim itself; valid: another host")
+        return self
+
+    @property
+    def hosts_named(self) -> dict[str, str]:
+        return {"host": self.host, "from": self.from_}

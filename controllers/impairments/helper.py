@@ -11,11 +11,7 @@ from testbed.lab.kernel.shaping import inside
 
 
 def start_helper(
-    argv: Sequence[str],
-    *,
-    pid: int | None,
-    lab: LabAccess,
-    ordinary: bool = False,
+    argv: Sequence[str], *, pid: int | None, lab: LabAccess, ordinary: bool = False
 ) -> HelperProcess:
     """Start a helper in a host's network namespace. Waiting for it lets the controller go on.
 
@@ -24,16 +20,13 @@ def start_helper(
         pid: a process in the network namespace that it is to run in; None for the controller's.
         ordinary: whether it runs without the controller's own priority, as other hosts' programs.
     """
+    niceness = os.getpriority(os.PRIO_PROCESS, 0)
+    priority = ["nice", "-n", str(-niceness)] if ordinary and niceness < 0 else []
     return HelperProcess(
-        [*_priority(ordinary), *inside(pid), *argv],
+        [*priority, *inside(pid), *argv],
         name=argv[2] if argv[1] == "-m" else argv[0],
         readable=lab.readable,
     )
-
-
-def _priority(ordinary: bool) -> list[str]:
-    niceness = os.getpriority(os.PRIO_PROCESS, 0)
-    return ["nice", "-n", str(-niceness)] if ordinary and niceness < 0 else []
 
 
 def training_process(lab: LabAccess, host: str) -> int:

@@ -10,14 +10,15 @@ import socket
 import sys
 from typing import Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from controllers.impairments.base import Effect, Impairment, ImpairmentParameters, LabAccess
+from controllers.impairments.base import Effect, Impairment, LabAccess
+from controllers.impairments.common_settings import HostToHostParameters
 from controllers.impairments.helper import start_helper
 from testbed.lab import paths
 from testbed.lab.helpers.traffic import SMALLEST_FRAME_BYTES
 from testbed.lab.kernel.namespaces import socket_in
-from testbed.lab.kernel.packet_filter import DatagramCounter
+from testbed.lab.kernel.packet_filter import ArrivalCounter
 from testbed.lab.kernel.shaping import ETHERNET_FRAME_BYTES
 
 _ANSWER_TIMEOUT_S = 2.0
@@ -26,19 +27,14 @@ _DRAIN_STEP_S = 0.02
 _MOST_DRAIN_STEPS = 100
 
 
-class HostBurstParameters(ImpairmentParameters):
+class HostBurstParameters(HostToHostParameters):
     """Datagrams from host `from` to `host` at a rate, which counts Ethernet frames.
 
     Either `rate_bps`, or `rate_factor` times that of the narrowest link between the two. The
     sender's own link is the limit: what exceeds it is not sent.
     """
 
-    model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
-    allowed_targets = ("host",)
-    exclusive = False  # several hosts may blast at one
-
     kind: Literal["host-burst"]
-    from_: str = Field(alias="from", description="the host that sends, such as traffic-1")
     rate_bps: int | None = Field(
         default=None, ge=10_000, le=100_000_000_000, description="bits of Ethernet frames a second"
     )
@@ -60,16 +56,10 @@ class HostBurstParameters(ImpairmentParameters):
     )
 
     @model_validator(mode="after")
-    def _has_one_rate_and_two_hosts(self) -> HostBurstParameters:
+    def _has_one_rate(self) -> HostBurstParameters:
         if (self.rate_bps is None) == (self.rate_factor is None):
             raise ValueError("needs one rate: either rate_bps or rate_factor")
-        if self.from_ == self.host:
-            raise ValueError(f"from: {self.from_!r} is the victim itself; valid: another host")
         return self
-
-    @property
-    def hosts_named(self) -> dict[str, str]:
-        return {"host": self.host, "from": self.from_}
 
 
 class HostBurst(Impairment[HostBurstParameters]):
@@ -84,9 +74,8 @@ class HostBurst(Impairment[HostBurstParameters]):
         self._sink.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 0)
         self._sink.bind((self.victim.address, 0))
         port = self._sink.getsockname()[1]
-        self._arrived = DatagramCounter(
-            self.victim.pid, self.victim.interface, source=sender.address, port=port
-        )
+        match = f"ip saddr {sender.address} udp dport {port}"
+        self._arrived = ArrivalCounter(self.victim.pid, self.victim.interface, match)
         self.rate_bps = parameters.rate_bps or paths.path_rate_bps(
             lab.network, parameters.from_, parameters.host
         ) * (parameters.rate_factor or 0)

@@ -36,6 +36,7 @@ class InterceptedFlows:
         self._lab = lab
         self._spare_control = spare_control
         self.cookie = lab.unique()
+        self._spared_cookie = self.cookie | 1 << 24
         at = direction(lab.network, parameters)
         if at.receiver.is_switch:
             self.switch, self._match = at.receiver.node, {"in_port": at.receiver.number}
@@ -53,14 +54,10 @@ class InterceptedFlows:
         )
         if self._spare_control:
             for key in ("tcp_src", "tcp_dst"):
-                control: dict[str, Any] = {
-                    **self._match,
-                    "eth_type": _IPV4,
-                    "ip_proto": _TCP,
-                    key: EndpointConfig.control_port,
-                }
+                tcp = {"eth_type": _IPV4, "ip_proto": _TCP, key: EndpointConfig.control_port}
+                control: dict[str, Any] = {**self._match, **tcp}
                 self._lab.intercept_flow(
-                    self.switch, control, cookie=self._spared, above=self._above + 1
+                    self.switch, control, cookie=self._spared_cookie, above=self._above + 1
                 )
         self._lab.intercept_flow(
             self.switch,
@@ -74,7 +71,7 @@ class InterceptedFlows:
 
     def remove(self) -> None:
         """Remove the entries, but not the meter; returns when the switch has confirmed it."""
-        for cookie in (self.cookie, self._spared):
+        for cookie in (self.cookie, self._spared_cookie):
             self._lab.release_flows(self.switch, cookie)
         self._lab.barrier(self.switch)
 
@@ -84,7 +81,3 @@ class InterceptedFlows:
         self._lab.remove_meter(self.switch, self.cookie)
         self._lab.barrier(self.switch)
         return counts
-
-    @property
-    def _spared(self) -> int:
-        return self.cookie | 1 << 24

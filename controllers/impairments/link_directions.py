@@ -34,11 +34,6 @@ class Direction:
         return f"{self.sender.node}->{self.receiver.node}"
 
 
-def links_of(network: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The two nodes of every link of a network's description."""
-    return [(link["first"]["node"], link["second"]["node"]) for link in network["links"]]
-
-
 def direction(network: Mapping[str, Any], parameters: ImpairmentParameters) -> Direction:
     """The direction that an impairment acts on: of its `link`, or from a switch to its `host`.
 
@@ -54,7 +49,9 @@ def direction(network: Mapping[str, Any], parameters: ImpairmentParameters) -> D
             ends = {link["first"]["node"]: "first", link["second"]["node"]: "second"}
             if set(ends) == {sender, receiver}:
                 return _direction(network, link, ends[sender], ends[receiver])
-        valid = ", ".join(f"[{first}, {second}]" for first, second in links_of(network))
+        valid = ", ".join(
+            f"[{link['first']['node']}, {link['second']['node']}]" for link in network["links"]
+        )
         raise ValueError(f"link: no link [{sender}, {receiver}]; valid, either way: {valid}")
     for link in network["links"]:
         for own, other in (("first", "second"), ("second", "first")):

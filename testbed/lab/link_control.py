@@ -45,8 +45,7 @@ class LinkControl:
                     queue_bytes=link["queue_bytes"],
                     ecn_threshold_bytes=link["ecn_threshold_bytes"],
                 )
-                keys = ("delay_s", "jitter_s", "loss")
-                self._settings[way] = DelaySettings(**{key: link[key] for key in keys})
+                self._settings[way] = DelaySettings.of_link(link)
 
     def shape(self, first: str, second: str) -> LinkShape:
         """Rate and queue of a direction as they are now."""

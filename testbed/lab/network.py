@@ -44,6 +44,15 @@ class LinkEnds:
     ecn_threshold_bytes: int | None = None
     middle: tuple[str, str] | None = None
 
+    @property
+    def shape(self) -> LinkShape:
+        """Rate and queue of each direction."""
+        return LinkShape(
+            rate_bps=self.rate_bps,
+            queue_bytes=self.queue_bytes,
+            ecn_threshold_bytes=self.ecn_threshold_bytes,
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class HostInfo:
@@ -131,7 +140,7 @@ class Network:
         """
         self.mininet.start()
         shaping.shape_all(
-            Output(interface=end.interface, pid=end.pid, shape=_shape_of(link))
+            Output(interface=end.interface, pid=end.pid, shape=link.shape)
             for link in self.info.links
             for end in (link.first, link.second)
         )
@@ -144,14 +153,6 @@ def _interfaces(links: list[LinkEnds]) -> Iterator[tuple[int | None, str]]:
     for link in links:
         yield from ((end.pid, end.interface) for end in (link.first, link.second))
         yield from ((None, inner) for inner in link.middle or ())
-
-
-def _shape_of(link: LinkEnds) -> LinkShape:
-    return LinkShape(
-        rate_bps=link.rate_bps,
-        queue_bytes=link.queue_bytes,
-        ecn_threshold_bytes=link.ecn_threshold_bytes,
-    )
 
 
 def _build(topology: Any) -> Any:

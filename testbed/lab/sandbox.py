@@ -73,6 +73,21 @@ def stop(process: subprocess.Popen[bytes], *, patience_s: float = 3.0) -> int:
         return process.wait()
 
 
+def output_of(module: str, *arguments: str) -> tuple[bytes, str]:
+    """Run a module in a new sandbox until its output ends; returns it, and what went to stderr.
+
+    Raises:
+        FileNotFoundError: unshare or setpriv is not installed.
+    """
+    process = start(module, *arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        # The sandbox ends when its standard input closes, so it stays open until all is read.
+        assert process.stdout is not None and process.stderr is not None
+        return process.stdout.read(), process.stderr.read().decode(errors="replace").strip()
+    finally:
+        stop(process)
+
+
 def end_with_lifeline() -> None:
     """Inside: end this process, and with it the sandbox, when standard input closes."""
 

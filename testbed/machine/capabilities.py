@@ -59,21 +59,13 @@ class Capability:
 def probe() -> dict[str, Capability]:
     """Try everything; the machine is as before afterwards."""
     try:
-        process = sandbox.start(__spec__.name, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        output, error = sandbox.output_of(__spec__.name)
     except FileNotFoundError as absent:
         return {"sandbox": _sandbox(available=False, reason=f"{absent.filename}: not installed")}
     try:
-        # The sandbox ends when its standard input closes, so it stays open until all is read.
-        assert process.stdout is not None
-        assert process.stderr is not None
-        output = process.stdout.read()
-        error = process.stderr.read()
-    finally:
-        sandbox.stop(process)
-    try:
         found = json.loads(output)
     except ValueError:
-        words = "".join(error.decode(errors="replace").strip().splitlines()[-1:])
+        words = "".join(error.splitlines()[-1:])
         refused = words.startswith(("unshare:", "setpriv:"))
         reason = f"cannot make namespaces: {words}" if refused else f"the probe failed: {words}"
         return {"sandbox": _sandbox(available=False, reason=reason)}
@@ -144,11 +136,10 @@ def _sandbox(*, available: bool, reason: str) -> Capability:
 
 def _attempt(trial: Callable[[], str | None], enables: str, how: str) -> Capability:
     try:
-        note = trial()
+        available, reason = True, trial() or ""
     except (OSError, CommandError, ImportError) as error:
-        reason = " ".join(str(error).split())
-        return Capability(available=False, reason=reason, enables=enables, how=how)
-    return Capability(available=True, reason=note or "", enables=enables, how=how)
+        available, reason = False, " ".join(str(error).split())
+    return Capability(available=available, reason=reason, enables=enables, how=how)
 
 
 def _inside() -> dict[str, Capability]:

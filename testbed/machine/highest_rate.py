@@ -15,7 +15,6 @@ import os
 import select
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -188,18 +187,9 @@ def climb(attempt: Callable[[int], Trial], deadline_s: float) -> Iterator[Trial]
 
 
 def _in_a_lab(rate_bps: int) -> Trial:
-    process = sandbox.start(
-        __spec__.name, str(rate_bps), stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    try:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        output = process.stdout.read()
-        words = process.stderr.read().decode(errors="replace").strip().splitlines()
-    finally:
-        sandbox.stop(process)
+    output, error = sandbox.output_of(__spec__.name, str(rate_bps))
     if not output:
-        raise InputError(f"check --deep: no lab: {''.join(words[-1:])}")
+        raise InputError(f"check --deep: no lab: {''.join(error.splitlines()[-1:])}")
     return Trial(**json.loads(output))
 
 
@@ -218,13 +208,9 @@ def _attempt(rate_bps: int) -> Trial:
     topology = topologies.parse(
         {"name": "star", "workers": WORKERS, "rate_bps": rate_bps, "queue_bytes": queue_bytes}
     )
+    shape = topology.model_dump(mode="json")
     lab = Lab(
-        {
-            "topology": topology.model_dump(mode="json"),
-            "impairments": [],
-            "controller": "ryu",
-            "seed": 1,
-        },
+        {"topology": shape, "impairments": [], "controller": "ryu", "seed": 1},
         private=private,
         logs=private,
         impairment_log=private / "impairments.jsonl",

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from testbed.lab.kernel.link_counters import NamespaceCounters, Queue
 from testbed.lab.network import LabInfo, LinkEnds, Port
@@ -122,11 +122,9 @@ class Conservation:
 
     def as_json(self) -> dict[str, Any]:
         """`conservation.json`, without the schema's number."""
-        links = []
-        for each in self.links:
-            record = asdict(each)
-            record["from"] = record.pop("sender")
-            links.append(record | {"share": each.share})
+        links = [asdict(each) for each in self.links]
+        for record, each in zip(links, self.links, strict=True):
+            record |= {"from": record.pop("sender"), "share": each.share}
         return {
             "duration_s": self.duration_s,
             "drained": self.quiet,
@@ -179,25 +177,25 @@ class _Books:
     def link(self, link: LinkEnds, sender: Port, receiver: Port) -> LinkLedger:
         queue = self._queue(sender)
         offered = self._offered(sender)
-        name = link.name
-        in_middle = self._middle(name, sender.node)
+        way = (link.name, sender.node)
+        delay_drops, delay_lost = _gained(self._before.delayed, self._after.delayed, way)
         arrived, socket_drops = self._arrived(receiver)
         injected = self._injected(sender, receiver)
         interface_drops = self._interface(sender, "send_drops")
-        on_the_way = interface_drops + in_middle[0] + in_middle[1] + injected
+        on_the_way = interface_drops + delay_drops + delay_lost + injected
         unexplained = queue.filtered + queue.sent - on_the_way - arrived
         if offered is not None:
             unexplained += _beyond_refusals(offered - queue.sent - queue.filtered, queue.drops)
         return LinkLedger(
-            link=name,
+            link=link.name,
             sender=sender.node,
             offered=offered,
             queue_drops=queue.drops,
             filtered=queue.filtered,
             sent=queue.sent,
             interface_drops=interface_drops,
-            delay_drops=in_middle[0],
-            delay_lost=in_middle[1],
+            delay_drops=delay_drops,
+            delay_lost=delay_lost,
             socket_drops=socket_drops,
             injected=injected,
             received=arrived - socket_drops,
@@ -212,11 +210,18 @@ class _Books:
         sent = sum(queue.sent for queue in queues)
         refused = sum(queue.drops for queue in queues)
         before, after = self._before.switches[name], self._after.switches[name]
+        went_down = any(each.get("kind") == "link-down" for each in self._ended)
+        cut = "a link went down, which empties its queue uncounted" if went_down else ""
         misses = (after.lookups - after.matched) - (before.lookups - before.matched)
         packet_outs = sum(self._packet_outs(port) for port in ports)
         flow_drops = self._dropped_by("blackout", name)
         if flow_drops is None:
-            flow_drops = self._difference(name, lambda flow: flow.actions == "drop")
+            old = {flow.identity: flow.packets for flow in before.flows}
+            flow_drops = sum(
+                flow.packets - old.get(flow.identity, 0)
+                for flow in after.flows
+                if flow.actions == "drop"
+            )
         meter_drops = self._dropped_by("police", name)
         if meter_drops is None:
             meter_drops = max(0, after.meter_drops - before.meter_drops)
@@ -233,7 +238,7 @@ class _Books:
             sent=sent,
             given_up=max(0, lost - refused),
             unexplained=_beyond_refusals(lost, refused),
-            reason=self._cut(name),
+            reason=cut,
         )
 
     def host(self, name: str) -> HostLedger:
@@ -258,21 +263,17 @@ class _Books:
 
     def _interface(self, port: Port, what: str) -> int:
         old, new = self._namespace(port.pid)
-        return int(
-            getattr(new.interfaces[port.interface], what)
-            - getattr(old.interfaces[port.interface], what)
-        )
+        before, after = old.interfaces[port.interface], new.interfaces[port.interface]
+        return int(getattr(after, what) - getattr(before, what))
 
     def _queue(self, port: Port) -> _QueueSums:
-        old, new = self._namespace(port.pid)
-        return _sums(new.queues[port.interface]).minus(_sums(old.queues[port.interface]))
+        old, new = (_sums(each.queues[port.interface]) for each in self._namespace(port.pid))
+        return _QueueSums(*(later - earlier for earlier, later in zip(old, new, strict=True)))
 
     def _arrived(self, port: Port) -> tuple[int, int]:
         """Packets that the far end of a link counted; how many of them found a socket full."""
         if port.pid is None:
-            before = self._before.sockets.get(port.interface, (0, 0))
-            after = self._after.sockets.get(port.interface, (0, 0))
-            return after[0] - before[0], after[1] - before[1]
+            return _gained(self._before.sockets, self._after.sockets, port.interface)
         old, new = self._namespace(port.pid)
         packets = sum(
             new.protocols.get(key, 0) - old.protocols.get(key, 0)
@@ -293,11 +294,6 @@ class _Books:
             for each in self._ended
             if each.get("kind") == "loss" and each.get("target") == target
         )
-
-    def _middle(self, link: str, sender: str) -> tuple[int, int]:
-        before, after = (each.delayed.get((link, sender)) for each in (self._before, self._after))
-        old, new = before or (0, 0), after or (0, 0)
-        return new[0] - old[0], new[1] - old[1]
 
     def _ports(self, switch: str) -> Iterable[Port]:
         for link in self._network.links:
@@ -336,20 +332,6 @@ class _Books:
         ]
         return sum(found) if found else None
 
-    def _cut(self, switch: str) -> str:
-        """Whether a link of the switch went down, which empties its queues uncounted."""
-        cut = [each for each in self._ended if each.get("kind") == "link-down"]
-        return "a link went down, which empties its queue uncounted" if cut else ""
-
-    def _difference(self, switch: str, chosen: Any) -> int:
-        """Packets through the flow entries that are chosen and still there."""
-        before = {flow.identity: flow.packets for flow in self._before.switches[switch].flows}
-        return sum(
-            flow.packets - before.get(flow.identity, 0)
-            for flow in self._after.switches[switch].flows
-            if chosen(flow)
-        )
-
     def _offered(self, port: Port) -> int | None:
         """Packets that the switch sent towards a port; None: it cannot be known."""
         if port.pid is not None or port.node not in self._network.switches:
@@ -372,18 +354,10 @@ class _Books:
         return total
 
 
-@dataclass(frozen=True, kw_only=True)
-class _QueueSums:
+class _QueueSums(NamedTuple):
     sent: int
     drops: int  # by the innermost queues: full, or a loss class
     filtered: int  # by what sits above them
-
-    def minus(self, other: _QueueSums) -> _QueueSums:
-        return _QueueSums(
-            sent=self.sent - other.sent,
-            drops=self.drops - other.drops,
-            filtered=self.filtered - other.filtered,
-        )
 
 
 def _sums(queues: Sequence[Queue]) -> _QueueSums:
@@ -391,6 +365,12 @@ def _sums(queues: Sequence[Queue]) -> _QueueSums:
     inner = [queue for queue in queues if not queue.is_root] or [root]
     drops = sum(queue.drops for queue in inner)
     return _QueueSums(sent=root.sent_packets, drops=drops, filtered=root.drops - drops)
+
+
+def _gained(before: Mapping[Any, Any], after: Mapping[Any, Any], key: object) -> tuple[int, int]:
+    """By how much a pair of counters has grown; one that is missing was 0."""
+    old, new = before.get(key, (0, 0)), after.get(key, (0, 0))
+    return new[0] - old[0], new[1] - old[1]
 
 
 def _beyond_refusals(lost: int, refused: int) -> int:

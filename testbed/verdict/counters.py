@@ -101,17 +101,10 @@ class CounterReader:
 
 def _silence_ipv6(pid: int | None) -> None:
     """Switch IPv6 off: nothing here needs it, and its announcements would add packets."""
-
-    def write() -> None:
+    with entered(pid):
         for name in ("all", "default"):
             with suppress(OSError):  # a kernel without IPv6
                 Path(f"/proc/sys/net/ipv6/conf/{name}/disable_ipv6").write_text("1")
-
-    if pid is None:
-        write()
-    else:
-        with entered(pid):
-            write()
 
 
 def _moved(namespaces: Mapping[int | None, NamespaceCounters]) -> dict[Any, int]:

@@ -73,12 +73,19 @@ def judge(
     limits = config["limits"]
     # All ports send through one socket: a queue that it cannot hold would never fill.
     shallow = max(0, deepest_queue_bytes - switch_holds_bytes)
+    others = headroom.contended
     return [
         *_calibrated(calibration, limits),
         _gate("queue bytes that the switch's socket buffer cannot hold", "", shallow, 0),
         _conserved(conservation, limits, unreadable),
         _cpu(headroom, limits),
-        _others(headroom, limits),
+        _gate(
+            "share of the processors' time that others took",
+            "cpu_others",
+            others,
+            limits["cpu_others"],
+            note="/proc/stat cannot be read" if others is None else "",
+        ),
         _lateness(events, limits),
         _gate(
             "longest time that nothing ran (s)",
@@ -115,7 +122,8 @@ def _calibrated(calibration: Calibration, limits: Mapping[str, Any]) -> list[Gat
     left_out = f"{calibration.left_out} paths like these not measured"
     note = left_out if calibration.left_out else ""
     off = max(paths, key=_rate_error)
-    slow = max(paths, key=lambda path: _rtt_error_s(path) - _rtt_limit_s(path, limits))
+    slow = max(paths, key=lambda path: _rtt_error_s(path) - _rtt_limit(path, limits)[0])
+    rtt_limit_s, rtt_key = _rtt_limit(slow, limits)
     lossy = max(paths, key=lambda path: path.probes_lost / path.probes_sent)
     return [
         _gate(
@@ -128,9 +136,9 @@ def _calibrated(calibration: Calibration, limits: Mapping[str, Any]) -> list[Gat
         ),
         _gate(
             "calibrated round-trip time error (s)",
-            _rtt_key(slow, limits),
+            rtt_key,
             _rtt_error_s(slow),
-            _rtt_limit_s(slow, limits),
+            rtt_limit_s,
             where=_ends(slow),
             note=note,
         ),
@@ -154,18 +162,14 @@ def _rtt_error_s(path: PathCalibration) -> float:
     return abs(path.rtt_s - path.configured_rtt_s)
 
 
-def _rtt_limit_s(path: PathCalibration, limits: Mapping[str, Any]) -> float:
-    return float(max(limits["rtt_error"] * path.configured_rtt_s, _absolute_s(path, limits)))
+def _rtt_limit(path: PathCalibration, limits: Mapping[str, Any]) -> tuple[float, str]:
+    """The limit in seconds, and its key: a share of the round trip, or a time where that is more.
 
-
-def _rtt_key(path: PathCalibration, limits: Mapping[str, Any]) -> str:
-    relative = _rtt_limit_s(path, limits) > _absolute_s(path, limits)
-    return "rtt_error" if relative else "rtt_error_s"
-
-
-def _absolute_s(path: PathCalibration, limits: Mapping[str, Any]) -> float:
-    """The limit per switch times switches: each receives a whole frame before it sends it on."""
-    return float(limits["rtt_error_s"]) * max(1, path.switches)
+    The time is for each switch, since each receives a whole frame before it sends it on.
+    """
+    share_s = limits["rtt_error"] * path.configured_rtt_s
+    least_s = limits["rtt_error_s"] * max(1, path.switches)
+    return (share_s, "rtt_error") if share_s > least_s else (least_s, "rtt_error_s")
 
 
 def _ends(path: PathCalibration) -> str:
@@ -216,16 +220,6 @@ def _cpu(headroom: Headroom, limits: Mapping[str, Any]) -> Gate:
         limits["cpu_wait"],
         where=worst,
         note=note,
-    )
-
-
-def _others(headroom: Headroom, limits: Mapping[str, Any]) -> Gate:
-    return _gate(
-        "share of the processors' time that others took",
-        "cpu_others",
-        headroom.contended,
-        limits["cpu_others"],
-        note="" if headroom.contended is not None else "/proc/stat cannot be read",
     )
 
 

@@ -28,7 +28,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 _LOOK_EVERY_S = 0.004
 _WATCHERS = 2
@@ -63,10 +62,6 @@ class Headroom:
         known = [each for each in (self.others, self.pressure) if each is not None]
         return None if self.others is None else min(known)
 
-    def as_json(self) -> dict[str, Any]:
-        """The entry `headroom` of `conservation.json`."""
-        return vars(self).copy()
-
 
 class Watch:
     """Watches from now on until `finish`.
@@ -88,11 +83,12 @@ class Watch:
         self._done = threading.Event()
         processors = sorted(os.sched_getaffinity(0))
         self._watchers = [
-            threading.Thread(target=self._look, args=(processors[i % len(processors)],))
+            threading.Thread(
+                target=self._look, args=(processors[i % len(processors)],), daemon=True
+            )
             for i in range(_WATCHERS)
         ]
         for watcher in self._watchers:
-            watcher.daemon = True
             watcher.start()
 
     def finish(self) -> Headroom:
@@ -103,14 +99,16 @@ class Watch:
         now_s, now_raw_s = _clocks()
         duration_s = now_s - self._began_s
         raw_s = now_raw_s - self._began_raw_s
+        gained = self._gained()
+        own_ticks = _own_ticks() - self._own_ticks
         return Headroom(
             duration_s=duration_s,
             waited={name: self._waited(name, duration_s) for name in self._processes},
-            others=self._others(),
+            others=max(0.0, gained["busy"] - own_ticks) / gained["all"] if gained else None,
             stall_s=self._stall_s,
             drift=abs(duration_s / raw_s - 1) if raw_s > 0 else 0.0,
             pressure=_share(self._pressure, _pressure_us(), duration_s * 1e6),
-            stolen=self._stolen(),
+            stolen=gained["stolen"] / gained["all"] if gained else None,
         )
 
     def _look(self, processor: int) -> None:
@@ -138,16 +136,6 @@ class Watch:
         if before is None or after is None or after["all"] <= before["all"]:
             return None
         return {name: after[name] - before[name] for name in after}
-
-    def _others(self) -> float | None:
-        gained = self._gained()
-        if gained is None:
-            return None
-        return max(0.0, gained["busy"] - (_own_ticks() - self._own_ticks)) / gained["all"]
-
-    def _stolen(self) -> float | None:
-        gained = self._gained()
-        return None if gained is None else gained["stolen"] / gained["all"]
 
 
 def _run_delays(pid: int) -> dict[int, float]:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import errno
 import socket
 import time
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from testbed.lab.kernel import link_counters
-from testbed.lab.kernel.namespaces import entered
+from testbed.lab.kernel.namespaces import entered, socket_in
 from testbed.lab.kernel.shaping import ETHERNET_FRAME_BYTES
 from testbed.lab.network import LabInfo, LinkEnds, Port
 
@@ -63,9 +64,8 @@ class QueueCalibration:
 
     def as_json(self) -> dict[str, Any]:
         """The record in `calibration.json`."""
-        record = asdict(self) | {"from": self.sender, "error": self.error}
-        del record["sender"]
-        return record
+        record = asdict(self)
+        return record | {"from": record.pop("sender"), "error": self.error}
 
 
 def fill_all(network: LabInfo) -> list[QueueCalibration]:
@@ -85,17 +85,15 @@ def fill_all(network: LabInfo) -> list[QueueCalibration]:
 
 
 def _fill(link: LinkEnds, end: Port) -> QueueCalibration:
-    facts: dict[str, Any] = {
-        "link": link.name,
-        "sender": end.node,
-        "limit_bytes": link.queue_bytes,
-    }
+    calibration = partial(
+        QueueCalibration, link=link.name, sender=end.node, limit_bytes=link.queue_bytes
+    )
     drain_s = link.queue_bytes * 8 / link.rate_bps
     if drain_s > _LONGEST_DRAIN_S:
-        return QueueCalibration(**facts, reason=f"a full queue would take {drain_s:.3g} s to drain")
+        return calibration(reason=f"a full queue would take {drain_s:.3g} s to drain")
     kind = _backlog(end)[1]
     if kind != "bfifo":
-        return QueueCalibration(**facts, reason=f"its limit is not one in bytes ({kind or 'none'})")
+        return calibration(reason=f"its limit is not one in bytes ({kind or 'none'})")
     with ExitStack() as stack:
         sockets = [stack.enter_context(_packet_socket(end))]
         peak_bytes = refused = 0
@@ -110,11 +108,8 @@ def _fill(link: LinkEnds, end: Port) -> QueueCalibration:
             peak_bytes = max(peak_bytes, backlog_bytes)
             resolution_bytes = min(resolution_bytes, int(2 * ETHERNET_FRAME_BYTES + drained_bytes))
     if not refused:
-        reason = "this process could not send faster than the link drains"
-        return QueueCalibration(**facts, reason=reason)
-    return QueueCalibration(
-        **facts, peak_bytes=peak_bytes, resolution_bytes=resolution_bytes, refused=refused
-    )
+        return calibration(reason="this process could not send faster than the link drains")
+    return calibration(peak_bytes=peak_bytes, resolution_bytes=resolution_bytes, refused=refused)
 
 
 def _send_until_refused(sockets: list[socket.socket], end: Port, stack: ExitStack) -> bool:
@@ -137,8 +132,7 @@ def _send_until_refused(sockets: list[socket.socket], end: Port, stack: ExitStac
 
 
 def _packet_socket(end: Port) -> socket.socket:
-    with _inside(end):
-        opened = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
+    opened = socket_in(end.pid, socket.AF_PACKET, socket.SOCK_RAW)
     opened.setblocking(False)
     with suppress(PermissionError):
         opened.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, _SEND_BUFFER_BYTES)
@@ -148,11 +142,7 @@ def _packet_socket(end: Port) -> socket.socket:
 
 def _backlog(end: Port) -> tuple[int, str]:
     """Bytes that wait at an interface, and the kind of queue that they wait in."""
-    with _inside(end):
+    with entered(end.pid):
         found = link_counters.queues().get(end.interface, [])
     waiting = sum(queue.backlog_bytes for queue in found if queue.is_root)
     return waiting, next((queue.kind for queue in found if not queue.is_root), "")
-
-
-def _inside(end: Port) -> Any:
-    return nullcontext() if end.pid is None else entered(end.pid)

@@ -65,11 +65,8 @@ class Observation:
         headroom = self._watch.finish()
         events = gates.read_events(self._directory / "events" / "impairments.jsonl")
         ledgers = self._ledgers(events)
-        proof: dict[str, Any] = {"schema": run_directory.SCHEMA, "headroom": headroom.as_json()}
-        if ledgers is not None:
-            proof |= ledgers.as_json()
-        else:
-            proof |= {"failure": self._failure}
+        proof = {"schema": run_directory.SCHEMA, "headroom": vars(headroom)}
+        proof |= ledgers.as_json() if ledgers is not None else {"failure": self._failure}
         run_directory.write_json(self._directory / "conservation.json", proof)
         return gates.judge(
             self._config,

@@ -62,7 +62,7 @@ def test_an_impairment_in_force_is_not_started_twice():
 def test_an_offset_and_a_duration_give_the_planned_instants():
     timeline = Timeline([impairment(rounds=[1], offset_s=0.25, duration_s=0.5)])
     (found,) = timeline.announced(1, "gather", 100.0)
-    assert (found.begins_s, found.ends_s, found.with_leg) == (100.25, 100.75, False)
+    assert (found.begins_s, found.parameters.longest_s, found.with_leg) == (100.25, 0.5, False)
 
 
 def test_what_has_not_begun_when_its_leg_ends_never_does():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -52,7 +53,7 @@ def test_a_delay_beyond_the_memory_is_refused_with_the_longest_that_fits():
 
 def test_descriptions_survive_json():
     made = middle(delay_s=0.005, jitter_s=0.001, loss=0.1)
-    assert Middle.from_json(json.loads(json.dumps(made.as_json()))) == made
+    assert Middle.from_json(json.loads(json.dumps(asdict(made)))) == made
     counters = DirectionCounters(
         link="a--b", sender="a", frames_in=10, frames_out=5, dropped=1, lost=2
     )

@@ -30,18 +30,16 @@ class DelaySettings:
     jitter_s: float = 0.0
     loss: float = 0.0
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.delay_s <= 10:
-            raise ValueError(f"delay_s {self.delay_s!r}; valid: 0 to 10")
-        if not 0 <= self.jitter_s <= 10:
-            raise ValueError(f"jitter_s {self.jitter_s!r}; valid: 0 to 10")
-        if not 0 <= self.loss <= 1:
-            raise ValueError(f"loss {self.loss!r}; valid: 0 to 1")
+    @classmethod
+    def of_link(cls, link: Mapping[str, Any]) -> DelaySettings:
+        """The settings of a link in the lab's description."""
+        return cls(delay_s=link["delay_s"], jitter_s=link["jitter_s"], loss=link["loss"])
 
-    @property
-    def any(self) -> bool:
-        """Whether any of them is set."""
-        return self.delay_s > 0 or self.jitter_s > 0 or self.loss > 0
+    def __post_init__(self) -> None:
+        for name, most in (("delay_s", 10), ("jitter_s", 10), ("loss", 1)):
+            value = getattr(self, name)
+            if not 0 <= value <= most:
+                raise ValueError(f"{name} {value!r}; valid: 0 to {most}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,9 +75,7 @@ class Middle:
             nodes=(link["first"]["node"], link["second"]["node"]),
             interfaces=(link["middle"][0], link["middle"][1]),
             rate_bps=link["rate_bps"],
-            settings=DelaySettings(
-                delay_s=link["delay_s"], jitter_s=link["jitter_s"], loss=link["loss"]
-            ),
+            settings=DelaySettings.of_link(link),
         )
 
     def require_room(self, settings: DelaySettings) -> None:
@@ -96,20 +92,11 @@ class Middle:
                 f"which was made for {self.settings.delay_s:g} s; valid: up to {most_s:.3f} s"
             )
 
-    def as_json(self) -> dict[str, Any]:
-        """Plain data, for the relay's first request."""
-        return asdict(self)
-
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> Middle:
-        """What `as_json` made."""
-        return cls(
-            link=fields["link"],
-            nodes=(fields["nodes"][0], fields["nodes"][1]),
-            interfaces=(fields["interfaces"][0], fields["interfaces"][1]),
-            rate_bps=fields["rate_bps"],
-            settings=DelaySettings(**fields["settings"]),
-        )
+        """What `asdict` made, sent as JSON in the relay's first request."""
+        pairs = {name: tuple(fields[name]) for name in ("nodes", "interfaces")}
+        return cls(**{**fields, **pairs, "settings": DelaySettings(**fields["settings"])})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,10 +157,8 @@ class RelayReport:
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> RelayReport:
         """What `as_json` made."""
-        directions = [
-            DirectionCounters(
-                sender=each["from"], **{key: each[key] for key in each if key != "from"}
-            )
-            for each in document["directions"]
-        ]
+        directions = []
+        for each in document["directions"]:
+            fields = dict(each)
+            directions.append(DirectionCounters(sender=fields.pop("from"), **fields))
         return cls(**{**document, "directions": directions})

@@ -167,7 +167,9 @@ class _Relay:
             still_busy = []
             for line in busy:
                 line.collect()
-                self._give(line)
+                gone_due_ns = line.send_due(time.monotonic_ns() + _WAKE_NS)
+                if gone_due_ns is not None:
+                    self._late.add(time.monotonic_ns() - gone_due_ns)
                 due_ns = line.due_ns
                 if due_ns is None:
                     # If a frame has come meanwhile, this lets the next poll return at once.
@@ -178,11 +180,6 @@ class _Relay:
             busy = still_busy
             if next_ns is not None:
                 timer.set(max(next_ns - _WAKE_NS, awake_ns + _GRAIN_NS))
-
-    def _give(self, line: DelayLine) -> None:
-        gone_due_ns = line.send_due(time.monotonic_ns() + _WAKE_NS)
-        if gone_due_ns is not None:
-            self._late.add(time.monotonic_ns() - gone_due_ns)
 
     def _answer(self, client: socket.socket) -> bool:
         """Serve one request; returns whether the client is still there."""

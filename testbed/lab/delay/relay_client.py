@@ -7,6 +7,7 @@ import socket
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -92,9 +93,7 @@ class Relay:
             self._helper = HelperProcess(argv, name="delay relay", stderr=stderr)
         self.process = self._helper.process
         with suppress(HelperError):  # `client` says that it has ended
-            self._helper.tell(
-                middles=[middle.as_json() for middle in middles], socket=str(path), seed=seed
-            )
+            self._helper.tell(middles=list(map(asdict, middles)), socket=str(path), seed=seed)
         self._client: RelayClient | None = None
 
     @property

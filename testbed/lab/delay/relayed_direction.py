@@ -80,8 +80,7 @@ class DelayLine:
         self._ring = np.frombuffer(self._memory, dtype=_HEADER)
         self._status = self._ring["status"]
         base = int(self._ring.__array_interface__["data"][0])
-        starts = np.uint64(base) + np.arange(slots, dtype=np.uint64) * np.uint64(_SLOT_BYTES)
-        self._starts = starts
+        self._starts = np.uint64(base) + np.arange(slots, dtype=np.uint64) * np.uint64(_SLOT_BYTES)
         self._messages = MessageBatch(slots)
         self._picked = MessageBatch(slots)
         self._due_ns: NDArray[np.int64] = np.zeros(slots, dtype=np.int64)

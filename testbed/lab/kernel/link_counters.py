@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import socket
 import struct
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -53,17 +52,15 @@ class NamespaceCounters:
     protocols: dict[str, int] = field(default_factory=dict)  # "Udp.RcvbufErrors" -> count
 
 
-def read(pid: int | None, *, with_protocols: bool = True) -> NamespaceCounters:
+def read(pid: int | None) -> NamespaceCounters:
     """All counters of the namespace of process `pid` (None: this one).
 
     Raises:
         OSError: the namespace is gone.
     """
-    with entered(pid) if pid is not None else nullcontext():
+    with entered(pid):
         interfaces = _interfaces(Path("/proc/thread-self/net/dev").read_text())
-        found = queues()
-        protocols = _protocols() if with_protocols else {}
-    return NamespaceCounters(interfaces=interfaces, queues=found, protocols=protocols)
+        return NamespaceCounters(interfaces=interfaces, queues=queues(), protocols=_protocols())
 
 
 def queue_drops(interface: str, pid: int | None) -> int:
@@ -72,7 +69,7 @@ def queue_drops(interface: str, pid: int | None) -> int:
     Raises:
         OSError: the namespace is gone.
     """
-    with entered(pid) if pid is not None else nullcontext():
+    with entered(pid):
         found = queues().get(interface, [])
     return sum(queue.drops for queue in found if queue.kind in ("bfifo", "red"))
 

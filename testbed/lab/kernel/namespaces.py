@@ -26,11 +26,14 @@ def enter(pid: int) -> None:
 
 
 @contextmanager
-def entered(pid: int) -> Iterator[None]:
-    """Run the body inside the network namespace of process `pid`, then come back.
+def entered(pid: int | None) -> Iterator[None]:
+    """Run the body inside the network namespace of process `pid` (None: where we are), come back.
 
     A socket keeps the namespace it was made in, so one process can hold sockets of many hosts.
     """
+    if pid is None:
+        yield
+        return
     with Path("/proc/thread-self/ns/net").open("rb") as home:
         enter(pid)
         try:
@@ -39,7 +42,7 @@ def entered(pid: int) -> Iterator[None]:
             _setns(home.fileno())
 
 
-def socket_in(pid: int, family: int, kind: int, protocol: int = 0) -> socket.socket:
-    """A new socket that lives in the network namespace of process `pid`."""
+def socket_in(pid: int | None, family: int, kind: int, protocol: int = 0) -> socket.socket:
+    """A new socket in the network namespace of process `pid` (None: where we are)."""
     with entered(pid):
         return socket.socket(family, kind, protocol)

@@ -38,8 +38,7 @@ def connect(
 
     With `timeout_s` a read that takes longer raises BlockingIOError.
     """
-    arguments = (socket.AF_NETLINK, socket.SOCK_RAW, protocol)
-    opened = socket.socket(*arguments) if pid is None else socket_in(pid, *arguments)
+    opened = socket_in(pid, socket.AF_NETLINK, socket.SOCK_RAW, protocol)
     opened.bind((0, 0))
     if timeout_s is not None:  # `settimeout` would cost another system call at every read
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", timeout_s, 0))

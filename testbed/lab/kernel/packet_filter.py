@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Sequence
-from contextlib import nullcontext
 from typing import Any
 
 from testbed.lab.kernel.commands import CommandError
@@ -27,26 +25,23 @@ class _Nftables:
     def __init__(self, pid: int | None) -> None:
         import nftables  # Debian's python3-nftables, bound to the system's interpreter
 
-        with entered(pid) if pid is not None else nullcontext():
+        with entered(pid):
             self._library: Any = nftables.Nftables()
         self._library.set_json_output(True)
 
-    def command(self, *commands: str) -> None:
-        """Execute commands as one transaction.
-
-        Raises:
-            CommandError: the kernel refuses one.
-        """
-        self._run(commands)
-
     def packets(self, command: str, counter: str) -> int:
         """The packets of all counters of one name among those that a command lists."""
-        text = self._run([command])
+        text = self.run(command)
         entries = json.loads(text)["nftables"] if text else []
         counters = [entry["counter"] for entry in entries if "counter" in entry]
         return sum(int(each["packets"]) for each in counters if each["name"] == counter)
 
-    def _run(self, commands: Sequence[str]) -> str:
+    def run(self, *commands: str) -> str:
+        """Execute commands as one transaction; returns what they print.
+
+        Raises:
+            CommandError: the kernel refuses one.
+        """
         status, output, error = self._library.cmd("\n".join(commands))
         if status != 0:
             raise CommandError(f"nftables: {commands[0]}: {' '.join(error.split())}")
@@ -63,16 +58,13 @@ class _ArrivalTable:
         self._taken = 0
         self._nft = _Nftables(pid)
         self.name = f"netdev lab{next(self._numbers)}"
-        self.command(
+        self.run = self._nft.run
+        self.run(
             f"add table {self.name}",
             f"add counter {self.name} {counter}",
             f"add chain {self.name} arriving "
             f'{{ type filter hook ingress device "{interface}" priority 0 ; policy accept ; }}',
         )
-
-    def command(self, *commands: str) -> None:
-        """Execute nftables commands as one transaction."""
-        self._nft.command(*commands)
 
     def take_hits(self) -> int:
         """Packets that the counter saw since the last call; the counter itself goes on."""
@@ -91,7 +83,7 @@ class PacketFilter:
     def __init__(self, pid: int, interface: str) -> None:
         self._table = _ArrivalTable(pid, interface, _DROP_COUNTER)
         name = self._table.name
-        self._table.command(
+        self._table.run(
             f"add set {name} bad {{ type ether_type ; size 65535 ; flags dynamic ; }}",
             f"add chain {name} in_bad",
             f"add chain {name} in_good",
@@ -113,7 +105,7 @@ class PacketFilter:
             else ["meta protocol ip"]
         )
         lose = f"counter name {_DROP_COUNTER} drop"
-        self._table.command(
+        self._table.run(
             *(f"add rule {name} arriving {each} goto chosen" for each in wanted),
             f"add rule {name} chosen meta protocol @bad goto in_bad",
             f"add rule {name} chosen goto in_good",
@@ -126,7 +118,7 @@ class PacketFilter:
     def clear(self) -> None:
         """Stop losing."""
         name = self._table.name
-        self._table.command(
+        self._table.run(
             *(f"flush chain {name} {each}" for each in ("arriving", "chosen", "in_good", "in_bad")),
             f"flush set {name} bad",
         )
@@ -157,29 +149,15 @@ class DropCounter:
 
 
 class ArrivalCounter:
-    """Counts the frames of one EtherType that arrive at an interface.
+    """Counts the frames that arrive at an interface and match, in the words of nftables.
 
     `pid` names the interface's namespace; None is the present one.
     """
 
-    def __init__(self, pid: int | None, interface: str, ethertype: int) -> None:
+    def __init__(self, pid: int | None, interface: str, match: str) -> None:
         self._table = _ArrivalTable(pid, interface, "seen")
-        rule = f"ether type {ethertype:#06x} counter name seen"
-        self._table.command(f"add rule {self._table.name} arriving {rule}")
+        self._table.run(f"add rule {self._table.name} arriving {match} counter name seen")
 
     def take(self) -> int:
         """Frames that arrived since the last call."""
-        return self._table.take_hits()
-
-
-class DatagramCounter:
-    """Counts the UDP datagrams from one address to one port that arrive at an interface."""
-
-    def __init__(self, pid: int, interface: str, *, source: str, port: int) -> None:
-        self._table = _ArrivalTable(pid, interface, "seen")
-        rule = f"ip saddr {source} udp dport {port} counter name seen"
-        self._table.command(f"add rule {self._table.name} arriving {rule}")
-
-    def take(self) -> int:
-        """Datagrams that arrived since the last call."""
         return self._table.take_hits()

@@ -65,7 +65,7 @@ def _write(folder: int, path: str, text: str) -> None:
 @contextlib.contextmanager
 def _sysfs(pid: int | None) -> Iterator[int]:
     """A detached mount of a network namespace's sysfs: /sys shows the original namespace's."""
-    with contextlib.nullcontext() if pid is None else entered(pid):
+    with entered(pid):
         context = _called(_FSOPEN, b"sysfs", _CLOSE_ON_EXEC)
         try:
             _called(_FSCONFIG, context, _CREATE, None, None, 0)

@@ -142,7 +142,7 @@ def bring_up_silent(interface: str) -> None:
         Path(f"/proc/sys/net/ipv6/conf/{interface}/disable_ipv6").write_text("1\n")
     with Rtnetlink() as kernel:
         kernel.disable_offloads(interface)
-        kernel.send([up(kernel.index(interface), arp=False, name=interface)])
+        kernel.send([up(kernel.index(interface), name=interface)])
 
 
 # Messages
@@ -165,9 +165,9 @@ def veth(
     return Message(_NEW_LINK, _CREATE | _EXCLUSIVE, body, f"veth pair {name}, {peer}")
 
 
-def up(index: int, *, arp: bool = True, name: str = "") -> Message:
-    """Bring an interface up; without `arp` it sends nothing of its own accord."""
-    flags = _UP if arp else _UP | _NO_ARP
+def up(index: int, *, name: str = "") -> Message:
+    """Bring an interface up without ARP, so that it sends nothing of its own accord."""
+    flags = _UP | _NO_ARP
     header = struct.pack("=BxHiII", 0, 0, index, flags, flags)
     return Message(_SET_LINK, 0, header, f"up {name or index}")
 
