@@ -111,7 +111,16 @@ class LabTopo(Topo):
 
     def longest_rtt_s(self) -> float:
         """Round trip of the farthest two hosts over shortest paths, without queues, in seconds."""
-        return _longest_rtt_s(self.as_graph(), self.hosts())
+        graph, hosts = self.as_graph(), self.hosts()
+        # Fewest hops first, as the controller routes; among those the least delay.
+        hop_s = 1e6  # more than all delays of a path together
+        for _, _, edge in graph.edges(data=True):
+            edge["cost"] = hop_s + edge["delay_s"]
+        longest_s = 0.0
+        for host in hosts:
+            costs = networkx.single_source_dijkstra_path_length(graph, host, weight="cost")
+            longest_s = max(longest_s, *(costs[other] % hop_s for other in hosts))
+        return 2 * longest_s
 
     def spread(self, names: Sequence[str], switches: Sequence[str]) -> None:
         """Add hosts and link them to the switches in turn."""
@@ -165,17 +174,3 @@ class LabTopo(Topo):
         for (first, second), link in self._links.items():
             info = {**self.linkInfo(first, second), **link.options(rtt_s)}
             self.setlinkInfo(first, second, info)
-
-
-def _longest_rtt_s(graph: networkx.Graph, hosts: Sequence[str]) -> float:
-    """Fewest hops first, as the controller routes; among those the least delay."""
-    if not any(delay_s for _, _, delay_s in graph.edges(data="delay_s")):
-        return 0.0
-    hop_s = 1e6  # more than all delays of a path together
-    for _, _, edge in graph.edges(data=True):
-        edge["cost"] = hop_s + edge["delay_s"]
-    longest_s = 0.0
-    for host in hosts:
-        costs = networkx.single_source_dijkstra_path_length(graph, host, weight="cost")
-        longest_s = max(longest_s, *(costs[other] % hop_s for other in hosts))
-    return 2 * longest_s

@@ -52,12 +52,11 @@ class LinkParameters(BaseModel):
 
     def over(self, larger: LinkParameters) -> LinkParameters:
         """These parameters, completed by those of a larger scope."""
-        own = {key: getattr(self, key) for key in self._given()}
-        inherited = {key: getattr(larger, key) for key in larger._given() if key not in own}
+        own, inherited = self._given(), larger._given()
         if "queue_bytes" in own or "queue_bdp" in own:
             inherited.pop("queue_bytes", None)
             inherited.pop("queue_bdp", None)
-        return LinkParameters(**inherited, **own)
+        return LinkParameters(**{**inherited, **own})
 
     def queue_size_bytes(self, rtt_s: float) -> int:
         """The queue of one direction; `rtt_s` is the network's longest round trip without queues.
@@ -86,9 +85,8 @@ class LinkParameters(BaseModel):
             "ecn_threshold_bytes": self.ecn_threshold_bytes,
         }
 
-    def _given(self) -> list[str]:
-        fields = LinkParameters.model_fields
-        return [key for key in fields if getattr(self, key) is not None]
+    def _given(self) -> dict[str, Any]:
+        return self.model_dump(include=set(LinkParameters.model_fields), exclude_none=True)
 
 
 class TopologyParameters(LinkParameters):
@@ -152,5 +150,4 @@ class TopologyParameters(LinkParameters):
 
     def every_link(self) -> LinkParameters:
         """The keys of a link at the top level."""
-        fields = LinkParameters.model_fields
-        return LinkParameters(**{key: getattr(self, key) for key in fields})
+        return LinkParameters(**self._given())

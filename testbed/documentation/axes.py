@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,8 @@ from testbed.transport.order import ORDERS
 from testbed.transport.repair import REPAIRS
 from testbed.transport.tolerance import POLICIES
 
-_AXES: dict[str, tuple[Registry[Any], str, str]] = {
+# The axes of a protocol: the table of names, the key, an example.
+AXES: dict[str, tuple[Registry[Any], str, str]] = {
     "Tolerances": (POLICIES, "arms.NAME.gather, broadcast", "phased:low=0.008,high=0.408"),
     "Repairs": (REPAIRS, "arms.NAME.repair", "streaming:residual=0.05"),
     "Chunk orders": (ORDERS, "arms.NAME.order", "rotating:share=0.5"),
@@ -48,25 +49,16 @@ _SECTIONS = {
 
 def reference() -> str:
     """A section for each table of names."""
-    axes = [_axis(title, *given) for title, given in _AXES.items()]
+    axes = [_axis(title, *given) for title, given in AXES.items()]
     sections = [_section(*each) for each in all_sections(Experiment)]
     return "\n".join([*axes, _models(), _optimisers(), *sections])
-
-
-def entries(registry: Registry[Any]) -> dict[str, Callable[..., Any]]:
-    """The factories of an axis by name."""
-    return {name: registry.entry(name) for name in registry}
 
 
 def option_rows(factory: Callable[..., Any]) -> list[tuple[str, str, str]]:
     """The options of an entry: name, default, meaning."""
     told = docstrings.arguments(factory)
     return [
-        (
-            markup.code(name),
-            _default(name, each),
-            markup.sentence(told.get(name, "")),
-        )
+        (markup.code(name), _default(name, each), markup.sentence(told.get(name, "")))
         for name, each in inspect.signature(factory).parameters.items()
     ]
 
@@ -85,14 +77,12 @@ def _default(name: str, parameter: inspect.Parameter) -> str:
 
 
 def _axis(title: str, registry: Registry[Any], place: str, example: str) -> str:
-    found = entries(registry)
-    summary = [
-        (markup.code(name), docstrings.first_sentence(inspect.getmodule(factory)))
-        for name, factory in found.items()
-    ]
-    rows = [
-        (markup.code(name), *row) for name, factory in found.items() for row in option_rows(factory)
-    ]
+    summary, rows = [], []
+    for name in registry:
+        factory = registry.entry(name)
+        meaning = docstrings.first_sentence(inspect.getmodule(factory))
+        summary.append((markup.code(name), meaning))
+        rows += [(markup.code(name), *row) for row in option_rows(factory)]
     return "\n".join(
         [
             f"## {title}\n",
@@ -145,8 +135,3 @@ def _section(path: str, section: OneOf) -> str:
     anchor = keys.anchor(keys.title(path, section, next(iter(section.registry))))
     text = f"Key: `{section.key}` in `{path}`. [Their options](experiment-yaml.md#{anchor})."
     return f"## {_SECTIONS[path]}\n\n{text}\n\n{markup.table(('name', 'what it is'), rows)}"
-
-
-def tables() -> Mapping[str, Registry[Any]]:
-    """The axes of a protocol, by title."""
-    return {title: registry for title, (registry, *_) in _AXES.items()}

@@ -7,17 +7,14 @@ whatever is in a run's configuration is part of the run's key.
 """
 
 from testbed.experiment.loading import EXPERIMENTS, find, load, names, profile_names
-from testbed.experiment.profiles import DEFAULT_PROFILE, REFERENCE_PROFILE
-from testbed.experiment.run import ORDER_RULE, SCHEMA, Run, ordered
-from testbed.experiment.schema import LAB_MTU_BYTES, Experiment, Limits, Transport
+from testbed.experiment.profiles import REFERENCE_PROFILE
+from testbed.experiment.run import ORDER_RULE, Run, ordered
+from testbed.experiment.schema import Experiment, Limits, Transport
 
 __all__ = [
-    "DEFAULT_PROFILE",
     "EXPERIMENTS",
-    "LAB_MTU_BYTES",
     "ORDER_RULE",
     "REFERENCE_PROFILE",
-    "SCHEMA",
     "Experiment",
     "Limits",
     "Run",

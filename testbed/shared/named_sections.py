@@ -78,7 +78,7 @@ class OneOf:
         try:
             found = model.model_validate({**given, self.key: name}, context=info.context)
         except ValidationError as error:
-            raise problems(_told(error, model)) from None
+            raise problems(yaml_input.problems(error, model)) from None
         if self.check is not None:
             self.check(found)
         return found
@@ -103,12 +103,7 @@ class OneOf:
         return re.sub(r"^`[^:]*`: ", "", of_file)
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> core_schema.CoreSchema:
-        return core_schema.with_info_plain_validator_function(
-            self.validate,
-            serialization=core_schema.wrap_serializer_function_ser_schema(
-                lambda value, serialise: serialise(value), schema=core_schema.any_schema()
-            ),
-        )
+        return core_schema.with_info_plain_validator_function(self.validate)
 
     def __get_pydantic_json_schema__(
         self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
@@ -177,26 +172,7 @@ def _reference(model: type[BaseModel], handler: GetJsonSchemaHandler) -> Schema:
     return handler(core_schema.definitions_schema(model.__pydantic_core_schema__, []))
 
 
-Problem = tuple[tuple[int | str, ...], str]
-
-
-def _told(error: ValidationError, model: type[BaseModel]) -> list[Problem]:
-    """The same problems in words; unknown keys come with those that this section has."""
-    found: list[Problem] = []
-    for problem in error.errors(include_url=False):
-        location, message = problem["loc"], problem["msg"].removeprefix("Value error, ")
-        if problem["type"] == "extra_forbidden":
-            valid = yaml_input.valid_keys(model, location[:-1])
-            message = "unknown key" + (f"; valid: {', '.join(valid)}" if valid else "")
-        elif problem["type"] == "missing":
-            message = "this key is missing"
-        elif not isinstance(problem["input"], Mapping | BaseModel):
-            message = f"{problem['input']!r}: {message}"
-        found.append((location, message))
-    return found
-
-
-def problems(found: Sequence[Problem]) -> ValidationError:
+def problems(found: Sequence[yaml_input.Problem]) -> ValidationError:
     """An error with a message for each place; the messages say what was given there."""
     return ValidationError.from_exception_data(
         "section",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import typing
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from testbed.shared.input_error import InputError
 
-__all__ = ["InputError", "Section", "explain", "override", "read", "replace", "valid_keys"]
+__all__ = ["InputError", "Section", "explain", "override", "problems", "read", "replace"]
 
 _MOST_BYTES = 1 << 20
 
@@ -80,27 +81,38 @@ def replace(document: dict[str, Any], key: str, value: Any) -> None:
 
 def explain(error: ValidationError, model: type[BaseModel]) -> str:
     """The first problem as `key: value: what would be valid`, and how many more there are."""
-    problems = error.errors(include_url=False)
-    first = problems[0]
-    parts = [str(part) for part in first["loc"]]
+    found = problems(error, model)
+    location, message = found[0]
+    parts = [str(part) for part in location]
     where = ".".join(part for part in parts if not part.startswith(("function-", "literal[")))
-    message = first["msg"].removeprefix("Value error, ")
-    if first["type"] == "extra_forbidden":
-        valid = valid_keys(model, first["loc"][:-1])
-        message = "unknown key" + (f"; valid: {', '.join(valid)}" if valid else "")
-        text = f"{where}: {message}"
-    elif first["type"] == "missing":
-        text = f"{where}: this key is missing"
-    else:
-        shown = first.get("input")
-        told = isinstance(shown, dict | BaseModel) or (shown and str(shown) in message)
-        value = "" if told else f"{shown!r}: "
-        text = f"{where}: {value}{message}" if where else message
-    more = len(problems) - 1
-    return text + (f" (and {more} more problem{'s' if more > 1 else ''})" if more else "")
+    more = len(found) - 1
+    others = f" (and {more} more problem{'s' if more > 1 else ''})" if more else ""
+    return (f"{where}: " if where else "") + message + others
 
 
-def valid_keys(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
+Problem = tuple[tuple[int | str, ...], str]
+
+
+def problems(error: ValidationError, model: type[BaseModel]) -> list[Problem]:
+    """Where each problem is, and what it is; unknown keys come with those that are valid."""
+    found: list[Problem] = []
+    for each in error.errors(include_url=False):
+        location, message = each["loc"], each["msg"].removeprefix("Value error, ")
+        given = each["input"]
+        if each["type"] == "extra_forbidden":
+            valid = _valid_keys(model, location[:-1])
+            message = "unknown key" + (f"; valid: {', '.join(valid)}" if valid else "")
+        elif each["type"] == "missing":
+            message = "this key is missing"
+        elif location and not (
+            isinstance(given, Mapping | BaseModel) or (given and str(given) in message)
+        ):
+            message = f"{given!r}: {message}"
+        found.append((location, message))
+    return found
+
+
+def _valid_keys(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
     """The keys of the model that a validation error's location leads to."""
     kind: Any = model
     for part in location:

@@ -15,12 +15,13 @@ from testbed.training.optimisers import OPTIMISERS
 from tests.documentation.shown import ROOT
 
 
-@pytest.mark.parametrize("title", axes.tables())
+@pytest.mark.parametrize("title", axes.AXES)
 def test_every_option_of_an_axis_has_a_meaning(title: str) -> None:
     page = axes.reference()
-    for name, factory in axes.entries(axes.tables()[title]).items():
+    registry, *_ = axes.AXES[title]
+    for name in registry:
         assert f"| `{name}` |" in page
-        for option, _, meaning in axes.option_rows(factory):
+        for option, _, meaning in axes.option_rows(registry.entry(name)):
             assert meaning, f"{name} {option}"
 
 

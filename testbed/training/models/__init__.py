@@ -13,6 +13,7 @@ them in its evaluation.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -118,10 +119,7 @@ def layer_map(
     seconds to import is cached, so that the next call imports nothing.
     """
     shape = tuple(input_shape)
-
-    def make() -> list[tuple[str, tuple[int, ...]]]:
-        return _layer_map(name, classes, shape)
-
+    make = functools.partial(_layer_map, name, classes, shape)
     entry = MODELS.get(name)
     if not kept or entry is None or not entry.slow_import:
         return make()
