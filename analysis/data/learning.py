@@ -71,6 +71,12 @@ def paced_iterations(results: Results) -> pl.DataFrame:
     )
 
 
+def dataset_name(training: dict[str, Any]) -> Any:
+    """The name of the data set in a `training` section, whose options may stand beside it."""
+    dataset = training.get("dataset")
+    return dataset.get("name") if isinstance(dataset, dict) else dataset
+
+
 def pace(config: dict[str, Any]) -> dict[str, Any]:
     """The pace of a run's iterations: `kind` is `real`, `paced` or `payload-only`."""
     found = section(section(config, "training"), "pace")

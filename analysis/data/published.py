@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -79,10 +80,9 @@ def load(path: Path = FILE) -> tuple[Published, ...]:
     """
     document = yaml.safe_load(path.read_text(encoding="utf-8"))
     entries = tuple(_entry(each, f"{path.name}: {each.get('id')}") for each in document["entries"])
-    ids = [each.id for each in entries]
-    for each in ids:
-        if ids.count(each) > 1:
-            raise ValueError(f"{path.name}: id {each!r} occurs twice; valid: once")
+    for name, count in Counter(each.id for each in entries).items():
+        if count > 1:
+            raise ValueError(f"{path.name}: id {name!r} occurs twice; valid: once")
     return entries
 
 

@@ -64,11 +64,11 @@ def of_experiment(folder: Path) -> dict[str, list[RunDirectory]]:
             continue
         match = _SUFFIX.match(path.name)
         if match is None:
-            found.setdefault(path.name, []).append(RunDirectory((2, 0), path, ""))
+            directory = RunDirectory((2, 0), path, "")
         elif match["partial"]:
-            found.setdefault(match["key"], []).append(RunDirectory((1, 0), path, UNFINISHED))
+            directory = RunDirectory((1, 0), path, UNFINISHED)
         else:
             attempt = int(match["attempt"])
             directory = RunDirectory((0, attempt), path, f"attempt {attempt}")
-            found.setdefault(match["key"], []).append(directory)
+        found.setdefault(match["key"] if match else path.name, []).append(directory)
     return {key: sorted(directories) for key, directories in found.items()}

@@ -101,8 +101,9 @@ def along_factor(summary: dict[str, Any], styles: dict[str, ArmStyle]) -> Figure
     for axes, name in zip(axes_of, (metric, "round_latency_s.mean"), strict=True):
         cells = {arm: [entry(p, "arms", arm, name) for p in found] for arm in arms}
         described = describe(name)
-        values = [each.value for estimates in cells.values() for each in estimates]
-        unit = formatting.unit_for(described.unit, values)
+        unit = formatting.unit_for(
+            described.unit, [e.value for each in cells.values() for e in each]
+        )
         for arm, estimates in cells.items():
             if parts.line_with_intervals(axes, at, estimates, styles[arm], unit.factor):
                 present.add(arm)
@@ -120,7 +121,9 @@ def layer_strips(layer_loss: pl.DataFrame, styles: dict[str, ArmStyle]) -> Figur
         return None
     arms = [arm for arm, _ in parts.by_arm(layer_loss, styles)]
     layers = int(layer_loss["layer"].max())  # type: ignore[arg-type]
-    figure, axes_of = new_strips(len(arms))
+    height = 1.1 + 2 * (0.3 + 0.27 * len(arms))
+    figure = Figure(figsize=(style.SIZE_INCHES[0], height), layout="constrained")
+    axes_of: list[Axes] = list(figure.subplots(2, 1))
     for axes, leg in zip(axes_of, _LEGS, strict=True):
         for row, arm in enumerate(arms):
             shares = _by_layer(layer_loss, arm, leg, layers)
@@ -148,13 +151,6 @@ def layer_strips(layer_loss: pl.DataFrame, styles: dict[str, ArmStyle]) -> Figur
             spine.set_visible(False)
     axes_of[-1].set_xlabel("Layer, in the order of the payload")
     return figure
-
-
-def new_strips(rows: int) -> tuple[Figure, list[Axes]]:
-    """Two axes, one above the other, as high as so many strips need."""
-    height = 1.1 + 2 * (0.3 + 0.27 * rows)
-    figure = Figure(figsize=(style.SIZE_INCHES[0], height), layout="constrained")
-    return figure, list(figure.subplots(2, 1))
 
 
 def _patch(begin: float, row: int, width: int, share: float) -> Rectangle:

@@ -131,20 +131,14 @@ def draw_lines_by_round(
             .agg(*x, mean=value.mean(), low=value.min(), high=value.max())
             .sort("round")
         )
-        style_of = styles[arm]
+        style_of, colour = styles[arm], styles[arm].colour.light
         if not too_many_for_bands(styles):
-            axes.fill_between(
-                line[over],
-                line["low"],
-                line["high"],
-                color=style_of.colour.light,
-                alpha=0.18,
-                linewidth=0,
-            )
+            band: Any = {"color": colour, "alpha": 0.18, "linewidth": 0}
+            axes.fill_between(line[over], line["low"], line["high"], **band)
         axes.plot(
             line[over],
             line["mean"],
-            color=style_of.colour.light,
+            color=colour,
             linestyle=style_of.line,
             marker=style_of.marker,
             markevery=max(1, line.height // _MARKED_POINTS),
@@ -237,21 +231,17 @@ def line_with_intervals(
     factor: float = 1.0,
 ) -> bool:
     """A line through the estimates that have a value, each with its interval; False without any."""
-    known = [
-        (x, each, each.value * factor)
-        for x, each in zip(at, found, strict=True)
-        if each.value is not None
-    ]
+    known = [(x, each) for x, each in zip(at, found, strict=True) if each.value is not None]
     colour = arm_style.colour.light
     if known:
         axes.plot(
-            [x for x, _, _ in known],
-            [value for _, _, value in known],
+            [x for x, _ in known],
+            [each.value * factor for _, each in known if each.value is not None],
             color=colour,
             linestyle=arm_style.line,
             marker=arm_style.marker,
         )
-    for x, each, _ in known:
+    for x, each in known:
         if each.low is not None and each.high is not None:
             axes.plot([x, x], [each.low * factor, each.high * factor], color=colour, linewidth=1.2)
     return bool(known)

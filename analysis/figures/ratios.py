@@ -101,7 +101,7 @@ def beside_paper(summary: dict[str, Any]) -> Figure | None:
         return None
     figure, axes = parts.new_axes(f"Ratio {rows[0][2][0]['compared'].split(' ', 1)[1]}", "")
     figure.set_size_inches(style.SIZE_INCHES[0], 1.3 + 0.52 * len(rows))
-    ours = style.BLUE.light
+    ours, paper = style.BLUE.light, style.STEEL.light
     for position, (_, estimate, ratios) in enumerate(rows):
         for each in ratios:
             low, high = published_range(each)
@@ -109,13 +109,9 @@ def beside_paper(summary: dict[str, Any]) -> Figure | None:
             if each["confidence"] == OWN_LIMIT:
                 axes.plot([low], [y], "D", color=style.GOLD.light, markersize=5)
             elif low == high:
-                axes.plot(
-                    [low], [y], "|", color=style.STEEL.light, markersize=10, markeredgewidth=2
-                )
+                axes.plot([low], [y], "|", color=paper, markersize=10, markeredgewidth=2)
             else:
-                axes.plot(
-                    [low, high], [y, y], color=style.STEEL.light, linewidth=6, solid_capstyle="butt"
-                )
+                axes.plot([low, high], [y, y], color=paper, linewidth=6, solid_capstyle="butt")
         if estimate.low is not None and estimate.high is not None:
             axes.plot([estimate.low, estimate.high], [position - 0.17] * 2, color=ours, linewidth=2)
         assert estimate.value is not None
@@ -127,7 +123,7 @@ def beside_paper(summary: dict[str, Any]) -> Figure | None:
     axes.set_xlim(left=0)
     handles: list[Any] = [
         Line2D([], [], color=ours, marker="o", markersize=6, linewidth=2, label="ours"),
-        Line2D([], [], color=style.STEEL.light, linewidth=6, label="paper"),
+        Line2D([], [], color=paper, linewidth=6, label="paper"),
         Line2D([], [], color=style.GOLD.light, marker="D", linestyle="", label="limit"),
     ]
     if not any(each["confidence"] == OWN_LIMIT for _, _, ratios in rows for each in ratios):
@@ -153,10 +149,9 @@ def _paper(axes: Axes, cells: list[dict[str, Any]], metric: str) -> set[tuple[fl
         for each in cell["published"].get(metric, [])
         if "low" in each and each["compared"] == "ratio fixed-low/dblp"
     }
+    look: Any = {"color": style.STEEL.light, "alpha": _PAPER_ALPHA, "linewidth": 0, "zorder": 0.3}
     for low, high in ranges:
-        axes.axhspan(
-            low, high, color=style.STEEL.light, alpha=_PAPER_ALPHA, linewidth=0, zorder=0.3
-        )
+        axes.axhspan(low, high, **look)
     return ranges
 
 
@@ -164,12 +159,8 @@ def _ratio_axis(axes: Axes, cells: list[dict[str, Any]], pairs: list[str], metri
     found = [entry(cell, "ratios", pair, metric).value for cell in cells for pair in pairs]
     values = [1.0, *(each for each in found if each)]
     values += [bound for cell in cells for bound in cell["limits"].values()]
-    values += [
-        each["high"]
-        for cell in cells
-        for each in cell["published"].get(metric, [])
-        if "high" in each
-    ]
+    published = [each for cell in cells for each in cell["published"].get(metric, [])]
+    values += [each["high"] for each in published if "high" in each]
     if max(values) / min(values) < parts.LOG_FROM:
         axes.set_ylim(bottom=0)
         return

@@ -88,9 +88,9 @@ def keep(results_dir: Path, experiment: str | None = None, *, root: Path = ROOT)
     write_json(folder / "manifest.json", results.ok_runs[0].manifest)
     write_json(folder / "provenance.json", _provenance(results, summary))
     (folder / "main.md").write_text(to_markdown(report.main_table), encoding="utf-8")
-    drawn = [path for name in _FIGURES for path in report.figures if path.name == name]
-    for path in drawn:
-        shutil.copyfile(path, folder / path.name)
+    for path in report.figures:
+        if path.name in _FIGURES:
+            shutil.copyfile(path, folder / path.name)
     return folder
 
 
@@ -154,7 +154,9 @@ def block(folder: Path) -> str:
     """
     summary, provenance = _read(folder, "summary.json", "provenance.json")
     tables = _tables(summary)
-    shown = "\n".join(_titled(table) if tables[1:] else _bare(table) for table in tables)
+    # Several tables have the rows of each below what they are; the experiment's name is above all.
+    titles = [f"{each.title.partition(': ')[2]}:\n\n" if tables[1:] else "" for each in tables]
+    shown = "\n".join(title + _bare(table) for title, table in zip(titles, tables, strict=True))
     return f"{shown}\n{_words(summary, provenance, folder.name)}\n"
 
 
@@ -179,11 +181,6 @@ def _tables(summary: dict[str, Any]) -> list[Table]:
     return by_sweep_point.ratio_tables(summary, only=ratios)
 
 
-def _titled(table: Table) -> str:
-    """The rows below what they are; the experiment's name stands above all tables."""
-    return f"{table.title.partition(': ')[2]}:\n\n{_bare(table)}"
-
-
 def _bare(table: Table) -> str:
     """The rows alone; notes of single cells stay."""
     lines = to_markdown(replace(table, notes=[])).splitlines()[2:]
@@ -194,8 +191,8 @@ def _words(summary: dict[str, Any], provenance: dict[str, Any], name: str) -> st
     compared = ratio_names(summary)
     seeds = max((entry(summary, "ratios", each, "rounds_per_s").n for each in compared), default=1)
     few = "" if seeds >= ENOUGH_SEEDS else ", too few for more than an indication"
-    verdicts = {key: count for key, count in provenance["verdicts"].items() if count}
-    listed = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items())
+    verdicts = provenance["verdicts"].items()
+    listed = ", ".join(f"{count} {verdict}" for verdict, count in verdicts if count)
     found = headline.sentences(summary)[:1] if not points(summary) else []
     return " ".join(
         [

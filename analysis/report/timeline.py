@@ -7,8 +7,10 @@ bounded by reducing further and, in the end, by leaving runs out, which it says.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -40,19 +42,18 @@ def timeline_page(results: Results) -> str | None:
     """The page's text; None when no run has anything to show."""
     runs = [run for run in results.runs if run.directory is not None]
     # The first seed of every arm and point comes first: these stay when not all fit.
-    seen: dict[str, int] = {}
-    places = []
+    seen: Counter[str] = Counter()
+    places = {}
     for run in runs:
         cell = f"{run.arm} {run.factors}"
-        seen[cell] = seen.get(cell, 0) + 1
-        places.append(seen[cell])
-    ordered = [run for _, run in sorted(zip(places, runs, strict=True), key=lambda each: each[0])]
+        seen[cell] += 1
+        places[run.key] = seen[cell]
     series_per_run = 2 * _FLOWS_SHOWN + _QUEUES_SHOWN + _PROCESSES_SHOWN
     intervals = _INTERVALS_IN_ALL // max(1, min(len(runs), _MOST_RUNS) * series_per_run)
     intervals = min(_MOST_INTERVALS, max(_FEWEST_INTERVALS, intervals))
     shown: list[tuple[str, str]] = []
     used = left_out = 0
-    for run in ordered:
+    for run in sorted(runs, key=lambda each: places[each.key]):
         if len(shown) == _MOST_RUNS:  # further ones are not even read: it takes its time
             left_out += 1
             continue
@@ -172,11 +173,11 @@ def _queues(frame: pl.DataFrame, facts: Mapping[str, Any], clock: _Clock) -> lis
             continue
         times_s = rows["t_s"].to_numpy()
         new = np.diff(rows["drops"].to_numpy(), prepend=rows["drops"][0])
-        lost: dict[int, int] = {}
+        lost: Counter[int] = Counter()
         for index in np.flatnonzero(new > 0):
             place = int((times_s[index] - clock.origin_s) / clock.step_s)
             if 0 <= place < clock.intervals:
-                lost[place] = lost.get(place, 0) + int(new[index])
+                lost[place] += int(new[index])
         first, _, second = str(link).partition("--")
         found.append(
             {
@@ -194,18 +195,16 @@ def _queues(frame: pl.DataFrame, facts: Mapping[str, Any], clock: _Clock) -> lis
 
 def _flows(frame: pl.DataFrame, clock: _Clock) -> dict[str, list[Series]]:
     """Windows (or, of a sender without one, its pace) and round trips per flow."""
-    windows: list[Series] = []
-    rates: list[Series] = []
-    round_trips: list[Series] = []
+    columns = {"windows": "cwnd_bytes", "rates": "rate_bps", "round_trips": "rtt_s"}
+    found: dict[str, list[Series]] = {kind: [] for kind in columns}
     groups = list(frame.group_by(["host", "peer"], maintain_order=True))
     for (host, peer), rows in sorted(groups, key=lambda each: str(each[0]))[:_FLOWS_SHOWN]:
         name, times_s = f"{host} \u2192 {peer}", rows["t_s"].to_numpy()
-        for into, column in ((windows, "cwnd_bytes"), (rates, "rate_bps"), (round_trips, "rtt_s")):
-            values = rows[column].fill_null(math.nan).to_numpy()
-            reduced = clock.reduce(times_s, values)
+        for kind, column in columns.items():
+            reduced = clock.reduce(times_s, rows[column].fill_null(math.nan).to_numpy())
             if reduced:
-                into.append({"name": name, "values": reduced})
-    return {"windows": windows, "rates": rates, "round_trips": round_trips}
+                found[kind].append({"name": name, "values": reduced})
+    return found
 
 
 def _processes(frame: pl.DataFrame, clock: _Clock) -> list[Series]:
@@ -277,19 +276,12 @@ def _workers(run: Path, rounds: Sequence[Mapping[str, Any]], clock: _Clock) -> l
 
 def _records(path: Path) -> list[dict[str, Any]]:
     """The whole records of a JSON-lines log; none where there is no such log."""
-    try:
-        lines = path.read_bytes().splitlines()
-    except OSError:
-        return []
     found = []
-    for line in lines:
-        try:
-            record = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(record, dict):
-            found.append(record)
-    return found
+    with contextlib.suppress(OSError):
+        for line in path.read_bytes().splitlines():
+            with contextlib.suppress(ValueError):
+                found.append(json.loads(line))
+    return [each for each in found if isinstance(each, dict)]
 
 
 def _natural(name: str) -> tuple[str, int]:

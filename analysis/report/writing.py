@@ -25,7 +25,7 @@ from analysis.tables.rendering import Table, to_csv, to_latex, to_markdown
 from analysis.words import cautions, headline, methods
 
 FOLDER = "report"
-_SUFFIXES = (".md", ".csv", ".tex")
+_FORMATS = {".md": to_markdown, ".csv": to_csv, ".tex": to_latex}
 _FEW_RUNS = 24  # more are folded away on the page, those that are not ok excepted
 
 
@@ -59,9 +59,8 @@ def write_report(results_dir: Path, experiment: str | None = None) -> ReportPath
             (temporary / TIMELINE).write_text(timeline, encoding="utf-8")
         write_json(temporary / "summary.json", summary)
         for name, table in tables.items():
-            (temporary / f"{name}.md").write_text(to_markdown(table), encoding="utf-8")
-            (temporary / f"{name}.csv").write_text(to_csv(table), encoding="utf-8")
-            (temporary / f"{name}.tex").write_text(to_latex(table), encoding="utf-8")
+            for suffix, text_of in _FORMATS.items():
+                (temporary / f"{name}{suffix}").write_text(text_of(table), encoding="utf-8")
         for drawing in drawings:
             (temporary / f"{drawing.name}.svg").write_text(drawing.svg, encoding="utf-8")
             (temporary / f"{drawing.name}.png").write_bytes(drawing.png)
@@ -73,10 +72,8 @@ def write_report(results_dir: Path, experiment: str | None = None) -> ReportPath
     return ReportPaths(
         index=folder / "index.html",
         summary=folder / "summary.json",
-        tables=[folder / f"{name}{suffix}" for name in tables for suffix in _SUFFIXES],
-        figures=[
-            folder / f"{each.name}{suffix}" for each in drawings for suffix in (".svg", ".png")
-        ],
+        tables=[folder / f"{name}{suffix}" for name in tables for suffix in _FORMATS],
+        figures=[folder / f"{each.name}.{kind}" for each in drawings for kind in ("svg", "png")],
         experiment=results.experiment,
         verdicts=summary["verdicts"],
         main_table=tables["main"],

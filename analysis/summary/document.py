@@ -125,11 +125,7 @@ def _unpaired(runs: Sequence[Run], arms: Sequence[str]) -> dict[str, list[int]]:
 def _limits(runs: Sequence[Run], conditions: dict[str, Any]) -> dict[str, float]:
     """The two theoretical bounds of `fixed-low/dblp` where the loss at a point is known."""
     loss = conditions.get("loss")
-    found = {
-        run.arm: byte_bound.tolerances(run.config)
-        for run in runs
-        if run.arm in (BASELINE, REFERENCE)
-    }
+    found = {run.arm: byte_bound.tolerances(run.config) for run in runs}
     baseline, reference = found.get(BASELINE), found.get(REFERENCE)
     if baseline is None or reference is None or not isinstance(loss, int | float) or not loss:
         return {}
@@ -171,10 +167,8 @@ def _cells(measured: pl.DataFrame, arms: Sequence[str]) -> dict[str, Any]:
             _put(cell, name, {**ratio_interval(*values).as_json(), "p_value": p_value})
         document["ratios"][f"{left}/{right}"] = cell
         document["differences"][f"{left}-{right}"] = {
-            name: {
-                **difference_interval(*table.paired(left, right, name)).as_json(),
-                "p_value": p_values[left, right, name],
-            }
+            name: difference_interval(*table.paired(left, right, name)).as_json()
+            | {"p_value": p_values[left, right, name]}
             for name in TASK_METRICS
         }
     return document

@@ -7,6 +7,7 @@ from typing import Any
 
 import polars as pl
 
+from analysis.data.learning import dataset_name
 from analysis.data.load import Results, Run
 from analysis.data.metrics import ALL_BURSTS, IMPAIRED, TASK_METRICS
 from analysis.data.published import Published
@@ -89,9 +90,7 @@ def run_conditions(run: Run) -> Conditions:
     `loss` is 0 where nothing impairs, and absent where impairments have no or several rates.
     """
     training = section(run.config, "training")
-    dataset = training.get("dataset")
-    found: Conditions = {"model": training.get("model")}
-    found["dataset"] = dataset.get("name") if isinstance(dataset, Mapping) else dataset
+    found: Conditions = {"model": training.get("model"), "dataset": dataset_name(training)}
     impairments = run.config.get("impairments") or []
     rates = {each.get("q") for each in impairments if isinstance(each, Mapping)}
     if len(rates) <= 1:

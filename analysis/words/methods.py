@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from analysis.data import learning
+from analysis.data.learning import dataset_name
 from analysis.data.load import Results, Run, impairment_kinds
 from analysis.data.records import section
 from analysis.words import formatting
@@ -63,7 +64,7 @@ def assumptions(results: Results) -> list[str]:
         )
     if training and learning.pace(config)["kind"] != "payload-only":
         found.append(
-            f"The model is {training.get('model')} on {_dataset(training)}, with "
+            f"The model is {training.get('model')} on {dataset_name(training)}, with "
             f"{topology.get('workers', '?')} workers and {config.get('rounds')} rounds. Compare "
             "the accuracies of the arms with one another, not with those of the paper's models."
         )
@@ -135,7 +136,7 @@ def _training(training: dict[str, Any]) -> str:
             f"none: payloads with the layers of {training.get('model')}{share}, "
             f"{pace.get('compute_s', 0):g} s between rounds"
         )
-    words = [f"{training.get('model')} on {_dataset(training)}"]
+    words = [f"{training.get('model')} on {dataset_name(training)}"]
     if training.get("batch_size"):
         words.append(f"{training['batch_size']} samples per worker and round")
     if training.get("optimiser"):
@@ -189,11 +190,6 @@ def _count(things: Sequence[Any], word: str) -> str:
 def _rate(rate_bps: float) -> str:
     unit = formatting.unit_for("bps", [rate_bps])
     return f"{formatting.number(rate_bps, unit)} {unit.symbol}"
-
-
-def _dataset(training: dict[str, Any]) -> Any:
-    dataset = training.get("dataset")
-    return dataset.get("name") if isinstance(dataset, dict) else dataset
 
 
 def _distinct(texts: Iterable[str]) -> list[str]:

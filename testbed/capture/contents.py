@@ -103,19 +103,15 @@ class Contents:
         if segment is None:
             self.foreign += 1
             return
-        ours = _LOW <= segment.target_port <= _HIGH or _LOW <= segment.source_port <= _HIGH
-        if segment.protocol == UDP:
-            if ours:
-                self._on_datagram(time_ns, segment)
-            else:
-                self.foreign += 1
-        elif CONTROL_PORT in (segment.source_port, segment.target_port):
+        if segment.protocol != UDP and CONTROL_PORT in (segment.source_port, segment.target_port):
             for message in self._streams.feed(segment):
                 self._on_message(time_ns, segment, message)
-        elif ours:
-            self._on_tcp_data(time_ns, segment)
-        else:
+        elif not _has_data_port(segment):
             self.foreign += 1
+        elif segment.protocol == UDP:
+            self._on_datagram(time_ns, segment)
+        else:
+            self._on_tcp_data(time_ns, segment)
 
     # Datagrams.
 
@@ -163,21 +159,19 @@ class Contents:
         return transfer
 
     def _find(self, time_ns: int, pair: bytes, session: int | None, number: int) -> Transfer | None:
-        transfer = self._by_key.get((session, pair, number))
-        if transfer is None:
-            if len(self.transfers) >= MOST_TRANSFERS:
-                self.untold_transfers += 1
-                return None
-            layout = self.layouts.get(session) if session is not None else None
-            transfer = Transfer(
-                number=number,
-                session=session,
-                began_ns=time_ns,
-                last_ns=time_ns,
-                chunk_count=None if layout is None else layout.chunk_count,
-            )
-            self._by_key[session, pair, number] = transfer
-            self.transfers.append(transfer)
+        if known := self._by_key.get((session, pair, number)):
+            return known
+        if len(self.transfers) >= MOST_TRANSFERS:
+            self.untold_transfers += 1
+            return None
+        layout = self.layouts.get(session) if session is not None else None
+        chunk_count = None if layout is None else layout.chunk_count
+        transfer = Transfer(
+            number=number, session=session, began_ns=time_ns, chunk_count=chunk_count
+        )
+        transfer.last_ns = time_ns
+        self._by_key[session, pair, number] = transfer
+        self.transfers.append(transfer)
         return transfer
 
     def _stray(self, reason: str, segment: Segment) -> None:
@@ -260,11 +254,13 @@ class Contents:
             transfer.repeated = data.repeated
 
 
+def _has_data_port(segment: Segment) -> bool:
+    return _LOW <= segment.target_port <= _HIGH or _LOW <= segment.source_port <= _HIGH
+
+
 def _pair(segment: Segment) -> bytes:
     """The two addresses, in an order that does not depend on the direction."""
-    if segment.source < segment.target:
-        return segment.source + segment.target
-    return segment.target + segment.source
+    return b"".join(sorted((segment.source, segment.target)))
 
 
 def _harmless(name: str) -> str:
@@ -285,7 +281,7 @@ def most_frequent_session(segments: Iterable[Segment | None]) -> int | None:
     for segment in segments:
         if segment is None or segment.protocol != UDP or len(segment.payload) < HEADER_BYTES:
             continue
-        if _LOW <= segment.target_port <= _HIGH or _LOW <= segment.source_port <= _HIGH:
+        if _has_data_port(segment):
             session = _HEADER.unpack_from(segment.payload)[0]
             if session in found or len(found) < _MOST_PAIRS:
                 found[session] += 1

@@ -127,13 +127,11 @@ class _Stream:
         self.reader = MessageReader()
         self._next: int | None = None
         self._waiting: dict[int, Segment] = {}
-        self._waiting_bytes = 0
 
     def feed(self, segment: Segment) -> Iterator[Message]:
         if segment.flags & SYN:  # perhaps of a new connection between the same ports
             self._next = (segment.sequence + 1) & 0xFFFFFFFF
             self._waiting.clear()
-            self._waiting_bytes = 0
             self.reader.start_again()
             return
         if not segment.length:
@@ -142,13 +140,21 @@ class _Stream:
             self._next = segment.sequence
             self.reader.start_again(astray=True)
         ahead = _distance(self._next, segment.sequence)
-        if ahead > 0:
-            self._keep(segment)
-            if self._waiting_bytes > _MOST_WAITING_BYTES or len(self._waiting) > _MOST_WAITING:
-                yield from self._give_up_gap()
-            return
-        yield from self._take(segment, -ahead)
-        yield from self._take_waiting()
+        if ahead <= 0:
+            yield from self._take(segment, -ahead)
+        else:
+            self._waiting.setdefault(segment.sequence, segment)
+            waiting_bytes = sum(each.length for each in self._waiting.values())
+            if waiting_bytes <= _MOST_WAITING_BYTES and len(self._waiting) <= _MOST_WAITING:
+                return
+            self._next = self._first_waiting()
+            self.reader.go_astray()
+        while self._waiting:
+            first = self._first_waiting()
+            behind = _distance(first, self._next)
+            if behind < 0:
+                return
+            yield from self._take(self._waiting.pop(first), behind)
 
     def _take(self, segment: Segment, known: int) -> Iterator[Message]:
         """Take a segment whose first `known` bytes were there already."""
@@ -159,29 +165,10 @@ class _Stream:
         fresh = segment.payload[known:]
         yield from self.reader.feed(fresh, segment.length - known - len(fresh))
 
-    def _keep(self, segment: Segment) -> None:
-        if segment.sequence not in self._waiting:
-            self._waiting[segment.sequence] = segment
-            self._waiting_bytes += segment.length
-
-    def _take_waiting(self) -> Iterator[Message]:
-        while self._waiting:
-            assert self._next is not None
-            now = self._next
-            first = min(self._waiting, key=lambda each: _distance(now, each))
-            behind = -_distance(now, first)
-            if behind < 0:
-                return
-            segment = self._waiting.pop(first)
-            self._waiting_bytes -= segment.length
-            yield from self._take(segment, behind)
-
-    def _give_up_gap(self) -> Iterator[Message]:
-        assert self._next is not None
-        now = self._next
-        self._next = min(self._waiting, key=lambda each: _distance(now, each))
-        self.reader.go_astray()
-        yield from self._take_waiting()
+    def _first_waiting(self) -> int:
+        """The sequence number of the waiting segment that comes first."""
+        now = self._next or 0
+        return min(self._waiting, key=lambda each: _distance(now, each))
 
 
 def _distance(start: int, end: int) -> int:

@@ -41,16 +41,17 @@ def dissect(path: Path) -> Dissection:
     Raises:
         InputError: it cannot be read, is no capture, or has no packet of ours.
     """
+    problems: list[str] = []
     try:
         with path.open("rb") as file:
-            session = most_frequent_session(islice(_segments(file), _SAMPLE_PACKETS))
+            sample = islice(_packets(file, []), _SAMPLE_PACKETS)
+            contents = Contents(most_frequent_session(segment for _, segment in sample))
             file.seek(0)
-            contents = Contents(session)
-            problem = _read(file, contents)
+            for time_ns, segment in _packets(file, problems):
+                contents.on_packet(time_ns, segment)
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}") from None
-    except CaptureError as error:
-        raise InputError(f"{path}: {error}") from None
+    problem = problems[0] if problems else None
     if problem is not None and not contents.packets:
         raise InputError(f"{path}: {problem}")
     if contents.foreign == contents.packets:
@@ -62,24 +63,12 @@ def dissect(path: Path) -> Dissection:
     return Dissection(path=path, contents=contents, problem=problem)
 
 
-def _read(file: BinaryIO, contents: Contents) -> str | None:
-    """Add the packets to the contents; return why that had to end early."""
-    reader = PcapReader(file)
-    find_ip = frames.link(reader.link_type)
+def _packets(file: BinaryIO, problems: list[str]) -> Iterator[tuple[int, Segment | None]]:
+    """Each packet's time in ns and its segment, up to a defect, which is added to `problems`."""
     try:
+        reader = PcapReader(file)
+        find_ip = frames.link(reader.link_type)
         for time_ns, data, _ in reader:
-            contents.on_packet(time_ns, frames.segment(data, find_ip(data)))
+            yield time_ns, frames.segment(data, find_ip(data))
     except CaptureError as error:
-        return str(error)
-    return None
-
-
-def _segments(file: BinaryIO) -> Iterator[Segment | None]:
-    """The segments of a capture, up to a defect, which `_read` names."""
-    reader = PcapReader(file)
-    find_ip = frames.link(reader.link_type)
-    try:
-        for _, data, _ in reader:
-            yield frames.segment(data, find_ip(data))
-    except CaptureError:
-        return
+        problems.append(str(error))

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from testbed.capture.contents import Contents
 from testbed.capture.dissect import Dissection
-from testbed.capture.transfers import Event, Pass, Transfer
+from testbed.capture.transfers import Pass, Transfer
 
 SCHEMA = 1
 _MOST_ROWS = 24
@@ -103,13 +103,10 @@ def _show_capture(found: Dissection, console: Console) -> None:
         f"{_duration_s(contents):.3f} s, from {began}{foreign}"
     )
     for session in contents.sessions:
-        layout = contents.layouts.get(session)
-        size = (
-            f", payload {layout.payload_bytes:,} bytes in {layout.chunk_count:,} chunks of "
-            f"{layout.chunk_bytes}"
-            if layout
-            else ""
-        )
+        size = ""
+        if layout := contents.layouts.get(session):
+            chunks = f"{layout.chunk_count:,} chunks of {layout.chunk_bytes}"
+            size = f", payload {layout.payload_bytes:,} bytes in {chunks}"
         console.print(f"session {session:#010x}{size}")
     peers = sorted((contents.name_of(address), shown) for shown, address in _peers(contents))
     if peers:
@@ -180,16 +177,13 @@ def _direction(contents: Contents, transfer: Transfer) -> str:
 
 
 def _passes_in_short(passes: Sequence[Pass]) -> str:
-    shown = list(passes[:_PASSES_SHOWN])
-    texts = [_pass_in_short(each) for each in shown]
-    if len(passes) > _PASSES_SHOWN:
-        skipped = len(passes) - _PASSES_SHOWN - 1
-        texts += ([f"{skipped} more"] if skipped else []) + [_pass_in_short(passes[-1])]
+    texts = [
+        f"{each.datagrams}" + ("" if each.missing is None else f" ({each.missing})")
+        for each in passes
+    ]
+    if (skipped := len(texts) - _PASSES_SHOWN - 1) > 0:
+        texts[_PASSES_SHOWN:-1] = [f"{skipped} more"]
     return " ".join(texts)
-
-
-def _pass_in_short(each: Pass) -> str:
-    return f"{each.datagrams}" + ("" if each.missing is None else f" ({each.missing})")
 
 
 def _show_rest(contents: Contents, console: Console) -> None:
@@ -222,7 +216,7 @@ def _show_transfer(contents: Contents, transfer: Transfer, console: Console) -> 
         f"{transfer.repeated:,} repeated, {transfer.duplicates:,} copies, "
         f"{transfer.late:,} after Stop"
     )
-    lines: list[tuple[int, str, str]] = [_message_line(each) for each in transfer.events]
+    lines = [(each.time_ns, each.name, each.note) for each in transfer.events]
     lines += [_pass_line(index, each) for index, each in enumerate(transfer.passes, start=1)]
     lines.sort(key=lambda each: each[0])
     table = Table(box=None, pad_edge=False, header_style="dim")
@@ -236,10 +230,6 @@ def _show_transfer(contents: Contents, transfer: Transfer, console: Console) -> 
             table.add_row("", f"… {len(lines) - len(cut)} more (--json has them) …", "")
         table.add_row(f"{(time_ns - transfer.began_ns) / 1e6:.3f}", what, note)
     console.print(table, "", sep="\n")
-
-
-def _message_line(event: Event) -> tuple[int, str, str]:
-    return event.time_ns, event.name, event.note
 
 
 def _pass_line(index: int, each: Pass) -> tuple[int, str, str]:

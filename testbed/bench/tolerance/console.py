@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ def run(*, pattern: str, quick: bool, json_file: Path | None) -> bool:
         left = [case for case in selected if case.name not in done]
         keeper = execution.Keeper(execution.partial_file(json_file))
         records = [*done.values(), *_trained(left, console, keeper)]
-    records.sort(key=_place)
+    records.sort(key=itemgetter("task", "cause", "order", "filling", "when", "loss", "seed"))
     found = findings.harm(records)
     table = Table(*_COLUMNS, box=None)
     for row in findings.rows(found):
@@ -72,7 +73,7 @@ def _markdown(found: Found) -> str:
     table = rendering.Table(
         title="How much worse than without loss, by the share of chunks given up",
         columns=list(_COLUMNS),
-        rows=[[rendering.Cell(text=text) for text in row] for row in findings.rows(found)],
+        rows=[rendering.row(*texts) for texts in findings.rows(found)],
         notes=[_UNIT],
         numeric=False,
     )
@@ -94,9 +95,3 @@ def _trained(
         if keeper is not None:
             keeper.keep(case, record)
         yield record
-
-
-def _place(record: dict[str, Any]) -> tuple[Any, ...]:
-    return tuple(
-        record[key] for key in ("task", "cause", "order", "filling", "when", "loss", "seed")
-    )

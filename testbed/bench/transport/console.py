@@ -56,13 +56,9 @@ def run(*, pattern: str, quick: bool, json_file: Path | None) -> bool:
 
 def _cells(record: dict[str, Any]) -> list[str]:
     if record["status"] != "ok":
-        unmeasured = ["-"] * (len(_COLUMNS) - 2)
-        note = f"not done in {record['limit_s']:g} s"
-        return [
-            record["case"],
-            *unmeasured,
-            note if record["status"] == "timeout" else record["status"],
-        ]
+        late = record["status"] == "timeout"
+        note = f"not done in {record['limit_s']:g} s" if late else record["status"]
+        return [record["case"], *["-"] * (len(_COLUMNS) - 2), note]
     notes = []
     if record["jain"] is not None:
         notes = [f"link {record['link_busy']:.1%} busy", f"Jain {record['jain']:.3f}"]
