@@ -76,7 +76,7 @@ def reference() -> str:
             + _table(Schedule, {"kind"})
             + variants["training.schedule"],
             variants["training.pace"],
-            _section("phases", None, level=2, text=_PHASES),
+            _heading(2, "phases", _PHASES),
             variants["phases"],
             _section("transport", Transport, level=2),
             _heading(2, "arms", _ARMS),
@@ -194,10 +194,8 @@ def _table(model: Model, leave_out: Iterable[str] = ()) -> str:
     return markup.table(_HEADER, found) + "\n" if found else "No further keys.\n\n"
 
 
-def _section(title: str, model: Model | None, level: int = 3, text: str = "") -> str:
-    if model is None:
-        return _heading(level, title, text)
-    return _heading(level, title, text or _introduction(model)) + _table(model)
+def _section(title: str, model: Model, level: int = 3) -> str:
+    return _heading(level, title, _introduction(model)) + _table(model)
 
 
 def _introduction(model: Model) -> str:

@@ -26,7 +26,7 @@ def _verb(name: str, command: Any) -> str:
     usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
     example = (command.epilog or "").removeprefix("Example: ")
     rows = [
-        (markup.code(names), markup.sentence(_readable(text)))
+        (markup.code(names), markup.sentence(text.replace("  [", " [")))
         for names, text in (each.get_help_record(context) for each in command.params)
     ]
     parts = [
@@ -37,7 +37,3 @@ def _verb(name: str, command: Any) -> str:
         f"Example: `{example}`\n" if example else "",
     ]
     return "\n".join(part for part in parts if part)
-
-
-def _readable(text: str) -> str:
-    return text.replace("  [", " [")

@@ -44,58 +44,53 @@ def points(factors: Any) -> Iterator[Point]:
         for name, values in factors.items()
     ):
         raise ValueError("factors: must map a key path to a list of values")
-    levels = [_levels(name, values) for name, values in factors.items()]
+    levels = {name: _levels(name, values) for name, values in factors.items()}
     _check_apart(levels)
-    for combination in itertools.product(*levels):
+    for combination in itertools.product(*levels.values()):
         yield Point(
-            values=dict(zip(factors, (each.shown for each in combination), strict=True)),
-            changes={key: value for each in combination for key, value in each.changes.items()},
+            values=dict(zip(levels, (shown for shown, _ in combination), strict=True)),
+            changes={key: value for _, changes in combination for key, value in changes.items()},
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Level:
-    factor: str
-    shown: Any
-    changes: dict[str, Any]
+Level = tuple[Any, dict[str, Any]]  # the value or label that is shown; key path -> value
 
 
-def _levels(name: str, values: list[Any]) -> list[_Level]:
+def _levels(name: str, values: list[Any]) -> list[Level]:
     labelled = [isinstance(value, Mapping) and LABEL in value for value in values]
     if not any(labelled):
-        shown = values
-        levels = [_Level(factor=name, shown=each, changes={name: each}) for each in values]
+        levels: list[Level] = [(each, {name: each}) for each in values]
     elif all(labelled):
-        shown = [value[LABEL] for value in values]
         levels = [_labelled(name, number, value) for number, value in enumerate(values)]
     else:
         raise ValueError(
             f"factors.{name}.{labelled.index(False)}: this level has no label, others have; "
             "valid: a label in all, or in none"
         )
+    shown = [each for each, _ in levels]
     for number, value in enumerate(shown):
         if value in shown[:number]:
             raise ValueError(f"factors.{name}.{number}: {value!r} stands twice; valid: once")
     return levels
 
 
-def _labelled(name: str, number: int, level: Mapping[Any, Any]) -> _Level:
+def _labelled(name: str, number: int, level: Mapping[Any, Any]) -> Level:
     label = level[LABEL]
     if not isinstance(label, str | int | float) or isinstance(label, bool) or label == "":
         raise ValueError(f"factors.{name}.{number}.label: {label!r}: must be a text or a number")
-    changes = {str(key): value for key, value in level.items() if key != LABEL}
-    return _Level(factor=name, shown=label, changes=changes)
+    return label, {str(key): value for key, value in level.items() if key != LABEL}
 
 
-def _check_apart(levels: list[list[_Level]]) -> None:
+def _check_apart(levels: Mapping[str, list[Level]]) -> None:
     """No two factors replace the same key, or one a part of the other: one of them would win."""
     owners: dict[str, str] = {}
-    for factor in levels:
-        for key in dict.fromkeys(key for level in factor for key in level.changes):
+    for factor, of_factor in levels.items():
+        keys = dict.fromkeys(key for _, changes in of_factor for key in changes)
+        for key in keys:
             for other, owner in owners.items():
                 if f"{key}.".startswith(f"{other}.") or f"{other}.".startswith(f"{key}."):
                     raise ValueError(
-                        f"factors.{factor[0].factor}: {key}: factor {owner!r} replaces "
+                        f"factors.{factor}: {key}: factor {owner!r} replaces "
                         f"{'it' if key == other else other} too; valid: one factor for each key"
                     )
-        owners |= {key: factor[0].factor for level in factor for key in level.changes}
+        owners |= dict.fromkeys(keys, factor)

@@ -21,7 +21,6 @@ from testbed.verdict.limits import Limits
 
 LAB_MTU_BYTES = 1500
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")]
-ProfileName = Name
 
 
 class Transport(Section):
@@ -80,7 +79,7 @@ class Experiment(Section):
     )
     impairments: list[AnyImpairment] = Field(default_factory=list)
     factors: dict[str, list[Any]] = Field(default_factory=dict)
-    profiles: dict[ProfileName, dict[str, Any]] = Field(default_factory=dict)
+    profiles: dict[Name, dict[str, Any]] = Field(default_factory=dict)
     published: list[str] | None = Field(
         default=None, description="ids of published numbers to show beside ours; none: all that fit"
     )
