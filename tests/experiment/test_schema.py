@@ -237,3 +237,29 @@ def test_unknown_names_list_what_exists(tmp_path):
         experiment.load("quik")
     with pytest.raises(InputError, match=r"unknown arm 'x'; valid: dblp, tcp-reno"):
         experiment.load(write(tmp_path), arms=["x"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"training": {"pace": "fast"}}, "training.pace.kind: unknown pace 'fast'; valid: real"),
+        (
+            {"training": {"pace": {"kind": "./my.py"}}},
+            "'./my.py'; valid: real, paced, payload-only",
+        ),
+        ({"training": {"split": {"name": "dirichlet"}}}, "training.split.alpha: this key is miss"),
+        (
+            {
+                "impairments": [
+                    {"kind": "crash", "host": "worker-1", "rounds": {"every": 2, "x": 1}}
+                ]
+            },
+            "rounds.every.x: unknown key",
+        ),
+    ],
+)
+def test_a_section_that_a_name_decides_says_what_is_wrong_with_it(tmp_path, changes, said):
+    with pytest.raises(InputError) as caught:
+        experiment.load(write(tmp_path, **changes))
+    assert said in str(caught.value)
+    assert not str(caught.value).endswith("valid: ")
