@@ -44,8 +44,6 @@ string_option("lab-file", "JSON description of the network and its impairments")
 
 
 class LabController(Application):
-    """One instance per lab."""
-
     OFP_VERSIONS = [ofproto_v1_3.OFP_VERSION]  # noqa: RUF012 (the framework's own convention)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

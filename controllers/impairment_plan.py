@@ -101,9 +101,10 @@ def resolve(
     for (index, first), (other, second) in itertools.combinations(enumerate(resolved), 2):
         where = _overlap(first, second)
         if where and contradict(first, second, places):
+            alike = f"are {first.kind}" if first.kind == second.kind else "set a rate"
             raise ValueError(
                 f"impairments.{other} ({second.label}): contradicts impairments.{index} "
-                f"({first.label}): both {_alike(first, second)} at {first.target} {where}; "
+                f"({first.label}): both {alike} at {first.target} {where}; "
                 "valid: other rounds, legs, instants or targets, or one entry"
             )
     return documents
@@ -118,10 +119,6 @@ def contradict(first: ImpairmentParameters, second: ImpairmentParameters, places
         and first.kind == second.kind
         and places.place(first) == places.place(second)
     )
-
-
-def _alike(first: ImpairmentParameters, second: ImpairmentParameters) -> str:
-    return f"are {first.kind}" if first.kind == second.kind else "set a rate"
 
 
 def places_of(network: Mapping[str, Any]) -> Places:

@@ -143,17 +143,7 @@ class Routing:
         match = parser.OFPMatch(eth_dst=change.mac)
         if change.hops is None:
             del self._installed[change.switch][change.mac]
-            datapath.send_msg(
-                parser.OFPFlowMod(
-                    datapath=datapath,
-                    table_id=FORWARDING_TABLE,
-                    command=protocol.OFPFC_DELETE_STRICT,
-                    priority=_PRIORITY,
-                    out_port=protocol.OFPP_ANY,
-                    out_group=protocol.OFPG_ANY,
-                    match=match,
-                )
-            )
+            self._remove(datapath, match, command=protocol.OFPFC_DELETE_STRICT, priority=_PRIORITY)
             return
         self._add_flow(change.switch, _PRIORITY, match, change.hops.buckets())
         self._spread_udp(change.switch, change.mac, change.hops)
@@ -169,19 +159,24 @@ class Routing:
         if switch not in self._open_vswitches:
             return
         udp = {"eth_dst": mac, "eth_type": _IPV4, "ip_proto": _UDP}
-        datapath.send_msg(
-            parser.OFPFlowMod(
-                datapath=datapath,
-                table_id=FORWARDING_TABLE,
-                command=protocol.OFPFC_DELETE,
-                out_port=protocol.OFPP_ANY,
-                out_group=protocol.OFPG_ANY,
-                match=parser.OFPMatch(**udp),
-            )
-        )
+        self._remove(datapath, parser.OFPMatch(**udp), command=protocol.OFPFC_DELETE)
         for turn, bits in enumerate(udp_turns(hops)):
             match = parser.OFPMatch(**udp, udp_src=bits)
             self._add_flow(switch, _PRIORITY + 1, match, hops.buckets(turn))
+
+    @staticmethod
+    def _remove(datapath: Any, match: Any, **how: int) -> None:
+        protocol = datapath.ofproto
+        datapath.send_msg(
+            datapath.ofproto_parser.OFPFlowMod(
+                datapath=datapath,
+                table_id=FORWARDING_TABLE,
+                out_port=protocol.OFPP_ANY,
+                out_group=protocol.OFPG_ANY,
+                match=match,
+                **how,
+            )
+        )
 
     def _add_flow(self, switch: str, priority: int, match: Any, buckets: tuple[int, ...]) -> None:
         datapath = self._datapaths[switch]
@@ -208,23 +203,17 @@ class Routing:
         number = max(known.values(), default=0) + 1
         datapath = self._datapaths[switch]
         parser, protocol = datapath.ofproto_parser, datapath.ofproto
-        datapath.send_msg(
-            parser.OFPGroupMod(
-                datapath,
-                protocol.OFPGC_ADD,
-                protocol.OFPGT_SELECT,
-                number,
-                [
-                    parser.OFPBucket(
-                        weight=1,
-                        watch_port=protocol.OFPP_ANY,
-                        watch_group=protocol.OFPG_ANY,
-                        actions=[parser.OFPActionOutput(port)],
-                    )
-                    for port in buckets
-                ],
+        parts = [
+            parser.OFPBucket(
+                weight=1,
+                watch_port=protocol.OFPP_ANY,
+                watch_group=protocol.OFPG_ANY,
+                actions=[parser.OFPActionOutput(port)],
             )
-        )
+            for port in buckets
+        ]
+        addition = (protocol.OFPGC_ADD, protocol.OFPGT_SELECT, number, parts)
+        datapath.send_msg(parser.OFPGroupMod(datapath, *addition))
         # Without the barrier a switch may process the rule before its group.
         datapath.send_msg(parser.OFPBarrierRequest(datapath))
         known[buckets] = number
@@ -240,11 +229,8 @@ class Routing:
         parser, protocol = datapath.ofproto_parser, datapath.ofproto
         for buckets in [each for each in self._groups[switch] if each not in used]:
             number = self._groups[switch].pop(buckets)
-            datapath.send_msg(
-                parser.OFPGroupMod(
-                    datapath, protocol.OFPGC_DELETE, protocol.OFPGT_SELECT, number, []
-                )
-            )
+            removal: tuple[Any, ...] = (protocol.OFPGC_DELETE, protocol.OFPGT_SELECT, number, [])
+            datapath.send_msg(parser.OFPGroupMod(datapath, *removal))
 
 
 def _neighbours(network: dict[str, Any]) -> dict[tuple[str, int], str]:

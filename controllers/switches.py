@@ -177,9 +177,7 @@ class Switches:
         parser, protocol = datapath.ofproto_parser, datapath.ofproto
         flags = protocol.OFPMF_KBPS | protocol.OFPMF_BURST | protocol.OFPMF_STATS
         band = parser.OFPMeterBandDrop(rate=rate_kbps, burst_size=burst_kb)
-        datapath.send_msg(
-            parser.OFPMeterMod(datapath, protocol.OFPMC_ADD, flags, meter, [band]),
-        )
+        datapath.send_msg(parser.OFPMeterMod(datapath, protocol.OFPMC_ADD, flags, meter, [band]))
 
     def remove_meter(self, switch: str, meter: int) -> None:
         datapath = self.datapath(switch)

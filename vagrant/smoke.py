@@ -282,8 +282,7 @@ def _scene_netem_delay() -> dict[str, Any]:
 
 def _scene_dctcp() -> dict[str, Any]:
     lab = _lab(
-        near={},
-        far={"rate_bps": _DCTCP_RATE_BPS, "delay_s": 0.002, "ecn_threshold_bytes": 30_000},
+        near={}, far={"rate_bps": _DCTCP_RATE_BPS, "delay_s": 0.002, "ecn_threshold_bytes": 30_000}
     )
     near, far = lab.info.hosts["near"], lab.info.hosts["far"]
     _ping(near.pid, far.address, 1)

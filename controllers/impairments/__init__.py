@@ -83,8 +83,7 @@ def make(document: Mapping[str, Any], lab: LabAccess) -> Impairment[Any]:
 
 
 AnyImpairment = Annotated[
-    ImpairmentParameters,
-    OneOf(KINDS, key="kind", base=ImpairmentParameters, model=parameters_of),
+    ImpairmentParameters, OneOf(KINDS, key="kind", base=ImpairmentParameters, model=parameters_of)
 ]
 
 __all__ = [

@@ -8,12 +8,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from controllers.impairments.repetition import (
-    Instants,
-    Rounds,
-    resolve_instants,
-    resolve_rounds,
-)
+from controllers.impairments.repetition import Instants, Rounds, resolve_instants, resolve_rounds
 from testbed.shared import own_code
 
 LEGS_OF = {

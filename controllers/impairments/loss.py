@@ -61,7 +61,6 @@ class LossParameters(ImpairmentParameters):
 
     @property
     def model(self) -> LossModel:
-        """The loss model that these parameters describe."""
         if self.q is not None:
             return LossModel(loss_good=self.q)
         return LossModel(

@@ -11,6 +11,7 @@ from testbed.lab.delay import Middle, Relay, netem
 from testbed.lab.kernel import packet_steering, shaping
 from testbed.lab.kernel.shaping import LinkShape, MissingCapabilityError, Output
 
+_LINK_OPTIONS = {"rate_bps", "queue_bytes", "delay_s", "jitter_s", "loss", "ecn_threshold_bytes"}
 CONTROLLER_ADDRESS = ("127.0.0.1", 6653)  # loopback of the lab's own network namespace
 
 
@@ -158,7 +159,7 @@ def _interfaces(links: list[LinkEnds]) -> Iterator[tuple[int | None, str]]:
 def _build(topology: Any) -> Any:
     import functools
 
-    from testbed.lab.mininet_parts import LabLink, LabMininet, LabSwitch
+    from testbed.lab.mininet_parts import LabController, LabLink, LabMininet, LabSwitch
 
     switch = functools.partial(
         LabSwitch, datapath="user", failMode="secure", protocols="OpenFlow13"
@@ -171,45 +172,20 @@ def _build(topology: Any) -> Any:
         autoSetMacs=True,
         autoStaticArp=True,
     )
-    net.addController(_remote_controller())
-    return net
-
-
-def _remote_controller() -> Any:
-    """The address of the controller, which the supervisor has started."""
-    from mininet.node import RemoteController
-
-    class RyuController(RemoteController):
-        """Mininet's remote controller, without its probe of the port: an event says it is ready."""
-
-        def checkListening(self) -> None:  # noqa: N802 (Mininet's name)
-            return None
-
     address, port = CONTROLLER_ADDRESS
-    return RyuController("ryu", ip=address, port=port)
+    net.addController(LabController("ryu", ip=address, port=port))
+    return net
 
 
 def _describe(net: Any) -> LabInfo:
     hosts: dict[str, HostInfo] = {}
     links = []
     for link in net.links:
-        options = link.intf1.params
-        ends = [_port(link.intf1), _port(link.intf2)]
-        rate_bps, queue_bytes = options["rate_bps"], options["queue_bytes"]
-        links.append(
-            LinkEnds(
-                name=f"{ends[0].node}--{ends[1].node}",
-                first=ends[0],
-                second=ends[1],
-                rate_bps=rate_bps,
-                queue_bytes=queue_bytes,
-                delay_s=options.get("delay_s", 0.0),
-                jitter_s=options.get("jitter_s", 0.0),
-                loss=options.get("loss", 0.0),
-                ecn_threshold_bytes=options.get("ecn_threshold_bytes"),
-                middle=link.middle,
-            )
-        )
+        options = {key: each for key, each in link.intf1.params.items() if key in _LINK_OPTIONS}
+        first, second = _port(link.intf1), _port(link.intf2)
+        name = f"{first.node}--{second.node}"
+        ends = LinkEnds(name=name, first=first, second=second, middle=link.middle, **options)
+        links.append(ends)
         for own, other in ((link.intf1, link.intf2), (link.intf2, link.intf1)):
             if own.node not in net.hosts:
                 continue
@@ -222,8 +198,8 @@ def _describe(net: Any) -> LabInfo:
                 switch=other.node.name,
                 switch_port=other.node.ports[other],
                 switch_interface=other.name,
-                rate_bps=rate_bps,
-                queue_bytes=queue_bytes,
+                rate_bps=ends.rate_bps,
+                queue_bytes=ends.queue_bytes,
             )
     switches = {switch.name: int(switch.dpid, 16) for switch in net.switches}
     return LabInfo(hosts=hosts, switches=switches, links=links)

@@ -68,7 +68,6 @@ class OpenVSwitch:
 
     @property
     def processes(self) -> dict[str, subprocess.Popen[bytes]]:
-        """The children by program name."""
         return {Path(str(child.args[0])).name: child for child in self._children}  # type: ignore[index]
 
     def deepen_buffers(self) -> SocketBuffers:
@@ -83,15 +82,14 @@ class OpenVSwitch:
         Call it after the first packet was forwarded, which makes the sending socket.
         """
         pid = self._children[-1].pid
-        sockets, send, receive = 0, 1 << 62, 1 << 62
+        granted = []
         for packet_socket in sockets_of(pid, socket.AF_PACKET):
             with packet_socket:
-                granted = _enlarge(packet_socket)
-            sockets += 1
-            send, receive = min(send, granted[0]), min(receive, granted[1])
-        if sockets == 0:
+                granted.append(_enlarge(packet_socket))
+        if not granted:
             raise CommandError("ovs-vswitchd has no packet socket: is there no port?")
-        return SocketBuffers(sockets=sockets, send_bytes=send, receive_bytes=receive)
+        send, receive = map(min, zip(*granted, strict=True))
+        return SocketBuffers(sockets=len(granted), send_bytes=send, receive_bytes=receive)
 
     def _spawn(self, program: str, *arguments: str) -> None:
         argv = [program, "-vconsole:off", "--no-chdir", f"--log-file={self.logs / program}.log"]
@@ -118,11 +116,10 @@ def _enlarge(packet_socket: socket.socket) -> tuple[int, int]:
         (socket.SO_SNDBUF, _SO_SNDBUFFORCE, SEND_BUFFER_BYTES),
         (socket.SO_RCVBUF, _SO_RCVBUFFORCE, RECEIVE_BUFFER_BYTES),
     )
-    granted = []
     for option, force, size in wanted:
         try:
             packet_socket.setsockopt(socket.SOL_SOCKET, force, size)
         except PermissionError:
             packet_socket.setsockopt(socket.SOL_SOCKET, option, size)
-        granted.append(packet_socket.getsockopt(socket.SOL_SOCKET, option))
-    return granted[0], granted[1]
+    send, receive = (packet_socket.getsockopt(socket.SOL_SOCKET, each[0]) for each in wanted)
+    return send, receive

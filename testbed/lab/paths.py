@@ -22,7 +22,6 @@ class DirectedLink(NamedTuple):
     receiver: str
 
     def as_json(self) -> dict[str, str]:
-        """As in logs and samples."""
         return {"link": self.name, "from": self.sender}
 
 

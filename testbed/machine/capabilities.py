@@ -192,9 +192,7 @@ def _inside() -> dict[str, Capability]:
             "sudo, or raise sysctl net.core.wmem_max",
         ),
         "netem": _attempt(
-            _netem,
-            "delay, jitter in the kernel (else by a relay)",
-            f"modprobe sch_netem; {_STOCK}",
+            _netem, "delay, jitter in the kernel (else by a relay)", f"modprobe sch_netem; {_STOCK}"
         ),
         "even-bursts": _attempt(
             _even_bursts,
@@ -207,9 +205,7 @@ def _inside() -> dict[str, Capability]:
             f"modprobe sch_red; {_STOCK}",
         ),
         "udp-segmentation": _attempt(
-            _udp_segmentation,
-            "UDP batches of up to 64 datagrams",
-            "Linux 4.18 or newer",
+            _udp_segmentation, "UDP batches of up to 64 datagrams", "Linux 4.18 or newer"
         ),
         **{
             f"tcp-{name}": _attempt(

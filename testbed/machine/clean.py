@@ -30,7 +30,6 @@ class StaleFolder:
     size_bytes: int
 
     def line(self) -> str:
-        """Size, path and reason in one line."""
         return f"{_size(self.size_bytes):>9}  {self.path}  ({self.why})"
 
 
@@ -95,8 +94,8 @@ def stale_folders(out: Path) -> list[StaleFolder]:
         match = _UNFINISHED.fullmatch(path.name)
         if match is None or not _is_own_folder(path) or run_directory.in_use(path):
             continue
-        abandoned = match["kind"] == "partial"
-        why = "a run whose command is gone" if abandoned else "an earlier attempt, not ok"
+        gone = match["kind"] == "partial"
+        why = "a run whose command is gone" if gone else "an earlier attempt, not ok"
         found.append(StaleFolder(path=path, why=why, size_bytes=_size_of(path)))
     for path in sorted(out.glob(".report-*")):
         match = _REPORT.fullmatch(path.name)
@@ -129,9 +128,8 @@ def _is_own_folder(path: Path) -> bool:
 
 
 def _touched_lately(folder: Path) -> bool:
-    return time.time() - max(each.lstat().st_mtime for each in (folder, *folder.iterdir())) < (
-        _REPORT_IN_USE_S
-    )
+    newest_s = max(each.lstat().st_mtime for each in (folder, *folder.iterdir()))
+    return time.time() - newest_s < _REPORT_IN_USE_S
 
 
 def _size_of(folder: Path) -> int:

@@ -74,7 +74,6 @@ class Trial:
         return self.reached >= SHARE_REACHED and self.idle >= SHARE_IDLE
 
     def limit(self) -> str:
-        """Say why the rate was not held."""
         if self.idle < SHARE_IDLE:
             return (
                 f"the {os.cpu_count()} processors: {self.idle:.0%} idle; the lab uses "
@@ -106,7 +105,6 @@ class Highest:
         return min(broken, key=_rate).limit()
 
     def sentence(self) -> str:
-        """The result in words."""
         if self.best is None:
             return f"no rate was held; limited by {self.limited_by}"
         best = f"{self.best.rate_bps / 1e6:g} Mbit/s"
@@ -274,7 +272,6 @@ class _Child:
         return at_s, frames
 
     def end(self) -> None:
-        """End it."""
         os.kill(self._pid, signal.SIGKILL)
         os.waitpid(self._pid, 0)
         self._here.close()

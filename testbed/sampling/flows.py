@@ -51,17 +51,18 @@ class FlowSampler:
         self._names = {host["address"]: name for name, host in hosts.items()}
         self._workers = len(hosts) - 1
         self._tcp = carrier == "tcp" and _SERVER in hosts
-        self._readers = (
-            {name: TcpReader(host["pid"]) for name, host in hosts.items()} if (self._tcp) else {}
-        )
+        self._readers: dict[str, TcpReader] = {}
+        self._tails: dict[str, Tail] = {}
+        for name, host in hosts.items():
+            if self._tcp:
+                self._readers[name] = TcpReader(host["pid"])
+            else:
+                self._tails[name] = Tail(events / f"congestion-{name}.jsonl")
         self._flows: dict[tuple[str, str], bytes] = {}
         self._order: list[tuple[str, str]] = []
         self._numbers: dict[tuple[str, str], int] = {}
         self._answers: list[tuple[float, tuple[str, str], bytes]] = []
         self._seek_s = 0.0
-        self._tails = (
-            {} if self._tcp else {name: Tail(events / f"congestion-{name}.jsonl") for name in hosts}
-        )
 
     @property
     def turns(self) -> int:
@@ -105,17 +106,13 @@ class FlowSampler:
             peer = self._names.get(connection.peer_address)
             if peer is None:
                 continue
-            for host, other, seen in (
-                (_SERVER, peer, connection),
-                (peer, _SERVER, connection.reversed),
-            ):
-                self._flows[host, other] = seen.lookup()
+            self._flows[_SERVER, peer] = connection.lookup()
+            self._flows[peer, _SERVER] = connection.reversed.lookup()
         self._order = sorted(self._flows)
         complete = len(self._order) >= 2 * self._workers
         self._seek_s = now_s + (_SEEK_AGAIN_S if complete else _SEEK_S)
 
     def look(self) -> None:
-        """Bring `latest` up to date."""
         self._decode()
         for name, tail in self._tails.items():
             newest: dict[str, bytes] = {}
@@ -142,22 +139,17 @@ class FlowSampler:
             for log in logs
             if log.stat().st_size
         ]
-
         hosts = [host for host, _ in self._numbers]
         peers = [peer for _, peer in self._numbers]
+        # The leg in which a host sends.
+        legs = ["broadcast" if host == _SERVER else "gather" for host in hosts]
 
         def decode(frame: pl.DataFrame) -> pl.DataFrame:
-            named = frame.with_columns(
+            return frame.with_columns(
                 index_names("flow", hosts).alias("host"),
                 index_names("flow", peers).alias("peer"),
-                index_names("flow", [_leg(host) for host in hosts]).alias("leg"),
+                index_names("flow", legs).alias("leg"),
                 pl.lit("tcp").alias("kind"),
-            )
-            return named.select(COLUMNS)
+            ).select(COLUMNS)
 
         self.table.finish(path, decode, further=further)
-
-
-def _leg(host: str) -> str:
-    """The leg in which a host sends."""
-    return "broadcast" if host == _SERVER else "gather"

@@ -141,7 +141,6 @@ class LiveView:
         return rows
 
     def remove(self) -> None:
-        """Remove the file, since the run is over."""
         for path in (self._path, self._temporary):
             with suppress(OSError):
                 path.unlink(missing_ok=True)

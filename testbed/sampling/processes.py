@@ -7,12 +7,9 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from testbed.sampling.store import ChunkedTable, index_names
-
-if TYPE_CHECKING:
-    import polars as pl
 
 # Processor time is counted in ticks of 10 ms, so more often would show no more.
 INTERVAL_S = 0.1
@@ -50,12 +47,10 @@ class ProcessSampler:
     ) -> None:
         self.table = ChunkedTable(folder, "processes", _DTYPE, chunk_rows=_CHUNK_ROWS)
         self.latest: dict[str, tuple[float, float, int]] = {}
-        self._hosts: dict[int, str] = {}
-        for name, host in hosts.items():
-            self._hosts[_namespace(host["pid"])] = name
+        self._hosts = {_namespace(host["pid"]): name for name, host in hosts.items()}
         self._ignored = {int(host["pid"]) for host in hosts.values()}
         self._named = {pid: name for name, pid in named.items()}
-        self._named |= {1: "supervisor", os.getpid(): "sampler"}
+        self._named.update({1: "supervisor", os.getpid(): "sampler"})
         self._launcher = named.get("training", -1)
         self._followed: dict[int, _Process] = {}
         self._numbers: dict[str, int] = {}
@@ -137,13 +132,8 @@ class ProcessSampler:
         return name if name not in used else f"{name}.{pid}"
 
     def finish(self, path: Path) -> None:
-        """Write the parquet file."""
         names = list(self._numbers)
-
-        def decode(frame: pl.DataFrame) -> pl.DataFrame:
-            return frame.with_columns(index_names("name", names))
-
-        self.table.finish(path, decode)
+        self.table.finish(path, lambda frame: frame.with_columns(index_names("name", names)))
 
 
 def _namespace(pid: int) -> int:

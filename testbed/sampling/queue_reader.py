@@ -181,7 +181,6 @@ class QueueDump:
         self._counters = np.array([found[each] for each in self._wanted], dtype=np.intp).ravel()
 
     def close(self) -> None:
-        """Frees the socket."""
         self._socket.close()
 
 
@@ -260,6 +259,5 @@ class HostQueues:
         return False
 
     def close(self) -> None:
-        """Frees the sockets."""
         for each in self._sockets:
             each.close()

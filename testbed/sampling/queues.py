@@ -10,16 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.sampling.queue_reader import (
-    BACKLOG_BYTES,
-    BACKLOG_PACKETS,
-    COLUMNS,
-    DROPS,
-    SENT_BYTES,
-    SENT_PACKETS,
-    HostQueues,
-    QueueDump,
-)
+from testbed.sampling.queue_reader import BACKLOG_BYTES, COLUMNS, HostQueues, QueueDump
 from testbed.sampling.store import ChunkedTable, index_names
 
 if TYPE_CHECKING:
@@ -32,15 +23,14 @@ SERVER = "server"
 OTHERS_PER_TICK = 4
 _MOST_TURNS = 4
 _CHUNK_S = 10
-_DTYPE = [
-    ("t_s", "f8"),
-    ("end", "u4"),
-    ("backlog_bytes", "u4"),
-    ("backlog_packets", "u4"),
-    ("sent_bytes", "i8"),
-    ("sent_packets", "i8"),
-    ("drops", "u4"),
-]
+_TYPES = {
+    "backlog_bytes": "u4",
+    "backlog_packets": "u4",
+    "sent_bytes": "i8",
+    "sent_packets": "i8",
+    "drops": "u4",
+}
+_DTYPE = [("t_s", "f8"), ("end", "u4"), *_TYPES.items()]
 
 
 class QueueSampler:
@@ -101,11 +91,8 @@ class QueueSampler:
         rows = self.table.take(len(times_s))
         rows["t_s"] = times_s
         rows["end"] = numbers
-        rows["backlog_bytes"] = values[:, BACKLOG_BYTES]
-        rows["backlog_packets"] = values[:, BACKLOG_PACKETS]
-        rows["sent_bytes"] = values[:, SENT_BYTES]
-        rows["sent_packets"] = values[:, SENT_PACKETS]
-        rows["drops"] = values[:, DROPS]
+        for column, name in enumerate(COLUMNS):
+            rows[name] = values[:, column]
         self.latest[numbers] = values  # the last one of each stays
         np.maximum.at(self.highest_bytes, numbers, values[:, BACKLOG_BYTES])
 
@@ -116,7 +103,6 @@ class QueueSampler:
         return highest
 
     def finish(self, path: Path) -> None:
-        """Write the parquet file."""
         self.decode()
         links = [link for link, _ in self.ends]
         senders = [sender for _, sender in self.ends]
@@ -128,9 +114,7 @@ class QueueSampler:
                 "t_s",
                 index_names("end", links).alias("link"),
                 index_names("end", senders).alias("from"),
-                pl.col(
-                    "backlog_bytes", "backlog_packets", "sent_bytes", "sent_packets", "drops"
-                ).cast(pl.Int64),
+                pl.col(*_TYPES).cast(pl.Int64),
             )
 
         self.table.finish(path, decode)

@@ -48,11 +48,8 @@ class _Part:
 
     def as_json(self) -> dict[str, Any]:
         cost_s = self.measured_s / self.measured if self.measured else None
-        return {
-            "cpu_s_per_tick": cost_s,
-            "errors": self.errors,
-            **({"last_error": self.last_error} if self.errors else {}),
-        }
+        error = {"last_error": self.last_error} if self.errors else {}
+        return {"cpu_s_per_tick": cost_s, "errors": self.errors, **error}
 
 
 class Sampler:
@@ -73,13 +70,12 @@ class Sampler:
         training = {name: hosts[name] for name in order["training_hosts"]}
         self._flows = FlowSampler(self._folder, training, order["carrier"], directory / "events")
         self._processes = ProcessSampler(self._folder, hosts, order["processes"])
-        self._live = LiveView(
-            directory,
-            order["run"],
-            queues=self._queues,
-            flows=self._flows,
-            processes=self._processes,
-        )
+        self._samplers: dict[str, Any] = {
+            "queues": self._queues,
+            "flows": self._flows,
+            "processes": self._processes,
+        }
+        self._live = LiveView(directory, order["run"], **self._samplers)
         self._live_s = 0.0
         self._parts = {
             "queues": _Part(self._queues.sample),
@@ -123,12 +119,7 @@ class Sampler:
 
     def _finish(self, began_s: float, ended_s: float, cpu_s: float) -> None:
         problems = []
-        samplers: dict[str, QueueSampler | FlowSampler | ProcessSampler] = {
-            "queues": self._queues,
-            "flows": self._flows,
-            "processes": self._processes,
-        }
-        for name, each in samplers.items():
+        for name, each in self._samplers.items():
             try:
                 each.finish(self._folder / f"{name}.parquet")
             except Exception as error:  # one broken table must not take the others with it
@@ -137,6 +128,7 @@ class Sampler:
         if not problems:
             (self._folder / CHUNKS).rmdir()
         elapsed_s = max(ended_s - began_s, 1e-9)
+        reached_hz = self._ticks / elapsed_s
         run_directory.write_json(
             self._folder / "sampler.json",
             {
@@ -144,12 +136,12 @@ class Sampler:
                 "began_s": began_s,
                 "ended_s": ended_s,
                 "asked_hz": self._rate_hz,
-                "reached_hz": self._ticks / elapsed_s,
+                "reached_hz": reached_hz,
                 "rates_hz": {
-                    "switch_queues": self._ticks / elapsed_s,
-                    "server_queue": self._ticks / elapsed_s,
-                    "worker_queues": self._ticks / elapsed_s / self._queues.turns,
-                    "tcp_flows": self._ticks / elapsed_s / self._flows.turns,
+                    "switch_queues": reached_hz,
+                    "server_queue": reached_hz,
+                    "worker_queues": reached_hz / self._queues.turns,
+                    "tcp_flows": reached_hz / self._flows.turns,
                     "processes": 1 / processes.INTERVAL_S,
                 },
                 "directed_links": [
@@ -166,7 +158,7 @@ class Sampler:
                 "largest_gap_s": self._largest_gap_s,
                 "cpu_s": cpu_s,
                 "cpu_share": cpu_s / elapsed_s,
-                "rows": {name: each.table.rows for name, each in samplers.items()},
+                "rows": {name: each.table.rows for name, each in self._samplers.items()},
                 "parts": {name: part.as_json() for name, part in self._parts.items()},
                 "problems": problems,
             },

@@ -91,7 +91,6 @@ class TcpReader:
         return self._socket.recv(_ANSWER_BYTES)
 
     def close(self) -> None:
-        """Frees the socket."""
         self._socket.close()
 
 

@@ -67,7 +67,6 @@ class LinkLedger:
 
     @property
     def share(self) -> float:
-        """Unexplained packets as a share of those sent."""
         return abs(self.unexplained) / max(LEAST_PACKETS, self.sent)
 
 
@@ -89,7 +88,6 @@ class SwitchLedger:
 
     @property
     def share(self) -> float:
-        """Unexplained packets as a share of those sent."""
         return 0.0 if self.reason else abs(self.unexplained) / max(LEAST_PACKETS, self.sent)
 
 
@@ -135,10 +133,7 @@ class Conservation:
 
 
 def close(
-    network: LabInfo,
-    before: Counters,
-    after: Counters,
-    events: Sequence[Mapping[str, Any]],
+    network: LabInfo, before: Counters, after: Counters, events: Sequence[Mapping[str, Any]]
 ) -> Conservation:
     """The ledgers of what happened between two readings.
 

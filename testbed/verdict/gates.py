@@ -43,7 +43,6 @@ class Gate:
     note: str = ""
 
     def sentence(self) -> str:
-        """The finding in words."""
         if self.value is None:
             return f"{self.name} not checked: {self.note}"
         place = f" ({self.where})" if self.where else ""

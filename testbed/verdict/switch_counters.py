@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import socket
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from testbed.lab.kernel.commands import run
@@ -69,11 +69,9 @@ class PortSockets:
                 self._sockets.setdefault(interface, []).append(found)
             else:  # the one that all ports send through
                 found.close()
-        self._arrived = dict.fromkeys(self._sockets, 0)
-        self._dropped = dict.fromkeys(self._sockets, 0)
+        self._sums = dict.fromkeys(self._sockets, (0, 0))
         self.read()
-        self._arrived = dict.fromkeys(self._sockets, 0)
-        self._dropped = dict.fromkeys(self._sockets, 0)
+        self._sums = dict.fromkeys(self._sockets, (0, 0))  # what came before does not count
 
     def read(self) -> dict[str, tuple[int, int]]:
         """Interface -> (frames that arrived, those of them that found the socket's buffer full)."""
@@ -81,9 +79,9 @@ class PortSockets:
             for each in sockets:
                 statistics = each.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, 8)
                 arrived, dropped = struct.unpack("=II", statistics)
-                self._arrived[interface] += arrived
-                self._dropped[interface] += dropped
-        return {name: (self._arrived[name], self._dropped[name]) for name in self._sockets}
+                before = self._sums[interface]
+                self._sums[interface] = before[0] + arrived, before[1] + dropped
+        return dict(self._sums)
 
 
 def read(switches: Iterable[str]) -> dict[str, SwitchCounters]:
@@ -146,26 +144,24 @@ def parse_tables(text: str) -> tuple[int, int]:
 
 def parse_group_ports(text: str) -> dict[int, list[list[str]]]:
     """Group -> the output ports of each bucket, from `ovs-ofctl dump-groups`."""
-    found = {}
-    for line in text.splitlines():
-        number = re.search(r"group_id=(\d+)", line)
-        if number:
-            buckets = line.split("bucket=")[1:]
-            found[int(number.group(1))] = [
-                re.findall(r"output:\"?([\w-]+)\"?", bucket) for bucket in buckets
-            ]
-    return found
+    return {
+        group: [re.findall(r"output:\"?([\w-]+)\"?", each) for each in line.split("bucket=")[1:]]
+        for group, line in _groups(text)
+    }
 
 
 def parse_group_packets(text: str) -> dict[int, list[int]]:
     """Group -> packets through each bucket, from `ovs-ofctl dump-group-stats`."""
-    found = {}
+    return {
+        group: [int(each) for each in re.findall(r"bucket\d+:packet_count=(\d+)", line)]
+        for group, line in _groups(text)
+    }
+
+
+def _groups(text: str) -> Iterator[tuple[int, str]]:
     for line in text.splitlines():
-        number = re.search(r"group_id=(\d+)", line)
-        if number:
-            buckets = re.findall(r"bucket\d+:packet_count=(\d+)", line)
-            found[int(number.group(1))] = [int(each) for each in buckets]
-    return found
+        if number := re.search(r"group_id=(\d+)", line):
+            yield int(number.group(1)), line
 
 
 def parse_meter_drops(text: str) -> int:

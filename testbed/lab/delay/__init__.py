@@ -9,11 +9,4 @@ leaves later at the other. Rate and queue stay at the outer ends. This package m
 from testbed.lab.delay.delay_settings import DelaySettings, DirectionCounters, Middle, RelayReport
 from testbed.lab.delay.relay_client import Relay, RelayClient
 
-__all__ = [
-    "DelaySettings",
-    "DirectionCounters",
-    "Middle",
-    "Relay",
-    "RelayClient",
-    "RelayReport",
-]
+__all__ = ["DelaySettings", "DirectionCounters", "Middle", "Relay", "RelayClient", "RelayReport"]

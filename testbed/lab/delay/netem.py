@@ -47,10 +47,7 @@ def setup(middles: Sequence[Middle]) -> None:
         for way in (0, 1):
             here, there = middle.interfaces[way], middle.interfaces[1 - way]
             netem = _netem(middle, middle.settings)
-            lines += [
-                f"qdisc add dev {there} root handle 1: {netem}",
-                *redirection(here, there),
-            ]
+            lines += [f"qdisc add dev {there} root handle 1: {netem}", *redirection(here, there)]
     run(["tc", "-batch", "-"], input_text="".join(f"{line}\n" for line in lines))
 
 

@@ -212,7 +212,6 @@ class _Relay:
         raise ValueError(f"no delayed link {request['link']!r} from {request['from']!r}")
 
     def report(self) -> RelayReport:
-        """Counters and lateness so far."""
         p50_s, p99_s, max_s = self._late.summary_s()
         return RelayReport(
             scheduling=self._scheduling,

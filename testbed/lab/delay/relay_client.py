@@ -55,7 +55,6 @@ class RelayClient:
         return RelayReport.from_json(self._ask({"do": "report"}))
 
     def close(self) -> None:
-        """Close the connection; the relay goes on."""
         self._socket.close()
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:

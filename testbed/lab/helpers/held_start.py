@@ -15,7 +15,6 @@ from testbed.lab.helpers.process import Requests, run_as_others, run_at_once, sa
 
 
 def main() -> None:
-    """Waits for a request; without one it just ends."""
     run_at_once()
     if Requests().wait() is None:
         return

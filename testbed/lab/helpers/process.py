@@ -64,7 +64,6 @@ class HelperProcess:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
         return self.process.pid
 
     @property

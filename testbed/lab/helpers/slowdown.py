@@ -126,7 +126,6 @@ def _sleep(duration_s: float, requests: Requests) -> bool:
 
 
 def main() -> None:
-    """Serves requests until standard input ends."""
     guard = Guard()
     ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1)
     run_at_once()

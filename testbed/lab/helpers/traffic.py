@@ -110,7 +110,6 @@ def blast(
 
 
 def main() -> None:
-    """Serves requests until standard input ends."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("address", help="the victim's")
     parser.add_argument("port", type=int)

@@ -46,18 +46,15 @@ def connect(
 
 
 def pack(kind: int, flags: int, content: bytes, sequence: int = 0) -> bytes:
-    """A request."""
     header = HEADER.pack(HEADER.size + len(content), kind, REQUEST | flags, sequence, 0)
     return _padded(header + content)
 
 
 def attribute(kind: int, value: bytes) -> bytes:
-    """An attribute of a request."""
     return _padded(_ATTRIBUTE.pack(_ATTRIBUTE.size + len(value), kind) + value)
 
 
 def text(kind: int, value: str) -> bytes:
-    """An attribute that is a string."""
     return attribute(kind, value.encode() + b"\0")
 
 

@@ -116,7 +116,6 @@ class PacketFilter:
         )
 
     def clear(self) -> None:
-        """Stop losing."""
         name = self._table.name
         self._table.run(
             *(f"flush chain {name} {each}" for each in ("arriving", "chosen", "in_good", "in_bad")),
@@ -124,7 +123,6 @@ class PacketFilter:
         )
 
     def take_dropped(self) -> int:
-        """Packets lost since the last call."""
         return self._table.take_hits()
 
 
@@ -144,7 +142,6 @@ class DropCounter:
         self._nft = _Nftables(pid)
 
     def total(self) -> int:
-        """Packets dropped so far."""
         return self._nft.packets("list counters", _DROP_COUNTER)
 
 

@@ -66,7 +66,6 @@ class Rtnetlink:
         self.close()
 
     def close(self) -> None:
-        """Close the connection."""
         self._socket.close()
 
     def send(self, messages: Sequence[Message]) -> None:

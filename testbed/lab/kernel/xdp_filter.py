@@ -38,22 +38,15 @@ class _Assembler:
         self._labels: dict[str, int] = {}
 
     def add(
-        self,
-        opcode: int,
-        to: int = 0,
-        by: int = 0,
-        offset: int | str = 0,
-        value: int = 0,
+        self, opcode: int, to: int = 0, by: int = 0, offset: int | str = 0, value: int = 0
     ) -> None:
         """One instruction: operation, target and source register, offset (or label), constant."""
         self._code.append((len(self._code), opcode, to, by, offset, value))
 
     def label(self, name: str) -> None:
-        """The next instruction's name."""
         self._labels[name] = len(self._code)
 
     def assemble(self) -> bytes:
-        """The program."""
         program = b""
         for place, opcode, to, by, offset, value in self._code:
             jump = self._labels[offset] - place - 1 if isinstance(offset, str) else offset
@@ -166,11 +159,9 @@ class XdpFilter:
         self._write([*(round(each * (1 << 32)) for each in rates), int(data_only), 0])
 
     def clear(self) -> None:
-        """Stop losing."""
         self._write([0] * 6)
 
     def take_dropped(self) -> int:
-        """Packets lost since the last call."""
         total = self._read()[-1]
         taken, self._taken = total - self._taken, total
         return taken
