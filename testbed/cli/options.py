@@ -65,9 +65,10 @@ class Selection:
         """
         from testbed import experiment
 
+        controller = [] if self.controller is None else [f"controller={self.controller}"]
         runs = experiment.load(
             self.name,
-            overrides=[*(self.settings or ()), *self._controller_override()],
+            overrides=[*(self.settings or ()), *controller],
             arms=[arm for arm in self.arms.split(",") if arm],
             seeds=self.seeds,
             congestion_control=self.congestion_control,
@@ -75,9 +76,6 @@ class Selection:
         )
         _check_published(runs[0])
         return runs
-
-    def _controller_override(self) -> list[str]:
-        return [] if self.controller is None else [f"controller={self.controller}"]
 
 
 @dataclass(frozen=True, kw_only=True)

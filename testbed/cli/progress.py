@@ -131,7 +131,7 @@ def meet_prerequisites(runs: Sequence[Run], console: Console) -> None:
 
 def _meet(needs: Sequence[prerequisites.Need], console: Console) -> None:
     if not console.is_terminal:
-        prerequisites.prepare(needs, _DownloadLines(console).show)
+        prerequisites.prepare(needs, _download_lines(console))
         return
     columns = (
         TextColumn("{task.description}"),
@@ -150,17 +150,15 @@ def _meet(needs: Sequence[prerequisites.Need], console: Console) -> None:
         prerequisites.prepare(needs, show)
 
 
-class _DownloadLines:
-    """Prints a line when a download begins, and one every 20 MB."""
+def _download_lines(console: Console) -> prerequisites.Report:
+    """A function that prints a line when a download begins, and one every 20 MB."""
+    printed: dict[str, int] = {}
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._printed: dict[str, int] = {}
-
-    def show(self, name: str, done: int, total: int | None) -> None:
+    def show(name: str, done: int, total: int | None) -> None:
         part = done // _LINE_EVERY_BYTES
-        if self._printed.get(name) == part:
-            return
-        self._printed[name] = part
-        of = "" if total is None else f" of {total / 1e6:.0f}"
-        self._console.print(f"downloading {name}: {done / 1e6:.0f}{of} MB", highlight=False)
+        if printed.get(name) != part:
+            printed[name] = part
+            of = "" if total is None else f" of {total / 1e6:.0f}"
+            console.print(f"downloading {name}: {done / 1e6:.0f}{of} MB", highlight=False)
+
+    return show

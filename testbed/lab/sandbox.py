@@ -88,11 +88,11 @@ def output_of(module: str, *arguments: str) -> tuple[bytes, str]:
         stop(process)
 
 
-def end_with_lifeline() -> None:
-    """Inside: end this process, and with it the sandbox, when standard input closes."""
+def end_with_lifeline(descriptor: int = 0) -> None:
+    """Inside: end this process, and with it the sandbox, when `descriptor` closes."""
 
     def watch() -> None:
-        while os.read(0, 4096):
+        while os.read(descriptor, 4096):
             pass
         os._exit(1)
 

@@ -10,7 +10,6 @@ import json
 import os
 import signal
 import sys
-import threading
 from typing import Any
 
 from testbed.lab import sandbox
@@ -48,7 +47,9 @@ def open_prompt(config: dict[str, Any]) -> int:
 
 def main() -> None:
     """Build the network of the configuration that is the first argument; open the prompt."""
-    _end_with(int(sys.argv[2]))
+    lifeline = int(sys.argv[2])
+    os.set_inheritable(lifeline, False)
+    sandbox.end_with_lifeline(lifeline)
     # A closed terminal is the end. The first process of a namespace gets no signal by default.
     signal.signal(signal.SIGHUP, lambda *_: os._exit(1))
     config = json.loads(sys.argv[1])
@@ -72,15 +73,6 @@ def main() -> None:
     # The first process does not unwind: its end is the end of the lab.
     sys.stdout.flush()
     os._exit(0)
-
-
-def _end_with(lifeline: int) -> None:
-    def watch() -> None:
-        os.read(lifeline, 1)
-        os._exit(1)
-
-    os.set_inheritable(lifeline, False)
-    threading.Thread(target=watch, name="lifeline", daemon=True).start()
 
 
 if __name__ == "__main__":

@@ -92,26 +92,21 @@ def execute(
         if (earlier := place.earlier()) is not None:
             resuming.take_over(earlier, directory)
         began_at, began_s = run_directory.now(), time.monotonic()
+
+        def end(verdict: Verdict, reason: str) -> None:
+            """Write the verdict that the supervisor left out."""
+            if not (directory / "status.json").exists():
+                wall_s = time.monotonic() - began_s
+                run_directory.write_status(
+                    directory, verdict, reason, began_at=began_at, wall_s=wall_s
+                )
+
         try:
             status = _in_sandbox(directory, on_progress)
         except KeyboardInterrupt:
-            if not (directory / "status.json").exists():
-                run_directory.write_status(
-                    directory,
-                    "interrupted",
-                    "interrupted by the user",
-                    began_at=began_at,
-                    wall_s=time.monotonic() - began_s,
-                )
+            end("interrupted", "interrupted by the user")
             raise
-        if not (directory / "status.json").exists():
-            run_directory.write_status(
-                directory,
-                "failed",
-                f"the supervisor ended with status {status}, without a verdict",
-                began_at=began_at,
-                wall_s=time.monotonic() - began_s,
-            )
+        end("failed", f"the supervisor ended with status {status}, without a verdict")
     found = run_directory.read_json(place.path / "status.json")
     return Outcome(run, place.path, found["verdict"], found["reason"], executed=True)
 

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from testbed.shared.jsonl import JsonLinesWriter
 from testbed.training.lost_chunk_effects import tensor_loss
+from testbed.training.vectors import finite
 from testbed.transport import Endpoint, Leg, Observation, PayloadLayout, TransferReport
 
-
-def finite(value: float) -> float | None:
-    """The value, or None when it is NaN or infinite (JSON has neither)."""
-    return value if math.isfinite(value) else None
+_MEASURED = (
+    *("chunk_count", "chunks_received", "passes", "chunks_sent"),
+    *("bytes_sent", "bytes_received", "control_bytes", "retransmitted_bytes", "duplicates"),
+    *("began_s", "ended_s", "duration_s"),
+)
 
 
 def nonfinite(values: NDArray[np.float32]) -> int:
@@ -35,43 +35,37 @@ def write_endpoint(directory: Path, host: str, endpoint: Endpoint) -> None:
     log.close()
 
 
-def transfer_record(
-    report: TransferReport,
-    *,
-    host: str,
-    round_number: int,
-    leg: str,
-    layout: PayloadLayout | None = None,
-) -> dict[str, Any]:
-    """One line of `events/transfers-<host>.jsonl`.
+class TransferLog:
+    """Logs the transfers of a host to `events/transfers-<host>.jsonl`.
 
     With a layout, a receiver's line has `tensor_loss`: the missing share of each tensor.
     """
-    by_tensor = {}
-    if layout is not None and report.role == "receiver" and report.received is not None:
-        lost = tensor_loss(layout, report.received)
-        by_tensor = {"tensor_loss": np.round(lost, 4).tolist()}
-    return {
-        "round": round_number,
-        "leg": leg,
-        "role": report.role,
-        "host": host,
-        "peer": report.peer,
-        "chunk_count": report.chunk_count,
-        "chunks_received": report.chunks_received,
-        "passes": report.passes,
-        "chunks_sent": report.chunks_sent,
-        "bytes_sent": report.bytes_sent,
-        "bytes_received": report.bytes_received,
-        "control_bytes": report.control_bytes,
-        "retransmitted_bytes": report.retransmitted_bytes,
-        "duplicates": report.duplicates,
-        "began_s": report.began_s,
-        "ended_s": report.ended_s,
-        "duration_s": report.duration_s,
-        "ignored": dict(report.ignored),
-        **by_tensor,
-    }
+
+    def __init__(self, directory: Path, host: str, layout: PayloadLayout | None) -> None:
+        self._writer = JsonLinesWriter(directory / "events" / f"transfers-{host}.jsonl")
+        self._host = host
+        self._layout = layout
+
+    def write(self, round_number: int, leg: str, reports: Iterable[TransferReport]) -> None:
+        """Append one line for each report of a leg."""
+        for report in reports:
+            by_tensor = {}
+            received = report.received
+            if self._layout is not None and report.role == "receiver" and received is not None:
+                lost = tensor_loss(self._layout, received)
+                by_tensor = {"tensor_loss": np.round(lost, 4).tolist()}
+            self._writer.write(
+                {
+                    "round": round_number,
+                    "leg": leg,
+                    "role": report.role,
+                    "host": self._host,
+                    "peer": report.peer,
+                    **{name: getattr(report, name) for name in _MEASURED},
+                    "ignored": dict(report.ignored),
+                    **by_tensor,
+                }
+            )
 
 
 class CongestionLog:
@@ -106,9 +100,9 @@ class CongestionLog:
                     "peer": each.peer,
                     "leg": Leg(each.transfer % len(Leg)).name.lower(),
                     "kind": "udp",
-                    "cwnd_bytes": each.window_bytes if math.isfinite(each.window_bytes) else None,
+                    "cwnd_bytes": finite(each.window_bytes),
                     "rtt_s": each.rtt_s,
-                    "rate_bps": each.rate_bps if math.isfinite(each.rate_bps) else None,
+                    "rate_bps": finite(each.rate_bps),
                     "retransmits": each.retransmits,
                     "round": self._round_of(Leg.round_of(each.transfer)),
                 }

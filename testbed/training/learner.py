@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,38 +16,38 @@ from testbed.training.datasets.base import Dataset
 from testbed.training.vectors import Vector
 
 
-class Learner(ABC):
-    """The object that a worker trains. Vectors are flat float32, in the order of the layers."""
+class Learner:
+    """The object that a worker trains; this base class learns nothing.
 
-    @abstractmethod
+    Vectors are flat float32, in the order of the layers.
+    """
+
     def gradient(self, into: Vector) -> float | None:
         """Write the gradient of the next batch's mean loss; return that loss, or None."""
+        raise NotImplementedError
 
-    @abstractmethod
     def apply(self, update: Vector, learning_rate: float) -> None:
         """Take one optimiser step with `update` as the gradient."""
 
-    @abstractmethod
     def evaluate(self) -> float | None:
         """Compute the task's metric on the test part; None where nothing is learnt."""
+        return None
 
-    @abstractmethod
     def weights(self, into: Vector) -> None:
         """Write the trained weights."""
+        into[:] = 0
 
-    @abstractmethod
     def replace_weights(self, flat: Vector) -> None:
         """Replace the weights; the optimiser keeps its state."""
 
-    @abstractmethod
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps."""
+        return {}
 
-    @abstractmethod
     def restore(self, state: dict[str, Any], rounds_done: int) -> None:
         """Continue from a result of `state` after `rounds_done` rounds."""
 
-    def save(self, path: Path) -> None:  # noqa: B027 - optional to override
+    def save(self, path: Path) -> None:
         """Write the final weights."""
 
 
@@ -91,8 +90,8 @@ class Replica(Learner):
 
     def apply(self, update: Vector, learning_rate: float) -> None:
         optimisers.set_rate(self._optimiser, learning_rate)
-        for tensor, part in self._parts(update):
-            tensor.grad = part
+        for tensor, part in _parts(self._trained, update):
+            tensor.grad = self._copy(part, tensor)
         self._optimiser.step()
 
     def evaluate(self) -> float:
@@ -101,16 +100,13 @@ class Replica(Learner):
         )
 
     def weights(self, into: Vector) -> None:
-        place = 0
-        for tensor in self._trained:
-            count = tensor.numel()
-            into[place : place + count] = tensor.detach().cpu().numpy().reshape(-1)
-            place += count
+        for tensor, part in _parts(self._trained, into):
+            part[:] = tensor.detach().cpu().numpy().reshape(-1)
 
     @torch.no_grad()
     def replace_weights(self, flat: Vector) -> None:
-        for tensor, part in self._parts(flat):
-            tensor.copy_(part)
+        for tensor, part in _parts(self._trained, flat):
+            tensor.copy_(self._copy(part, tensor))
 
     def state(self) -> dict[str, Any]:
         return {
@@ -129,27 +125,23 @@ class Replica(Learner):
     def save(self, path: Path) -> None:
         torch.save({name: each.cpu() for name, each in self._model.state_dict().items()}, path)
 
-    def _parts(self, flat: Vector) -> Iterator[tuple[nn.Parameter, torch.Tensor]]:
-        """Each trained tensor with a copy of its part of a flat vector."""
-        place = 0
-        for tensor in self._trained:
-            count = tensor.numel()
-            part = torch.from_numpy(flat[place : place + count].copy())
-            yield tensor, part.view_as(tensor).to(self._device)
-            place += count
+    def _copy(self, part: Vector, tensor: nn.Parameter) -> torch.Tensor:
+        return torch.from_numpy(part.copy()).view_as(tensor).to(self._device)
+
+
+def _parts(trained: Sequence[nn.Parameter], flat: Vector) -> Iterator[tuple[nn.Parameter, Vector]]:
+    """Each tensor with its part of a flat vector."""
+    place = 0
+    for tensor in trained:
+        yield tensor, flat[place : place + tensor.numel()]
+        place += tensor.numel()
 
 
 def flatten_gradient(trained: Sequence[nn.Parameter], into: Vector) -> None:
     """Write the gradients of tensors one after the other; zeros for tensors without a gradient."""
-    place = 0
-    for tensor in trained:
-        count = tensor.numel()
-        part = into[place : place + count]
-        if tensor.grad is None:  # a weight that this batch did not use
-            part[:] = 0
-        else:
-            part[:] = tensor.grad.cpu().numpy().reshape(-1)
-        place += count
+    for tensor, part in _parts(trained, into):
+        # A weight that this batch did not use has no gradient.
+        part[:] = 0 if tensor.grad is None else tensor.grad.cpu().numpy().reshape(-1)
 
 
 class PayloadOnly(Learner):
@@ -164,21 +156,3 @@ class PayloadOnly(Learner):
         if not self._drawn:
             self._random.standard_normal(out=into, dtype=np.float32)
             self._drawn = True
-
-    def apply(self, update: Vector, learning_rate: float) -> None:
-        pass
-
-    def evaluate(self) -> None:
-        pass
-
-    def weights(self, into: Vector) -> None:
-        into[:] = 0
-
-    def replace_weights(self, flat: Vector) -> None:
-        pass
-
-    def state(self) -> dict[str, Any]:
-        return {}
-
-    def restore(self, state: dict[str, Any], rounds_done: int) -> None:
-        pass

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.training.vectors import Vector
+from testbed.training.vectors import Vector, finite
 from testbed.transport import PayloadLayout
 
 # Vectors are read in pieces, which avoids a copy of a whole model in double precision.
@@ -43,10 +43,6 @@ class Deviation:
     cosine: float | None
     norm_ratio: float | None
 
-    def as_json(self) -> dict[str, float | None]:
-        """Plain data for an event log."""
-        return asdict(self)
-
 
 def deviation(vector: Vector, reference: Vector) -> Deviation:
     """Compare a gradient with the same gradient without loss; both flat and of equal length."""
@@ -62,9 +58,9 @@ def deviation(vector: Vector, reference: Vector) -> Deviation:
     if norm == 0:
         return Deviation(0.0 if own == 0 else None, None, None)
     return Deviation(
-        relative_error=_finite((difference / norm) ** 0.5),
-        cosine=_finite(product / (own * norm) ** 0.5) if own else None,
-        norm_ratio=_finite((own / norm) ** 0.5),
+        relative_error=finite((difference / norm) ** 0.5),
+        cosine=finite(product / (own * norm) ** 0.5) if own else None,
+        norm_ratio=finite((own / norm) ** 0.5),
     )
 
 
@@ -84,8 +80,4 @@ def divergence(replicas: Sequence[Vector]) -> float | None:
         norm += float(np.square(first + shift).sum())
     if norm == 0:
         return 0.0 if spread == 0 else None
-    return _finite((spread / len(replicas) / norm) ** 0.5)
-
-
-def _finite(value: float) -> float | None:
-    return value if np.isfinite(value) else None
+    return finite((spread / len(replicas) / norm) ** 0.5)

@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -17,19 +18,12 @@ from numpy.typing import NDArray
 from controllers.controller_socket import ControllerClient
 from testbed.shared.jsonl import JsonLinesWriter
 from testbed.shared.progress_pipe import ProgressWriter
-from testbed.training import checkpoint, lost_chunk_effects
+from testbed.training import checkpoint, lost_chunk_effects, phase_announcement
 from testbed.training.coordination import Coordinator
-from testbed.training.events import (
-    CongestionLog,
-    finite,
-    nonfinite,
-    transfer_record,
-    write_endpoint,
-)
-from testbed.training.phase_announcement import Phase
+from testbed.training.events import CongestionLog, TransferLog, nonfinite, write_endpoint
 from testbed.training.phases import Observation
 from testbed.training.run_context import RunContext
-from testbed.training.vectors import SharedVectors, mean_into
+from testbed.training.vectors import SharedVectors, finite, mean_into
 from testbed.transport import Leg, TransferReport, open_endpoint
 
 
@@ -50,7 +44,7 @@ class _Server:
         self._controller = ControllerClient(context.controller_socket)
         events = context.directory / "events"
         self._rounds = JsonLinesWriter(events / "rounds.jsonl")
-        self._transfers = JsonLinesWriter(events / "transfers-server.jsonl")
+        self._transfers = TransferLog(context.directory, "server", context.logged_layout)
         self._congestion = CongestionLog(context.directory, "server", context.round_of)
         self._effects = JsonLinesWriter(events / "effects.jsonl") if vectors is not None else None
         layout = self._layout = context.layout
@@ -130,7 +124,7 @@ class _Server:
 
         with self._impaired(number, "broadcast") as hurt_broadcast:
             broadcast_began_s = time.monotonic()
-            self._endpoint.announce(Phase(after).encode())
+            self._endpoint.announce(phase_announcement.encode(after))
             sent = self._endpoint.send(Leg.BROADCAST.transfer(exchange), payloads)
             self._leave_behind()
             received = coordinator.gather("received")
@@ -166,17 +160,8 @@ class _Server:
                 "workers_lost": sorted(coordinator.lost),
             }
         )
-        for leg, by_peer in (("gather", reports), ("broadcast", sent)):
-            for report in by_peer.values():
-                self._transfers.write(
-                    transfer_record(
-                        report,
-                        host="server",
-                        round_number=number,
-                        leg=leg,
-                        layout=context.logged_layout,
-                    )
-                )
+        self._transfers.write(number, "gather", reports.values())
+        self._transfers.write(number, "broadcast", sent.values())
         if context.resynchronises_after(number):
             self._resynchronise(number)
         self._congestion.flush()
@@ -225,17 +210,16 @@ class _Server:
         lossless = np.empty(self._layout.element_count, dtype=np.float32)
         mean_into([vectors.gradients[name] for name in present], lossless)
         gathered = lost_chunk_effects.deviation(self._layout.floats(self._averaged), lossless)
-        applied = [
-            lost_chunk_effects.deviation(vectors.updates[name], lossless) for name in present
-        ]
+        applied = {
+            name: asdict(lost_chunk_effects.deviation(vectors.updates[name], lossless))
+            for name in present
+        }
         assert self._effects is not None
         self._effects.write(
             {
                 "round": number,
-                "gathered": gathered.as_json(),
-                "applied": {
-                    name: each.as_json() for name, each in zip(present, applied, strict=True)
-                },
+                "gathered": asdict(gathered),
+                "applied": applied,
                 "divergence": lost_chunk_effects.divergence(
                     [vectors.weights[name] for name in present]
                 ),

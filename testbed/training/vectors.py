@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import mmap
 from collections.abc import Sequence
 
@@ -9,6 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 Vector = NDArray[np.float32]
+
+
+def finite(value: float) -> float | None:
+    """The value, or None when it is NaN or infinite (JSON has neither)."""
+    return value if math.isfinite(value) else None
 
 
 def sum_into(gradients: Sequence[Vector], out: Vector) -> None:

@@ -5,18 +5,11 @@ from __future__ import annotations
 import time
 
 from testbed.shared.jsonl import JsonLinesWriter
-from testbed.training import checkpoint, pace
+from testbed.training import checkpoint, pace, phase_announcement
 from testbed.training.coordination import Follower
-from testbed.training.events import (
-    CongestionLog,
-    finite,
-    nonfinite,
-    transfer_record,
-    write_endpoint,
-)
-from testbed.training.phase_announcement import Phase
+from testbed.training.events import CongestionLog, TransferLog, nonfinite, write_endpoint
 from testbed.training.run_context import RunContext
-from testbed.training.vectors import SharedVectors
+from testbed.training.vectors import SharedVectors, finite
 from testbed.transport import Endpoint, Leg, open_endpoint
 
 
@@ -36,7 +29,7 @@ class _Worker:
         self._filling = context.filling(Leg.BROADCAST)
         self._learner = context.learner(name)
         self._log = JsonLinesWriter(context.directory / "events" / f"training-{name}.jsonl")
-        self._transfers = JsonLinesWriter(context.directory / "events" / f"transfers-{name}.jsonl")
+        self._transfers = TransferLog(context.directory, name, context.logged_layout)
         self._congestion = CongestionLog(context.directory, name, context.round_of)
         self._follower = Follower(context.coordination_socket, name, context.barrier_timeout_s)
         self._trained_s = 0.0
@@ -76,8 +69,8 @@ class _Worker:
         sent = endpoint.send(Leg.GATHER.transfer(exchange), {"server": payload})["server"]
         self._memory.settle(sent)
 
-        phase = Phase.decode(endpoint.await_announcement())
-        rule = context.protocol.policy(Leg.BROADCAST).stop_rule(phase.critical)
+        critical = phase_announcement.decode(endpoint.await_announcement())
+        rule = context.protocol.policy(Leg.BROADCAST).stop_rule(critical)
         report = endpoint.receive(
             Leg.BROADCAST.transfer(exchange), rule, {"server": self._incoming}
         )["server"]
@@ -93,16 +86,8 @@ class _Worker:
         if self._vectors is not None and measured:
             self._vectors.updates[self._name][:] = update
             self._learner.weights(self._vectors.weights[self._name])
-        for each, leg in ((sent, "gather"), (report, "broadcast")):
-            self._transfers.write(
-                transfer_record(
-                    each,
-                    host=self._name,
-                    round_number=number,
-                    leg=leg,
-                    layout=context.logged_layout,
-                )
-            )
+        self._transfers.write(number, "gather", [sent])
+        self._transfers.write(number, "broadcast", [report])
         self._congestion.flush()
         self._metric = self._learner.evaluate() if context.evaluates_after(number) else None
         self._log.write(

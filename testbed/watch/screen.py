@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.console import ConsoleDimensions, Group, RenderableType
+from rich.console import ConsoleDimensions, Group, JustifyMethod, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -126,13 +126,18 @@ def _queues(queues: list[dict[str, Any]], rows: int, width: int) -> Table:
     return table
 
 
-def _flows(flows: list[dict[str, Any]], rows: int) -> Table:
+def _table(justified: Mapping[str, JustifyMethod]) -> Table:
+    """A table with these headings in its first row."""
     table = Table.grid(padding=(0, 2))
-    for justify in ("left", "right", "right", "right"):
+    for justify in justified.values():
         table.add_column(justify=justify, no_wrap=True)
+    table.add_row(*(Text(each, style="bold underline") for each in justified))
+    return table
+
+
+def _flows(flows: list[dict[str, Any]], rows: int) -> Table:
     more = f" ({rows - 1} of {len(flows)})" if len(flows) > rows else ""
-    headings = (f"flow{more}", "window", "RTT", "Mbit/s")
-    table.add_row(*(Text(each, style="bold underline") for each in headings))
+    table = _table({f"flow{more}": "left", "window": "right", "RTT": "right", "Mbit/s": "right"})
     for each in flows[: rows if not more else rows - 1]:
         window, rtt_s, rate_bps = each.get("cwnd_bytes"), each.get("rtt_s"), each.get("rate_bps")
         table.add_row(
@@ -145,11 +150,7 @@ def _flows(flows: list[dict[str, Any]], rows: int) -> Table:
 
 
 def _processes(processes: list[dict[str, Any]], rows: int) -> Table:
-    table = Table.grid(padding=(0, 2))
-    for justify in ("left", "right", "right"):
-        table.add_column(justify=justify, no_wrap=True)
-    headings = ("process", "CPU", "MB")
-    table.add_row(*(Text(each, style="bold underline") for each in headings))
+    table = _table({"process": "left", "CPU": "right", "MB": "right"})
     busiest = sorted(processes, key=lambda each: -(each.get("cpu") or 0.0))
     for each in busiest[:rows]:
         cpu = each.get("cpu")

@@ -94,8 +94,6 @@ def _read(path: Path) -> Arrays | None:
     try:
         with np.load(path, allow_pickle=False) as file:
             found = {name: file[name] for name in file.files}
-    except FileNotFoundError:
-        return None
     except (OSError, ValueError, EOFError, zipfile.BadZipFile):
         return None
     checksum = found.pop(_CHECKSUM, None)

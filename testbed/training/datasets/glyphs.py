@@ -93,9 +93,8 @@ def suitable_fonts(which: str, characters: str) -> list[Path]:
     paths = list(own.glob("*.ttf"))
     if which == "installed":
         paths += [Path(each) for each in font_manager.findSystemFonts()]
-    by_name = {
-        path.name: path for path in reversed(paths)
-    }  # the first font of a name, hence matplotlib's own
+    # The first font of a name, hence matplotlib's own.
+    by_name = {path.name: path for path in reversed(paths)}
     found = [by_name[name] for name in sorted(by_name) if _has_all(by_name[name], characters)]
     if not found:
         raise InputError(f"glyphs: no font has all of the characters {characters!r}")

@@ -38,15 +38,10 @@ class Parameters(DatasetParameters):
         files = source_files(root)
         if len(files) < _FEWEST_FILES:
             raise InputError(f"stdlib-text: {root} holds {len(files)} Python sources; is it there?")
-        texts = [_tokens(path) for path in files]
-        is_test = [_is_test(path.relative_to(root)) for path in files]
-        train = [text for text, tested in zip(texts, is_test, strict=True) if not tested]
-        test = [text for text, tested in zip(texts, is_test, strict=True) if tested]
-        modules = [
-            path.relative_to(root).parts[0]
-            for path, tested in zip(files, is_test, strict=True)
-            if not tested
-        ]
+        train_files = [path for path in files if not _is_test(path.relative_to(root))]
+        train = [_tokens(path) for path in train_files]
+        test = [_tokens(path) for path in files if _is_test(path.relative_to(root))]
+        modules = [path.relative_to(root).parts[0] for path in train_files]
         train_text, test_text = np.concatenate(train), np.concatenate(test)
         train_starts, test_starts = self._starts(train_text), self._starts(test_text)
         test_starts = _evenly(test_starts, self.test_sequences)

@@ -24,9 +24,7 @@ class Parameters(DetectorParameters):
     epochs_back: int = Field(default=10, ge=1, description="which epoch to compare with")
 
     def create(self, rounds_per_epoch: int) -> Detector:
-        return Accordion(
-            eta=self.eta, epochs_back=self.epochs_back, rounds_per_epoch=rounds_per_epoch
-        )
+        return Accordion(self, rounds_per_epoch)
 
 
 class Accordion(Detector):
@@ -34,10 +32,9 @@ class Accordion(Detector):
 
     remembered = ("_norms", "_sum")
 
-    def __init__(self, *, eta: float, epochs_back: int, rounds_per_epoch: int) -> None:
-        self._eta = eta
+    def __init__(self, options: Parameters, rounds_per_epoch: int) -> None:
+        self._options = options
         self._rounds_per_epoch = rounds_per_epoch
-        self._epochs_back = epochs_back
         self._norms: list[float] = []  # of the epochs before, oldest first
         self._sum: NDArray[np.float64] | None = None
 
@@ -49,6 +46,6 @@ class Accordion(Detector):
             return
         norm = float(np.linalg.norm(self._sum))
         self._sum[:] = 0
-        changed = not self._norms or norm_changed(self._norms[0], norm, self._eta)
-        self._norms = [*self._norms, norm][-self._epochs_back :]
+        changed = not self._norms or norm_changed(self._norms[0], norm, self._options.eta)
+        self._norms = [*self._norms, norm][-self._options.epochs_back :]
         self.critical = changed or seen.next_learning_rate < seen.learning_rate

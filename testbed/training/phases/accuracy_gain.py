@@ -24,11 +24,7 @@ class Parameters(DetectorParameters):
     least_accuracy: float = Field(default=0.5, ge=0, le=1, description="not before this accuracy")
 
     def create(self, rounds_per_epoch: int) -> Detector:
-        return AccuracyGain(
-            final_gain=self.final_gain,
-            least_accuracy=self.least_accuracy,
-            rounds_per_epoch=rounds_per_epoch,
-        )
+        return AccuracyGain(self, rounds_per_epoch)
 
 
 class AccuracyGain(Detector):
@@ -38,9 +34,8 @@ class AccuracyGain(Detector):
 
     remembered = ("_epoch", "_before", "_latest")
 
-    def __init__(self, *, final_gain: float, least_accuracy: float, rounds_per_epoch: int) -> None:
-        self._final_gain = final_gain
-        self._least_accuracy = least_accuracy
+    def __init__(self, options: Parameters, rounds_per_epoch: int) -> None:
+        self._options = options
         self._rounds_per_epoch = rounds_per_epoch
         self._epoch = 0
         self._before: float | None = None  # accuracy at the end of the epoch before
@@ -57,7 +52,7 @@ class AccuracyGain(Detector):
 
     def _look(self, accuracy: float) -> None:
         before, self._before = self._before, accuracy
-        if before is None or accuracy < self._least_accuracy:
+        if before is None or accuracy < self._options.least_accuracy:
             return
-        if accuracy - before < self._final_gain:
+        if accuracy - before < self._options.final_gain:
             self.critical = True
