@@ -43,7 +43,6 @@ class RunProgress:
             self._task = bar.add_task("", total=float(total), left="")
 
     def begin(self, label: str) -> None:
-        """A run starts."""
         self._label = label
         self._show("starting", 0.0)
 

@@ -36,7 +36,6 @@ class ManualImpairment:
 
     @property
     def kind(self) -> str:
-        """Which impairment it is."""
         return str(self.document["kind"])
 
     def begin(self, client: ControllerClient) -> list[str]:

@@ -46,7 +46,6 @@ class Processes:
         return {name: process.poll() for name, process in self._running.items()}
 
     def pids(self) -> dict[str, int]:
-        """The process ids by name."""
         return {name: process.pid for name, process in self._running.items()}
 
     def wait_for(self, path: Path, name: str, timeout_s: float) -> None:

@@ -33,7 +33,6 @@ class Outcome:
 
 
 def directory_of(results: Path, run: Run) -> RunDirectory:
-    """Where a run's results lie."""
     return RunDirectory(results / run.experiment.name / run.key)
 
 

@@ -48,7 +48,6 @@ def latest(directory: Path) -> int | None:
 
 
 def folder(directory: Path, rounds_done: int) -> Path:
-    """The folder of a complete checkpoint."""
     return directory / _FOLDER / str(rounds_done)
 
 

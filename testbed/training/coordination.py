@@ -20,8 +20,6 @@ class CoordinationError(ConnectionError):
 
 
 class _Line:
-    """One peer's connection."""
-
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._incoming = connection.makefile("rb")
@@ -102,7 +100,6 @@ class Coordinator:
         return messages
 
     def release(self, point: str) -> None:
-        """Let every worker leave `point`."""
         for name in self.present:
             try:
                 self._workers[name].send({"go": point})

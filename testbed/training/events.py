@@ -83,7 +83,6 @@ class CongestionLog:
         self._observed: list[Observation] = []
 
     def observe(self, observation: Observation) -> None:
-        """Remember one observation."""
         self._observed.append(observation)
 
     def flush(self) -> None:

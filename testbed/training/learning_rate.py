@@ -46,7 +46,6 @@ class Schedule(Section):
     warmup_rounds: int = Field(default=0, ge=0, description="linear rise from 0 before all else")
 
     def factor(self, at: Position) -> float:
-        """The factor of the learning rate."""
         if at.round_number < self.warmup_rounds:
             return (at.round_number + 1) / (self.warmup_rounds + 1)
         return self._factor(at)

@@ -47,7 +47,6 @@ class ModelAndData:
 
     @cached_property
     def dataset(self) -> Dataset:
-        """The data set."""
         return datasets.load(self._training.get("dataset", "digits"), self.folder)
 
     def shares(self, workers: int) -> list[NDArray[np.int64]]:
@@ -98,7 +97,6 @@ class ModelAndData:
         _ = self.dataset, self.layers
 
     def facts(self, workers: int) -> dict[str, Any]:
-        """The facts that the run directory records."""
         elements = sum(size for _, size in models.layer_sizes(self.layers))
         return {
             "dataset": self.dataset.facts,

@@ -65,6 +65,5 @@ def nesterov(
 
 
 def set_rate(optimiser: torch.optim.Optimizer, learning_rate: float) -> None:
-    """Set the learning rate of the next step."""
     for group in optimiser.param_groups:
         group["lr"] = learning_rate

@@ -13,8 +13,6 @@ Report = Callable[[str, int, int | None], None]  # called with data set, amount 
 
 
 class Need(NamedTuple):
-    """The model and data that one run needs."""
-
     model: str
     dataset: datasets.DatasetParameters
     split: datasets.Equal | datasets.Dirichlet

@@ -58,17 +58,14 @@ class RunContext:
 
     @property
     def rounds(self) -> int:
-        """How many rounds are trained."""
         return int(self.config["rounds"])
 
     @property
     def seed(self) -> int:
-        """The run's seed."""
         return int(self.config["seed"])
 
     @property
     def training(self) -> dict[str, Any]:
-        """The experiment's training section."""
         section: dict[str, Any] = self.config["training"]
         return section
 
@@ -79,17 +76,14 @@ class RunContext:
 
     @cached_property
     def protocol(self) -> ProtocolConfig:
-        """The arm's transport configuration."""
         described = dict(self.config["protocol"])
         return ProtocolConfig(**described)
 
     def filling(self, leg: Leg) -> Filling:
-        """The filling for the missing chunks of a leg."""
         return FILLINGS.create(self.config["filling"][leg.name.lower()])
 
     @cached_property
     def model_and_data(self) -> ModelAndData:
-        """The run's model and data."""
         return self.loaded or ModelAndData(self.config)
 
     @cached_property
@@ -104,7 +98,6 @@ class RunContext:
 
     @cached_property
     def layout(self) -> PayloadLayout:
-        """The layout of the flat gradient in chunks."""
         chunk_bytes = self.config["transport"]["chunk_bytes"]
         return PayloadLayout(models.layer_sizes(self.model_and_data.layers), chunk_bytes)
 
@@ -115,12 +108,10 @@ class RunContext:
 
     @property
     def metric(self) -> str:
-        """The name of the task's metric."""
         return self.model_and_data.dataset.task.metric
 
     @property
     def survives_workers(self) -> bool:
-        """Whether training goes on without lost workers."""
         return bool(self.training["on_worker_loss"] == "continue")
 
     def learner(self, name: str) -> Learner:
@@ -141,12 +132,10 @@ class RunContext:
         )
 
     def detector(self) -> Detector:
-        """A new phase detector."""
         parameters: DetectorParameters = _PHASES.validate_python(self.config["phases"])
         return parameters.create(self.rounds_per_epoch)
 
     def learning_rate(self, round_number: int) -> float:
-        """The learning rate of a round."""
         return self._rate(self._position(round_number))
 
     def next_epoch_learning_rate(self, round_number: int) -> float:

@@ -52,7 +52,6 @@ class Ack:
     at_once: bool = False
 
     def message(self, transfer: int) -> ControlMessage:
-        """Encodes it as a control message."""
         head = _FIELDS.pack(
             self.first,
             _NONE if self.echo is None else self.echo,

@@ -121,7 +121,6 @@ class ControlConnection:
                 return messages
 
     def keep(self, message: ControlMessage) -> None:
-        """Keeps a message of a later transfer."""
         self._count_kept(len(self.early), len(message.body))
         self.early.append(message)
 
@@ -150,7 +149,6 @@ class ControlConnection:
             raise PeerLost(self.peer, "it sends control messages that are never read")
 
     def require(self) -> None:
-        """Raises PeerLost when the connection has ended."""
         if self.closed is not None:
             raise PeerLost(self.peer, self.closed)
 

@@ -173,7 +173,6 @@ class Hello:
     layout: bytes = b""
 
     def message(self) -> ControlMessage:
-        """Encodes it as a control message."""
         name = self.name.encode()
         head = _HELLO.pack(self.session, self.data_port, len(name))
         return ControlMessage(MessageType.HELLO, body=head + name + self.layout)
@@ -200,7 +199,6 @@ class Welcome:
     data_port: int
 
     def message(self) -> ControlMessage:
-        """Encodes it as a control message."""
         return ControlMessage(MessageType.WELCOME, body=_WELCOME.pack(self.session, self.data_port))
 
     @classmethod

@@ -59,7 +59,6 @@ class Pacer:
         return batch if self._tokens >= batch * self._datagram_bytes - 1 else 0
 
     def spend(self, datagrams: int) -> None:
-        """Accounts for datagrams that were sent."""
         if not math.isinf(self._bytes_per_s):
             self._tokens -= datagrams * self._datagram_bytes
 

@@ -79,7 +79,6 @@ class ProtocolConfig:
         CONGESTION_CONTROLS.create(self.congestion_control, rate_bps=1e6, datagram_bytes=1472)
 
     def policy(self, leg: Leg) -> TolerancePolicy:
-        """The tolerance policy of a leg."""
         return self.gather if leg is Leg.GATHER else self.broadcast
 
     def describe(self) -> dict[str, str]:

@@ -82,7 +82,6 @@ class Receiver:
 
     @property
     def state(self) -> ReceiverState:
-        """The state of the transfer."""
         return self._machine.state
 
     @property

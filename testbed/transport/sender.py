@@ -124,7 +124,6 @@ class Sender:
 
     @property
     def state(self) -> SenderState:
-        """The state of the transfer."""
         return self._repair.machine.state
 
     @property
@@ -270,7 +269,6 @@ class Sender:
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def observe(self, peer: str, now_s: float) -> Observation:
-        """The path's congestion state, for the observer."""
         return Observation(
             now_s=now_s,
             peer=peer,

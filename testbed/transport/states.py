@@ -22,16 +22,12 @@ from testbed.transport.errors import ProtocolError
 
 
 class SenderState(Enum):
-    """The states of a sender."""
-
     SENDING = auto()  # there are chunks to send
     ASKING = auto()  # nothing to send; a PROBE awaits its answer
     STOPPED = auto()  # the receiver has enough
 
 
 class SenderEvent(Enum):
-    """The events that change a sender's state."""
-
     RAN_DRY = auto()  # nothing left to send before the receiver answers
     FEEDBACK = auto()  # the receiver said what it has
     GAVE_UP = auto()  # a timer declared datagrams lost, so there is something to send
@@ -39,15 +35,11 @@ class SenderEvent(Enum):
 
 
 class ReceiverState(Enum):
-    """The states of a receiver."""
-
     GATHERING = auto()
     STOPPED = auto()
 
 
 class ReceiverEvent(Enum):
-    """The events that change a receiver's state."""
-
     DATA = auto()  # a batch of datagrams, good or bad
     PROBE = auto()  # the sender asks what has arrived
     SATISFIED = auto()  # the stop rule is satisfied

@@ -26,7 +26,6 @@ class TcpCounts:
     data_segments_received: int
 
     def since(self, before: "TcpCounts") -> "TcpCounts":
-        """The difference to an earlier reading."""
         names = [field.name for field in fields(self)]
         return TcpCounts(**{name: getattr(self, name) - getattr(before, name) for name in names})
 
@@ -85,7 +84,6 @@ def set_congestion_control(connection: socket.socket, name: str) -> None:
 
 
 def get_congestion_control(connection: socket.socket) -> str:
-    """The algorithm in use on a socket."""
     raw = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
     return raw.partition(b"\0")[0].decode()
 

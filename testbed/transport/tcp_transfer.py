@@ -57,8 +57,6 @@ class DataConnection:
 
 
 class _TcpTransfer(PeerTransfer):
-    """The common part of sending and receiving."""
-
     def __init__(
         self,
         *,

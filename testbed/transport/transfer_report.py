@@ -55,7 +55,6 @@ class TransferReport:
 
     @property
     def duration_s(self) -> float:
-        """Seconds from began_s to ended_s."""
         return self.ended_s - self.began_s
 
 

@@ -128,7 +128,6 @@ class UdpSocket:
 
     @property
     def port(self) -> int:
-        """The local port."""
         return int(self._socket.getsockname()[1])
 
     def facts(self) -> dict[str, int | bool]:

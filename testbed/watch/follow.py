@@ -38,7 +38,6 @@ class Watched:
 
     @property
     def key(self) -> str:
-        """The run's key."""
         return self.directory.name.removesuffix(_PARTIAL)
 
     def live(self) -> dict[str, Any]:

@@ -84,7 +84,6 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def file_digest(path: Path) -> str:
-    """SHA-256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -54,7 +54,6 @@ class Detector(ABC):
         return {name: getattr(self, name) for name in ("critical", *self.remembered)}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Restore a result of `state`."""
         for name in ("critical", *self.remembered):
             setattr(self, name, state[name])
 

@@ -48,8 +48,6 @@ _MINIMUM_WINDOW = 4  # datagrams; also what PROBE_RTT leaves in flight
 
 
 class BbrState(Enum):
-    """The states of the model."""
-
     STARTUP = 0
     DRAIN = 1
     PROBE_BW = 2

@@ -35,7 +35,6 @@ class MaxFilter:
         return self._samples[0][1] if self._samples else 0.0
 
     def clear(self) -> None:
-        """Forgets all samples."""
         self._samples.clear()
 
     def add(self, value: float, round_: int) -> None:

@@ -152,7 +152,6 @@ class Timely(CongestionControl):
 
     @property
     def min_rtt_s(self) -> float:
-        """The round trip without a queue."""
         return self._given_min_s or self.path.min_rtt_s
 
     @property

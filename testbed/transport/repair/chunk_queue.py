@@ -16,7 +16,6 @@ class ChunkQueue:
         return self._end - self._first
 
     def push(self, chunks: NDArray[np.int64]) -> None:
-        """Appends chunks."""
         end = self._end + len(chunks)
         if end > len(self._chunks):
             waiting = self._chunks[self._first : self._end]
@@ -32,7 +31,6 @@ class ChunkQueue:
         return self._chunks[self._first : min(self._end, self._first + count)]
 
     def drop(self, count: int) -> None:
-        """Removes the next `count` chunks."""
         self._first += count
 
     def remove(self, unwanted: NDArray[np.bool_]) -> None:
@@ -77,7 +75,6 @@ class SendQueue:
         return np.concatenate(parts if self._lost_first else parts[::-1])
 
     def drop(self, count: int) -> None:
-        """Removes the next `count` chunks, which were sent."""
         again, new = self._shares(count)
         self._lost.drop(again)
         self._cursor += new

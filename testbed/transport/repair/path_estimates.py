@@ -53,7 +53,6 @@ class PathEstimates:
         self._reordered = False
 
     def on_round_trip(self, sample_s: float) -> None:
-        """Adds a sample of the round trip."""
         sample_s = max(sample_s, _FLOOR_S)
         self.latest_s = sample_s
         self.min_s = min(self.min_s, sample_s)

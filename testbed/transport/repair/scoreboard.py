@@ -70,7 +70,6 @@ class Scoreboard:
         self._fate = np.zeros(_ROWS, dtype=np.uint8)
 
     def record(self, chunks: Chunks, now_s: float) -> None:
-        """Records that these chunks were sent in this order."""
         count = len(chunks)
         self._make_room(count)
         rows = slice(self.next - self._base, self.next - self._base + count)
