@@ -1,7 +1,5 @@
 """Builds the documentation with MkDocs, and opens it where there is a desktop."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Executes the runs of `./lab run` and `./lab resume`, from their prerequisites to the report."""
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Options that several verbs share; a dataclass of options is one parameter of a verb."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import inspect

@@ -1,7 +1,5 @@
 """Prints an experiment's topologies for `./lab plan`: a table and a picture of each."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """Shows downloads and runs in progress: bars on a terminal, plain lines elsewhere."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

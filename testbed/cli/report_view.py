@@ -1,7 +1,5 @@
 """Writes and prints the report of finished runs, from their directories alone."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from rich.console import Console

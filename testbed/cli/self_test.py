@@ -1,7 +1,5 @@
 """`./lab test`: linters, import contracts, unit tests, then tests in real namespaces."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Sequence

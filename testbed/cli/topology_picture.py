@@ -1,7 +1,5 @@
 """Draws a topology in layers: hosts at the bottom, then their switches, then those above."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The verbs of `./lab`: each reads its input, calls one function and prints the result."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The prompt of `./lab shell`: Mininet's, with commands for what this lab adds."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ Each is anchored to a round of its own number, and no rounds go by in a shell. T
 that round's begin to the controller to begin the impairment, and its end to end it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

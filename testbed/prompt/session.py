@@ -4,8 +4,6 @@ Nothing trains, and impairments begin and end by command. Run as a module it is 
 sandbox.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

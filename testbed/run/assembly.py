@@ -1,7 +1,5 @@
 """Builds a lab inside a sandbox: Open vSwitch, Mininet, link shaping, the controller."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Gathers the system facts of a run while it runs: versions, kernel, settings, queues, commit."""
 
-from __future__ import annotations
-
 import os
 import platform
 import re

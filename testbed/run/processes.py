@@ -1,7 +1,5 @@
 """Starts and watches a lab's processes by name, and says why one of them ended."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import selectors

@@ -4,8 +4,6 @@ The logs of the rounds before the checkpoint are copied. Later rounds are traine
 logs are left behind.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Executes the runs of an experiment one after another and skips those that are done."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

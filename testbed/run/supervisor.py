@@ -1,7 +1,5 @@
 """The first process of a sandbox: builds the lab, trains in it, and writes the run's verdict."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -4,8 +4,6 @@ The supervisor starts it early. It waits on standard input for one JSON line tha
 Importing once and forking makes a worker ready in about 50 ms and shares memory.
 """
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import importlib

@@ -5,8 +5,6 @@ the folder becomes `checkpoint/<round>/`, and only such complete checkpoints are
 tensors and plain values; reading them unpickles nothing else.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

@@ -4,8 +4,6 @@ Barriers must not travel through the network under study. UNIX sockets cross net
 Each message is one JSON line.
 """
 
-from __future__ import annotations
-
 import json
 import socket
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The records that training appends to its event logs: transfers, endpoints, congestion."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from pathlib import Path
 

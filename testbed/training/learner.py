@@ -1,7 +1,5 @@
 """A worker's learning: computes gradients, applies updates, evaluates the model."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any

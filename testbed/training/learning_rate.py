@@ -5,8 +5,6 @@ checkpoint, and not for the server's phase detector. To add one: a `Schedule` wi
 method, and a line in `SCHEDULES`; or a file of your own, `schedule: {kind: ./mine.py}`.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -31,7 +29,7 @@ class Position:
         """The epoch that this round belongs to, from 0."""
         return self.round_number // self.rounds_per_epoch
 
-    def next_epoch(self) -> Position:
+    def next_epoch(self) -> "Position":
         """The first round of the next epoch."""
         first = (self.epoch + 1) * self.rounds_per_epoch
         return Position(

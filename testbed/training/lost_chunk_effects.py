@@ -1,7 +1,5 @@
 """Measures the effects of loss on a round: on layers, on the gradient, on the workers' replicas."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

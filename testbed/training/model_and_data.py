@@ -5,8 +5,6 @@ of the imported packages. Loading makes numpy arrays and, on torch's meta device
 computes nothing before the fork.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path

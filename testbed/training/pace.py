@@ -5,8 +5,6 @@ the ratio of computing to communicating carries over. `paced` sets it: every wor
 iteration has taken the given time.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Sequence

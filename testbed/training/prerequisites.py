@@ -1,7 +1,5 @@
 """Checks and prepares what training needs, before a lab is built without terminal and network."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple

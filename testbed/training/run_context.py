@@ -1,7 +1,5 @@
 """The context of a run that server and workers share: configuration, addresses, payload layout."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import cached_property

@@ -3,8 +3,6 @@
 It also runs and times the rounds.
 """
 
-from __future__ import annotations
-
 import socket
 import time
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """The training section of an experiment: what the workers compute, and how it is watched."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
@@ -69,7 +67,7 @@ class Training(Section):
         return located
 
     @model_validator(mode="after")
-    def _options_fit(self) -> Training:
+    def _options_fit(self) -> "Training":
         if self.optimiser == "nesterov" and self.momentum == 0:
             raise ValueError("optimiser 'nesterov' needs a momentum above 0")
         if self.pace.kind == "payload-only":

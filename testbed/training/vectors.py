@@ -1,7 +1,5 @@
 """Flat float32 vectors: sums and means in rank order, and memory that training processes share."""
 
-from __future__ import annotations
-
 import math
 import mmap
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """A worker: computes a gradient, sends it, receives the mean, updates its model."""
 
-from __future__ import annotations
-
 import time
 
 from testbed.shared.jsonl import JsonLinesWriter

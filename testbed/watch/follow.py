@@ -4,8 +4,6 @@ It only reads: the run directories that are locked by a command, and the `live.j
 sampler rewrites 4 times a second.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import time

@@ -1,7 +1,5 @@
 """Renders a run in progress for a terminal of any size, and as one plain line."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

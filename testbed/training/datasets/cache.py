@@ -1,7 +1,5 @@
 """Keeps generated and downloaded data in the user's cache folder, as complete files only."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

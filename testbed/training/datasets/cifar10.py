@@ -4,8 +4,6 @@ Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009. A recor
 the label, then 1,024 bytes each for red, green and blue.
 """
 
-from __future__ import annotations
-
 import hashlib
 import tarfile
 from pathlib import Path

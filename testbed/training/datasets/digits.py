@@ -1,7 +1,5 @@
 """Handwritten digits that ship with scikit-learn."""
 
-from __future__ import annotations
-
 from importlib import metadata
 from pathlib import Path
 from typing import Literal

@@ -1,7 +1,5 @@
 """Downloads one file over HTTP and verifies its known checksum."""
 
-from __future__ import annotations
-
 import hashlib
 import urllib.error
 import urllib.parse

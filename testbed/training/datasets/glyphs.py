@@ -1,7 +1,5 @@
 """Characters rendered from installed fonts, then rotated, sheared, scaled, moved, with noise."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A user's images, in one folder per class."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path

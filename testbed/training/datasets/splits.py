@@ -1,7 +1,5 @@
 """Splits the training examples among workers: equal shares, or shares that differ in classes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Annotated, Literal
 

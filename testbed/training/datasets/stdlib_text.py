@@ -1,7 +1,5 @@
 """Characters of the Python standard library's own sources."""
 
-from __future__ import annotations
-
 import hashlib
 import platform
 import sysconfig

@@ -1,7 +1,5 @@
 """A user's own data set, returned by the user's function."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -8,8 +8,6 @@ Write a subclass of `Filling` (the package's docstring says where), usually a fr
 fields are its options.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 

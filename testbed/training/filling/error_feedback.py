@@ -5,8 +5,6 @@ This is the memory of gradient compression (Seide et al., Interspeech 2014; Kari
 applied updates plus the residual equal the sum of all gradients. The receiver fills with zeros.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

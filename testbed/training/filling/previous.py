@@ -4,8 +4,6 @@ MLT (NSDI 2024) does this for lost parameters. Here it is for gradients, where t
 as an estimate of the next.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

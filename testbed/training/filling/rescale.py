@@ -22,8 +22,6 @@ number of its chunks that arrived, sets missing chunks to zero, and takes the pl
 loses the end. Then the beginning is overestimated, and the end is lost.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args

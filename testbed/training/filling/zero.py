@@ -1,7 +1,5 @@
 """Fills with zeros, as DBLP does: no rescaling, no memory."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

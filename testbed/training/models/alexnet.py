@@ -1,7 +1,5 @@
 """AlexNet in its one-column form: Krizhevsky, arXiv 1404.5997 (2014)."""
 
-from __future__ import annotations
-
 from torch import nn
 
 _SMALL_BELOW = 64  # pixels

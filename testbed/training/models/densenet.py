@@ -1,7 +1,5 @@
 """DenseNet-169: Huang et al., Densely Connected Convolutional Networks, CVPR 2017, Table 1."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 
 import torch

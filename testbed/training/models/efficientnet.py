@@ -1,7 +1,5 @@
 """EfficientNet-B0 from transformers: Tan and Le, ICML 2019."""
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 
 from testbed.training.models import transformers_offline  # noqa: F401  # isort: skip

@@ -1,7 +1,5 @@
 """GPT-2 from transformers: Radford et al., Language Models are Unsupervised Multitask Learners."""
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 
 from testbed.training.models import transformers_offline  # noqa: F401  # isort: skip

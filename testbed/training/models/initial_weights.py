@@ -1,7 +1,5 @@
 """Initial weights that several models share."""
 
-from __future__ import annotations
-
 from torch import nn
 
 

@@ -1,7 +1,5 @@
 """Caches the layer maps of models whose packages take seconds to import."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A multilayer perceptron: dense layers only."""
 
-from __future__ import annotations
-
 import math
 
 from torch import nn

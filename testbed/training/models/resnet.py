@@ -1,7 +1,5 @@
 """ResNet-50 from transformers: He et al., Deep Residual Learning, CVPR 2016."""
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 
 from testbed.training.models import transformers_offline  # noqa: F401  # isort: skip

@@ -1,7 +1,5 @@
 """A small convolutional network for images of any size."""
 
-from __future__ import annotations
-
 from torch import nn
 
 from testbed.training.models.initial_weights import for_rectifiers

@@ -4,8 +4,6 @@ Our models are built from configurations with random weights. These settings ens
 the package contacts a server.
 """
 
-from __future__ import annotations
-
 import os
 
 for _name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_HUB_DISABLE_TELEMETRY"):

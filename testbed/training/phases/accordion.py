@@ -5,8 +5,6 @@ over an epoch has changed by eta = 0.5 or more since 10 epochs ago, or when the 
 about to fall. When fewer epochs have passed, this detector compares with the oldest (our choice).
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 import numpy as np

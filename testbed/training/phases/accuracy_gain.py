@@ -7,8 +7,6 @@ of 50 %. They planned to tolerate most in the beginning and least in the end, so
 critical.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import Field

@@ -4,8 +4,6 @@ Write a `Parameters` section (what YAML may say) whose `create` makes a `Detecto
 it also needs a line in `DETECTORS`, and its `detector` is a `Literal` of its name.
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """`always-critical` and `never-critical`: the two extremes with which detectors are compared."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from testbed.training.phases.base import Detector, DetectorParameters, Observation

@@ -1,7 +1,5 @@
 """`gradient-norm`: DBLP's rule, critical where the gradient's norm changes strongly."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import numpy as np

@@ -1,7 +1,5 @@
 """`schedule`: critical in given rounds, to replay a published log or to control a study."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import Field, field_validator
