@@ -61,10 +61,7 @@ def list_experiments() -> None:
 
 @app.command(epilog="Example: ./lab plan quick --arms dblp,fixed-low --seeds 5")
 @grouped
-def plan(
-    selection: Selection,
-    out: Out = RESULTS,
-) -> None:
+def plan(selection: Selection, out: Out = RESULTS) -> None:
     """Print an experiment's runs and numbers, draw its topologies; execute nothing."""
     from testbed.cli import plan_topology_view, plan_view
     from testbed.run import runner

@@ -73,11 +73,12 @@ class Prompt(CLI):
         if action == "off" and impairment.ends_by_itself:
             self._say(f"{name} ends by itself; {self._effect(name)}")
             return
+        number = impairment.round_number
         try:
             client = self._client()
-            active = impairment.begin(client) if action == "on" else None
+            active = client.begin(number, "round") if action == "on" else None
             if active is None:
-                impairment.end(client)
+                client.end(number, "round")
             client.close()
         except OSError as error:
             self._say(f"{name}: {error}")

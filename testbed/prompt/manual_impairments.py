@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from controllers.controller_socket import ControllerClient
 from controllers.impairments import parameters_of
 
 LONGEST_S = 600.0
@@ -35,22 +34,6 @@ class ManualImpairment:
     @property
     def kind(self) -> str:
         return str(self.document["kind"])
-
-    def begin(self, client: ControllerClient) -> list[str]:
-        """Put it in force; return the names of all that are.
-
-        Raises:
-            ConnectionError: the controller refused or is gone.
-        """
-        return client.begin(self.round_number, "round")
-
-    def end(self, client: ControllerClient) -> None:
-        """Take it away; return once it is gone and its effect is logged.
-
-        Raises:
-            ConnectionError: the controller refused or is gone.
-        """
-        client.end(self.round_number, "round")
 
 
 def by_name(impairments: Sequence[dict[str, Any]]) -> dict[str, ManualImpairment]:

@@ -41,9 +41,9 @@ from testbed.transport.congestion import (
     CongestionControl,
     Feedback,
 )
-from testbed.transport.endpoint import SERVER, Endpoint, EndpointConfig
+from testbed.transport.endpoint import Endpoint, EndpointConfig
 from testbed.transport.errors import PeerLost, ProtocolError, TransportError
-from testbed.transport.layout import PayloadLayout, Pieces
+from testbed.transport.layout import PayloadLayout
 from testbed.transport.leg import Leg
 from testbed.transport.opening import open_endpoint
 from testbed.transport.order import ORDERS, ChunkOrder, OrderContext
@@ -63,17 +63,13 @@ from testbed.transport.tolerance import (
     as_policy,
 )
 from testbed.transport.transfer_report import Observation, Observer, TransferReport
-from testbed.transport.wire import DEFAULT_CHUNK_BYTES, WIRE_OVERHEAD_BYTES, wire_bytes
 
 __all__ = [
     "CONGESTION_CONTROLS",
-    "DEFAULT_CHUNK_BYTES",
     "ORDERS",
     "POLICIES",
     "PRESETS",
     "REPAIRS",
-    "SERVER",
-    "WIRE_OVERHEAD_BYTES",
     "ChunkOrder",
     "CongestionControl",
     "Endpoint",
@@ -88,7 +84,6 @@ __all__ = [
     "PayloadLayout",
     "PeerLost",
     "Phased",
-    "Pieces",
     "Progress",
     "ProtocolConfig",
     "ProtocolError",
@@ -106,5 +101,4 @@ __all__ = [
     "as_policy",
     "open_endpoint",
     "preset",
-    "wire_bytes",
 ]

@@ -314,13 +314,8 @@ class BatchSender:
         self._plain = _Messages(messages)
         self._segmented = _Messages(messages)
         self._control = np.zeros(1, dtype=_CONTROL)
-        self._control[0] = (
-            18,
-            SOL_UDP,
-            UDP_SEGMENT,
-            datagram_bytes,
-            0,
-        )  # 18 is 16 + sizeof(uint16)
+        # 18 is 16 + sizeof(uint16).
+        self._control[0] = (18, SOL_UDP, UDP_SEGMENT, datagram_bytes, 0)
         self._segmented.headers["control"] = _address_of(self._control)
         self._segmented.headers["control_bytes"] = _CONTROL.itemsize
         self._steps = np.arange(messages, dtype=np.uint64)

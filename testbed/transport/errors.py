@@ -23,7 +23,5 @@ class PeerLost(TransportError):  # noqa: N818 - the event that happened
         self.reason = reason
 
     def __reduce__(self) -> tuple[type, tuple[str, str]]:
-        return type(self), (
-            self.peer,
-            self.reason,
-        )  # without this, pickling between processes fails
+        # Without this, pickling between processes fails.
+        return type(self), (self.peer, self.reason)

@@ -213,17 +213,14 @@ def _read_hello(newcomer: _Newcomer, session: int, addresses: Mapping[str, str])
     try:
         answer = newcomer.listener.answer(hello).message()
     except ProtocolError as error:
-        _say(newcomer.connection, _refusal(str(error)))
+        # The limit may cut a character in two; the reader replaces it.
+        reason = str(error).encode()[:MAX_REASON_BYTES]
+        _say(newcomer.connection, ControlMessage(MessageType.REFUSED, body=reason))
         raise ProtocolError(f"{hello.name} cannot join: {error}") from None
     if not _say(newcomer.connection, answer):
         return "reset"
     newcomer.listener.arrived[hello.name] = newcomer.connection, hello
     return "joined"
-
-
-def _refusal(reason: str) -> ControlMessage:
-    # The limit may cut a character in two; the reader replaces it.
-    return ControlMessage(MessageType.REFUSED, body=reason.encode()[:MAX_REASON_BYTES])
 
 
 def _say(connection: socket.socket, message: ControlMessage) -> bool:

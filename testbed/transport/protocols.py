@@ -183,14 +183,8 @@ def _apnet(*, tolerance: float = 0.1, quiet_s: float = 0.02, **settings: Any) ->
 
 def _tcp(*, congestion_control: str = "cubic", **settings: Any) -> ProtocolConfig:
     """The payload over one plain kernel TCP connection per peer."""
-    return ProtocolConfig(
-        **{
-            "name": "tcp",
-            "carrier": "tcp",
-            "congestion_control": congestion_control,
-            **settings,
-        }
-    )
+    axes = {"name": "tcp", "carrier": "tcp", "congestion_control": congestion_control}
+    return ProtocolConfig(**{**axes, **settings})
 
 
 PRESETS = {

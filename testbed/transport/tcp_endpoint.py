@@ -6,7 +6,6 @@ their default.
 
 import socket
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,10 +21,6 @@ from testbed.transport.tcp_socket import (
 )
 from testbed.transport.tcp_transfer import DataConnection, TcpReceiving, TcpSending
 from testbed.transport.tolerance import StopRuleFactory
-
-
-def _welcome(answer: Welcome, hello: Hello) -> Welcome:
-    return answer
 
 
 class TcpEndpoint(Endpoint):
@@ -44,17 +39,18 @@ class TcpEndpoint(Endpoint):
         return 0
 
     def _data_listeners(self) -> list[Listener]:
-        for peer in self._config.peers:
-            port = self._config.server_data_port(peer)
-            welcome = Welcome(session=self._config.session, data_port=port)
-            self._listeners[peer] = Listener(
-                address=self._config.bind_address,
-                port=port,
-                expected=[peer],
-                answer=partial(_welcome, welcome),
-                prepare=self._choose_algorithm,
-            )
+        self._listeners = {peer: self._listener(peer) for peer in self._config.peers}
         return list(self._listeners.values())
+
+    def _listener(self, peer: str) -> Listener:
+        port = self._config.server_data_port(peer)
+        return Listener(
+            address=self._config.bind_address,
+            port=port,
+            expected=[peer],
+            answer=lambda _: Welcome(session=self._config.session, data_port=port),
+            prepare=self._choose_algorithm,
+        )
 
     def _choose_algorithm(self, connection: socket.socket) -> None:
         set_congestion_control(connection, self._algorithm)

@@ -44,11 +44,8 @@ class Watched:
         if document:
             return document
         config = _read(self.directory / "config.json")
-        stage = (
-            "training begins"
-            if (self.directory / "calibration.json").exists()
-            else ("building and calibrating the network")
-        )
+        calibrated = (self.directory / "calibration.json").exists()
+        stage = "training begins" if calibrated else "building and calibrating the network"
         run = {name: config.get(name) for name in ("key", "arm", "seed", "rounds", "experiment")}
         return {"run": run, "stage": stage}
 

@@ -4,7 +4,7 @@ import math
 
 from torch import nn
 
-from testbed.training.models.initial_weights import for_rectifiers
+from testbed.training.models.small_cnn import for_rectifiers
 
 
 def build(classes: int, input_shape: tuple[int, ...]) -> nn.Module:

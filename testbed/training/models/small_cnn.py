@@ -2,8 +2,6 @@
 
 from torch import nn
 
-from testbed.training.models.initial_weights import for_rectifiers
-
 _HIDDEN = 87
 _LARGEST_MAP = 7  # pixels
 
@@ -37,3 +35,13 @@ def build(classes: int, input_shape: tuple[int, ...]) -> nn.Module:
         nn.Linear(_HIDDEN, classes),
     ]
     return for_rectifiers(nn.Sequential(*layers))
+
+
+def for_rectifiers(model: nn.Sequential) -> nn.Sequential:
+    """Initialise dense and convolutional layers as in He et al., 2015; return the model."""
+    for layer in model:
+        if isinstance(layer, nn.Conv2d | nn.Linear):
+            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+            assert layer.bias is not None
+            nn.init.zeros_(layer.bias)
+    return model

@@ -186,7 +186,8 @@ class Bbr(CongestionControl):
         if self.state is BbrState.PROBE_BW:
             self._cycle(feedback)
         if self.path.min_rtt_expired and not self._restarted:
-            self._enter_probe_rtt()
+            self.state = BbrState.PROBE_RTT
+            self._probe_rtt_until_s = None
         if self.state is BbrState.PROBE_RTT:
             self._probe_rtt(feedback)
 
@@ -218,10 +219,6 @@ class Bbr(CongestionControl):
             self._phase = (self._phase + 1) % len(CYCLE)
             self._phase_from_s = now_s
             self._lost_in_phase = False
-
-    def _enter_probe_rtt(self) -> None:
-        self.state = BbrState.PROBE_RTT
-        self._probe_rtt_until_s = None
 
     def _probe_rtt(self, feedback: Feedback) -> None:
         if self._probe_rtt_until_s is None:

@@ -50,11 +50,7 @@ from enum import Enum
 
 from testbed.transport.congestion.base import CongestionControl, Feedback
 from testbed.transport.congestion.delivery_plateau import DeliveryPlateau, PlateauOptions
-from testbed.transport.congestion.options import (
-    DATAGRAM_BYTES,
-    INITIAL_WINDOW,
-    check_options,
-)
+from testbed.transport.congestion.options import DATAGRAM_BYTES, INITIAL_WINDOW, check_options
 from testbed.transport.congestion.path import PathMonitor
 
 _MIN_RTT_WINDOW_S = 10.0
@@ -266,9 +262,7 @@ class Timely(CongestionControl):
 
     @property
     def _step_bps(self) -> float:
-        if self._given_step_bps:
-            return self._given_step_bps
-        return self._datagram_bytes * 8 / (self.path.smoothed_rtt_s or self.min_rtt_s)
+        return self._given_step_bps or self._floor_bps
 
     @property
     def _floor_bps(self) -> float:

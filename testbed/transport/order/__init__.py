@@ -29,9 +29,5 @@ __all__ = [
     "ORDERS",
     "ChunkOrder",
     "InOrder",
-    "LargestMagnitudeFirst",
-    "LayerPriority",
     "OrderContext",
-    "Rotating",
-    "Shuffled",
 ]

@@ -17,6 +17,7 @@ sender sends further copies of chunks in flight:
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,22 +38,8 @@ _TRUSTED_S = 2e-3
 class StreamingSender(AcknowledgedSender):
     """Keeps the path busy until the receiver has enough."""
 
-    def __init__(
-        self,
-        *,
-        transfer: int,
-        chunk_count: int,
-        arrange: Arrange,
-        estimates: PathEstimates,
-        residual: float,
-    ) -> None:
-        super().__init__(
-            transfer=transfer,
-            chunk_count=chunk_count,
-            arrange=arrange,
-            estimates=estimates,
-            lost_first=False,
-        )
+    def __init__(self, *, residual: float, **common: Any) -> None:
+        super().__init__(lost_first=False, **common)
         self._residual = residual
         self._spare: NDArray[np.int64] | None = None
         self._trusted_until_s: float | None = None
