@@ -22,8 +22,7 @@ Controller = Annotated[
     str | None, typer.Option("--controller", help="the SDN framework: ryu or os-ken")
 ]
 Profile = Annotated[
-    str,
-    typer.Option("--profile", help="sizes for another machine: laptop, server, paper"),
+    str, typer.Option("--profile", help="sizes for another machine: laptop, server, paper")
 ]
 
 
@@ -35,8 +34,7 @@ class Selection:
     arms: Annotated[str, typer.Option("--arms", help="only these arms: a,b")] = ""
     seeds: Annotated[int | None, typer.Option("--seeds", min=1, help="use this many seeds")] = None
     congestion_control: Annotated[
-        str | None,
-        typer.Option("--congestion-control", help="swap every arm's congestion control"),
+        str | None, typer.Option("--congestion-control", help="swap every arm's congestion control")
     ] = None
     profile: Profile = "laptop"
     controller: Controller = None
@@ -90,8 +88,7 @@ class Execution:
         ),
     ] = None
     retries: Annotated[
-        int,
-        typer.Option("--retries", min=0, help="try a run again that is invalid, so many times"),
+        int, typer.Option("--retries", min=0, help="try a run again that is invalid, so many times")
     ] = 2
     dry_run: Annotated[
         bool,

@@ -103,9 +103,7 @@ def _show_numbers(found: Sequence[tuple[Run, Numbers]], console: Console) -> Non
 
 
 def _show_kept(
-    found: Sequence[tuple[Run, Numbers]],
-    reference: Sequence[tuple[Run, Numbers]],
-    console: Console,
+    found: Sequence[tuple[Run, Numbers]], reference: Sequence[tuple[Run, Numbers]], console: Console
 ) -> None:
     """Print which numbers two profiles share, over the arms that both have."""
     ours, theirs = _paired(found, reference)

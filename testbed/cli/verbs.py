@@ -25,8 +25,7 @@ app = typer.Typer(
 def check(
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
     deep: Annotated[
-        bool,
-        typer.Option("--deep", help="find the highest link rate that 4 hosts hold (a minute)"),
+        bool, typer.Option("--deep", help="find the highest link rate that 4 hosts hold (a minute)")
     ] = False,
 ) -> None:
     """Try what this machine and user can do, what that enables, and how to get the rest."""

@@ -109,11 +109,7 @@ def _context(order: dict[str, Any], directory: Path, model_and_data: ModelAndDat
 
 
 def _fork(
-    name: str,
-    host_pid: int,
-    task: Callable[[], None],
-    directory: Path,
-    gate: tuple[int, int],
+    name: str, host_pid: int, task: Callable[[], None], directory: Path, gate: tuple[int, int]
 ) -> int:
     """Run `task` in a child process inside the network namespace of `host_pid`.
 

@@ -42,12 +42,7 @@ def build(
         ValueError: unknown name, or options that contradict each other.
     """
     return OPTIMISERS.build(
-        name,
-        {},
-        params=parameters,
-        lr=learning_rate,
-        momentum=momentum,
-        weight_decay=weight_decay,
+        name, {}, params=parameters, lr=learning_rate, momentum=momentum, weight_decay=weight_decay
     )
 
 

@@ -16,13 +16,7 @@ from testbed.training.learner import Learner, PayloadOnly, Replica
 from testbed.training.learning_rate import AnySchedule, Position, Schedule
 from testbed.training.model_and_data import ModelAndData
 from testbed.training.phases import AnyPhases, Detector, DetectorParameters
-from testbed.transport import (
-    EndpointConfig,
-    Leg,
-    Observer,
-    PayloadLayout,
-    ProtocolConfig,
-)
+from testbed.transport import EndpointConfig, Leg, Observer, PayloadLayout, ProtocolConfig
 
 _BARRIER_SLACK_S = 30.0
 _PHASES: TypeAdapter[DetectorParameters] = TypeAdapter(AnyPhases)

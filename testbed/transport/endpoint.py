@@ -145,12 +145,7 @@ class Endpoint(ABC):
 
     @abstractmethod
     def _receiving(
-        self,
-        peer: str,
-        transfer: int,
-        rule: StopRuleFactory,
-        into: NDArray[np.uint8],
-        now_s: float,
+        self, peer: str, transfer: int, rule: StopRuleFactory, into: NDArray[np.uint8], now_s: float
     ) -> PeerTransfer:
         """Begins to receive from one peer."""
 

@@ -15,12 +15,7 @@ from testbed.transport.control_messages import ControlMessage, MessageType, pack
 from testbed.transport.errors import ProtocolError
 from testbed.transport.layout import PayloadLayout
 from testbed.transport.repair import Repair
-from testbed.transport.states import (
-    RECEIVER_TRANSITIONS,
-    Machine,
-    ReceiverEvent,
-    ReceiverState,
-)
+from testbed.transport.states import RECEIVER_TRANSITIONS, Machine, ReceiverEvent, ReceiverState
 from testbed.transport.tolerance import Progress, StopRule
 from testbed.transport.transfer_report import TransferReport
 from testbed.transport.wire import HEADER_BYTES, fields, is_run, wire_bytes

@@ -88,12 +88,7 @@ class TcpEndpoint(Endpoint):
         return TcpSending(payload=payload, **self._common(peer, transfer, now_s))
 
     def _receiving(
-        self,
-        peer: str,
-        transfer: int,
-        rule: StopRuleFactory,
-        into: NDArray[np.uint8],
-        now_s: float,
+        self, peer: str, transfer: int, rule: StopRuleFactory, into: NDArray[np.uint8], now_s: float
     ) -> TcpReceiving:
         """Ignores the stop rule: TCP delivers everything, which satisfies every rule."""
         self._config.layout.rows(into)

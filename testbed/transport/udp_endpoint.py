@@ -242,12 +242,7 @@ class UdpEndpoint(Endpoint):
         )
 
     def _receiving(
-        self,
-        peer: str,
-        transfer: int,
-        rule: StopRuleFactory,
-        into: NDArray[np.uint8],
-        now_s: float,
+        self, peer: str, transfer: int, rule: StopRuleFactory, into: NDArray[np.uint8], now_s: float
     ) -> UdpReceiving:
         receiver = Receiver(
             session=self._config.session,

@@ -16,13 +16,7 @@ from collections import Counter
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.transport.batched_io import (
-    SOL_UDP,
-    UDP_GRO,
-    UDP_SEGMENT,
-    BatchReceiver,
-    BatchSender,
-)
+from testbed.transport.batched_io import SOL_UDP, UDP_GRO, UDP_SEGMENT, BatchReceiver, BatchSender
 from testbed.transport.errors import TransportError
 
 # With these options root may exceed net.core.rmem_max and wmem_max.
@@ -132,11 +126,7 @@ class UdpSocket:
 
     def facts(self) -> dict[str, int | bool]:
         """What the kernel granted. Buffer sizes include its own bookkeeping, which is half."""
-        return {
-            **self._buffers,
-            "segmentation": self.segmentation,
-            "coalescing": self.coalescing,
-        }
+        return {**self._buffers, "segmentation": self.segmentation, "coalescing": self.coalescing}
 
     def set_peer(self, address: str, port: int) -> None:
         """Sets the only address to send to and to receive from."""

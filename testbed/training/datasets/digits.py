@@ -8,12 +8,7 @@ import numpy as np
 
 from testbed.shared.yaml_input import InputError
 from testbed.training.datasets import cache
-from testbed.training.datasets.base import (
-    Dataset,
-    DatasetParameters,
-    images_dataset,
-    split_by_seed,
-)
+from testbed.training.datasets.base import Dataset, DatasetParameters, images_dataset, split_by_seed
 
 
 class Parameters(DatasetParameters):

@@ -269,9 +269,7 @@ class AcknowledgedSender(SenderRepair):
         patience_s = max(known.smoothed_s or 0.0, known.latest_s or 0.0) + known.overtaking_s()
         sent_by = max(self.scoreboard.largest + 1, self._settled)
         lost, newest_s, chunks = self.scoreboard.give_up(
-            sent_by=sent_by,
-            ahead=known.reordering,
-            sent_before_s=now_s - patience_s + _ROUNDING_S,
+            sent_by=sent_by, ahead=known.reordering, sent_before_s=now_s - patience_s + _ROUNDING_S
         )
         known.on_fates(lost=lost)
         self._due.push_lost(chunks)
