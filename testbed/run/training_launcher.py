@@ -103,7 +103,7 @@ def _context(order: dict[str, Any], directory: Path, model_and_data: ModelAndDat
         controller_socket=Path(order["controller_socket"]),
         coordination_socket=Path(order["coordination_socket"]),
         session=secrets.randbits(32),
-        loaded=model_and_data,
+        model_and_data=model_and_data,
         first_round=checkpoint.latest(directory) or 0,
     )
 

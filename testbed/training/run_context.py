@@ -34,7 +34,7 @@ class RunContext:
         fair_shares_bps: worker -> its share of the narrowest link on its way to the server.
         controller_socket, coordination_socket: UNIX sockets outside the emulated network.
         session: random number that the transport's datagrams carry.
-        loaded: model and data, if loaded before; otherwise they are loaded on first use.
+        model_and_data: the run's; loaded on first use.
         first_round: above 0 if the run continues from the checkpoint after that many rounds.
     """
 
@@ -45,7 +45,7 @@ class RunContext:
     controller_socket: Path
     coordination_socket: Path
     session: int
-    loaded: ModelAndData | None = None
+    model_and_data: ModelAndData
     first_round: int = 0
 
     @property
@@ -68,15 +68,10 @@ class RunContext:
 
     @cached_property
     def protocol(self) -> ProtocolConfig:
-        described = dict(self.config["protocol"])
-        return ProtocolConfig(**described)
+        return ProtocolConfig(**self.config["protocol"])
 
     def filling(self, leg: Leg) -> Filling:
         return FILLINGS.create(self.config["filling"][leg.name.lower()])
-
-    @cached_property
-    def model_and_data(self) -> ModelAndData:
-        return self.loaded or ModelAndData(self.config)
 
     @cached_property
     def shares(self) -> list[NDArray[np.int64]]:

@@ -31,7 +31,7 @@ from testbed.transport.event_loop import Loop, PeerTransfer
 from testbed.transport.handshake import Listener, accept_peers, connect_to_server
 from testbed.transport.layout import PayloadLayout
 from testbed.transport.protocols import ProtocolConfig
-from testbed.transport.tolerance import FractionRule, StopRuleFactory, check_tolerance
+from testbed.transport.tolerance import Fixed, StopRuleFactory
 from testbed.transport.transfer_report import Observer, TransferReport
 
 SERVER = "server"
@@ -278,7 +278,7 @@ class Endpoint(ABC):
         `policy.stop_rule(critical)`. `into` maps peers to buffers of the layout. Chunks that did
         not arrive leave their part of the buffer untouched; the report's `received` tells which.
         """
-        rule = tolerance if callable(tolerance) else _fraction(tolerance)
+        rule = tolerance if callable(tolerance) else Fixed(tolerance).stop_rule(critical=False)
         return self._transfer_all(
             transfer,
             into,
@@ -369,8 +369,3 @@ class Endpoint(ABC):
         if self._loop is None:
             raise TransportError("the endpoint is not open")
         return self._loop
-
-
-def _fraction(tolerance: float) -> StopRuleFactory:
-    check_tolerance(tolerance)
-    return lambda layout: FractionRule(chunk_count=layout.chunk_count, tolerance=tolerance)

@@ -80,10 +80,9 @@ class Machine(Generic[S, E]):
         self.state = initial
         self._transitions = transitions
 
-    def on(self, event: E) -> S:
+    def on(self, event: E) -> None:
         """Changes the state by the table; ProtocolError where it has no entry."""
         try:
             self.state = self._transitions[self.state, event]
         except KeyError:
             raise ProtocolError(f"{event.name} is not possible while {self.state.name}") from None
-        return self.state

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from testbed.training.filling import Previous, Rescale
+from testbed.training.model_and_data import ModelAndData
 from testbed.training.run_context import RunContext
 from testbed.training.settings import Training
 from testbed.transport import Leg, preset
@@ -31,6 +32,7 @@ def context(seed: int = 1, rounds: int = 3, **training: Any) -> RunContext:
         controller_socket=Path("/nowhere"),
         coordination_socket=Path("/nowhere"),
         session=1,
+        model_and_data=ModelAndData(config),
     )
 
 

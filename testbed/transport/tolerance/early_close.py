@@ -17,15 +17,14 @@ from testbed.transport.tolerance.base import (
     Progress,
     StopRule,
     StopRuleFactory,
-    TolerancePolicy,
     check_seconds,
-    check_tolerance,
     required_chunks,
 )
+from testbed.transport.tolerance.fixed import Fixed
 
 
 @dataclass(frozen=True, init=False)
-class EarlyClose(TolerancePolicy):
+class EarlyClose(Fixed):
     """Waits for everything until the deadline, afterwards only for the acceptable fraction.
 
     Args:
@@ -34,19 +33,14 @@ class EarlyClose(TolerancePolicy):
         must: tensors that must arrive completely, such as `*.bias;head.*`; none when empty.
     """
 
-    fraction: float
     deadline_s: float
     must: tuple[str, ...]
 
     def __init__(self, tolerance: float, deadline_s: float, must: str | Sequence[str] = "") -> None:
-        check_tolerance(tolerance)
+        super().__init__(tolerance)
         check_seconds(deadline_s, "deadline_s")
-        object.__setattr__(self, "fraction", float(tolerance))
         object.__setattr__(self, "deadline_s", float(deadline_s))
         object.__setattr__(self, "must", parse_globs(must, "must"))
-
-    def tolerance(self, critical: bool) -> float:
-        return self.fraction
 
     def stop_rule(self, critical: bool) -> StopRuleFactory:
         return lambda layout: EarlyCloseRule(layout=layout, policy=self)

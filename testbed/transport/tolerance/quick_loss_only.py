@@ -13,15 +13,14 @@ from testbed.transport.tolerance.base import (
     Progress,
     StopRule,
     StopRuleFactory,
-    TolerancePolicy,
     check_seconds,
-    check_tolerance,
     required_chunks,
 )
+from testbed.transport.tolerance.fixed import Fixed
 
 
 @dataclass(frozen=True, init=False)
-class QuickLossOnly(TolerancePolicy):
+class QuickLossOnly(Fixed):
     """Within the bound, stops as soon as the receiver would have to wait for the rest.
 
     Args:
@@ -30,17 +29,12 @@ class QuickLossOnly(TolerancePolicy):
             than a round trip with full queues, or it cuts off quick repairs.
     """
 
-    fraction: float
     quiet_s: float
 
     def __init__(self, tolerance: float, quiet_s: float) -> None:
-        check_tolerance(tolerance)
+        super().__init__(tolerance)
         check_seconds(quiet_s, "quiet_s")
-        object.__setattr__(self, "fraction", float(tolerance))
         object.__setattr__(self, "quiet_s", float(quiet_s))
-
-    def tolerance(self, critical: bool) -> float:
-        return self.fraction
 
     def stop_rule(self, critical: bool) -> StopRuleFactory:
         return lambda layout: QuickLossRule(layout=layout, policy=self)
