@@ -7,7 +7,7 @@ give up. The paper does not say how its workers learn the phase.
 
 def encode(critical: bool) -> bytes:
     """The body of the announcement."""
-    return bytes([critical])
+    return b"\x01" if critical else b"\x00"
 
 
 def decode(body: bytes) -> bool:
