@@ -89,7 +89,10 @@ def distribution_by_point(
         for arm, rows in parts.by_arm(here, styles):
             _step(axes, rows["latency_s"].to_numpy() * unit.factor, styles[arm])
             present.add(arm)
-        axes.set_title(_values(point), loc="left", fontsize=9)
+        named = factors_text(point["factors"])
+        values = ", ".join(map(str, point["factors"].values()))
+        title = named if len(named) <= _LONGEST_TITLE else values
+        axes.set_title(title, loc="left", fontsize=9)
         axes.set_ylim(0, 102)
     parts.scale_axis(axes_of[0].xaxis, hit["latency_s"] * unit.factor)
     for axes in axes_of[-2:]:  # the lowest of each column, also where a neighbour is lacking
@@ -99,14 +102,6 @@ def distribution_by_point(
         axes.set_ylabel("Rounds (%)")
     parts.add_legend(figure, styles, present, [], markers=False)
     return figure
-
-
-def _values(point: dict[str, Any]) -> str:
-    """A point with its factors' names; by its values alone where that would be too long."""
-    named = factors_text(point["factors"])
-    if len(named) <= _LONGEST_TITLE:
-        return named
-    return ", ".join(str(value) for value in point["factors"].values())
 
 
 def _step(axes: Axes, values: np.ndarray, arm_style: ArmStyle) -> None:

@@ -13,7 +13,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
 from analysis.data import learning
-from analysis.data.metrics import TASK_METRICS, describe
+from analysis.data.metrics import TASK_METRICS
 from analysis.figures import parts, style
 from analysis.figures.style import ArmStyle
 from analysis.summary.lookup import entry, points
@@ -100,14 +100,12 @@ def along_factor(summary: dict[str, Any], styles: dict[str, ArmStyle]) -> Figure
     present: set[str] = set()
     for axes, name in zip(axes_of, (metric, "round_latency_s.mean"), strict=True):
         cells = {arm: [entry(p, "arms", arm, name) for p in found] for arm in arms}
-        described = describe(name)
-        unit = formatting.unit_for(
-            described.unit, [e.value for each in cells.values() for e in each]
-        )
+        values = [each.value for estimates in cells.values() for each in estimates]
+        label, unit = formatting.metric_unit(name, values)
         for arm, estimates in cells.items():
             if parts.line_with_intervals(axes, at, estimates, styles[arm], unit.factor):
                 present.add(arm)
-        axes.set_ylabel(f"{described.label} ({unit.symbol})" if unit.symbol else described.label)
+        axes.set_ylabel(label)
         axes.set_ylim(bottom=0)
     parts.factor_axis(axes_of[-1], at)
     axes_of[-1].set_xlabel(names[0].split(".")[-1])

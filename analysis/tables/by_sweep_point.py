@@ -49,7 +49,9 @@ def _metric_table(summary: dict[str, Any], name: str) -> Table:
         (point, {arm: entry(point, "arms", arm, name) for arm in summary["arms"]})
         for point in points(summary)
     ]
-    label, unit = cells.metric_unit(name, [e.value for _, arms in found for e in arms.values()])
+    label, unit = formatting.metric_unit(
+        name, [e.value for _, arms in found for e in arms.values()]
+    )
     return Table(
         title=f"{summary['experiment']}: {label}, by point of the sweep",
         columns=["Point", *summary["arms"]],

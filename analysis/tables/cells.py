@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from analysis.data.metrics import describe
 from analysis.statistics.intervals import Estimate
 from analysis.tables.rendering import Cell
 from analysis.words import formatting
@@ -37,13 +34,6 @@ def ratio(estimate: Estimate, unit: Unit = formatting.RATIO, *, p: float | None 
     if estimate.value is None:
         return missing(note="no pair of ok runs in which both arms have a value above 0")
     return measured(estimate, unit, p=p)
-
-
-def metric_unit(metric: str, values: Sequence[float | None]) -> tuple[str, Unit]:
-    """A metric's label with its unit, and the unit that fits these values."""
-    described = describe(metric)
-    unit = formatting.unit_for(described.unit, values)
-    return (f"{described.label} ({unit.symbol})" if unit.symbol else described.label), unit
 
 
 def joined(*parts: str) -> str:

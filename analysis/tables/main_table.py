@@ -8,9 +8,9 @@ from typing import Any
 from analysis.data.metrics import IMPAIRED, TASK_METRICS, describe
 from analysis.statistics.intervals import ENOUGH_SEEDS, Estimate
 from analysis.summary.lookup import entry, points, with_impairment_kinds
-from analysis.tables.cells import measured, metric_unit, missing
+from analysis.tables.cells import measured, missing
 from analysis.tables.rendering import Cell, Table, row
-from analysis.words.formatting import Unit
+from analysis.words.formatting import Unit, metric_unit
 
 ROWS = (
     "round_latency_s.burst_mean",

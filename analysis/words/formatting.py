@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from analysis.data.metrics import describe
 from analysis.statistics.intervals import Estimate
 
 DASH = "\u2014"  # in place of a number that is missing; a note says why
@@ -40,6 +41,13 @@ def unit_for(unit: str, values: Iterable[float | None]) -> Unit:
     greatest = max((abs(value) for value in values if value is not None), default=1.0)
     choices = _PREFIXED[unit]
     return next((each for each in choices if greatest * each.factor >= 1), choices[-1])
+
+
+def metric_unit(metric: str, values: Iterable[float | None]) -> tuple[str, Unit]:
+    """A metric's label with its unit, and the unit that fits these values."""
+    described = describe(metric)
+    unit = unit_for(described.unit, values)
+    return (f"{described.label} ({unit.symbol})" if unit.symbol else described.label), unit
 
 
 def number(value: float | None, unit: Unit = RATIO, *, decimals: int | None = None) -> str:

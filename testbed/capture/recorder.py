@@ -27,9 +27,9 @@ _CONTROL_PORT = EndpointConfig.control_port
 _PATIENCE_S = 0.2
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Recording:
-    """What a finished recording holds, for the manifest.
+    """What a recording holds, for the manifest; the recorder fills it in.
 
     Attributes:
         host, file: whose link, and the file's name in `pcap/`.
@@ -41,11 +41,11 @@ class Recording:
 
     host: str
     file: str
-    packets: int
-    file_bytes: int
+    packets: int = 0
+    file_bytes: int = 0
     bound_bytes: int
-    bound_reached: bool
-    packets_dropped: int
+    bound_reached: bool = False
+    packets_dropped: int = 0
     snapshot_bytes: int = SNAPSHOT_BYTES
     failure: str = ""
 
@@ -55,14 +55,8 @@ class Recorder:
 
     def __init__(self, host: HostInfo, path: Path, *, bound_bytes: int = RUN_BYTES) -> None:
         """Raises OSError when the interface or the file cannot be used."""
-        self._host = host.name
         self._path = path
-        self._bound_bytes = bound_bytes
-        self._packets = 0
-        self._file_bytes = 0
-        self._dropped = 0
-        self._bound_reached = False
-        self._failure = ""
+        self._found = Recording(host=host.name, file=path.name, bound_bytes=bound_bytes)
         self._stop_s: float | None = None
         self._ring = PacketRing(
             host.pid, host.interface, whole_tcp_port=_CONTROL_PORT, snapshot_bytes=SNAPSHOT_BYTES
@@ -77,45 +71,37 @@ class Recorder:
 
     def _record(self) -> None:
         try:
-            while not self._bound_reached:
+            while not self._found.bound_reached:
                 # Asked before the ring is read: what comes after the last look is not wanted.
                 over = self._stop_s is not None and time.monotonic() >= self._stop_s
                 self._take(0.0 if over else _PATIENCE_S if self._stop_s is None else 0.01)
                 if over:
                     break
         except OSError as error:  # a run does not fail because its capture does
-            self._failure = str(error.strerror)
-        self._dropped += self._ring.take_dropped()
+            self._found.failure = str(error.strerror)
+        self._found.packets_dropped = self._ring.take_dropped()
         self._ring.close()
         self._writer.close()
 
     def _take(self, timeout_s: float) -> None:
-        records = bytearray()
-        room = self._bound_bytes - self._file_bytes
+        records, found = bytearray(), self._found
+        room = found.bound_bytes - found.file_bytes
         for seconds, nanoseconds, length, data in self._ring.take(timeout_s):
             if len(records) + RECORD_BYTES + len(data) > room:
-                self._bound_reached = True
+                found.bound_reached = True
                 break
             records += pack_record(seconds, nanoseconds, len(data), length) + data
-            self._packets += 1
+            found.packets += 1
         if records:
             self._writer.write(records)
-            self._file_bytes += len(records)
+            found.file_bytes += len(records)
 
     def stop(self) -> Recording:
         """End the recording; return when every packet that passed until now is in the file."""
         self._stop_s = time.monotonic() + self._ring.settle_s
         self._thread.join()
-        return Recording(
-            host=self._host,
-            file=self._path.name,
-            packets=self._packets,
-            file_bytes=self._path.stat().st_size,
-            bound_bytes=self._bound_bytes,
-            bound_reached=self._bound_reached,
-            packets_dropped=self._dropped,
-            failure=self._failure,
-        )
+        self._found.file_bytes = self._path.stat().st_size
+        return self._found
 
 
 @contextmanager
