@@ -122,16 +122,9 @@ def draw_all(results: Results, summary: dict[str, Any]) -> list[Drawing]:
     ]
     drawings = []
     with matplotlib.rc_context(style.RC):
-        for name, title, caption, make in makers:
-            figure = make()
-            if figure is not None:
-                drawings.append(
-                    Drawing(
-                        name=name,
-                        title=title,
-                        caption=" ".join(caption.split()),
-                        svg=render(figure, "svg").decode(),
-                        png=render(figure, "png"),
-                    )
-                )
+        for name, title, text, make in makers:
+            if (figure := make()) is not None:
+                svg, png = render(figure, "svg").decode(), render(figure, "png")
+                caption = " ".join(text.split())
+                drawings.append(Drawing(name=name, title=title, caption=caption, svg=svg, png=png))
     return drawings

@@ -82,10 +82,8 @@ def phase_strips(axes: Axes, rounds: pl.DataFrame, arms: Sequence[str]) -> None:
             .sort("share", "round")
         )
         for share, part in shares.group_by("share", maintain_order=True):
-            ranges = [
-                (begin - 0.5, end - begin + 1.0)
-                for begin, end in _stretches(part["round"].to_list())
-            ]
+            stretches = _stretches(part["round"].to_list())
+            ranges = [(begin - 0.5, end - begin + 1.0) for begin, end in stretches]
             colour = to_rgba(style.MUTED.light, 0.2 + 0.8 * float(str(share[0])))
             axes.broken_barh(ranges, (row - 0.36, 0.72), facecolor=colour, linewidth=0)
     axes.set_ylim(len(arms) - 0.5, -0.5)

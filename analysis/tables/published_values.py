@@ -87,6 +87,7 @@ def _row(metric: str, published: dict[str, Any], point: str) -> list[Cell]:
     label = describe(metric).label
     if metric == "accuracy" and kind != "ratio":
         label += " (points)"
+    source = f"{published['source']} [{published['confidence']}]"
     reductions = kind == "ratio" and published["confidence"] != OWN_LIMIT
     return [
         Cell(
@@ -102,9 +103,7 @@ def _row(metric: str, published: dict[str, Any], point: str) -> list[Cell]:
             else cells.missing()
             for definition in (paper_reduction, true_reduction)
         ),
-        Cell(
-            text=f"{published['source']} [{published['confidence']}]", detail=published["version"]
-        ),
+        Cell(text=source, detail=published["version"]),
     ]
 
 
@@ -189,16 +188,14 @@ def _overview_row(experiment: str, entries: Sequence[dict[str, Any]]) -> list[Ce
 
 
 def _our_range(estimates: Sequence[Estimate], unit: formatting.Unit) -> Cell:
-    if len(estimates) == 1:
-        (only,) = estimates
-        return Cell(
-            text=f"{formatting.number(only.value, unit)} {unit.symbol}",
-            detail=formatting.brackets(only, unit).strip("()"),
-        )
     values = [each.value for each in estimates if each.value is not None]
-    seeds = min(each.n for each in estimates)
     low, high = formatting.number(min(values), unit), formatting.number(max(values), unit)
-    return Cell(
-        text=f"{formatting.between(low, high)} {unit.symbol}",
-        detail=f"{len(values)} points, n = {seeds} seeds each",
-    )
+    if len(estimates) == 1:
+        text, detail = low, formatting.brackets(estimates[0], unit).strip("()")
+    else:
+        seeds = min(each.n for each in estimates)
+        text, detail = (
+            formatting.between(low, high),
+            f"{len(values)} points, n = {seeds} seeds each",
+        )
+    return Cell(text=f"{text} {unit.symbol}", detail=detail)

@@ -117,12 +117,8 @@ def _network(topology: dict[str, Any]) -> str:
     if topology.get("queue_bdp"):
         words.append(f"queues of {topology['queue_bdp']} bandwidth-delay products")
     delay = formatting.number(topology.get("delay_s"), formatting.Unit("ms", 1e3))
-    words.append(
-        f"{delay} ms of delay per link and direction"
-        if topology.get("delay_s")
-        else "no delay added"
-    )
-    return ", ".join(words)
+    delayed = f"{delay} ms of delay per link and direction"
+    return ", ".join([*words, delayed if topology.get("delay_s") else "no delay added"])
 
 
 def _training(training: dict[str, Any]) -> str:
