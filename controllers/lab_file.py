@@ -64,11 +64,13 @@ class Description(Section):
         Raises:
             ValueError: an entry names something that does not exist, or cannot work by hand.
         """
-        for name, host in self.hosts.items():
-            self._require(f"hosts.{name}.switch", host.switch)
+        named = {f"hosts.{name}.switch": host.switch for name, host in self.hosts.items()}
         for index, link in enumerate(self.links):
-            for key in ("first", "second"):
-                self._require(f"links.{index}.{key}.switch", getattr(link, key).switch)
+            named[f"links.{index}.first.switch"] = link.first.switch
+            named[f"links.{index}.second.switch"] = link.second.switch
+        for key, switch in named.items():
+            if switch not in self.switches:
+                raise ValueError(f"{key}: {switch!r}: valid: {', '.join(self.switches)}")
         network = self._network()
         for index, each in enumerate(self.impairments):
             if not kind_of(each.kind).openflow_only:
@@ -84,29 +86,21 @@ class Description(Section):
         impairments = resolve(self.impairments, places_of(network), rounds=1, seed=self.seed)
         return {"network": network, "impairments": impairments, "log": str(folder / self.log)}
 
-    def _require(self, key: str, switch: str) -> None:
-        if switch not in self.switches:
-            raise ValueError(f"{key}: {switch!r}: valid: {', '.join(self.switches)}")
-
     def _network(self) -> dict[str, Any]:
         def end(node: str, port: int) -> dict[str, Any]:
             return {"node": node, "interface": "", "number": port, "pid": None}
 
         shape = {"rate_bps": self.rate_bps, "queue_bytes": self.queue_bytes}
-        links: list[dict[str, Any]] = [
-            {"first": end(name, 0), "second": end(host.switch, host.port), **shape}
-            for name, host in self.hosts.items()
-        ]
-        links += [
-            {
-                "first": end(link.first.switch, link.first.port),
-                "second": end(link.second.switch, link.second.port),
-                **shape,
-            }
+        pairs = [
+            (end(name, 0), end(host.switch, host.port)) for name, host in self.hosts.items()
+        ] + [
+            (end(link.first.switch, link.first.port), end(link.second.switch, link.second.port))
             for link in self.links
         ]
-        for link in links:
-            link["name"] = f"{link['first']['node']}--{link['second']['node']}"
+        links = [
+            {"first": one, "second": two, "name": f"{one['node']}--{two['node']}", **shape}
+            for one, two in pairs
+        ]
         hosts = {
             name: {
                 "name": name,

@@ -66,14 +66,7 @@ _TRAINING: dict[str, Any] = {
     "transport": {"peer_timeout_s": 60},
     "arms": {"dblp": {"protocol": "dblp"}},
     "impairments": [
-        {
-            "kind": "burst",
-            "host": "server",
-            "leg": "gather",
-            "rounds": [1],
-            "rate_factor": 4.0,
-            "duration_s": 0.1,
-        }
+        {"kind": "burst", "host": "server", "rounds": [1], "rate_factor": 4.0, "duration_s": 0.1}
     ],
     "limits": {
         "rate_error": 0.5,

@@ -30,9 +30,6 @@ class Direction:
     rate_bps: int
     queue_bytes: int
 
-    def __str__(self) -> str:
-        return f"{self.sender.node}->{self.receiver.node}"
-
 
 def direction(network: Mapping[str, Any], parameters: ImpairmentParameters) -> Direction:
     """The direction that an impairment acts on: of its `link`, or from a switch to its `host`.

@@ -116,15 +116,6 @@ class LinkControl:
         self._settings[first, second] = settings
         return changed_s
 
-    def close(self) -> None:
-        """Close all sockets; links stay as they are."""
-        for kernel in self._kernels.values():
-            kernel.close()
-        self._kernels.clear()
-        if self._relay is not None:
-            self._relay.close()
-            self._relay = None
-
     def _require(self, first: str, second: str) -> tuple[dict[str, Any], dict[str, Any]]:
         if (first, second) not in self._links:
             raise CommandError(f"there is no link from {first!r} to {second!r}")

@@ -8,7 +8,7 @@ a flow's share of the rate that is the hash's worst case.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 SERVER = "server"
@@ -45,7 +45,14 @@ def path(network: Mapping[str, Any], first: str, second: str) -> list[DirectedLi
             if link.receiver != first and link.receiver not in came_by:
                 came_by[link.receiver] = link
                 waiting.append(link.receiver)
-    return list(_backwards(came_by, first, second))[::-1]
+    found: list[DirectedLink] = []
+    node = second
+    while node != first:
+        if node not in came_by:
+            raise ValueError(f"no path from {first!r} to {second!r}")
+        found.insert(0, came_by[node])
+        node = came_by[node].sender
+    return found
 
 
 def path_rate_bps(network: Mapping[str, Any], first: str, second: str) -> int:
@@ -92,13 +99,3 @@ def _neighbours(network: Mapping[str, Any]) -> dict[str, list[DirectedLink]]:
     for links in found.values():
         links.sort(key=lambda link: link.receiver)
     return found
-
-
-def _backwards(
-    came_by: Mapping[str, DirectedLink], first: str, second: str
-) -> Iterator[DirectedLink]:
-    while second != first:
-        if second not in came_by:
-            raise ValueError(f"no path from {first!r} to {second!r}")
-        yield came_by[second]
-        second = came_by[second].sender

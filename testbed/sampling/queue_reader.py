@@ -180,9 +180,6 @@ class QueueDump:
         self._fixed_values = self._words[number, self._fixed]
         self._counters = np.array([found[each] for each in self._wanted], dtype=np.intp).ravel()
 
-    def close(self) -> None:
-        self._socket.close()
-
 
 class HostQueues:
     """Reads the output queue of one interface in each of many namespaces."""
@@ -257,7 +254,3 @@ class HostQueues:
                 self._counters[row], self._learnt[row] = root[1], length
                 return True
         return False
-
-    def close(self) -> None:
-        for each in self._sockets:
-            each.close()

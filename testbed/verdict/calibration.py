@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -246,7 +247,6 @@ def _frames(rate_bps: int) -> int:
 
 def _delivered_rate_bps(source: socket.socket, sink: socket.socket, rate_bps: int) -> float:
     """The rate of a saturated path: frames between two receive timestamps."""
-    frame_bits = ETHERNET_FRAME_BYTES * 8
     count = _frames(rate_bps)
     sink.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
     target, payload = sink.getsockname(), bytes(_PAYLOAD_BYTES)
@@ -258,15 +258,13 @@ def _delivered_rate_bps(source: socket.socket, sink: socket.socket, rate_bps: in
     thread = threading.Thread(target=blast, daemon=True)
     thread.start()
     stamps: list[float] = []
-    try:
+    with suppress(TimeoutError):
         while len(stamps) < count:
             _, ancillary, _, _ = sink.recvmsg(_PAYLOAD_BYTES, 64)
             seconds, nanoseconds = struct.unpack("qq", ancillary[0][2][:16])
             stamps.append(seconds + nanoseconds * 1e-9)
-    except TimeoutError:
-        pass
     thread.join()
     steady = stamps[len(stamps) // 8 :]  # the first frames leave with the shaper's full bucket
     if len(steady) < 2 or steady[-1] <= steady[0]:
         return 0.0
-    return (len(steady) - 1) * frame_bits / (steady[-1] - steady[0])
+    return (len(steady) - 1) * ETHERNET_FRAME_BYTES * 8 / (steady[-1] - steady[0])

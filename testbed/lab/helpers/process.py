@@ -95,8 +95,7 @@ class HelperProcess:
             if self._silent:
                 raise self._ended()
         line, self._text = self._text.split(b"\n", 1)
-        found: dict[str, Any] = json.loads(line)
-        return found
+        return dict(json.loads(line))
 
     def read_to_end(self, timeout_s: float) -> bytes:
         """All that it prints until it ends; it is killed when that takes longer than the time."""

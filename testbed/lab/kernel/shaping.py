@@ -142,7 +142,6 @@ def queue_statistics(
     of_one = [] if interface is None else ["dev", interface]
     text = run([*inside(pid), "tc", "-s", "-j", "qdisc", "show", *of_one])
     try:
-        found: list[dict[str, Any]] = json.loads(text)
+        return list(json.loads(text))
     except ValueError as error:
         raise CommandError(f"tc printed no JSON for {interface}: {text[:80]!r}") from error
-    return found

@@ -182,16 +182,8 @@ class XdpFilter:
             self._access(_MAP_UPDATE)
 
     def _access(self, command: int) -> None:
-        _bpf(
-            command,
-            struct.pack(
-                "=IxxxxQQQ",
-                self._map,
-                ctypes.addressof(self._key),
-                ctypes.addressof(self._value),
-                0,
-            ),
-        )
+        key, value = ctypes.addressof(self._key), ctypes.addressof(self._value)
+        _bpf(command, struct.pack("=IxxxxQQQ", self._map, key, value, 0))
 
 
 def missing() -> str | None:
