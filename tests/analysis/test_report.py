@@ -261,7 +261,7 @@ def test_a_crash_leaves_the_old_report_and_no_litter(tmp_path, undrawn, monkeypa
     def crash(*_: object) -> str:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(writing, "to_csv", crash)
+    monkeypatch.setitem(writing._FORMATS, ".csv", crash)
     with pytest.raises(OSError, match="No space left"):
         analysis.write_report(tmp_path)
     assert paths.index.read_bytes() == before
