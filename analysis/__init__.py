@@ -1,8 +1,8 @@
 """From run directories to tables, figures and one report page; the analysis reads nothing else.
 
     import analysis
-    paths = analysis.write_report(Path("runs"))
-    results = analysis.load(Path("runs"), "quick")
+    paths = analysis.write_report("runs")
+    results = analysis.load("runs", "quick")
 
 The rooms, each of which imports only those above it (`pyproject.toml` holds the contract):
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["load", "update_readme", "write_report"]
 
 
-def load(results_dir: Path, experiment: str | None = None) -> Results:
+def load(results_dir: Path | str, experiment: str | None = None) -> Results:
     """The runs of an experiment, and what the ok ones logged, as polars frames.
 
     Args:
@@ -41,10 +41,10 @@ def load(results_dir: Path, experiment: str | None = None) -> Results:
     """
     from analysis.data import load
 
-    return load.load(results_dir, experiment)
+    return load.load(Path(results_dir), experiment)
 
 
-def write_report(results_dir: Path, experiment: str | None = None) -> ReportPaths:
+def write_report(results_dir: Path | str, experiment: str | None = None) -> ReportPaths:
     """Write `results_dir/report/`: the page, `summary.json`, the tables and the figures.
 
     Raises:
@@ -53,10 +53,10 @@ def write_report(results_dir: Path, experiment: str | None = None) -> ReportPath
     """
     from analysis.report import writing
 
-    return writing.write_report(results_dir, experiment)
+    return writing.write_report(Path(results_dir), experiment)
 
 
-def update_readme(results_dir: Path, experiment: str | None = None) -> Path:
+def update_readme(results_dir: Path | str, experiment: str | None = None) -> Path:
     """Keep results in `experiments/results/NAME/`, and write the tables of README and docs/.
 
     Returns:
@@ -67,6 +67,6 @@ def update_readme(results_dir: Path, experiment: str | None = None) -> Path:
     """
     from analysis.report import kept_results
 
-    folder = kept_results.keep(results_dir, experiment, root=kept_results.ROOT)
+    folder = kept_results.keep(Path(results_dir), experiment, root=kept_results.ROOT)
     kept_results.write_readme(root=kept_results.ROOT)
     return folder

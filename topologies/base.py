@@ -7,8 +7,9 @@ wrongly or not at all.
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import networkx
@@ -25,7 +26,8 @@ _DATAPATH_ID_DIGITS = 16
 class LabTopo(Topo):
     """A topology of the lab.
 
-    Subclasses have `build(parameters)`, which calls `addHost`, `addSwitch` and `addLink`.
+    Subclasses have `build(parameters)`, which calls `addHost`, `addSwitch` and `addLink`. A `build`
+    without a parameter, or with defaults for all, as Mininet's own have it, gets none.
 
     Raises:
         ValueError: a name twice, a name too long, two links between the same two nodes, a host
@@ -36,7 +38,8 @@ class LabTopo(Topo):
     def __init__(self, parameters: TopologyParameters) -> None:
         self.parameters = parameters
         self._links: dict[tuple[str, str], LinkParameters] = {}
-        super().__init__(parameters)
+        # Mininet hands what it is given here to `build`.
+        super().__init__(*([parameters] if _takes_parameters(self.build) else []))
         self._check()
         self._apply_overrides()
         self._set_options()
@@ -174,3 +177,13 @@ class LabTopo(Topo):
         for (first, second), link in self._links.items():
             info = {**self.linkInfo(first, second), **link.options(rtt_s)}
             self.setlinkInfo(first, second, info)
+
+
+def _takes_parameters(build: Callable[..., Any]) -> bool:
+    """Whether a `build` needs an argument, or has one that is called `parameters`."""
+    return any(
+        each.name == "parameters"
+        or each.kind is each.VAR_POSITIONAL
+        or (each.kind is not each.VAR_KEYWORD and each.default is each.empty)
+        for each in inspect.signature(build).parameters.values()
+    )

@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 
 from testbed.cli import plan_view, progress
-from testbed.cli.options import Execution, Selection
+from testbed.cli.options import Execution, Selection, names_in
 from testbed.experiment import Run
 from testbed.machine import capabilities
 from testbed.run import runner
@@ -72,12 +72,12 @@ def _execute(runs: Sequence[Run], options: Execution) -> bool:
 
 def _hosts_to_capture(runs: Sequence[Run], pcap: str | None) -> list[str]:
     """The hosts that `--pcap` names; InputError for one that the topology has not."""
-    names = [name for name in (pcap or "").split(",") if name]
+    names = names_in(pcap or "")
     valid = [name for run in runs[:1] for name in run.experiment.topology.host_names()]
     for name in names:
         if name not in valid:
             raise InputError(f"--pcap {pcap}: unknown host {name!r}; valid: {', '.join(valid)}")
-    return list(dict.fromkeys(names))
+    return names
 
 
 def _attempt(

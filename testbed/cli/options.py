@@ -34,7 +34,7 @@ class Selection:
     arms: Annotated[str, typer.Option("--arms", help="only these arms: a,b")] = ""
     seeds: Annotated[int | None, typer.Option("--seeds", min=1, help="use this many seeds")] = None
     congestion_control: Annotated[
-        str | None, typer.Option("--congestion-control", help="swap every arm's congestion control")
+        str | None, typer.Option("--congestion-control", help="swap the arms' congestion control")
     ] = None
     profile: Profile = "laptop"
     controller: Controller = None
@@ -61,13 +61,13 @@ class Selection:
         """
         from testbed import experiment
 
-        controller = [] if self.controller is None else [f"controller={self.controller}"]
         runs = experiment.load(
             self.name,
-            overrides=[*(self.settings or ()), *controller],
-            arms=[arm for arm in self.arms.split(",") if arm],
+            overrides=self.settings or (),
+            arms=names_in(self.arms),
             seeds=self.seeds,
             congestion_control=self.congestion_control,
+            controller=self.controller,
             profile=profile or self.profile,
         )
         _check_published(runs[0])
@@ -94,6 +94,11 @@ class Execution:
         bool,
         typer.Option("--dry-run", help="print the runs and how long they take; execute nothing"),
     ] = False
+
+
+def names_in(text: str) -> list[str]:
+    """The names in an option's value, `a,b` or `a, b`, each once."""
+    return list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
 
 
 def _check_published(run: Any) -> None:

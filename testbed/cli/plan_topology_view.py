@@ -11,6 +11,7 @@ from rich.table import Table
 
 import topologies
 from testbed.cli import topology_picture
+from testbed.shared import run_directory
 from testbed.shared.yaml_input import InputError
 
 _MOST_NAMED_LINKS = 3
@@ -19,9 +20,12 @@ _MOST_NAMED_LINKS = 3
 def show(runs: Sequence[Any], folder: Path, console: Console) -> None:
     """Print every distinct topology of the runs and draw it into `folder`.
 
+    Pictures of finished runs stay: those of another topology go beside them, as `planned-...`.
+
     Raises:
         InputError: a picture cannot be written.
     """
+    prefix = "" if _fits_stored(runs[0].experiment, folder) else "planned-"
     for number, (runs_of_it, parameters) in enumerate(distinct(runs), start=1):
         topology = topologies.build(parameters)
         kinds = link_kinds(topology)
@@ -35,7 +39,7 @@ def show(runs: Sequence[Any], folder: Path, console: Console) -> None:
         )
         console.print(_nodes(topology))
         console.print(_links(kinds))
-        stem = "topology" if number == 1 else f"topology-{number}"
+        stem = f"{prefix}topology" if number == 1 else f"{prefix}topology-{number}"
         try:
             folder.mkdir(parents=True, exist_ok=True)
             paths = topology_picture.draw(topology, kinds, title, folder / stem)
@@ -52,6 +56,16 @@ def distinct(runs: Sequence[Any]) -> list[tuple[list[Any], Any]]:
         parameters = run.experiment.topology
         found.setdefault(parameters.model_dump_json(), ([], parameters))[0].append(run)
     return list(found.values())
+
+
+def _fits_stored(experiment: Any, folder: Path) -> bool:
+    """Whether the experiment that was last run into the folder, if any, has these topologies."""
+    try:
+        stored = run_directory.read_json(folder / "experiment.json")
+    except (OSError, ValueError):
+        return True
+    planned = experiment.model_dump(mode="json")
+    return all(stored.get(key) == planned[key] for key in ("topology", "factors"))
 
 
 def link_kinds(topology: Any) -> dict[str, list[str]]:

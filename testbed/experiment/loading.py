@@ -15,6 +15,7 @@ from testbed.experiment import factors, profiles
 from testbed.experiment.run import Run
 from testbed.experiment.schema import Experiment
 from testbed.shared import own_code, yaml_input
+from testbed.shared.registry import did_you_mean
 from testbed.shared.yaml_input import InputError
 
 EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
@@ -27,6 +28,7 @@ def load(
     arms: Sequence[str] = (),
     seeds: int | None = None,
     congestion_control: str | None = None,
+    controller: str | None = None,
     profile: str = profiles.DEFAULT_PROFILE,
 ) -> list[Run]:
     """Read an experiment and expand it into runs, in the file's order: seeds, points, arms.
@@ -36,7 +38,8 @@ def load(
         overrides: `key.path=value` texts that replace values of the file.
         arms: keep only these.
         seeds: use this many seeds, starting with the file's own.
-        congestion_control: replaces every arm's.
+        congestion_control: replaces that of every arm that is kept.
+        controller: replaces the SDN framework.
         profile: the machine that it is sized for.
 
     Raises:
@@ -48,22 +51,25 @@ def load(
         profiles.apply(document, profile)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
-    for text in overrides:
-        yaml_input.override(document, text)
+    options = [(f"--set {text}", yaml_input.override(document, text)) for text in overrides]
+    if controller is not None:
+        document["controller"] = controller
+        options.append((f"--controller {controller}", "controller"))
     if congestion_control is not None:
-        for arm in document.get("arms", {}).values():
-            arm["congestion_control"] = congestion_control
+        option = f"--congestion-control {congestion_control}"
+        options += [(option, key) for key in _swap(document, arms, congestion_control)]
     where = f"{path}: profile {profile}" if profile != profiles.DEFAULT_PROFILE else str(path)
     try:
         points = list(factors.points(document.get("factors") or {}))
     except ValueError as error:
         raise InputError(f"{where}: {error}") from None
-    experiments = [(point, _validated(document, point, path, where)) for point in points]
+    experiments = [(point, _validated(document, point, path, where, options)) for point in points]
     first = experiments[0][1]
     wanted_arms = list(arms) or list(first.arms)
     for arm in wanted_arms:
         if arm not in first.arms:
-            raise InputError(f"{path}: unknown arm {arm!r}; valid: {', '.join(first.arms)}")
+            valid = f"valid: {', '.join(first.arms)}{did_you_mean(arm, first.arms)}"
+            raise InputError(f"--arms: {path}: unknown arm {arm!r}; {valid}")
     wanted_seeds = _extend(first.seeds, seeds)
     fingerprint = functools.cache(own_code.fingerprint)
     code = {
@@ -128,9 +134,42 @@ def _extend(seeds: Sequence[int], count: int | None) -> list[int]:
     return list(itertools.islice(itertools.chain(seeds, further), count))
 
 
+def _swap(document: dict[str, Any], arms: Sequence[str], congestion_control: str) -> list[str]:
+    """Replace the congestion control of these arms, or else of all; return the keys replaced.
+
+    What is no mapping stays as it is: the schema refuses it.
+    """
+    given = document.get("arms")
+    if not isinstance(given, dict):
+        return []
+    swapped = {
+        name: {**arm, "congestion_control": congestion_control}
+        for name, arm in given.items()
+        if isinstance(arm, dict) and (not arms or name in arms)
+    }
+    document["arms"] = given | swapped
+    return [f"arms.{name}.congestion_control" for name in swapped]
+
+
+def _to_blame(location: Sequence[int | str], options: Sequence[tuple[str, str]]) -> str:
+    """The options that replaced something at, above or below a problem's place."""
+    place = "".join(f"{part}." for part in location)
+    found = [
+        option
+        for option, key in options
+        if place.startswith(f"{key}.") or f"{key}.".startswith(place)
+    ]
+    return "".join(f"{option}: " for option in dict.fromkeys(found))
+
+
 def _validated(
-    document: dict[str, Any], point: factors.Point, path: Path, where: str
+    document: dict[str, Any],
+    point: factors.Point,
+    path: Path,
+    where: str,
+    options: Sequence[tuple[str, str]],
 ) -> Experiment:
+    """The experiment at a point; `options` are (option of the command line, key it replaced)."""
     resolved = json.loads(json.dumps(document))  # a deep copy of plain data
     for key, value in point.changes.items():
         try:
@@ -140,4 +179,6 @@ def _validated(
     try:
         return Experiment.model_validate(resolved, context={"folders": [path.parent]})
     except ValidationError as error:
-        raise InputError(f"{where}: {yaml_input.explain(error, Experiment)}") from None
+        location = yaml_input.problems(error, Experiment)[0][0]
+        blamed = _to_blame(location, options)
+        raise InputError(f"{blamed}{where}: {yaml_input.explain(error, Experiment)}") from None

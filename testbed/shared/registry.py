@@ -12,7 +12,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import pkgutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -21,6 +21,12 @@ from testbed.shared.input_error import InputError
 
 T = TypeVar("T")
 Value = bool | int | float | str
+
+
+def did_you_mean(name: str, valid: Iterable[str]) -> str:
+    """The end of a message about an unknown name: the valid one that is nearest, if any is near."""
+    near = difflib.get_close_matches(name, list(valid), n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 class Registry(Generic[T]):
@@ -94,10 +100,10 @@ class Registry(Generic[T]):
             return name
         own = self.own is not None and own_code.is_own(name)
         if not own or own_code.split(name)[2] is not None:
-            near = difflib.get_close_matches(name, self._entries, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
             valid = ", ".join([*self, *([own_code.FORMS] if self.own else [])])
-            raise InputError(f"unknown {self.axis} {name!r}; valid: {valid}{hint}")
+            raise InputError(
+                f"unknown {self.axis} {name!r}; valid: {valid}{did_you_mean(name, self)}"
+            )
         return own_code.located(name, folders)
 
     def relocated(self, value: Any, folders: Sequence[Path] = ()) -> Any:

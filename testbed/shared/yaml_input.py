@@ -44,8 +44,8 @@ def read(path: Path) -> dict[str, Any]:
     return document
 
 
-def override(document: dict[str, Any], text: str) -> None:
-    """Apply one `key.path=value`; the value is read as YAML.
+def override(document: dict[str, Any], text: str) -> str:
+    """Apply one `key.path=value`, whose value is read as YAML; return the key.
 
     Raises:
         InputError: no '=' in it, or the path does not exist.
@@ -57,7 +57,11 @@ def override(document: dict[str, Any], text: str) -> None:
         parsed = yaml.safe_load(value)
     except yaml.YAMLError:
         raise InputError(f"--set {text}: the value is not YAML") from None
-    replace(document, key, parsed)
+    try:
+        replace(document, key, parsed)
+    except InputError as error:
+        raise InputError(f"--set {text}: {error}") from None
+    return key
 
 
 def replace(document: dict[str, Any], key: str, value: Any) -> None:

@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from testbed.cli import options
+
 
 def lab(*arguments, **options):
     return subprocess.run(
@@ -110,3 +112,7 @@ def test_the_command_starts_without_heavy_imports():
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_names_may_have_spaces_between_them():
+    assert options.names_in("dblp, fixed-low ,,dblp") == ["dblp", "fixed-low"]

@@ -263,3 +263,39 @@ def test_a_section_that_a_name_decides_says_what_is_wrong_with_it(tmp_path, chan
         experiment.load(write(tmp_path, **changes))
     assert said in str(caught.value)
     assert not str(caught.value).endswith("valid: ")
+
+
+def test_congestion_control_is_swapped_in_the_chosen_arms_alone(tmp_path):
+    path = write(tmp_path)
+    (run, _) = experiment.load(path, arms=["dblp"], congestion_control="fixed:rate_bps=20e6")
+    assert "rate_bps=" in run.protocol.congestion_control  # no kernel's TCP has it
+    (run, _) = experiment.load(path, arms=["tcp-reno"], congestion_control="westwood")
+    assert run.protocol.congestion_control == "westwood"  # our transport has none of that name
+    with pytest.raises(InputError, match=r"^--congestion-control westwood: .*small\.yaml: arms"):
+        experiment.load(path, congestion_control="westwood")
+
+
+@pytest.mark.parametrize("arms", [["dblp"], "dblp", None, {"dblp": None}, {"dblp": "dblp"}])
+def test_arms_that_are_no_mapping_are_refused_also_with_a_swap(tmp_path, arms):
+    with pytest.raises(InputError, match=r"small\.yaml: arms"):
+        experiment.load(write(tmp_path, arms=arms), congestion_control="reno")
+
+
+def test_a_problem_names_the_option_that_it_comes_from(tmp_path):
+    path = write(tmp_path)
+    options = ["seeds=[3]", "rounds=abc"]
+    with pytest.raises(InputError, match=r"^--set rounds=abc: \S*small\.yaml: rounds: 'abc'"):
+        experiment.load(path, overrides=options)
+    with pytest.raises(InputError, match=r"^--set arms.dblp.repair=x: \S*small.yaml: arms\.dblp: "):
+        experiment.load(path, overrides=[*options[:1], "arms.dblp.repair=x"])
+    with pytest.raises(InputError, match=r"^--set seeds.7=1: seeds.7: there is no '7'"):
+        experiment.load(path, overrides=["seeds.7=1"])
+    with pytest.raises(InputError, match=r"^--controller x: \S*small\.yaml: controller: 'x'"):
+        experiment.load(path, overrides=options[:1], controller="x")
+    with pytest.raises(InputError, match=r"^\S*small\.yaml: rounds: 'abc'"):
+        experiment.load(write(tmp_path, rounds="abc"), overrides=options[:1])
+
+
+def test_an_unknown_arm_comes_with_the_one_that_is_near(tmp_path):
+    with pytest.raises(InputError, match=r"^--arms: .*'dblpp'.*; did you mean 'dblp'\?$"):
+        experiment.load(write(tmp_path), arms=["dblpp"])

@@ -149,3 +149,14 @@ def test_a_broken_file_is_one_line(tmp_path, text, expected):
 def test_a_file_that_is_not_there(tmp_path):
     with pytest.raises(InputError, match=r"topology\.name: \./none\.py: no such file"):
         load(tmp_path, GOOD, overrides=["topology.name=./none.py"])
+
+
+@pytest.mark.parametrize(
+    "signature", ["self", "self, hops=2", "self, **options", "self, given", "self, *given"]
+)
+def test_mininet_s_own_forms_of_build_will_do(tmp_path, signature):
+    text = PLAIN.replace("self, parameters", signature).replace(
+        "parameters.host_names()", "('server', 'worker-1', 'worker-2')"
+    )
+    topology = topologies.build(load(tmp_path, text).experiment.topology)
+    assert topology.hosts() == ["server", "worker-1", "worker-2"]

@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 from testbed import experiment
 from testbed.cli import plan_topology_view, topology_picture
 from testbed.cli.verbs import app
+from testbed.run import runner
 
 DOCUMENT = {
     "name": "small",
@@ -70,3 +71,19 @@ def test_links_are_told_by_what_they_are_like(tmp_path):
         "core: 100 Mbit/s, 2 ms, queue 150 kB": 8,
         "host: 100 Mbit/s, queue 150 kB": 6,
     }
+
+
+def test_pictures_of_another_topology_leave_those_of_finished_runs_alone(tmp_path):
+    path, out = planned(tmp_path), tmp_path / "out"
+    runner.write_plan(out, experiment.ordered(experiment.load(str(path))))
+
+    def plan(*words):
+        done = CliRunner().invoke(app, ["plan", str(path), "--out", str(out), *words])
+        assert done.exit_code == 0, done.output
+        return {each.name: each.read_bytes() for each in (out / "small").glob("*.svg")}
+
+    before = plan("--seeds", "1")
+    assert sorted(before) == ["topology-2.svg", "topology.svg"]
+    after = plan("--set", "topology.workers=3")
+    assert sorted(set(after) - set(before)) == ["planned-topology-2.svg", "planned-topology.svg"]
+    assert {name: after[name] for name in before} == before
