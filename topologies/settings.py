@@ -25,9 +25,24 @@ class LinkParameters(BaseModel):
     rate_bps: int | None = Field(
         default=None, ge=100_000, le=10_000_000_000, description="bits of Ethernet frames a second"
     )
-    delay_s: float | None = Field(default=None, ge=0, le=10, description="one way")
-    jitter_s: float | None = Field(default=None, ge=0, le=10, description="around delay_s")
-    loss: float | None = Field(default=None, ge=0, le=1, description="share of lost packets")
+    delay_s: float | None = Field(
+        default=None,
+        ge=0,
+        le=10,
+        description="delay in each direction; a round trip takes it twice",
+    )
+    jitter_s: float | None = Field(
+        default=None,
+        ge=0,
+        le=10,
+        description="how far a packet's delay may lie from delay_s, either way",
+    )
+    loss: float | None = Field(
+        default=None,
+        ge=0,
+        le=1,
+        description="share of packets that are lost at random, in each direction",
+    )
     queue_bytes: int | None = Field(
         default=None,
         ge=2 * _FRAME_BYTES,
@@ -41,7 +56,10 @@ class LinkParameters(BaseModel):
         description="queue in multiples of rate x round-trip delay of the longest pair of hosts",
     )
     ecn_threshold_bytes: int | None = Field(
-        default=None, ge=_FRAME_BYTES, le=64 << 20, description="mark above; none: never"
+        default=None,
+        ge=_FRAME_BYTES,
+        le=64 << 20,
+        description="a queue longer than this marks packets (ECN); none: never",
     )
 
     @model_validator(mode="after")
@@ -92,7 +110,7 @@ class LinkParameters(BaseModel):
 class TopologyParameters(LinkParameters):
     """What every topology has; the keys of a link apply to all links that nothing else is said of.
 
-    Args:
+    Attributes:
         name: the topology's name, or a reference to a user's own code.
         workers: how many train, besides the server.
         extra_hosts: hosts that take no part in training: they make traffic.

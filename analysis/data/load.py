@@ -27,7 +27,20 @@ _EFFECTS = "effects.jsonl"
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One run and what its directory says about it; `directory` is None where there is none."""
+    """One run and what its directory says about it.
+
+    Attributes:
+        key: the name of its directory.
+        arm, seed, factors: which run it is; `factors` is its point in the sweep.
+        verdict: how it ended; `missing` where nothing of it is on disk.
+        reason: why, where the verdict is not ok.
+        directory: where its files lie; None where it is missing.
+        note: why this is not the plan's own finished directory; empty where it is.
+        began_at, wall_s: the time of day at its begin, and how many seconds it took.
+        gates: the rows of `status.json`.
+        config, manifest, calibration: the documents of those names.
+        problems: what was wrong with its files; more are added as its logs are read.
+    """
 
     key: str
     arm: str
@@ -36,14 +49,14 @@ class Run:
     verdict: str
     reason: str = ""
     directory: Path | None = None
-    note: str = ""  # why it is not the plan's own finished directory
+    note: str = ""
     began_at: str | None = None
     wall_s: float | None = None
-    gates: list[dict[str, Any]] = field(default_factory=list)
-    config: dict[str, Any] = field(default_factory=dict)
-    manifest: dict[str, Any] = field(default_factory=dict)
-    calibration: dict[str, Any] = field(default_factory=dict)
-    problems: list[str] = field(default_factory=list)  # filled further as its logs are read
+    gates: list[dict[str, Any]] = field(default_factory=list, repr=False)
+    config: dict[str, Any] = field(default_factory=dict, repr=False)
+    manifest: dict[str, Any] = field(default_factory=dict, repr=False)
+    calibration: dict[str, Any] = field(default_factory=dict, repr=False)
+    problems: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +64,19 @@ class Results:
     """An experiment's runs. The frames hold the ok runs only, one row per logged record.
 
     Every frame starts with `run_key`, `arm`, `seed` and one `factor.NAME` column per factor.
+
+    Attributes:
+        experiment, description: from the experiment file.
+        results_dir: the folder that was loaded.
+        command: the command that ran the experiment.
+        arms: their names, in the experiment's order.
+        published_ids: the published numbers that the experiment asks for; None: all that fit.
+        levels: the levels of each factor, in the experiment's order.
+        runs: all planned runs, whatever their verdict.
+        others: earlier attempts, and runs that the plan does not name.
+        problems: what was wrong with the experiment's own files.
+        rounds, transfers, training, impairments, effects: the frames of the logged records.
+        layer_loss: per run, leg and layer: `missing`, a share, the mean over transfers.
     """
 
     experiment: str
@@ -59,7 +85,7 @@ class Results:
     command: str
     arms: list[str]
     published_ids: list[str] | None
-    levels: dict[str, list[str | None]]  # of each factor, in the experiment's order
+    levels: dict[str, list[str | None]]
     runs: list[Run]
     others: list[Run]
     problems: list[str]
@@ -68,7 +94,7 @@ class Results:
     training: pl.DataFrame
     impairments: pl.DataFrame
     effects: pl.DataFrame
-    layer_loss: pl.DataFrame  # per run, leg and layer: `missing`, a share, mean over transfers
+    layer_loss: pl.DataFrame
 
     @property
     def ok_runs(self) -> list[Run]:

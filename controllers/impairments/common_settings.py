@@ -47,21 +47,33 @@ class ImpairmentParameters(BaseModel):
     kind: str
     name: str = Field(default="", max_length=100, description="the name in logs and figures")
     host: str = Field(default="server", description="the victim: a host of the topology")
-    link: tuple[str, str] | None = Field(default=None, description="[a, b]: what a sends to b")
-    rounds: Rounds | None = Field(default=None, description="rounds that it hits, from 0")
+    link: tuple[str, str] | None = Field(
+        default=None,
+        description="in place of host: `[a, b]` is the direction from node a to node b",
+    )
+    rounds: Rounds | None = Field(
+        default=None, description="the rounds that it hits, counted from 0"
+    )
     leg: Literal["gather", "broadcast", "both", "round"] = Field(
         default="gather", description="the part of a round that it begins with"
     )
     offset_s: float = Field(
-        default=0.0, ge=0, le=60, allow_inf_nan=False, description="begins so long after its anchor"
+        default=0.0,
+        ge=0,
+        le=60,
+        allow_inf_nan=False,
+        description="how long after the begin of its leg or round it begins",
     )
-    at_s: Instants | None = Field(default=None, description="seconds after the first round's begin")
+    at_s: Instants | None = Field(
+        default=None,
+        description="when it begins, in place of rounds: seconds after the first round began",
+    )
     duration_s: float | None = Field(
         default=None,
         gt=0,
         le=3600,
         allow_inf_nan=False,
-        description="how long it lasts; none: to the end of its leg",
+        description="how long it lasts; none: to the end of its leg or round",
     )
     at_most_s: float = Field(
         default=2.0,

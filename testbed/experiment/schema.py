@@ -47,7 +47,7 @@ class Transport(Section):
 
 
 class Experiment(Section):
-    """One YAML file of `experiments/`.
+    """One YAML file: one of `experiments/`, or any other by its path.
 
     Attributes:
         name: names the folder of results, and the experiment in reports.
@@ -63,7 +63,7 @@ class Experiment(Section):
         factors: the points of a sweep: a key path with its values, or any name with labelled
             levels, each of which replaces several key paths.
         profiles: the same experiment at other sizes: by the profile's name, key paths with values.
-        limits: gates; a run that is beyond one of them is invalid.
+        limits: the limits of the gates; a run that exceeds one of them is invalid.
     """
 
     name: Name

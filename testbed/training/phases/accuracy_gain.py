@@ -18,8 +18,12 @@ class Parameters(DetectorParameters):
     """Gains are differences of accuracy between evaluations, as shares (0.03 is 3 points)."""
 
     detector: Literal["accuracy-gain"]
-    final_gain: float = Field(default=0.03, gt=0, lt=1, description="a smaller gain ends it")
-    least_accuracy: float = Field(default=0.5, ge=0, le=1, description="not before this accuracy")
+    final_gain: float = Field(
+        default=0.03, gt=0, lt=1, description="critical for good once an epoch gains less accuracy"
+    )
+    least_accuracy: float = Field(
+        default=0.5, ge=0, le=1, description="not critical while the accuracy is below this"
+    )
 
     def create(self, rounds_per_epoch: int) -> Detector:
         return AccuracyGain(self, rounds_per_epoch)

@@ -94,17 +94,18 @@ class Timely(CongestionControl):
         step_bps: float = 0,
         hyperactive_rounds: int = 5,
     ) -> None:
-        """Zero for `t_low_s`, `t_high_s`, `min_rtt_s` and `step_bps` derives them from the path.
+        """The module's docstring says how a 0 is derived from the path.
 
         Args:
             datagram_bytes: one datagram on the wire.
             initial_window: what is in flight before the first round trip, in datagrams.
-            t_low_s: below this round trip the rate always rises.
-            t_high_s: above this round trip the rate always falls.
-            min_rtt_s: the round trip without queues.
+            t_low_s: below this round trip the rate always rises; 0: 1.25 `min_rtt_s` plus the time
+                of 4 datagrams at the present rate.
+            t_high_s: above this round trip the rate always falls; 0: twice `t_low_s`.
+            min_rtt_s: the round trip without queues; 0: the smallest of the last 10 s.
             alpha: weight of a new difference of round trips; above 0, at most 1.
             beta: scales every decrease; above 0, at most 1.
-            step_bps: how much the rate rises at once.
+            step_bps: how much the rate rises at once; 0: one datagram per round trip.
             hyperactive_rounds: after so many rounds without growth of the round trip the rate
                 rises by several steps.
         """
