@@ -62,7 +62,7 @@ def _metric_table(summary: dict[str, Any], name: str) -> Table:
             )
             for point, arms in found
         ],
-        notes=["Each number is a mean over n seeds, with its 95 % bootstrap interval."],
+        notes=["Each number is a mean over n seeds, with its 95 % bootstrap interval where n > 1."],
         records=[
             {**point["factors"], "arm": arm, "metric": name, "unit": describe(name).unit}
             | each.as_json()

@@ -103,12 +103,15 @@ def _cell(estimate: Estimate, unit: Unit, absent: str, n_runs: int) -> Cell:
 
 
 def _notes(summary: dict[str, Any]) -> list[str]:
-    notes = ["Each number is a mean over seeds, with its 95 % bootstrap interval."]
     seeds = [entry(summary, "arms", arm, "rounds_per_s").n for arm in summary["arms"]]
     fewest = min(filter(None, seeds), default=0)
-    if max(seeds, default=0) == 1:
-        notes.append("One run per arm: there is no interval.")
-    elif 0 < fewest < ENOUGH_SEEDS:
+    most = max(seeds, default=0)
+    notes = []
+    if most == 1:
+        notes.append("Each number comes from one seed: there is no interval.")
+    elif most > 1:
+        notes.append("Each number is a mean over seeds, with its 95 % bootstrap interval.")
+    if most > 1 and fewest < ENOUGH_SEEDS:
         notes.append(
             f"An interval over fewer than {ENOUGH_SEEDS} seeds is only indicative; here n = "
             f"{fewest}."

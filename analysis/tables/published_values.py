@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from analysis.data.metrics import describe
 from analysis.statistics.intervals import ENOUGH_SEEDS, Estimate, paper_reduction, true_reduction
-from analysis.summary.lookup import OWN_LIMIT, factors_text, published_entries, published_range
+from analysis.summary.lookup import (
+    OWN_LIMIT,
+    factors_text,
+    points,
+    published_entries,
+    published_range,
+)
 from analysis.tables import cells
 from analysis.tables.rendering import Cell, Table, row
 from analysis.words import formatting
@@ -41,7 +48,10 @@ def experiment_table(summary: dict[str, Any]) -> Table:
             "True reduction: 1 - 1 / ratio",
             "Source",
         ],
-        rows=[_row(metric, each, factors_text(factors)) for factors, metric, each in found],
+        rows=[
+            _row(metric, each, factors_text(factors), _without_ok_runs(summary, factors, each))
+            for factors, metric, each in found
+        ],
         notes=notes,
         records=[factors | _record(metric, each) for factors, metric, each in found],
         numeric=False,
@@ -79,7 +89,24 @@ def unit_of(published: dict[str, Any], metric: str = "") -> formatting.Unit:
     return formatting.Unit("", decimals=4) if metric == "perplexity" else formatting.POINTS
 
 
-def _row(metric: str, published: dict[str, Any], point: str) -> list[Cell]:
+def _without_ok_runs(
+    summary: dict[str, Any], factors: dict[str, Any], published: dict[str, Any]
+) -> list[str]:
+    """The arms of a comparison that have no ok run at its point of the sweep."""
+    parts = [summary, *points(summary)]
+    arms = next(part["arms"] for part in parts if part.get("factors", {}) == factors)
+    _, _, compared = published["compared"].partition(" ")
+    pairs = [
+        pair
+        for pair in itertools.permutations(arms, 2)
+        if compared in ("/".join(pair), "-".join(pair))
+    ]
+    return [arm for pair in pairs for arm in pair if not arms[arm]["n_runs"]]
+
+
+def _row(
+    metric: str, published: dict[str, Any], point: str, without_ok_runs: Sequence[str]
+) -> list[Cell]:
     ours = Estimate(**published["ours"])
     kind, _, compared = published["compared"].partition(" ")
     unit = unit_of(published, metric)
@@ -94,7 +121,7 @@ def _row(metric: str, published: dict[str, Any], point: str) -> list[Cell]:
             text=published["title"],
             detail=cells.joined(f"ours at {point}" if point else "", compared, label),
         ),
-        _ours(metric, ours, unit),
+        _ours(metric, ours, unit, without_ok_runs),
         Cell(text=paper_text(published, unit), detail=cells.joined(both, published["condition"])),
         _inside(ours, published),
         *(
@@ -107,11 +134,15 @@ def _row(metric: str, published: dict[str, Any], point: str) -> list[Cell]:
     ]
 
 
-def _ours(metric: str, ours: Estimate, unit: formatting.Unit) -> Cell:
+def _ours(
+    metric: str, ours: Estimate, unit: formatting.Unit, without_ok_runs: Sequence[str]
+) -> Cell:
     if ours.value is not None:
         return cells.measured(ours, unit)
     few = metric.endswith((".p95", ".p99"))
     why = "too few rounds per run for this quantile" if few else "not measured in this experiment"
+    if without_ok_runs:
+        why = f"no ok run of {' and '.join(without_ok_runs)}"
     return Cell(text=formatting.DASH, note=why)
 
 

@@ -17,6 +17,7 @@ _GIB = 1 << 30  # memory is rounded: what a kernel keeps for itself differs a li
 def sentences(results: Results, summary: dict[str, Any]) -> list[str]:
     """Sentences for the top of the report; empty where nothing calls for caution."""
     return [
+        *_arms_without_ok_runs(results),
         *_mixed_machines(results.ok_runs),
         *_mixed_versions(results.ok_runs),
         *_pace(results, summary),
@@ -42,6 +43,18 @@ def machine_text(manifest: dict[str, Any]) -> str:
             value = " ".join(map(str, value.values()))
         words.append(value)
     return ", ".join(str(each) for each in words if each is not None)
+
+
+def _arms_without_ok_runs(results: Results) -> list[str]:
+    """One sentence per arm without a number; none where no arm has any: the headline says so."""
+    ok = {run.arm for run in results.ok_runs}
+    found = []
+    for arm in results.arms if ok else []:
+        verdicts = Counter(run.verdict for run in results.runs if run.arm == arm)
+        if arm not in ok:
+            counts = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items())
+            found.append(f"No ok run of {arm} ({counts}).")
+    return found
 
 
 def _mixed_machines(runs: Sequence[Run]) -> list[str]:

@@ -29,7 +29,7 @@ def sentences(summary: Summary) -> list[str]:
         if (left, right) == compared[0]:
             found += _task_metric(summary, left, right)
     if not found:
-        return [_single_arm(summary)]
+        return [_nothing_compared(summary)]
     seeds = [entry(summary, "ratios", f"{a}/{b}", "training_time_s").n for a, b in compared]
     fewest = min(filter(None, seeds), default=0)
     if max(seeds) == 1:
@@ -128,8 +128,15 @@ def _task_metric(summary: Summary, left: str, right: str) -> list[str]:
     ]
 
 
-def _single_arm(summary: Summary) -> str:
-    for arm in summary["arms"]:
+def _nothing_compared(summary: Summary) -> str:
+    arms = summary["arms"]
+    if len(arms) > 1 and any(cell["n_runs"] for cell in arms.values()):
+        (_, reference), *_ = pairs(list(arms))
+        return (
+            f"Nothing can be compared yet: that needs an ok run of {reference} and one of another "
+            "arm with the same seed. The table of runs says what happened."
+        )
+    for arm in arms:
         time = entry(summary, "arms", arm, "training_time_s")
         if time.value is not None:
             return f"{arm}: training time {formatting.with_interval(time, formatting.Unit('s'))}."

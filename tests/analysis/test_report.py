@@ -153,7 +153,7 @@ def test_one_seed_gives_values_without_intervals(tmp_path, undrawn):
     entry = summary["arms"]["dblp"]["training_time_s"]
     assert entry["value"] == pytest.approx(0.9 * 0.88)
     assert (entry["low"], entry["high"], entry["n"]) == (None, None, 1)
-    assert "One run per arm: there is no interval." in paths.main_table.notes
+    assert paths.main_table.notes == ["Each number comes from one seed: there is no interval."]
     assert "no interval" in (paths.index.parent / "published.md").read_text()
 
 

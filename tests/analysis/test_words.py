@@ -9,7 +9,9 @@ import pytest
 import analysis
 from analysis.data.load import load
 from analysis.summary.document import summarise
-from analysis.words import headline, methods
+from analysis.tables import published_values
+from analysis.tables.main_table import main_table
+from analysis.words import cautions, headline, methods
 from tests.analysis.build import ResultsBuilder
 
 
@@ -123,3 +125,57 @@ def test_assumptions_speak_only_of_what_the_experiment_has(tmp_path):
     assert "fixed-low" not in found and "accuracies" not in found
     build.run(arm="fixed-low", seed=1)
     assert "The baseline fixed-low" in " ".join(methods.assumptions(load(tmp_path)))
+
+
+def test_a_lone_arm_is_not_the_finding_of_a_comparison(tmp_path):
+    build = ResultsBuilder(tmp_path)
+    build.run(arm="dblp", seed=1, verdict="invalid", reason="slow")
+    build.plan("fixed-low-s1", arm="fixed-low", seed=1)
+    build.run(arm="tcp-cubic", seed=1)
+    results = load(tmp_path)
+    summary = summarise(results)
+    (said,) = headline.sentences(summary)
+    assert said.startswith("Nothing can be compared yet: that needs an ok run of dblp and one of")
+    assert cautions.sentences(results, summary)[:2] == [
+        "No ok run of dblp (1 invalid).",
+        "No ok run of fixed-low (1 missing).",
+    ]
+    notes = [cell.note for row in published_values.experiment_table(summary).rows for cell in row]
+    assert "no ok run of fixed-low and dblp" in notes
+    assert not any("not measured" in note for note in notes)
+
+
+def test_an_experiment_of_one_arm_tells_its_time(tmp_path):
+    ResultsBuilder(tmp_path).run(arm="dblp", seed=1)
+    (said,) = headline.sentences(summarise(load(tmp_path)))
+    assert said.startswith("dblp: training time ")
+
+
+def test_an_arm_with_ok_runs_alone_calls_for_no_caution(tmp_path):
+    build = ResultsBuilder(tmp_path)
+    build.run(arm="dblp", seed=1)
+    build.run(arm="dblp", seed=2, verdict="invalid", reason="slow")
+    results = load(tmp_path)
+    assert not any("ok run" in each for each in cautions.sentences(results, summarise(results)))
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "expected"),
+    [
+        (("invalid",), []),
+        (("ok",), ["Each number comes from one seed: there is no interval."]),
+        (
+            ("ok", "ok"),
+            [
+                "Each number is a mean over seeds, with its 95 % bootstrap interval.",
+                "An interval over fewer than 5 seeds is only indicative; here n = 2.",
+            ],
+        ),
+    ],
+)
+def test_the_main_table_says_once_what_its_intervals_are(tmp_path, verdicts, expected):
+    build = ResultsBuilder(tmp_path)
+    for seed, verdict in enumerate(verdicts):
+        build.run(arm="dblp", seed=seed, verdict=verdict, reason="slow")
+    notes = main_table(summarise(load(tmp_path))).notes
+    assert [each for each in notes if not each.startswith("Left out")] == expected
