@@ -61,7 +61,7 @@ class BackgroundParameters(HostToHostParameters):
 
     kind: Literal["background"]
     congestion_control: str = Field(
-        default="cubic", pattern=r"^[a-z0-9_]{1,15}$", description="of kernel TCP"
+        default="cubic", pattern=r"^[a-z0-9_]{1,15}$", description="a name that kernel TCP knows"
     )
     streams: int = Field(default=1, ge=1, le=64, description="parallel connections")
     bitrate_bps: int | None = Field(

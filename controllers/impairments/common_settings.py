@@ -33,16 +33,17 @@ class ImpairmentParameters(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     allowed_targets: ClassVar[tuple[str, ...]] = ("host", "link")
-    # Whether it acts on both directions of a link, whichever the entry names.
+    """The keys that may name its target."""
     both_ways: ClassVar[bool] = False
-    # Whether it acts where a switch sends; a link's first node must then be a switch.
+    """Whether it acts on both directions of a link, whichever the entry names."""
     acts_at_sending_switch: ClassVar[bool] = False
-    # Whether two entries of this kind must not be in force on one target at the same time.
+    """Whether it acts where a switch sends; a link's first node must then be a switch."""
     exclusive: ClassVar[bool] = True
-    # Whether it has a duration. An instantaneous kind (crash) ends when it has begun.
+    """Whether two entries of this kind must not be in force on one target at the same time."""
     lasts: ClassVar[bool] = True
-    # Whether `host` must be one that trains.
+    """Whether it has a duration. An instantaneous kind (crash) ends when it has begun."""
     needs_training_host: ClassVar[bool] = False
+    """Whether `host` must be one that trains."""
 
     kind: str
     name: str = Field(default="", max_length=100, description="the name in logs and figures")

@@ -28,10 +28,14 @@ class LossParameters(ImpairmentParameters):
 
     kind: Literal["loss"]
     q: float | None = Field(default=None, gt=0, le=1, description="loss probability")
-    p_good_to_bad: float | None = Field(default=None, gt=0, le=1, description="after each packet")
-    p_bad_to_good: float | None = Field(default=None, gt=0, le=1, description="after each packet")
-    loss_good: float = Field(default=0.0, ge=0, le=1, description="in the good state")
-    loss_bad: float = Field(default=1.0, gt=0, le=1, description="in the bad state")
+    p_good_to_bad: float | None = Field(
+        default=None, gt=0, le=1, description="probability, after each packet, of turning bad"
+    )
+    p_bad_to_good: float | None = Field(
+        default=None, gt=0, le=1, description="probability, after each packet, of turning good"
+    )
+    loss_good: float = Field(default=0.0, ge=0, le=1, description="loss probability when good")
+    loss_bad: float = Field(default=1.0, gt=0, le=1, description="loss probability when bad")
     spare_control: bool = Field(
         default=True,
         description="lose data packets only (of the data ports, over 100 bytes); else all of IPv4",

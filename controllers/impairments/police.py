@@ -23,7 +23,10 @@ class PoliceParameters(ImpairmentParameters):
         description="what passes, in bits of Ethernet frames a second",
     )
     burst_bytes: int | None = Field(
-        default=None, ge=2 * ETHERNET_FRAME_BYTES, le=1 << 30, description="default: 50 ms of it"
+        default=None,
+        ge=2 * ETHERNET_FRAME_BYTES,
+        le=1 << 30,
+        description="passes at once; default: 50 ms of the rate",
     )
     spare_control: bool = Field(
         default=False, description="let the transport's control connection pass unmetered"

@@ -29,7 +29,12 @@ class Transport(Section):
     chunk_bytes: int = Field(
         default=1456, ge=4, multiple_of=4, description="payload of one datagram of our transport"
     )
-    pace: float = Field(default=0.97, gt=0, le=1.5, description="share of the link's rate")
+    pace: float = Field(
+        default=0.97,
+        gt=0,
+        le=1.5,
+        description="rate of `fixed` over a sender's fair share of the link",
+    )
     peer_timeout_s: float = Field(
         default=30.0, gt=0, description="a peer that is silent for so long counts as lost"
     )

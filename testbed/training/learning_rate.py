@@ -66,7 +66,9 @@ class StepRate(Schedule):
 
     kind: Literal["step"]
     at_epochs: list[int] = Field(min_length=1, description="epochs, from 1, in rising order")
-    factor_per_step: float = Field(default=0.1, gt=0, lt=1, description="at each of these epochs")
+    factor_per_step: float = Field(
+        default=0.1, gt=0, lt=1, description="multiplied with, at each of them"
+    )
 
     @field_validator("at_epochs")
     @classmethod

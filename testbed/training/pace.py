@@ -42,7 +42,10 @@ class PayloadOnly(Section):
         default=0.0, ge=0, le=3600, description="pause of each iteration in place of computing"
     )
     scale: float = Field(
-        default=1.0, gt=0, le=1, description="of each layer's size: for slower links"
+        default=1.0,
+        gt=0,
+        le=1,
+        description="each layer's size is multiplied with it: less than 1 suits slow links",
     )
 
 

@@ -44,7 +44,9 @@ class Training(Section):
     target: float | None = Field(
         default=None, gt=0, description="accuracy (or perplexity); reports say when it is reached"
     )
-    checkpoint_every: int = Field(default=0, ge=0, description="rounds; 0: never")
+    checkpoint_every: int = Field(
+        default=0, ge=0, description="rounds between checkpoints; 0: never"
+    )
     resynchronise_every: int = Field(
         default=0, ge=0, description="rounds between averages of all replicas; 0: never"
     )

@@ -48,9 +48,11 @@ class Parameters(DatasetParameters):
     directory: str | None = Field(default=None, description="relative to the YAML file")
     url: str = Field(default=_URL, description="where the archive is downloaded from, once")
     sha256: str = Field(
-        default=_ARCHIVE_SHA256, pattern="^[0-9a-fA-F]{64}$", description="of the archive"
+        default=_ARCHIVE_SHA256,
+        pattern="^[0-9a-fA-F]{64}$",
+        description="what the archive must hash to",
     )
-    verify: bool = Field(default=True, description="whether everything is checked")
+    verify: bool = Field(default=True, description="whether sizes and hashes are checked")
 
     def load(self, folder: Path | None) -> Dataset:
         """Inputs (3, 32, 32), 10 classes; the published split."""

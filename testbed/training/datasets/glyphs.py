@@ -35,14 +35,16 @@ class Parameters(DatasetParameters):
 
     name: Literal["glyphs"] = "glyphs"
     size: int = Field(default=12_000, ge=100, le=1_000_000, description="images, a fifth for tests")
-    characters: str = Field(default=DIGITS_AND_CAPITALS, min_length=2, description="the classes")
+    characters: str = Field(
+        default=DIGITS_AND_CAPITALS, min_length=2, description="each is a class"
+    )
     fonts: Literal["matplotlib", "installed"] = Field(
         default="matplotlib",
         description="matplotlib's own, the same everywhere, or all that this machine has",
     )
     rotation_degrees: float = Field(default=15.0, ge=0, le=180, description="at most, either way")
     noise: float = Field(default=0.15, ge=0, le=1, description="standard deviation; white is 1")
-    seed: int = Field(default=0, ge=0, description="of the distortions")
+    seed: int = Field(default=0, ge=0, description="seed of the distortions")
 
     @field_validator("characters")
     @classmethod

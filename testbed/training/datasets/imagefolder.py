@@ -32,7 +32,7 @@ class Parameters(DatasetParameters):
     name: Literal["imagefolder"] = "imagefolder"
     directory: str = Field(description="relative to the YAML file")
     image_size: int = Field(default=32, ge=8, le=512, description="pixels along each side")
-    channels: Literal[1, 3] = Field(default=3, description="grey or colour")
+    channels: Literal[1, 3] = Field(default=3, description="1: grey, 3: colour")
 
     def load(self, folder: Path | None) -> Dataset:
         """Inputs (channels, image_size, image_size)."""

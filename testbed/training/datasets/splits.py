@@ -28,7 +28,7 @@ class Dirichlet(Section):
     """
 
     name: Literal["dirichlet"] = "dirichlet"
-    alpha: float = Field(gt=0, le=1e6, description="small: few classes for each worker")
+    alpha: float = Field(gt=0, le=1e6, description="the smaller, the fewer classes each worker has")
 
 
 SPLITS: Registry[Section] = Registry("split", {"equal": Equal, "dirichlet": Dirichlet}, own=None)

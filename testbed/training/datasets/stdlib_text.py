@@ -27,7 +27,7 @@ class Parameters(DatasetParameters):
 
     name: Literal["stdlib-text"] = "stdlib-text"
     inputs = "tokens"
-    sequence_length: int = Field(default=64, ge=2, le=4096, description="characters")
+    sequence_length: int = Field(default=64, ge=2, le=4096, description="in characters")
     test_sequences: int = Field(default=512, ge=1, description="evenly taken from the test files")
 
     def load(self, folder: Path | None) -> Dataset:

@@ -19,7 +19,7 @@ class Parameters(DetectorParameters):
 
     detector: Literal["accordion"]
     eta: float = Field(default=0.5, gt=0, description="relative change that is critical")
-    epochs_back: int = Field(default=10, ge=1, description="which epoch to compare with")
+    epochs_back: int = Field(default=10, ge=1, description="compares with the epoch so many before")
 
     def create(self, rounds_per_epoch: int) -> Detector:
         return Accordion(self, rounds_per_epoch)

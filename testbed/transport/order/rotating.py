@@ -19,7 +19,7 @@ class Rotating(ChunkOrder):
     Consecutive chunks stay together, so whole batches are still copied at once.
 
     Args:
-        share: of the payload, from one round's start to the next one's; above 0 and below 1.
+        share: of the payload: how much later each round starts; above 0 and below 1.
     """
 
     share: float = GOLDEN_SHARE

@@ -17,7 +17,7 @@ class Shuffled(ChunkOrder):
     Without one each host has its own seed, so that workers do not lose the same part of a gather.
 
     Args:
-        seed: of the permutations; a whole number, 0 or more.
+        seed: the permutations' seed; a whole number, 0 or more.
     """
 
     seed: int = 0
