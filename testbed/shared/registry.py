@@ -146,7 +146,12 @@ class Registry(Generic[T]):
                 f"a {self.axis} must be NAME, NAME:key=value,... or a mapping with the key 'name'"
             )
         name: str = value["name"]
-        options = {key: each for key, each in value.items() if key != "name"}
+        # YAML reads 20e6 as a text; a text that is a number means the number, as in NAME:key=20e6.
+        options = {
+            key: _value(each) if isinstance(each, str) else each
+            for key, each in value.items()
+            if key != "name"
+        }
         text = name + ":" * bool(options)
         text += ",".join(f"{key}={_written(each)}" for key, each in options.items())
         if self.parse(text) != (name, options):
