@@ -97,8 +97,20 @@ class Execution:
 
 
 def names_in(text: str) -> list[str]:
-    """The names in an option's value, `a,b` or `a, b`, each once."""
-    return list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    """The names in an option's value, `a,b` or `a, b`, each once.
+
+    A comma between the options of a changed arm's setting parts no names: in
+    `a,b@congestion_control=fixed:rate_bps=1e6,burst=2` what follows the last comma has a `=` and
+    no `@`.
+    """
+    found: list[str] = []
+    for piece in filter(None, (piece.strip() for piece in text.split(","))):
+        key, equals, _ = piece.partition("=")
+        if found and equals and "@" not in key and "@" in found[-1]:
+            found[-1] += f",{piece}"
+        else:
+            found.append(piece)
+    return list(dict.fromkeys(found))
 
 
 def _check_published(run: Any) -> None:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import itertools
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from testbed.experiment import factors, profiles
-from testbed.experiment.run import Run
+from testbed.experiment import arm_labels, factors, profiles
+from testbed.experiment.arm_labels import Variant
+from testbed.experiment.run import NOT_OF_A_RUN, Run
 from testbed.experiment.schema import Experiment
 from testbed.shared import own_code, yaml_input
-from testbed.shared.registry import did_you_mean
 from testbed.shared.yaml_input import InputError
 
 EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
@@ -36,9 +36,10 @@ def load(
     Args:
         name_or_path: a name in `experiments/`, or the path of a YAML file.
         overrides: `key.path=value` texts that replace values of the file.
-        arms: keep only these.
+        arms: keep only these: names, or labels of changed arms (`arm_labels`).
         seeds: use this many seeds, starting with the file's own.
-        congestion_control: replaces that of every arm that is kept.
+        congestion_control: replaces that of every arm that is kept. An arm that an option changes
+            has a label that says so.
         controller: replaces the SDN framework.
         profile: the machine that it is sized for.
 
@@ -51,46 +52,50 @@ def load(
         profiles.apply(document, profile)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
+    in_file = copy.deepcopy(document.get("arms"))
     options = [(f"--set {text}", yaml_input.override(document, text)) for text in overrides]
     if controller is not None:
         document["controller"] = controller
         options.append((f"--controller {controller}", "controller"))
-    if congestion_control is not None:
-        option = f"--congestion-control {congestion_control}"
-        options += [(option, key) for key in _swap(document, arms, congestion_control)]
     where = f"{path}: profile {profile}" if profile != profiles.DEFAULT_PROFILE else str(path)
     try:
         points = list(factors.points(document.get("factors") or {}))
+        _refuse_lost(options, points)
     except ValueError as error:
         raise InputError(f"{where}: {error}") from None
-    experiments = [(point, _validated(document, point, path, where, options)) for point in points]
-    first = experiments[0][1]
-    wanted_arms = list(arms) or list(first.arms)
-    for arm in wanted_arms:
-        if arm not in first.arms:
-            valid = f"valid: {', '.join(first.arms)}{did_you_mean(arm, first.arms)}"
-            raise InputError(f"--arms: {path}: unknown arm {arm!r}; {valid}")
-    wanted_seeds = _extend(first.seeds, seeds)
+    wanted = arm_labels.variants(
+        document.get("arms"), in_file, arms, congestion_control, path=path, points=points
+    )
+    experiments: dict[tuple[int, str], Experiment] = {}
+    for group in arm_labels.compatible(wanted) or [[]]:
+        for number, point in enumerate(points):
+            changed = arm_labels.applied(document, group)
+            blamed = [*options, *(each for variant in group for each in variant.options)]
+            found = _validated(changed, point, group, path, where, blamed)
+            experiments |= {(number, variant.label): found for variant in group}
+    first = experiments[0, wanted[0].label]
+    settings = _settings(document, first, path)
     fingerprint = functools.cache(own_code.fingerprint)
-    code = {
-        (number, arm): {place: fingerprint(place) for place in experiment.own_code(arm)}
-        for number, (_, experiment) in enumerate(experiments)
-        for arm in wanted_arms
-    }
     return [
         Run(
-            experiment=experiment,
-            arm=arm,
+            experiment=experiments[number, variant.label],
+            arm=variant.label,
+            name_in_file=variant.name,
             seed=seed,
             factors=point.values,
             folder=path.resolve().parent,
             source=path,
             profile=profile,
-            code=code[number, arm],
+            code={
+                place: fingerprint(place)
+                for place in experiments[number, variant.label].own_code(variant.name)
+            },
+            settings=settings,
+            definition=variant.definition,
         )
-        for seed in wanted_seeds
-        for number, (point, experiment) in enumerate(experiments)
-        for arm in wanted_arms
+        for seed in _extend(first.seeds, seeds)
+        for number, point in enumerate(points)
+        for variant in wanted
     ]
 
 
@@ -134,21 +139,38 @@ def _extend(seeds: Sequence[int], count: int | None) -> list[int]:
     return list(itertools.islice(itertools.chain(seeds, further), count))
 
 
-def _swap(document: dict[str, Any], arms: Sequence[str], congestion_control: str) -> list[str]:
-    """Replace the congestion control of these arms, or else of all; return the keys replaced.
+def _refuse_lost(options: Sequence[tuple[str, str]], points: Sequence[factors.Point]) -> None:
+    """Refuse an option whose key every point of the sweep replaces: it would change nothing.
 
-    What is no mapping stays as it is: the schema refuses it.
+    Arms are another matter (`arm_labels`).
+
+    Raises:
+        ValueError: it names the option and the factor's key.
     """
-    given = document.get("arms")
-    if not isinstance(given, dict):
-        return []
-    swapped = {
-        name: {**arm, "congestion_control": congestion_control}
-        for name, arm in given.items()
-        if isinstance(arm, dict) and (not arms or name in arms)
-    }
-    document["arms"] = given | swapped
-    return [f"arms.{name}.congestion_control" for name in swapped]
+    for option, key in options:
+        for replaced in points[0].changes:
+            if f"{key}.".startswith(f"{replaced}.") and not key.startswith("arms."):
+                raise ValueError(
+                    f"{option}: the experiment's factors set {replaced}; valid: a key that no "
+                    "factor sets, or --set factors={} beside it"
+                )
+
+
+def _settings(document: dict[str, Any], first: Experiment, path: Path) -> dict[str, Any]:
+    """What all runs of the experiment share, without arms, seeds and points.
+
+    What a sweep makes of it is of no interest: two sweeps over one experiment share it.
+    """
+    shared = {key: value for key, value in document.items() if key != "factors"}
+    try:
+        found = (
+            Experiment.model_validate(shared, context={"folders": [path.parent]})
+            if document.get("factors")
+            else first
+        )
+    except ValidationError:  # a factor has what the rest lacks
+        return {key: value for key, value in shared.items() if key not in NOT_OF_A_RUN}
+    return found.model_dump(mode="json", exclude=NOT_OF_A_RUN)
 
 
 def _to_blame(location: Sequence[int | str], options: Sequence[tuple[str, str]]) -> str:
@@ -165,18 +187,21 @@ def _to_blame(location: Sequence[int | str], options: Sequence[tuple[str, str]])
 def _validated(
     document: dict[str, Any],
     point: factors.Point,
+    variants: Sequence[Variant],
     path: Path,
     where: str,
     options: Sequence[tuple[str, str]],
 ) -> Experiment:
     """The experiment at a point; `options` are (option of the command line, key it replaced)."""
-    resolved = json.loads(json.dumps(document))  # a deep copy of plain data
+    resolved = copy.deepcopy(document)
     for key, value in point.changes.items():
         try:
             yaml_input.replace(resolved, key, value)
         except InputError as error:
             raise InputError(f"{where}: factors: {error}") from None
+    replaced = [each for each in variants if f"arms.{each.name}" in point.changes]
     try:
+        resolved = arm_labels.applied(resolved, replaced)
         return Experiment.model_validate(resolved, context={"folders": [path.parent]})
     except ValidationError as error:
         location = yaml_input.problems(error, Experiment)[0][0]

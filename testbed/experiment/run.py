@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -22,12 +23,13 @@ from testbed.training import prerequisites
 from testbed.transport import protocols
 
 SCHEMA = 1
+_LONGEST_LABEL = 96  # characters of it in the name of a run's folder
 ORDER_RULE = (
     "seeds as given; for each seed the points of the factors, and for each of these the arms, by "
     "the SHA-256 of the experiment's name, the seed, the point and the arm"
 )
 # Keys that say what is planned, told or sized, but not what one run does.
-_NOT_OF_A_RUN = {"name", "description", "seeds", "arms", "factors", "profiles", "published"}
+NOT_OF_A_RUN = {"name", "description", "seeds", "arms", "factors", "profiles", "published"}
 
 
 class Run(BaseModel):
@@ -36,18 +38,25 @@ class Run(BaseModel):
     `factors` maps each factor to the run's value of it, or to that value's label; `source` is the
     YAML file, for messages, and `folder` the one that it lies in; `code` has the SHA-256 of each
     file or module of a user's own that the run executes.
+
+    `arm` is a label (`arm_labels`), `name_in_file` the arm of the file that it comes from. What all
+    runs of the experiment share is in `settings`, and what the arm is in `definition`: both tell
+    whether runs of two commands belong together.
     """
 
     model_config = ConfigDict(frozen=True)
 
     experiment: Experiment
     arm: str
+    name_in_file: str
     seed: int
     factors: dict[str, Any]
     folder: Path | None = None
     source: Path | None = None
     profile: str = DEFAULT_PROFILE
     code: dict[str, str] = {}
+    settings: dict[str, Any] = {}
+    definition: dict[str, Any] = {}
 
     @property
     def training_need(self) -> prerequisites.Need:
@@ -63,7 +72,7 @@ class Run(BaseModel):
     @property
     def protocol(self) -> protocols.ProtocolConfig:
         """The arm's transport configuration."""
-        return self.experiment.arms[self.arm].resolved()
+        return self.experiment.arms[self.name_in_file].resolved()
 
     def config(self) -> dict[str, Any]:
         """The fully resolved configuration, as written to `config.json`."""
@@ -89,17 +98,19 @@ class Run(BaseModel):
         for place, sha256 in self.code.items():
             # The same files in another folder are the same run.
             text = text.replace(json.dumps(place)[1:-1], f"{sha256}/{Path(place).name}")
-        return f"{self.arm}-s{self.seed}-{hashlib.sha256(text.encode()).hexdigest()[:10]}"
+        # Of a label, what is safe in the name of a folder.
+        arm = re.sub(r"[^A-Za-z0-9.@=_+-]", "-", self.arm)[:_LONGEST_LABEL]
+        return f"{arm}-s{self.seed}-{hashlib.sha256(text.encode()).hexdigest()[:10]}"
 
     def _identity(self) -> dict[str, Any]:
-        shared = self.experiment.model_dump(mode="json", exclude=_NOT_OF_A_RUN)
+        shared = self.experiment.model_dump(mode="json", exclude=NOT_OF_A_RUN)
         return {
             "experiment": self.experiment.name,
             "arm": self.arm,
             "seed": self.seed,
             "factors": self.factors,
             "protocol": self.protocol.describe(),
-            "filling": self.experiment.arms[self.arm].resolved_filling(),
+            "filling": self.experiment.arms[self.name_in_file].resolved_filling(),
             **({"code": self.code} if self.code else {}),
             **shared,
             "impairments": self.experiment.resolved_impairments(self.seed),

@@ -15,7 +15,9 @@ from testbed.lab.leftovers import Leftover
 from testbed.shared import run_directory
 from testbed.shared.yaml_input import InputError
 
-_UNFINISHED = re.compile(r"[a-z0-9][a-z0-9.-]*-s\d+-[0-9a-f]{10}\.(?P<kind>partial|attempt\d+)")
+_UNFINISHED = re.compile(
+    r"[a-z0-9][A-Za-z0-9.@=_+-]*-s\d+-[0-9a-f]{10}\.(?P<kind>partial|attempt\d+)"
+)
 _REPORT = re.compile(r"\.report-(?P<old>old-)?[a-z0-9_]{8}")
 # A report is written within seconds.
 _REPORT_IN_USE_S = 60.0

@@ -1,0 +1,250 @@
+"""Labels of arms that the command line changes: `tcp-cubic@congestion_control=bbr`.
+
+A label is the arm's name in the file, and after each `@` a setting that it has instead. So results
+of an arm and of a changed one never meet under one name. `--arms` takes a label as it takes a name:
+
+    ./lab run quick --arms tcp-cubic,tcp-cubic@congestion_control=bbr
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from testbed.experiment.arm import Arm
+from testbed.experiment.factors import Point
+from testbed.shared import yaml_input
+from testbed.shared.registry import did_you_mean
+from testbed.shared.yaml_input import InputError
+from testbed.transport import protocols
+
+MARK = "@"
+_DEFAULT = "default"  # stands for a setting of the file that the changed arm does not have
+
+Changes = dict[str, Any]  # key path below the arm -> its value instead of the file's
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variant:
+    """An arm that is wanted: one of the file, or one that the command line changes.
+
+    Attributes:
+        label: its name in results.
+        name: the arm of the file.
+        changes: what it has instead of the file's settings.
+        arm: its settings.
+        options: (option of the command line, key that it replaced), to name in a message.
+        definition: what it is, as far as that can be told without the factors.
+    """
+
+    label: str
+    name: str
+    changes: Changes
+    arm: Any
+    options: tuple[tuple[str, str], ...] = ()
+    definition: dict[str, Any]
+
+
+def variants(
+    document: Any,
+    in_file: Any,
+    wanted: Sequence[str],
+    congestion_control: str | None,
+    *,
+    path: Path,
+    points: Sequence[Point],
+) -> list[Variant]:
+    """The arms that are wanted, each with the label that says what is changed.
+
+    Args:
+        document: the arms after all `--set`; the schema refuses what is no mapping.
+        in_file: the arms before.
+        wanted: names and labels; all arms if it is empty.
+        congestion_control: replaces that of every wanted arm.
+        path: the experiment's file.
+        points: of the sweep.
+
+    Raises:
+        InputError: an unknown arm, or a change that a factor undoes.
+    """
+    if not isinstance(document, Mapping) or not document:
+        return []
+    found: dict[str, Variant] = {}
+    for label in wanted or document:
+        name, changes = parse(str(label))
+        if name not in document:
+            valid = f"valid: {', '.join(document)}{did_you_mean(name, list(document))}"
+            raise InputError(f"--arms: {path}: unknown arm {name!r}; {valid}")
+        options = [(f"--arms {label}", f"arms.{name}.{key}") for key in changes]
+        if congestion_control is not None:
+            changes["congestion_control"] = congestion_control
+            option = f"--congestion-control {congestion_control}"
+            options.append((option, f"arms.{name}.congestion_control"))
+        variant = _variant(name, document[name], in_file, changes, path, options)
+        _refuse_lost(variant, points)
+        found.setdefault(variant.label, variant)
+    return list(found.values())
+
+
+def compatible(wanted: Sequence[Variant]) -> list[list[Variant]]:
+    """Groups of variants, none with two of one arm: those of a group fit into one document."""
+    groups: list[list[Variant]] = []
+    for variant in wanted:
+        for group in groups:
+            if variant.name not in [each.name for each in group]:
+                group.append(variant)
+                break
+        else:
+            groups.append([variant])
+    return groups
+
+
+def applied(document: dict[str, Any], group: Sequence[Variant]) -> dict[str, Any]:
+    """A copy of an experiment whose arms are these variants where they are of the same arm."""
+    arms = document.get("arms")
+    if not isinstance(arms, Mapping):
+        return document
+    return {
+        **document,
+        "arms": {**arms, **{each.name: _changed(arms[each.name], each.changes) for each in group}},
+    }
+
+
+def _variant(
+    name: str,
+    arm: Any,
+    in_file: Any,
+    changes: Changes,
+    path: Path,
+    options: Sequence[tuple[str, str]],
+) -> Variant:
+    new = _changed(arm, changes)
+    old = in_file.get(name) if isinstance(in_file, Mapping) else None
+    definition = _definition(new, path.parent)
+    differing: Changes = {}
+    mappings = isinstance(old, Mapping) and isinstance(new, Mapping)
+    if mappings and definition != _definition(old, path.parent):
+        differing = _differences(old, new)
+    return Variant(
+        label=_label(name, differing),
+        name=name,
+        changes=differing,
+        arm=new,
+        options=tuple(options),
+        definition=definition,
+    )
+
+
+def parse(label: str) -> tuple[str, Changes]:
+    """The arm's name and what differs from the file's arm.
+
+    Raises:
+        InputError: a change is not `key=value`.
+    """
+    name, *texts = label.split(MARK)
+    changes: Changes = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise InputError(
+                f"--arms {label}: {text!r} must be key=value, for example "
+                f"{name}{MARK}congestion_control=reno"
+            )
+        try:
+            changes[key] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise InputError(f"--arms {label}: {value!r} is not YAML") from None
+    return name, changes
+
+
+def _changed(arm: Any, changes: Changes) -> Any:
+    """An arm with some of its settings replaced; what is no mapping stays as it is."""
+    if not isinstance(arm, Mapping):
+        return arm
+    document = copy.deepcopy(dict(arm))
+    for key, value in changes.items():
+        if value == _DEFAULT:
+            document.pop(key, None)
+        else:
+            yaml_input.replace(document, key, value)
+    return document
+
+
+def _differences(old: Mapping[str, Any], new: Mapping[str, Any], path: str = "") -> Changes:
+    """What an arm has instead of the settings that it had."""
+    found: Changes = {}
+    for key in dict.fromkeys([*old, *new]):
+        place, before, after = f"{path}{key}", old.get(key), new.get(key)
+        if key not in new:
+            found[place] = _DEFAULT
+        elif (
+            isinstance(after, Mapping)
+            and "name" not in after
+            and isinstance(before, Mapping | None)
+        ):
+            found |= _differences(before or {}, after, f"{place}.")
+        elif before != after or key not in old:
+            found[place] = after
+    return found
+
+
+def _is_section(value: Any) -> bool:
+    """Whether a value holds settings of its own, and not one entry of a registry."""
+    return isinstance(value, Mapping) and "name" not in value
+
+
+def _label(name: str, changes: Changes) -> str:
+    texts = (f"{MARK}{key}={_text(key, value)}" for key, value in changes.items())
+    return name + "".join(texts)
+
+
+def _definition(arm: Any, folder: Path) -> dict[str, Any]:
+    """What an arm is, however it is written; the settings alone where a factor has the rest."""
+    try:
+        found = Arm.model_validate(arm, context={"folders": [folder]})
+    except (ValidationError, ValueError):
+        return {"arm": arm}
+    return {**found.resolved().describe(), "filling": found.resolved_filling()}
+
+
+def _refuse_lost(variant: Variant, points: Sequence[Point]) -> None:
+    """Refuse changes of an arm that a factor replaces: the label would lie.
+
+    Raises:
+        InputError: it names the change and the factor's key.
+    """
+    whole = f"arms.{variant.name}"
+    for key in variant.changes:
+        place = f"{whole}.{key}"
+        for factor, value in ((f, v) for point in points for f, v in point.changes.items()):
+            inside = isinstance(value, Mapping) and key.partition(".")[0] in value
+            if inside if factor == whole else _overlap(place, factor):
+                option = next(
+                    (f"{text}: " for text, changed in variant.options if changed == place), ""
+                )
+                raise InputError(
+                    f"{option}{place} cannot be changed: the experiment's factors set it at each "
+                    "point; valid: a key that no factor sets, or --set factors={} beside it"
+                )
+
+
+def _overlap(first: str, second: str) -> bool:
+    return f"{first}.".startswith(f"{second}.") or f"{second}.".startswith(f"{first}.")
+
+
+def _text(key: str, value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if key in protocols.REGISTRIES and isinstance(value, Mapping):
+        try:
+            return str(protocols.REGISTRIES[key].text(value))
+        except (TypeError, ValueError):
+            pass  # the schema says what is wrong with it
+    return json.dumps(value, separators=(",", ":"))
