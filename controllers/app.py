@@ -35,6 +35,7 @@ from controllers.impairment_runner import ImpairmentRunner
 from controllers.lab_access import ControllerLabAccess
 from controllers.routing import Routing
 from controllers.timeline import Timeline
+from testbed.shared import failure
 from testbed.shared.jsonl import JsonLinesWriter
 
 # Higher than the training processes, because an impairment that waits for a processor is late.
@@ -156,7 +157,7 @@ class LabController(Application):
             except Exception as error:
                 # The error must reach training, which must not go on without the impairment.
                 self.logger.exception("request %r failed", line)
-                reply = {"error": f"{type(error).__name__}: {error}"}
+                reply = {"error": failure.in_words(error)}
             stream.write(json.dumps(reply).encode() + b"\n")
             stream.flush()
 

@@ -28,6 +28,10 @@ LEGS = ("gather", "broadcast", "round")
 REQUESTS = ("wait-ready", "processes", "begin", "end", "finish")
 
 
+class ControllerError(ConnectionError):
+    """The controller has gone, does not answer, or could not do what it was asked."""
+
+
 def parse_request(line: bytes) -> dict[str, Any]:
     """Check one request line.
 
@@ -107,10 +111,10 @@ class ControllerClient:
             self._socket.sendall(json.dumps(request).encode() + b"\n")
             line = self._replies.readline(LINE_LIMIT_BYTES)
         except OSError as error:
-            raise ConnectionError(f"controller: {error}") from error
+            raise ControllerError(f"controller: {error}") from error
         if not line:
-            raise ConnectionError("controller: closed its socket")
+            raise ControllerError("controller: closed its socket")
         reply = json.loads(line)
         if "error" in reply:
-            raise ConnectionError(f"controller: {reply['error']}")
+            raise ControllerError(f"controller: {reply['error']}")
         return list(reply["active"])

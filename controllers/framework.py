@@ -22,6 +22,7 @@ import eventlet.tpool
 import eventlet.wsgi
 
 from controllers.framework_choice import ENVIRONMENT_VARIABLE, FRAMEWORKS
+from testbed.shared import failure
 
 # Newer eventlet lacks a name that Ryu's web server, which is unused here, imports.
 if not hasattr(eventlet.wsgi, "ALREADY_HANDLED"):
@@ -65,10 +66,8 @@ def _or_end(function: Callable[..., Any]) -> Callable[..., Any]:
             return function(*args, **kwargs)
         except hub.TaskExit:
             raise
-        except BaseException:
-            name = getattr(function, "__qualname__", repr(function))
-            logging.getLogger("controllers").critical("%s failed", name, exc_info=True)
-            sys.stderr.flush()
+        except BaseException as error:
+            failure.record(error, "controller")
             os._exit(1)  # sys.exit would end this green thread only
 
     return guarded
@@ -114,4 +113,5 @@ def run_application(module: str, arguments: Sequence[str]) -> None:
     logging.basicConfig(stream=sys.stderr)  # the frameworks' own commands do the same
     __import__(module)  # registers the application's options before they are parsed
     Options(args=list(arguments), project=_PACKAGE, default_config_files=[])
-    _app_manager.AppManager.run_apps([module, f"{_PACKAGE}.controller.ofp_handler"])
+    failure.answer_where()
+    _or_end(_app_manager.AppManager.run_apps)([module, f"{_PACKAGE}.controller.ofp_handler"])

@@ -6,9 +6,11 @@ import selectors
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from testbed.shared import failure
 
 _LAST_LINES, _LAST_BYTES = 3, 2000
 
@@ -34,6 +36,8 @@ class Processes:
             options.setdefault("stdin", subprocess.DEVNULL)
             # Ctrl-C at the prompt of a shell must not reach the lab itself.
             options.setdefault("start_new_session", True)
+            options.setdefault("env", dict(os.environ))
+            options["env"][failure.REASON_FILE] = str(self._logs / f"{name}.reason")
             process: subprocess.Popen[bytes]
             process = subprocess.Popen(list(argv), stdout=log, stderr=log, **options)
         self._running[name] = process
@@ -57,7 +61,7 @@ class Processes:
             if self._running[name].poll() is not None:
                 raise ProcessError(self._reason(name))
             if time.monotonic() > deadline_s:
-                raise ProcessError(f"{name}: not ready within {timeout_s:g} s")
+                raise ProcessError(f"{name}: not ready within {timeout_s:g} s{self._whereabouts()}")
             time.sleep(0.005)
 
     def wait_until_done(self, awaited: str, timeout_s: float) -> None:
@@ -71,7 +75,9 @@ class Processes:
                 selector.register(os.pidfd_open(process.pid), selectors.EVENT_READ, name)
             ended = {key.data for key, _ in selector.select(timeout_s)}
         if not ended:
-            raise ProcessError(f"not finished after {timeout_s:g} s (limits.run_timeout_s)")
+            raise ProcessError(
+                f"not finished after {timeout_s:g} s (limits.run_timeout_s){self._whereabouts()}"
+            )
         others = sorted(ended - {awaited})
         if others:
             raise ProcessError(self._reason(others[0]))
@@ -82,12 +88,27 @@ class Processes:
         """Why a process ended: what it wrote, else its signal or status and its log's end."""
         status = self._running[name].wait()
         words = self._logs / f"{name}.reason"
-        if words.exists():
-            return words.read_text(encoding="utf-8").strip()
+        if words.exists() and (text := words.read_text(encoding="utf-8").strip()):
+            # The launcher hands on the words of a process that it started.
+            log = text.partition(":")[0]
+            log = log if (self._logs / f"{log}.log").exists() else name
+            return f"{text}; see logs/{log}.log"
         ended = f"ended with status {status}"
         if status < 0:
             ended = f"killed by {signal.Signals(-status).name}"
         return f"{name}: {ended}; {self._end_of_log(name)}"
+
+    def _whereabouts(self) -> str:
+        """Where processes are that can tell, and that are in own code; empty for none."""
+        found = []
+        for name in ("training", "controller"):
+            process = self._running.get(name)
+            # Only these two, and what the first has forked, answer; others would end.
+            if process is not None and process.poll() is None:
+                found += [(name, process.pid)]
+                found += list(_forked(process.pid, self._logs)) if name == "training" else []
+        said = [(name, failure.where(pid, self._logs / f"{name}.log")) for name, pid in found]
+        return "".join(f"; {name} was in {words}" for name, words in said if words)
 
     def _end_of_log(self, name: str) -> str:
         log = self._logs / f"{name}.log"
@@ -98,3 +119,12 @@ class Processes:
             if last:
                 return f"logs/{name}.log ends: {' | '.join(last)}"
         return f"logs/{name}.log is empty"
+
+
+def _forked(pid: int, logs: Path) -> Iterator[tuple[str, int]]:
+    """Names and ids of the processes that the launcher has forked; each has a log."""
+    with contextlib.suppress(OSError):
+        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            log = Path(f"/proc/{child}/fd/2").readlink()
+            if log.parent == logs.resolve() and log.suffix == ".log":
+                yield log.stem, int(child)

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,7 +24,7 @@ from testbed.lab.network import HostInfo
 from testbed.run import manifest
 from testbed.run.assembly import Lab, topology_of
 from testbed.run.processes import ProcessError, Processes
-from testbed.shared import own_code, run_directory
+from testbed.shared import failure, own_code, run_directory
 from testbed.shared.input_error import InputError
 from testbed.shared.progress_pipe import ProgressWriter
 from testbed.shared.run_directory import LOADED, LOST_WORKERS
@@ -42,6 +43,7 @@ def execute(directory: Path, progress: ProgressWriter) -> list[gates.Gate]:
 
     Raises:
         UnsupportedError, ProcessError, CommandError, OSError: with a one-line reason.
+        InputError: own code that has changed, or does not fit.
     """
     config = run_directory.read_json(directory / "config.json")
     own_code.expect(config.get("code", {}))
@@ -175,8 +177,11 @@ def main() -> None:
             verdict = "invalid"
     except (UnsupportedError, MissingCapabilityError) as error:
         verdict, reason = "unsupported", str(error)
-    except (ProcessError, CommandError, InputError, OSError) as error:
-        verdict, reason = "failed", str(error)
+    except BaseException as error:  # nothing may end a run without a word
+        verdict, reason = "failed", failure.in_words(error)
+        if not isinstance(error, (ProcessError, CommandError, InputError)):
+            traceback.print_exc()
+            reason += "; see logs/supervisor.log"
     run_directory.write_status(
         arguments.directory,
         verdict,

@@ -13,8 +13,7 @@ import secrets
 import signal
 import sys
 import time
-import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -23,23 +22,28 @@ import torch
 from controllers.controller_socket import ControllerClient
 from testbed.lab.helpers.process import Requests
 from testbed.lab.kernel import namespaces
-from testbed.shared import own_code, run_directory
+from testbed.shared import failure, own_code, run_directory
 from testbed.shared.progress_pipe import ProgressWriter
-from testbed.shared.yaml_input import InputError
 from testbed.training import checkpoint, coordination, server, worker
 from testbed.training.model_and_data import ModelAndData
 from testbed.training.run_context import RunContext
 from testbed.training.vectors import SharedVectors
+from testbed.transport import PeerLost
 
 _PR_SET_PDEATHSIG = 1
 # numpy imports these on first use; without this, each process would do so in its first round.
 _USED_LATER = ("numpy.ma", "numpy.random")
 _LOG_PATIENCE_S = 1.0
+_OWN_FAULT, _ANOTHERS_FAULT = 1, 3  # exit statuses of server and workers
+_FAULTS_OF_OTHERS = (PeerLost, ConnectionError, TimeoutError)
+# An endpoint that closes lingers for a second, and its peers notice at once.
+_CULPRIT_PATIENCE_S = 3.0
 
 
 def main() -> None:
     """`python -m testbed.run.training_launcher RUN_DIRECTORY`, with the order on standard input."""
     directory = Path(sys.argv[1])
+    failure.answer_where()
     torch.set_num_threads(1)  # before the fork, and before any operation starts threads
     torch.use_deterministic_algorithms(True)
     for module in _USED_LATER:
@@ -49,8 +53,8 @@ def main() -> None:
     try:
         own_code.expect(model_and_data.config.get("code", {}))
         model_and_data.load()
-    except InputError as error:
-        _give_up(directory, error)
+    except BaseException as error:  # a model or data set of the user's own may raise anything
+        _give_up(error)
     (directory / "logs" / run_directory.LOADED).touch()
     order = Requests().wait()
     if order is None:
@@ -58,8 +62,8 @@ def main() -> None:
     context = _context(order, directory, model_and_data)
     try:
         facts = model_and_data.facts(len(context.workers))
-    except InputError as error:
-        _give_up(directory, error)
+    except BaseException as error:
+        _give_up(error)
     run_directory.write_json(directory / "training.json", {"schema": run_directory.SCHEMA, **facts})
     listener = coordination.listen(context.coordination_socket)
     progress = ProgressWriter(order["progress_descriptor"])
@@ -88,8 +92,8 @@ def main() -> None:
     os._exit(status)  # skips torch's clean-up, which takes most of a second
 
 
-def _give_up(directory: Path, error: InputError) -> NoReturn:
-    _explain(directory, "training", str(error))
+def _give_up(error: BaseException) -> NoReturn:
+    failure.record(error, "training")
     sys.exit(1)
 
 
@@ -118,8 +122,9 @@ def _fork(
     child = os.fork()
     if child:
         return child
-    status = 1
+    status = _OWN_FAULT
     try:
+        os.environ[failure.REASON_FILE] = str(_reason_of(directory, name))
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         log = os.open(directory / "logs" / f"{name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         for standard in (1, 2):
@@ -130,11 +135,11 @@ def _fork(
         os.read(known, 1)
         task()
         status = 0
-    except Exception as error:
-        traceback.print_exc()
-        _explain(directory, name, str(error) or type(error).__name__)
+    except BaseException as error:  # SystemExit too: own code may call for it
+        failure.record(error, name)
+        if isinstance(error, _FAULTS_OF_OTHERS):
+            status = _ANOTHERS_FAULT
     finally:
-        sys.stderr.flush()
         os._exit(status)
 
 
@@ -157,17 +162,40 @@ def _await(children: dict[int, str], directory: Path, *, outlive: bool) -> int:
             ) as file:
                 file.write(f"{name}: {_cause(name, os.WTERMSIG(status), directory)}\n")
             continue
-        failed = [(name, os.waitstatus_to_exitcode(status)), *_already_dead(children)]
-        # Peers of a killed process fail soon after it, so the signal is the cause.
-        name, code = min(failed, key=lambda each: each[1])
+        name, code = _culprit((name, os.waitstatus_to_exitcode(status)), children)
+        words = _reason_of(directory, name)
         if code < 0:
-            _explain(directory, name, _cause(name, -code, directory))
-        words = directory / "logs" / f"{name}.reason"
-        words.rename(words.with_name("training.reason"))
+            words.write_text(f"{name}: {_cause(name, -code, directory)}\n", encoding="utf-8")
+        said = words.read_text(encoding="utf-8").strip() if words.exists() else f"{name}: ended"
+        if code == _ANOTHERS_FAULT:
+            said += _whereabouts(children, directory)
+        _reason_of(directory, "training").write_text(said + "\n", encoding="utf-8")
         for other in children:
             os.kill(other, signal.SIGKILL)
         return 1
     return 0
+
+
+def _culprit(first: tuple[str, int], children: dict[int, str]) -> tuple[str, int]:
+    """Name and exit code of the process that failed by itself: a signal, its own fault, another's.
+
+    Peers fail soon after a process that fails, and sometimes before it has ended.
+    """
+    failed = [first, *_already_dead(children)]
+    deadline_s = time.monotonic() + _CULPRIT_PATIENCE_S
+    while {code for _, code in failed} <= {0, _ANOTHERS_FAULT} and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+        failed += _already_dead(children)
+    return min((each for each in failed if each[1]), key=lambda each: each[1])
+
+
+def _whereabouts(children: Mapping[int, str], directory: Path) -> str:
+    """Where those are that go on: one that is in own code has kept the others waiting."""
+    said = []
+    for pid, name in children.items():
+        if words := failure.where(pid, directory / "logs" / f"{name}.log"):
+            said.append(f"; {name} was in {words}")
+    return "".join(said)
 
 
 def _cause(name: str, number: int, directory: Path) -> str:
@@ -205,10 +233,9 @@ def _already_dead(children: dict[int, str]) -> list[tuple[str, int]]:
     return dead
 
 
-def _explain(directory: Path, name: str, reason: str) -> None:
-    """Write a process's reason to end where the status can quote it."""
-    words = directory / "logs" / f"{name}.reason"
-    words.write_text(f"{name}: {' '.join(reason.split())}\n", encoding="utf-8")
+def _reason_of(directory: Path, name: str) -> Path:
+    """The file in which a process leaves its reason to end, for the status."""
+    return directory / "logs" / f"{name}.reason"
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import importlib.machinery
+import inspect
 import re
 import sys
 import traceback
@@ -36,6 +37,7 @@ _FORM = re.compile(
 )
 _MODULE = re.compile(r"([^:]*/)?[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _INSTALLED = {"site-packages", "dist-packages"}
+_BRIEF = 60  # characters of a value in a message
 _expected: dict[str, str] = {}  # place -> SHA-256, of the run that this process belongs to
 
 
@@ -189,6 +191,60 @@ def explained(place: str) -> Iterator[None]:
         raise InputError(_in_one_line(place, error)) from error
 
 
+def unfit(owner: object, name: str, returned: object, expected: str) -> InputError:
+    """The error for what a method gave that no run can use: file, line, value, what would be right.
+
+    Args:
+        owner: the object.
+        name: of its method, property or attribute.
+        returned: the value.
+        expected: in words.
+    """
+    found = inspect.getattr_static(type(owner), name, None)
+    code = getattr(getattr(found, "fget", found), "__code__", None)
+    where = f"{code.co_filename}: line {code.co_firstlineno}: " if code is not None else ""
+    verb = "is" if code is None or isinstance(found, property) else "returned"
+    named = f"{type(owner).__name__}.{name}"
+    return InputError(f"{where}{named} {verb} {_brief(returned)}; expected {expected}")
+
+
+def raised_in(error: BaseException, places: Iterable[str] | None = None) -> str | None:
+    """The last line of own code that an exception passed through, `FILE: line N`.
+
+    Args:
+        error: with its traceback; what it was raised from counts too.
+        places: files and modules; by default those that this process expects.
+
+    Returns:
+        None where it passed through none.
+    """
+    own = files() if places is None else {each for one in places for each in _sources(one)}
+    each: BaseException | None = error
+    while each is not None:
+        frames = [one for one in traceback.extract_tb(each.__traceback__) if one.filename in own]
+        if frames:
+            return f"{frames[-1].filename}: line {frames[-1].lineno}"
+        each = each.__cause__ or (None if each.__suppress_context__ else each.__context__)
+    return None
+
+
+def files() -> set[str]:
+    """The source files of own code that this process expects."""
+    return {file for place in _expected for file in _sources(place)}
+
+
+def _sources(place: str) -> set[str]:
+    return {place} if place.endswith(".py") else set(map(str, _files(place)))
+
+
+def _brief(value: Any) -> str:
+    shape, kind = getattr(value, "shape", None), type(value).__name__
+    if shape is not None and shape != ():
+        return f"{kind} of shape {tuple(shape)} and type {getattr(value, 'dtype', '?')}"
+    text = " ".join(repr(value).split())
+    return text if len(text) <= _BRIEF else f"{kind} {text[:_BRIEF]}..."
+
+
 def _fits(found: Any, base: type | None) -> bool:
     if base is None:
         return callable(found)
@@ -274,11 +330,9 @@ def _files(place: str) -> list[Path]:
 
 def _in_one_line(place: str, error: BaseException) -> str:
     """The last line of the user's code that was executed, and what was wrong there."""
-    own = {place} if place.endswith(".py") else set(map(str, _files(place)))
     if isinstance(error, SyntaxError):
         return f"{error.filename or place}: line {error.lineno}: {error.msg}"
-    frames = [each for each in traceback.extract_tb(error.__traceback__) if each.filename in own]
-    where = f"{frames[-1].filename}: line {frames[-1].lineno}" if frames else place
+    where = raised_in(error, [place]) or place
     kind = "" if type(error) is ValueError else f"{type(error).__name__}: "
     return f"{where}: {kind}{' '.join(str(error).split())}".rstrip(": ")
 

@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from testbed.shared import own_code
 from testbed.training import models, optimisers
 from testbed.training.datasets.base import Dataset
 from testbed.training.vectors import Vector
@@ -81,10 +82,24 @@ class Replica(Learner):
         self._model.zero_grad(set_to_none=True)
         inputs = self._dataset.train_inputs[chosen].to(self._device)
         labels = self._dataset.train_labels[chosen].to(self._device)
-        loss = self._dataset.task.loss(self._model(inputs), labels)
+        loss = self._dataset.task.loss(self._outputs(inputs, labels), labels)
         loss.backward()
         flatten_gradient(self._trained, into)
         return loss.item()
+
+    def _outputs(self, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """The model's outputs; InputError for such as no loss can be computed of."""
+        outputs: torch.Tensor = self._model(inputs)
+        classes = self._dataset.classes
+        if not (
+            isinstance(outputs, torch.Tensor)
+            and outputs.is_floating_point()
+            and outputs.shape[:-1] == labels.shape
+            and outputs.shape[-1] >= classes
+        ):
+            expected = f"a tensor of floats of shape {(*labels.shape, classes)}"
+            raise own_code.unfit(self._model, "forward", outputs, expected)
+        return outputs
 
     def apply(self, update: Vector, learning_rate: float) -> None:
         optimisers.set_rate(self._optimiser, learning_rate)

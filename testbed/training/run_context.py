@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
+from testbed.shared import own_code
 from testbed.training import datasets, models
 from testbed.training.filling import FILLINGS, Filling
 from testbed.training.learner import Learner, PayloadOnly, Replica
@@ -120,7 +122,10 @@ class RunContext:
 
     def detector(self) -> Detector:
         parameters: DetectorParameters = _PHASES.validate_python(self.config["phases"])
-        return parameters.create(self.rounds_per_epoch)
+        detector = parameters.create(self.rounds_per_epoch)
+        if not isinstance(detector, Detector):
+            raise own_code.unfit(parameters, "create", detector, "a Detector")
+        return detector
 
     def learning_rate(self, round_number: int) -> float:
         return self._rate(self._position(round_number))
@@ -131,7 +136,10 @@ class RunContext:
 
     def _rate(self, position: Position) -> float:
         schedule = _SCHEDULE.validate_python(self.training["schedule"])
-        return float(self.training["learning_rate"]) * schedule.factor(position)
+        factor = schedule.factor(position)
+        if not (isinstance(factor, Real) and 0 <= factor < math.inf):
+            raise own_code.unfit(schedule, "_factor", factor, "a number of 0 or more")
+        return float(self.training["learning_rate"]) * float(factor)
 
     def _position(self, round_number: int) -> Position:
         return Position(

@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 from controllers.controller_socket import ControllerClient
 from testbed.shared.jsonl import JsonLinesWriter
 from testbed.shared.progress_pipe import ProgressWriter
-from testbed.training import checkpoint, lost_chunk_effects, phase_announcement
+from testbed.training import checkpoint, lost_chunk_effects, phase_announcement, phases
 from testbed.training.coordination import Coordinator
 from testbed.training.events import CongestionLog, TransferLog, nonfinite, write_endpoint
+from testbed.training.filling import estimate_mean, payload_of
 from testbed.training.phases import Observation
 from testbed.training.run_context import RunContext
 from testbed.training.vectors import SharedVectors, finite, mean_into
@@ -99,25 +100,26 @@ class _Server:
             )
             gather_ended_s = time.monotonic()
         self._leave_behind()
-        self._filling.estimate_mean(
+        estimate_mean(
+            self._filling,
             layout,
             [self._gathered[name] for name in reports],
             [_received(report) for report in reports.values()],
             out=self._averaged,
         )
         averaged = layout.floats(self._averaged)
-        self._detector.observe(
+        after = phases.observe(
+            self._detector,
             Observation(
                 round_number=number,
                 gradient=averaged,
                 learning_rate=context.learning_rate(number),
                 next_learning_rate=context.next_epoch_learning_rate(number),
                 accuracy=metric if context.metric == "accuracy" else None,
-            )
+            ),
         )
-        after = self._detector.critical
         payloads = {
-            name: self._memories[name].payload(self._averaged) for name in coordinator.present
+            name: payload_of(self._memories[name], self._averaged) for name in coordinator.present
         }
 
         with self._impaired(number, "broadcast") as hurt_broadcast:

@@ -6,6 +6,7 @@ from testbed.shared.jsonl import JsonLinesWriter
 from testbed.training import checkpoint, pace, phase_announcement
 from testbed.training.coordination import Follower
 from testbed.training.events import CongestionLog, TransferLog, nonfinite, write_endpoint
+from testbed.training.filling import estimate_mean, payload_of
 from testbed.training.run_context import RunContext
 from testbed.training.vectors import SharedVectors, finite
 from testbed.transport import Endpoint, Leg, open_endpoint
@@ -55,7 +56,7 @@ class _Worker:
         began_s = time.monotonic()
         gradient = layout.floats(self._outgoing)
         loss = self._learner.gradient(gradient)
-        payload = self._memory.payload(self._outgoing)
+        payload = payload_of(self._memory, self._outgoing)
         overrun_s = pace.wait_until_computed(context.training["pace"], began_s)
         computed_s = time.monotonic()
         measured = self._vectors is not None and context.measures_after(number)
@@ -74,7 +75,7 @@ class _Worker:
         )["server"]
         self._follower.reach("received", ended_s=report.ended_s)
         assert report.received is not None
-        self._filling.estimate_mean(layout, [self._incoming], [report.received], out=self._update)
+        estimate_mean(self._filling, layout, [self._incoming], [report.received], out=self._update)
         update = layout.floats(self._update)
         self._learner.apply(update, context.learning_rate(number))
         ended_s = time.monotonic()

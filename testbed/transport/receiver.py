@@ -5,16 +5,19 @@ the messages of `poll_messages`, and calls again at `next_deadline_s` at the lat
 over a PROBE after the datagrams that arrived before it, or the answer reports them as missing.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from numbers import Real
 
 import numpy as np
 from numpy.typing import NDArray
 
+from testbed.shared import own_code
 from testbed.transport.control_messages import ControlMessage, MessageType, pack_bitmap
 from testbed.transport.errors import ProtocolError
 from testbed.transport.layout import PayloadLayout
-from testbed.transport.repair import Repair
+from testbed.transport.repair import ReceiverRepair, Repair
 from testbed.transport.states import RECEIVER_TRANSITIONS, Machine, ReceiverEvent, ReceiverState
 from testbed.transport.tolerance import Progress, StopRule
 from testbed.transport.transfer_report import TransferReport
@@ -58,6 +61,8 @@ class Receiver:
         self._repair = repair.receiver(
             transfer=transfer, datagram_wire_bytes=wire_bytes(1, layout.chunk_bytes)
         )
+        if not isinstance(self._repair, ReceiverRepair):
+            raise own_code.unfit(repair, "receiver", self._repair, "a ReceiverRepair")
         self._machine = Machine(ReceiverState.GATHERING, RECEIVER_TRANSITIONS)
         self._outbox: list[ControlMessage] = []
         # The two 64-bit halves of a full chunk's header: (session, sequence), (transfer, length).
@@ -234,12 +239,16 @@ class Receiver:
         if self.stopped:
             return None
         progress = self._progress()
-        deadlines = (self._rule.deadline_s(progress), self._repair.deadline_s(progress))
-        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+        deadlines = [
+            deadline_s
+            for each in (self._rule, self._repair)
+            if (deadline_s := _deadline_s(each, progress)) is not None
+        ]
+        return min(deadlines, default=None)
 
     def _stop_or(self, otherwise: Callable[[Progress], list[ControlMessage]]) -> None:
         progress = self._progress()
-        if self.received_count == self._layout.chunk_count or self._rule.satisfied(progress):
+        if self.received_count == self._layout.chunk_count or self._satisfied(progress):
             self._machine.on(ReceiverEvent.SATISFIED)
             self._ended_s = self._now_s
             # Only the first STOP carries the bitmap; the sender has it from there.
@@ -247,6 +256,12 @@ class Receiver:
             self._outbox.append(ControlMessage(MessageType.STOP, self.transfer, bitmap))
         else:
             self._outbox += otherwise(progress)
+
+    def _satisfied(self, progress: Progress) -> bool:
+        satisfied = self._rule.satisfied(progress)
+        if not isinstance(satisfied, bool | np.bool_):
+            raise own_code.unfit(self._rule, "satisfied", satisfied, "True or False")
+        return bool(satisfied)
 
     def _progress(self) -> Progress:
         return Progress(
@@ -281,3 +296,10 @@ class Receiver:
             ended_s=self._ended_s,
             ignored=dict(self.ignored),
         )
+
+
+def _deadline_s(asked: StopRule | ReceiverRepair, progress: Progress) -> float | None:
+    deadline_s = asked.deadline_s(progress)
+    if deadline_s is not None and not (isinstance(deadline_s, Real) and deadline_s > -math.inf):
+        raise own_code.unfit(asked, "deadline_s", deadline_s, "a time in seconds, or None")
+    return deadline_s

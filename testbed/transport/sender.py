@@ -13,17 +13,19 @@ network took (`sent`), hands it the receiver's messages (`on_message`), sends th
 import math
 from collections import Counter
 from dataclasses import replace
+from numbers import Real
 
 import numpy as np
 from numpy.typing import NDArray
 
+from testbed.shared import own_code
 from testbed.transport.congestion import CongestionControl, Feedback
 from testbed.transport.control_messages import ControlMessage, MessageType, unpack_bitmap
 from testbed.transport.errors import ProtocolError
 from testbed.transport.layout import PayloadLayout
 from testbed.transport.order import ChunkOrder, OrderContext
 from testbed.transport.pacing import MAX_BATCH, UNPACED_BATCH, Pacer
-from testbed.transport.repair import PathEstimates, Repair
+from testbed.transport.repair import PathEstimates, Repair, SenderRepair
 from testbed.transport.states import SenderEvent, SenderState
 from testbed.transport.transfer_report import Observation, TransferReport
 from testbed.transport.wire import (
@@ -67,7 +69,7 @@ class SendingPath:
         max_batch = max(1, min(MAX_BATCH, MAX_DATAGRAM_BYTES // datagram_bytes))
         self.datagram_wire_bytes = wire_bytes(1, chunk_bytes) + trailer_bytes
         self.pacer = Pacer(
-            rate_bps=congestion.rate_bps,
+            rate_bps=self.rate_bps,
             datagram_wire_bytes=self.datagram_wire_bytes,
             max_batch=max_batch,
             unpaced_batch=max_batch * UNPACED_BATCH // MAX_BATCH,
@@ -75,9 +77,29 @@ class SendingPath:
         self.frames = new_frames(max_batch * UNPACED_BATCH // MAX_BATCH, chunk_bytes)
 
     @property
+    def rate_bps(self) -> float:
+        """The congestion control's rate; InputError for one at which nothing would ever be sent."""
+        rate_bps = self.congestion.rate_bps
+        if not (isinstance(rate_bps, Real) and rate_bps > 0):
+            raise own_code.unfit(
+                self.congestion, "rate_bps", rate_bps, "bit/s above 0, or math.inf for unpaced"
+            )
+        return rate_bps
+
+    @property
+    def window_bytes(self) -> float:
+        """The congestion control's window; InputError for one that is no number of 0 or more."""
+        window_bytes = self.congestion.window_bytes
+        if not (isinstance(window_bytes, Real) and window_bytes >= 0):
+            raise own_code.unfit(
+                self.congestion, "window_bytes", window_bytes, "bytes, 0 or more, or math.inf"
+            )
+        return window_bytes
+
+    @property
     def flow_window(self) -> float:
         """Datagrams in flight that the receiver's buffer allows; limits unpaced senders only."""
-        return self._flow_window if math.isinf(self.congestion.rate_bps) else math.inf
+        return self._flow_window if math.isinf(self.rate_bps) else math.inf
 
 
 class Sender:
@@ -106,6 +128,8 @@ class Sender:
             arrange=order.arranger(context),
             estimates=path.estimates,
         )
+        if not isinstance(self._repair, SenderRepair):
+            raise own_code.unfit(repair, "sender", self._repair, "a SenderRepair")
         self._path = path
         self._batch = fields(path.frames, layout.chunk_bytes)
         self._batch["session"] = session
@@ -144,7 +168,7 @@ class Sender:
         room = self._room(now_s) if self.state is SenderState.SENDING else 0
         if not room:
             return self._path.frames[:0]
-        chunks = self._offered = self._repair.upcoming(room)
+        chunks = self._offered = self._upcoming(room)
         count = len(chunks)
         batch = self._batch[:count]
         batch["sequence"] = chunks
@@ -161,10 +185,29 @@ class Sender:
             batch["stamp"][-1] |= ACK_REQUESTED
         return self._path.frames[:count]
 
+    def _upcoming(self, room: int) -> NDArray[np.int64]:
+        """The repair's choice; InputError for chunks that there are not, none, or too many."""
+        chunks = self._repair.upcoming(room)
+        if not (
+            isinstance(chunks, np.ndarray)
+            and chunks.dtype.kind in "iu"
+            and chunks.ndim == 1
+            and 0 < len(chunks) <= room
+            and chunks.min() >= 0
+            and chunks.max() < self._layout.chunk_count
+        ):
+            raise own_code.unfit(
+                self._repair,
+                "upcoming",
+                chunks,
+                f"1 to {room} numbers of chunks from 0 to {self._layout.chunk_count - 1}",
+            )
+        return chunks
+
     def _room(self, now_s: float) -> int:
         """How many datagrams the pacer and the window allow now."""
         path = self._path
-        path.pacer.set_rate(path.congestion.rate_bps)
+        path.pacer.set_rate(path.rate_bps)
         window = self._window()
         if self._repair.in_flight > path.flow_window / 4:
             # Ask early, so that the answer comes before the window is full.
@@ -177,7 +220,7 @@ class Sender:
 
     def _window(self) -> float:
         """Datagrams that the congestion window still allows; one is always allowed in flight."""
-        window_bytes = self._path.congestion.window_bytes
+        window_bytes = self._path.window_bytes
         whole = self._path.flow_window
         if not math.isinf(window_bytes):
             whole = min(whole, max(1, int(window_bytes // self._path.datagram_wire_bytes)))
@@ -273,8 +316,8 @@ class Sender:
             now_s=now_s,
             peer=peer,
             transfer=self.transfer,
-            rate_bps=self._path.congestion.rate_bps,
-            window_bytes=self._path.congestion.window_bytes,
+            rate_bps=self._path.rate_bps,
+            window_bytes=self._path.window_bytes,
             rtt_s=self._path.latest_rtt_s,
             retransmits=self._repeated(),
         )

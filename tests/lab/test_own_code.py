@@ -52,3 +52,29 @@ def test_the_example_runs_from_its_own_files_alone(run_small, tmp_path):
         assert len(results.events("rounds", arm)) == 6
         seen |= set(recorded(results.run(arm)))
     assert seen == {str(tmp_path / each.name) for each in EXAMPLES.glob("*.py")}
+
+
+def test_a_congestion_control_with_a_negative_rate_fails_the_run_at_once_by_name(
+    run_small, tmp_path
+):
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "from testbed.transport import CongestionControl\n"
+        "class Mine(CongestionControl):\n"
+        "    asked = 0\n"
+        "    def on_feedback(self, feedback): pass\n"
+        "    @property\n"
+        "    def rate_bps(self):\n"
+        "        self.asked += 1\n"
+        "        return 1e8 if self.asked < 20 else -1e6\n"
+    )
+    arm = {"protocol": "dblp", "congestion_control": "./mine.py"}
+    results = run_small(arms={"dblp": arm}, transport={"peer_timeout_s": 30})
+    status = results.verdict()
+    assert status["verdict"] == "failed"
+    process, _, words = status["reason"].partition(": ")
+    assert process in ("server", "worker-1", "worker-2")
+    assert words.startswith(f"{path}: line 5: Mine.rate_bps is -1000000.0; expected bit/s above 0")
+    assert words.endswith(f"; see logs/{process}.log")
+    assert "Traceback" in (results.run() / "logs" / f"{process}.log").read_text()
+    assert status["wall_s"] < 25  # not after the transport's patience

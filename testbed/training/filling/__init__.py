@@ -7,7 +7,15 @@
 from __future__ import annotations
 
 from testbed.shared.registry import Registry
-from testbed.training.filling.base import Buffer, Filling, Mask, SenderMemory, chunk_elements
+from testbed.training.filling.base import (
+    Buffer,
+    Filling,
+    Mask,
+    SenderMemory,
+    chunk_elements,
+    estimate_mean,
+    payload_of,
+)
 from testbed.training.filling.error_feedback import ErrorFeedback
 from testbed.training.filling.previous import Previous
 from testbed.training.filling.rescale import Rescale
@@ -46,5 +54,7 @@ __all__ = [
     "SenderMemory",
     "Zero",
     "chunk_elements",
+    "estimate_mean",
     "mean_into",
+    "payload_of",
 ]

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from testbed.shared import own_code
 from testbed.transport import PayloadLayout, TransferReport
 
 Buffer = NDArray[np.uint8]
@@ -76,3 +77,30 @@ def zero_missing(
 def chunk_elements(layout: PayloadLayout, buffer: Buffer) -> NDArray[np.float32]:
     """A buffer's elements by chunk, padding included: shape (chunk_count, elements_per_chunk)."""
     return layout.rows(buffer).view("<f4")
+
+
+def estimate_mean(
+    filling: Filling,
+    layout: PayloadLayout,
+    buffers: Sequence[Buffer],
+    received: Sequence[Mask],
+    *,
+    out: Buffer,
+) -> None:
+    """Lets a filling write its estimate to `out`; InputError when it returns one instead."""
+    returned: object = filling.estimate_mean(layout, buffers, received, out)
+    if returned is not None:
+        raise own_code.unfit(filling, "estimate_mean", returned, "None: it writes to `out`")
+
+
+def payload_of(memory: SenderMemory, gradient: Buffer) -> Buffer:
+    """The payload that a sender's half makes of a gradient; InputError for another buffer."""
+    payload = memory.payload(gradient)
+    if not (
+        isinstance(payload, np.ndarray)
+        and payload.dtype == gradient.dtype
+        and payload.shape == gradient.shape
+    ):
+        expected = f"bytes like those that it was given, of shape {gradient.shape}"
+        raise own_code.unfit(memory, "payload", payload, expected)
+    return payload

@@ -11,7 +11,7 @@ from typing import Annotated
 from testbed.shared.named_sections import OneOf
 from testbed.shared.registry import Registry
 from testbed.training.phases import accordion, accuracy_gain, constant, gradient_norm, schedule
-from testbed.training.phases.base import Detector, DetectorParameters, Observation
+from testbed.training.phases.base import Detector, DetectorParameters, Observation, observe
 
 DETECTORS: Registry[DetectorParameters] = Registry(
     "detector",
@@ -32,4 +32,12 @@ AnyPhases = Annotated[
 ]
 DEFAULT = gradient_norm.Parameters()
 
-__all__ = ["DEFAULT", "DETECTORS", "AnyPhases", "Detector", "DetectorParameters", "Observation"]
+__all__ = [
+    "DEFAULT",
+    "DETECTORS",
+    "AnyPhases",
+    "Detector",
+    "DetectorParameters",
+    "Observation",
+    "observe",
+]

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from testbed.shared import own_code
 from testbed.shared.yaml_input import Section
 
 Cadence = Literal["epoch"] | Annotated[int, Field(ge=1)]
@@ -54,6 +55,18 @@ class Detector(ABC):
     def restore(self, state: dict[str, Any]) -> None:
         for name in ("critical", *self.remembered):
             setattr(self, name, state[name])
+
+
+def observe(detector: Detector, seen: Observation) -> bool:
+    """Let a detector see a round; returns whether training is critical now.
+
+    Raises:
+        InputError: it has set `critical` to something else than True or False.
+    """
+    detector.observe(seen)
+    if not isinstance(detector.critical, bool | np.bool_):
+        raise own_code.unfit(detector, "critical", detector.critical, "True or False")
+    return bool(detector.critical)
 
 
 class DetectorParameters(Section):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from testbed.shared import own_code
 from testbed.transport.layout import PayloadLayout
 
 
@@ -45,6 +46,19 @@ class ChunkOrder(ABC):
         sent again keep their relative order.
         """
         permutation = self.permutation(context)
+        count = context.layout.chunk_count
+        if not (
+            isinstance(permutation, np.ndarray)
+            and permutation.dtype.kind in "iu"
+            and permutation.shape == (count,)
+            and np.array_equal(np.sort(permutation), np.arange(count))
+        ):
+            raise own_code.unfit(
+                self,
+                "permutation",
+                permutation,
+                f"an integer array of shape ({count},) with each number from 0 to {count - 1} once",
+            )
 
         def arrange(missing: NDArray[np.int64]) -> NDArray[np.int64]:
             wanted = np.zeros(len(permutation), dtype=np.bool_)

@@ -16,10 +16,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
+from numbers import Real
 
 import numpy as np
 from numpy.typing import NDArray
 
+from testbed.shared import own_code
 from testbed.transport.layout import PayloadLayout
 
 
@@ -82,6 +84,10 @@ class TolerancePolicy(ABC):
     def stop_rule(self, critical: bool) -> StopRuleFactory:
         """Returns the factory of stop rules for transfers in this phase."""
         tolerance = self.tolerance(critical)
+        if not (isinstance(tolerance, Real) and 0 <= tolerance < 1):
+            raise own_code.unfit(
+                self, "tolerance", tolerance, "a share from 0 up to but not including 1"
+            )
         return lambda layout: FractionRule(chunk_count=layout.chunk_count, tolerance=tolerance)
 
 

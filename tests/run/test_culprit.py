@@ -1,0 +1,72 @@
+"""Whose fault a failed run is: of the process that failed by itself, not of its peers."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+
+import pytest
+
+from testbed.run import supervisor, training_launcher
+from testbed.shared import failure
+from testbed.shared.run_directory import read_json
+
+
+def forked(directory, name, after_s, status):
+    """A process that leaves a reason and ends with a status."""
+    child = os.fork()
+    if not child:
+        time.sleep(after_s)
+        (directory / "logs" / f"{name}.reason").write_text(f"{name}: words\n")
+        os._exit(status)
+    return child
+
+
+@pytest.mark.parametrize(
+    ("worker", "reason"),
+    [
+        ((0.3, training_launcher._OWN_FAULT), "worker-1: words"),
+        ((60, 0), "server: words"),  # nobody else is at fault
+        ((0.2, training_launcher._ANOTHERS_FAULT), "server: words"),
+    ],
+)
+def test_a_process_that_lost_its_peer_is_not_the_cause_if_the_peer_failed(
+    tmp_path, monkeypatch, worker, reason
+):
+    (tmp_path / "logs").mkdir()
+    monkeypatch.setattr(training_launcher, "_CULPRIT_PATIENCE_S", 1.0)
+    monkeypatch.setattr(failure, "where", lambda pid, log: "")
+    children = {
+        forked(tmp_path, "server", 0.0, training_launcher._ANOTHERS_FAULT): "server",
+        forked(tmp_path, "worker-1", *worker): "worker-1",
+    }
+    forks = list(children)
+    assert training_launcher._await(children, tmp_path, outlive=False) == 1
+    for each in forks:  # those that it killed are left to their parent, which ends
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(each, 0)
+    assert (tmp_path / "logs" / "training.reason").read_text().strip() == reason
+
+
+def test_what_the_supervisor_did_not_expect_is_in_the_status_with_type_and_words(
+    tmp_path, monkeypatch
+):
+    (tmp_path / "logs").mkdir()
+
+    def execute(directory, progress):
+        raise KeyError("queue-7")
+
+    ended: list[int] = []
+    monkeypatch.setattr(supervisor, "execute", execute)
+    monkeypatch.setattr(supervisor.sandbox, "end_with_lifeline", lambda: None)
+    monkeypatch.setattr(supervisor.os, "_exit", ended.append)
+    monkeypatch.setattr(
+        "sys.argv", ["supervisor", str(tmp_path), f"--progress-descriptor={os.dup(1)}"]
+    )
+    supervisor.main()
+    status = read_json(tmp_path / "status.json")
+    assert ended == [0]
+    assert status["verdict"] == "failed"
+    assert status["reason"].startswith("KeyError: 'queue-7' (tests/run/test_culprit.py: line ")
+    assert status["reason"].endswith("; see logs/supervisor.log")

@@ -1,0 +1,329 @@
+"""Whatever a user's own code does wrong during a run: one line with file, line and what it was."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from testbed.shared import failure, own_code
+from testbed.training import optimisers
+from testbed.training.filling import FILLINGS, estimate_mean, payload_of
+from testbed.training.learner import Replica
+from testbed.training.learning_rate import Position
+from testbed.training.phases import Observation, observe
+from testbed.training.run_context import RunContext
+from testbed.transport import CONGESTION_CONTROLS, ORDERS, REPAIRS, as_policy
+from tests.examples.places import load
+from tests.training.one_round import LAYOUT
+from tests.transport.virtual import Network, bernoulli, layout_of, random_payload, transfer
+
+BASES = """
+import math, time
+import numpy as np
+import torch
+from dataclasses import dataclass
+from testbed.transport import *
+from testbed.transport import Repair, SenderRepair
+from testbed.transport.repair import Selective
+from testbed.training.filling import Filling, SenderMemory
+from testbed.training.phases import Detector, DetectorParameters
+from testbed.training.learning_rate import Schedule
+"""
+
+
+@pytest.fixture(autouse=True)
+def _expect_nothing_afterwards():
+    yield
+    own_code.expect({})
+
+
+def fault(act, tmp_path, text):
+    """The line that a run's status would have after own code of this text has acted."""
+    path = tmp_path / "mine.py"
+    path.write_text(BASES + text)
+    own_code.expect({str(path): own_code.fingerprint(str(path))})
+    with pytest.raises(BaseException) as caught:
+        act(str(path))
+    said = failure.in_words(caught.value)
+    assert "\n" not in said
+    assert said.startswith(f"{path}: line "), said
+    line = int(said.removeprefix(f"{path}: line ").partition(":")[0])
+    assert "HERE" in (BASES + text).splitlines()[line - 1], said
+    return said
+
+
+def sent(**own: Any) -> None:
+    layout = layout_of(100)
+    transfer(random_payload(layout), layout, network=Network(survives=bernoulli(0.3, 1)), **own)
+
+
+def congestion(path):
+    sent(congestion=CONGESTION_CONTROLS.create(path))
+
+
+def order(path):
+    sent(order=ORDERS.create(path))
+
+
+def repair(path):
+    sent(repair=REPAIRS.create(path))
+
+
+def tolerance(path):
+    layout = layout_of(100)
+    rule = as_policy({"policy": path}).stop_rule(critical=False)(layout)
+    sent(rule=rule)
+
+
+def filling(path):
+    found = FILLINGS.create(path)
+    buffers = [LAYOUT.new_buffer()]
+    payload_of(found.sender_memory(LAYOUT), buffers[0])
+    missing = [np.ones(LAYOUT.chunk_count, dtype=bool)]
+    estimate_mean(found, LAYOUT, buffers, missing, out=LAYOUT.new_buffer())
+
+
+def detector(path, tmp_path):
+    found = load(tmp_path, "detector").experiment.phases.create(rounds_per_epoch=3)
+    gradient = np.ones(4, dtype=np.float32)
+    seen = Observation(round_number=0, gradient=gradient, learning_rate=1, next_learning_rate=1)
+    observe(found, seen)
+
+
+def schedule(path, tmp_path):
+    training = load(tmp_path, "schedule").config()["training"]
+    context: Any = SimpleNamespace(training=training)
+    RunContext._rate(context, Position(round_number=0, rounds=3, rounds_per_epoch=3))
+
+
+def optimiser(path):
+    weight = torch.nn.Parameter(torch.ones(1))
+    weight.grad = torch.ones(1)
+    optimisers.build(path, [weight], learning_rate=1, momentum=0, weight_decay=0).step()
+
+
+def model(path):
+    from testbed.training import datasets, models
+
+    data = datasets.load("digits")
+    found = models.build(path, 1, classes=data.classes, input_shape=data.input_shape)
+    batches = datasets.batches(np.arange(64), 8, 1, 0)
+    sgd = {"name": "sgd", "learning_rate": 0.1, "momentum": 0.0, "weight_decay": 0.0}
+    learner = Replica(found, dataset=data, batches=batches, optimiser=sgd)
+    learner.gradient(np.empty(sum(each.numel() for each in found.parameters()), dtype=np.float32))
+
+
+def rate(returned):
+    return (
+        "class Mine(CongestionControl):\n"
+        "    def on_feedback(self, feedback): pass\n"
+        "    @property  # HERE\n"
+        f"    def rate_bps(self): return {returned}\n"
+    )
+
+
+def window(returned):
+    return rate("math.inf").replace("# HERE", "") + (
+        f"    @property  # HERE\n    def window_bytes(self): return {returned}\n"
+    )
+
+
+def feedback(statement):
+    return (
+        "class Mine(CongestionControl):\n"
+        "    rate_bps = 1e8\n"
+        f"    def on_feedback(self, feedback): {statement}  # HERE\n"
+    )
+
+
+def permutation(returned):
+    text = "class Mine(ChunkOrder):\n    def permutation(self, context): return "
+    return f"{text}{returned}  # HERE\n"
+
+
+def share(returned):
+    text = "class Mine(TolerancePolicy):\n    def tolerance(self, critical): return "
+    return f"{text}{returned}  # HERE\n"
+
+
+def rule(satisfied="False", deadline="None", at="satisfied"):
+    marks = {name: "  # HERE" * (name == at) for name in ("satisfied", "deadline_s")}
+    return (
+        "class Rule(StopRule):\n"
+        f"    def satisfied(self, progress): return {satisfied}{marks['satisfied']}\n"
+        f"    def deadline_s(self, progress): return {deadline}{marks['deadline_s']}\n"
+        "class Mine(TolerancePolicy):\n"
+        "    def tolerance(self, critical): return 0.5\n"
+        "    def stop_rule(self, critical): return lambda layout: Rule()\n"
+    )
+
+
+def sends(upcoming):
+    return (
+        "from testbed.transport.repair.selective import SelectiveSender\n"
+        "class Half(SelectiveSender):\n"
+        f"    def upcoming(self, limit): return {upcoming}  # HERE\n"
+        "@dataclass(frozen=True, kw_only=True)\n"
+        "class Mine(Selective):\n"
+        "    def sender(self, **given): return Half(**given, lost_first=True)\n"
+    )
+
+
+def fills(statement):
+    return (
+        "class Mine(Filling):\n"
+        f"    def estimate_mean(self, layout, buffers, received, out): {statement}  # HERE\n"
+    )
+
+
+def remembers(returned):
+    return (
+        "class Memory(SenderMemory):\n"
+        f"    def payload(self, gradient): return {returned}  # HERE\n"
+        "class Mine(Filling):\n"
+        "    def estimate_mean(self, layout, buffers, received, out): pass\n"
+        "    def sender_memory(self, layout): return Memory()\n"
+    )
+
+
+def detects(statement):
+    return (
+        "class Mine(Detector):\n"
+        f"    def observe(self, seen): {statement}  # HERE\n"
+        "class Parameters(DetectorParameters):\n"
+        "    def create(self, rounds_per_epoch): return Mine()\n"
+    )
+
+
+def factor(returned):
+    return f"class Mine(Schedule):\n    def _factor(self, at): return {returned}  # HERE\n"
+
+
+def network(returned):
+    return (
+        "class Model(torch.nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.weight = torch.nn.Parameter(torch.ones(64, 10))\n"
+        f"    def forward(self, inputs): return {returned}  # HERE\n"
+        "def build(classes, input_shape): return Model()\n"
+    )
+
+
+FAULTS: dict[str, tuple[Any, str, str]] = {
+    "rate negative": (congestion, rate("-1e6"), "Mine.rate_bps is -1000000.0; expected bit/s"),
+    "rate zero": (congestion, rate("0"), "Mine.rate_bps is 0; expected bit/s above 0"),
+    "rate NaN": (congestion, rate("math.nan"), "Mine.rate_bps is nan"),
+    "rate text": (congestion, rate("'fast'"), "Mine.rate_bps is 'fast'"),
+    "rate nothing": (congestion, rate("None"), "Mine.rate_bps is None"),
+    "rate raises": (
+        congestion,
+        rate("1 / 0").replace("  # HERE", "").replace("1 / 0", "1 / 0  # HERE"),
+        "ZeroDivisionError: division by zero",
+    ),
+    "window negative": (congestion, window("-3"), "Mine.window_bytes is -3; expected bytes"),
+    "window NaN": (congestion, window("math.nan"), "Mine.window_bytes is nan"),
+    "feedback raises": (congestion, feedback("raise RuntimeError('my bug')"), "Error: my bug"),
+    "feedback raises a ValueError": (congestion, feedback("int('x')"), "ValueError: invalid lit"),
+    "feedback ends it all": (congestion, feedback("raise SystemExit(3)"), "SystemExit: 3"),
+    "feedback asks for nothing there": (congestion, feedback("feedback.rtt"), "AttributeError: "),
+    "order short": (order, permutation("np.arange(3)"), "of shape (3,) and type int64; expected"),
+    "order twice": (order, permutation("np.zeros(context.layout.chunk_count, int)"), "once"),
+    "order floats": (order, permutation("np.arange(100.0)"), "type float64; expected an integer"),
+    "order list": (order, permutation("list(range(100))"), "expected an integer array"),
+    "order raises": (order, permutation("context.no"), "AttributeError: "),
+    "tolerance NaN": (tolerance, share("math.nan"), "Mine.tolerance returned nan; expected a sh"),
+    "tolerance above": (tolerance, share("1.5"), "Mine.tolerance returned 1.5"),
+    "tolerance negative": (tolerance, share("-0.1"), "Mine.tolerance returned -0.1"),
+    "tolerance text": (tolerance, share("'much'"), "Mine.tolerance returned 'much'"),
+    "rule nothing": (tolerance, rule("None"), "Rule.satisfied returned None; expected True or Fal"),
+    "rule raises": (tolerance, rule("progress.no"), "AttributeError: "),
+    "rule array": (tolerance, rule("progress.received"), "returned ndarray of shape (100,)"),
+    "deadline NaN": (tolerance, rule(deadline="math.nan", at="deadline_s"), "deadline_s returned"),
+    "repair gives nothing": (repair, sends("np.empty(0, int)"), "Half.upcoming returned ndarray"),
+    "repair beyond": (repair, sends("np.array([10**6])"), "from 0 to 99"),
+    "repair negative": (repair, sends("np.array([-1])"), "from 0 to 99"),
+    "repair list": (repair, sends("[1]"), "Half.upcoming returned [1]; expected 1 to "),
+    "repair raises": (repair, sends("{}[limit]"), "KeyError: "),
+    "repair without halves": (
+        repair,
+        "class Mine(Repair):\n"
+        "    def sender(self, **given): return 3  # HERE\n"
+        "    def receiver(self, **given): pass\n",
+        "Mine.sender returned 3; expected a SenderRepair",
+    ),
+    "filling returns": (filling, fills("return out"), "Mine.estimate_mean returned ndarray of sh"),
+    "filling raises": (filling, fills("raise IndexError"), "IndexError"),
+    "filling raises in numpy": (filling, fills("np.ones(3) + np.ones(4)"), "ValueError: operands"),
+    "payload short": (filling, remembers("gradient[1:]"), "Memory.payload returned ndarray of sh"),
+    "payload floats": (filling, remembers("gradient.view('<f4')"), "Memory.payload returned"),
+    "detector raises": (detector, detects("seen.no"), "AttributeError: "),
+    "schedule NaN": (schedule, factor("math.nan"), "Mine._factor returned nan; expected a number"),
+    "schedule negative": (schedule, factor("-1"), "Mine._factor returned -1"),
+    "schedule text": (schedule, factor("'half'"), "Mine._factor returned 'half'"),
+    "schedule raises": (schedule, factor("at.no"), "AttributeError: "),
+    "optimiser raises": (
+        optimiser,
+        "class Mine(torch.optim.SGD):\n    def step(self): self.no  # HERE\n",
+        "AttributeError: ",
+    ),
+    "model raises": (model, network("inputs @ self.weight"), "RuntimeError: mat1 and mat2"),
+    "model shape": (model, network("self.weight"), "Model.forward returned"),
+    "model nothing": (model, network("None"), "Model.forward returned None; expected a tensor of"),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_of_own_code_names_its_file_and_line_and_what_it_was(tmp_path, name):
+    act, text, said = FAULTS[name]
+    further = {"tmp_path": tmp_path} if act in (detector, schedule) else {}
+    assert said in fault(functools.partial(act, **further), tmp_path, text)
+
+
+def test_a_detector_that_decides_nothing_is_named(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(BASES + detects("self.critical = 'perhaps'"))
+    with pytest.raises(own_code.InputError, match=r"Mine\.critical is 'perhaps'; expected True or"):
+        detector(str(path), tmp_path)
+
+
+def test_what_nobody_expected_names_the_type_the_place_and_the_own_code_in_use(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text("x = 1\n")
+    own_code.expect({str(path): own_code.fingerprint(str(path))})
+    try:
+        np.ones(3) + np.ones(4)
+    except ValueError as error:
+        said = failure.in_words(error)
+    assert said.startswith("ValueError: operands could not be broadcast")
+    assert "(tests/run/test_own_code_faults.py: line " in said
+    assert said.endswith(f"; the run uses {path}")
+
+
+def test_a_process_that_never_returns_tells_where_it_is(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text("def forever():\n    print('there', flush=True)\n    while True: pass\n")
+    own_code.expect({str(path): own_code.fingerprint(str(path))})
+    log = tmp_path / "log"
+    program = (
+        "from testbed.shared import failure, own_code; failure.answer_where();"
+        f"own_code._from_file(__import__('pathlib').Path({str(path)!r})).forever()"
+    )
+    with log.open("wb") as stream:
+        process = subprocess.Popen([sys.executable, "-c", program], stdout=stream, stderr=stream)
+    try:
+        deadline_s = time.monotonic() + 30
+        while not log.stat().st_size and time.monotonic() < deadline_s:
+            time.sleep(0.01)
+        assert failure.where(process.pid, log) == f"{path}: line 3 (forever)"
+    finally:
+        process.kill()
+        process.wait()
