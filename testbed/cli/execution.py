@@ -24,7 +24,7 @@ def run(selection: Selection, options: Execution) -> bool:
     Raises:
         InputError: some are done already, a prerequisite is missing, or results cannot be written.
     """
-    runs = selection.runs()
+    runs = selection.runs(options.out)
     done = [] if options.dry_run else runner.finished(options.out, runs)
     if done:
         raise InputError(
@@ -37,7 +37,7 @@ def run(selection: Selection, options: Execution) -> bool:
 
 def resume(selection: Selection, options: Execution) -> bool:
     """Execute the runs that are not done or did not end well; otherwise as `run`."""
-    return _execute(selection.runs(), options)
+    return _execute(selection.runs(options.out), options)
 
 
 def _execute(runs: Sequence[Run], options: Execution) -> bool:

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-RESULTS = Path("runs")
+from testbed.shared.run_directory import RESULTS
 
 Name = Annotated[str, typer.Argument(help="an experiment's name, or a YAML file")]
 Out = Annotated[Path, typer.Option("--out", help="folder for all results")]
@@ -40,21 +40,22 @@ class Selection:
     controller: Controller = None
     settings: Settings = None
 
-    def runs(self) -> list[Any]:
-        """The runs, in the order in which they are executed.
+    def runs(self, results: Path = RESULTS) -> list[Any]:
+        """The runs, in the order in which they are executed; `results` is the folder of `--out`.
 
         Raises:
             InputError: as `loaded` does.
         """
         from testbed import experiment
 
-        return experiment.ordered(self.loaded())
+        return experiment.ordered(self.loaded(results=results))
 
-    def loaded(self, profile: str | None = None) -> list[Any]:
+    def loaded(self, profile: str | None = None, *, results: Path = RESULTS) -> list[Any]:
         """The runs, in the order of the file: seeds, points of the factors, arms.
 
         Args:
             profile: another one than was asked for.
+            results: the folder of `--out`.
 
         Raises:
             InputError: one line that names the file, the key, the value and what would be valid.
@@ -69,6 +70,7 @@ class Selection:
             congestion_control=self.congestion_control,
             controller=self.controller,
             profile=profile or self.profile,
+            results=results,
         )
         _check_published(runs[0])
         return runs

@@ -37,13 +37,13 @@ def show_runs(results: Path, runs: Sequence[Run], console: Console) -> None:
     console.print(table)
 
 
-def show_numbers(selection: Selection, console: Console) -> None:
+def show_numbers(selection: Selection, results: Path, console: Console) -> None:
     """Print the runs' dimensionless numbers, and compare them with the reference profile's.
 
     Raises:
         InputError: a user's model or data cannot be had.
     """
-    runs = selection.loaded()
+    runs = selection.loaded(results=results)
     found = _numbers_of(runs, _sayer(console))
     _show_numbers(found, console)
     if runs[0].profile == REFERENCE_PROFILE:
@@ -51,7 +51,9 @@ def show_numbers(selection: Selection, console: Console) -> None:
     if REFERENCE_PROFILE not in experiment.profile_names(selection.name):
         return
     try:
-        reference = _numbers_of(selection.loaded(profile=REFERENCE_PROFILE), _sayer(console))
+        reference = _numbers_of(
+            selection.loaded(profile=REFERENCE_PROFILE, results=results), _sayer(console)
+        )
     except InputError as error:  # the user did not ask for it
         console.print(f"profile {REFERENCE_PROFILE} is not compared: {error}", soft_wrap=True)
         return

@@ -9,7 +9,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from testbed.cli.options import RESULTS, Execution, Out, Selection, grouped
+from testbed.cli.options import Execution, Out, Selection, grouped
+from testbed.shared.run_directory import RESULTS
 from testbed.shared.yaml_input import InputError
 
 app = typer.Typer(
@@ -65,10 +66,10 @@ def plan(selection: Selection, out: Out = RESULTS) -> None:
     from testbed.cli import plan_topology_view, plan_view
     from testbed.run import runner
 
-    runs = selection.runs()
+    runs = selection.runs(out)
     console = Console()
     plan_view.show_runs(out, runs, console)
-    plan_view.show_numbers(selection, console)
+    plan_view.show_numbers(selection, out, console)
     plan_topology_view.show(runs, out / runs[0].experiment.name, console)
     runner.hand_over(out)
 

@@ -15,7 +15,9 @@ from testbed.experiment import arm_labels, factors, profiles
 from testbed.experiment.arm_labels import Variant
 from testbed.experiment.run import NOT_OF_A_RUN, Run
 from testbed.experiment.schema import Experiment
+from testbed.experiment.taken_phases import FinishedRuns
 from testbed.shared import own_code, yaml_input
+from testbed.shared.run_directory import RESULTS
 from testbed.shared.yaml_input import InputError
 
 EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
@@ -30,6 +32,7 @@ def load(
     congestion_control: str | None = None,
     controller: str | None = None,
     profile: str = profiles.DEFAULT_PROFILE,
+    results: Path = RESULTS,
 ) -> list[Run]:
     """Read an experiment and expand it into runs, in the file's order: seeds, points, arms.
 
@@ -42,6 +45,7 @@ def load(
             has a label that says so.
         controller: replaces the SDN framework.
         profile: the machine that it is sized for.
+        results: the folder of all results, where `phases.from` finds runs by name.
 
     Raises:
         InputError: one line that names the file, the key, the value and what would be valid.
@@ -75,10 +79,19 @@ def load(
             experiments |= {(number, variant.label): found for variant in group}
     first = experiments[0, wanted[0].label]
     settings = _settings(document, first, path)
+    finished = FinishedRuns(folders=[path.resolve().parent, Path()], results=results)
+
+    def with_phases(experiment: Experiment, seed: int) -> Experiment:
+        try:
+            return finished.give_phases(experiment, seed)
+        except InputError as error:
+            blamed = _to_blame(("phases", "from"), options)
+            raise InputError(f"{blamed}{where}: {error}") from None
+
     fingerprint = functools.cache(own_code.fingerprint)
     return [
         Run(
-            experiment=experiments[number, variant.label],
+            experiment=with_phases(experiments[number, variant.label], seed),
             arm=variant.label,
             name_in_file=variant.name,
             seed=seed,

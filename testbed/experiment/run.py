@@ -94,6 +94,9 @@ class Run(BaseModel):
         document = self._identity()
         # Once a key of every topology: without it all earlier runs would have other keys.
         document["topology"]["sha256"] = None
+        if document["phases"]["detector"] == "schedule":
+            # The rounds count, and not the run that they came from.
+            document["phases"].pop("from", None)
         text = json.dumps(document, sort_keys=True, separators=(",", ":"))
         for place, sha256 in self.code.items():
             # The same files in another folder are the same run.

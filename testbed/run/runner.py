@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from testbed.experiment import ORDER_RULE, Run
+from testbed.experiment import ORDER_RULE, Run, taken_phases
 from testbed.lab import sandbox
 from testbed.run import resuming
 from testbed.shared import run_directory
@@ -60,6 +60,7 @@ def write_plan(results: Path, runs: Sequence[Run]) -> None:
             "order": ORDER_RULE,
             "runs": [
                 {"key": run.key, "arm": run.arm, "seed": run.seed, "factors": run.factors}
+                | taken_phases.as_planned(run.experiment)
                 for run in runs
             ],
         },

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 SCHEMA = 1
+RESULTS = Path("runs")  # the folder of all results, unless the user names another one
 LOADED = "training.loaded"  # in logs/: the training has imported and read what it needs
 LOST_WORKERS = "lost-workers.reason"  # in logs/: a line for each worker that training outlived
 Verdict = Literal["ok", "failed", "invalid", "unsupported", "interrupted"]

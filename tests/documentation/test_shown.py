@@ -103,6 +103,8 @@ def test_every_yaml_block_is_valid(block: Block, tmp_path: Path) -> None:
     assert [f"{each.json_path}: {each.message}" for each in VALIDATOR.iter_errors(document)] == []
     if ".py" in block.text or ":" in str(given.get("training", {}).get("model", "")):
         return  # names files of the reader's own
+    if "from" in given.get("phases", {}):
+        return  # names a run of the reader's own
     path = tmp_path / "shown.yaml"
     path.write_text(yaml.safe_dump(document), encoding="utf-8")
     load(str(path))

@@ -73,6 +73,8 @@ _WRONG: list[tuple[str, Any]] = [
     ("training.pace", {"kind": "paced"}),
     ("phases.detector", "oracle"),
     ("phases.epochs_back", 3),  # of another detector
+    ("phases", {"detector": "schedule"}),
+    ("phases", {"detector": "schedule", "from": 3}),
     ("arms.dblp.protocol", "quic"),
     ("arms.dblp.tolerance", 0.3),  # of another protocol
     ("arms.dblp.high", 1.5),
@@ -118,6 +120,8 @@ _RIGHT: list[tuple[str, Any]] = [
     ("training.pace", "payload-only"),
     ("training.schedule", {"kind": "step", "at_epochs": [1, 2]}),
     ("phases", {"eta": 0.4}),
+    ("phases", {"detector": "schedule", "critical_rounds": []}),
+    ("phases", {"detector": "schedule", "critical_rounds": [[0, 3]], "from": "quick/dblp"}),
     ("arms.dblp", {"protocol": "dblp", "order": "rotating:share=0.5", "low": 0.01}),
     ("arms.dblp", {"protocol": "ltp", "deadline_s": 0.2, "gather": 0.2}),
     ("arms.dblp.gather", {"policy": "phased", "low": 0.1, "high": 0.2}),

@@ -1,31 +1,68 @@
-"""`schedule`: critical in given rounds, to replay a published log or to control a study."""
+"""`schedule`: critical in given rounds, or in those of a finished run, the same for all arms."""
 
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import (
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from testbed.training.phases.base import Detector, DetectorParameters, Observation
 
+_ONE_OF_THEM = "needs `critical_rounds`, or `from` with the name of a finished run"
+
 
 class Parameters(DetectorParameters):
-    """`critical_rounds` lists `[first, last]` pairs, both inclusive, in rising order."""
+    """The rounds stand in `critical_rounds`, or are taken from the finished run that `from` names.
+
+    The rounds that were taken are stored in the run's configuration. Where `critical_rounds` is
+    given, `from` only says where they came from.
+    """
+
+    model_config = ConfigDict(
+        populate_by_name=True,
+        serialize_by_alias=True,
+        json_schema_extra={"anyOf": [{"required": ["critical_rounds"]}, {"required": ["from"]}]},
+    )
 
     detector: Literal["schedule"]
-    critical_rounds: list[tuple[int, int]] = Field(
-        min_length=1, description="`[first, last]` pairs of rounds, both inclusive, rising"
+    critical_rounds: list[tuple[int, int]] | None = Field(
+        default=None, description="`[first, last]` pairs of rounds, both inclusive, rising"
+    )
+    from_: str | None = Field(
+        default=None,
+        alias="from",
+        description="a finished run: its name, `EXPERIMENT/RUN`, or its folder; or "
+        "`EXPERIMENT/ARM`: each seed takes the rounds of that arm's run with the same seed",
     )
 
     @field_validator("critical_rounds")
     @classmethod
-    def _rises(cls, spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    def _rises(cls, spans: list[tuple[int, int]] | None) -> list[tuple[int, int]] | None:
         last = -1
-        for first, end in spans:
+        for first, end in spans or []:
             if first <= last or end < first:
                 raise ValueError("must be [first, last] pairs of rounds in rising order")
             last = end
         return spans
 
+    @model_validator(mode="after")
+    def _has_rounds(self) -> "Parameters":
+        if self.critical_rounds is None and self.from_ is None:
+            raise ValueError(_ONE_OF_THEM)
+        return self
+
+    @model_serializer(mode="wrap")
+    def _only_what_is_given(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {key: value for key, value in handler(self).items() if value is not None}
+
     def create(self, rounds_per_epoch: int) -> Detector:
+        if self.critical_rounds is None:
+            raise ValueError(f"the critical rounds of {self.from_!r} have not been taken yet")
         return Schedule(self.critical_rounds)
 
 
@@ -34,7 +71,7 @@ class Schedule(Detector):
 
     def __init__(self, spans: list[tuple[int, int]]) -> None:
         self._spans = spans
-        self.critical = spans[0][0] == 0
+        self.critical = bool(spans) and spans[0][0] == 0
 
     def observe(self, seen: Observation) -> None:
         self.critical = any(first <= seen.round_number <= last for first, last in self._spans)

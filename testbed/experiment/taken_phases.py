@@ -1,0 +1,153 @@
+"""Takes the critical rounds of finished runs: `phases: {detector: schedule, from: RUN}`.
+
+RUN is the name of a run, `EXPERIMENT/RUN`, or a run's folder; or `EXPERIMENT/ARM`, where each seed
+takes the rounds of that arm's run with the same seed. The plan of an experiment keeps what was
+taken, so that `resume` works when that run has been removed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from functools import cache
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from testbed.experiment.schema import Experiment
+from testbed.shared import run_directory
+from testbed.shared.input_error import InputError
+from testbed.shared.run_directory import RunDirectory
+from testbed.training.phases import schedule
+
+Spans = list[tuple[int, int]]
+_WHOLE = ("ok", "invalid")  # in an invalid run the machine was too slow, yet all rounds took place
+_NOT_FINAL = re.compile(r".*\.(partial|attempt\d+)")
+
+
+def as_planned(experiment: Experiment) -> dict[str, Any]:
+    """What a plan keeps of a run: its phases, where they were taken from another run."""
+    phases = experiment.phases
+    if not isinstance(phases, schedule.Parameters) or phases.from_ is None:
+        return {}
+    return {"rounds": experiment.rounds, "phases": phases.model_dump(mode="json")}
+
+
+class FinishedRuns:
+    """The runs whose critical rounds may be taken.
+
+    Args:
+        folders: where a relative path is looked for, in this order; then in `results`.
+        results: the folder of all experiments' results.
+    """
+
+    def __init__(self, *, folders: Sequence[Path], results: Path) -> None:
+        self._folders = [*folders, results]
+        self._results = results
+        self._critical = cache(self._critical_rounds)
+
+    def give_phases(self, experiment: Experiment, seed: int) -> Experiment:
+        """The experiment as a run with this seed executes it: the rounds that it wants are taken.
+
+        Raises:
+            InputError: there is no such run, it is not finished, or has another number of rounds;
+                the message does not name the experiment's file.
+        """
+        phases = experiment.phases
+        if not isinstance(phases, schedule.Parameters) or phases.critical_rounds is not None:
+            return experiment
+        name = str(phases.from_)
+        try:
+            critical = self._critical(name, seed)
+            if len(critical) != experiment.rounds:
+                raise InputError(
+                    f"{name!r}: this run has {len(critical)} rounds, the experiment "
+                    f"{experiment.rounds}; valid: a run with as many rounds"
+                )
+            taken = _in_spans(critical)
+        except InputError as error:
+            kept = _kept(self._results / experiment.name, experiment.rounds, name, seed)
+            if kept is None:
+                raise InputError(f"phases.from: {error}") from None
+            taken = kept
+        found = phases.model_copy(update={"critical_rounds": taken})
+        return experiment.model_copy(update={"phases": found})
+
+    def _critical_rounds(self, name: str, seed: int) -> list[bool]:
+        """Whether each round was critical, in the run that `name` means for this seed."""
+        directory = self._directory(name, seed)
+        verdict = RunDirectory(directory).verdict()
+        if verdict not in _WHOLE:
+            state = f"ended as {verdict}" if verdict else "is not finished"
+            raise InputError(f"{name!r}: this run {state}; valid: a run that is ok or invalid")
+        log = directory / "events" / "rounds.jsonl"
+        try:
+            records = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+            if [record["round"] for record in records] != list(range(len(records))):
+                raise ValueError("rounds are missing")
+            return [bool(record["critical"]) for record in records]
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            raise InputError(f"{name!r}: {log}: cannot be read: {error}") from None
+
+    def _directory(self, name: str, seed: int) -> Path:
+        places = [folder / name for folder in self._folders] if name.strip("/.") else []
+        with suppress(OSError):  # a name that no file can have
+            if places and "/" not in name:
+                places += [path / name for path in sorted(self._results.glob("*"))]
+            for place in places:
+                if (place / "config.json").is_file():
+                    return place
+                if (running := RunDirectory(place).partial).is_dir():
+                    return running
+            for place in places:
+                if runs := list(_of_arm(place.parent, place.name)):
+                    return _of_seed(runs, name, seed)
+        looked = ", ".join(dict.fromkeys(str(each.resolve()) for each in self._folders))
+        raise InputError(
+            f"{name!r}: no such run or arm; looked in {looked}; valid: a run's name, "
+            "EXPERIMENT/RUN, EXPERIMENT/ARM, or a run's folder"
+        )
+
+
+def _of_arm(folder: Path, arm: str) -> Iterator[tuple[Any, Path]]:
+    """Seed and directory of the finished runs of an arm."""
+    for path in sorted(folder.glob("*/config.json")):
+        whole = RunDirectory(path.parent).verdict() in _WHOLE
+        if not whole or _NOT_FINAL.fullmatch(path.parent.name):
+            continue
+        with suppress(OSError, ValueError):
+            config = run_directory.read_json(path)
+            if config.get("arm") == arm:
+                yield config.get("seed"), path.parent
+
+
+def _of_seed(runs: Sequence[tuple[Any, Path]], name: str, seed: int) -> Path:
+    found = [directory for each, directory in runs if each == seed]
+    if not found:
+        seeds = ", ".join(map(str, sorted({each for each, _ in runs})))
+        raise InputError(f"{name!r}: no finished run with seed {seed}; seeds that it has: {seeds}")
+    if len(found) > 1:
+        listed = ", ".join(each.name for each in found[:3]) + ", ..." * (len(found) > 3)
+        raise InputError(f"{name!r}: {len(found)} runs with seed {seed}; valid: one of {listed}")
+    return found[0]
+
+
+def _in_spans(critical: Sequence[bool]) -> Spans:
+    """The rounds that are critical as `(first, last)` pairs."""
+    groups = [list(each) for _, each in groupby(range(len(critical)), key=critical.__getitem__)]
+    return [(numbers[0], numbers[-1]) for numbers in groups if critical[numbers[0]]]
+
+
+def _kept(folder: Path, rounds: int, name: str, seed: int) -> Spans | None:
+    """What an earlier plan of the same experiment took."""
+    try:
+        plan = run_directory.read_json(folder / "plan.json")
+    except (OSError, ValueError):
+        return None
+    for entry in plan.get("runs", []):
+        phases = entry.get("phases", {})
+        if (entry.get("rounds"), entry.get("seed"), phases.get("from")) == (rounds, seed, name):
+            return [(first, last) for first, last in phases["critical_rounds"]]
+    return None
