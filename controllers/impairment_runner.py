@@ -139,6 +139,7 @@ class ImpairmentRunner:
         record = {
             "name": parameters.label,
             "kind": parameters.kind,
+            "counts_as": occurrence.impairment.counts_as,
             "host": parameters.host if parameters.link is None else "",
             "target": parameters.target,
             "action": action,

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from topologies.base import LabTopo
 from topologies.settings import TopologyParameters
 
 
 class Parameters(TopologyParameters):
     """`core` is the link that all transfers share."""
-
-    name: Literal["dumbbell"] = "dumbbell"
 
 
 class Topology(LabTopo):

@@ -6,7 +6,7 @@ SIGCOMM 2008: a host reaches one of another pod over (k/2)^2 equal-cost paths.
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Self
 
 from pydantic import Field, model_validator
 
@@ -17,7 +17,6 @@ from topologies.settings import TopologyParameters
 class Parameters(TopologyParameters):
     """`k` ports per switch, even; there is room for k^3/4 hosts. `core`: links between switches."""
 
-    name: Literal["fat-tree"] = "fat-tree"
     k: int = Field(
         default=4, ge=2, le=8, multiple_of=2, description="ports of each switch, and pods"
     )

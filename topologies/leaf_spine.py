@@ -5,8 +5,6 @@ M. Alizadeh, T. Edsall, "On the data path performance of leaf-spine datacenter f
 
 from __future__ import annotations
 
-from typing import Literal
-
 from pydantic import Field
 
 from topologies.base import LabTopo
@@ -16,7 +14,6 @@ from topologies.settings import TopologyParameters
 class Parameters(TopologyParameters):
     """`core` are the links between leaves and spines."""
 
-    name: Literal["leaf-spine"] = "leaf-spine"
     leaves: int = Field(default=4, ge=2, le=32, description="switches that hosts are linked to")
     spines: int = Field(default=2, ge=1, le=16, description="switches that link all leaves")
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from topologies.base import LabTopo
 from topologies.settings import TopologyParameters
 
 
 class Parameters(TopologyParameters):
     """Every link has the same rate and queue, in both directions."""
-
-    name: Literal["star"] = "star"
 
 
 class Topology(LabTopo):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from topologies.base import LabTopo
 from topologies.settings import LinkParameters, TopologyParameters
 
@@ -11,7 +9,6 @@ from topologies.settings import LinkParameters, TopologyParameters
 class Parameters(TopologyParameters):
     """`core`, the long link: 20 Mbit/s, 10 ms each way, a queue of one bandwidth-delay product."""
 
-    name: Literal["two-datacentres"] = "two-datacentres"
     core: LinkParameters = LinkParameters(rate_bps=20_000_000, delay_s=0.01, queue_bdp=1)
 
 

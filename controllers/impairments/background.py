@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field
 
@@ -59,7 +59,6 @@ class BackgroundParameters(HostToHostParameters):
     `bitrate_bps` limits all `streams` together (payload, as iperf3 counts).
     """
 
-    kind: Literal["background"]
     congestion_control: str = Field(
         default="cubic", pattern=r"^[a-z0-9_]{1,15}$", description="a name that kernel TCP knows"
     )

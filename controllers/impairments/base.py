@@ -138,6 +138,14 @@ class Impairment(ABC, Generic[ParametersT]):
 
     ticks: ClassVar[bool] = False  # whether `tick` is called about every millisecond
     openflow_only: ClassVar[bool] = False  # whether it works with any OpenFlow 1.3 switch
+    counts_as: ClassVar[str] = ""
+    """How the run's accounts read its effect: as that of this built-in kind, whatever its own name.
+
+    The accounts tell packets that an impairment dropped or added from those that the emulator lost.
+    `burst`: `frames_sent` left its switch port by PacketOut. `loss`: `dropped` at the receiving
+    end. `police`, `blackout`: `dropped` by a meter or flow entry. `link-down`: queues were emptied.
+    `crash`: it killed a training process. Empty: nothing of this sort.
+    """
 
     def __init__(self, parameters: ParametersT, lab: LabAccess) -> None:
         self.parameters = parameters

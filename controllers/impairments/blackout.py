@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from pydantic import Field
 
 from controllers.impairments.base import Effect, Impairment, ImpairmentParameters, LabAccess
@@ -16,7 +14,6 @@ _ABOVE_POLICE = 10
 class BlackoutParameters(ImpairmentParameters):
     """Drops every frame of one direction for a while."""
 
-    kind: Literal["blackout"]
     spare_control: bool = Field(
         default=False, description="let the transport's control connection pass"
     )
@@ -25,6 +22,7 @@ class BlackoutParameters(ImpairmentParameters):
 class Blackout(Impairment[BlackoutParameters]):
     """Drops every packet; routing does not react to it (unlike link-down)."""
 
+    counts_as = "blackout"
     openflow_only = True
 
     def __init__(self, parameters: BlackoutParameters, lab: LabAccess) -> None:

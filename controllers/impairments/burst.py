@@ -9,7 +9,7 @@ full are lost, data and control alike.
 from __future__ import annotations
 
 import struct
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from pydantic import Field
 
@@ -38,7 +38,6 @@ class BurstParameters(ImpairmentParameters):
     acts_at_sending_switch: ClassVar[bool] = True
     exclusive: ClassVar[bool] = False  # two bursts add up
 
-    kind: Literal["burst"]
     rate_factor: float = Field(
         default=3.0, gt=0, le=100, description="the burst's rate in multiples of the link's"
     )
@@ -56,6 +55,7 @@ class BurstParameters(ImpairmentParameters):
 class Burst(Impairment[BurstParameters]):
     """Keeps an egress queue overfull for a while."""
 
+    counts_as = "burst"
     ticks = True
     openflow_only = True
     _frames_sent = 0

@@ -23,7 +23,6 @@ class CrashParameters(ImpairmentParameters):
     lasts = False
     needs_training_host = True
 
-    kind: Literal["crash"]
     host: str = Field(description="whose training process is killed: a worker, or server")
     leg: Literal["gather", "broadcast", "both", "round"] = Field(
         default="round", description="the part of a round that it begins with"
@@ -32,6 +31,8 @@ class CrashParameters(ImpairmentParameters):
 
 class Crash(Impairment[CrashParameters]):
     """One SIGKILL."""
+
+    counts_as = "crash"
 
     def begin(self) -> None:
         # Looked up now, because the processes exist only once training has begun.

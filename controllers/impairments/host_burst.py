@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import socket
 import sys
-from typing import Literal
 
 from pydantic import Field, model_validator
 
@@ -34,7 +33,6 @@ class HostBurstParameters(HostToHostParameters):
     sender's own link is the limit: what exceeds it is not sent.
     """
 
-    kind: Literal["host-burst"]
     rate_bps: int | None = Field(
         default=None, ge=10_000, le=100_000_000_000, description="bits of Ethernet frames a second"
     )

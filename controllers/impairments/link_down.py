@@ -7,7 +7,7 @@ is another path.
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from controllers.impairments.base import Effect, Impairment, ImpairmentParameters, LabAccess
 from controllers.impairments.link_directions import direction
@@ -18,12 +18,11 @@ class LinkDownParameters(ImpairmentParameters):
 
     both_ways: ClassVar[bool] = True
 
-    kind: Literal["link-down"]
-
 
 class LinkDown(Impairment[LinkDownParameters]):
     """Takes a link's port down; both ports where the other end would not notice."""
 
+    counts_as = "link-down"
     openflow_only = True
 
     def __init__(self, parameters: LinkDownParameters, lab: LabAccess) -> None:

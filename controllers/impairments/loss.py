@@ -12,7 +12,6 @@ depending on the state; then the state changes with probability `p_good_to_bad` 
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Literal
 
 from pydantic import Field, model_validator
 
@@ -26,7 +25,6 @@ from testbed.lab.loss_model import LossModel
 class LossParameters(ImpairmentParameters):
     """Either `q`, or the two probabilities of changing between a good and a bad state."""
 
-    kind: Literal["loss"]
     q: float | None = Field(default=None, gt=0, le=1, description="loss probability")
     p_good_to_bad: float | None = Field(
         default=None, gt=0, le=1, description="probability, after each packet, of turning bad"
@@ -77,6 +75,8 @@ class LossParameters(ImpairmentParameters):
 
 class Loss(Impairment[LossParameters]):
     """Loses a random share of the packets of one direction."""
+
+    counts_as = "loss"
 
     def __init__(self, parameters: LossParameters, lab: LabAccess) -> None:
         super().__init__(parameters, lab)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from pydantic import Field
 
 from controllers.impairments.base import Effect, Impairment, ImpairmentParameters, LabAccess
@@ -16,7 +14,6 @@ _BURST_TIME_S = 0.05
 class PoliceParameters(ImpairmentParameters):
     """A token bucket of `burst_bytes` that fills at `rate_bps` (bits of Ethernet frames)."""
 
-    kind: Literal["police"]
     rate_bps: int = Field(
         ge=10_000,
         le=100_000_000_000,
@@ -36,6 +33,7 @@ class PoliceParameters(ImpairmentParameters):
 class Police(Impairment[PoliceParameters]):
     """Meters packets before the forwarding rules."""
 
+    counts_as = "police"
     openflow_only = True
 
     def __init__(self, parameters: PoliceParameters, lab: LabAccess) -> None:

@@ -20,7 +20,6 @@ from testbed.lab.kernel.shaping import ETHERNET_FRAME_BYTES
 class QueueParameters(ImpairmentParameters):
     """New values, or factors of the configured ones; what is not given stays."""
 
-    kind: Literal["queue"]
     rate_bps: int | None = Field(
         default=None, ge=10_000, le=100_000_000_000, description="the new rate"
     )

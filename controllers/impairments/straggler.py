@@ -31,7 +31,6 @@ class StragglerParameters(ImpairmentParameters):
     allowed_targets = ("host",)
     needs_training_host = True
 
-    kind: Literal["straggler"]
     host: str = Field(description="the slow worker")
     leg: Literal["gather", "broadcast", "both", "round"] = Field(
         default="round", description="the part of a round that it begins with"

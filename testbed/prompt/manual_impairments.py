@@ -12,8 +12,6 @@ from controllers.impairments import parameters_of
 
 LONGEST_S = 600.0
 _ANCHORS = ("rounds", "at_s", "leg", "offset_s", "at_most_s")
-# They act on a training process, which a shell does not have.
-_TRAINING_KINDS = ("crash",)
 
 
 @dataclass(frozen=True)
@@ -46,8 +44,8 @@ def by_name(impairments: Sequence[dict[str, Any]]) -> dict[str, ManualImpairment
     for impairment in impairments:
         model = parameters_of(impairment["kind"])
         slows_a_process = impairment.get("resource", "") == "cpu"
-        if impairment["kind"] in _TRAINING_KINDS or slows_a_process:
-            continue
+        if not model.lasts or slows_a_process:
+            continue  # a crash or a slow process: a shell has no training process
         number = len(found)
         ends_by_itself = model.model_fields["duration_s"].default is not None
         document = {key: value for key, value in impairment.items() if key not in _ANCHORS}

@@ -210,7 +210,8 @@ def _impairment_that_killed(name: str, directory: Path) -> str:
     The controller logs it after the fact, so the process may be found dead a moment earlier.
     """
     planned = run_directory.read_json(directory / "config.json")["impairments"]
-    if not any(each["kind"] == "crash" and each["host"] == name for each in planned):
+    could = (each for each in planned if each["kind"] == "crash" or own_code.is_own(each["kind"]))
+    if not any(each["host"] == name for each in could):
         return ""
     log = directory / "events" / "impairments.jsonl"
     deadline_s = time.monotonic() + _LOG_PATIENCE_S
@@ -218,8 +219,9 @@ def _impairment_that_killed(name: str, directory: Path) -> str:
         # A last line that is still being written has no line end yet.
         lines = log.read_text(encoding="utf-8").split("\n")[:-1] if log.exists() else []
         for record in map(json.loads, lines):
-            if (record["kind"], record["action"], record["host"]) == ("crash", "begin", name):
-                return f" by impairment {record['name']} (kind crash)"
+            found = (record["counts_as"], record["action"], record["host"])
+            if found == ("crash", "begin", name):
+                return f" by impairment {record['name']} (kind {own_code.short(record['kind'])})"
         time.sleep(0.01)
     return ""
 

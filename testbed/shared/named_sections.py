@@ -38,7 +38,7 @@ class OneOf:
         key: the key that chooses.
         base: the class of all sections of this sort.
         model: the section's class for a name or own code; None: the registry's entry is one.
-        own: the section's class for all own code, which is then not loaded to read the section.
+        own: the section's class that editors are told of for own code; None: `base`.
         default: the name where the key is missing; None: it must be there.
         by_name: whether a text in place of the section stands for that name and no other keys.
         check: called with each section; what it raises is a problem of the section as a whole.
@@ -84,8 +84,6 @@ class OneOf:
         return found
 
     def _model(self, name: str) -> type[BaseModel]:
-        if self.own is not None and name not in self.registry:
-            return self.own
         return cast(type[BaseModel], (self.model or self.registry.entry)(name))
 
     def models(self) -> dict[str, type[BaseModel]]:
@@ -125,7 +123,7 @@ class OneOf:
                 self.key: {"description": "names code of your own"},
             }
             # The user's file says which further keys there are, where we do not.
-            own["additionalProperties"] = self.own is None
+            own["additionalProperties"] = True
             rules.append(when(self.key, _OWN, own))
         named = name_schema(self.registry)
         key = {**named, "description": "decides which further keys there are"}

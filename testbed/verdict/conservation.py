@@ -205,7 +205,7 @@ class _Books:
         sent = sum(queue.sent for queue in queues)
         refused = sum(queue.drops for queue in queues)
         before, after = self._before.switches[name], self._after.switches[name]
-        went_down = any(each.get("kind") == "link-down" for each in self._ended)
+        went_down = any(each.get("counts_as") == "link-down" for each in self._ended)
         cut = "a link went down, which empties its queue uncounted" if went_down else ""
         misses = (after.lookups - after.matched) - (before.lookups - before.matched)
         packet_outs = sum(self._packet_outs(port) for port in ports)
@@ -287,7 +287,7 @@ class _Books:
         return sum(  # a switch: by an XDP program, whose owner alone can read its counter
             int(each.get("dropped") or 0)
             for each in self._ended
-            if each.get("kind") == "loss" and each.get("target") == target
+            if each.get("counts_as") == "loss" and each.get("target") == target
         )
 
     def _ports(self, switch: str) -> Iterable[Port]:
@@ -301,7 +301,7 @@ class _Books:
         return sum(
             int(each.get("frames_sent") or 0)
             for each in self._ended
-            if each.get("kind") == "burst" and self._target(each) == (port.node, port.number)
+            if each.get("counts_as") == "burst" and self._target(each) == (port.node, port.number)
         )
 
     def _target(self, event: Mapping[str, Any]) -> tuple[str, int]:
@@ -322,7 +322,7 @@ class _Books:
         found = [
             int(each.get("dropped") or 0)
             for each in self._ended
-            if each.get("kind") == kind
+            if each.get("counts_as") == kind
             and ((each.get("details") or {}).get("switch") or self._target(each)[0]) == switch
         ]
         return sum(found) if found else None
@@ -334,7 +334,7 @@ class _Books:
         before, after = (each.switches[port.node] for each in (self._before, self._after))
         steady = {flow.identity for flow in before.flows} == {flow.identity for flow in after.flows}
         # Their flow entries come and go, and may let packets pass meanwhile.
-        impaired = any(each.get("kind") in _FLOW_KINDS for each in self._ended)
+        impaired = any(each.get("counts_as") in _FLOW_KINDS for each in self._ended)
         if not steady or impaired or before.bucket_ports != after.bucket_ports:
             return None
         number = str(port.number)

@@ -186,6 +186,16 @@ def test_an_own_tolerance_stops_a_transfer_by_its_own_rule():
     assert str(policy).endswith("own_tolerance.py:share=0.5,passes=3")
 
 
+def test_a_tolerance_that_derives_from_a_built_in_one_does_not_pass_for_it(tmp_path):
+    """A run is described by text: one that names `fixed` would run `fixed`."""
+    text = "from testbed.transport.tolerance import Fixed\nclass Mine(Fixed): pass\n"
+    path = place(tmp_path, "tolerance", text)
+    assert str(as_policy(f"{path}:tolerance=0.1")) == f"{path}:tolerance=0.1"
+    place(tmp_path, "tolerance", text.replace("pass", "__str__ = lambda self: 'fixed'"))
+    with pytest.raises(InputError, match="Mine must not define __str__"):
+        as_policy(f"{path}:tolerance=0.1")
+
+
 def test_an_own_filling_fills_a_round():
     filling = FILLINGS.create(f"{EXAMPLES}/own_filling.py:fade=0.25")
     gradients = gradients_of(1)

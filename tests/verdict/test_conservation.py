@@ -148,7 +148,13 @@ def test_a_refusal_explains_no_more_than_a_batch():
 
 
 def test_a_blackout_leaves_no_account_per_port_but_one_per_switch():
-    event = {"kind": "blackout", "action": "end", "target": "b", "dropped": 0}
+    event = {
+        "kind": "./mine.py",
+        "counts_as": "blackout",
+        "action": "end",
+        "target": "b",
+        "dropped": 0,
+    }
     found = books([event], packets=5000)
     assert link(found, "b--s1", "s1").offered is None
     assert found.switches[0].unexplained == 0

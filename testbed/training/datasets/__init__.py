@@ -8,10 +8,11 @@ returns four arrays (see `user`). Imports numpy, pydantic, `testbed.shared` and 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from pydantic import TypeAdapter
 
+from testbed.shared import own_code
 from testbed.shared.named_sections import OneOf
 from testbed.shared.registry import Registry
 from testbed.training.datasets import cifar10, digits, glyphs, imagefolder, stdlib_text, user
@@ -39,9 +40,25 @@ DATASETS: Registry[Any] = Registry(
 )
 
 
+def _section(name: str) -> type[DatasetParameters]:
+    """What YAML may say about a data set: `user.Parameters` where own code is a plain function."""
+    if name in DATASETS:
+        return cast(type[DatasetParameters], DATASETS.entry(name))
+    found = own_code.load(name, axis="data set", default="load", base=None)
+    written_like_ours = isinstance(found, type) and issubclass(found, DatasetParameters)
+    return found if written_like_ours else user.Parameters
+
+
 AnyDataset = Annotated[
     DatasetParameters,
-    OneOf(DATASETS, key="name", base=DatasetParameters, own=user.Parameters, by_name=True),
+    OneOf(
+        DATASETS,
+        key="name",
+        base=DatasetParameters,
+        model=_section,
+        own=user.Parameters,
+        by_name=True,
+    ),
 ]
 DEFAULT = digits.Parameters()
 _ANY: TypeAdapter[DatasetParameters] = TypeAdapter(AnyDataset)

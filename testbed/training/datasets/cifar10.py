@@ -7,7 +7,7 @@ the label, then 1,024 bytes each for red, green and blue.
 import hashlib
 import tarfile
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,7 +44,6 @@ class Parameters(DatasetParameters):
     against the published SHA-256 unless `verify` is false, for other data in the same form.
     """
 
-    name: Literal["cifar10"] = "cifar10"
     directory: str | None = Field(default=None, description="relative to the YAML file")
     url: str = Field(default=_URL, description="where the archive is downloaded from, once")
     sha256: str = Field(

@@ -2,7 +2,6 @@
 
 from importlib import metadata
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
@@ -14,7 +13,7 @@ from testbed.training.datasets.base import Dataset, DatasetParameters, images_da
 class Parameters(DatasetParameters):
     """1,797 images of 8 x 8 pixels: 1,438 for training, 359 for testing."""
 
-    name: Literal["digits"] = "digits"
+    name: str = "digits"
 
     def load(self, folder: Path | None) -> Dataset:
         """Inputs (1, 8, 8), 10 classes."""

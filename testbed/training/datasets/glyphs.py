@@ -33,7 +33,6 @@ class Parameters(DatasetParameters):
     The test part uses the same fonts with other distortions.
     """
 
-    name: Literal["glyphs"] = "glyphs"
     size: int = Field(default=12_000, ge=100, le=1_000_000, description="images, a fifth for tests")
     characters: str = Field(
         default=DIGITS_AND_CAPITALS, min_length=2, description="each is a class"

@@ -29,7 +29,6 @@ class Parameters(DatasetParameters):
     square and scaled.
     """
 
-    name: Literal["imagefolder"] = "imagefolder"
     directory: str = Field(description="relative to the YAML file")
     image_size: int = Field(default=32, ge=8, le=512, description="pixels along each side")
     channels: Literal[1, 3] = Field(default=3, description="1: grey, 3: colour")

@@ -4,7 +4,6 @@ import hashlib
 import platform
 import sysconfig
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +24,6 @@ _LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__
 class Parameters(DatasetParameters):
     """Sequences of characters, each of which is to be predicted; test files are separate files."""
 
-    name: Literal["stdlib-text"] = "stdlib-text"
     inputs = "tokens"
     sequence_length: int = Field(default=64, ge=2, le=4096, description="in characters")
     test_sequences: int = Field(default=512, ge=1, description="evenly taken from the test files")

@@ -5,8 +5,6 @@ over an epoch has changed by eta = 0.5 or more since 10 epochs ago, or when the 
 about to fall. When fewer epochs have passed, this detector compares with the oldest (our choice).
 """
 
-from typing import Literal
-
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
@@ -17,7 +15,6 @@ from testbed.training.phases.base import Detector, DetectorParameters, Observati
 class Parameters(DetectorParameters):
     """`eta` as in Accordion, `epochs_back` the distance of the comparison."""
 
-    detector: Literal["accordion"]
     eta: float = Field(default=0.5, gt=0, description="relative change that is critical")
     epochs_back: int = Field(default=10, ge=1, description="compares with the epoch so many before")
 

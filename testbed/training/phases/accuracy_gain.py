@@ -7,8 +7,6 @@ of 50 %. They planned to tolerate most in the beginning and least in the end, so
 critical.
 """
 
-from typing import Literal
-
 from pydantic import Field
 
 from testbed.training.phases.base import Detector, DetectorParameters, Observation
@@ -17,7 +15,6 @@ from testbed.training.phases.base import Detector, DetectorParameters, Observati
 class Parameters(DetectorParameters):
     """Gains are differences of accuracy between evaluations, as shares (0.03 is 3 points)."""
 
-    detector: Literal["accuracy-gain"]
     final_gain: float = Field(
         default=0.03, gt=0, lt=1, description="critical for good once an epoch gains less accuracy"
     )

@@ -1,7 +1,7 @@
 """The interface of phase detectors, which decide after each round whether training is critical.
 
 Write a `Parameters` section (what YAML may say) whose `create` makes a `Detector`. In this package
-it also needs a line in `DETECTORS`, and its `detector` is a `Literal` of its name.
+it also needs a line in `DETECTORS`.
 """
 
 import math

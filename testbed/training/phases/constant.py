@@ -1,17 +1,20 @@
 """`always-critical` and `never-critical`: the two extremes with which detectors are compared."""
 
-from typing import Literal
-
 from testbed.training.phases.base import Detector, DetectorParameters, Observation
 
 
-class Parameters(DetectorParameters):
-    """No options."""
-
-    detector: Literal["always-critical", "never-critical"]
+class AlwaysCritical(DetectorParameters):
+    """Every round is critical. No options."""
 
     def create(self, rounds_per_epoch: int) -> Detector:
-        return Constant(critical=self.detector == "always-critical")
+        return Constant(critical=True)
+
+
+class NeverCritical(DetectorParameters):
+    """No round is critical. No options."""
+
+    def create(self, rounds_per_epoch: int) -> Detector:
+        return Constant(critical=False)
 
 
 class Constant(Detector):

@@ -1,7 +1,5 @@
 """`gradient-norm`: DBLP's rule, critical where the gradient's norm changes strongly."""
 
-from typing import Literal
-
 import numpy as np
 from pydantic import Field
 
@@ -21,7 +19,7 @@ class Parameters(DetectorParameters):
     epoch, its authors' code every ten rounds: `cadence` is `epoch` or a number of rounds.
     """
 
-    detector: Literal["gradient-norm"] = "gradient-norm"
+    detector: str = "gradient-norm"
     eta: float = Field(default=0.5, gt=0, description="relative change that is critical")
     cadence: Cadence = Field(default=10, description="rounds between two looks, or `epoch`")
 

@@ -1,6 +1,6 @@
 """`schedule`: critical in given rounds, or in those of a finished run, the same for all arms."""
 
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import (
     ConfigDict,
@@ -29,7 +29,6 @@ class Parameters(DetectorParameters):
         json_schema_extra={"anyOf": [{"required": ["critical_rounds"]}, {"required": ["from"]}]},
     )
 
-    detector: Literal["schedule"]
     critical_rounds: list[tuple[int, int]] | None = Field(
         default=None, description="`[first, last]` pairs of rounds, both inclusive, rising"
     )

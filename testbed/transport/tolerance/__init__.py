@@ -7,6 +7,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from testbed.shared.input_error import InputError
 from testbed.shared.registry import Registry
 from testbed.transport.tolerance.base import (
     FractionRule,
@@ -61,6 +62,8 @@ def as_policy(value: TolerancePolicy | float | str | Mapping[str, Any]) -> Toler
     if POLICIES.parse(text)[0] not in POLICIES:
         # A user's class need not know how to describe itself; `object`, since it may be frozen.
         object.__setattr__(policy, "own_text", text)
+        if str(policy) != text:
+            raise InputError(f"{text}: {type(policy).__name__} must not define __str__")
     return policy
 
 

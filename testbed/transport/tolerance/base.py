@@ -64,13 +64,17 @@ StopRuleFactory = Callable[[PayloadLayout], StopRule]
 class TolerancePolicy(ABC):
     """How much a receiver may give up, depending on the phase of the training.
 
-    `str` gives the text from which `as_policy` makes an equal one.
+    `str` gives the text from which `as_policy` makes an equal one; subclasses leave it alone.
     """
 
     own_text = ""  # of a policy in a user's own file: set by `as_policy`
 
     def __str__(self) -> str:
-        return self.own_text or repr(self)
+        return self.own_text or self.as_text()
+
+    def as_text(self) -> str:
+        """The text of a built-in policy. One in a user's own file, also a copy, needs none."""
+        return repr(self)
 
     @abstractmethod
     def tolerance(self, critical: bool) -> float:

@@ -45,7 +45,7 @@ class EarlyClose(Fixed):
     def stop_rule(self, critical: bool) -> StopRuleFactory:
         return lambda layout: EarlyCloseRule(layout=layout, policy=self)
 
-    def __str__(self) -> str:
+    def as_text(self) -> str:
         must = f",must={';'.join(self.must)}" if self.must else ""
         return f"early-close:tolerance={self.fraction!r},deadline_s={self.deadline_s!r}{must}"
 

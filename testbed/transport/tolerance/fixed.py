@@ -23,5 +23,5 @@ class Fixed(TolerancePolicy):
     def tolerance(self, critical: bool) -> float:
         return self.fraction
 
-    def __str__(self) -> str:
+    def as_text(self) -> str:
         return f"fixed:tolerance={self.fraction!r}"

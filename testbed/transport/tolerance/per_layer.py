@@ -79,7 +79,7 @@ class PerLayer(TolerancePolicy):
                     exceptions[index] += [limit] if layer == extreme else []
         return [min(several, default=self.default) for several in exceptions]
 
-    def __str__(self) -> str:
+    def as_text(self) -> str:
         text = f"per-layer:default={self.default!r}"
         for option, bound in (("first", self.first), ("last", self.last)):
             text += "" if bound is None else f",{option}={bound!r}"

@@ -26,5 +26,5 @@ class Phased(TolerancePolicy):
     def tolerance(self, critical: bool) -> float:
         return self.low if critical else self.high
 
-    def __str__(self) -> str:
+    def as_text(self) -> str:
         return f"phased:low={self.low!r},high={self.high!r}"

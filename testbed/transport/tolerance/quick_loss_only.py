@@ -39,7 +39,7 @@ class QuickLossOnly(Fixed):
     def stop_rule(self, critical: bool) -> StopRuleFactory:
         return lambda layout: QuickLossRule(layout=layout, policy=self)
 
-    def __str__(self) -> str:
+    def as_text(self) -> str:
         return f"quick-loss-only:tolerance={self.fraction!r},quiet_s={self.quiet_s!r}"
 
 

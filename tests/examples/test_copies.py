@@ -1,0 +1,228 @@
+"""A copy of each shipped part and example, edited in one place, takes the original's place."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import topologies
+from controllers.impairments import KINDS
+from testbed import experiment
+from testbed.shared import own_code
+from testbed.shared.registry import Registry
+from testbed.shared.yaml_input import InputError
+from testbed.training import models
+from testbed.training.datasets import DATASETS
+from testbed.training.filling import FILLINGS
+from testbed.training.phases import DETECTORS
+from testbed.transport import CONGESTION_CONTROLS, ORDERS, REPAIRS
+from testbed.transport.tolerance import POLICIES
+from tests.examples.places import EXAMPLES, PLACES
+
+REGISTRIES: dict[str, Registry[Any]] = {
+    "tolerance": POLICIES,
+    "repair": REPAIRS,
+    "order": ORDERS,
+    "congestion_control": CONGESTION_CONTROLS,
+    "filling": FILLINGS,
+    "impairment": KINDS,
+    "topology": topologies.TOPOLOGIES,
+    "detector": DETECTORS,
+    "model": models.BUILDERS,
+    "dataset": DATASETS,
+}
+SHIPPED = [(kind, name) for kind, registry in REGISTRIES.items() for name in registry]
+
+# The keys that an entry needs beside its name.
+NEEDS: dict[str, dict[str, Any]] = {
+    "fixed": {"tolerance": 0.1},
+    "phased": {"low": 0.01, "high": 0.3},
+    "per-layer": {"default": 0.2},
+    "early-close": {"tolerance": 0.2, "deadline_s": 0.5},
+    "quick-loss-only": {"tolerance": 0.2, "quiet_s": 0.01},
+    "layer-priority": {"reverse": True},
+    "dctcp": {"ecn_marking": True},
+    "loss": {"q": 0.5},
+    "police": {"rate_bps": 1_000_000},
+    "queue": {"rate_factor": 0.5},
+    "host-burst": {"from": "worker-1", "rate_factor": 2},
+    "background": {"from": "worker-1"},
+    "straggler": {"host": "worker-1", "factor": 2},
+    "crash": {"host": "worker-1"},
+    "schedule": {"critical_rounds": [[0, 2]]},
+    "imagefolder": {"directory": "."},
+    "gpt2-small": {"dataset": "stdlib-text"},
+    "gpt2-tiny": {"dataset": "stdlib-text"},
+    "stdlib-text": {"sequence_length": 32},
+}
+# Where a file holds several entries or helpers, the name says which one is meant.
+NAMES = {
+    "always-critical": "AlwaysCritical",
+    "never-critical": "NeverCritical",
+    "glyphs": "Parameters",
+    "stdlib-text": "Parameters",
+    "gpt2-small": "small",
+    "gpt2-tiny": "tiny",
+}
+
+
+def place_of(kind: str, name: str, reference: str, needs: dict[str, Any]) -> dict[str, Any]:
+    """What an experiment says that uses an entry with its options."""
+    place = PLACES[kind](reference)
+    if kind in ("topology", "impairment", "detector"):
+        (section,) = place.values()
+        (section[0] if isinstance(section, list) else section).update(needs)
+    elif kind == "dataset":
+        model = "gpt2-tiny" if name == "stdlib-text" else "mlp"
+        place["training"] = {"model": model, "dataset": {"name": reference, **needs}}
+    elif kind == "tolerance":
+        place["arms"]["mine"]["gather"] = {"policy": reference, **needs}
+    elif kind == "model":
+        place["training"].update(needs)
+    elif needs:
+        place["arms"]["mine"][kind] = {"name": reference, **needs}
+    return place
+
+
+def load(folder: Path, kind: str, name: str, reference: str) -> experiment.Run:
+    needs = {} if (kind, name) == ("congestion_control", "fixed") else NEEDS.get(name, {})
+    document = {
+        "name": "small",
+        "rounds": 5,
+        "seeds": [1],
+        "topology": {"name": "star", "workers": 2},
+        "training": {"pace": {"kind": "payload-only", "compute_s": 0.01}},
+        "arms": {"mine": {"protocol": "dblp"}},
+        **place_of(kind, name, reference, needs),
+    }
+    path = folder / "small.yaml"
+    path.write_text(yaml.safe_dump(document))
+    (run,) = experiment.load(str(path))
+    return run
+
+
+def copied(folder: Path, kind: str, name: str) -> str:
+    """A reference to a copy of an entry's file, with another first line of its own."""
+    source = Path(inspect.getfile(REGISTRIES[kind].entry(name))).read_text(encoding="utf-8")
+    (folder / "mine.py").write_text(re.sub(r'\A"""', '"""My own: ', source))
+    return f"./mine.py:{NAMES[name]}" if name in NAMES else "./mine.py"
+
+
+@pytest.mark.parametrize(("kind", "name"), SHIPPED)
+def test_a_copy_is_planned_wherever_the_original_is(tmp_path, kind, name):
+    reference = copied(tmp_path, kind, name)
+    try:
+        original = load(tmp_path, kind, name, name)
+    except InputError as refused:
+        # A part that needs more than this experiment has: the copy is told the same.
+        with pytest.raises(InputError) as caught:
+            load(tmp_path, kind, name, reference)
+        assert str(refused).rpartition(":")[2] == str(caught.value).rpartition(":")[2]
+        assert name not in NEEDS
+        return
+    run = load(tmp_path, kind, name, reference)
+    assert list(run.code) == [str(tmp_path / "mine.py")]
+    assert run.key != original.key
+
+
+EDITS: list[tuple[str, str, str, str]] = [
+    ("topology", "star", '"s1"', '"s9"'),
+    ("topology", "dumbbell", '"left"', '"west"'),
+    ("topology", "leaf-spine", "leaves: int = Field(default=4", "leaves: int = Field(default=3"),
+    ("topology", "fat-tree", "default=4, ge=2", "default=6, ge=2"),
+    ("topology", "two-datacentres", "delay_s=0.01", "delay_s=0.03"),
+]
+
+
+@pytest.mark.parametrize(("kind", "name", "old", "new"), EDITS)
+def test_a_copied_topology_is_built_with_its_edit(tmp_path, kind, name, old, new):
+    reference = copied(tmp_path, kind, name)
+    source = (tmp_path / "mine.py").read_text()
+    assert old in source
+    (tmp_path / "mine.py").write_text(source.replace(old, new))
+    before = topologies.build(topologies.parse({"name": name, "workers": 2}))
+    after = topologies.build(
+        load(tmp_path, kind, name, f"{reference}:Topology").experiment.topology
+    )
+    assert (after.nodes(), after.link_options()) != (before.nodes(), before.link_options())
+
+
+def test_edited_defaults_of_copies_hold(tmp_path):
+    for kind, name, old, new, seen in (
+        ("congestion_control", "cubic", "beta: float = 0.7", "beta: float = 0.6", "_beta"),
+        ("order", "shuffled", "seed: int = 0", "seed: int = 9", "seed"),
+        ("repair", "streaming", "residual: float = 0.02", "residual: float = 0.5", "residual"),
+    ):
+        reference = copied(tmp_path, kind, name)
+        source = (tmp_path / "mine.py").read_text()
+        assert old in source
+        (tmp_path / "mine.py").write_text(source.replace(old, new))
+        run = load(tmp_path, kind, name, reference)
+        registry = REGISTRIES[kind]
+        made = registry.create(getattr(run.protocol, kind))
+        assert getattr(made, seen) == float(new.rpartition(" ")[2])
+
+
+@pytest.mark.parametrize("name", ["digits", "stdlib-text"])
+def test_a_copied_data_set_gives_the_same_examples(tmp_path, name):
+    run = load(tmp_path, "dataset", name, copied(tmp_path, "dataset", name))
+    ours = run.experiment.training.dataset.load(None)
+    theirs = DATASETS.entry(name)(name=name, **NEEDS.get(name, {})).load(None)
+    assert ours.facts["sha256"] == theirs.facts["sha256"]
+
+
+@pytest.mark.parametrize("name", ["mlp", "small-cnn", "gpt2-tiny"])
+def test_a_copied_model_has_the_same_layers(tmp_path, name):
+    shape: dict[str, Any] = {"classes": 10}
+    shape["input_shape"] = (16,) if name.startswith("gpt2") else (1, 8, 8)
+    reference = own_code.located(copied(tmp_path, "model", name), [tmp_path])
+    assert models.layer_map(reference, **shape) == models.layer_map(name, **shape)
+
+
+COUNTED = ["burst", "loss", "police", "blackout", "link-down", "crash"]
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_a_copied_impairment_counts_as_the_original(tmp_path, name):
+    run = load(tmp_path, "impairment", name, copied(tmp_path, "impairment", name))
+    (entry,) = run.config()["impairments"]
+    assert KINDS.entry(name).counts_as == name  # type: ignore[attr-defined]
+    assert KINDS.entry(entry["kind"]).counts_as == name  # type: ignore[attr-defined]
+
+
+EXAMPLE_EDITS = {
+    "own_congestion_control.py": ("decrease: float = 0.5", "decrease: float = 0.6"),
+    "own_dataset.py": ("noise: float = 0.5", "noise: float = 0.2"),
+    "own_detector.py": ("default=0.5", "default=0.4"),
+    "own_filling.py": ("fade: float = 0.5", "fade: float = 0.4"),
+    "own_impairment.py": ("default=0.25", "default=0.3"),
+    "own_model.py": ("64", "32"),
+    "own_order.py": ("stride: int = 8", "stride: int = 4"),
+    "own_repair.py": ("lost_first=False", "lost_first=True"),
+    "own_tolerance.py": ("passes: int = 2", "passes: int = 3"),
+    "own_topology.py": ("default=3", "default=2"),
+    "own.yaml": ("rounds: 20", "rounds: 21"),
+}
+
+
+@pytest.mark.parametrize(
+    "edited", sorted(path.name for path in EXAMPLES.iterdir() if path.is_file())
+)
+def test_a_copy_of_the_examples_with_one_edit_is_planned_as_other_runs(tmp_path, edited):
+    old, new = EXAMPLE_EDITS.get(edited, ('"""', '"""My own. '))
+    for path in EXAMPLES.iterdir():
+        if path.is_file():
+            text = path.read_text(encoding="utf-8")
+            if path.name == edited:
+                assert old in text
+                text = text.replace(old, new, 1)
+            (tmp_path / path.name).write_text(text)
+    ours = {run.key for run in experiment.load(str(tmp_path / "own.yaml"))}
+    theirs = {run.key for run in experiment.load(str(EXAMPLES / "own.yaml"))}
+    assert len(ours) == len(theirs)
+    assert ours != theirs
