@@ -14,7 +14,11 @@ from testbed.shared.yaml_input import InputError
 def main() -> None:
     """Choose the framework, then pass the other options to it."""
     parser = argparse.ArgumentParser(prog="python -m controllers", allow_abbrev=False)
-    parser.add_argument("--framework", choices=framework_choice.FRAMEWORKS, default="ryu")
+    parser.add_argument(
+        "--framework",
+        choices=framework_choice.FRAMEWORKS,
+        default=framework_choice.preferred(),
+    )
     parser.add_argument(
         "--lab-file", type=Path, required=True, help="network and impairments: see by-hand.yaml"
     )

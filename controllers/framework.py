@@ -1,7 +1,7 @@
 """The only file that imports the SDN framework: Ryu, or its maintained fork os-ken.
 
 Both have the same programming interface. `framework_choice.choose` chooses one before this module
-is imported, in an environment variable, so that child processes agree. Ryu is the default.
+is imported, in an environment variable, so that child processes agree.
 
 After an exception in a green thread or an event handler, both frameworks log it and go on. Here
 such an exception ends the process, because a controller that lost a part must not appear to work.
@@ -14,15 +14,19 @@ import importlib
 import logging
 import os
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-import eventlet
-import eventlet.tpool
-import eventlet.wsgi
-
-from controllers.framework_choice import ENVIRONMENT_VARIABLE, FRAMEWORKS
+from controllers.framework_choice import ENVIRONMENT_VARIABLE, FRAMEWORKS, preferred
 from testbed.shared import failure
+
+with warnings.catch_warnings():
+    # Both frameworks need it, so its advice to migrate is for their authors.
+    warnings.filterwarnings("ignore", message=r"\s*Eventlet is deprecated")
+    import eventlet
+    import eventlet.tpool
+    import eventlet.wsgi
 
 # Newer eventlet lacks a name that Ryu's web server, which is unused here, imports.
 if not hasattr(eventlet.wsgi, "ALREADY_HANDLED"):
@@ -31,7 +35,7 @@ if not hasattr(eventlet.wsgi, "ALREADY_HANDLED"):
 # os-ken's other hub, on native threads, hides the exceptions of its threads.
 os.environ["OSKEN_HUB_TYPE"] = os.environ["RYU_HUB_TYPE"] = "eventlet"
 
-FRAMEWORK = os.environ.get(ENVIRONMENT_VARIABLE, "ryu")
+FRAMEWORK = os.environ.get(ENVIRONMENT_VARIABLE) or preferred()
 _PACKAGE = FRAMEWORKS[FRAMEWORK]
 
 

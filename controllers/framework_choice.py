@@ -1,14 +1,40 @@
-"""Chooses the SDN framework of the controller, without importing it."""
+"""Chooses the SDN framework of the controller, without importing it.
+
+`./lab` installs both where it can. Where Ryu cannot be installed, or its import fails, `./lab`
+leaves it out and writes the reason beside the interpreter; the controller then runs on os-ken.
+"""
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import sys
 from importlib import metadata
+from pathlib import Path
 from typing import Literal
 
 Framework = Literal["ryu", "os-ken"]
 FRAMEWORKS: dict[str, str] = {"ryu": "ryu", "os-ken": "os_ken"}  # name -> Python package
 ENVIRONMENT_VARIABLE = "LAB_CONTROLLER_FRAMEWORK"
+_WITHOUT_RYU = Path(sys.prefix, "without-ryu")
+
+
+def preferred() -> Framework:
+    """Ryu where it is installed, else os-ken."""
+    return "ryu" if is_installed("ryu") else "os-ken"
+
+
+def is_installed(framework: str) -> bool:
+    """Whether this interpreter has its package."""
+    found = importlib.util.find_spec(FRAMEWORKS[framework])
+    return found is not None and found.origin is not None  # without one: an empty folder
+
+
+def why_missing(framework: str) -> str:
+    """Why a framework is not installed, in one line."""
+    if framework == "ryu" and _WITHOUT_RYU.is_file():
+        return " ".join(_WITHOUT_RYU.read_text(encoding="utf-8").split())
+    return "not installed"
 
 
 def choose(framework: str) -> None:

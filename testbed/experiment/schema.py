@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import Field, field_validator, model_validator
 
 import topologies
-from controllers import impairment_plan
+from controllers import framework_choice, impairment_plan
 from controllers.framework_choice import Framework
 from controllers.impairments import AnyImpairment
 from testbed.experiment.arm import Arm
@@ -89,7 +89,11 @@ class Experiment(Section):
         default=None, description="ids of published numbers to show beside ours; none: all that fit"
     )
     limits: Limits = Limits()
-    controller: Framework = Field(default="ryu", description="the SDN framework")
+    controller: Framework = Field(
+        default_factory=framework_choice.preferred,
+        json_schema_extra={"default": "ryu"},
+        description="the SDN framework; unless given, it is os-ken where Ryu is not installed",
+    )
 
     @field_validator("seeds")
     @classmethod
@@ -97,6 +101,17 @@ class Experiment(Section):
         if len(set(seeds)) != len(seeds) or any(seed < 0 for seed in seeds):
             raise ValueError("must be distinct numbers, 0 or more")
         return seeds
+
+    @field_validator("controller")
+    @classmethod
+    def _framework_is_installed(cls, framework: Framework) -> Framework:
+        if not framework_choice.is_installed(framework):
+            installed = [each for each in framework_choice.FRAMEWORKS if each != framework]
+            raise ValueError(
+                f"is not installed here: {framework_choice.why_missing(framework)}; "
+                f"valid here: {', '.join(installed)}"
+            )
+        return framework
 
     @model_validator(mode="after")
     def _impairments_fit(self) -> Experiment:

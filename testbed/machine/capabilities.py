@@ -34,7 +34,7 @@ TCP_CONGESTION_CONTROLS = ("cubic", "reno", "bbr", "dctcp", "vegas", "htcp", "we
 # Without these no run is possible.
 REQUIRED = ("sandbox", "tun-device", "shaping", "packet-filter", "switch")
 # What `./lab run quick` needs beyond: its controller, and kernel TCP's algorithm for its third arm.
-QUICK = (*REQUIRED, "ryu", "tcp-cubic")
+QUICK = (*REQUIRED, framework_choice.preferred(), "tcp-cubic")
 _STOCK = "else a stock Debian kernel, also in a virtual machine"
 _TIMEOUT_S = 60.0
 
@@ -171,10 +171,14 @@ def _inside() -> dict[str, Capability]:
         ),
         "switch": switch_found,
         "ryu": _attempt(
-            lambda: _framework("ryu"), "every run: the controller", "./lab installs it into .venv"
+            lambda: _framework("ryu"),
+            "every run: the controller, where it is installed",
+            "os-ken runs instead; to try again: rm .venv/ready, ./lab setup",
         ),
         "os-ken": _attempt(
-            lambda: _framework("os-ken"), "--controller os-ken", "./lab installs it into .venv"
+            lambda: _framework("os-ken"),
+            "the controller without Ryu, or with --controller os-ken",
+            "./lab installs it into .venv",
         ),
         "iperf3": _attempt(
             lambda: run(["iperf3", "--version"]).split(" (")[0],
@@ -240,6 +244,8 @@ def _switch(switch: OpenVSwitch) -> str:
 
 def _framework(name: str) -> str:
     """Import it the way the controller does, in a process of its own; return its version."""
+    if not framework_choice.is_installed(name):
+        raise ImportError(framework_choice.why_missing(name))
     code = "import controllers.framework"
     environment = os.environ | {framework_choice.ENVIRONMENT_VARIABLE: name}
     done = subprocess.run(
@@ -247,7 +253,8 @@ def _framework(name: str) -> str:
     )
     if done.returncode != 0:
         raise ImportError(done.stderr.strip().splitlines()[-1])
-    return framework_choice.describe(name)["version"] or "no version"
+    version = framework_choice.describe(name)["version"] or "no version"
+    return f"{version}, runs by default" if name == framework_choice.preferred() else version
 
 
 def _kernel_datapath(*, switch_works: bool) -> None:

@@ -24,6 +24,7 @@ from typing import Any
 
 from rich.console import Console
 
+from controllers import framework_choice
 from testbed.lab import sandbox
 from testbed.shared.yaml_input import InputError
 
@@ -208,7 +209,12 @@ def _attempt(rate_bps: int) -> Trial:
     )
     shape = topology.model_dump(mode="json")
     lab = Lab(
-        {"topology": shape, "impairments": [], "controller": "ryu", "seed": 1},
+        {
+            "topology": shape,
+            "impairments": [],
+            "controller": framework_choice.preferred(),
+            "seed": 1,
+        },
         private=private,
         logs=private,
         impairment_log=private / "impairments.jsonl",
