@@ -129,6 +129,20 @@ def report(
         report_view.keep(results, experiment)
 
 
+@app.command(epilog="Example: ./lab explain    or, of one run: ./lab explain dblp-s1-648d7b96bc")
+def explain(
+    run: Annotated[
+        str | None,
+        typer.Argument(help="a run's key, the beginning of one, or its folder; the latest run"),
+    ] = None,
+    out: Out = RESULTS,
+) -> None:
+    """Explain a run's verdict: what was measured, the evidence, likely causes, what to do."""
+    from testbed.cli import explain_view, run_names
+
+    explain_view.show(run_names.find(out, run), Console())
+
+
 @app.command(epilog="Example: ./lab shell quick    (then: worker-1 ping server)")
 @grouped
 def shell(selection: Selection) -> None:

@@ -19,13 +19,14 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from testbed.documentation import axes, keys, run_directory_format, verbs
+from testbed.documentation import axes, gates, keys, run_directory_format, verbs
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTS: dict[str, Callable[[], str]] = {
     "verbs": verbs.reference,
     "keys": keys.reference,
     "axes": axes.reference,
+    "gates": gates.reference,
     "files": run_directory_format.files,
     "metrics": run_directory_format.metrics,
     **{

@@ -108,7 +108,9 @@ class Processes:
                 found += [(name, process.pid)]
                 found += list(_forked(process.pid, self._logs)) if name == "training" else []
         said = [(name, failure.where(pid, self._logs / f"{name}.log")) for name, pid in found]
-        return "".join(f"; {name} was in {words}" for name, words in said if words)
+        return "".join(
+            f"; {name} was in {words}, see logs/{name}.log" for name, words in said if words
+        )
 
     def _end_of_log(self, name: str) -> str:
         log = self._logs / f"{name}.log"

@@ -13,7 +13,9 @@ from typing import Any
 from testbed.experiment import ORDER_RULE, Run, taken_phases
 from testbed.lab import sandbox
 from testbed.run import resuming
+from testbed.sampling.other_programs import OtherPrograms
 from testbed.shared import run_directory
+from testbed.shared.progress_pipe import TRAINING
 from testbed.shared.run_directory import RunDirectory, Verdict
 
 OnProgress = Callable[[dict[str, Any]], None]
@@ -145,13 +147,18 @@ def _in_sandbox(directory: Path, on_progress: OnProgress) -> int:
             stderr=log.fileno(),
         )
     os.close(outgoing)
+    others = OtherPrograms(directory, process.pid)
     try:
         # Ends when the last process of the lab has gone: nobody holds the pipe any more.
         with os.fdopen(incoming, "rb") as lines:
             for line in lines:
-                on_progress(json.loads(line))
+                record = json.loads(line)
+                on_progress(record)
+                if record.get("stage") == TRAINING:
+                    others.begin()
         return process.wait()
     finally:
+        others.end()
         sandbox.stop(process)
 
 

@@ -24,9 +24,10 @@ from testbed.lab.network import HostInfo
 from testbed.run import manifest
 from testbed.run.assembly import Lab, topology_of
 from testbed.run.processes import ProcessError, Processes
+from testbed.sampling import other_programs
 from testbed.shared import failure, own_code, run_directory
 from testbed.shared.input_error import InputError
-from testbed.shared.progress_pipe import ProgressWriter
+from testbed.shared.progress_pipe import TRAINING, ProgressWriter
 from testbed.shared.run_directory import LOADED, LOST_WORKERS
 from testbed.verdict import calibration, gates
 from testbed.verdict.run_observer import Observation
@@ -107,12 +108,16 @@ def execute(directory: Path, progress: ProgressWriter) -> list[gates.Gate]:
         sampling.sampled(directory, sampler_order),
         _captured(directory, config["capture"], hosts),
     ):
-        progress.stage("training")
+        progress.stage(TRAINING)
         assert training.stdin is not None
         training.stdin.write(json.dumps(order).encode() + b"\n")
         training.stdin.close()
         processes.wait_until_done("training", config["limits"]["run_timeout_s"])
-    return observation.judge(calibrated, switch_holds_bytes=buffers.queue_bytes)
+    return observation.judge(
+        calibrated,
+        switch_holds_bytes=buffers.queue_bytes,
+        other_programs=other_programs.largest(directory),
+    )
 
 
 @contextmanager

@@ -194,7 +194,7 @@ def _whereabouts(children: Mapping[int, str], directory: Path) -> str:
     said = []
     for pid, name in children.items():
         if words := failure.where(pid, directory / "logs" / f"{name}.log"):
-            said.append(f"; {name} was in {words}")
+            said.append(f"; {name} was in {words}, see logs/{name}.log")
     return "".join(said)
 
 

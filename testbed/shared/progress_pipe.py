@@ -7,6 +7,8 @@ import json
 import os
 from typing import Any
 
+TRAINING = "training"  # the stage that is measured
+
 
 class ProgressWriter:
     """Writes to a pipe that several processes share; a line is shorter than PIPE_BUF, so whole."""

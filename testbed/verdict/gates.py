@@ -63,11 +63,13 @@ def judge(
     deepest_queue_bytes: int,
     switch_holds_bytes: int,
     unreadable: str = "",
+    other_programs: str = "",
 ) -> list[Gate]:
     """Check a finished run against the limits of its experiment.
 
     Args:
         conservation: None where the counters could not be read; `unreadable` says why.
+        other_programs: those outside the lab that used most of the processors, in words.
     """
     limits = config["limits"]
     # All ports send through one socket: a queue that it cannot hold would never fill.
@@ -83,6 +85,7 @@ def judge(
             "cpu_others",
             others,
             limits["cpu_others"],
+            where=other_programs,
             note="/proc/stat cannot be read" if others is None else "",
         ),
         _lateness(events, limits),

@@ -1,6 +1,12 @@
-"""The limits of the gates: the keys of `limits` in an experiment, with their defaults."""
+"""The limits of the gates: the keys of `limits` in an experiment, with their defaults.
+
+Beside them stands what `./lab explain` and the documentation say about each gate: what it measures,
+where the evidence is, what usually causes a failure, and what to do.
+"""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from pydantic import Field
 
@@ -42,3 +48,131 @@ class Limits(Section):
     clock_stall_s: float = Field(default=0.1, gt=0)
     clock_drift: float = Field(default=0.0005, gt=0)
     run_timeout_s: float = Field(default=900.0, gt=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explanation:
+    """What a reader should know of a gate.
+
+    Attributes:
+        title: a short name.
+        measured: what the gate compares with its limit.
+        evidence: the file of the run directory that holds the measurement, and the key in it.
+        causes: what usually brings the value beyond the limit.
+        remedy: what to do then.
+    """
+
+    title: str
+    measured: str
+    evidence: str
+    causes: str
+    remedy: str
+
+
+_SLOWER = "Choose a lower rate; ./lab check --deep finds the highest one that this machine holds."
+_ALONE = "Close other programs, or run when the machine is idle. ./lab resume tries again."
+_ROUND_TRIP = Explanation(
+    title="round trip",
+    measured="Before training, probes cross every path of the idle network. The gate takes the "
+    "error of the worst path's round-trip time.",
+    evidence="calibration.json: links[].rtt_s beside links[].configured_rtt_s",
+    causes="Every switch costs time. So deep networks miss short delays, and so does a busy "
+    "machine.",
+    remedy="Give the links a delay, or lower their rate. Close other programs. Or raise "
+    "limits.rtt_error_s, and say so when you publish.",
+)
+SOCKET_BUFFER = "socket_buffer"  # stands for the gate that no key of `Limits` sets
+
+GATES: dict[str, Explanation] = {
+    "rate_error": Explanation(
+        title="rate",
+        measured="Before training, every path carries as much as it can. The gate takes the error "
+        "of the worst path's rate.",
+        evidence="calibration.json: links[].rate_bps beside links[].configured_rate_bps",
+        causes="The rate is too high for the processors, or other programs took them meanwhile.",
+        remedy=f"{_SLOWER} {_ALONE}",
+    ),
+    "rtt_error": _ROUND_TRIP,
+    "rtt_error_s": _ROUND_TRIP,
+    "idle_loss": Explanation(
+        title="idle loss",
+        measured="Before training, probes cross every path of the idle network. The gate takes the "
+        "share that did not arrive.",
+        evidence="calibration.json: links[].probes_lost of links[].probes_sent",
+        causes="The machine was too busy to receive them in time.",
+        remedy=_ALONE,
+    ),
+    "queue_error": Explanation(
+        title="queue",
+        measured="Before training, every queue is filled until it drops. The gate takes the share "
+        "by which the fullest state missed the configured limit.",
+        evidence="calibration.json: queues[].peak_bytes beside queues[].limit_bytes",
+        causes="The queue drained while it was filled, because the machine was busy or the queue "
+        "holds only a few packets.",
+        remedy=f"Choose queues of ten packets or more. {_ALONE}",
+    ),
+    SOCKET_BUFFER: Explanation(
+        title="socket buffer",
+        measured="All ports of the switch send through one socket. The gate takes the bytes by "
+        "which the deepest queue exceeds that socket's buffer.",
+        evidence="manifest.json: switch_sockets.send_bytes",
+        causes="An ordinary user may not enlarge the buffer. A queue that does not fit never "
+        "drops.",
+        remedy="Choose a smaller queue_bytes, or run as root.",
+    ),
+    "conservation": Explanation(
+        title="conservation",
+        measured="After training, the counters of both ends of every link are compared. The gate "
+        "takes the largest share of packets that nothing explains.",
+        evidence="conservation.json: links[].unexplained and switches[]",
+        causes="A part of the emulator lost packets without counting them, mostly when a socket "
+        "buffer overflowed on a busy machine.",
+        remedy=f"{_SLOWER} {_ALONE} If it stays, please report it with the run directory.",
+    ),
+    "cpu_wait": Explanation(
+        title="processor",
+        measured="During training, the kernel counts how long each thread of the switch, the "
+        "controller and the delay relay was ready but did not run. The gate takes the largest "
+        "share of the time.",
+        evidence="conservation.json: headroom.waited",
+        causes="The hosts' training and other programs leave the emulator too little time.",
+        remedy=f"{_ALONE} Use fewer workers, a smaller model, or a lower rate.",
+    ),
+    "cpu_others": Explanation(
+        title="other programs",
+        measured="During training, the processors' time that processes outside the lab used, as a "
+        "share of all of it. It counts only while something waited for a processor.",
+        evidence="conservation.json: headroom.others and headroom.pressure; programs.json: the "
+        "programs that used most",
+        causes="Other programs ran on this machine. The reason names the three that used most, "
+        "with the share of each. If it names none, they ran in another container or virtual "
+        "machine.",
+        remedy="Close the programs that the reason names, or run when the machine is idle. "
+        "./lab resume tries again.",
+    ),
+    "impairment_late_s": Explanation(
+        title="lateness",
+        measured="The time between the planned and the acknowledged begin or end of an impairment: "
+        "the 99th percentile, or the maximum of fewer than 100.",
+        evidence="events/impairments.jsonl: planned_s beside acknowledged_s",
+        causes="The controller waited for a processor.",
+        remedy=f"{_ALONE} Use fewer workers or impairments that change less often.",
+    ),
+    "clock_stall_s": Explanation(
+        title="stall",
+        measured="Two threads look at the clock every few milliseconds. The gate takes the longest "
+        "time in which neither ran.",
+        evidence="conservation.json: headroom.stall_s",
+        causes="The machine stood still: it was suspended, or its hypervisor took the processors.",
+        remedy="Keep the machine awake. On a virtual machine, ask for processors of its own. "
+        "./lab resume tries again.",
+    ),
+    "clock_drift": Explanation(
+        title="clock",
+        measured="How much the adjusted clock gained or lost against the unadjusted one during the "
+        "training.",
+        evidence="conservation.json: headroom.drift",
+        causes="The system corrected its clock meanwhile.",
+        remedy="Wait until the clock is synchronised (timedatectl), then ./lab resume.",
+    ),
+}

@@ -59,8 +59,14 @@ class Observation:
                 self._failure = str(error)
         self._watch = Watch(self._own)
 
-    def judge(self, calibrated: Calibration, *, switch_holds_bytes: int) -> list[gates.Gate]:
-        """Read everything again, store it in the run's directory, and compare with the limits."""
+    def judge(
+        self, calibrated: Calibration, *, switch_holds_bytes: int, other_programs: str = ""
+    ) -> list[gates.Gate]:
+        """Read everything again, store it in the run's directory, and compare with the limits.
+
+        Args:
+            other_programs: those outside the lab that used most of the processors, in words.
+        """
         assert self._watch is not None, "begin() comes first"
         headroom = self._watch.finish()
         events = gates.read_events(self._directory / "events" / "impairments.jsonl")
@@ -77,6 +83,7 @@ class Observation:
             deepest_queue_bytes=max(link.queue_bytes for link in self._network.links),
             switch_holds_bytes=switch_holds_bytes,
             unreadable=self._failure,
+            other_programs=other_programs,
         )
 
     def _ledgers(self, events: Sequence[Mapping[str, Any]]) -> Conservation | None:

@@ -1,0 +1,142 @@
+"""Samples, from outside the sandbox, which programs use the processors that the lab wants.
+
+A sandbox sees only its own processes, so the command that started it does this, in a thread. Names
+of programs alone are kept: arguments may hold secrets. A program that ends between two samples is
+counted up to the last one.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+from testbed.shared import run_directory
+
+FILE = "programs.json"
+INTERVAL_S = 1.0
+_SHOWN = 10
+_LEAST = 0.005  # a share that is not 0.00 when it is printed
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+# Fields of /proc/PID/stat after the name: parent, times in user and kernel mode.
+_PARENT, _USER, _SYSTEM = 1, 11, 12
+
+
+class OtherPrograms:
+    """Counts processor time by program from `begin` on, all but that of one sandbox.
+
+    Args:
+        directory: of the run; the file there is written anew with each sample.
+        sandbox: the process whose descendants, and which itself, are left out.
+    """
+
+    def __init__(self, directory: Path, sandbox: int) -> None:
+        self._path = directory / FILE
+        self._sandbox = sandbox
+        self._used: Counter[str] = Counter()
+        self._ticks: dict[int, int] = {}
+        self._cost_s = 0.0
+        self._samples = 0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="other-programs", daemon=True)
+
+    def begin(self) -> None:
+        """Sample from now on; does nothing when called again."""
+        if self._thread.ident is None:
+            self._began_s = time.monotonic()
+            self._thread.start()
+
+    def end(self) -> None:
+        self._stop.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while True:
+                self._sample()
+                if self._stop.wait(INTERVAL_S):
+                    return
+        except OSError:
+            return  # /proc cannot be read, the disk is full: the reason then names no program
+
+    def _sample(self) -> None:
+        began_s = time.thread_time()
+        ticks, names, parents = {}, {}, {}
+        present = map(int, filter(str.isdigit, os.listdir("/proc")))  # noqa: PTH208 - fast
+        for pid in present:
+            if (read := _read(pid)) is not None:
+                names[pid], parents[pid], ticks[pid] = read
+        lab = _descendants(self._sandbox, parents)
+        if self._samples:
+            for pid in ticks.keys() - lab:
+                # A process that is new since the last sample has used all its time since then.
+                self._used[names[pid]] += ticks[pid] - self._ticks.get(pid, 0)
+        self._ticks = ticks
+        self._samples += 1
+        if self._samples > 1:
+            self._write()
+        self._cost_s += time.thread_time() - began_s
+
+    def _write(self) -> None:
+        elapsed_s = time.monotonic() - self._began_s
+        whole = elapsed_s * _TICKS_PER_S * (os.cpu_count() or 1)
+        run_directory.write_json(
+            self._path,
+            {
+                "schema": run_directory.SCHEMA,
+                "began_s": self._began_s,
+                "ended_s": self._began_s + elapsed_s,
+                "samples": self._samples,
+                "cpu_share": self._cost_s / elapsed_s,
+                "programs": [
+                    {"name": name, "share": used / whole}
+                    for name, used in self._used.most_common(_SHOWN)
+                    if used > 0
+                ],
+            },
+        )
+
+
+def largest(directory: Path, count: int = 3) -> str:
+    """The programs outside the lab that used most, each with its share; empty when unknown."""
+    try:
+        programs = run_directory.read_json(directory / FILE)["programs"]
+    except (OSError, ValueError, KeyError):
+        return ""
+    seen = [each for each in programs[:count] if each["share"] >= _LEAST]
+    return ", ".join(f"{each['name']} {each['share']:.2f}" for each in seen)
+
+
+def _read(pid: int) -> tuple[str, int, int] | None:
+    """Name, parent and processor time in ticks; None for a process that is gone."""
+    try:
+        descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        text = os.read(descriptor, 1024)
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+    # The name in parentheses may hold anything, also parentheses.
+    front, _, rest = text.rpartition(b")")
+    fields = rest.split()
+    name = front.partition(b"(")[2].decode(errors="replace")
+    return name, int(fields[_PARENT]), int(fields[_USER]) + int(fields[_SYSTEM])
+
+
+def _descendants(pid: int, parents: dict[int, int]) -> set[int]:
+    children: dict[int, list[int]] = {}
+    for child, parent in parents.items():
+        children.setdefault(parent, []).append(child)
+    found, left = {pid}, [pid]
+    while left:
+        for child in children.get(left.pop(), ()):
+            if child not in found:
+                found.add(child)
+                left.append(child)
+    return found

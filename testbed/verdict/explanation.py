@@ -1,0 +1,179 @@
+"""Explains a finished run: its verdict, the gates behind it, likely causes, and what to do.
+
+Reads the run directory alone. What there is to say about each gate stands in `limits`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from testbed.shared import run_directory
+from testbed.verdict.limits import GATES, SOCKET_BUFFER, Explanation
+
+_LOG_LINES = 15
+_LOG = re.compile(r"logs/[\w.-]+\.log")
+
+MEANINGS = {
+    "ok": "Every check that could be made has passed. The run counts in all tables.",
+    "invalid": "The emulator, and not the protocol, was the limit. The tables leave the run out.",
+    "failed": "Something broke before the run was done. The tables leave the run out.",
+    "unsupported": "This machine or user lacks what the run needs. Nothing was run.",
+    "interrupted": "The command ended before the run did. The tables leave the run out.",
+}
+# What a reason contains -> what usually causes it, and what to do. The first that fits counts.
+FAILURES: tuple[tuple[str, str, str], ...] = (
+    (
+        r"the disk is full",
+        "A file could not be written.",
+        "Make room: ./lab prune removes samples of old runs. Then continue with ./lab resume.",
+    ),
+    (
+        r"has changed since the run was planned",
+        "The file was edited while the runs went on.",
+        "Run again: the changed file makes new runs, with keys of their own.",
+    ),
+    (
+        r" was in \S+: line \d+",
+        "Own code did not return, so the others waited in vain.",
+        "Look at the line that the reason names. The log shows how the process came there.",
+    ),
+    (
+        r"by impairment .*\(kind crash\)",
+        "An impairment of this experiment killed the process, as the experiment says.",
+        "To go on without a lost worker, set training.on_worker_loss: continue.",
+    ),
+    (
+        r"killed by SIGKILL",
+        "Mostly the kernel, because memory ran out.",
+        "See the kernel's messages (dmesg). Use fewer workers, a smaller model or a smaller batch.",
+    ),
+    (
+        r"lost \S+: silent|timed out",
+        "The peer heard nothing for transport.peer_timeout_s: an impairment cut it off for longer, "
+        "or a process was stuck.",
+        "Compare events/impairments.jsonl with the logs of both processes. Raise "
+        "transport.peer_timeout_s if the impairment is meant to last.",
+    ),
+    (
+        r"run_timeout_s",
+        "The run took longer than limits.run_timeout_s allows.",
+        "Raise limits.run_timeout_s. ./lab plan estimates how long a run takes.",
+    ),
+    (
+        r"\.py: line \d+",
+        "The code in that line raised an error, or gave a value that no run can use.",
+        "Mend the line, then ./lab run again: a changed file makes a new run.",
+    ),
+)
+UNEXPECTED = (
+    "The reason and the log's end say what is known.",
+    "Try again with ./lab resume. If it stays, please report it with the run directory.",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateFinding:
+    """A gate of the run, with what there is to say about it."""
+
+    record: Mapping[str, Any]
+    about: Explanation
+
+    @property
+    def limit_from(self) -> str:
+        key = self.record["key"]
+        return f"limits.{key}" if key else "fixed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explained:
+    """All that is known of how a run ended.
+
+    Attributes:
+        gates: those that failed or could not be checked; `passed` counts the others.
+        log, log_end: the log that the failure is in, and its last lines.
+    """
+
+    directory: Path
+    verdict: str
+    reason: str
+    meaning: str
+    causes: str = ""
+    remedy: str = ""
+    gates: list[GateFinding] = field(default_factory=list)
+    passed: list[GateFinding] = field(default_factory=list)
+    log: str = ""
+    log_end: list[str] = field(default_factory=list)
+
+
+def explain(directory: Path) -> Explained:
+    """Explain the run of a directory.
+
+    Raises:
+        FileNotFoundError: it has no verdict.
+    """
+    status = run_directory.read_json(directory / "status.json")
+    verdict, reason = str(status["verdict"]), str(status["reason"])
+    found = [GateFinding(record=each, about=_about(each["key"])) for each in status["gates"]]
+    causes, remedy = _causes(directory, verdict, reason)
+    log = _log_of(directory, reason) if verdict == "failed" else ""
+    return Explained(
+        directory=directory,
+        verdict=verdict,
+        reason=reason,
+        meaning=MEANINGS[verdict],
+        causes=causes,
+        remedy=remedy,
+        gates=[each for each in found if not each.record["passed"]],
+        passed=[each for each in found if each.record["passed"]],
+        log=log,
+        log_end=_end_of(directory / log) if log else [],
+    )
+
+
+def _about(key: str) -> Explanation:
+    return GATES[key or SOCKET_BUFFER]
+
+
+def _causes(directory: Path, verdict: str, reason: str) -> tuple[str, str]:
+    """What usually causes it, and what to do; of an invalid run the gates say so."""
+    if verdict == "failed":
+        for pattern, causes, remedy in FAILURES:
+            if re.search(pattern, reason):
+                return causes, remedy
+        return UNEXPECTED
+    if verdict == "unsupported":
+        return "", "./lab check says what this machine can do, and how to get the rest."
+    if verdict == "interrupted":
+        return "", f"Continue with: {_resuming(directory)}"
+    return "", ""
+
+
+def _resuming(directory: Path) -> str:
+    """The command that continues this run's experiment."""
+    try:
+        command = str(run_directory.read_json(directory.parent / "plan.json")["command"])
+    except (OSError, ValueError, KeyError):
+        return f"./lab resume {directory.parent.name}"
+    return re.sub(r"^(\S+) (run|rerun)\b", r"\1 resume", command)
+
+
+def _log_of(directory: Path, reason: str) -> str:
+    """The first log that the reason names; else that of the process which it begins with."""
+    named = [each for each in _LOG.findall(reason) if (directory / each).exists()]
+    first = f"logs/{reason.partition(':')[0]}.log"
+    if named:
+        return named[0]
+    return first if (directory / first).exists() else "logs/supervisor.log"
+
+
+def _end_of(log: Path) -> list[str]:
+    try:
+        with log.open(encoding="utf-8", errors="replace") as lines:
+            return [line.rstrip() for line in deque(lines, maxlen=_LOG_LINES)]
+    except OSError:
+        return []

@@ -1,0 +1,138 @@
+"""Every verdict and every gate is explained, in the terminal and in the documentation."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from testbed.cli import explain_view, run_names
+from testbed.documentation import run_directory_format
+from testbed.documentation.gates import reference
+from testbed.shared import run_directory
+from testbed.shared.input_error import InputError
+from testbed.verdict.explanation import MEANINGS, explain
+from testbed.verdict.limits import GATES, SOCKET_BUFFER, Limits
+from tests.verdict.test_gates import judged
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "concepts" / "verdicts.md"
+
+
+def ended(folder, verdict, reason="", gates=(), name="dblp-s1-0123456789", logs=None):
+    directory = folder / "small" / name
+    (directory / "logs").mkdir(parents=True)
+    for log, text in (logs or {}).items():
+        (directory / "logs" / f"{log}.log").write_text(text)
+    records = [each.as_json() for each in gates]
+    run_directory.write_status(directory, verdict, reason, gates=records)
+    return directory
+
+
+def shown(directory):
+    screen = io.StringIO()
+    explain_view.show(directory, Console(file=screen, width=80))
+    return screen.getvalue()
+
+
+def test_every_gate_has_an_explanation_and_every_explanation_a_gate():
+    gates = {gate.key or SOCKET_BUFFER for gate in judged()}
+    # The round trip's key depends on which of the two limits is the larger.
+    assert gates | {"rtt_error", "rtt_error_s"} == set(GATES)
+    assert set(Limits.model_fields) - set(GATES) == {"run_timeout_s"}  # fails the run, no gate
+
+
+def test_every_verdict_has_a_meaning():
+    assert set(MEANINGS) == set(run_directory.VERDICTS)
+
+
+def test_the_evidence_is_in_the_dictionary_of_files():
+    documents = run_directory_format.sections()
+    known = {**documents["documents"], **{f"events/{k}": v for k, v in documents["events"].items()}}
+    for key, about in GATES.items():
+        for file, keys in re.findall(r"([\w/.]+\.jsonl?): ([^;]+)", about.evidence):
+            for each in re.findall(r"[\w.\[\]]*[._\[][\w.\[\]]*", keys):
+                assert any(one.startswith(each) for one in known[file]), (key, file, each)
+
+
+def test_the_page_on_verdicts_has_every_gate_and_every_verdict():
+    text = PAGE.read_text()
+    for key, about in GATES.items():
+        assert f"| {about.title} |" in text, about.title
+        assert key == SOCKET_BUFFER or f"`{key}`" in text, key
+        assert about.remedy in reference()
+    for verdict in MEANINGS:
+        assert f"| `{verdict}` |" in text
+    assert "<!-- generated: gates -->" in text
+
+
+@pytest.mark.parametrize("key", sorted(set(GATES) - {"rtt_error", "rtt_error_s"}))
+def test_a_gate_that_failed_is_shown_with_value_limit_evidence_cause_and_remedy(tmp_path, key):
+    (gate,) = [each for each in judged() if (each.key or SOCKET_BUFFER) == key]
+    broken = type(gate)(**{**gate.as_json(), "value": 7.5, "passed": False, "where": "rustc 0.31"})
+    text = shown(ended(tmp_path, "invalid", broken.sentence(), [broken]))
+    about = GATES[key]
+    assert f"gate '{about.title}' failed" in text
+    assert f"7.5; limit {broken.limit:g} " in text
+    for words in ("rustc 0.31", about.causes, about.remedy, about.evidence, about.measured):
+        assert words in text
+
+
+def test_an_ok_run_shows_its_gates_and_says_what_was_not_checked(tmp_path):
+    gates = judged()
+    text = shown(ended(tmp_path, "ok", "", gates))
+    assert "ok\n" in text
+    for gate in gates:
+        assert gate.name.split()[0] in text
+
+
+@pytest.mark.parametrize(
+    ("reason", "cause"),
+    [
+        ("server: /x/mine.py: line 8: RuntimeError: my bug; see logs/server.log", "that line rais"),
+        ("worker-1: lost server: silent for 5 s", "heard nothing for"),
+        ("worker-1: killed by SIGKILL", "memory ran out"),
+        ("worker-1: killed by SIGKILL by impairment gone (kind crash)", "An impairment of this"),
+        ("not finished after 60 s (limits.run_timeout_s)", "longer than limits.run_timeout_s"),
+        ("server: the disk is full: x.jsonl", "could not be written"),
+        ("something new", "what is known"),
+    ],
+)
+def test_a_failure_shows_its_usual_cause_and_the_end_of_the_log(tmp_path, reason, cause):
+    logs = {"server": "begin\nserver's end\n", "worker-1": "w\n", "supervisor": "s\n"}
+    found = explain(ended(tmp_path, "failed", reason, logs=logs))
+    assert cause in found.causes
+    assert found.remedy
+    expected = "supervisor" if reason[0] in "ns" and "server" not in reason else reason[:8]
+    assert found.log == f"logs/{expected.partition(':')[0]}.log"
+    text = shown(found.directory)
+    assert text.rstrip().endswith(found.log_end[-1])
+
+
+def test_an_unsupported_and_an_interrupted_run_say_what_to_do(tmp_path):
+    text = shown(ended(tmp_path, "unsupported", "this kernel has no TCP congestion control 'x'"))
+    assert "no TCP congestion control 'x'" in text
+    assert "./lab check" in text
+    interrupted = ended(tmp_path, "interrupted", "by the user", name="dblp-s2-0000000000")
+    assert "./lab resume small" in shown(interrupted)
+    command = {"command": "./lab run quick --arms dblp --out x"}
+    run_directory.write_json(interrupted.parent / "plan.json", command)
+    assert "./lab resume quick --arms dblp --out x" in shown(interrupted)
+
+
+def test_a_run_is_found_by_its_folder_its_key_and_the_beginning_of_its_key(tmp_path):
+    first = ended(tmp_path, "ok")
+    earlier = ended(tmp_path, "invalid", name="dblp-s1-0123456789.attempt1")
+    second = ended(tmp_path, "ok", name="dblp-s2-0000000000")
+    for name in (str(first), "dblp-s1-0123456789", "dblp-s1", "small/dblp-s1-0123456789"):
+        assert run_names.find(tmp_path, name) == first
+    assert run_names.find(tmp_path, earlier.name) == earlier
+    assert run_names.find(tmp_path, None) == second
+    with pytest.raises(InputError, match=r"dblp: several runs in .* begin so: small/dblp-s1-0123"):
+        run_names.find(tmp_path, "dblp")
+    with pytest.raises(InputError, match=r"tcp: no run of this name in .*; valid: small/dblp-s1-"):
+        run_names.find(tmp_path, "tcp")
+    with pytest.raises(InputError, match=r"no run; .* holds none that has ended"):
+        run_names.find(tmp_path / "nothing", None)
