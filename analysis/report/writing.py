@@ -18,6 +18,7 @@ from analysis.report.timeline import timeline_page
 from analysis.summary.document import summarise, write_json
 from analysis.tables import by_sweep_point, setup, verdicts
 from analysis.tables.chunk_loss_by_layer import layer_loss_table
+from analysis.tables.critical_rounds import critical_rounds_table
 from analysis.tables.main_table import main_table
 from analysis.tables.published_values import experiment_table
 from analysis.tables.ratios import ratio_table
@@ -31,7 +32,7 @@ _FEW_RUNS = 24  # more are folded away on the page, those that are not ok except
 
 @dataclass(frozen=True, kw_only=True)
 class ReportPaths:
-    """The files that `write_report` wrote, and the main table."""
+    """The files that `write_report` wrote, the main table, and what to know before its numbers."""
 
     index: Path
     summary: Path
@@ -40,12 +41,14 @@ class ReportPaths:
     experiment: str
     verdicts: dict[str, int]
     main_table: Table
+    cautions: list[str]
 
 
 def write_report(results_dir: Path, experiment: str | None = None) -> ReportPaths:
     """Write `results_dir/report/`, in place of an older one; see `analysis.write_report`."""
     results = load(results_dir, experiment)
     summary = summarise(results)
+    summary["cautions"] = cautions.sentences(results, summary)
     tables = _tables(results, summary)
     drawings = catalogue.draw_all(results, summary)
     timeline = timeline_page(results)
@@ -77,6 +80,7 @@ def write_report(results_dir: Path, experiment: str | None = None) -> ReportPath
         experiment=results.experiment,
         verdicts=summary["verdicts"],
         main_table=tables["main"],
+        cautions=summary["cautions"],
     )
 
 
@@ -87,6 +91,7 @@ def _tables(results: Results, summary: dict[str, Any]) -> dict[str, Table]:
     return {
         "main": main_table(summary),
         "ratios": ratio_table(summary),
+        "phases": critical_rounds_table(summary),
         "published": experiment_table(summary),
         "impairments": setup.impairment_table(results),
         "links": setup.link_table(results),
@@ -116,7 +121,7 @@ def render_page(
         verdicts=summary["verdicts"],
         planned=len(results.runs),
         headline=headline.sentences(summary),
-        cautions=cautions.sentences(results, summary),
+        cautions=summary["cautions"],
         methods=methods.sentences(results),
         settings=summary["settings"],
         # What is most asked for comes first, the rest is folded away.

@@ -25,7 +25,7 @@ from analysis.statistics.intervals import (
     permutation_p_value,
     ratio_interval,
 )
-from analysis.summary import published_comparison
+from analysis.summary import phases, published_comparison
 from analysis.summary.lookup import BASELINE, REFERENCE, pairs
 
 SCHEMA = 1
@@ -41,7 +41,8 @@ def summarise(results: Results) -> dict[str, Any]:
     """
     entries = published.select(published.load(), results.published_ids, results.arms)
     measured = per_run(results)
-    points = _points(results, measured, entries)
+    phased = phases.phased_arms(results)
+    points = _points(results, measured, entries, phased)
     in_points = {
         each["id"] for point in points for found in point["published"].values() for each in found
     }
@@ -67,11 +68,16 @@ def summarise(results: Results) -> dict[str, Any]:
     summary["settings"] = published.settings(results.published_ids)
     if points:
         summary["points"] = points
+    else:
+        summary["critical_shares"] = phases.critical_shares(results.ok_runs, measured, phased)
     return summary
 
 
 def _points(
-    results: Results, measured: pl.DataFrame, entries: Sequence[published.Published]
+    results: Results,
+    measured: pl.DataFrame,
+    entries: Sequence[published.Published],
+    phased: Sequence[str],
 ) -> list[dict[str, Any]]:
     """Each point of the sweep, in the experiment's order, also those without an ok run."""
     by_point: dict[tuple[tuple[str, str | None], ...], list[Run]] = {}
@@ -97,6 +103,7 @@ def _points(
             **_cells(rows, results.arms),
             "unpaired": _unpaired(runs, results.arms),
             "limits": _limits(runs, conditions),
+            "critical_shares": phases.critical_shares(runs, measured, phased),
         }
         here = [
             each

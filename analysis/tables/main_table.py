@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from analysis.data.metrics import IMPAIRED, TASK_METRICS, describe
 from analysis.statistics.intervals import ENOUGH_SEEDS, Estimate
+from analysis.summary import phases
 from analysis.summary.lookup import entry, points, with_impairment_kinds
 from analysis.tables.cells import measured, missing
 from analysis.tables.rendering import Cell, Table, row
@@ -44,6 +46,7 @@ ROWS = (
     "workers_lost",
 )
 _PACED = ("communication_share", "compute_to_communication")
+_NOT_PHASED = "without effect: the tolerance of this arm does not depend on the phase"
 _NOTHING_LEARNT = "nothing is learnt: with pace 'payload-only' payloads have random content"
 
 
@@ -66,6 +69,7 @@ def main_table(
         each.value for name, found in estimates.items() if "latency_s." in name for each in found
     ]
     paces = summary.get("paces") or ["real"]
+    phased = phases.arms(summary)
     for name, found in estimates.items():
         if not _is_shown(summary, name, found):
             continue
@@ -77,6 +81,13 @@ def main_table(
         if name in TASK_METRICS and paces == ["payload-only"]:
             absent = _NOTHING_LEARNT
         cells = [_cell(each, unit, absent, n) for each, n in zip(found, counts, strict=True)]
+        if name == "critical_share":
+            cells = [
+                cell
+                if not phased or arm in phased or cell.note
+                else replace(cell, note=_NOT_PHASED)
+                for arm, cell in zip(arms, cells, strict=True)
+            ]
         rows.append(row(label, *cells))
     return Table(
         title=f"{summary['experiment']}: what was measured, by arm",

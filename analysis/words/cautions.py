@@ -8,7 +8,7 @@ from typing import Any
 
 from analysis.data import learning, published
 from analysis.data.load import Results, Run
-from analysis.words import formatting
+from analysis.words import formatting, phase_cautions
 
 _MACHINE = ("cpu", "cpus", "memory_bytes", "machine", "kernel", "distribution")
 _GIB = 1 << 30  # memory is rounded: what a kernel keeps for itself differs a little on one machine
@@ -22,6 +22,7 @@ def sentences(results: Results, summary: dict[str, Any]) -> list[str]:
         *_mixed_versions(results.ok_runs),
         *_pace(results, summary),
         *_lost_workers(results),
+        *phase_cautions.sentences(results, summary),
         *(
             f"published: {name!r} is not among the published values; valid: the ids in "
             "analysis/data/published.yaml."

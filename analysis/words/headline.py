@@ -10,6 +10,7 @@ from typing import Any
 
 from analysis.data.metrics import ALL_BURSTS, IMPAIRED
 from analysis.statistics.intervals import ENOUGH_SEEDS, Estimate, true_reduction
+from analysis.summary import phases
 from analysis.summary.lookup import BASELINE, entry, factors_text, pairs, points
 from analysis.words import formatting
 from analysis.words.formatting import PERCENT
@@ -62,10 +63,11 @@ def _latency(summary: Summary, left: str, right: str) -> list[str]:
     # Whether bursts met the arms with different tolerances at all depends on the phase.
     ours, theirs = (entry(summary, "arms", arm, "burst_tolerance.gather") for arm in (right, left))
     if ours.value is not None and theirs.value is not None:
+        phased = [arm for arm in phases.arms(summary) if arm in (left, right)]
+        depends = f"; the tolerance of {' and '.join(phased)} depends on the phase of training"
         found.append(
             f"In those rounds {right} allowed a loss of {_quantity(ours, PERCENT)} on the gather "
-            f"leg, {left} {_quantity(theirs, PERCENT)} (means; {right}'s depends on the phase of "
-            "training)."
+            f"leg, {left} {_quantity(theirs, PERCENT)} (means{depends if phased else ''})."
         )
     kinds = summary["ratios"][pair].get(IMPAIRED.rstrip("."), {})
     by_kind = {kind: entry(summary, "ratios", pair, IMPAIRED + kind) for kind in kinds}

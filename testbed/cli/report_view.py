@@ -22,6 +22,8 @@ def write(results: Path, experiment: str | None) -> None:
     console = Console(highlight=False, markup=False, soft_wrap=True)
     width = console.width if console.is_terminal else None
     console.print("", to_text(paths.main_table, width=width), sep="\n")
+    for caution in paths.cautions:
+        console.print(f"caution: {caution}", soft_wrap=not console.is_terminal)
     console.print(f"report: {paths.index}")
 
 

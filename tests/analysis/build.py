@@ -79,6 +79,7 @@ class ResultsBuilder:
         pace: dict[str, Any] | None = None,
         target: float | None = None,
         config: dict[str, Any] | None = None,
+        critical: int = 1,
         machine: str = "Test CPU",
         plan: bool = True,
     ) -> Path:
@@ -86,7 +87,7 @@ class ResultsBuilder:
 
         With `layers`, what loss did is measured: the last layer's tensor loss is the transfer's
         loss, and the replicas drift apart by 0.001 per round. `config` replaces keys of the
-        configuration.
+        configuration. The first `critical` rounds are critical.
         """
         point = "".join(f"-{value}" for value in (factors or {}).values())
         key = key or f"{arm}-s{seed}{point}"
@@ -107,7 +108,9 @@ class ResultsBuilder:
         latencies = [burst_s if number in BURST_ROUNDS else calm_s for number in range(rounds)]
         learnt = None if pace and pace["kind"] == "payload-only" else (metric, accuracy)
         hosts = [f"worker-{number}" for number in range(1, workers + 1)]
-        self._events(directory, latencies, compute_s, learnt, passes, received, hosts, layers)
+        self._events(
+            directory, latencies, compute_s, learnt, passes, received, hosts, layers, critical
+        )
         if layers:
             effects = [_effects(number, hosts) for number in range(rounds)]
             write_lines(directory / "events" / "effects.jsonl", effects)
@@ -123,6 +126,7 @@ class ResultsBuilder:
         received: int | None,
         workers: Sequence[str],
         layers: int,
+        critical: int,
     ) -> None:
         events = directory / "events"
         labels = {4: ["loss-server"], 8: ["background"]}
@@ -131,7 +135,7 @@ class ResultsBuilder:
             [
                 {
                     "round": number,
-                    "critical": number == 0,
+                    "critical": number < critical,
                     "gradient_norm": 1.0,
                     "tolerance_gather": 0.1,
                     "tolerance_broadcast": 0.1,

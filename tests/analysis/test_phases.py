@@ -1,0 +1,156 @@
+"""Shares of critical rounds: the table, and the cautions where runs that are compared differ."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import analysis
+from analysis.data.load import load
+from analysis.summary.document import summarise
+from analysis.tables.critical_rounds import critical_rounds_table
+from analysis.tables.main_table import main_table
+from analysis.words import cautions, headline, phase_cautions
+from tests.analysis.build import ResultsBuilder
+
+PHASED = {"protocol": {"name": "dblp", "gather": "phased:low=0.008,high=0.408"}}
+FIXED = {"protocol": {"name": "fixed-low", "gather": "fixed:tolerance=0.008"}}
+OTHER = {"protocol": {"name": "dblp", "gather": "./mine.py:Own"}}  # says nothing of itself
+
+
+def said(folder: Path) -> list[str]:
+    results = load(folder)
+    found = phase_cautions.sentences(results, summarise(results))
+    assert [each for each in cautions.sentences(results, summarise(results)) if each in found] == (
+        found
+    )
+    return found
+
+
+def test_arms_whose_phases_differ_call_for_a_caution(tmp_path):
+    build = ResultsBuilder(tmp_path)
+    build.run(arm="dblp", seed=1, critical=3, config=PHASED)
+    build.run(arm="dblp-bbr", seed=1, critical=10, config=PHASED)
+    (arms, why) = said(tmp_path)
+    assert arms == (
+        "Phases differ between arms that are compared. At seed 1, 100 % of the rounds were "
+        "critical with dblp-bbr and 30.0 % with dblp. In critical rounds these arms tolerate less "
+        "loss, so a part of their differences in loss, time and accuracy comes from the phases "
+        "alone."
+    )
+    assert "A seed fixes the training, but not which chunks are lost" in why
+    assert "'phases: {detector: schedule, from: EXPERIMENT/ARM}'" in why
+
+
+def test_a_comparison_hangs_on_phases_that_differ_between_its_seeds(tmp_path):
+    build = ResultsBuilder(tmp_path)
+    for seed, critical in ((1, 10), (2, 5)):
+        build.run(arm="dblp", seed=seed, critical=critical, config=PHASED)
+        build.run(arm="fixed-low", seed=seed, critical=critical, config=FIXED)
+    (seeds, _) = said(tmp_path)
+    assert seeds == (
+        "Phases differ between seeds. With dblp, 50.0 % of the rounds were critical for seed 2 and "
+        "100 % for seed 1. Every comparison with dblp averages over runs that tolerated different "
+        "losses."
+    )
+
+
+def test_the_worst_group_of_a_sweep_is_named_and_the_others_are_counted(tmp_path):
+    build = ResultsBuilder(tmp_path)
+    for q, other in ((0.6, 2), (0.9, 4)):
+        for seed in (1, 2):
+            build.run(arm="dblp", seed=seed, critical=2, config=PHASED, factors={"q": q})
+            build.run(arm="stream", seed=seed, critical=other, config=PHASED, factors={"q": q})
+    (arms, _) = said(tmp_path)
+    assert "At q = 0.9, seed 1, 40.0 % of the rounds were critical with stream and 20.0 %" in arms
+    assert "Shares differ by more than 5 points in 2 of 4 such groups of runs." in arms
+
+
+def test_the_headline_names_the_arms_whose_tolerance_depends_on_the_phase(tmp_path):
+    build = ResultsBuilder(tmp_path)
+    build.run(arm="dblp", seed=1, config=PHASED)
+    build.run(arm="fixed-low", seed=1, config=FIXED)
+    found = " ".join(headline.sentences(summarise(load(tmp_path))))
+    assert "fixed-low 10.0 % (means; the tolerance of dblp depends on the phase of" in found
+
+
+@pytest.mark.parametrize(("rounds", "warned"), [(40, False), (10, True)])
+def test_a_small_difference_is_none(tmp_path, rounds, warned):
+    build = ResultsBuilder(tmp_path)
+    build.run(arm="dblp", seed=1, rounds=rounds, critical=1, config=PHASED)
+    build.run(arm="stream", seed=1, rounds=rounds, critical=2, config=PHASED)
+    assert bool(said(tmp_path)) is warned
+
+
+@pytest.mark.parametrize("config", [FIXED, {}])
+def test_phases_that_change_no_tolerance_do_not_matter(tmp_path, config):
+    build = ResultsBuilder(tmp_path)
+    build.run(arm="dblp", seed=1, critical=3, config=PHASED)
+    build.run(arm="fixed-low", seed=1, critical=10, config=config)
+    assert said(tmp_path) == []
+
+
+def test_phases_that_were_chosen_call_for_no_caution(tmp_path):
+    schedule = {"phases": {"detector": "schedule", "critical_rounds": [[0, 4]], "from": "x/dblp"}}
+    build = ResultsBuilder(tmp_path)
+    for seed in (1, 2):
+        build.run(arm="dblp", seed=seed, critical=5 * seed, config=PHASED | schedule)
+    assert said(tmp_path) == []
+
+
+def test_a_run_that_is_not_ok_does_not_count(tmp_path):
+    build = ResultsBuilder(tmp_path)
+    build.run(arm="dblp", seed=1, critical=3, config=PHASED)
+    build.run(arm="dblp", seed=2, critical=9, config=PHASED, verdict="invalid", reason="slow")
+    assert said(tmp_path) == []
+
+
+def test_a_tolerance_of_own_code_is_known_by_what_was_logged(tmp_path):
+    build = ResultsBuilder(tmp_path)
+    for seed, critical in ((1, 3), (2, 9)):
+        directory = build.run(arm="mine", seed=seed, critical=critical, config=OTHER)
+        if seed == 2:
+            log = directory / "events" / "rounds.jsonl"
+            first, *rest = log.read_text().splitlines()
+            changed: dict[str, Any] = json.loads(first) | {"tolerance_gather": 0.4}
+            log.write_text("\n".join([json.dumps(changed), *rest]) + "\n")
+    assert "With mine, 30.0 % of the rounds were critical for seed 1" in said(tmp_path)[0]
+
+
+def test_the_table_has_the_arms_whose_tolerance_depends_on_the_phase(tmp_path):
+    build = ResultsBuilder(tmp_path)
+    for seed, critical in ((1, 10), (2, 5)):
+        for q in (0.6, 0.9):
+            factors = {"q": q}
+            build.run(arm="dblp", seed=seed, critical=critical, config=PHASED, factors=factors)
+            build.run(arm="stream", seed=seed, critical=3, config=PHASED, factors=factors)
+            build.run(arm="tcp", seed=seed, critical=3, config=FIXED, factors=factors)
+    summary = summarise(load(tmp_path))
+    table = critical_rounds_table(summary)
+    cells = [[(cell.text, cell.detail) for cell in row] for row in table.rows]
+    assert cells[0][0] == ("dblp", "") and cells[0][1][0] == "75.0"
+    assert cells[0][2:] == [("50.0", "q = 0.6, seed 2"), ("100", "q = 0.9, seed 1")]
+    assert cells[1][2:] == [("30.0", "all runs")] * 2
+    assert len(table.rows) == 2 and len(table.records) == 8
+    assert table.records[0] == {"arm": "dblp", "point": "q = 0.6", "seed": 1, "critical_share": 1.0}
+    (shares,) = [row for row in main_table(summary).rows if "critical rounds" in row[0].text]
+    assert [bool(cell.note) for cell in shares[1:]] == [False, False, True]
+
+
+def test_an_experiment_without_such_an_arm_has_no_such_table(tmp_path):
+    ResultsBuilder(tmp_path).run(arm="tcp", seed=1, config=FIXED)
+    assert critical_rounds_table(summarise(load(tmp_path))).rows == []
+
+
+def test_cautions_stand_above_the_numbers_and_in_the_summary(tmp_path, undrawn):
+    build = ResultsBuilder(tmp_path)
+    build.run(arm="dblp", seed=1, critical=3, config=PHASED)
+    build.run(arm="stream", seed=1, critical=10, config=PHASED)
+    paths = analysis.write_report(tmp_path)
+    page = paths.index.read_text()
+    assert page.index("Phases differ between arms") < page.index('id="results"')
+    assert json.loads(paths.summary.read_text())["cautions"] == paths.cautions
+    assert paths.cautions[0].startswith("Phases differ between arms")
