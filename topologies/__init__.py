@@ -51,16 +51,13 @@ def build(parameters: TopologyParameters) -> Any:
     Raises:
         ValueError: what it describes is no network of the lab; the message says why.
     """
+    from topologies import plain
+
     kind: Any = TOPOLOGIES.entry(parameters.name)
     if parameters.name in TOPOLOGIES:
-        return kind(parameters)
-    from topologies.base import LabTopo
-
-    if not issubclass(kind, LabTopo):
-        # The base's checks come first; the file's own `build` is what Mininet's `Topo` calls.
-        kind = type(kind.__name__, (kind, LabTopo), {})
+        return plain.construct(kind, parameters)
     with own_code.explained(own_code.split(parameters.name)[0]):
-        return kind(parameters)
+        return plain.construct(kind, parameters)
 
 
 def parse(given: Any, *, folders: Sequence[Path] = ()) -> TopologyParameters:
@@ -78,10 +75,15 @@ def parse(given: Any, *, folders: Sequence[Path] = ()) -> TopologyParameters:
 
 
 def _parameters_of(name: str) -> type[TopologyParameters]:
-    """What YAML may say about a topology: the `Parameters` of its class or, else, of its file."""
-    kind = TOPOLOGIES.entry(name)
-    beside = getattr(sys.modules[kind.__module__], "Parameters", TopologyParameters)
-    found = getattr(kind, "Parameters", beside)
+    """What YAML may say about a topology: the `Parameters` of its class or, else, of its file.
+
+    A plain Mininet `Topo` without one has the options of its `build` as keys.
+    """
+    from topologies import plain
+
+    kind: Any = TOPOLOGIES.entry(name)
+    beside = getattr(sys.modules[kind.__module__], "Parameters", None)
+    found = getattr(kind, "Parameters", beside) or plain.parameters_of(kind)
     if not (isinstance(found, type) and issubclass(found, TopologyParameters)):
         raise InputError(f"{name}: Parameters does not derive from TopologyParameters")
     return found

@@ -7,19 +7,21 @@ wrongly or not at all.
 
 from __future__ import annotations
 
-import inspect
 import re
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import networkx
 from mininet.topo import Topo
+from pydantic import ValidationError
 
+from testbed.shared import yaml_input
+from topologies import mininet_options
 from topologies.settings import LinkParameters, TopologyParameters
 
 # Linux allows 15 characters; Mininet calls interfaces NODE-ethNUMBER.
 _INTERFACE_NAME_CHARACTERS = 15
-_NODE_NAME = re.compile(r"^[A-Za-z][A-Za-z0-9-]*$")
+_NODE_NAME = re.compile(r"^[A-Za-z][A-Za-z0-9_-]*$")
 _DATAPATH_ID_DIGITS = 16
 
 
@@ -28,41 +30,53 @@ class LabTopo(Topo):
 
     Subclasses have `build(parameters)`, which calls `addHost`, `addSwitch` and `addLink`. A `build`
     without a parameter, or with defaults for all, as Mininet's own have it, gets none.
-
-    Raises:
-        ValueError: a name twice, a name too long, two links between the same two nodes, a host
-            with no link or two, a training host that is missing, a network in pieces, a link
-            in `links` that does not exist.
+    `topologies.build` makes one.
     """
 
-    def __init__(self, parameters: TopologyParameters) -> None:
+    loss_in_percent: ClassVar[bool] = False
+    """Whether `loss` of an `addLink` is per cent, as in Mininet, and not a share."""
+
+    parameters: TopologyParameters
+
+    def begin(self, parameters: TopologyParameters) -> None:
+        """Prepare for hosts, switches and links; called before the constructor."""
         self.parameters = parameters
         self._links: dict[tuple[str, str], LinkParameters] = {}
-        # Mininet hands what it is given here to `build`.
-        super().__init__(*([parameters] if _takes_parameters(self.build) else []))
+
+    def finish(self) -> None:
+        """Check what was built, and complete its links; called after the constructor.
+
+        Raises:
+            ValueError: a name that is too long, a host with no link or two, a training host that is
+                missing, a network in pieces, a link in `links` that does not exist.
+        """
         self._check()
         self._apply_overrides()
         self._set_options()
 
-    def build(self, parameters: Any) -> None:
-        """Add hosts, switches and links; to be written by each topology."""
-        raise NotImplementedError
-
     def addNode(self, name: str, **options: Any) -> str:  # noqa: N802 (Mininet's name)
         """Add a node, once."""
         if not isinstance(name, str) or not _NODE_NAME.match(name):
-            raise ValueError(f"node {name!r}: a name is letters, digits and hyphens")
+            raise ValueError(f"node {name!r}: a name is letters, digits, - and _")
         if "--" in name:
             raise ValueError(f"node {name!r}: two hyphens join the two ends in a link's name")
         if name in self.g.nodes():
             raise ValueError(f"node {name!r} is there twice")
-        added: str = super().addNode(name, **options)
+        is_switch = options.get("isSwitch", False)
+        given = {key: value for key, value in options.items() if key != "isSwitch"}
+        try:
+            (mininet_options.check_switch if is_switch else mininet_options.check_host)(given)
+        except ValueError as error:
+            raise ValueError(f"{'switch' if is_switch else 'host'} {name}: {error}") from None
+        # The lab makes all nodes alike: of what is valid, only a switch's dpid makes a difference.
+        kept = {key: options[key] for key in ("isSwitch", "dpid") if key in options}
+        added: str = super().addNode(name, **kept)
         return added
 
     def addSwitch(self, name: str, **options: Any) -> str:  # noqa: N802
         """Add a switch; datapath ids count from 1 in the order of the calls."""
         number = len(self.switches(sort=False)) + 1
-        options.setdefault("dpid", f"{number:0{_DATAPATH_ID_DIGITS}x}")
+        options = {"dpid": f"{number:0{_DATAPATH_ID_DIGITS}x}", **(options or self.sopts)}
         added: str = super().addSwitch(name, **options)
         return added
 
@@ -75,7 +89,10 @@ class LabTopo(Topo):
         key: Any = None,
         **options: Any,
     ) -> Any:
-        """Link two nodes; `options` are keys of `LinkParameters` that differ for this link."""
+        """Link two nodes; `options` are what differs for this link.
+
+        They are keys of `LinkParameters`, or Mininet's: see `mininet_options`.
+        """
         for node in (first, second):
             if node not in self.g.nodes():
                 raise ValueError(f"link {first}--{second}: there is no node {node!r}")
@@ -83,11 +100,22 @@ class LabTopo(Topo):
             raise ValueError(f"link {first}--{second} leads back to its beginning")
         if (first, second) in self._links or (second, first) in self._links:
             raise ValueError(f"two links between {first} and {second}")
-        link = LinkParameters(**options)
+        try:
+            link = self._link(options or self.lopts)
+        except ValueError as error:
+            raise ValueError(f"link {first}--{second}: {error}") from None
         if self.isSwitch(first) and self.isSwitch(second):
             link = link.over(self.parameters.core)
         self._links[first, second] = link.over(self.parameters.every_link())
         return super().addLink(first, second, port1, port2, key)
+
+    def _link(self, options: dict[str, Any]) -> LinkParameters:
+        keys = mininet_options.link_keys(options, loss_in_percent=self.loss_in_percent)
+        try:
+            return LinkParameters(**keys)
+        except ValidationError as error:
+            place, message = yaml_input.problems(error, LinkParameters)[0]
+            raise ValueError(": ".join([*map(str, place), message])) from None
 
     def link_names(self) -> list[str]:
         """Every link as `FIRST--SECOND`, in the order in which they were added."""
@@ -148,9 +176,12 @@ class LabTopo(Topo):
             parts = sorted(networkx.connected_components(graph), key=len)
             raise ValueError(f"{sorted(parts[0])[0]!r} is not connected to {hosts[0]!r}")
         self._check_interfaces()
-        identities = [self.nodeInfo(name)["dpid"] for name in self.switches()]
-        if len(set(identities)) != len(identities):
-            raise ValueError("two switches have the same dpid")
+        by_identity: dict[int, str] = {}
+        for name in self.switches():
+            identity = int(self.nodeInfo(name)["dpid"], 16)
+            other = by_identity.setdefault(identity, name)
+            if other != name:
+                raise ValueError(f"switches {other!r} and {name!r} have the same dpid {identity:x}")
 
     def _check_interfaces(self) -> None:
         for node, ports in self.ports.items():
@@ -175,15 +206,6 @@ class LabTopo(Topo):
     def _set_options(self) -> None:
         rtt_s = self.longest_rtt_s()
         for (first, second), link in self._links.items():
-            info = {**self.linkInfo(first, second), **link.options(rtt_s)}
-            self.setlinkInfo(first, second, info)
-
-
-def _takes_parameters(build: Callable[..., Any]) -> bool:
-    """Whether a `build` needs an argument, or has one that is called `parameters`."""
-    return any(
-        each.name == "parameters"
-        or each.kind is each.VAR_POSITIONAL
-        or (each.kind is not each.VAR_KEYWORD and each.default is each.empty)
-        for each in inspect.signature(build).parameters.values()
-    )
+            info = self.linkInfo(first, second)
+            places = {key: info[key] for key in ("node1", "node2", "port1", "port2")}
+            self.setlinkInfo(first, second, places | link.options(rtt_s))

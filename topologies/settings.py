@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 MOST_WORKERS = 64
 MOST_EXTRA_HOSTS = 32
-_FRAME_BYTES = 1514
+FRAME_BYTES = 1514
 _QUEUE_BYTES = 150_000
 
 
@@ -45,7 +45,7 @@ class LinkParameters(BaseModel):
     )
     queue_bytes: int | None = Field(
         default=None,
-        ge=2 * _FRAME_BYTES,
+        ge=2 * FRAME_BYTES,
         le=64 << 20,
         description="queue of each direction; 150 kB where no scope gives a queue",
     )
@@ -57,7 +57,7 @@ class LinkParameters(BaseModel):
     )
     ecn_threshold_bytes: int | None = Field(
         default=None,
-        ge=_FRAME_BYTES,
+        ge=FRAME_BYTES,
         le=64 << 20,
         description="a queue longer than this marks packets (ECN); none: never",
     )
@@ -90,7 +90,7 @@ class LinkParameters(BaseModel):
                 "give queue_bytes, or a delay_s above 0"
             )
         product_bytes = (self.rate_bps or 0) * rtt_s / 8
-        return max(2 * _FRAME_BYTES, min(64 << 20, round(self.queue_bdp * product_bytes)))
+        return max(2 * FRAME_BYTES, min(64 << 20, round(self.queue_bdp * product_bytes)))
 
     def options(self, rtt_s: float) -> dict[str, Any]:
         """The options of Mininet's `addLink`, as `testbed/lab/network.py` reads them."""

@@ -37,6 +37,9 @@ def show(runs: Sequence[Any], folder: Path, console: Console) -> None:
             highlight=False,
             soft_wrap=True,
         )
+        if roles := getattr(topology, "roles", {}):
+            told = ", ".join(f"{name} is {role}" for name, role in roles.items())
+            console.print(f"hosts: {told}", highlight=False, soft_wrap=True)
         console.print(_nodes(topology))
         console.print(_links(kinds))
         stem = f"{prefix}topology" if number == 1 else f"{prefix}topology-{number}"

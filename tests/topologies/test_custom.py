@@ -123,10 +123,12 @@ def test_a_file_that_has_changed_since_is_refused(tmp_path):
             "node 's1' is there twice",
         ),
         (with_build("self.addLink('a', 'b')"), "there is no node 'a'"),
-        (with_build("self.addSwitch('s1', dpid=3); self.addLink('s1', 's1')"), "leads back"),
+        (with_build("self.addSwitch('s1', dpid='3'); self.addLink('s1', 's1')"), "leads back"),
         (
-            with_build("self.addSwitch('s1'); self.addLink(self.addHost('server'), 's1', bw=1)"),
-            "bw",
+            with_build(
+                "self.addSwitch('s1'); self.addLink(self.addHost('server'), 's1', bandwidth=1)"
+            ),
+            "link server--s1: unknown option 'bandwidth'; valid: rate_bps, ",
         ),
         (
             with_build(

@@ -1,0 +1,226 @@
+"""Plain Mininet topologies, as people write them, in place of the lab's own."""
+
+from __future__ import annotations
+
+import pytest
+
+import topologies
+from testbed.shared.yaml_input import InputError
+from tests.topologies.test_custom import load
+
+# The performance example of Mininet's introduction, without its share of the processor.
+SIMPLE_PERF = """
+from mininet.topo import Topo
+
+class SingleSwitchTopo(Topo):
+    def build(self, n=2, lossy=True):
+        switch = self.addSwitch('s1')
+        for h in range(n):
+            host = self.addHost('h%s' % (h + 1))
+            if lossy:
+                self.addLink(host, switch, bw=10, delay='5ms', loss=10, use_htb=True)
+            else:
+                self.addLink(host, switch, bw=10, delay='5ms', loss=0, use_htb=True)
+"""
+# The old form: the constructor builds, after that of `Topo`.
+OLD_STYLE = """
+from mininet.topo import Topo
+from mininet.link import TCLink
+
+class MyTopo(Topo):
+    def __init__(self):
+        Topo.__init__(self)
+        alice, bob, carol = (self.addHost(name) for name in ('alice', 'bob', 'carol'))
+        left, right = self.addSwitch('s3'), self.addSwitch('s4')
+        linkopts = dict(bw=10, delay='10ms', loss=0)
+        self.addLink(alice, left, cls=TCLink, **linkopts)
+        self.addLink(left, right, cls=TCLink, bw=5, delay='1s', max_queue_size=32, use_tbf=False)
+        for host in (bob, carol):
+            self.addLink(host, right, **linkopts)
+
+topos = {'mytopo': (lambda: MyTopo())}
+"""
+
+
+def built(folder, text, *, overrides=(), **keys):
+    return topologies.build(load(folder, text, overrides=overrides, **keys).experiment.topology)
+
+
+def test_the_example_of_mininet_s_introduction_is_translated(tmp_path):
+    topology = built(tmp_path, SIMPLE_PERF, n=3)
+    assert topology.hosts() == ["server", "worker-1", "worker-2"]
+    options = topology.link_options()
+    assert list(options) == ["server--s1", "worker-1--s1", "worker-2--s1"]
+    for each in options.values():
+        expected = {"rate_bps": 10_000_000, "delay_s": 0.005, "loss": 0.1, "queue_bytes": 150_000}
+        assert each.items() >= expected.items()
+
+
+def test_options_of_build_are_keys_of_the_experiment(tmp_path):
+    run = load(tmp_path, SIMPLE_PERF, n=3, lossy=False)
+    assert run.config()["topology"]["n"] == 3
+    for options in topologies.build(run.experiment.topology).link_options().values():
+        assert options["loss"] == 0
+    assert run.key != load(tmp_path, SIMPLE_PERF, n=3).key
+    with pytest.raises(InputError, match=r"topology\.m: unknown key; valid: .*\bn\b"):
+        load(tmp_path, SIMPLE_PERF, m=3)
+
+
+@pytest.mark.parametrize(
+    "constructor", ["Topo.__init__(self)", "super().__init__()", "super(MyTopo, self).__init__()"]
+)
+def test_a_constructor_that_builds_will_do(tmp_path, constructor):
+    topology = built(tmp_path, OLD_STYLE.replace("Topo.__init__(self)", constructor))
+    assert topology.hosts() == ["server", "worker-1", "worker-2"]
+    assert topology.roles == {"alice": "server", "bob": "worker-1", "carol": "worker-2"}
+    assert topology.link_names() == ["server--s3", "s3--s4", "worker-1--s4", "worker-2--s4"]
+    core = topology.link_options()["s3--s4"]
+    assert core["queue_bytes"] == 32 * 1514
+    assert (core["rate_bps"], core["delay_s"]) == (5_000_000, 1.0)
+
+
+def test_a_constructor_with_options_takes_them_from_the_experiment(tmp_path):
+    text = OLD_STYLE.replace("__init__(self):", "__init__(self, bw=10, **opts):").replace(
+        "Topo.__init__(self)", "super().__init__(**opts)"
+    )
+    text = text.replace("dict(bw=10,", "dict(bw=bw,")
+    topology = built(tmp_path, text, bw=25)
+    assert topology.link_options()["server--s3"]["rate_bps"] == 25_000_000
+
+
+def test_default_options_of_links_hold_for_links_without_any(tmp_path):
+    text = OLD_STYLE.replace("Topo.__init__(self)", "Topo.__init__(self, lopts=dict(bw=3))")
+    text = text.replace("**linkopts", "")
+    assert built(tmp_path, text).link_options()["worker-1--s4"]["rate_bps"] == 3_000_000
+
+
+@pytest.mark.parametrize(
+    ("name", "keys", "switches"),
+    [
+        ("mininet.topo:SingleSwitchTopo", {"k": 3}, 1),
+        ("mininet.topo:LinearTopo", {"k": 3}, 3),
+        ("mininet.topo:LinearTopo", {"k": 2, "n": 2, "workers": 3}, 2),
+        ("mininet.topolib:TreeTopo", {"depth": 2, "fanout": 2, "workers": 3}, 3),
+    ],
+)
+def test_mininet_s_own_topologies_need_no_file(name, keys, switches):
+    topology = topologies.build(topologies.parse({"name": name, "workers": 2, **keys}))
+    assert len(topology.switches()) == switches
+    assert "server" in topology.hosts()
+
+
+def test_links_of_renamed_hosts_can_be_overridden_by_their_new_names(tmp_path):
+    topology = built(tmp_path, SIMPLE_PERF, n=3, links={"server--s1": {"loss": 0}})
+    assert topology.link_options()["server--s1"]["loss"] == 0
+    assert topology.port("server", "s1") == (0, 1)
+    info = topology.linkInfo("server", "s1")
+    assert (info["node1"], info["node2"]) == ("server", "s1")
+
+
+def test_a_number_of_hosts_that_does_not_fit_is_said(tmp_path):
+    with pytest.raises(InputError) as caught:
+        load(tmp_path, SIMPLE_PERF, n=4)
+    assert (
+        "of 4 hosts not all get a name: the server, workers: 2 and extra_hosts: 0 make 3"
+    ) in str(caught.value)
+    assert built(tmp_path, SIMPLE_PERF, n=4, extra_hosts=1).hosts()[1] == "traffic-1"
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("bw=0.5", {"rate_bps": 500_000}),
+        ("delay='100us', jitter='0.05ms'", {"delay_s": 1e-4, "jitter_s": 5e-5}),
+        ("delay='1.5s'", {"delay_s": 1.5}),
+        ("delay=0", {"delay_s": 0}),
+        ("loss='2%'", {"loss": 0.02}),
+        ("bw=10, enable_ecn=True", {"ecn_threshold_bytes": 30_000}),
+        ("bw=None, max_queue_size=None, use_hfsc=False, speedup=0", {"rate_bps": 100_000_000}),
+        ("rate_bps=3_000_000, delay_s=0.001", {"rate_bps": 3_000_000, "delay_s": 0.001}),
+    ],
+)
+def test_options_of_a_link(tmp_path, given, expected):
+    text = SIMPLE_PERF.replace("bw=10, delay='5ms', loss=10, use_htb=True", given)
+    options = built(tmp_path, text, n=3).link_options()["server--s1"]
+    assert {key: options[key] for key in expected} == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("delay=5", "delay=5: valid: a time with its unit, such as '5ms' or '100us'"),
+        ("delay='5 minutes'", "delay='5 minutes': valid: a time with its unit"),
+        ("loss=120", "loss='120': valid: a number of per cent, up to 100"),
+        ("bw='fast'", "bw='fast': valid: a number of Mbit/s"),
+        ("bw=-1", "bw=-1: valid: a number of Mbit/s"),
+        ("max_queue_size=1", "max_queue_size=1: valid: 2 packets or more"),
+        ("bw=20_000", "rate_bps: 20000000000: Input should be less than or equal to 10000000000"),
+        ("use_tbf=True", "use_tbf=True: the lab shapes links with HTB; leave it out"),
+        ("enable_red=True", "enable_red=True: the lab's queues drop only when they are full"),
+        ("intfName1='eth7'", "intfName1='eth7': the lab names interfaces itself; leave it out"),
+        (
+            "params1={'ip': '10.0.0.1'}",
+            "params1={'ip': '10.0.0.1'}: a link is the same in both directions; leave it out",
+        ),
+        ("cls=dict", "cls=dict: the lab makes links itself; leave it out"),
+        ("bw=1, rate_bps=1_000_000", "rate_bps is given twice, once in Mininet's words"),
+        ("max_queue_siz=9", "unknown option 'max_queue_siz'; valid: "),
+    ],
+)
+def test_what_a_link_cannot_have_is_one_line_that_names_it(tmp_path, given, said):
+    text = SIMPLE_PERF.replace("bw=10, delay='5ms', loss=10, use_htb=True", given)
+    with pytest.raises(InputError) as caught:
+        load(tmp_path, text, n=3)
+    assert f"line 10: link h1--s1: {said}" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert "http" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("(h + 1))", "(h + 1), cpu=.5 / n)", "host h1: cpu=0.16666666666666666: the lab does not"),
+        ("(h + 1))", "(h + 1), ip='10.0.0.1/24')", "host h1: ip='10.0.0.1/24': the lab gives addr"),
+        ("(h + 1))", "(h + 1), inNamespace=False)", "host h1: inNamespace=False: the lab makes h"),
+        (
+            "'s1')",
+            "'s1', failMode='standalone')",
+            "switch s1: failMode='standalone': the lab's swi",
+        ),
+        ("'s1')", "'s1', protocols='OpenFlow14')", "switch s1: protocols='OpenFlow14': the lab's"),
+        ("'s1')", "'s1', cls=dict)", "switch s1: cls=dict: the lab makes switches itself"),
+        ("'s1')", "'s1', dpid=7)", "switch s1: dpid=7: valid: a text of 1 to 16 hexadecimal"),
+    ],
+)
+def test_what_a_node_cannot_have_is_one_line_that_names_it(tmp_path, old, new, said):
+    with pytest.raises(InputError) as caught:
+        load(tmp_path, SIMPLE_PERF.replace(old, new, 1), n=3)
+    assert said in str(caught.value)
+    assert "leave it out" in str(caught.value) or "valid:" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_says_the_same_as_the_lab_is_accepted(tmp_path):
+    text = SIMPLE_PERF.replace(
+        "'s1')", "'s1', failMode='secure', protocols='OpenFlow13', datapath='user', dpid='a')", 1
+    )
+    assert int(built(tmp_path, text, n=3).nodeInfo("s1")["dpid"], 16) == 10
+
+
+def test_loss_is_a_share_in_a_topology_of_the_lab(tmp_path):
+    text = """
+from topologies.base import LabTopo
+class Topology(LabTopo):
+    def build(self, parameters):
+        self.addSwitch("s1")
+        for name in parameters.all_host_names():
+            self.addLink(self.addHost(name), "s1", OPTIONS)
+"""
+    assert (
+        built(tmp_path, text.replace("OPTIONS", "loss=0.5")).link_options()["server--s1"]["loss"]
+        == 0.5
+    )
+    options = built(tmp_path, text.replace("OPTIONS", "bw=20, delay='1ms'")).link_options()
+    assert options["server--s1"]["rate_bps"] == 20_000_000
+    with pytest.raises(InputError, match="a share in a LabTopo, per cent in a plain Topo"):
+        load(tmp_path, text.replace("OPTIONS", "bw=20, loss=2"))

@@ -1,0 +1,156 @@
+"""Mininet's own options of links, hosts and switches: translated, or refused in one line.
+
+What `TCLink` calls `bw`, `delay`, `jitter`, `max_queue_size` and `enable_ecn` has a counterpart
+among the lab's keys of a link. `loss` is per cent in a plain Mininet `Topo`, and a share in a
+`LabTopo`, as everywhere in the lab. What only another shaper, switch or host could do is refused.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from testbed.shared.registry import did_you_mean
+from topologies.settings import FRAME_BYTES, LinkParameters
+
+# Mininet's RED queue marks from here on: `min 30000` in its TCIntf.
+_ECN_THRESHOLD_BYTES = 30_000
+_UNITS_S = {"s": 1.0, "sec": 1.0, "secs": 1.0, "ms": 1e-3, "msec": 1e-3, "msecs": 1e-3}
+_UNITS_S |= {"us": 1e-6, "usec": 1e-6, "usecs": 1e-6}
+_TRANSLATED = ("bw", "delay", "jitter", "max_queue_size", "enable_ecn", "use_htb")
+_LINK_CLASSES = ("Link", "TCLink", "TCULink", "OVSLink")
+_SWITCH_CLASSES = ("OVSSwitch", "OVSKernelSwitch")
+
+_REFUSED_ON_LINKS = {
+    **dict.fromkeys(
+        ("use_tbf", "use_hfsc", "latency_ms", "r2q", "speedup"), "the lab shapes links with HTB"
+    ),
+    "enable_red": "the lab's queues drop only when they are full",
+    **dict.fromkeys(("gro", "txo", "rxo", "disable_gro"), "the lab sets offloads itself"),
+    **dict.fromkeys(
+        ("params1", "params2", "cls1", "cls2"), "a link is the same in both directions"
+    ),
+    **dict.fromkeys(("intfName1", "intfName2"), "the lab names interfaces itself"),
+    **dict.fromkeys(("addr1", "addr2"), "the lab gives addresses itself"),
+}
+_REFUSED_ON_HOSTS = {
+    **dict.fromkeys(
+        ("cpu", "cores", "sched", "period_us"),
+        "the lab does not limit a host's processor; a straggler impairment slows a worker",
+    ),
+    **dict.fromkeys(("ip", "mac", "defaultRoute"), "the lab gives addresses itself"),
+}
+_REFUSED_ON_SWITCHES = {
+    "stp": "the lab's controller routes over loops",
+    "datapath": "the lab's switches run in user space",
+    "failMode": "the lab's switches obey its controller alone",
+    "protocols": "the lab's switches speak OpenFlow 1.3",
+}
+_LAB_SWITCH = {"datapath": "user", "failMode": "secure", "protocols": "OpenFlow13", "stp": False}
+
+
+def link_keys(options: Mapping[str, Any], *, loss_in_percent: bool) -> dict[str, Any]:
+    """The lab's keys of a link for the options of an `addLink`.
+
+    Args:
+        options: Mininet's, the lab's, or both.
+        loss_in_percent: whether `loss` is Mininet's.
+
+    Raises:
+        ValueError: an option without a meaning here, a value that is none, or `loss` beside
+            Mininet's options where it would be a share.
+    """
+    given = {key: value for key, value in options.items() if value is not None}
+    cls = given.pop("cls", None)
+    if cls is not None and getattr(cls, "__name__", cls) not in _LINK_CLASSES:
+        raise ValueError(f"cls={_named(cls)}: the lab makes links itself; leave it out")
+    keys = {key: given.pop(key) for key in LinkParameters.model_fields if key in given}
+    mininet = {key: given.pop(key) for key in _TRANSLATED if key in given}
+    for key, value in given.items():
+        reason = _REFUSED_ON_LINKS.get(key)
+        if reason is None:
+            valid = [*LinkParameters.model_fields, *_TRANSLATED]
+            raise ValueError(
+                f"unknown option {key!r}; valid: {', '.join(valid)}{did_you_mean(key, valid)}"
+            )
+        if value is not False and value != 0:
+            raise ValueError(f"{key}={_named(value)}: {reason}; leave it out")
+    if "loss" in keys and loss_in_percent:
+        keys["loss"] = _number("loss", str(keys["loss"]).removesuffix("%"), most=100) / 100
+    elif keys.get("loss") and set(mininet) - {"use_htb"}:
+        raise ValueError(
+            f"loss={keys['loss']} beside Mininet's options: a share in a LabTopo, per cent in a "
+            "plain Topo; use the lab's keys here (rate_bps, delay_s, queue_bytes)"
+        )
+    translated = _translated(mininet)
+    if both := set(translated) & set(keys):
+        raise ValueError(f"{min(both)} is given twice, once in Mininet's words")
+    return keys | translated
+
+
+def _translated(given: Mapping[str, Any]) -> dict[str, Any]:
+    keys: dict[str, Any] = {}
+    if "bw" in given:
+        keys["rate_bps"] = round(_number("bw", given["bw"]) * 1e6)
+    for key in ("delay", "jitter"):
+        if key in given:
+            keys[f"{key}_s"] = _seconds(key, given[key])
+    if "max_queue_size" in given:
+        packets = round(_number("max_queue_size", given["max_queue_size"]))
+        if packets < 2:
+            raise ValueError(f"max_queue_size={packets}: valid: 2 packets or more")
+        keys["queue_bytes"] = packets * FRAME_BYTES
+    if given.get("enable_ecn"):
+        keys["ecn_threshold_bytes"] = _ECN_THRESHOLD_BYTES
+    return keys
+
+
+def check_host(options: Mapping[str, Any]) -> None:
+    """Raises ValueError for an option of `addHost` that has no meaning here."""
+    for key, value in options.items():
+        if value is None or (key == "cls" and getattr(value, "__name__", "") == "Host"):
+            continue
+        reason = _REFUSED_ON_HOSTS.get(key, "the lab makes hosts itself")
+        raise ValueError(f"{key}={_named(value)}: {reason}; leave it out")
+
+
+def check_switch(options: Mapping[str, Any]) -> None:
+    """Raises ValueError for an option of `addSwitch` that has no meaning here."""
+    for key, value in options.items():
+        if value is None or _LAB_SWITCH.get(key, ...) == value:
+            continue
+        if key == "cls" and getattr(value, "__name__", "") in _SWITCH_CLASSES:
+            continue
+        if key == "dpid":
+            if not (isinstance(value, str) and re.fullmatch(r"[0-9a-fA-F]{1,16}", value)):
+                raise ValueError(f"dpid={value!r}: valid: a text of 1 to 16 hexadecimal digits")
+            continue
+        reason = _REFUSED_ON_SWITCHES.get(key, "the lab makes switches itself")
+        raise ValueError(f"{key}={_named(value)}: {reason}; leave it out")
+
+
+def _number(key: str, value: Any, *, most: float = math.inf) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if isinstance(value, bool) or not 0 <= number <= most or math.isinf(number):
+        words = {"bw": "Mbit/s", "loss": "per cent", "max_queue_size": "packets"}[key]
+        up_to = f", up to {most:g}" if most < math.inf else ""
+        raise ValueError(f"{key}={value!r}: valid: a number of {words}{up_to}")
+    return number
+
+
+def _seconds(key: str, value: Any) -> float:
+    found = re.fullmatch(r"\s*([0-9.]+(?:e-?[0-9]+)?)\s*([a-z]+)\s*", str(value))
+    if found is None or found[2] not in _UNITS_S or found[1].count(".") > 1:
+        if str(value) in ("0", "0.0"):
+            return 0.0
+        raise ValueError(f"{key}={value!r}: valid: a time with its unit, such as '5ms' or '100us'")
+    return float(found[1]) * _UNITS_S[found[2]]
+
+
+def _named(value: Any) -> str:
+    return getattr(value, "__name__", None) or repr(value)

@@ -1,0 +1,126 @@
+"""A plain Mininet `Topo` as a topology of the lab: its options become keys, its hosts get roles.
+
+* The options of its `build` (or of its own `__init__`) that have a number, a text or a truth value
+  as default are keys of the experiment's section. `workers` and `extra_hosts` are handed over too.
+* Where no host is called `server`, the hosts take the lab's names in the order in which they were
+  added: `server`, `worker-1`, ..., `traffic-1`, ...
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from mininet.topo import Topo
+from pydantic import create_model
+
+from topologies.base import LabTopo
+from topologies.settings import TopologyParameters
+
+_HANDED_OVER = ("workers", "extra_hosts")
+
+
+class PlainTopo(LabTopo):
+    """What a plain `Topo` is mixed with."""
+
+    loss_in_percent = True
+
+    def finish(self) -> None:
+        hosts = [name for name in self.g.nodes() if not self.isSwitch(name)]
+        wanted = self.parameters.all_host_names()
+        self.roles: dict[str, str] = {}
+        if "server" not in hosts:
+            if len(hosts) != len(wanted):
+                workers, extra = self.parameters.workers, self.parameters.extra_hosts
+                raise ValueError(
+                    f"there is no host 'server', and of {len(hosts)} hosts not all get a name: the "
+                    f"server, workers: {workers} and extra_hosts: {extra} make {len(wanted)}"
+                )
+            self.roles = dict(zip(hosts, wanted, strict=True))
+            self._rename(self.roles)
+        super().finish()
+
+    def _rename(self, names: dict[str, str]) -> None:
+        def new(name: str) -> str:
+            return names.get(name, name)
+
+        for first, second in self._links:
+            info = self.linkInfo(first, second)
+            self.setlinkInfo(first, second, {**info, "node1": new(first), "node2": new(second)})
+        self.g.node = {new(name): each for name, each in self.g.node.items()}
+        self.g.edge = {
+            new(name): {new(other): each for other, each in others.items()}
+            for name, others in self.g.edge.items()
+        }
+        self.ports: dict[str, dict[int, tuple[str, int]]] = {
+            new(name): {port: (new(other), far) for port, (other, far) in ports.items()}
+            for name, ports in self.ports.items()
+        }
+        self._links = {
+            (new(first), new(second)): link for (first, second), link in self._links.items()
+        }
+
+
+def construct(kind: Any, parameters: TopologyParameters) -> LabTopo:
+    """The topology of a class and its parameters.
+
+    Raises:
+        ValueError: see `LabTopo.finish`; or whatever the class raises.
+    """
+    if not issubclass(kind, LabTopo):
+        # The lab's checks come first; `build` and `__init__` are the class's own.
+        kind = type(kind.__name__, (kind, PlainTopo), {})
+    made: LabTopo = kind.__new__(kind)
+    made.begin(parameters)
+    options = {key: getattr(parameters, key) for key in _options(kind) if hasattr(parameters, key)}
+    made.__init__(*([parameters] if _takes_parameters(kind) else []), **options)  # type: ignore[misc]
+    made.finish()
+    return made
+
+
+def parameters_of(kind: type[Topo]) -> type[TopologyParameters]:
+    """The section of a class without `Parameters`; a plain `Topo` adds its options."""
+    if issubclass(kind, LabTopo):
+        return TopologyParameters
+    own = {
+        name: (type(default), default)
+        for name, default in _options(kind).items()
+        if name not in _HANDED_OVER
+    }
+    if not own:
+        return TopologyParameters
+    fields: dict[str, Any] = own
+    return create_model(kind.__name__, __base__=TopologyParameters, **fields)
+
+
+def _options(kind: type[Topo]) -> dict[str, Any]:
+    """The options of a plain `Topo` that an experiment may set, and their defaults."""
+    if issubclass(kind, LabTopo) and not issubclass(kind, PlainTopo):
+        return {}
+    return {
+        each.name: each.default
+        for each in inspect.signature(_entrance(kind)).parameters.values()
+        if isinstance(each.default, bool | int | float | str)
+        and (each.name in _HANDED_OVER or each.name not in TopologyParameters.model_fields)
+    }
+
+
+def _entrance(kind: type[Topo]) -> Callable[..., Any]:
+    """What takes the arguments: the class's own `__init__` or, else, its `build`."""
+    if kind.__init__ is not Topo.__init__:
+        own = inspect.signature(kind.__init__).parameters.values()
+        if not any(each.kind is each.VAR_POSITIONAL for each in own):
+            return kind.__init__
+    return kind.build
+
+
+def _takes_parameters(kind: type[Topo]) -> bool:
+    """Whether it needs an argument, or has one that is called `parameters`."""
+    _, *arguments = inspect.signature(_entrance(kind)).parameters.values()  # the first one is self
+    return any(
+        each.name == "parameters"
+        or each.kind is each.VAR_POSITIONAL
+        or (each.kind is not each.VAR_KEYWORD and each.default is each.empty)
+        for each in arguments
+    )
