@@ -8,24 +8,28 @@ nothing but OpenFlow work, and they must be anchored to time.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 
 from controllers.impairment_plan import places_of, resolve
 from controllers.impairments import KINDS, AnyImpairment, kind_of
-from testbed.shared import own_code, yaml_input
+from testbed.shared import own_code, problems, yaml_input
+from testbed.shared.registry import did_you_mean
 from testbed.shared.yaml_input import InputError, Section
 
-_MAC = r"^([0-9a-f]{2}:){5}[0-9a-f]{2}$"
+_MAC = problems.form(
+    r"^[0-9A-Fa-f]{2}(:[0-9A-Fa-f]{2}){5}$", "a MAC address such as 00:00:00:00:00:01"
+)
 _PORT = Annotated[int, Field(ge=1, le=0xFFFFFF00)]
 
 
 class Host(Section):
     """A host, with its address and its switch port."""
 
-    mac: Annotated[str, Field(pattern=_MAC)]
+    mac: Annotated[str, _MAC, AfterValidator(str.lower)]
     switch: str
     port: _PORT
 
@@ -70,7 +74,9 @@ class Description(Section):
             named[f"links.{index}.second.switch"] = link.second.switch
         for key, switch in named.items():
             if switch not in self.switches:
-                raise ValueError(f"{key}: {switch!r}: valid: {', '.join(self.switches)}")
+                near = did_you_mean(switch, self.switches)
+                raise ValueError(f"{key}: {switch!r}: valid: {', '.join(self.switches)}{near}")
+        self._check_apart()
         network = self._network()
         for index, each in enumerate(self.impairments):
             if not kind_of(each.kind).openflow_only:
@@ -85,6 +91,27 @@ class Description(Section):
                 )
         impairments = resolve(self.impairments, places_of(network), rounds=1, seed=self.seed)
         return {"network": network, "impairments": impairments, "log": str(folder / self.log)}
+
+    def _check_apart(self) -> None:
+        """No datapath id, MAC address or switch port belongs to two things."""
+        links = list(enumerate(self.links))
+        ends = {f"hosts.{name}": (host.switch, host.port) for name, host in self.hosts.items()}
+        ends |= {
+            f"links.{index}.first": (each.first.switch, each.first.port) for index, each in links
+        }
+        ends |= {
+            f"links.{index}.second": (each.second.switch, each.second.port) for index, each in links
+        }
+        _apart(
+            {f"switches.{name}": number for name, number in self.switches.items()}, "datapath id"
+        )
+        _apart({f"hosts.{name}.mac": host.mac for name, host in self.hosts.items()}, "MAC address")
+        for index, each in links:
+            if each.first.switch == each.second.switch:
+                raise ValueError(f"links.{index}: leads from {each.first.switch!r} to itself")
+        _apart({key: f"port {port} of {switch}" for key, (switch, port) in ends.items()}, "place")
+        if both := set(self.switches) & set(self.hosts):
+            raise ValueError(f"hosts.{min(both)}: a switch has this name too")
 
     def _network(self) -> dict[str, Any]:
         def end(node: str, port: int) -> dict[str, Any]:
@@ -118,6 +145,15 @@ class Description(Section):
         return {"switches": dict(self.switches), "hosts": hosts, "links": links}
 
 
+def _apart(values: Mapping[str, object], what: str) -> None:
+    """Raises ValueError where two keys have the same value."""
+    owners: dict[object, str] = {}
+    for key, value in values.items():
+        if value in owners:
+            raise ValueError(f"{key}: {value} is the {what} of {owners[value]} too")
+        owners[value] = key
+
+
 def read(path: Path) -> dict[str, Any]:
     """Read the file: returns `network`, `impairments`, `log`, and in a lab `socket`.
 
@@ -135,7 +171,7 @@ def read(path: Path) -> dict[str, Any]:
         found = Description.model_validate(document, context={"folders": [folder]})
         return found.document(folder)
     except ValidationError as error:
-        raise InputError(f"{path}: {yaml_input.explain(error, Description)}") from None
+        raise InputError(f"{path}: {problems.explain(problems.of(error, Description))}") from None
     except ValueError as error:
         raise InputError(f"{path}: {error}") from None
 

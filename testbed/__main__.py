@@ -8,6 +8,7 @@ import sys
 
 import typer
 
+from testbed.cli import usage_errors
 from testbed.cli.verbs import app
 from testbed.shared.run_directory import InUseError
 from testbed.shared.yaml_input import InputError
@@ -35,8 +36,7 @@ def main() -> None:
     except Exception as error:
         if not hasattr(error, "exit_code"):  # typer's usage errors carry one
             raise
-        message = error.format_message() if hasattr(error, "format_message") else str(error)
-        status = _complain(message, int(error.exit_code))
+        status = _complain(usage_errors.in_words(error), int(error.exit_code))
     sys.exit(status or 0)
 
 
@@ -51,7 +51,7 @@ def _with_default_host(arguments: list[str]) -> list[str]:
 
 
 def _complain(message: str, status: int) -> int:
-    print(f"lab: {message}", file=sys.stderr)
+    print(f"lab: {' '.join(message.splitlines())}", file=sys.stderr)
     return status
 
 

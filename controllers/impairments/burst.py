@@ -39,7 +39,7 @@ class BurstParameters(ImpairmentParameters):
     exclusive: ClassVar[bool] = False  # two bursts add up
 
     rate_factor: float = Field(
-        default=3.0, gt=0, le=100, description="the burst's rate in multiples of the link's"
+        default=3.0, ge=0.01, le=100, description="the burst's rate in multiples of the link's"
     )
     duration_s: float = Field(
         default=0.05, gt=0, le=60, allow_inf_nan=False, description="how long it lasts"

@@ -38,7 +38,7 @@ class HostBurstParameters(HostToHostParameters):
     )
     rate_factor: float | None = Field(
         default=None,
-        gt=0,
+        ge=0.01,
         le=100,
         allow_inf_nan=False,
         description="in place of rate_bps: multiples of the narrowest link's rate on the path",

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from testbed.shared.input_error import InputError
 from testbed.shared.run_directory import RESULTS
 
 Name = Annotated[str, typer.Argument(help="an experiment's name, or a YAML file")]
@@ -32,7 +33,9 @@ class Selection:
 
     name: Name
     arms: Annotated[str, typer.Option("--arms", help="only these arms: a,b")] = ""
-    seeds: Annotated[int | None, typer.Option("--seeds", min=1, help="use this many seeds")] = None
+    seeds: Annotated[
+        int | None, typer.Option("--seeds", min=1, max=10_000, help="use this many seeds")
+    ] = None
     congestion_control: Annotated[
         str | None, typer.Option("--congestion-control", help="swap the arms' congestion control")
     ] = None
@@ -62,6 +65,8 @@ class Selection:
         """
         from testbed import experiment
 
+        if self.arms and not names_in(self.arms):
+            raise InputError(f"--arms {self.arms}: names no arm; valid: for example a,b")
         runs = experiment.load(
             self.name,
             overrides=self.settings or (),
@@ -120,7 +125,6 @@ def _check_published(run: Any) -> None:
     if not run.experiment.published:
         return
     from analysis.data import published
-    from testbed.shared.yaml_input import InputError
 
     if wrong := published.unknown(run.experiment.published):
         raise InputError(

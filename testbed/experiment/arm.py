@@ -14,7 +14,9 @@ from pydantic import (
     model_validator,
 )
 
-from testbed.shared.named_sections import folders, problems
+from testbed.shared import problems
+from testbed.shared.named_sections import folders
+from testbed.shared.registry import did_you_mean
 from testbed.shared.yaml_input import Section
 from testbed.training.filling import DEFAULT_FILLING, FILLINGS, PRESET_FILLINGS
 from testbed.transport import protocols
@@ -46,6 +48,8 @@ class Filling(Section):
 def _on_both_legs(filling: Any) -> Any:
     if isinstance(filling, str) or (isinstance(filling, Mapping) and "name" in filling):
         return dict.fromkeys(_LEGS, filling)
+    if not isinstance(filling, Mapping | Filling):
+        raise ValueError("must be the name of a filling, or a mapping of legs to names")
     return filling
 
 
@@ -77,13 +81,6 @@ class Arm(BaseModel):
             ValueError: unknown protocol, a key that it does not have, or a value out of range.
         """
         changes = self.model_extra or {}
-        valid = protocols.settings(self.protocol)
-        for key in changes:
-            if key not in valid:
-                raise ValueError(
-                    f"protocol {self.protocol!r} has no setting {key!r}; "
-                    f"valid: {', '.join(valid)}, filling"
-                )
         return protocols.preset(self.protocol, **changes)
 
     @model_validator(mode="before")
@@ -97,11 +94,23 @@ class Arm(BaseModel):
                 try:
                     found[key] = registry.relocated(found[key], folders(info))
                 except ValueError as error:
-                    raise problems([((key,), str(error))]) from None
+                    raise problems.raised([problems.Problem((key,), str(error))]) from None
         return found
 
     @model_validator(mode="after")
     def _is_a_known_protocol(self) -> Arm:
+        try:
+            valid = [*protocols.settings(self.protocol), "filling"]
+        except ValueError as error:
+            raise ValueError(f"protocol: {error}") from None
+        if unknown := [key for key in self.model_extra or {} if key not in valid]:
+            listed = f"protocol {self.protocol!r} has no such key; valid: {', '.join(valid)}"
+            raise problems.raised(
+                [
+                    problems.Problem((key,), listed + did_you_mean(key, valid), problems.UNKNOWN)
+                    for key in unknown
+                ]
+            )
         try:
             self.resolved()
         except TypeError as error:  # a value of a wrong kind

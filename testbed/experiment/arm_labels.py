@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import ValidationError
 
 from testbed.experiment.arm import Arm
@@ -158,9 +157,9 @@ def parse(label: str) -> tuple[str, Changes]:
                 f"{name}{MARK}congestion_control=reno"
             )
         try:
-            changes[key] = yaml.safe_load(value)
-        except yaml.YAMLError:
-            raise InputError(f"--arms {label}: {value!r} is not YAML") from None
+            changes[key] = yaml_input.value_of(key, value)
+        except InputError as error:
+            raise InputError(f"--arms {label}: {key}: {error}") from None
     return name, changes
 
 

@@ -17,6 +17,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from testbed.shared.input_error import shown
+
 LABEL = "label"
 
 
@@ -39,11 +41,12 @@ def points(factors: Any) -> Iterator[Point]:
     Raises:
         ValueError: one line that names the factor and says what is valid.
     """
-    if not isinstance(factors, Mapping) or not all(
-        isinstance(name, str) and isinstance(values, list) and values
-        for name, values in factors.items()
-    ):
-        raise ValueError("factors: must map a key path to a list of values")
+    if not isinstance(factors, Mapping):
+        raise ValueError(f"factors: {shown(factors)}: must map key paths to lists of values")
+    for name, values in factors.items():
+        if not isinstance(values, list) or not values:
+            what = f"{shown(values)}: must be a list of at least one value, such as [1, 2]"
+            raise ValueError(f"factors.{name}: {what}")
     levels = {name: _levels(name, values) for name, values in factors.items()}
     _check_apart(levels)
     for combination in itertools.product(*levels.values()):

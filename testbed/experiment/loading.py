@@ -16,7 +16,8 @@ from testbed.experiment.arm_labels import Variant
 from testbed.experiment.run import NOT_OF_A_RUN, Run
 from testbed.experiment.schema import Experiment
 from testbed.experiment.taken_phases import FinishedRuns
-from testbed.shared import own_code, yaml_input
+from testbed.shared import own_code, problems, yaml_input
+from testbed.shared.registry import did_you_mean
 from testbed.shared.run_directory import RESULTS
 from testbed.shared.yaml_input import InputError
 
@@ -66,7 +67,7 @@ def load(
         points = list(factors.points(document.get("factors") or {}))
         _refuse_lost(options, points)
     except ValueError as error:
-        raise InputError(f"{where}: {error}") from None
+        raise InputError(f"{_to_blame(['factors'], options)}{where}: {error}") from None
     wanted = arm_labels.variants(
         document.get("arms"), in_file, arms, congestion_control, path=path, points=points
     )
@@ -121,12 +122,15 @@ def find(name_or_path: str) -> Path:
     path = Path(name_or_path)
     if path.suffix in (".yaml", ".yml"):
         if not path.is_file():
-            raise InputError(f"{path}: no such file")
+            near = "" if path.parent.parts else did_you_mean(path.stem, names())
+            what = "no file" if path.exists() else "no such file"
+            raise InputError(f"{path}: {what}{near}")
         return path
     found = EXPERIMENTS / f"{name_or_path}.yaml"
     if "/" in name_or_path or not found.is_file():
+        near = did_you_mean(path.name, names())
         raise InputError(
-            f"unknown experiment {name_or_path!r}; valid: {', '.join(names())}, FILE.yaml"
+            f"unknown experiment {name_or_path!r}; valid: {', '.join(names())}, FILE.yaml{near}"
         )
     return found
 
@@ -217,6 +221,14 @@ def _validated(
         resolved = arm_labels.applied(resolved, replaced)
         return Experiment.model_validate(resolved, context={"folders": [path.parent]})
     except ValidationError as error:
-        location = yaml_input.problems(error, Experiment)[0][0]
-        blamed = _to_blame(location, options)
-        raise InputError(f"{blamed}{where}: {yaml_input.explain(error, Experiment)}") from None
+        found = problems.of(error, Experiment)
+        place = found[0].place
+        blamed = _to_blame(place, options)
+        of_factor = _to_blame(place, [("factors", key) for key in point.changes]) if place else ""
+        near = ""
+        if place[:1] == ("arms",) and len(place) == 3 and found[0].sort == problems.MISSING:
+            near = did_you_mean(str(place[1]), set(document["arms"]) - {place[1]})
+        told = f"{blamed}{where}: {of_factor}{problems.explain(found)}{near}"
+        # Code beside the experiment is named as the experiment is, not by its absolute path.
+        folder = f"{path.parent.resolve()}/"
+        raise InputError(told.replace(folder, str(path.parent / "_")[:-1])) from None

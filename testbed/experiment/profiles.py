@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from testbed.shared import yaml_input
+from testbed.shared.registry import did_you_mean
 from testbed.shared.yaml_input import InputError
 
 DEFAULT_PROFILE = "laptop"
@@ -37,7 +38,10 @@ def apply(document: dict[str, Any], profile: str) -> None:
     if not isinstance(given, Mapping):
         raise InputError("profiles: must map names to the keys that they replace")
     if profile not in names(document):
-        raise InputError(f"unknown profile {profile!r}; valid: {', '.join(names(document))}")
+        valid = names(document)
+        raise InputError(
+            f"unknown profile {profile!r}; valid: {', '.join(valid)}{did_you_mean(profile, valid)}"
+        )
     changes = given.get(profile) or {}
     if not isinstance(changes, Mapping):
         raise InputError(f"profiles.{profile}: must map key paths to values")

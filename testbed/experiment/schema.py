@@ -12,6 +12,7 @@ from controllers.framework_choice import Framework
 from controllers.impairments import AnyImpairment
 from testbed.experiment.arm import Arm
 from testbed.shared import own_code
+from testbed.shared.problems import form
 from testbed.shared.yaml_input import Section
 from testbed.training import phases, prerequisites
 from testbed.training.phases import AnyPhases
@@ -20,7 +21,16 @@ from testbed.transport import path_mtu, protocols
 from testbed.verdict.limits import Limits
 
 LAB_MTU_BYTES = 1500
-Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")]
+Name = Annotated[
+    str, form(r"^[a-z0-9][a-z0-9-]{0,63}$", "up to 64 lower-case letters, digits and hyphens")
+]
+ArmName = Annotated[
+    str,
+    form(
+        r"^[a-z0-9][a-z0-9.-]{0,63}$", "up to 64 lower-case letters, digits, hyphens and full stops"
+    ),
+]
+_MOST_SEED = 2**63 - 1
 
 
 class Transport(Section):
@@ -79,9 +89,7 @@ class Experiment(Section):
     training: Training = Training()
     transport: Transport = Transport()
     phases: AnyPhases = phases.DEFAULT
-    arms: dict[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]{0,63}$")], Arm] = Field(
-        min_length=1
-    )
+    arms: dict[ArmName, Arm] = Field(min_length=1)
     impairments: list[AnyImpairment] = Field(default_factory=list)
     factors: dict[str, list[Any]] = Field(default_factory=dict)
     profiles: dict[Name, dict[str, Any]] = Field(default_factory=dict)
@@ -98,8 +106,8 @@ class Experiment(Section):
     @field_validator("seeds")
     @classmethod
     def _seeds_are_distinct(cls, seeds: list[int]) -> list[int]:
-        if len(set(seeds)) != len(seeds) or any(seed < 0 for seed in seeds):
-            raise ValueError("must be distinct numbers, 0 or more")
+        if len(set(seeds)) != len(seeds) or any(not 0 <= seed <= _MOST_SEED for seed in seeds):
+            raise ValueError(f"must be distinct whole numbers from 0 to {_MOST_SEED:_}")
         return seeds
 
     @field_validator("controller")

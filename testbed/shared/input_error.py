@@ -1,5 +1,17 @@
 """The error that bad input raises, in a file that needs the standard library alone."""
 
+from typing import Any
+
+_MOST_SHOWN = 60
+
 
 class InputError(ValueError):
     """Bad input: the message is one line for the user; the exit status is 2."""
+
+
+def shown(value: Any) -> str:
+    """A value for a message: on one line, in YAML's words, and not too long."""
+    if value is None:
+        return "null"
+    text = str(value).lower() if isinstance(value, bool) else repr(value)
+    return text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN - 3]}..."

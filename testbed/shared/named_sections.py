@@ -6,6 +6,7 @@ user's own file, says which other keys there are, so that no union has to be edi
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import re
 import typing
@@ -15,9 +16,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from pydantic import BaseModel, GetJsonSchemaHandler, ValidationError, ValidationInfo
-from pydantic_core import InitErrorDetails, PydanticCustomError, core_schema
+from pydantic_core import core_schema
 
-from testbed.shared import docstrings, own_code, yaml_input
+from testbed.shared import docstrings, own_code, problems
+from testbed.shared.input_error import shown
 from testbed.shared.registry import Registry
 
 Schema = dict[str, Any]
@@ -65,23 +67,37 @@ class OneOf:
         if self.by_name and isinstance(given, str):
             given = {self.key: given}
         if not isinstance(given, Mapping):
-            raise ValueError("must be a mapping of keys to values")
+            raise ValueError(f"must be a mapping of keys to values, with the key {self.key!r}")
         name = given.get(self.key, self.default)
         if not isinstance(name, str):
-            said = "this key is missing" if name is None else f"{name!r}: must be a name"
-            raise problems([((self.key,), f"{said}; valid: {', '.join(self.registry)}")])
+            raise problems.raised([self._without_name(given)])
         try:
             name = self.registry.locate(name, folders(info))
             model = self._model(name)
         except ValueError as error:
-            raise problems([((self.key,), str(error))]) from None
+            raise problems.raised([problems.Problem((self.key,), str(error))]) from None
         try:
             found = model.model_validate({**given, self.key: name}, context=info.context)
         except ValidationError as error:
-            raise problems(yaml_input.problems(error, model)) from None
+            raise problems.raised(problems.of(error, model)) from None
+        except Exception as error:
+            if name in self.registry:
+                raise
+            told = own_code.in_one_line(own_code.split(name)[0], error)
+            raise problems.raised([problems.Problem((self.key,), told)]) from None
         if self.check is not None:
             self.check(found)
         return found
+
+    def _without_name(self, given: Mapping[str, Any]) -> problems.Problem:
+        valid = f"valid: {', '.join(self.registry)}"
+        if given.get(self.key) is not None:
+            said = f"{shown(given[self.key])}: must be a name; {valid}"
+            return problems.Problem((self.key,), said)
+        for wrong in difflib.get_close_matches(self.key, map(str, given), n=1):
+            said = f"unknown key; did you mean {self.key!r}?"
+            return problems.Problem((wrong,), said, problems.UNKNOWN)
+        return problems.Problem((self.key,), f"this key is missing; {valid}", problems.MISSING)
 
     def _model(self, name: str) -> type[BaseModel]:
         return cast(type[BaseModel], (self.model or self.registry.entry)(name))
@@ -168,18 +184,3 @@ def when(key: str, value: Schema, then: Schema) -> Schema:
 def _reference(model: type[BaseModel], handler: GetJsonSchemaHandler) -> Schema:
     """A `$ref` to a model's definition, which is made where it is not there yet."""
     return handler(core_schema.definitions_schema(model.__pydantic_core_schema__, []))
-
-
-def problems(found: Sequence[yaml_input.Problem]) -> ValidationError:
-    """An error with a message for each place; the messages say what was given there."""
-    return ValidationError.from_exception_data(
-        "section",
-        [
-            InitErrorDetails(
-                type=PydanticCustomError("section", "{text}", {"text": message}),
-                loc=location,
-                input={},
-            )
-            for location, message in found
-        ],
-    )

@@ -188,7 +188,7 @@ def explained(place: str) -> Iterator[None]:
     except (KeyboardInterrupt, InputError):
         raise
     except BaseException as error:  # SystemExit too: the code is not ours
-        raise InputError(_in_one_line(place, error)) from error
+        raise InputError(in_one_line(place, error)) from error
 
 
 def unfit(owner: object, name: str, returned: object, expected: str) -> InputError:
@@ -328,7 +328,7 @@ def _files(place: str) -> list[Path]:
     return sorted(path for path in files if path.is_file())
 
 
-def _in_one_line(place: str, error: BaseException) -> str:
+def in_one_line(place: str, error: BaseException) -> str:
     """The last line of the user's code that was executed, and what was wrong there."""
     if isinstance(error, SyntaxError):
         return f"{error.filename or place}: line {error.lineno}: {error.msg}"

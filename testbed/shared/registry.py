@@ -9,18 +9,21 @@ Needs the standard library alone.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import inspect
+import math
 import pkgutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from testbed.shared import own_code
-from testbed.shared.input_error import InputError
+from testbed.shared import own_code, units
+from testbed.shared.input_error import InputError, shown
 
 T = TypeVar("T")
 Value = bool | int | float | str
+_IN_WORDS = {bool: "true or false", int: "a whole number", float: "a number"}
 
 
 def did_you_mean(name: str, valid: Iterable[str]) -> str:
@@ -140,26 +143,34 @@ class Registry(Generic[T]):
         """
         value = self.relocated(value)
         if isinstance(value, str):
-            return value
+            return self._without_units(value)
         if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
             raise InputError(
-                f"a {self.axis} must be NAME, NAME:key=value,... or a mapping with the key 'name'"
+                f"{shown(value)}: a {self.axis} must be NAME, NAME:key=value,... or a mapping with "
+                "the key 'name'"
             )
         name: str = value["name"]
         # YAML reads 20e6 as a text; a text that is a number means the number, as in NAME:key=20e6.
         options = {
-            key: _value(each) if isinstance(each, str) else each
+            str(key): _value(str(key), each) if isinstance(each, str) else each
             for key, each in value.items()
             if key != "name"
         }
-        text = name + ":" * bool(options)
-        text += ",".join(f"{key}={_written(each)}" for key, each in options.items())
+        text = _joined(name, options)
         if self.parse(text) != (name, options):
             raise InputError(
                 f"{self.axis} {name!r}: options must be numbers, true, false, or texts "
                 "without commas"
             )
         return text
+
+    def _without_units(self, text: str) -> str:
+        """The same text, with plain numbers in place of numbers with a unit."""
+        name, rest = self._divided(text)
+        parts = [part.partition("=") for part in (rest or "").split(",")]
+        if all(units.number(key.strip(), value) is None for key, _, value in parts):
+            return text
+        return _joined(name, self.parse(text)[1])
 
     def parse(self, text: str) -> tuple[str, dict[str, Value]]:
         """Splits a text into the name and the options, numbers converted."""
@@ -169,7 +180,10 @@ class Registry(Generic[T]):
             key, equals, value = part.partition("=")
             if not equals or not key.strip() or not value.strip():
                 raise InputError(f"{text!r}: {part!r} is not of the form key=value")
-            options[key.strip()] = _value(value.strip())
+            key = key.strip()
+            if key in options:
+                raise InputError(f"{text!r}: {key} stands twice; valid: once")
+            options[key] = _value(key, value.strip())
         return name, options
 
     def create(self, text: str, **given: Any) -> T:
@@ -188,12 +202,18 @@ class Registry(Generic[T]):
     def build(self, name: str, options: Mapping[str, Any], **given: Any) -> T:
         """Like `create`, for a name and options that are apart already."""
         factory = self.entry(name)
-        accepted = inspect.signature(factory).parameters
+        accepted = _parameters(factory)
         for key in options:
             if key not in accepted:
                 valid = ", ".join(accepted) or "none"
                 raise InputError(
                     f"{self.axis} {name!r} has no option {key!r}; valid options: {valid}"
+                    f"{did_you_mean(str(key), accepted)}"
+                )
+            if wanted := _wanted(accepted[key], options[key]):
+                raise InputError(
+                    f"{self.axis} {name!r}: {key}: {shown(options[key])}: must be {wanted}"
+                    f"{units.hint(key, options[key])}"
                 )
         arguments = {key: value for key, value in given.items() if key in accepted}
         arguments.update(options)
@@ -221,16 +241,46 @@ class Registry(Generic[T]):
         return f"{place}:{own}" if own else place, options
 
 
+def _joined(name: str, options: Mapping[str, Any]) -> str:
+    """The text that `Registry.parse` divides into these."""
+    written = ",".join(f"{key}={_written(each)}" for key, each in options.items())
+    return f"{name}:{written}" if options else name
+
+
 def _written(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _value(text: str) -> Value:
+def _value(key: str, text: str) -> Value:
     if text in ("true", "false"):
         return text == "true"
+    if (plain := units.number(key, text)) is not None:
+        return plain
     for convert in (int, float):
-        try:
-            return convert(text)
-        except ValueError:
-            continue
+        with contextlib.suppress(ValueError):
+            if math.isfinite(value := convert(text)):
+                return value
     return text
+
+
+def _parameters(factory: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    """A factory's parameters, with annotations as types as far as they can be told."""
+    try:
+        return inspect.signature(factory, eval_str=True).parameters
+    except Exception:  # whatever the names in a user's annotations lead to
+        return inspect.signature(factory).parameters
+
+
+def _wanted(parameter: inspect.Parameter, value: Any) -> str:
+    """What an option should have been, by its type or else by its default; "" where it fits."""
+    kind = parameter.annotation
+    if kind is inspect.Parameter.empty:
+        kind = type(parameter.default)
+    if isinstance(value, bool):
+        return "" if kind not in _IN_WORDS or kind is bool else _IN_WORDS[kind]
+    fits = {
+        bool: False,
+        int: isinstance(value, int) or (isinstance(value, float) and value.is_integer()),
+        float: isinstance(value, int | float),
+    }
+    return "" if fits.get(kind, True) else _IN_WORDS[kind]

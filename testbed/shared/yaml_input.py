@@ -1,20 +1,20 @@
-"""Reads YAML that a person wrote, and says in one line what is wrong with it."""
+"""Reads YAML that a person wrote: a file, or a value of `--set` that replaces one in it."""
 
 from __future__ import annotations
 
-import typing
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
-from testbed.shared.input_error import InputError
+from testbed.shared import plain_yaml, units
+from testbed.shared.input_error import InputError, shown
 
-__all__ = ["InputError", "Section", "explain", "override", "problems", "read", "replace"]
+__all__ = ["InputError", "Section", "override", "read", "replace", "value_of"]
 
 _MOST_BYTES = 1 << 20
+# Their keys are key paths themselves.
+_OF_KEY_PATHS = ("factors",)
 
 
 class Section(BaseModel):
@@ -24,7 +24,7 @@ class Section(BaseModel):
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file.
+    """The mapping in a YAML file, values with a unit as plain numbers.
 
     Raises:
         InputError: unreadable, too large, not YAML, or not a mapping.
@@ -32,16 +32,20 @@ def read(path: Path) -> dict[str, Any]:
     try:
         if path.stat().st_size > _MOST_BYTES:
             raise InputError(f"{path}: larger than {_MOST_BYTES} bytes")
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+        document = plain_yaml.parse(path.read_text(encoding="utf-8-sig"))
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise InputError(f"{path}: not UTF-8 text") from None
-    except yaml.YAMLError as error:
-        raise InputError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise InputError(f"{path}: line {line}: not UTF-8 text") from None
+    if document is None:
+        raise InputError(f"{path}: empty; valid: a mapping of keys to values")
     if not isinstance(document, dict):
         raise InputError(f"{path}: must be a mapping of keys to values")
-    return document
+    converted: dict[str, Any] = units.converted(document)
+    return converted
 
 
 def override(document: dict[str, Any], text: str) -> str:
@@ -51,96 +55,61 @@ def override(document: dict[str, Any], text: str) -> str:
         InputError: no '=' in it, or the path does not exist.
     """
     key, equals, value = text.partition("=")
+    key = key.strip()
     if not equals or not key:
-        raise InputError(f"--set {text}: must be KEY=VALUE, for example --set rounds=10")
+        raise InputError(f"--set {text}: valid: KEY=VALUE, for example --set rounds=10")
     try:
-        parsed = yaml.safe_load(value)
-    except yaml.YAMLError:
-        raise InputError(f"--set {text}: the value is not YAML") from None
-    try:
-        replace(document, key, parsed)
+        replace(document, key, value_of(key, value))
     except InputError as error:
         raise InputError(f"--set {text}: {error}") from None
     return key
 
 
+def value_of(key: str, text: str) -> Any:
+    """The value that a text on the command line gives a key.
+
+    Raises:
+        InputError: not YAML.
+    """
+    return units.converted(plain_yaml.parse(text), key)
+
+
 def replace(document: dict[str, Any], key: str, value: Any) -> None:
-    """Replace what a dotted path names; numbers index lists. The schema checks the result."""
-    *parents, last = key.split(".")
+    """Replace what a dotted path names; numbers index lists. The schema checks the result.
+
+    Raises:
+        InputError: the path leads through what is neither mapping nor list, or to no entry.
+    """
+    *parents, last = _divided(document, key)
     place: Any = document
-    for part in parents:
-        if isinstance(place, dict):
-            place = place.setdefault(part, {})
-        elif isinstance(place, list) and part.isdigit() and int(part) < len(place):
-            place = place[int(part)]
-        else:
-            raise InputError(f"{key}: there is no {part!r}")
+    for number, part in enumerate(parents):
+        if isinstance(place, dict) and place.get(part) is None:
+            place[part] = {}
+        place = place[_index(place, part, key, parents[:number])]
+    place[_index(place, last, key, parents)] = value
+
+
+def _divided(document: dict[str, Any], key: str) -> list[str]:
+    first, *others = key.split(".")
+    if "" in others:
+        raise InputError(f"{key}: a key is missing beside a dot; valid: such as topology.workers")
+    if first in _OF_KEY_PATHS and len(others) > 1:
+        known = document.get(first)
+        if not isinstance(known, dict) or others[0] not in known:
+            return [first, ".".join(others)]
+    return [first, *others]
+
+
+def _index(place: Any, part: str, key: str, above: list[str]) -> str | int:
+    """The index of a part of a key path in what the parts above it lead to."""
+    where = ".".join(above)
     if isinstance(place, dict):
-        place[last] = value
-    elif isinstance(place, list) and last.isdigit() and int(last) < len(place):
-        place[int(last)] = value
-    else:
-        raise InputError(f"{key}: there is no {last!r}")
-
-
-def explain(error: ValidationError, model: type[BaseModel]) -> str:
-    """The first problem as `key: value: what would be valid`, and how many more there are."""
-    found = problems(error, model)
-    location, message = found[0]
-    parts = [str(part) for part in location]
-    where = ".".join(part for part in parts if not part.startswith(("function-", "literal[")))
-    more = len(found) - 1
-    others = f" (and {more} more problem{'s' if more > 1 else ''})" if more else ""
-    return (f"{where}: " if where else "") + message + others
-
-
-Problem = tuple[tuple[int | str, ...], str]
-
-
-def problems(error: ValidationError, model: type[BaseModel]) -> list[Problem]:
-    """Where each problem is, and what it is; unknown keys come with those that are valid."""
-    found: list[Problem] = []
-    for each in error.errors(include_url=False):
-        location, message = each["loc"], each["msg"].removeprefix("Value error, ")
-        given = each["input"]
-        if each["type"] == "extra_forbidden":
-            valid = _valid_keys(model, location[:-1])
-            message = "unknown key" + (f"; valid: {', '.join(valid)}" if valid else "")
-        elif each["type"] == "missing":
-            message = "this key is missing"
-        elif location and not (
-            isinstance(given, Mapping | BaseModel) or (given and str(given) in message)
-        ):
-            message = f"{given!r}: {message}"
-        found.append((location, message))
-    return found
-
-
-def _valid_keys(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
-    """The keys of the model that a validation error's location leads to."""
-    kind: Any = model
-    for part in location:
-        kind = _step(kind, part)
-    if not _is_model(kind):
-        return []
-    return sorted(field.alias or name for name, field in kind.model_fields.items())
-
-
-def _step(kind: Any, part: int | str) -> Any:
-    kind = _plain(kind)
-    if _is_model(kind):
-        field = kind.model_fields.get(part)
-        return field.annotation if field is not None else None
-    if typing.get_origin(kind) in (list, dict):
-        return typing.get_args(kind)[-1]
-    return kind
-
-
-def _plain(kind: Any) -> Any:
-    while typing.get_origin(kind) is typing.Annotated:
-        kind = typing.get_args(kind)[0]
-    return kind
-
-
-def _is_model(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, BaseModel)
+        return part
+    if not isinstance(place, list):
+        raise InputError(f"{key}: {where} is {shown(place)}, which has no keys")
+    if not part.isdecimal() or int(part) >= len(place):
+        valid = "none, the list is empty"
+        if place:
+            valid = "0" if len(place) == 1 else f"0 to {len(place) - 1}"
+        raise InputError(f"{key}: there is no entry {part!r} in {where}; valid: {valid}")
+    return int(part)

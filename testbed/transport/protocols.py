@@ -1,10 +1,12 @@
 """Protocols, each composed of one entry per axis, and presets named after published systems."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from testbed.shared.registry import Registry
+from testbed.shared.input_error import InputError, shown
+from testbed.shared.registry import Registry, did_you_mean
 from testbed.transport.congestion import CONGESTION_CONTROLS
 from testbed.transport.leg import Leg
 from testbed.transport.order import ORDERS
@@ -28,6 +30,18 @@ REGISTRIES: Mapping[str, Registry[Any]] = {
     "order": ORDERS,
     "congestion_control": CONGESTION_CONTROLS,
 }
+
+
+_TYPICAL_LINK: Mapping[str, Any] = {"rate_bps": 1e6, "datagram_bytes": 1472}
+
+
+@contextmanager
+def _named(key: str) -> Iterator[None]:
+    """Puts the key in front of what is wrong with its value."""
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        raise InputError(f"{key}: {error}") from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,26 +71,36 @@ class ProtocolConfig:
     congestion_control: str = "fixed"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "gather", as_policy(self.gather))
-        object.__setattr__(self, "broadcast", as_policy(self.broadcast))
+        if not isinstance(self.name, str):
+            raise ValueError(f"name is {shown(self.name)}; valid: a text")
+        for leg in Leg:
+            key = leg.name.lower()
+            with _named(key):
+                object.__setattr__(self, key, as_policy(getattr(self, key)))
         if self.carrier == "tcp":
-            if any(self.policy(leg) != Fixed(0) for leg in Leg):
-                raise ValueError(f"{self.name}: kernel TCP is reliable; its tolerances must be 0")
+            for leg in Leg:
+                if self.policy(leg) != Fixed(0):
+                    key = leg.name.lower()
+                    raise ValueError(f"{key}: kernel TCP is reliable; its tolerances must be 0")
             name: Any = self.congestion_control
+            if isinstance(name, Mapping) and set(name) == {"name"}:
+                name = name["name"]
             if not (isinstance(name, str) and name.isidentifier()):
                 raise ValueError(
-                    f"{self.name}: congestion_control is {self.congestion_control!r}; "
-                    "valid: the kernel's name of an algorithm, such as cubic"
+                    f"congestion_control is {shown(name)}; "
+                    "valid: the kernel's name of an algorithm, such as cubic, without options"
                 )
+            object.__setattr__(self, "congestion_control", name)
             return
         if self.carrier != "udp":
-            raise ValueError(f"{self.name}: carrier is {self.carrier!r}; valid: udp, tcp")
-        for axis in ("repair", "order", "congestion_control"):
-            object.__setattr__(self, axis, REGISTRIES[axis].text(getattr(self, axis)))
+            raise ValueError(f"carrier is {shown(self.carrier)}; valid: udp, tcp")
         # Building each part once finds unknown names and options before a socket is opened.
-        REPAIRS.create(self.repair)
-        ORDERS.create(self.order, seed=0)
-        CONGESTION_CONTROLS.create(self.congestion_control, rate_bps=1e6, datagram_bytes=1472)
+        given = {"order": {"seed": 0}, "congestion_control": _TYPICAL_LINK}
+        for axis in ("repair", "order", "congestion_control"):
+            with _named(axis):
+                text = REGISTRIES[axis].text(getattr(self, axis))
+                object.__setattr__(self, axis, text)
+                REGISTRIES[axis].create(text, **given.get(axis, {}))
 
     def policy(self, leg: Leg) -> TolerancePolicy:
         return self.gather if leg is Leg.GATHER else self.broadcast
@@ -205,7 +229,8 @@ def settings(name: str) -> list[str]:
     """The settings of the preset `name`; ValueError, listing the presets, for an unknown name."""
     known, _, algorithm = name.partition("-")
     if name not in PRESETS and not (known == "tcp" and algorithm):
-        raise ValueError(f"unknown protocol {name!r}; valid: {', '.join(PRESETS)}")
+        near = did_you_mean(name, PRESETS)
+        raise ValueError(f"unknown protocol {name!r}; valid: {', '.join(PRESETS)}{near}")
     _, parameters = PRESETS[name if name in PRESETS else "tcp"]
     return [*parameters, *(entry.name for entry in fields(ProtocolConfig))]
 

@@ -73,8 +73,8 @@ def test_random_rounds_are_the_same_for_all_arms_of_a_seed_and_differ_between_se
 @pytest.mark.parametrize(
     ("factors", "expected"),
     [
-        (3, "factors: must map a key path to a list of values"),
-        ({"rounds": []}, "factors: must map a key path to a list of values"),
+        (3, "factors: 3: must map key paths to lists of values"),
+        ({"rounds": []}, "factors.rounds: []: must be a list of at least one value"),
         ({"rounds": [5, 5]}, "factors.rounds.1: 5 stands twice; valid: once"),
         (
             {"payload": [{"label": "a"}, {"rounds": 5}]},
@@ -103,7 +103,7 @@ def test_random_rounds_are_the_same_for_all_arms_of_a_seed_and_differ_between_se
         ),
         (
             {"payload": [{"label": "a", "impairments.7.q": 0.5}]},
-            "factors: impairments.7.q: there is no '7'",
+            "factors: impairments.7.q: there is no entry '7' in impairments; valid: 0",
         ),
         ({"payload": [{"label": "a", "rounds": 2}]}, "round 3 is never reached; valid: 0 to 1"),
     ],

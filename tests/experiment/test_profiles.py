@@ -73,13 +73,16 @@ def test_the_key_depends_on_what_a_profile_changes_and_not_on_its_name(tmp_path)
         ({"big": {"rouns": 3}}, "profile big: rouns: unknown key; valid: arms,"),
         ({"big": {"topology.rate_bps": 0}}, "profile big: topology.rate_bps: 0: "),
         ({"big": {"topology.speed": 1}}, "profile big: topology.speed: unknown key; valid: core,"),
-        ({"big": {"impairments.3.q": 1}}, "profiles.big.impairments.3.q: there is no '3'"),
+        (
+            {"big": {"impairments.3.q": 1}},
+            "profiles.big.impairments.3.q: there is no entry '3' in impairments; valid: 0",
+        ),
         ({"big": {"name": "other"}}, "profiles.big.name: a profile cannot change 'name'"),
         ({"big": {"profiles.server": {}}}, "a profile cannot change 'profiles'"),
-        ({"big": {"factors": {"rounds": 3}}}, "profile big: factors: must map a key path"),
+        ({"big": {"factors": {"rounds": 3}}}, "profile big: factors.rounds: 3: must be a list"),
         ({"big": [1]}, "profiles.big: must map key paths to values"),
         (3, "profiles: must map names to the keys that they replace"),
-        ({"big": {}, "Large One": {}}, "profiles.Large One"),
+        ({"big": {}, "Large One": {}}, "profiles: 'Large One': valid: up to 64 lower-case letters"),
     ],
 )
 def test_a_bad_profile_is_one_line_that_names_file_profile_and_key(tmp_path, profiles, expected):

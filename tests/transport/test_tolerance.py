@@ -92,7 +92,7 @@ def test_the_text_of_a_policy_builds_it_again():
         ("fixed:p=0.1", "valid options: tolerance"),
         ("fixed", "needs the option tolerance"),
         ("fixed:tolerance", "key=value"),
-        ("fixed:tolerance=x", "valid: 0"),
+        ("fixed:tolerance=x", "tolerance: 'x': must be a number"),
         ({"tolerance": 0.1}, "'policy'"),
         ({"policy": "phased", "low": 0.1}, "high"),
     ],

@@ -1,0 +1,270 @@
+"""What is wrong with a document, in words: pydantic's errors with our messages.
+
+Each problem is a place, which is a path of keys, and a message: the value that was given and what
+would be valid, from the field's own type and bounds.
+"""
+
+from __future__ import annotations
+
+import re
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pydantic import BaseModel, Field, Tag, ValidationError
+from pydantic_core import InitErrorDetails, PydanticCustomError
+
+from testbed.shared import units
+from testbed.shared.input_error import shown
+from testbed.shared.registry import did_you_mean
+
+Place = tuple[int | str, ...]
+# The types of problems that sections report about themselves, through `raised`.
+UNKNOWN, MISSING, OTHER = "unknown_key", "missing_key", "section"
+_ORDER = {"extra_forbidden": 0, UNKNOWN: 0, "missing": 2, MISSING: 2}
+_KINDS = (
+    (("int_",), "must be a whole number"),
+    (("float_", "finite_"), "must be a number"),
+    (("string_type", "string_sub_type"), "must be a text"),
+    (("bool_",), "must be true or false"),
+    (("list_", "tuple_"), "must be a list"),
+    (("dict_", "model_", "mapping_"), "must be a mapping of keys to values"),
+)
+_BOUNDS = {"gt": " above {}", "ge": " of {} or more", "lt": " below {}", "le": " up to {}"}
+_BOUND_ERRORS = ("greater_than", "greater_than_equal", "less_than", "less_than_equal")
+_forms: dict[str, str] = {}
+# `key: message`, `key.below: message`, `key is VALUE; valid: ...`
+_KEY_OF_MESSAGE = re.compile(
+    r"(?P<key>[a-z_]\w*)(?P<below>(\.[\w-]+)*)(?:: (?P<message>.*)| is (?P<value>.*; valid: .*))",
+    re.DOTALL,
+)
+
+
+class Problem(typing.NamedTuple):
+    """Where it is, what it is, and of which sort: unknown key, missing key, or another."""
+
+    place: Place
+    message: str
+    sort: str = OTHER
+
+
+def form(pattern: str, words: str) -> Any:
+    """A pydantic field of texts with this form, which a message calls `words`."""
+    _forms[pattern] = words
+    return Field(pattern=pattern)
+
+
+def dotted(place: Place) -> str:
+    """A place as a key path."""
+    return ".".join(
+        part if isinstance(part, str) and part.isprintable() else repr(part) for part in place
+    )
+
+
+def of(error: ValidationError, model: type[BaseModel]) -> list[Problem]:
+    """All problems: first unknown keys, which may explain the missing ones, which come last."""
+    found = [_problem(each, model) for each in error.errors(include_url=False)]
+    return sorted(found, key=lambda each: _ORDER.get(each.sort, 1))
+
+
+def explain(found: list[Problem]) -> str:
+    """The first problem as `key: value: what would be valid`, and how many more there are."""
+    place, message, _ = found[0]
+    more = len({each.message for each in found}) - 1
+    others = f" (and {more} more problem{'s' if more > 1 else ''})" if more else ""
+    return (f"{dotted(place)}: " if place else "") + " ".join(message.split()) + others
+
+
+def raised(found: list[Problem]) -> ValidationError:
+    """An error that tells pydantic these problems of a section; `of` gives them back."""
+    return ValidationError.from_exception_data(
+        "section",
+        [
+            InitErrorDetails(
+                type=PydanticCustomError(each.sort, "{text}", {"text": each.message}),
+                loc=each.place,
+                input={},
+            )
+            for each in found
+        ],
+    )
+
+
+def _problem(each: Mapping[str, Any], model: type[BaseModel]) -> Problem:
+    given, sort, message = each["input"], each["type"], each["msg"].removeprefix("Value error, ")
+    if sort in (UNKNOWN, MISSING, OTHER):  # a section has told it, with its own keys
+        return Problem(
+            tuple(part for part in each["loc"] if not _is_pydantics(part)), message, sort
+        )
+    place, kind = _walked(model, each["loc"])
+    if sort == "extra_forbidden":
+        _, section = _walked(model, each["loc"][:-1])
+        valid = _keys_of(section)
+        near = did_you_mean(str(place[-1]), valid)
+        listed = f"; valid: {', '.join(valid)}{near}" if valid else ""
+        return Problem(place, f"unknown key{listed}", UNKNOWN)
+    if sort == "missing":
+        what = "entry" if isinstance(place[-1], int) else "key"
+        return Problem(place, f"this {what} is missing", MISSING)
+    if sort != "value_error":
+        message = _in_words(each, kind, place) or message
+    else:
+        told = _KEY_OF_MESSAGE.fullmatch(message)
+        if told and (told["key"] in _keys_of(kind) or _takes_any(kind)):
+            # A check of a whole section names the key itself.
+            below = told["below"].split(".")[1:]
+            return Problem((*place, told["key"], *below), told["message"] or told["value"])
+        if given and str(given) in message:
+            return Problem(place, message)
+    if not place or isinstance(given, Mapping | BaseModel):
+        return Problem(place, message)
+    return Problem(place, f"{shown(given)}: {message}")
+
+
+def _in_words(each: Mapping[str, Any], kind: Any, place: Place) -> str | None:
+    """What the value should have been; None where pydantic's own words must do."""
+    sort, context = each["type"], each.get("ctx", {})
+    if sort == "literal_error":
+        valid = [str(value) for value in typing.get_args(_plain(kind))]
+        listed = ", ".join(valid) or context["expected"]
+        return f"valid: {listed}{did_you_mean(str(each['input']), valid)}"
+    if sort == "string_pattern_mismatch":
+        words = _forms.get(context["pattern"])
+        return f"valid: {words}" if words else "does not have the form that is wanted here"
+    if sort in ("too_short", "too_long"):
+        least, most = context.get("min_length"), context.get("max_length")
+        count = f"at least {least}" if sort == "too_short" else f"at most {most}"
+        return f"must have {count} {'entry' if count.endswith(' 1') else 'entries'}"
+    if sort == "string_too_long":
+        return f"must have at most {context['max_length']} characters"
+    if sort == "multiple_of":
+        return f"must be a multiple of {context['multiple_of']}"
+    key = next((part for part in reversed(place) if isinstance(part, str)), "")
+    if sort in _BOUND_ERRORS:
+        whole = _plain(kind) is int
+        return (
+            f"must be {'a whole number' if whole else 'a number'}"
+            + (_range(kind) or _BOUNDS[next(iter(context))].format(*context.values()))
+            + units.hint(key, each["input"])
+        )
+    for sorts, words in _KINDS:
+        if sort.startswith(sorts):
+            if sort.startswith("model_"):
+                words += _required(kind)
+            numeric = sort.startswith(("int_", "float_", "finite_"))
+            return words + (_range(kind) + units.hint(key, each["input"]) if numeric else "")
+    return None
+
+
+def _range(kind: Any) -> str:
+    """The bounds of a number in words, with a space before; empty where there are none."""
+    found = {
+        name: getattr(bound, name)
+        for bound in _bounds(kind)
+        for name in _BOUNDS
+        if getattr(bound, name, None) is not None
+    }
+    if {"ge", "le"} == found.keys():
+        return f" from {_number(found['ge'])} to {_number(found['le'])}"
+    words = [_BOUNDS[name].format(_number(bound)) for name, bound in found.items()]
+    return " and".join(words)
+
+
+def _number(value: float) -> str:
+    whole = isinstance(value, int) or value.is_integer()
+    return f"{int(value):_}" if whole and abs(value) < 1e15 else f"{value:g}"
+
+
+def _bounds(kind: Any) -> Iterator[Any]:
+    """The metadata of an annotated type, those of pydantic fields and of `X | None` included."""
+    for each in getattr(kind, "__metadata__", ()):
+        yield from getattr(each, "metadata", None) or (each,)
+    if (inner := _inner(kind)) is not None:
+        yield from _bounds(inner)
+
+
+def _inner(kind: Any) -> Any:
+    """What an annotation or `X | None` encloses; None: it is neither."""
+    if typing.get_origin(kind) is typing.Annotated:
+        return typing.get_args(kind)[0]
+    if typing.get_origin(kind) in (typing.Union, types.UnionType):
+        others = [each for each in typing.get_args(kind) if each is not type(None)]
+        return others[0] if len(others) == 1 else None
+    return None
+
+
+def _plain(kind: Any) -> Any:
+    while (inner := _inner(kind)) is not None:
+        kind = inner
+    return kind
+
+
+def _walked(model: type[BaseModel], location: Place) -> tuple[Place, Any]:
+    """The keys in an error's location, without pydantic's own parts; and the type that it leads to.
+
+    Pydantic's own are the tags of unions, the names of functions, and `[key]`.
+    """
+    kind: Any = model
+    place: list[int | str] = []
+    for part in location:
+        plain = _plain(kind)
+        if typing.get_origin(plain) in (typing.Union, types.UnionType):
+            kind = next((each for each in typing.get_args(plain) if _tag(each) == part), None)
+            continue
+        if _is_pydantics(part):
+            continue
+        if part == "[key]":  # the part before it is what is wrong
+            place.pop()
+            kind = typing.get_args(plain)[0] if typing.get_args(plain) else None
+            continue
+        place.append(part)
+        kind = _step(plain, part)
+    return tuple(place), kind
+
+
+def _is_pydantics(part: int | str) -> bool:
+    return isinstance(part, str) and part.startswith(("function-", "literal["))
+
+
+def _step(plain: Any, part: int | str) -> Any:
+    if _is_model(plain):
+        for name, field in plain.model_fields.items():
+            if part in (name, field.alias):
+                return typing.Annotated[field.annotation, field]
+        return None
+    if typing.get_origin(plain) in (list, dict):
+        return typing.get_args(plain)[-1]
+    if typing.get_origin(plain) is tuple and isinstance(part, int):
+        kinds = typing.get_args(plain)
+        return kinds[part] if part < len(kinds) else None
+    return None
+
+
+def _tag(kind: Any) -> str | None:
+    return next(
+        (each.tag for each in getattr(kind, "__metadata__", ()) if isinstance(each, Tag)), None
+    )
+
+
+def _keys_of(kind: Any) -> list[str]:
+    plain = _plain(kind)
+    if not _is_model(plain):
+        return []
+    return sorted(field.alias or name for name, field in plain.model_fields.items())
+
+
+def _required(kind: Any) -> str:
+    """The keys that a section must have, as the end of a message."""
+    plain = _plain(kind)
+    names = [repr(name) for name, field in plain.model_fields.items() if field.is_required()]
+    return f", with the key {' and '.join(names)}" if names else ""
+
+
+def _takes_any(kind: Any) -> bool:
+    plain = _plain(kind)
+    return _is_model(plain) and plain.model_config.get("extra") == "allow"
+
+
+def _is_model(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseModel)

@@ -1,0 +1,108 @@
+"""Units that a value may be written with: `100Mbit` for a key that ends in `_bps`, `5ms` for `_s`.
+
+A key's last words give its unit, and with it what is accepted: `_bps` bits per second, `_s`
+seconds, `_ms` milliseconds, `_bytes` bytes. What fits is converted to the plain number; what does
+not fit stays a text, which whoever checks the value then refuses. Needs the standard library alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+_FORM = re.compile(r"\+?(?P<number>[0-9][0-9_]*\.?[0-9]*|\.[0-9]+)(?P<exponent>e[-+]?[0-9]{1,2})?"
+                   r" ?(?P<unit>[A-Za-z\u00b5\u03bc/]*)", re.IGNORECASE)  # fmt: skip
+_DECIMAL = {"": "1", "k": "1e3", "M": "1e6", "G": "1e9", "T": "1e12"}
+_BINARY = {"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40}
+_SECONDS = {"ns": "1e-9", "us": "1e-6", "\u00b5s": "1e-6", "\u03bcs": "1e-6", "ms": "1e-3",
+            "s": "1", "min": "60", "h": "3600"}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What keys with one ending accept.
+
+    Attributes:
+        ending: of the keys.
+        words: the unit of a plain number.
+        factors: unit -> how many of the plain unit it is.
+        examples: of values with a unit, for messages and the reference.
+    """
+
+    ending: str
+    words: str
+    factors: Mapping[str, Decimal]
+    examples: str
+
+
+def _rates() -> dict[str, Decimal]:
+    found = {}
+    for prefix, factor in _DECIMAL.items():
+        for unit in ("bit", "bit/s", "bps"):
+            found[f"{prefix}{unit}"] = Decimal(factor)
+        # tc writes mbit and gbit; it means bytes by mbps, which is therefore left out.
+        found[f"{prefix.lower()}bit"] = Decimal(factor)
+    return found
+
+
+def _sizes() -> dict[str, Decimal]:
+    decimal = {f"{prefix}B": Decimal(factor) for prefix, factor in _DECIMAL.items()}
+    return {**decimal, **{f"{prefix}B": Decimal(factor) for prefix, factor in _BINARY.items()}}
+
+
+def _times(plain: str) -> dict[str, Decimal]:
+    return {unit: Decimal(each) / Decimal(plain) for unit, each in _SECONDS.items()}
+
+
+UNITS = (
+    Unit("_bps", "bit/s", _rates(), "100Mbit or 1.5 Gbit/s"),
+    Unit("_ms", "milliseconds", _times("1e-3"), "5ms or 0.5 s"),
+    Unit("_s", "seconds", _times("1"), "5ms, 90 s or 2min"),
+    Unit("_bytes", "bytes", _sizes(), "150kB (150 000) or 64KiB (65 536)"),
+)
+
+
+def of(key: str) -> Unit | None:
+    """The unit of a key or key path, by its ending; None: it has none."""
+    last = key.rpartition(".")[2]
+    return next((unit for unit in UNITS if last.endswith(unit.ending)), None)
+
+
+def hint(key: str, given: object) -> str:
+    """The end of a message about a wrong value of a key; empty for a key without a unit."""
+    unit = of(key)
+    if unit is None:
+        return ""
+    with_unit = f", or with a unit such as {unit.examples}" if isinstance(given, str) else ""
+    return f", in {unit.words}{with_unit}"
+
+
+def number(key: str, text: str) -> int | float | None:
+    """The plain number that a text with a unit stands for; None where it is none for this key."""
+    unit, found = of(key), _FORM.fullmatch(text.strip())
+    if unit is None or found is None or found["unit"] not in unit.factors:
+        return None
+    # Decimals, so that 1.1ms is the very number that 0.0011 is.
+    digits = found["number"].replace("_", "") + (found["exponent"] or "")
+    value = Decimal(digits) * unit.factors[found["unit"]]
+    return int(value) if value == value.to_integral_value() else float(value)
+
+
+def converted(value: Any, key: str = "") -> Any:
+    """The same data, with texts converted where the key, or one above it, has a unit."""
+    if isinstance(value, Mapping):
+        return {each: converted(inner, each if of(each) else key) for each, inner in value.items()}
+    if isinstance(value, list):
+        return [converted(each, key) for each in value]
+    if isinstance(value, str) and (plain := number(key, value)) is not None:
+        return plain
+    return value
+
+
+def pattern(unit: Unit) -> str:
+    """The regular expression of a number with a unit, for editors."""
+    names = "|".join(sorted(unit.factors, key=len, reverse=True))
+    return rf"^\+?([0-9][0-9_]*\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]{{1,2}})? ?({names})$"
