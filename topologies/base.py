@@ -15,7 +15,7 @@ import networkx
 from mininet.topo import Topo
 from pydantic import ValidationError
 
-from testbed.shared import yaml_input
+from testbed.shared import problems
 from topologies import mininet_options
 from topologies.settings import LinkParameters, TopologyParameters
 
@@ -114,8 +114,8 @@ class LabTopo(Topo):
         try:
             return LinkParameters(**keys)
         except ValidationError as error:
-            place, message = yaml_input.problems(error, LinkParameters)[0]
-            raise ValueError(": ".join([*map(str, place), message])) from None
+            found = problems.of(error, LinkParameters)
+            raise ValueError(problems.explain(found)) from None
 
     def link_names(self) -> list[str]:
         """Every link as `FIRST--SECOND`, in the order in which they were added."""

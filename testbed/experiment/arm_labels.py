@@ -128,9 +128,8 @@ def _variant(
     old = in_file.get(name) if isinstance(in_file, Mapping) else None
     definition = _definition(new, path.parent)
     differing: Changes = {}
-    mappings = isinstance(old, Mapping) and isinstance(new, Mapping)
-    if mappings and definition != _definition(old, path.parent):
-        differing = _differences(old, new)
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        differing = {} if definition == _definition(old, path.parent) else _differences(old, new)
     return Variant(
         label=_label(name, differing),
         name=name,
