@@ -73,7 +73,11 @@ def assumptions(results: Results) -> list[str]:
             f"The paper gives no chunk size. Here a chunk carries {transport['chunk_bytes']} bytes "
             "and fills one datagram, so the loss rate of packets is the loss rate of chunks."
         )
-    if phases.get("detector", "gradient-norm") != "gradient-norm":
+    if phases.get("detector") == "schedule" and phases.get("from"):
+        found.append(
+            f"The critical rounds were taken from {phases['from']}; they are the same in all arms."
+        )
+    elif phases.get("detector", "gradient-norm") != "gradient-norm":
         found.append(f"The detector {phases['detector']} tells phases, not the paper's rule.")
     elif phases:
         cadence = phases.get("cadence", phases.get("every_rounds"))

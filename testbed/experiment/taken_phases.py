@@ -19,11 +19,14 @@ from typing import Any
 from testbed.experiment.schema import Experiment
 from testbed.shared import run_directory
 from testbed.shared.input_error import InputError
+from testbed.shared.registry import did_you_mean
 from testbed.shared.run_directory import RunDirectory
 from testbed.training.phases import schedule
 
 Spans = list[tuple[int, int]]
 _WHOLE = ("ok", "invalid")  # in an invalid run the machine was too slow, yet all rounds took place
+_DAMAGED = (OSError, ValueError, LookupError, TypeError, AttributeError)  # reading files raises
+_CONFIGS = "*/*/config.json"
 _NOT_FINAL = re.compile(r".*\.(partial|attempt\d+)")
 
 
@@ -88,7 +91,7 @@ class FinishedRuns:
             if [record["round"] for record in records] != list(range(len(records))):
                 raise ValueError("rounds are missing")
             return [bool(record["critical"]) for record in records]
-        except (OSError, ValueError, LookupError, TypeError) as error:
+        except _DAMAGED as error:
             raise InputError(f"{name!r}: {log}: cannot be read: {error}") from None
 
     def _directory(self, name: str, seed: int) -> Path:
@@ -102,24 +105,32 @@ class FinishedRuns:
                 if (running := RunDirectory(place).partial).is_dir():
                     return running
             for place in places:
-                if runs := list(_of_arm(place.parent, place.name)):
+                if runs := list(_of_arm(place.parent, place.name, name)):
                     return _of_seed(runs, name, seed)
         looked = ", ".join(dict.fromkeys(str(each.resolve()) for each in self._folders))
         raise InputError(
             f"{name!r}: no such run or arm; looked in {looked}; valid: a run's name, "
             "EXPERIMENT/RUN, EXPERIMENT/ARM, or a run's folder"
+            f"{did_you_mean(name, _names(self._results))}"
         )
 
 
-def _of_arm(folder: Path, arm: str) -> Iterator[tuple[Any, Path]]:
-    """Seed and directory of the finished runs of an arm."""
+def _names(results: Path) -> set[str]:
+    """`EXPERIMENT/RUN` and `EXPERIMENT/ARM` of what lies in a folder of results."""
+    runs = {f"{path.parent.parent.name}/{path.parent.name}" for path in results.glob(_CONFIGS)}
+    final = {run for run in runs if not _NOT_FINAL.fullmatch(run)}
+    return final | {re.sub(r"-s\d+-\w+$", "", run) for run in final}
+
+
+def _of_arm(folder: Path, arm: str, name: str) -> Iterator[tuple[Any, Path]]:
+    """Seed and directory of an arm's finished runs, but for those that took their own by `name`."""
     for path in sorted(folder.glob("*/config.json")):
         whole = RunDirectory(path.parent).verdict() in _WHOLE
         if not whole or _NOT_FINAL.fullmatch(path.parent.name):
             continue
-        with suppress(OSError, ValueError):
+        with suppress(*_DAMAGED):
             config = run_directory.read_json(path)
-            if config.get("arm") == arm:
+            if config.get("arm") == arm and config.get("phases", {}).get("from") != name:
                 yield config.get("seed"), path.parent
 
 
@@ -142,12 +153,9 @@ def _in_spans(critical: Sequence[bool]) -> Spans:
 
 def _kept(folder: Path, rounds: int, name: str, seed: int) -> Spans | None:
     """What an earlier plan of the same experiment took."""
-    try:
-        plan = run_directory.read_json(folder / "plan.json")
-    except (OSError, ValueError):
-        return None
-    for entry in plan.get("runs", []):
-        phases = entry.get("phases", {})
-        if (entry.get("rounds"), entry.get("seed"), phases.get("from")) == (rounds, seed, name):
-            return [(first, last) for first, last in phases["critical_rounds"]]
+    with suppress(*_DAMAGED):
+        for entry in run_directory.read_json(folder / "plan.json")["runs"]:
+            phases = entry.get("phases", {})
+            if (entry.get("rounds"), entry.get("seed"), phases.get("from")) == (rounds, seed, name):
+                return [(first, last) for first, last in phases["critical_rounds"]]
     return None

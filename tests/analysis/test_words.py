@@ -127,6 +127,13 @@ def test_assumptions_speak_only_of_what_the_experiment_has(tmp_path):
     assert "The baseline fixed-low" in " ".join(methods.assumptions(load(tmp_path)))
 
 
+def test_assumptions_say_where_the_phases_were_taken_from(tmp_path):
+    phases = {"detector": "schedule", "critical_rounds": [[0, 3]], "from": "quick/dblp"}
+    ResultsBuilder(tmp_path).run(arm="dblp", seed=1, config={"phases": phases})
+    said = methods.assumptions(load(tmp_path))
+    assert "The critical rounds were taken from quick/dblp; they are the same in all arms." in said
+
+
 def test_a_lone_arm_is_not_the_finding_of_a_comparison(tmp_path):
     build = ResultsBuilder(tmp_path)
     build.run(arm="dblp", seed=1, verdict="invalid", reason="slow")

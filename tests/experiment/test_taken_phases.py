@@ -95,6 +95,9 @@ def test_of_an_arm_each_seed_takes_the_run_with_the_same_seed(tmp_path):
     finished(tmp_path / "runs", "111000", name="quick/dblp-s2-def", seed=2)
     finished(tmp_path / "runs", "111111", name="quick/dblp-stream-s2-fed", arm="dblp-stream")
     finished(tmp_path / "runs", "111111", name="quick/dblp-s2-def.attempt1", seed=2)
+    held = finished(tmp_path / "runs", "111000", name="quick/dblp-s2-held", seed=2)
+    config = {"arm": "dblp", "seed": 2, "phases": {"from": "quick/dblp"}}
+    (held / "config.json").write_text(json.dumps(config))
     runs = load(write(tmp_path, "quick/dblp"), tmp_path)
     taken = {(run.arm, run.seed): run.config()["phases"]["critical_rounds"] for run in runs}
     assert taken == {
@@ -154,6 +157,18 @@ def test_an_unknown_run_is_refused_in_one_line(tmp_path, name):
     said = str(refused.value)
     assert said.startswith(f"{tmp_path}/held.yaml: phases.from: {name!r}: no such run or arm; ")
     assert "\n" not in said
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [("quick/dbpl", "quick/dblp"), ("quick/dblp-s1-abd", "quick/dblp-s1-abc"), ("x", None)],
+)
+def test_the_nearest_run_or_arm_is_named(tmp_path, name, near):
+    finished(tmp_path / "runs")
+    with pytest.raises(InputError) as refused:
+        load(write(tmp_path, name), tmp_path)
+    end = f"; did you mean {near!r}?" if near else "or a run's folder"
+    assert str(refused.value).endswith(end)
 
 
 @pytest.mark.parametrize(
