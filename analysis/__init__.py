@@ -26,14 +26,15 @@ if TYPE_CHECKING:
     from analysis.data.load import Results
     from analysis.report.writing import ReportPaths
 
-__all__ = ["load", "update_readme", "write_report"]
+__all__ = ["load", "update_readme", "write_index", "write_report"]
 
 
 def load(results_dir: Path | str, experiment: str | None = None) -> Results:
     """The runs of an experiment, and what the ok ones logged, as polars frames.
 
     Args:
-        results_dir: what `./lab run --out` was given; holds one folder per experiment.
+        results_dir: what `./lab run --out` was given; holds one folder per experiment, and such a
+            folder will do as well.
         experiment: which of them; by default the one that was planned last.
 
     Raises:
@@ -45,7 +46,9 @@ def load(results_dir: Path | str, experiment: str | None = None) -> Results:
 
 
 def write_report(results_dir: Path | str, experiment: str | None = None) -> ReportPaths:
-    """Write `results_dir/report/`: the page, `summary.json`, the tables and the figures.
+    """Write `results_dir/EXPERIMENT/report/`: page, `summary.json`, tables and figures.
+
+    The index of all experiments' reports in `results_dir/report/` is written again, too.
 
     Raises:
         ValueError: as `load`.
@@ -54,6 +57,17 @@ def write_report(results_dir: Path | str, experiment: str | None = None) -> Repo
     from analysis.report import writing
 
     return writing.write_report(Path(results_dir), experiment)
+
+
+def write_index(results_dir: Path | str) -> Path | None:
+    """Write `results_dir/report/index.html`, which links to the experiments' reports.
+
+    Returns:
+        The page; None where no experiment has a report: then the folder is removed.
+    """
+    from analysis.report import index
+
+    return index.write(Path(results_dir))
 
 
 def update_readme(results_dir: Path | str, experiment: str | None = None) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 import sys
 
 import typer
@@ -19,7 +20,8 @@ _INTERRUPTED = 130
 def main() -> None:
     """Run a verb; bad input is one line and exit status 2, an interruption is 130."""
     try:
-        status = app(_with_default_host(sys.argv[1:]), standalone_mode=False)
+        words = _with_default_host(sys.argv[1:])
+        status = app(words, standalone_mode=False, prog_name="./lab")
         if status == _INTERRUPTED:  # typer's answer to Ctrl-C
             raise KeyboardInterrupt
     except InputError as error:
@@ -27,7 +29,7 @@ def main() -> None:
     except InUseError as error:
         status = _complain(str(error), 2)
     except (typer.Abort, KeyboardInterrupt):
-        status = _complain("interrupted; './lab resume' continues", _INTERRUPTED)
+        status = _complain(_interruption(sys.argv[1:]), _INTERRUPTED)
     except OSError as error:
         known = error.errno in (errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EDQUOT)
         if not known:
@@ -48,6 +50,13 @@ def _with_default_host(arguments: list[str]) -> list[str]:
         alone = word == "--pcap" and (not following or following[0].startswith("-"))
         completed.append("--pcap=server" if alone else word)
     return completed
+
+
+def _interruption(arguments: list[str]) -> str:
+    """What to say after Ctrl-C: the whole command that continues, where there is one."""
+    if not arguments or arguments[0] not in ("run", "resume"):
+        return "interrupted"
+    return f"interrupted; this continues: {shlex.join(['./lab', 'resume', *arguments[1:]])}"
 
 
 def _complain(message: str, status: int) -> int:

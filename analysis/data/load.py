@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ VERDICTS = ("ok", "failed", "invalid", "unsupported", "interrupted")
 MISSING = "missing"  # planned, but nothing of it is on disk: not started yet
 FACTOR_PREFIX = "factor."  # of the columns that hold a run's point in the sweep
 
+# Of a configuration: what differs between runs that belong together.
+_OF_ONE_RUN = ("key", "arm", "seed", "factors", "folder", "profile", "capture", "impairments")
 _IMPAIRMENTS = "impairments.jsonl"
 _EFFECTS = "effects.jsonl"
 
@@ -67,8 +69,8 @@ class Results:
 
     Attributes:
         experiment, description: from the experiment file.
-        results_dir: the folder that was loaded.
-        command: the command that ran the experiment.
+        results_dir: the folder that holds the experiment's own.
+        commands: those that planned the runs.
         arms: their names, in the experiment's order.
         published_ids: the published numbers that the experiment asks for; None: all that fit.
         levels: the levels of each factor, in the experiment's order.
@@ -82,7 +84,7 @@ class Results:
     experiment: str
     description: str
     results_dir: Path
-    command: str
+    commands: list[str]
     arms: list[str]
     published_ids: list[str] | None
     levels: dict[str, list[str | None]]
@@ -95,6 +97,16 @@ class Results:
     impairments: pl.DataFrame
     effects: pl.DataFrame
     layer_loss: pl.DataFrame
+
+    @property
+    def folder(self) -> Path:
+        """The experiment's own folder."""
+        return self.results_dir / self.experiment
+
+    @property
+    def left_out(self) -> list[Run]:
+        """The ok runs on disk that no table has; the note of each says why."""
+        return [run for run in self.others if run.verdict == "ok"]
 
     @property
     def ok_runs(self) -> list[Run]:
@@ -144,8 +156,8 @@ def load(results_dir: Path, experiment: str | None = None) -> Results:
     return Results(
         experiment=folder.name,
         description=str(document.get("description") or ""),
-        results_dir=results_dir,
-        command=str(plan.get("command") or f"./lab run {folder.name}"),
+        results_dir=folder.parent,
+        commands=_commands(plan) or [f"./lab run {folder.name}"],
         arms=_arms(document, runs),
         published_ids=[str(each) for each in published] if isinstance(published, list) else None,
         levels=_levels(document),
@@ -182,8 +194,39 @@ def _runs(folder: Path, plan: dict[str, Any]) -> tuple[list[Run], list[Run]]:
         runs.append(read.pop() if read else missing)
         others.extend(read)
     for key, left in found.items():
-        others.extend(_read({"key": key}, each.path, "not in the plan") for each in left)
-    return runs, others
+        others.extend(_read({"key": key}, each.path, each.note) for each in left)
+    planned_configs = [run.config for run in runs if run.config]
+    return runs, [_with_reason(run, planned_configs) for run in others]
+
+
+def _with_reason(run: Run, planned: Sequence[dict[str, Any]]) -> Run:
+    """A run that no table has, with a note that says why."""
+    if run.note:  # an earlier attempt, or unfinished
+        return run
+    alike = [each for each in planned if each.get("arm") == run.arm]
+    why = _first_difference(run.config, alike[0]) if alike else f"it has no run of {run.arm}"
+    return replace(run, note=f"not in the plan{': ' if why else ''}{why}")
+
+
+def _first_difference(there: Any, here: Any, path: str = "") -> str:
+    """Where a run's configuration first differs from one of the plan's, in words."""
+    if isinstance(there, dict) and isinstance(here, dict):
+        names = [name for name in there if name in here and (path or name not in _OF_ONE_RUN)]
+        found = (_first_difference(there[name], here[name], f"{path}{name}.") for name in names)
+        return next(filter(None, found), "")
+    if there == here:
+        return ""
+    name = path.rstrip(".")
+    if name.startswith("code."):
+        return f"{Path(name.removeprefix('code.')).name} has changed since"
+    if isinstance(there, dict | list) or isinstance(here, dict | list):
+        return f"another {name}"
+    return f"{name} was {there}, in the plan {here}"
+
+
+def _commands(plan: dict[str, Any]) -> list[str]:
+    commands = plan.get("commands") or [plan.get("command")]
+    return [str(each) for each in commands if each] if isinstance(commands, list) else []
 
 
 def _identity(entry: dict[str, Any]) -> dict[str, Any]:

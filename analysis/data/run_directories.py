@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+REPORT = "report"  # the folder of an experiment's report, and of the index of all
 UNFINISHED = "unfinished: in progress, or left behind"
 _SUFFIX = re.compile(r"^(?P<key>.+)\.(?:(?P<partial>partial)|attempt(?P<attempt>\d+))$")
 
@@ -26,15 +27,17 @@ class RunDirectory:
 def find_experiment(results_dir: Path, experiment: str | None = None) -> Path:
     """The folder of an experiment below `results_dir`; the one planned last if none is named.
 
+    An experiment's own folder stands for itself.
+
     Raises:
         ValueError: there is no such folder or nothing in it.
     """
     if not results_dir.is_dir():
         raise ValueError(f"{results_dir}: no such folder; valid: the folder given to ./lab run")
     if (results_dir / "plan.json").is_file():
-        raise ValueError(
-            f"{results_dir}: one experiment's own folder; valid: its parent, {results_dir.parent}"
-        )
+        if experiment not in (None, results_dir.resolve().name):
+            raise ValueError(f"{results_dir}: holds no runs of {experiment!r}")
+        return results_dir.resolve() if not results_dir.name.strip(".") else results_dir
     known = sorted(path.parent for path in results_dir.glob("*/plan.json"))
     known = known or sorted({path.parents[1] for path in results_dir.glob("*/*/config.json")})
     if experiment is not None:
@@ -61,6 +64,8 @@ def of_experiment(folder: Path) -> dict[str, list[RunDirectory]]:
     found: dict[str, list[RunDirectory]] = {}
     for path in sorted(folder.iterdir()):
         if not path.is_dir() or path.is_symlink() or path.name.startswith("."):
+            continue
+        if path.name == REPORT:
             continue
         match = _SUFFIX.match(path.name)
         if match is None:

@@ -236,7 +236,7 @@ def _provenance(results: Results, summary: dict[str, Any]) -> dict[str, Any]:
     return {
         "schema": 1,
         "experiment": results.experiment,
-        "command": re.sub(r" --out \S+", "", results.command),
+        "command": re.sub(r" --out \S+", "", "; ".join(results.commands)),
         "machine": "; ".join(machines),
         "began": began[0] if began else "",
         "verdicts": results.verdicts(),

@@ -1,10 +1,8 @@
-"""Writes the report folder: page, `summary.json`, tables and figures, all of it or nothing."""
+"""Writes an experiment's report: page, `summary.json`, tables and figures, all or nothing."""
 
 from __future__ import annotations
 
 import shlex
-import shutil
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,8 @@ from typing import Any
 from analysis.data.load import Results, load
 from analysis.data.metrics import METRICS
 from analysis.figures import catalogue
+from analysis.report import index
+from analysis.report.folder import FOLDER, SUMMARY, replaced
 from analysis.report.html import inline_svg, render, to_html
 from analysis.report.timeline import FILE as TIMELINE
 from analysis.report.timeline import timeline_page
@@ -25,16 +25,19 @@ from analysis.tables.ratios import ratio_table
 from analysis.tables.rendering import Table, to_csv, to_latex, to_markdown
 from analysis.words import cautions, headline, methods
 
-FOLDER = "report"
 _FORMATS = {".md": to_markdown, ".csv": to_csv, ".tex": to_latex}
 _FEW_RUNS = 24  # more are folded away on the page, those that are not ok excepted
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReportPaths:
-    """The files that `write_report` wrote, the main table, and what to know before its numbers."""
+    """The files that `write_report` wrote, the main table, and what to know before its numbers.
+
+    `overview` is the index of the reports of all experiments.
+    """
 
     index: Path
+    overview: Path
     summary: Path
     tables: list[Path]
     figures: list[Path]
@@ -45,7 +48,7 @@ class ReportPaths:
 
 
 def write_report(results_dir: Path, experiment: str | None = None) -> ReportPaths:
-    """Write `results_dir/report/`, in place of an older one; see `analysis.write_report`."""
+    """Write an experiment's report, in place of an older one; see `analysis.write_report`."""
     results = load(results_dir, experiment)
     summary = summarise(results)
     summary["cautions"] = cautions.sentences(results, summary)
@@ -54,27 +57,22 @@ def write_report(results_dir: Path, experiment: str | None = None) -> ReportPath
     timeline = timeline_page(results)
     page = render_page(results, summary, tables, drawings, timeline=timeline is not None)
 
-    temporary = Path(tempfile.mkdtemp(prefix=f".{FOLDER}-", dir=results_dir))
-    try:
-        temporary.chmod(0o755)
-        (temporary / "index.html").write_text(page, encoding="utf-8")
+    folder = results.folder / FOLDER
+    with replaced(folder) as new:
+        (new / "index.html").write_text(page, encoding="utf-8")
         if timeline is not None:
-            (temporary / TIMELINE).write_text(timeline, encoding="utf-8")
-        write_json(temporary / "summary.json", summary)
+            (new / TIMELINE).write_text(timeline, encoding="utf-8")
+        write_json(new / SUMMARY, summary)
         for name, table in tables.items():
             for suffix, text_of in _FORMATS.items():
-                (temporary / f"{name}{suffix}").write_text(text_of(table), encoding="utf-8")
+                (new / f"{name}{suffix}").write_text(text_of(table), encoding="utf-8")
         for drawing in drawings:
-            (temporary / f"{drawing.name}.svg").write_text(drawing.svg, encoding="utf-8")
-            (temporary / f"{drawing.name}.png").write_bytes(drawing.png)
-        _swap(temporary, results_dir / FOLDER)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
-    folder = results_dir / FOLDER
+            (new / f"{drawing.name}.svg").write_text(drawing.svg, encoding="utf-8")
+            (new / f"{drawing.name}.png").write_bytes(drawing.png)
     return ReportPaths(
         index=folder / "index.html",
-        summary=folder / "summary.json",
+        overview=index.write(results.results_dir) or folder / "index.html",
+        summary=folder / SUMMARY,
         tables=[folder / f"{name}{suffix}" for name in tables for suffix in _FORMATS],
         figures=[folder / f"{each.name}.{kind}" for each in drawings for kind in ("svg", "png")],
         experiment=results.experiment,
@@ -147,7 +145,8 @@ def render_page(
         ],
         problems=[(run.key, run.problems) for run in shown],
         began=sorted(str(run.began_at) for run in results.runs if run.began_at),
-        report_command=f"./lab report {shlex.quote(_as_given(results.results_dir))}",
+        left_out=results.left_out,
+        report_command=f"./lab report {shlex.quote(_as_given(results.folder))}",
     )
 
 
@@ -157,18 +156,3 @@ def _as_given(folder: Path) -> str:
         return str(folder.resolve().relative_to(Path.cwd()))
     except ValueError:
         return str(folder)
-
-
-def _swap(new: Path, final: Path) -> None:
-    """Put `new` at `final`; at each instant `final` is a whole report, or for a moment none."""
-    if not final.exists():
-        new.rename(final)
-        return
-    old = Path(tempfile.mkdtemp(prefix=f".{FOLDER}-old-", dir=final.parent))
-    final.replace(old)  # an empty folder may be replaced
-    try:
-        new.replace(final)
-    except OSError:
-        old.replace(final)
-        raise
-    shutil.rmtree(old, ignore_errors=True)

@@ -23,7 +23,7 @@ def all_runs_table(results: Results) -> Table:
     if results.others:
         notes.append(
             f"The last {len(results.others)} rows are earlier attempts, or runs that the plan does "
-            "not name. They are not counted, and no number of this report includes them."
+            "not name, each with the reason. No number of this report includes them."
         )
     return _run_table(results, "all runs", [*results.runs, *results.others], notes)
 
@@ -38,7 +38,7 @@ def _run_table(results: Results, title: str, runs: list[Run], notes: list[str]) 
     return Table(
         title=f"{results.experiment}: {title}",
         columns=["Run", "Arm", "Seed", "Verdict", "Reason", "Wall time", "Gates"],
-        rows=[_run_row(run, results.experiment) for run in runs],
+        rows=[_run_row(run) for run in runs],
         notes=notes,
         numeric=False,
     )
@@ -69,10 +69,10 @@ def _coverage(runs: list[Run]) -> Cell:
     return Cell(text=f"{ok} of {len(runs)}", detail=detail, tone="" if ok == len(runs) else "bad")
 
 
-def _run_row(run: Run, experiment: str) -> list[Cell]:
+def _run_row(run: Run) -> list[Cell]:
     href = ""
     if run.directory is not None:
-        href = f"../{quote(experiment)}/{quote(run.directory.name)}/"
+        href = f"../{quote(run.directory.name)}/"
     factors = ", ".join(f"{name} = {value}" for name, value in run.factors.items())
     wall = formatting.DASH if run.wall_s is None else f"{formatting.number(run.wall_s)} s"
     name = Cell(text=run.key, href=href, detail=joined(factors, run.note))

@@ -23,6 +23,7 @@ def sentences(results: Results, summary: dict[str, Any]) -> list[str]:
         *_pace(results, summary),
         *_lost_workers(results),
         *phase_cautions.sentences(results, summary),
+        *_left_out(results),
         *(
             f"published: {name!r} is not among the published values; valid: the ids in "
             "analysis/data/published.yaml."
@@ -117,3 +118,12 @@ def _lost_workers(results: Results) -> list[str]:
     if not hurt:
         return []
     return [f"In {hurt} of {len(results.ok_runs)} ok runs training went on without lost workers."]
+
+
+def _left_out(results: Results) -> list[str]:
+    """What was measured and is in no table, with the reason of the first."""
+    runs = results.left_out
+    if not runs:
+        return []
+    first = f"{runs[0].key}: {runs[0].note}"
+    return [f"{len(runs)} ok runs on disk are in no table ({first}). They are listed below."]

@@ -1,16 +1,17 @@
 """Executes the runs of `./lab run` and `./lab resume`, from their prerequisites to the report."""
 
 import importlib.util
+import shlex
+import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from rich.console import Console
-
-from testbed.cli import plan_view, progress
+from testbed.cli import places, plan_view, progress, terminal
 from testbed.cli.options import Execution, Selection, names_in
 from testbed.experiment import Run
 from testbed.machine import capabilities
-from testbed.run import runner
+from testbed.run import planning, runner
 from testbed.run.runner import Outcome
 from testbed.shared import run_directory
 from testbed.shared.yaml_input import InputError
@@ -19,43 +20,58 @@ _CAPTURES_SHOWN = 6
 
 
 def run(selection: Selection, options: Execution) -> bool:
-    """Execute runs that are all new; return whether none failed or was invalid.
+    """Execute what is new of an experiment; return whether none failed or was invalid.
 
     Raises:
-        InputError: some are done already, a prerequisite is missing, or results cannot be written.
+        InputError: nothing is new, a prerequisite is missing, or results cannot be written.
     """
-    runs = selection.runs(options.out)
-    done = [] if options.dry_run else runner.finished(options.out, runs)
-    if done:
+    chosen = places.chosen(selection, options.out)
+    folder = chosen.results / chosen.runs[0].experiment.name
+    if not options.dry_run and not runner.unfinished(chosen.results, chosen.runs):
         raise InputError(
-            f"{options.out / runs[0].experiment.name}: already holds {len(done)} of these runs; "
-            f"continue with './lab resume {selection.name}', or choose another folder with "
-            "--out DIR"
+            f"{folder}: all {len(chosen.runs)} runs are done; this shows them: ./lab report "
+            f"{folder}; this tries again what is not ok: {_resuming_command()}; --out DIR runs "
+            "them elsewhere"
         )
-    return _execute(runs, options)
+    return _execute(chosen, options)
 
 
 def resume(selection: Selection, options: Execution) -> bool:
-    """Execute the runs that are not done or did not end well; otherwise as `run`."""
-    return _execute(selection.runs(options.out), options)
+    """Execute the runs that are not done or did not end well; otherwise as `run`.
+
+    Without options these are the runs of the folder's plan.
+    """
+    return _execute(places.chosen(selection, options.out, planned=True), options)
 
 
-def _execute(runs: Sequence[Run], options: Execution) -> bool:
+def _resuming_command() -> str:
+    """The command that continues this one."""
+    return shlex.join(["./lab", "resume", *sys.argv[2:]])
+
+
+def _execute(chosen: places.Chosen, options: Execution) -> bool:
+    runs, options = chosen.runs, replace(options, out=chosen.results)
+    capture = hosts_to_capture(runs, options.pcap)
+    console = terminal.console()
     if options.dry_run:
-        plan_view.show_durations(options.out, runs, Console())
+        planning.check(options.out, runs)
+        plan_view.show_durations(options.out, runs, console)
         return True
-    capture = _hosts_to_capture(runs, options.pcap)
+    _refuse_recording_what_is_done(options, runs)
     if importlib.util.find_spec("torch") is None:
         raise InputError("training needs torch, which was left out here: LAB_TORCH=1 ./lab setup")
-    progress.meet_prerequisites(runs, Console())
+    planning.check(options.out, runs)
+    progress.meet_prerequisites(runs, console)
     capabilities.require()
     try:
-        runner.write_plan(options.out, runs)
+        remarks = planning.extend(options.out, runs, [each.stored() for each in chosen.selections])
     except OSError as error:
         raise InputError(f"{error.filename}: {error.strerror}") from None
+    for remark in remarks:
+        console.print(remark, soft_wrap=True, highlight=False)
     outcomes = []
     try:
-        with progress.runs_shown(Console(), len(runs)) as shown:
+        with progress.runs_shown(console, len(runs)) as shown:
             for each in runs:
                 shown.begin(each.label)
                 outcomes.append(_attempt(each, options, capture, shown))
@@ -63,14 +79,24 @@ def _execute(runs: Sequence[Run], options: Execution) -> bool:
         runner.hand_over(options.out)
     from testbed.cli import report_view  # imports what draws figures, which takes a second
 
-    report_view.write(options.out, runs[0].experiment.name)
+    report_view.write(places.Place(results=options.out, experiment=runs[0].experiment.name))
     for line in _captures(outcomes):
         print(line)
     runner.hand_over(options.out)
     return not any(outcome.verdict in ("failed", "invalid") for outcome in outcomes)
 
 
-def _hosts_to_capture(runs: Sequence[Run], pcap: str | None) -> list[str]:
+def _refuse_recording_what_is_done(options: Execution, runs: Sequence[Run]) -> None:
+    """Refuse `--pcap` where a run that is ok would be skipped, and hence not be recorded."""
+    done = [run for run in runs if runner.directory_of(options.out, run).verdict() == "ok"]
+    if options.pcap and done:
+        raise InputError(
+            f"--pcap: {len(done)} of these runs are ok already and would not be recorded "
+            f"({done[0].label}); record them in another folder with --out DIR"
+        )
+
+
+def hosts_to_capture(runs: Sequence[Run], pcap: str | None) -> list[str]:
     """The hosts that `--pcap` names; InputError for one that the topology has not."""
     names = names_in(pcap or "")
     valid = [name for run in runs[:1] for name in run.experiment.topology.host_names()]

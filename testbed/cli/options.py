@@ -14,8 +14,14 @@ import typer
 from testbed.shared.input_error import InputError
 from testbed.shared.run_directory import RESULTS
 
-Name = Annotated[str, typer.Argument(help="an experiment's name, or a YAML file")]
-Out = Annotated[Path, typer.Option("--out", help="folder for all results")]
+Name = Annotated[
+    str, typer.Argument(help="an experiment's name, its YAML file, or the folder of its results")
+]
+Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="folder of all results")]
+What = Annotated[
+    str | None,
+    typer.Argument(metavar="[WHAT]", help="an experiment's name, its YAML file, or a folder"),
+]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", help="replace a value: key.path=value (repeatable)")
 ]
@@ -24,6 +30,16 @@ Controller = Annotated[
 ]
 Profile = Annotated[
     str, typer.Option("--profile", help="sizes for another machine: laptop, server, paper")
+]
+
+
+Pcap = Annotated[
+    str | None,
+    typer.Option(
+        "--pcap",
+        metavar="[HOSTS]",
+        help="record these hosts' links (worker-1,server; without HOSTS: server) into pcap/",
+    ),
 ]
 
 
@@ -80,20 +96,24 @@ class Selection:
         _check_published(runs[0])
         return runs
 
+    @property
+    def is_narrowed(self) -> bool:
+        """Whether an option chooses or changes anything."""
+        return self != Selection(name=self.name)
+
+    def stored(self) -> dict[str, Any]:
+        """The options, as a plan keeps them; a file by its whole path."""
+        path = Path(self.name)
+        name = str(path.resolve()) if path.suffix in (".yaml", ".yml") else self.name
+        return {**dataclasses.asdict(self), "name": name}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Execution:
     """How runs are executed, and where their results go."""
 
     out: Out = RESULTS
-    pcap: Annotated[
-        str | None,
-        typer.Option(
-            "--pcap",
-            metavar="[HOSTS]",
-            help="record these hosts' links (worker-1,server; without HOSTS: server) into pcap/",
-        ),
-    ] = None
+    pcap: Pcap = None
     retries: Annotated[
         int, typer.Option("--retries", min=0, help="try a run again that is invalid, so many times")
     ] = 2

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 import topologies
 from testbed.cli import topology_picture
+from testbed.cli.terminal import PlainTable
 from testbed.shared import run_directory
 from testbed.shared.yaml_input import InputError
 
@@ -130,10 +130,10 @@ def _title(parameters: Any, runs: Sequence[Any], of: int) -> str:
     return "topology " + ", ".join([name, *chosen]) + share
 
 
-def _nodes(topology: Any) -> Table:
+def _nodes(topology: Any) -> PlainTable:
     hosts = set(topology.hosts())
     graph = topology.as_graph()
-    table = Table("switch", "hosts", "other switches", box=None, pad_edge=False)
+    table = PlainTable("switch", "hosts", "other switches")
     for switch in topology.switches():
         near = topology.sorted(graph.neighbors(switch))
         table.add_row(
@@ -144,8 +144,8 @@ def _nodes(topology: Any) -> Table:
     return table
 
 
-def _links(kinds: dict[str, list[str]]) -> Table:
-    table = Table("links", "each direction", "which", box=None, pad_edge=False)
+def _links(kinds: dict[str, list[str]]) -> PlainTable:
+    table = PlainTable("links", "each direction", "which")
     for words, names in kinds.items():
         shown = names if len(names) <= _MOST_NAMED_LINKS else [names[0], "...", names[-1]]
         table.add_row(str(len(names)), words, "  ".join(shown))

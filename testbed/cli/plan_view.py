@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.table import Table
 
 from testbed import experiment
+from testbed.cli.terminal import PlainTable
 from testbed.experiment import REFERENCE_PROFILE, Run, dimensionless, durations
 from testbed.experiment.dimensionless import Numbers
 from testbed.run import runner
@@ -24,26 +24,28 @@ _TITLES = {
     "queue_over_bdp": "queue / bandwidth-delay product",
     "communication_share": "communication share",
     "passes": "passes in a burst",
-    "round_bytes": "bytes per round",
+    "round_bytes": "bytes per round, without repeats",
 }
 
 
 def show_runs(results: Path, runs: Sequence[Run], console: Console) -> None:
     """Print the runs in the order of their execution, each with its verdict so far."""
-    table = Table("run", "arm", "seed", "factors", "verdict", box=None)
+    table = PlainTable("run", "arm", "seed", "factors", "verdict")
     for run in runs:
         verdict = runner.directory_of(results, run).verdict() or "to do"
         table.add_row(run.key, run.arm, str(run.seed), _factors(run), verdict)
     console.print(table)
 
 
-def show_numbers(selection: Selection, results: Path, console: Console) -> None:
+def show_numbers(selections: Sequence[Selection], results: Path, console: Console) -> None:
     """Print the runs' dimensionless numbers, and compare them with the reference profile's.
 
     Raises:
         InputError: a user's model or data cannot be had.
     """
-    runs = selection.loaded(results=results)
+    selection = selections[0]
+    loaded = [run for each in selections for run in each.loaded(results=results)]
+    runs = list({run.key: run for run in loaded}.values())
     found = _numbers_of(runs, _sayer(console))
     _show_numbers(found, console)
     if runs[0].profile == REFERENCE_PROFILE:
@@ -71,7 +73,7 @@ def show_durations(results: Path, runs: Sequence[Run], console: Console) -> None
         console.print("nothing to do: all runs are ok")
         return
     found = durations.of_runs(results, left, _sayer(console))
-    table = Table("", "run", "arm", "seed", "factors", "about", "from", box=None)
+    table = PlainTable("", "run", "arm", "seed", "factors", "about", "from")
     for number, (run, each) in enumerate(zip(left, found, strict=True), start=1):
         source = f"{each.earlier} earlier" if each.earlier else "prediction"
         duration = durations.in_words(each.run_s)
@@ -94,7 +96,7 @@ def _numbers_of(runs: Sequence[Run], say: Callable[[str], None]) -> list[tuple[R
 
 def _show_numbers(found: Sequence[tuple[Run, Numbers]], console: Console) -> None:
     """Print the numbers, one line for each arm and point."""
-    table = Table("arm", "factors", *_TITLES.values(), box=None, pad_edge=False)
+    table = PlainTable("arm", "factors", *_TITLES.values())
     for run, numbers in found:
         factors = ", ".join(str(value) for value in run.factors.values())
         table.add_row(run.arm, factors, *(_cell(name, numbers) for name in _TITLES))
@@ -113,7 +115,7 @@ def _show_kept(
         console.print(f"profile {REFERENCE_PROFILE}: no arm in common")
         return
     profile = found[0][0].profile
-    table = Table("number", profile, REFERENCE_PROFILE, f"{profile} is", box=None, pad_edge=False)
+    table = PlainTable("number", profile, REFERENCE_PROFILE, f"{profile} is")
     for name, row in dimensionless.compared(ours, theirs).items():
         table.add_row(_TITLES[name], *row)
     console.print(f"\nwhat profile {profile} keeps of profile {REFERENCE_PROFILE}:")

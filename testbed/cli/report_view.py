@@ -1,39 +1,53 @@
-"""Writes and prints the report of finished runs, from their directories alone."""
-
-from pathlib import Path
+"""Writes and prints the reports of finished runs, from their directories alone."""
 
 from rich.console import Console
 
 import analysis
 from analysis.tables.rendering import to_text
+from testbed.cli.places import Place
 from testbed.shared.yaml_input import InputError
 
 
-def write(results: Path, experiment: str | None) -> None:
-    """Write an experiment's report; print its main table and where the report is.
+def write(place: Place) -> None:
+    """Write the report of an experiment, or of all; print its main table and where it is.
 
     Raises:
-        InputError: there are no results, or several experiments to choose from.
+        InputError: there are no results.
     """
-    try:
-        paths = analysis.write_report(results, experiment)
-    except ValueError as error:
-        raise InputError(str(error)) from None
+    place.require()
     console = Console(highlight=False, markup=False, soft_wrap=True)
     width = console.width if console.is_terminal else None
-    console.print("", to_text(paths.main_table, width=width), sep="\n")
-    for caution in paths.cautions:
-        console.print(f"caution: {caution}", soft_wrap=not console.is_terminal)
-    console.print(f"report: {paths.index}")
+    try:
+        for name in _names(place):
+            paths = analysis.write_report(place.results, name)
+            console.print("", to_text(paths.main_table, width=width), sep="\n")
+            for caution in paths.cautions:
+                console.print(f"caution: {caution}", soft_wrap=not console.is_terminal)
+            console.print(f"report: {paths.index}")
+    except ValueError as error:
+        raise InputError(str(error)) from None
+    if place.known()[1:]:
+        console.print(f"all reports: {paths.overview}")
 
 
-def keep(results: Path, experiment: str | None) -> None:
-    """Keep an experiment's tables in experiments/results/, and write them into README.
+def keep(place: Place) -> None:
+    """Keep experiments' tables in experiments/results/, and write them into the documents.
 
     Raises:
         InputError: as `write` does.
     """
     try:
-        print(f"kept: {analysis.update_readme(results, experiment)}")
+        for name in _names(place):
+            print(f"kept: {analysis.update_readme(place.results, name)}")
     except ValueError as error:
         raise InputError(str(error)) from None
+
+
+def index_again(place: Place) -> None:
+    """Write the index of the reports, since an experiment has gone."""
+    analysis.write_index(place.results)
+
+
+def _names(place: Place) -> list[str] | list[None]:
+    """The experiments; with none at all, the loading of results says what is missing."""
+    return [place.experiment] if place.experiment else place.known() or [None]

@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from testbed.cli.options import Execution, Out, Selection, grouped
+from testbed.cli.options import Execution, Out, Pcap, Selection, What, grouped
+from testbed.cli.terminal import PlainTable, console
 from testbed.shared.run_directory import RESULTS
 from testbed.shared.yaml_input import InputError
 
@@ -18,8 +17,29 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="A reproducible lab for bounded-loss gradient transport.",
 )
+
+
+def _print_version(wanted: bool) -> None:
+    if not wanted:
+        return
+    from testbed.run import manifest
+    from testbed.shared.version import version
+
+    print(f"lab {version()} ({manifest.commit() or 'commit unknown'})")
+    raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="print the version and commit"
+        ),
+    ] = False,
+) -> None:
+    """A reproducible lab for bounded-loss gradient transport."""
 
 
 @app.command(epilog="Example: ./lab check --deep")
@@ -32,15 +52,15 @@ def check(
     """Try what this machine and user can do, what that enables, and how to get the rest."""
     from testbed.machine import capabilities, highest_rate
 
-    console = Console(stderr=as_json)
+    screen = console(stderr=as_json)
     found = capabilities.probe()
     document: dict[str, Any] = {name: each.as_json() for name, each in found.items()}
     if not as_json:
-        capabilities.show(found, console)
+        capabilities.show(found, screen)
     if deep and not capabilities.missing(found):
-        highest = highest_rate.search(highest_rate.printer(console))
+        highest = highest_rate.search(highest_rate.printer(screen))
         document["highest-link-rate"] = highest.as_json()
-        console.print(highest.sentence())
+        screen.print(highest.sentence())
     if as_json:
         print(json.dumps(document, indent=2))
     if capabilities.missing(found, capabilities.QUICK):
@@ -52,26 +72,29 @@ def list_experiments() -> None:
     """List the experiments that come with the lab."""
     from testbed import experiment
 
-    table = Table("experiment", "runs", "what it shows", box=None)
+    table = PlainTable("experiment", "runs", "what it shows")
     for name in experiment.names():
         runs = experiment.load(name)
         table.add_row(name, str(len(runs)), runs[0].experiment.description)
-    Console().print(table)
+    console().print(table)
 
 
 @app.command(epilog="Example: ./lab plan quick --arms dblp,fixed-low --seeds 5")
 @grouped
-def plan(selection: Selection, out: Out = RESULTS) -> None:
+def plan(selection: Selection, out: Out = RESULTS, pcap: Pcap = None) -> None:
     """Print an experiment's runs and numbers, draw its topologies; execute nothing."""
-    from testbed.cli import plan_topology_view, plan_view
-    from testbed.run import runner
+    from testbed.cli import execution, places, plan_topology_view, plan_view
+    from testbed.run import planning, runner
 
-    runs = selection.runs(out)
-    console = Console()
-    plan_view.show_runs(out, runs, console)
-    plan_view.show_numbers(selection, out, console)
-    plan_topology_view.show(runs, out / runs[0].experiment.name, console)
-    runner.hand_over(out)
+    chosen, screen = places.chosen(selection, out), console()
+    execution.hosts_to_capture(chosen.runs, pcap)
+    folder = chosen.results / chosen.runs[0].experiment.name
+    plan_view.show_runs(chosen.results, chosen.runs, screen)
+    plan_view.show_numbers(chosen.selections, chosen.results, screen)
+    plan_topology_view.show(chosen.runs, folder, screen)
+    runner.hand_over(chosen.results)
+    for remark in planning.check(chosen.results, chosen.runs):
+        screen.print(remark, soft_wrap=True, highlight=False)
 
 
 @app.command(
@@ -98,35 +121,43 @@ def resume(selection: Selection, options: Execution) -> None:
 
 @app.command(epilog="Example: ./lab watch    (in a second terminal, while ./lab run goes on)")
 def watch(
-    results: Annotated[Path, typer.Argument(help="folder with results")] = RESULTS,
+    what: What = None,
+    out: Out = RESULTS,
     run: Annotated[str | None, typer.Option("--run", help="only the run with this key")] = None,
 ) -> None:
     """Show the run in progress: rounds, queues, drops, windows, processes; then the next one."""
+    from testbed.cli import places
     from testbed.watch import follow
 
+    place = places.find(what, out)
+    if what is None and out == RESULTS:
+        wanted = follow.Wanted(key=run)  # wherever it is
+    else:
+        wanted = follow.Wanted(
+            results=place.results, experiment=place.experiment, key=run or place.key
+        )
     try:
-        follow.watch(results, run, Console(highlight=False))
+        follow.watch(wanted, console(highlight=False))
     except KeyboardInterrupt:
         sys.exit(130)  # without the word that a run was interrupted: it goes on
 
 
-@app.command(epilog="Example: ./lab report runs")
+@app.command(epilog="Example: ./lab report quick")
 def report(
-    results: Annotated[Path, typer.Argument(help="folder with results")] = RESULTS,
-    experiment: Annotated[
-        str | None, typer.Option("--experiment", help="which one, if there are several")
-    ] = None,
+    what: What = None,
+    out: Out = RESULTS,
     readme: Annotated[
         bool,
         typer.Option("--readme", help="store them in experiments/results/, fill pages' tables"),
     ] = False,
 ) -> None:
     """Write the report of finished runs again, from their directories alone."""
-    from testbed.cli import report_view
+    from testbed.cli import places, report_view
 
-    report_view.write(results, experiment)
+    place = places.find(what, out)
+    report_view.write(place)
     if readme:
-        report_view.keep(results, experiment)
+        report_view.keep(place)
 
 
 @app.command(epilog="Example: ./lab explain    or, of one run: ./lab explain dblp-s1-648d7b96bc")
@@ -140,34 +171,40 @@ def explain(
     """Explain a run's verdict: what was measured, the evidence, likely causes, what to do."""
     from testbed.cli import explain_view, run_names
 
-    explain_view.show(run_names.find(out, run), Console())
+    explain_view.show(run_names.find(out, run), console())
 
 
 @app.command(epilog="Example: ./lab shell quick    (then: worker-1 ping server)")
 @grouped
 def shell(selection: Selection) -> None:
     """Open Mininet's prompt inside an experiment's network, without training."""
+    from testbed.cli import places
     from testbed.machine import capabilities
     from testbed.prompt import session
 
-    runs = selection.loaded()
+    runs = places.chosen(selection, RESULTS).selections[0].loaded()
     capabilities.require()
     raise typer.Exit(session.open_prompt(runs[0].config()))
 
 
 @app.command(epilog="Example: ./lab dissect runs/quick/RUN/pcap/server.pcap --transfer 20")
 def dissect(
-    capture: Annotated[Path, typer.Argument(metavar="FILE.pcap", help="a capture")],
+    capture: Annotated[
+        str, typer.Argument(metavar="WHAT", help="a capture, or whose: a run's folder, a name")
+    ],
     transfer: Annotated[
         int | None, typer.Option("--transfer", min=0, help="tell this transfer in detail")
     ] = None,
+    out: Out = RESULTS,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Tell from a capture what transfers did: passes, holes, Stop, strangers' datagrams."""
     from testbed.capture import rendering
     from testbed.capture.dissect import dissect as read
+    from testbed.cli import places
 
-    found = read(capture)
+    path = places.capture(capture, out)
+    found = read(path)
     if transfer is not None:
         found.require(transfer)
     if as_json:
@@ -175,7 +212,7 @@ def dissect(
     else:
         rendering.show(found, transfer, rendering.console())
     if found.problem is not None:
-        raise InputError(f"{capture}: {found.problem}; told is what comes before")
+        raise InputError(f"{path}: {found.problem}; told is what comes before")
 
 
 @app.command(epilog="Example: ./lab bench transport --quick --json bench.json")
@@ -247,13 +284,12 @@ def test(context: typer.Context) -> None:
 
 @app.command(epilog="Example: ./lab clean --yes    or, all of one experiment: ./lab clean quick")
 def clean(
-    name: Annotated[
-        str | None, typer.Argument(help="delete all results of this experiment")
-    ] = None,
+    what: What = None,
     out: Out = RESULTS,
     yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
 ) -> None:
     """Show, then remove, what runs and labs left behind; or all results of one experiment."""
+    from testbed.cli import places
     from testbed.machine import clean
 
     def confirm(question: str) -> bool:
@@ -262,10 +298,17 @@ def clean(
         except typer.Abort:
             return False
 
-    if name is None:
-        done = clean.clean_leftovers(out, print, confirm)
+    place = places.find(what, out)
+    if place.key is not None:
+        raise InputError(f"{what}: one run; valid: an experiment's name, file or folder")
+    if place.experiment is None:
+        done = clean.clean_leftovers(place.results, print, confirm)
     else:
-        done = clean.clean_experiment(out, name, confirm)
+        done = clean.clean_experiment(place.results, place.experiment, confirm)
+        if done:
+            from testbed.cli import report_view
+
+            report_view.index_again(place)
     if not done:
         print("nothing was removed; --yes does not ask")
         raise typer.Exit(1)

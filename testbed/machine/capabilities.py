@@ -93,12 +93,12 @@ def require() -> None:
 
 
 def _table(found: Mapping[str, Capability]) -> Table:
-    """A table that fits 80 columns: capability, yes or no, what it enables, how to get it."""
+    """A table that fits 80 columns; the last has the version, or how to get what is missing."""
     shown = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     shown.add_column("capability", no_wrap=True)
     shown.add_column("here", no_wrap=True)
     shown.add_column("what it enables", ratio=2)
-    shown.add_column("how to get it", ratio=3)
+    shown.add_column("version, or how to get it", ratio=3)
     for name, each in found.items():
         if each.available:
             shown.add_row(name, "[green]yes[/]", each.enables, f"[dim]{each.reason}[/]")

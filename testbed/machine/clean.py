@@ -18,6 +18,7 @@ from testbed.shared.yaml_input import InputError
 _UNFINISHED = re.compile(
     r"[a-z0-9][A-Za-z0-9.@=_+-]*-s\d+-[0-9a-f]{10}\.(?P<kind>partial|attempt\d+)"
 )
+_PICTURE = re.compile(r"(planned-)?topology(-\d+)?\.(svg|png)")
 _REPORT = re.compile(r"\.report-(?P<old>old-)?[a-z0-9_]{8}")
 # A report is written within seconds.
 _REPORT_IN_USE_S = 60.0
@@ -42,8 +43,10 @@ def clean_experiment(out: Path, name: str, confirm: Callable[[str], bool]) -> bo
         InputError: there are none, or one of its runs is going on.
     """
     folder = out / name
-    if "/" in name or not (folder / "plan.json").is_file():
-        raise InputError(f"{folder}: holds no experiment's results")
+    if "/" in name or not _is_own_folder(folder) or not _is_of_the_lab(folder):
+        known = [path.name for path in sorted(out.glob("*")) if _is_of_the_lab(path)]
+        valid = f"; valid: {', '.join(known)}" if known else ""
+        raise InputError(f"{folder}: holds no experiment's results{valid}")
     for path in folder.glob("*.partial"):
         if run_directory.in_use(path):
             raise InputError(f"{path}: this run is going on; end it first")
@@ -51,6 +54,14 @@ def clean_experiment(out: Path, name: str, confirm: Callable[[str], bool]) -> bo
         return False
     shutil.rmtree(folder)
     return True
+
+
+def _is_of_the_lab(folder: Path) -> bool:
+    """Whether an experiment was planned in a folder: `run` leaves a plan, `plan` only pictures."""
+    if not folder.is_dir():
+        return False
+    names = [path.name for path in folder.iterdir()]
+    return "plan.json" in names or bool(names and all(map(_PICTURE.fullmatch, names)))
 
 
 def clean_leftovers(out: Path, say: Callable[[str], None], confirm: Callable[[str], bool]) -> bool:
@@ -99,11 +110,11 @@ def stale_folders(out: Path) -> list[StaleFolder]:
         gone = match["kind"] == "partial"
         why = "a run whose command is gone" if gone else "an earlier attempt, not ok"
         found.append(StaleFolder(path=path, why=why, size_bytes=_size_of(path)))
-    for path in sorted(out.glob(".report-*")):
+    for path in sorted([*out.glob(".report-*"), *out.glob("*/.report-*")]):
         match = _REPORT.fullmatch(path.name)
         if match is None or not _is_own_folder(path) or _touched_lately(path):
             continue
-        if match["old"] and not (out / "report").is_dir():
+        if match["old"] and not path.with_name("report").is_dir():
             continue  # the last whole report
         found.append(StaleFolder(path=path, why="a half-written report", size_bytes=_size_of(path)))
     return found

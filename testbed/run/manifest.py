@@ -13,6 +13,7 @@ from testbed.lab.kernel import shaping
 from testbed.lab.kernel.rtnetlink import Rtnetlink
 from testbed.lab.network import LabInfo
 from testbed.lab.openvswitch import SocketBuffers
+from testbed.shared.version import version
 
 _PACKAGES = (
     *("torch", "numpy", "ryu", "os-ken", "eventlet", "scapy", "scikit-learn", "polars"),
@@ -35,7 +36,8 @@ def of_machine() -> dict[str, Any]:
     """Facts that no lab changes: versions, kernel, processors, commit. Takes 0.25 s."""
     return {
         "schema": 1,
-        "commit": _commit(),
+        "version": version(),
+        "commit": commit(),
         "python": sys.version.split()[0],
         "packages": {name: _version(name) for name in _PACKAGES},
         "mininet": _printed(["mn", "--version"]),
@@ -97,7 +99,9 @@ def _in_user_namespace() -> bool:
     return Path("/proc/self/uid_map").read_text().split() != ["0", "0", "4294967295"]
 
 
-def _commit() -> str | None:
+def commit() -> str | None:
+    """The commit of the lab's code, with `+changes` where files differ from it."""
+
     def git(*arguments: str) -> str:
         done = subprocess.run(
             ["git", "-C", str(_ROOT), *arguments], capture_output=True, text=True, check=True

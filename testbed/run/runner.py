@@ -2,15 +2,13 @@
 
 import json
 import os
-import shlex
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from testbed.experiment import ORDER_RULE, Run, taken_phases
+from testbed.experiment import Run
 from testbed.lab import sandbox
 from testbed.run import resuming
 from testbed.sampling.other_programs import OtherPrograms
@@ -36,37 +34,9 @@ def directory_of(results: Path, run: Run) -> RunDirectory:
     return RunDirectory(results / run.experiment.name / run.key)
 
 
-def finished(results: Path, runs: Sequence[Run]) -> list[Run]:
-    """Those runs that already have a verdict below `results`."""
-    return [run for run in runs if directory_of(results, run).verdict() is not None]
-
-
-def write_plan(results: Path, runs: Sequence[Run]) -> None:
-    """Record what is to be executed, in its order, so that analysis can tell what is missing."""
-    experiment = runs[0].experiment
-    folder = results / experiment.name
-    folder.mkdir(parents=True, exist_ok=True)
-    planned = {run.arm for run in runs}
-    arms = [arm for arm in experiment.arms if arm in planned]
-    run_directory.write_json(
-        folder / "experiment.json",
-        {"schema": run_directory.SCHEMA, **experiment.model_dump(mode="json"), "arms": arms},
-    )
-    run_directory.write_json(
-        folder / "plan.json",
-        {
-            "schema": run_directory.SCHEMA,
-            "experiment": experiment.name,
-            "command": shlex.join(["./lab", *sys.argv[1:]]),
-            "profile": runs[0].profile,
-            "order": ORDER_RULE,
-            "runs": [
-                {"key": run.key, "arm": run.arm, "seed": run.seed, "factors": run.factors}
-                | taken_phases.as_planned(run.experiment)
-                for run in runs
-            ],
-        },
-    )
+def unfinished(results: Path, runs: Sequence[Run]) -> list[Run]:
+    """Those runs that have no verdict yet below `results`."""
+    return [run for run in runs if directory_of(results, run).verdict() is None]
 
 
 def execute(

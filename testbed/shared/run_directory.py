@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -75,6 +76,11 @@ def in_use(directory: Path) -> bool:
         return True
     except FileNotFoundError:
         return False  # renamed or removed meanwhile
+
+
+def key_of(name: str) -> str:
+    """The key of a run, from the name of one of its directories."""
+    return re.sub(r"\.(partial|attempt\d+)$", "", name)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Follows the run in progress below a results folder, and then the next one.
+"""Follows the run in progress, wherever its results lie, and then the next one.
 
 It only reads: the run directories that are locked by a command, and the `live.json` that each run's
 sampler rewrites 4 times a second.
@@ -8,6 +8,7 @@ import json
 import os
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,38 +60,73 @@ class Watched:
         return f"{verdict}: {reason}" if reason else verdict
 
 
-def running(results: Path, key: str | None = None) -> list[Watched]:
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """Which runs to follow; None stands for any.
+
+    Attributes:
+        results: the folder of results that they lie in.
+        experiment: the experiment that they belong to.
+        key: the run.
+    """
+
+    results: Path | None = None
+    experiment: str | None = None
+    key: str | None = None
+
+    def __str__(self) -> str:
+        if self.key is not None:
+            return f"run {self.key!r}"
+        if self.experiment is not None:
+            return f"no run of {self.experiment!r} in {self.results}"
+        return f"no run in {self.results}" if self.results is not None else "no run"
+
+    def has(self, directory: Path) -> bool:
+        """Whether a run's directory is one of these."""
+        return (
+            self.key in (None, Watched(directory).key)
+            and self.experiment in (None, directory.parent.name)
+            and (self.results is None or directory.parents[1].samefile(self.results))
+        )
+
+
+def running(wanted: Wanted) -> list[Watched]:
     """The runs in progress, the latest first."""
+    held, locked = _held_by_commands()
+    places = dict.fromkeys(held)
+    if wanted.results is not None:  # another user's commands do not show what they hold
+        places |= dict.fromkeys(wanted.results.resolve().glob(f"*/*{_PARTIAL}"))
     found = []
-    locked = _locked_inodes()
-    for directory in results.glob(f"*/*{_PARTIAL}"):
-        run = Watched(directory)
-        if (key is None or run.key == key) and _in_progress(directory, locked):
-            found.append((_began(directory), run))
+    for directory in places:
+        try:
+            going_on = directory in held or _in_progress(directory, locked)
+            if going_on and directory.is_dir() and wanted.has(directory):
+                found.append((_began(directory), Watched(directory)))
+        except OSError:
+            continue  # it has just ended
     return [run for _, run in sorted(found, key=lambda each: each[0], reverse=True)]
 
 
-def watch(results: Path, key: str | None, console: Console) -> None:
-    """Show what runs below `results` until nothing does any more.
+def watch(wanted: Wanted, console: Console) -> None:
+    """Show what runs until nothing does any more.
 
     Raises:
         InputError: nothing is running.
     """
-    found = running(results, key)
-    if not found:
-        what = f"run {key!r} is not in progress" if key else "no run is in progress"
-        raise InputError(f"{results}: {what}; start one with ./lab run, or name its folder")
+    if not running(wanted):
+        state = "is not in progress" if wanted.key else "is in progress"
+        raise InputError(f"{wanted} {state}; start one with ./lab run")
     ended: list[str] = []
     if console.is_terminal:
         with Live(console=console, auto_refresh=False, screen=True) as display:
-            for run in _following(results, key, ended):
+            for run in _following(wanted, ended):
                 view = screen.render(run.live(), console.size, ended)
                 display.update(view, refresh=True)
         for line in ended:
             console.print(Text(line), soft_wrap=True)
         return
     printed_s = 0.0
-    for run in _following(results, key, ended):
+    for run in _following(wanted, ended):
         while ended:
             print(ended.pop(0), flush=True)
         if time.monotonic() - printed_s >= _LINE_S:
@@ -100,7 +136,7 @@ def watch(results: Path, key: str | None, console: Console) -> None:
         print(line, flush=True)
 
 
-def _following(results: Path, key: str | None, ended: list[str]) -> Iterator[Watched]:
+def _following(wanted: Wanted, ended: list[str]) -> Iterator[Watched]:
     """The run to show, again and again, until nothing has run for a while.
 
     How a run ended is added to `ended`.
@@ -108,11 +144,11 @@ def _following(results: Path, key: str | None, ended: list[str]) -> Iterator[Wat
     current: Watched | None = None
     seen_s = time.monotonic()
     while time.monotonic() - seen_s < _PATIENCE_S:
-        found = running(results, key)
+        found = running(wanted)
         if current is not None and current not in found:
             ended.append(f"{current.key}: {current.outcome() or 'ended without a verdict'}")
             current = None
-            if key is not None:
+            if wanted.key is not None:
                 return
         if found:
             seen_s = time.monotonic()
@@ -121,15 +157,29 @@ def _following(results: Path, key: str | None, ended: list[str]) -> Iterator[Wat
         time.sleep(_LOOK_S)
 
 
-def _locked_inodes() -> set[int]:
-    """The inodes on which some process holds a lock."""
+def _held_by_commands() -> tuple[set[Path], set[int]]:
+    """The runs' directories that commands hold the lock of, and the inodes of all locks.
+
+    A command of another user does not show which files it has open, but its locks' inodes.
+    """
     try:
         lines = Path("/proc/locks").read_text().splitlines()
     except OSError:
-        return set()
+        return set(), set()
     fields = [line.split() for line in lines if "->" not in line]
-    places = [each[5] for each in fields if len(each) > 5 and each[1] == "FLOCK"]
-    return {int(place.rpartition(":")[2]) for place in places}
+    locks = [each for each in fields if len(each) > 5 and each[1] == "FLOCK"]
+    held = set()
+    for pid in {each[4] for each in locks}:
+        try:
+            opened = list(Path(f"/proc/{pid}/fd").iterdir())
+        except OSError:
+            continue
+        for descriptor in opened:
+            with suppress(OSError):  # closed since
+                target = Path(os.readlink(descriptor))  # noqa: PTH115 (a socket is no path)
+                if target.suffix == _PARTIAL and (target / "config.json").is_file():
+                    held.add(target)
+    return held, {int(each[5].rpartition(":")[2]) for each in locks}
 
 
 def _in_progress(directory: Path, locked: set[int]) -> bool:

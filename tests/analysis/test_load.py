@@ -53,8 +53,9 @@ def test_earlier_attempts_and_unplanned_runs_are_listed_apart(tmp_path):
     assert [(run.verdict, run.note) for run in results.others] == [
         ("failed", "attempt 2"),
         ("invalid", "attempt 10"),
-        ("ok", "not in the plan"),
+        ("ok", "not in the plan: it has no run of tcp-cubic"),
     ]
+    assert [run.key for run in results.left_out] == ["tcp-old"]
     assert results.rounds["latency_s"].max() == 1.0
     assert results.arms == ["dblp"]
 
@@ -176,8 +177,9 @@ def test_bad_folders_are_refused_in_one_line(tmp_path):
         load(tmp_path)
     build = ResultsBuilder(tmp_path)
     build.run(arm="dblp", seed=1)
-    with pytest.raises(ValueError, match="own folder; valid: its parent"):
-        load(build.folder)
+    assert load(build.folder).results_dir == tmp_path  # its own folder stands for it
+    with pytest.raises(ValueError, match="holds no runs of 'other'"):
+        load(build.folder, "other")
     write(build.folder / "plan.json", {"schema": 1, "runs": []})
     (build.folder / "dblp-s1").rename(tmp_path / "elsewhere")
     with pytest.raises(ValueError, match="no runs found"):
@@ -204,3 +206,29 @@ def test_own_code_is_named_by_its_file_and_not_by_its_folder(tmp_path):
     write(path, json.loads(path.read_text()) | changes)
     (run,) = load(tmp_path).runs
     assert run.config["training"]["model"] == "net.py:build"
+
+
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        ({"rounds": 5}, "rounds was 5, in the plan 10"),
+        ({"topology": {"name": "star", "workers": 7}}, "topology.workers was 7, in the plan 2"),
+        ({"phases": {"detector": "always"}}, "phases.detector was always, in the plan gradient"),
+        ({}, ""),
+    ],
+)
+def test_a_measured_run_that_is_in_no_table_says_why(tmp_path, config, why):
+    build = ResultsBuilder(tmp_path)
+    build.run(arm="dblp", seed=1)
+    build.run(arm="dblp", seed=1, key="dblp-s1-old", planned=False, config=config)
+    build.run(arm="dblp", seed=1, key="dblp-s1-bad", planned=False, verdict="failed")
+    (left,) = load(tmp_path).left_out
+    assert left.key == "dblp-s1-old"
+    assert left.note.startswith(f"not in the plan: {why}" if why else "not in the plan")
+
+
+def test_the_report_s_own_folder_is_no_run(tmp_path):
+    build = ResultsBuilder(tmp_path)
+    build.run(arm="dblp", seed=1)
+    (build.folder / "report").mkdir()
+    assert load(tmp_path).others == []

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ import pytest
 
 import analysis
 from analysis.data.load import load
-from analysis.report import writing
+from analysis.report import folder, writing
 from analysis.summary.document import summarise
 from analysis.tables import published_values
 from analysis.tables.main_table import main_table
@@ -222,14 +223,15 @@ def test_a_hostile_arm_name_is_escaped_everywhere(tmp_path):
 
 def test_the_page_needs_nothing_from_elsewhere(tmp_path):
     three_arms(tmp_path)
-    page = analysis.write_report(tmp_path).index.read_text()
+    index = analysis.write_report(tmp_path).index
+    page = index.read_text()
     assert not re.findall(r'(?:src|xlink:href|href)="(?:https?:)?//', page)
     assert "@import" not in page and "url(http" not in page
     assert page.count("<svg ") == 5
     identifiers = re.findall(r'\bid="([^"]+)"', page)
     assert len(identifiers) == len(set(identifiers))
     for target in re.findall(r'href="(\.\./[^"]+)"', page):
-        assert (tmp_path / "report" / target).is_dir()
+        assert (index.parent / target).exists()
     assert "var(--blue, #0063a3)" in page and "prefers-color-scheme: dark" in page
 
 
@@ -273,7 +275,7 @@ def test_a_failed_swap_puts_the_old_report_back(tmp_path):
     old.mkdir()
     (old / "index.html").write_text("old")
     with pytest.raises(OSError):
-        writing._swap(new, old)
+        folder._swap(new, old)
     assert (old / "index.html").read_text() == "old"
     assert [path.name for path in tmp_path.iterdir()] == ["report"]
 
@@ -302,3 +304,44 @@ def test_results_load_as_frames_without_writing(tmp_path):
     assert results.rounds.height == len(results.ok_runs) * 10
     assert not (tmp_path / "report").exists()
     assert analysis.load(str(tmp_path), "quick").rounds.equals(results.rounds)
+
+
+def test_each_experiment_has_a_report_and_the_index_leads_to_them(tmp_path, undrawn):
+    for name, value in (("one", 1.0), ("two", 2.0)):
+        build = ResultsBuilder(tmp_path, experiment=name)
+        build.run(arm="dblp", seed=1, burst_s=value)
+        build.run(arm="fixed-low", seed=1, burst_s=2 * value, verdict="invalid")
+        paths = analysis.write_report(tmp_path, name)
+        assert paths.index == tmp_path / name / "report" / "index.html"
+    ResultsBuilder(tmp_path, experiment="three").plan("dblp-s1", arm="dblp", seed=1)
+    index = analysis.write_index(tmp_path)
+    assert index == paths.overview == tmp_path / "report" / "index.html"
+    page = index.read_text()
+    for target in re.findall(r'href="([^"]+)"', page):
+        assert (index.parent / target).is_file(), target
+    assert page.count('/report/index.html"') == 2
+    assert "no report yet" in page
+    assert "1 ok, 1 invalid" in page
+    last = json.loads((tmp_path / "report" / "summary.json").read_text())
+    assert last["experiment"] == "two"
+
+
+def test_an_index_without_experiments_goes(tmp_path, undrawn):
+    three_arms(tmp_path)
+    analysis.write_report(tmp_path)
+    shutil.rmtree(tmp_path / "quick")
+    assert analysis.write_index(tmp_path) is None
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "report").mkdir()
+    (tmp_path / "report" / "thesis.pdf").write_text("of somebody else")
+    assert analysis.write_index(tmp_path) is None
+    assert (tmp_path / "report" / "thesis.pdf").exists()
+
+
+def test_what_was_measured_and_is_in_no_table_is_a_caution(tmp_path, undrawn):
+    build = ResultsBuilder(tmp_path)
+    build.run(arm="dblp", seed=1)
+    build.run(arm="dblp", seed=1, key="dblp-s1-old", planned=False, config={"rounds": 5})
+    page = analysis.write_report(tmp_path).index.read_text()
+    assert "1 ok runs on disk are in no table" in page
+    assert "rounds was 5, in the plan 10" in page

@@ -1,12 +1,17 @@
 """The command: exit status and one line for what a person can get wrong."""
 
+import io
 import os
+import re
 import subprocess
 import sys
 
 import pytest
+from rich.console import Console
 
+from testbed.__main__ import main
 from testbed.cli import options
+from testbed.cli.terminal import PlainTable
 
 
 def lab(*arguments, **options):
@@ -48,7 +53,13 @@ def lab(*arguments, **options):
         (("run", "quick", "--pcap", "worker-9"), "unknown host 'worker-9'; valid: server, worker-"),
         (("run", "quick", "--pcap=server,", "--arms", "x"), "unknown arm 'x'"),
         (("dissect", "no-such.pcap"), "no-such.pcap: No such file"),
-        (("report", "no-such-folder"), "no-such-folder: no such folder"),
+        (("report", "no-such-folder"), "runs: no results of 'no-such-folder'"),
+        (("report", "no/folder"), "no/folder: no such folder"),
+        (("run", "quick", "--dry-run", "--pcap", "worker-77"), "unknown host 'worker-77'"),
+        (("plan", "quick", "--pcap", "worker-77"), "unknown host 'worker-77'; valid: server, wor"),
+        (("clean", "small.yaml"), "small.yaml: No such file"),
+        (("resume", "."), ".: no experiment was planned in this folder"),
+        (("watch", "nothing"), "no run of 'nothing' in runs is in progress"),
         (("clean", "quick", "--out", "no-such-folder"), "holds no experiment's results"),
         (("fly",), "fly"),
         (("run", "quick", "--fast"), "--fast"),
@@ -103,6 +114,56 @@ def test_an_output_folder_that_cannot_be_written_is_named(tmp_path):
     assert done.returncode == 2, done
     assert "file" in done.stderr
     assert len(done.stderr.splitlines()) == 1, done.stderr
+
+
+def test_words_are_whole_in_a_pipe():
+    done = lab("list", env={**os.environ, "COLUMNS": "40"})
+    assert "Accuracy and latency against k = P_high - P_low, 20 to 80 points" in done.stdout
+    label = "tcp-cubic@congestion_control=bbr"
+    done = lab("run", "quick", "--dry-run", "--arms", label, env={**os.environ, "COLUMNS": "40"})
+    assert f" {label}-s1-" in done.stdout
+    assert "\u2026" not in done.stdout
+
+
+def test_words_are_whole_on_a_narrow_screen():
+    screen = io.StringIO()
+    table = PlainTable("run", "what")
+    table.add_row("tcp-cubic@congestion_control=bbr-s1-0123456789", "a description of many words")
+    Console(file=screen, width=30).print(table)
+    assert "\u2026" not in screen.getvalue()
+    assert "".join(screen.getvalue().split()).count("0123456789") == 1
+
+
+def test_usage_and_version_are_those_of_the_command_that_people_type():
+    assert "Usage: ./lab run [OPTIONS]" in lab("run", "--help").stdout
+    assert "python -m" not in lab("--help").stdout
+    done = lab("--version")
+    assert re.match(r"lab \d+\.\d+\.\d+ \(", done.stdout), done
+    assert done.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["run", "quick", "--set", "arms.dblp={protocol: ltp}", "--out", "x"],
+            "this continues: ./lab resume quick --set 'arms.dblp={protocol: ltp}' --out x\n",
+        ),
+        (["run", "my.yaml"], "interrupted; this continues: ./lab resume my.yaml\n"),
+        (["test"], "interrupted\n"),
+        (["bench", "transport"], "interrupted\n"),
+    ],
+)
+def test_an_interruption_names_the_command_that_continues(words, said, monkeypatch, capsys):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("testbed.__main__.app", interrupted)
+    monkeypatch.setattr("sys.argv", ["lab", *words])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert caught.value.code == 130
+    assert said in capsys.readouterr().err
 
 
 def test_the_command_starts_without_heavy_imports():

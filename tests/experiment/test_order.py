@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from testbed import experiment
-from testbed.run import runner
+from testbed.run import planning
 from testbed.shared.run_directory import read_json
 from tests.experiment.test_factors import BASE
 
@@ -58,7 +58,7 @@ def test_the_order_of_the_rest_does_not_change_when_runs_are_left_out(tmp_path):
 
 def test_the_plan_records_order_and_profile_and_the_arms_in_the_file_s_order(tmp_path):
     runs = experiment.ordered(experiment.load(write(tmp_path)))
-    runner.write_plan(tmp_path / "out", runs)
+    planning.extend(tmp_path / "out", runs)
     plan = read_json(tmp_path / "out" / "small" / "plan.json")
     assert [each["key"] for each in plan["runs"]] == [run.key for run in runs]
     assert "SHA-256" in plan["order"]

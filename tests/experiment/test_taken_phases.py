@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from testbed import experiment
 from testbed.cli.verbs import app
-from testbed.run import runner
+from testbed.run import planning
 from testbed.shared.input_error import InputError
 from testbed.training.run_context import _PHASES
 
@@ -136,7 +136,7 @@ def test_an_experiment_resumes_when_the_run_has_been_removed(tmp_path):
     folder = finished(tmp_path / "runs")
     path = write(tmp_path)
     runs = load(path, tmp_path)
-    runner.write_plan(tmp_path / "runs", runs)
+    planning.extend(tmp_path / "runs", runs)
     shutil.rmtree(folder)
     assert [run.key for run in load(path, tmp_path)] == [run.key for run in runs]
     with pytest.raises(InputError, match="no such run"):  # was never planned

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from testbed import experiment
 from testbed.cli import plan_topology_view, topology_picture
 from testbed.cli.verbs import app
-from testbed.run import runner
+from testbed.run import planning
 
 DOCUMENT = {
     "name": "small",
@@ -75,7 +75,7 @@ def test_links_are_told_by_what_they_are_like(tmp_path):
 
 def test_pictures_of_another_topology_leave_those_of_finished_runs_alone(tmp_path):
     path, out = planned(tmp_path), tmp_path / "out"
-    runner.write_plan(out, experiment.ordered(experiment.load(str(path))))
+    planning.extend(out, experiment.ordered(experiment.load(str(path))))
 
     def plan(*words):
         done = CliRunner().invoke(app, ["plan", str(path), "--out", str(out), *words])

@@ -17,6 +17,7 @@ from testbed.shared.run_directory import RunDirectory, write_status
 from testbed.shared.yaml_input import InputError
 from testbed.watch import follow, screen
 
+IN = follow.Wanted
 CONFIG = {"key": "dblp-s1", "arm": "dblp", "seed": 1, "rounds": 40, "experiment": "small"}
 
 
@@ -77,7 +78,7 @@ def test_numbers_of_links_flows_and_processes_do_not_overflow_the_screen():
 
 def test_a_run_that_is_being_built_says_so(tmp_path):
     with RunDirectory(tmp_path / "small" / "dblp-s1").open(CONFIG):
-        [run] = follow.running(tmp_path)
+        [run] = follow.running(IN(results=tmp_path))
         lines = rendered(run.live(), 80, 24)
     assert "dblp seed 1" in lines[0]
     assert "building" in lines[1]
@@ -101,10 +102,10 @@ def test_nothing_running_is_an_input_error(tmp_path):
     abandoned = tmp_path / "small" / "dblp-s1.partial"
     abandoned.mkdir(parents=True)
     (abandoned / "live.json").write_text(json.dumps(live(t_s=time.monotonic() - 60)))
-    with pytest.raises(InputError, match="no run is in progress"):
-        follow.watch(tmp_path, None, Console(file=io.StringIO()))
+    with pytest.raises(InputError, match=r"no run in .* is in progress"):
+        follow.watch(IN(results=tmp_path), Console(file=io.StringIO()))
     with pytest.raises(InputError, match="'other' is not in progress"):
-        follow.watch(tmp_path, "other", Console(file=io.StringIO()))
+        follow.watch(IN(key="other"), Console(file=io.StringIO()))
 
 
 def test_follows_to_the_next_run_and_ends_with_the_last(tmp_path, capsys, monkeypatch):
@@ -128,7 +129,7 @@ def test_follows_to_the_next_run_and_ends_with_the_last(tmp_path, capsys, monkey
     thread = threading.Thread(target=both)
     thread.start()
     assert begun.wait(5)
-    follow.watch(tmp_path, None, Console(file=io.StringIO()))
+    follow.watch(IN(results=tmp_path), Console(file=io.StringIO()))
     thread.join()
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("first: round 12 of 40")
@@ -140,9 +141,9 @@ def test_follows_to_the_next_run_and_ends_with_the_last(tmp_path, capsys, monkey
 def test_only_the_named_run_is_watched(tmp_path: Path):
     with RunDirectory(tmp_path / "small" / "a").open(CONFIG):  # noqa: SIM117 - both are needed
         with RunDirectory(tmp_path / "small" / "b").open(CONFIG):
-            assert {run.key for run in follow.running(tmp_path)} == {"a", "b"}
-            assert [run.key for run in follow.running(tmp_path, "a")] == ["a"]
-    assert follow.running(tmp_path) == []
+            assert {run.key for run in follow.running(IN(results=tmp_path))} == {"a", "b"}
+            assert [run.key for run in follow.running(IN(results=tmp_path, key="a"))] == ["a"]
+    assert follow.running(IN(results=tmp_path)) == []
 
 
 def test_ctrl_c_ends_watching_without_a_word_about_the_run(monkeypatch, capsys):
@@ -155,3 +156,13 @@ def test_ctrl_c_ends_watching_without_a_word_about_the_run(monkeypatch, capsys):
         main()
     assert caught.value.code == 130
     assert capsys.readouterr().err == ""
+
+
+def test_a_run_is_found_wherever_its_results_lie_and_by_experiment(tmp_path):
+    with RunDirectory(tmp_path / "out" / "small" / "dblp-s1").open(CONFIG):
+        found = [run.directory.name for run in follow.running(IN())]
+        assert "dblp-s1.partial" in found  # other labs of this machine may run, too
+        assert [run.key for run in follow.running(IN(results=tmp_path / "out"))] == ["dblp-s1"]
+        assert follow.running(IN(results=tmp_path / "out", experiment="other")) == []
+        assert follow.running(IN(results=tmp_path)) == []
+        assert follow.running(IN(results=tmp_path / "none")) == []

@@ -1,0 +1,223 @@
+"""The plan of an experiment's folder: what was planned under its name, by one command or several.
+
+A plan grows: a command with other arms, seeds or points adds its runs, so that the report shows
+everything that belongs together. What does not belong together is refused before anything is built:
+runs of the same name whose settings differ, such as the number of rounds, or an arm of the same
+label that is another one. Runs of own code that has changed since leave the plan, and that is said.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from testbed.experiment import ORDER_RULE, Run, taken_phases
+from testbed.shared import run_directory
+from testbed.shared.input_error import InputError
+from testbed.shared.run_directory import RunDirectory
+
+FILE = "plan.json"
+INDEX = "report"  # the folder beside the experiments that links to their reports
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """The plan of an experiment's folder; empty where there is none that can be read."""
+    try:
+        return run_directory.read_json(folder / FILE)
+    except (OSError, ValueError):
+        return {}
+
+
+def selections(folder: Path) -> list[dict[str, Any]]:
+    """What the commands selected that made the plan: the options of each, by name."""
+    found = read(folder).get("selections")
+    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+
+
+def extend(
+    results: Path, runs: Sequence[Run], selections: Sequence[Mapping[str, Any]] = ()
+) -> list[str]:
+    """Add runs to their experiment's plan, in their order; returns remarks for the user.
+
+    Args:
+        results: the folder that holds all experiments' results.
+        runs: of one experiment.
+        selections: the options of each command that selected them, to select them again.
+
+    Raises:
+        InputError: what was measured under this name does not belong together with the runs.
+        OSError: the plan cannot be written.
+    """
+    experiment = runs[0].experiment
+    folder = results / experiment.name
+    plan, remarks = _extended(folder, runs)
+    plan["commands"] = _added(plan["commands"], shlex.join(["./lab", *sys.argv[1:]]))
+    for each in selections:
+        plan["selections"] = _added(plan["selections"], dict(each))
+    document = {
+        **experiment.model_dump(mode="json"),
+        "arms": _in_order(experiment.arms, [each["arm"] for each in plan["runs"]]),
+        "factors": plan.pop("factors"),
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in (("experiment.json", document), (FILE, plan)):
+        run_directory.write_json(folder / name, {"schema": run_directory.SCHEMA, **content})
+    return remarks
+
+
+def check(results: Path, runs: Sequence[Run]) -> list[str]:
+    """The remarks of `extend`, which is not done.
+
+    Raises:
+        InputError: as `extend` does.
+    """
+    return _extended(results / runs[0].experiment.name, runs)[1]
+
+
+def _extended(folder: Path, runs: Sequence[Run]) -> tuple[dict[str, Any], list[str]]:
+    experiment, name = runs[0].experiment, runs[0].experiment.name
+    if name == INDEX:
+        raise InputError(f"{runs[0].source}: name: {name!r}: valid: another; it is the index's")
+    stored = read(folder)
+    entries = [_entry(run) for run in runs]
+    settings = _portable(runs[0].settings, runs)
+    definitions = {run.arm: _portable(run.definition, runs) for run in runs}
+    keys = {each["key"] for each in entries}
+    left = [each for each in stored.get("runs", []) if each["key"] not in keys]
+    remarks: list[str] = []
+
+    different = _differences(stored.get("settings", {}), settings)
+    if different:
+        _refuse_measured(folder, left, different, name)
+        stored, left = {}, []
+    known = stored.get("definitions", {})
+    for arm in definitions.keys() & known.keys():
+        if different := _differences(known[arm], definitions[arm], f"arm {arm}: "):
+            of_arm = [each for each in left if each["arm"] == arm]
+            _refuse_measured(folder, of_arm, different, name)
+            left = [each for each in left if each["arm"] != arm]
+    code: dict[str, set[str]] = {}
+    for place, sha256 in ((p, s) for each in entries for p, s in each["code"].items()):
+        code.setdefault(place, set()).add(sha256)
+    old = [each for each in left if _changed_code(each, code)]
+    left = [each for each in left if each not in old]
+    if measured := _measured(folder, old):
+        files = sorted({place for each in old for place in _changed_code(each, code)})
+        remarks.append(
+            f"{folder}: {len(measured)} ok runs leave the tables and stay on disk: "
+            f"{', '.join(files)} changed since"
+        )
+    same = {_place(each) for each in entries}
+    twice = [each for each in left if _place(each) in same]
+    _refuse_measured(folder, twice, ["the same arm, seed and point with other settings"], name)
+    left = [each for each in left if each not in twice]
+    return {
+        "experiment": name,
+        "commands": stored.get("commands", []),
+        "selections": stored.get("selections", []),
+        "profile": runs[0].profile,
+        "order": ORDER_RULE,
+        "settings": settings,
+        "definitions": {**known, **definitions},
+        "factors": _levels(folder if left else None, experiment.model_dump(mode="json")["factors"]),
+        "runs": [*left, *entries],
+    }, remarks
+
+
+def _entry(run: Run) -> dict[str, Any]:
+    code = {Path(place).name: sha256 for place, sha256 in run.code.items()}
+    entry = {"key": run.key, "arm": run.arm, "seed": run.seed, "factors": run.factors}
+    return {**entry, "code": code, **taken_phases.as_planned(run.experiment)}
+
+
+def _changed_code(entry: Mapping[str, Any], code: Mapping[str, set[str]]) -> list[str]:
+    """The files of own code that a run executed in another version than `code` has."""
+    known: dict[str, str] = entry.get("code", {})
+    return [place for place, sha256 in known.items() if sha256 not in code.get(place, {sha256})]
+
+
+def _place(entry: Mapping[str, Any]) -> str:
+    return json.dumps([entry["arm"], entry["seed"], entry["factors"]], sort_keys=True)
+
+
+def _measured(folder: Path, entries: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The keys of those runs that are ok."""
+    keys = [str(each["key"]) for each in entries]
+    return [key for key in keys if RunDirectory(folder / key).verdict() == "ok"]
+
+
+def _refuse_measured(
+    folder: Path, entries: Sequence[Mapping[str, Any]], different: Sequence[str], name: str
+) -> None:
+    """Refuse to replace runs that are ok; those that are not hold no numbers to lose."""
+    if measured := _measured(folder, entries):
+        more = f" and {len(different) - 1} more" if different[1:] else ""
+        raise InputError(
+            f"{folder}: holds {len(measured)} ok runs of {name!r} that do not belong together with "
+            f"these: {different[0]}{more}; valid: --out DIR, another name in the file, or "
+            f"'./lab clean {folder}' first"
+        )
+
+
+def _differences(there: Any, here: Any, path: str = "") -> list[str]:
+    """Where two documents differ, in words; a key that one of them lacks is of another version."""
+    if isinstance(there, Mapping) and isinstance(here, Mapping):
+        return [
+            each
+            for key in there
+            if key in here
+            for each in _differences(there[key], here[key], f"{path}{key}.")
+        ]
+    if there == here:
+        return []
+    name = path.rstrip(".")
+    if isinstance(there, list) and isinstance(here, list):
+        if len(there) == len(here):
+            pairs = enumerate(zip(there, here, strict=True))
+            return [
+                each
+                for number, (first, second) in pairs
+                for each in _differences(first, second, f"{path}{number}.")
+            ]
+        return [f"{name} has {len(there)} entries there, {len(here)} here"]
+    return [f"{name} is {json.dumps(there)} there, {json.dumps(here)} here"]
+
+
+def _portable(document: Mapping[str, Any], runs: Iterable[Run]) -> dict[str, Any]:
+    """A document with own code by its file's name: the same files elsewhere are the same."""
+    text = json.dumps(document)
+    for place in {place for run in runs for place in run.code}:
+        text = text.replace(json.dumps(place)[1:-1], Path(place).name)
+    return dict(json.loads(text))
+
+
+def _added(known: Sequence[Any], new: Any) -> list[Any]:
+    return [*known, *([new] if new not in known else [])]
+
+
+def _in_order(names: Iterable[str], labels: Iterable[str]) -> list[str]:
+    """The labels in the order of the experiment's arms, changed ones behind their arm."""
+    order = list(names)
+    left = sorted(dict.fromkeys(labels), key=lambda label: "@" in label)
+    known = [label for name in order for label in left if label.partition("@")[0] == name]
+    return [*known, *(label for label in left if label not in known)]
+
+
+def _levels(folder: Path | None, new: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
+    """The levels of each factor: those of earlier commands that still count, then further ones."""
+    try:
+        known = run_directory.read_json(folder / "experiment.json")["factors"] if folder else {}
+    except (OSError, ValueError, KeyError):
+        known = {}
+    names = dict.fromkeys([*known, *new])
+    return {
+        name: [
+            *known.get(name, []),
+            *(each for each in new.get(name, []) if each not in known.get(name, [])),
+        ]
+        for name in names
+    }

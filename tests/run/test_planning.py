@@ -1,0 +1,155 @@
+"""Plans grow; what does not belong together is refused, and nothing measured is lost unsaid."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from testbed import experiment
+from testbed.cli import places
+from testbed.cli.options import Selection
+from testbed.run import planning, runner
+from testbed.shared.input_error import InputError
+from testbed.shared.run_directory import read_json, write_status
+from tests.experiment.test_factors import BASE
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+ARMS = {"dblp": {"protocol": "dblp"}, "fixed-low": {"protocol": "fixed-low"}}
+CONTROL = (EXAMPLES / "own_congestion_control.py").read_text()
+
+
+def write(folder: Path, **changes: Any) -> str:
+    path = folder / "small.yaml"
+    path.write_text(yaml.safe_dump({**BASE, "arms": ARMS, **changes}, sort_keys=False))
+    return str(path)
+
+
+def measure(out: Path, runs: list[experiment.Run], verdict: Any = "ok") -> None:
+    """Run directories, as far as a plan looks at them."""
+    for run in runs:
+        directory = runner.directory_of(out, run).path
+        directory.mkdir(parents=True, exist_ok=True)
+        write_status(directory, verdict)
+
+
+def planned(out: Path) -> list[tuple[str, int]]:
+    runs = read_json(out / "small" / "plan.json")["runs"]
+    return sorted((each["arm"], each["seed"]) for each in runs)
+
+
+def test_other_arms_seeds_and_points_add_to_the_plan(tmp_path):
+    out, path = tmp_path / "out", write(tmp_path, factors={"impairments.0.q": [0.5]})
+    for options in (
+        {"arms": ["dblp"], "seeds": 1},
+        {"arms": ["fixed-low"], "seeds": 2},
+        {"arms": ["dblp"], "seeds": 1, "congestion_control": "reno"},
+    ):
+        runs = experiment.load(path, **options)  # type: ignore[arg-type]
+        assert planning.extend(out, runs) == []
+        measure(out, runs)
+    label = "dblp@congestion_control=reno"
+    expected = [("dblp", 1), (label, 1), ("fixed-low", 1), ("fixed-low", 2)]
+    assert planned(out) == sorted(expected)
+    write(tmp_path, factors={"impairments.0.q": [0.5, 0.7]})
+    planning.extend(out, experiment.load(path, seeds=1))
+    document = read_json(out / "small" / "experiment.json")
+    assert document["arms"] == ["dblp", label, "fixed-low"]
+    assert document["factors"] == {"impairments.0.q": [0.5, 0.7]}
+    assert len(planned(out)) == 6
+    planning.extend(out, experiment.load(path, seeds=1))  # the same again
+    assert len(planned(out)) == 6
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "said"),
+    [
+        ({}, {"overrides": ["rounds=5"]}, "rounds is 4 there, 5 here"),
+        ({"rounds": 9}, {}, "rounds is 4 there, 9 here"),
+        ({"training": {"batch_size": 8}}, {}, "training.batch_size is"),
+        ({"impairments": []}, {}, "impairments has 1 entries there, 0 here"),
+        ({"arms": {"dblp": {"protocol": "fixed-high"}}}, {}, 'arm dblp: name is "dblp" there'),
+    ],
+)
+def test_what_does_not_belong_together_is_refused_and_named(tmp_path, changes, options, said):
+    out, path = tmp_path / "out", write(tmp_path, rounds=4)
+    first = experiment.load(path, seeds=1)
+    planning.extend(out, first)
+    measure(out, first)
+    before = (out / "small" / "plan.json").read_bytes()
+    other = experiment.load(write(tmp_path, **{"rounds": 4, **changes}), **options)
+    with pytest.raises(InputError) as caught:
+        planning.extend(out, other)
+    assert said in str(caught.value)
+    assert "--out DIR" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert (out / "small" / "plan.json").read_bytes() == before
+    planning.extend(tmp_path / "elsewhere", other)
+
+
+def test_where_nothing_was_measured_the_new_plan_replaces_the_old_one(tmp_path):
+    out, path = tmp_path / "out", write(tmp_path)
+    first = experiment.load(path, seeds=1)
+    planning.extend(out, first, [{"name": path, "seeds": 1}])
+    measure(out, first, "failed")
+    planning.extend(out, experiment.load(path, arms=["dblp"], overrides=["rounds=5"], seeds=1))
+    assert planned(out) == [("dblp", 1)]
+    assert planning.selections(out / "small") == []
+
+
+def test_the_same_settings_written_in_another_way_belong_together(tmp_path):
+    out, path = tmp_path / "out", write(tmp_path)
+    first = experiment.load(path, seeds=1)
+    planning.extend(out, first)
+    measure(out, first)
+    same = {
+        **BASE["topology"],
+        "queue_bytes": experiment.load(path)[0].experiment.topology.queue_bytes,
+    }
+    planning.extend(out, experiment.load(write(tmp_path, topology=same), seeds=2))
+    assert len(planned(out)) == 4
+
+
+def test_runs_of_own_code_that_changed_leave_the_plan_and_that_is_said(tmp_path):
+    (tmp_path / "mine.py").write_text(CONTROL)
+    arms = {**ARMS, "own": {"protocol": "dblp", "congestion_control": "./mine.py"}}
+    out, path = tmp_path / "out", write(tmp_path, arms=arms)
+    first = experiment.load(path, seeds=2)
+    planning.extend(out, first)
+    measure(out, first)
+    (tmp_path / "mine.py").write_text(CONTROL + "# better")
+    (remark,) = planning.extend(out, experiment.load(path, seeds=1, arms=["own"]))
+    assert "2 ok runs leave the tables and stay on disk: mine.py changed since" in remark
+    assert planned(out) == [
+        ("dblp", 1),
+        ("dblp", 2),
+        ("fixed-low", 1),
+        ("fixed-low", 2),
+        ("own", 1),
+    ]
+
+
+def test_a_plan_is_resumed_as_it_was_planned(tmp_path):
+    out, path = tmp_path / "out", write(tmp_path)
+    for selection in (
+        Selection(name=path, arms="dblp", seeds=1),
+        Selection(name=path, arms="fixed-low", seeds=3, congestion_control="reno"),
+    ):
+        planning.extend(out, selection.runs(), [selection.stored()])
+    every = {each["key"] for each in read_json(out / "small" / "plan.json")["runs"]}
+    assert len(every) == 4
+    for name in (path, str(out / "small")):
+        found = places.chosen(Selection(name=name), out, planned=True)
+        assert {run.key for run in found.runs} == every
+    narrowed = places.chosen(Selection(name=str(out / "small"), seeds=5), tmp_path)
+    assert narrowed.results == out
+    assert len(narrowed.runs) == 10
+    assert len(places.chosen(Selection(name=path), out).runs) == 4  # `run`: what the file says
+
+
+def test_the_index_s_name_is_taken(tmp_path):
+    with pytest.raises(InputError, match="name: 'report'"):
+        planning.extend(tmp_path, experiment.load(write(tmp_path, name="report")))
