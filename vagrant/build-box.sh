@@ -4,12 +4,13 @@
 #   vagrant/build-box.sh                    all of it: vagrant/build/bookworm.box, added to Vagrant as lab/bookworm
 #   vagrant/build-box.sh tree TAR           the bare system as an archive
 #   vagrant/build-box.sh image TREE QCOW2   a bootable disk of an unpacked system (which gets the user vagrant)
-# LAB_MIRROR names a Debian mirror other than mmdebstrap's own choice.
+# LAB_MIRROR names a Debian mirror other than mmdebstrap's own choice. LAB_RELEASE=trixie makes a tree of Debian 13.
 set -euo pipefail
 here=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd)
 build=${LAB_BUILD_DIR:-$here/build}
 packages=(linux-image-amd64 systemd-sysv dbus openssh-server sudo ca-certificates ifupdown isc-dhcp-client
           iproute2 kmod rsync grub-pc)
+release=${LAB_RELEASE:-bookworm}
 disk_gib=20
 # Vagrant's public, "insecure" key: it replaces it at the first start.
 public_key="ssh-rsa AAAAB3NzaC1yc2EAAAABIwAAAQEA6NF8iallvQVp22WDkTkyrtvp9eWW6A8YVr+kz4TjGYe7gHzIw+niNltGEFHzD8+v1I2YJ6oXevct1YeS0o9HZyN1Q9qgCgzUFtdOKLv6IedplqoPkcmF0aYet2PkEDo3MlTBckFXPITAMzF8dJSIFo9D8HfdOV0IAdx4O7PtixWKn5y2hMNG0zQPyUecp4pzC6kivAIhyfHilFR61RGL+GPXQ2MWZWFYbAGjyiYJnAmCP3NOTd0jMZEnDkbUvxhMmBYSdETk1rRgm+R4LOzFUGaHqHDLKLX+FIPKcF96hrucXzcWyLbIbEgE98OHlnVYCzRdK8jlqm8tehUc9c9WhQ== vagrant insecure public key"
@@ -27,13 +28,13 @@ need() {
 
 make_tree() {  # TAR
   need mmdebstrap
-  say "bare Debian 12 into $1"
+  say "bare Debian $release into $1"
   local include
   include=$(IFS=,; echo "${packages[*]}")
   # In a mount namespace of its own: when it is killed, nothing of this machine stays mounted below the new tree.
   # shellcheck disable=SC2086
   unshare --mount --propagation private \
-    mmdebstrap --quiet --variant=important --format=tar --include="$include" bookworm "$1.part" ${LAB_MIRROR:-} ||
+    mmdebstrap --quiet --variant=important --format=tar --include="$include" "$release" "$1.part" ${LAB_MIRROR:-} ||
     stop "mmdebstrap failed: is there a network? (LAB_MIRROR=http://... names another mirror)"
   mv "$1.part" "$1"
 }

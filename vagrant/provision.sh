@@ -1,5 +1,5 @@
 #!/bin/bash
-# Makes a Debian 12 machine ready for the lab: certificates, kernel modules, packages, .venv.
+# Makes a Debian 12 or 13 machine ready for the lab: certificates, kernel modules, packages, .venv.
 #   Vagrant runs it; by hand: sudo vagrant/provision.sh; without a kernel of its own (a chroot): LAB_NO_KERNEL=1
 # Every step looks first and does only what is missing, so that running it again continues.
 # Packages and .venv are ./lab's own set-up: there is no second way to install anything.
@@ -20,7 +20,10 @@ begin() {
 begin "looking at the system"
 [ "$(id -u)" = 0 ] || stop "needs root: sudo $here/provision.sh"
 version=$(. /etc/os-release && echo "${ID:-} ${VERSION_ID:-}")
-[ "$version" = "debian 12" ] || stop "made for debian 12, this is '$version': use the virtual machine (vagrant up)"
+case $version in
+  "debian 12" | "debian 13") ;;
+  *) say "tested on debian 12 and 13; this is '$version': trying the same steps" ;;
+esac
 owner=$(stat -c %U "$project")
 id "$owner" >/dev/null 2>&1 || stop "$project belongs to nobody known here ($owner): chown it to a user"
 

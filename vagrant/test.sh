@@ -1,12 +1,14 @@
 #!/bin/bash
-# Tests what is in this folder, each level more of it: vagrant/test.sh lint|chroot|boot|up
+# Tests what is in this folder, each level more of it: vagrant/test.sh lint|chroot [12|13]|boot|up
 #   lint    shell syntax, settings, `vagrant validate` for both providers; seconds, any user
-#   chroot  provision.sh twice in a bare Debian 12 tree; the second time must change nothing (root, mmdebstrap)
-#   boot    the tree of `chroot` as a machine with its own kernel, in software emulation if need be; then smoke.py
+#   chroot  provision.sh twice in a bare tree of Debian 12, or 13; the second time must change nothing. Then
+#           `./lab check` and `./lab run quick` in it (root, mmdebstrap, rsync; minutes in which the machine should rest)
+#   boot    the tree of `chroot 12` as a machine with its own kernel, in software emulation if need be; then smoke.py
 #   up      the local box by a real `vagrant up`, provisioned by Vagrant; then smoke.py; then destroyed
 # For machines whose package sources are configured in a special way:
 #   LAB_TEST_CA=FOLDER      certificates (*.crt) that the tested system is to trust
 #   LAB_TEST_COPY="FILE..." configuration of this machine's apt and pip, used in the tree at the same place
+#   LAB_TEST_LOCK=FILE      is locked (flock) while networks run, for other users of this machine who do the same
 #   LAB_TEST_BIND="DIR..."  folders of this machine that these name, visible in the tree while it is provisioned
 # LAB_BUILD_DIR (default vagrant/build) keeps trees, images and boxes; what is there is not made again, except the tree.
 set -euo pipefail
@@ -15,6 +17,7 @@ project=$(dirname "$here")
 export LAB_BUILD_DIR=${LAB_BUILD_DIR:-$here/build}
 build=$LAB_BUILD_DIR
 tree=$build/tree
+export LAB_RELEASE=bookworm
 memory_mb=${LAB_MEMORY_MB:-4096}
 began_s=$SECONDS
 
@@ -103,16 +106,22 @@ in_tree() {  # COMMAND... in a mount, PID and host name space of its own; nothin
     mount --rbind /dev '$tree/dev'
     mount -t tmpfs tmpfs '$tree/run'
     $binds
-    exec chroot '$tree' \"\$@\"" - "$@"
+    cd '$tree'
+    pivot_root . .  # and no chroot, in which an ordinary user could not make namespaces
+    umount -l .
+    cd /
+    exec \"\$@\"" - "$@"
 }
 
-provision_tree() {
+in_tree_clean() {  # COMMAND... with nothing of this machine's environment but what pip and the set-up need
   local given=()
   # shellcheck disable=SC2207
   given=($(env | grep -E '^(PIP_[A-Z_]+|LAB_TORCH|LAB_TORCH_INDEX_URL|https?_proxy|no_proxy)=\S*$' | grep -vE '^PIP_(CERT|CACHE_DIR)=' || true))
   in_tree env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 \
-    LAB_NO_KERNEL=1 "${given[@]}" bash /vagrant/vagrant/provision.sh
+    "${given[@]}" "$@"
 }
+
+provision_tree() { in_tree_clean env LAB_NO_KERNEL=1 bash /vagrant/vagrant/provision.sh; }
 
 snapshot() {
   find "$tree" -xdev \( -path "$tree/tmp" -o -path "$tree/dev" -o -path "$tree/root/.cache" \) -prune -o \
@@ -141,13 +150,19 @@ take_back() {
   done
 }
 
-chroot_level() {
+chroot_level() {  # [12|13]
+  local bare=$build/bare.tar
+  case ${1:-12} in
+    12) ;;
+    13) LAB_RELEASE=trixie tree=$build/tree-13 bare=$build/bare-13.tar ;;
+    *) stop "chroot '$1': valid: 12, 13" ;;
+  esac
   [ "$(id -u)" = 0 ] || stop "chroot needs root"
   mkdir -p "$build"
-  [ -e "$build/bare.tar" ] || bash "$here/build-box.sh" tree "$build/bare.tar"
+  [ -e "$bare" ] || bash "$here/build-box.sh" tree "$bare"
   rm -rf --one-file-system "$tree"
   mkdir "$tree"
-  tar -C "$tree" --numeric-owner -xf "$build/bare.tar"
+  tar -C "$tree" --numeric-owner -xf "$bare"
   printf '#!/bin/sh\nexit 101\n' >"$tree/usr/sbin/policy-rc.d"
   chmod +x "$tree/usr/sbin/policy-rc.d"
   cp --remove-destination /etc/resolv.conf "$tree/etc/resolv.conf"
@@ -166,8 +181,29 @@ chroot_level() {
   }
   take_back
   cmp "$here/modules.conf" "$tree/etc/modules-load.d/lab.conf" || fail "modules.conf"
-  in_tree /vagrant/.venv/bin/python -c 'import mininet.net, ryu, os_ken, yaml, testbed.experiment' || fail "imports"
+  in_tree /vagrant/.venv/bin/python -c 'import mininet.net, nftables, os_ken, yaml, testbed.experiment' || fail "imports"
+  quick_level
   say "PASS chroot"
+}
+
+quick_level() {  # the two commands of the README, as far as a test of the set-up needs them
+  if [ -n "${LAB_TEST_LOCK:-}" ]; then
+    exec 8>"$LAB_TEST_LOCK"
+    flock 8
+  fi
+  in_tree_clean sh -c 'cd /vagrant && ./lab check' || fail "./lab check"
+  # Other programs on this machine may make a run invalid, which is exit status 1 and not the set-up's fault.
+  in_tree_clean sh -c 'cd /vagrant && ./lab run quick --out /root/quick; [ $? -le 1 ]' || fail "./lab run quick"
+  in_tree_clean sh -c 'cd /vagrant && .venv/bin/python -' <<'END' || fail "what the runs say"
+import collections, json, pathlib
+folders = [each.parent for each in pathlib.Path("/root/quick/quick").glob("*/status.json")]
+statuses = collections.Counter(json.loads((each / "status.json").read_text())["verdict"] for each in folders)
+manifests = [json.loads((each / "manifest.json").read_text()) for each in folders]
+ran = {(each["distribution"], each["python"], *each["controller"].values()) for each in manifests}
+print("quick:", dict(statuses), *ran)
+assert len(ran) == 1
+assert statuses.keys() <= {"ok", "invalid"}, statuses
+END
 }
 
 # boot
@@ -257,8 +293,8 @@ up() {
 
 case "${1:-}" in
   lint) lint ;;
-  chroot) chroot_level ;;
+  chroot) chroot_level "${2:-12}" ;;
   boot) boot ;;
   up) up ;;
-  *) stop "which level? valid: lint, chroot, boot, up" ;;
+  *) stop "which level? valid: lint, chroot [12|13], boot, up" ;;
 esac; exit  # this file may change meanwhile
