@@ -1,7 +1,8 @@
 """Experiments: the YAML files' schema, and their expansion into runs.
 
 `schema` holds the keys; `loading` reads a file; `factors` and `profiles` vary it; `run` is one
-resolved run. `dimensionless` and `durations` predict. May import training, transport, lab,
+resolved run. `taken_phases` finds runs whose phases others take. `dimensionless` and `durations`
+predict. May import training, transport, lab,
 controllers, topologies and shared. To add a key: a field of a section in `schema`, with its bounds;
 whatever is in a run's configuration is part of the run's key.
 """

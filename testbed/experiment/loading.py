@@ -82,9 +82,9 @@ def load(
     settings = _settings(document, first, path)
     finished = FinishedRuns(folders=[path.resolve().parent, Path()], results=results)
 
-    def with_phases(experiment: Experiment, seed: int) -> Experiment:
+    def with_phases(experiment: Experiment, seed: int, point: factors.Point) -> Experiment:
         try:
-            return finished.give_phases(experiment, seed)
+            return finished.give_phases(experiment, seed, point.values)
         except InputError as error:
             blamed = _to_blame(("phases", "from"), options)
             raise InputError(f"{blamed}{where}: {error}") from None
@@ -92,7 +92,7 @@ def load(
     fingerprint = functools.cache(own_code.fingerprint)
     return [
         Run(
-            experiment=with_phases(experiments[number, variant.label], seed),
+            experiment=with_phases(experiments[number, variant.label], seed, point),
             arm=variant.label,
             name_in_file=variant.name,
             seed=seed,

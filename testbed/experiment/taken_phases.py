@@ -1,15 +1,15 @@
 """Takes the critical rounds of finished runs: `phases: {detector: schedule, from: RUN}`.
 
-RUN is the name of a run, `EXPERIMENT/RUN`, or a run's folder; or `EXPERIMENT/ARM`, where each seed
-takes the rounds of that arm's run with the same seed. The plan of an experiment keeps what was
-taken, so that `resume` works when that run has been removed.
+RUN is the name of a run, `EXPERIMENT/RUN`, or a run's folder; or `EXPERIMENT/ARM`, where each run
+takes the rounds of that arm's run with the same seed and the same point of the sweep. The plan of
+an experiment keeps what was taken, so that `resume` works when that run has been removed.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from itertools import groupby
@@ -24,6 +24,7 @@ from testbed.shared.run_directory import RunDirectory
 from testbed.training.phases import schedule
 
 Spans = list[tuple[int, int]]
+_Found = tuple[int, dict[str, Any], Path]  # a run's seed, point of the sweep, and directory
 _WHOLE = ("ok", "invalid")  # in an invalid run the machine was too slow, yet all rounds took place
 _DAMAGED = (OSError, ValueError, LookupError, TypeError, AttributeError)  # reading files raises
 _CONFIGS = "*/*/config.json"
@@ -51,8 +52,14 @@ class FinishedRuns:
         self._results = results
         self._critical = cache(self._critical_rounds)
 
-    def give_phases(self, experiment: Experiment, seed: int) -> Experiment:
-        """The experiment as a run with this seed executes it: the rounds that it wants are taken.
+    def give_phases(
+        self, experiment: Experiment, seed: int, factors: Mapping[str, Any]
+    ) -> Experiment:
+        """The experiment as a run executes it: the rounds that it wants are taken.
+
+        Args:
+            experiment: the run's, at its point of the sweep.
+            seed, factors: the run's.
 
         Raises:
             InputError: there is no such run, it is not finished, or has another number of rounds;
@@ -63,7 +70,7 @@ class FinishedRuns:
             return experiment
         name = str(phases.from_)
         try:
-            critical = self._critical(name, seed)
+            critical = self._critical(name, seed, json.dumps(factors))
             if len(critical) != experiment.rounds:
                 raise InputError(
                     f"{name!r}: this run has {len(critical)} rounds, the experiment "
@@ -71,16 +78,16 @@ class FinishedRuns:
                 )
             taken = _in_spans(critical)
         except InputError as error:
-            kept = _kept(self._results / experiment.name, experiment.rounds, name, seed)
+            kept = _kept(self._results / experiment.name, experiment.rounds, name, seed, factors)
             if kept is None:
                 raise InputError(f"phases.from: {error}") from None
             taken = kept
         found = phases.model_copy(update={"critical_rounds": taken})
         return experiment.model_copy(update={"phases": found})
 
-    def _critical_rounds(self, name: str, seed: int) -> list[bool]:
-        """Whether each round was critical, in the run that `name` means for this seed."""
-        directory = self._directory(name, seed)
+    def _critical_rounds(self, name: str, seed: int, factors: str) -> list[bool]:
+        """Whether each round was critical, in the run that `name` means; `factors` are JSON."""
+        directory = self._directory(name, seed, json.loads(factors))
         verdict = RunDirectory(directory).verdict()
         if verdict not in _WHOLE:
             state = f"ended as {verdict}" if verdict else "is not finished"
@@ -94,7 +101,7 @@ class FinishedRuns:
         except _DAMAGED as error:
             raise InputError(f"{name!r}: {log}: cannot be read: {error}") from None
 
-    def _directory(self, name: str, seed: int) -> Path:
+    def _directory(self, name: str, seed: int, factors: dict[str, Any]) -> Path:
         places = [folder / name for folder in self._folders] if name.strip("/.") else []
         with suppress(OSError):  # a name that no file can have
             if places and "/" not in name:
@@ -106,7 +113,7 @@ class FinishedRuns:
                     return running
             for place in places:
                 if runs := list(_of_arm(place.parent, place.name, name)):
-                    return _of_seed(runs, name, seed)
+                    return _fitting(runs, name, seed, factors)
         looked = ", ".join(dict.fromkeys(str(each.resolve()) for each in self._folders))
         raise InputError(
             f"{name!r}: no such run or arm; looked in {looked}; valid: a run's name, "
@@ -122,8 +129,8 @@ def _names(results: Path) -> set[str]:
     return final | {re.sub(r"-s\d+-\w+$", "", run) for run in final}
 
 
-def _of_arm(folder: Path, arm: str, name: str) -> Iterator[tuple[Any, Path]]:
-    """Seed and directory of an arm's finished runs, but for those that took their own by `name`."""
+def _of_arm(folder: Path, arm: str, name: str) -> Iterator[_Found]:
+    """The finished runs of an arm, but for those that took their own phases by `name`."""
     for path in sorted(folder.glob("*/config.json")):
         whole = RunDirectory(path.parent).verdict() in _WHOLE
         if not whole or _NOT_FINAL.fullmatch(path.parent.name):
@@ -131,18 +138,21 @@ def _of_arm(folder: Path, arm: str, name: str) -> Iterator[tuple[Any, Path]]:
         with suppress(*_DAMAGED):
             config = run_directory.read_json(path)
             if config.get("arm") == arm and config.get("phases", {}).get("from") != name:
-                yield config.get("seed"), path.parent
+                yield config["seed"], config.get("factors", {}), path.parent
 
 
-def _of_seed(runs: Sequence[tuple[Any, Path]], name: str, seed: int) -> Path:
-    found = [directory for each, directory in runs if each == seed]
-    if not found:
-        seeds = ", ".join(map(str, sorted({each for each, _ in runs})))
+def _fitting(runs: Sequence[_Found], name: str, seed: int, factors: dict[str, Any]) -> Path:
+    """The run of this seed; of several the one at the same point of the sweep."""
+    of_seed = [(point, directory) for each, point, directory in runs if each == seed]
+    if not of_seed:
+        seeds = ", ".join(map(str, sorted({each for each, _, _ in runs})))
         raise InputError(f"{name!r}: no finished run with seed {seed}; seeds that it has: {seeds}")
-    if len(found) > 1:
-        listed = ", ".join(each.name for each in found[:3]) + ", ..." * (len(found) > 3)
+    at_point = [directory for point, directory in of_seed if len(of_seed) == 1 or point == factors]
+    if len(at_point) != 1:
+        found = [directory.name for _, directory in of_seed]
+        listed = ", ".join(found[:3]) + ", ..." * (len(found) > 3)
         raise InputError(f"{name!r}: {len(found)} runs with seed {seed}; valid: one of {listed}")
-    return found[0]
+    return at_point[0]
 
 
 def _in_spans(critical: Sequence[bool]) -> Spans:
@@ -151,11 +161,15 @@ def _in_spans(critical: Sequence[bool]) -> Spans:
     return [(numbers[0], numbers[-1]) for numbers in groups if critical[numbers[0]]]
 
 
-def _kept(folder: Path, rounds: int, name: str, seed: int) -> Spans | None:
+def _kept(
+    folder: Path, rounds: int, name: str, seed: int, factors: Mapping[str, Any]
+) -> Spans | None:
     """What an earlier plan of the same experiment took."""
+    wanted = (rounds, name, seed, factors)
     with suppress(*_DAMAGED):
         for entry in run_directory.read_json(folder / "plan.json")["runs"]:
             phases = entry.get("phases", {})
-            if (entry.get("rounds"), entry.get("seed"), phases.get("from")) == (rounds, seed, name):
+            given = (entry.get("rounds"), phases.get("from"), entry["seed"], entry["factors"])
+            if given == wanted:
                 return [(first, last) for first, last in phases["critical_rounds"]]
     return None

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -39,11 +40,14 @@ def finished(
     arm: str = "dblp",
     seed: int = 1,
     verdict: str | None = "ok",
+    factors: Mapping[str, object] | None = None,
 ) -> Path:
     """A run directory whose rounds were critical where `critical` has a 1."""
     folder = results / name
     (folder / "events").mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps({"arm": arm, "seed": seed}))
+    (folder / "config.json").write_text(
+        json.dumps({"arm": arm, "seed": seed, "factors": factors or {}})
+    )
     records = [{"round": n, "critical": each == "1"} for n, each in enumerate(critical)]
     (folder / "events" / "rounds.jsonl").write_text("".join(f"{json.dumps(r)}\n" for r in records))
     if verdict is not None:
@@ -106,6 +110,26 @@ def test_of_an_arm_each_seed_takes_the_run_with_the_same_seed(tmp_path):
         ("dblp", 2): [[0, 2]],
         ("none", 2): [[0, 2]],
     }
+
+
+def test_in_a_sweep_each_run_takes_the_one_at_its_point(tmp_path):
+    for high, critical in ((0.2, "100000"), (0.4, "111000")):
+        name, point = f"quick/dblp-s1-{high}", {"arms.dblp.high": high}
+        finished(tmp_path / "runs", critical, name=name, factors=point)
+    path = write(tmp_path, "quick/dblp", seeds=[1], factors={"arms.dblp.high": [0.4, 0.2]})
+    runs = load(path, tmp_path)
+    taken = {
+        (run.arm, *run.factors.values()): run.config()["phases"]["critical_rounds"] for run in runs
+    }
+    assert taken == {
+        ("dblp", 0.4): [[0, 2]],
+        ("none", 0.4): [[0, 2]],
+        ("dblp", 0.2): [[0, 0]],
+        ("none", 0.2): [[0, 0]],
+    }
+    planning.extend(tmp_path / "runs", runs)
+    shutil.rmtree(tmp_path / "runs" / "quick")
+    assert [run.key for run in load(path, tmp_path)] == [run.key for run in runs]
 
 
 def test_a_run_without_a_critical_round_gives_a_schedule_without_one(tmp_path):

@@ -36,7 +36,7 @@ class Parameters(DetectorParameters):
         default=None,
         alias="from",
         description="a finished run: its name, `EXPERIMENT/RUN`, or its folder; or "
-        "`EXPERIMENT/ARM`: each seed takes the rounds of that arm's run with the same seed",
+        "`EXPERIMENT/ARM`: of that arm's runs the one with the same seed and point of the sweep",
     )
 
     @field_validator("critical_rounds")
