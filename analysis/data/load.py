@@ -41,6 +41,7 @@ class Run:
         began_at, wall_s: the time of day at its begin, and how many seconds it took.
         gates: the rows of `status.json`.
         config, manifest, calibration: the documents of those names.
+        congestion_controls: those that the endpoints of an ok run used, read back by them.
         problems: what was wrong with its files; more are added as its logs are read.
     """
 
@@ -58,6 +59,7 @@ class Run:
     config: dict[str, Any] = field(default_factory=dict, repr=False)
     manifest: dict[str, Any] = field(default_factory=dict, repr=False)
     calibration: dict[str, Any] = field(default_factory=dict, repr=False)
+    congestion_controls: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
 
@@ -126,6 +128,11 @@ class Results:
         return tuple(
             order.index(value) if value in order else len(order) for order, value in orders
         )
+
+    def congestion_controls(self, arm: str) -> list[str]:
+        """The congestion controls that the ok runs of an arm used, read back by their endpoints."""
+        runs = [run for run in self.ok_runs if run.arm == arm]
+        return sorted({each for run in runs for each in run.congestion_controls})
 
     def verdicts(self) -> dict[str, int]:
         """How many planned runs have each verdict, or are missing."""
@@ -221,7 +228,7 @@ def _first_difference(there: Any, here: Any, path: str = "") -> str:
         return f"{Path(name.removeprefix('code.')).name} has changed since"
     if isinstance(there, dict | list) or isinstance(here, dict | list):
         return f"another {name}"
-    return f"{name} was {there}, in the plan {here}"
+    return f"{name} {there} instead of {here}"
 
 
 def _commands(plan: dict[str, Any]) -> list[str]:
@@ -263,6 +270,7 @@ def _read(entry: dict[str, Any], directory: Path, note: str) -> Run:
     if verdict == "ok":
         for name in ("manifest", "calibration"):
             facts[name] = records.read_document(directory / f"{name}.json", problems)
+        facts["congestion_controls"] = records.read_congestion_controls(directory)
     gates, wall_s = status.get("gates"), status.get("wall_s")
     return Run(
         **_identity(config | entry),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,22 @@ def read_document(
         )
     problems.append(f"{path.name} has schema {schema!r}; this version reads {SCHEMA}")
     return {}
+
+
+def read_congestion_controls(directory: Path) -> list[str]:
+    """The distinct congestion controls that a run's endpoints say they used.
+
+    A part of a user's own stands without its folder. Older runs of our own transport say nothing.
+    """
+    found = set()
+    for path in (directory / "events").glob("endpoint-*.jsonl"):
+        try:
+            records = [json.loads(line) for line in path.read_bytes().splitlines()]
+            facts = [each for record in records for each in record["facts"].values()]
+        except (OSError, ValueError, LookupError, TypeError, AttributeError):
+            continue  # cut off, or of another version
+        found |= {str(each["congestion_control"]) for each in facts if "congestion_control" in each}
+    return sorted(re.sub(r"[^:=,]*/", "", each) for each in found)
 
 
 def section(config: dict[str, Any], name: str) -> dict[str, Any]:

@@ -29,6 +29,7 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters["unbroken"] = unbroken
+    environment.filters["breakable"] = breakable
     environment.globals["light"] = _colour_variables(dark=False)
     environment.globals["dark"] = _colour_variables(dark=True)
     return environment
@@ -47,6 +48,11 @@ def to_html(table: Table) -> Markup:
 def unbroken(text: str) -> str:
     """Keep `24.4 %` and `n = 2` on one line."""
     return re.sub(r"(?<=\d) (?=[%x]|m?s\b)", "\u00a0", text).replace("n = ", "n\u00a0=\u00a0")
+
+
+def breakable(label: str) -> Markup:
+    """Let a long label such as `tcp-cubic@congestion_control=bbr` break between its parts."""
+    return Markup("<wbr>").join(re.split(r"(?=@)|(?<==)", label))
 
 
 def inline_svg(svg: str, *, name: str, description: str) -> Markup:

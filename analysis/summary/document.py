@@ -55,6 +55,8 @@ def summarise(results: Results) -> dict[str, Any]:
         **_cells(measured, results.arms),
         "unpaired": _unpaired(results.runs, results.arms),
     }
+    for arm, cell in summary["arms"].items():
+        cell["congestion_control"] = results.congestion_controls(arm)
     # What belongs to single points of the sweep is compared there, not with the mean of all.
     remaining = [each for each in entries if each.id not in in_points]
     if points:

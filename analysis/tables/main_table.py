@@ -12,7 +12,7 @@ from analysis.summary import phases
 from analysis.summary.lookup import entry, points, with_impairment_kinds
 from analysis.tables.cells import measured, missing
 from analysis.tables.rendering import Cell, Table, row
-from analysis.words.formatting import Unit, metric_unit
+from analysis.words.formatting import DASH, Unit, metric_unit
 
 ROWS = (
     "round_latency_s.burst_mean",
@@ -55,11 +55,15 @@ def main_table(
 ) -> Table:
     """One column per arm, one row per metric; the records hold every metric unrounded.
 
-    `shown` names the rows' metrics; `with_runs` adds a first row with the number of runs.
+    `shown` names the rows' metrics; `with_runs` adds the number of runs and the congestion
+    control.
     """
     arms: dict[str, Any] = summary["arms"]
     counts = [cell["n_runs"] for cell in arms.values()]
     rows = [row("Runs (n)", *map(str, counts))]
+    used = [", ".join(cell.get("congestion_control", [])) for cell in arms.values()]
+    if any(used) and with_runs:
+        rows.append(row("Congestion control, read back", *(each or DASH for each in used)))
     estimates = {
         name: [entry(summary, "arms", arm, name) for arm in arms]
         for name in with_impairment_kinds(shown, arms)

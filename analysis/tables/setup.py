@@ -22,11 +22,21 @@ def arm_settings_table(results: Results) -> Table:
         protocol = dict(section(run.config, "protocol")) if run else {}
         protocol.pop("name", None)
         filling = section(run.config, "filling") if run else {}
-        rows.append(row(arm, _listed(protocol), _listed(filling)))
+        asked = protocol.pop("congestion_control", None)
+        used = ", ".join(results.congestion_controls(arm)) or formatting.DASH
+        rows.append(row(arm, asked or formatting.DASH, used, _listed(protocol), _listed(filling)))
     return Table(
         title=f"{results.experiment}: the arms",
-        columns=["Arm", "Transport", "Filling of what is missing"],
+        columns=[
+            *("Arm", "Congestion control", "Read back", "Transport"),
+            "Filling of what is missing",
+        ],
         rows=rows,
+        notes=[
+            "Read back: what the kernel says of each TCP socket after the last round; of our own "
+            "transport, what its senders were built with. A run in which it is not what the arm "
+            "asks for has failed."
+        ],
         numeric=False,
     )
 

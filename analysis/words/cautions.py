@@ -126,4 +126,5 @@ def _left_out(results: Results) -> list[str]:
     if not runs:
         return []
     first = f"{runs[0].key}: {runs[0].note}"
-    return [f"{len(runs)} ok runs on disk are in no table ({first}). They are listed below."]
+    count = "1 ok run on disk is" if len(runs) == 1 else f"{len(runs)} ok runs on disk are"
+    return [f"{count} in no table ({first}). The section on runs has the list."]

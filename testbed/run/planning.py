@@ -108,7 +108,7 @@ def _extended(folder: Path, runs: Sequence[Run]) -> tuple[dict[str, Any], list[s
     if measured := _measured(folder, old):
         files = sorted({place for each in old for place in _changed_code(each, code)})
         remarks.append(
-            f"{folder}: {len(measured)} ok runs leave the tables and stay on disk: "
+            f"{folder}: {_counted(measured)} leave the tables and stay on disk: "
             f"{', '.join(files)} changed since"
         )
     same = {_place(each) for each in entries}
@@ -150,6 +150,10 @@ def _measured(folder: Path, entries: Iterable[Mapping[str, Any]]) -> list[str]:
     return [key for key in keys if RunDirectory(folder / key).verdict() == "ok"]
 
 
+def _counted(measured: Sequence[str]) -> str:
+    return f"{len(measured)} ok run{'s' if len(measured) != 1 else ''}"
+
+
 def _refuse_measured(
     folder: Path, entries: Sequence[Mapping[str, Any]], different: Sequence[str], name: str
 ) -> None:
@@ -157,9 +161,9 @@ def _refuse_measured(
     if measured := _measured(folder, entries):
         more = f" and {len(different) - 1} more" if different[1:] else ""
         raise InputError(
-            f"{folder}: holds {len(measured)} ok runs of {name!r} that do not belong together with "
-            f"these: {different[0]}{more}; valid: --out DIR, another name in the file, or "
-            f"'./lab clean {folder}' first"
+            f"{folder}: holds {_counted(measured)} of {name!r}, and these do not belong "
+            f"together with them: {different[0]}{more}; valid: --out DIR, another name in the "
+            f"file, or './lab clean {folder}' first"
         )
 
 

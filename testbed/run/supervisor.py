@@ -29,7 +29,7 @@ from testbed.shared import failure, own_code, run_directory
 from testbed.shared.input_error import InputError
 from testbed.shared.progress_pipe import TRAINING, ProgressWriter
 from testbed.shared.run_directory import LOADED, LOST_WORKERS
-from testbed.verdict import calibration, gates
+from testbed.verdict import calibration, congestion_read_back, gates
 from testbed.verdict.run_observer import Observation
 
 _LOAD_TIMEOUT_S = 300.0
@@ -113,6 +113,10 @@ def execute(directory: Path, progress: ProgressWriter) -> list[gates.Gate]:
         training.stdin.write(json.dumps(order).encode() + b"\n")
         training.stdin.close()
         processes.wait_until_done("training", config["limits"]["run_timeout_s"])
+    if different := congestion_read_back.difference(
+        directory, config["protocol"]["congestion_control"]
+    ):
+        raise ProcessError(different)
     return observation.judge(
         calibrated,
         switch_holds_bytes=buffers.queue_bytes,

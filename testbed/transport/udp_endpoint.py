@@ -262,7 +262,8 @@ class UdpEndpoint(Endpoint):
         return dict(total)
 
     def facts(self) -> dict[str, Any]:
-        return {peer: udp.facts() for peer, udp in self._sockets.items()}
+        used = {"congestion_control": self._config.protocol.congestion_control}
+        return {peer: udp.facts() | used for peer, udp in self._sockets.items()}
 
     def _close_data(self) -> None:
         for udp in self._sockets.values():

@@ -81,6 +81,7 @@ class ResultsBuilder:
         config: dict[str, Any] | None = None,
         critical: int = 1,
         machine: str = "Test CPU",
+        congestion_control: str | None = None,
         plan: bool = True,
     ) -> Path:
         """One run: rounds of `calm_s`, but `burst_s` in rounds 4 (loss) and 8 (burst).
@@ -108,6 +109,11 @@ class ResultsBuilder:
         latencies = [burst_s if number in BURST_ROUNDS else calm_s for number in range(rounds)]
         learnt = None if pace and pace["kind"] == "payload-only" else (metric, accuracy)
         hosts = [f"worker-{number}" for number in range(1, workers + 1)]
+        if congestion_control is not None:
+            for host, peer in (("server", "worker-1"), ("worker-1", "server")):
+                facts = {peer: {"congestion_control": congestion_control}}
+                endpoint = {"host": host, "facts": facts, "ignored": {}}
+                write_lines(directory / "events" / f"endpoint-{host}.jsonl", [endpoint])
         self._events(
             directory, latencies, compute_s, learnt, passes, received, hosts, layers, critical
         )

@@ -211,9 +211,9 @@ def test_own_code_is_named_by_its_file_and_not_by_its_folder(tmp_path):
 @pytest.mark.parametrize(
     ("config", "why"),
     [
-        ({"rounds": 5}, "rounds was 5, in the plan 10"),
-        ({"topology": {"name": "star", "workers": 7}}, "topology.workers was 7, in the plan 2"),
-        ({"phases": {"detector": "always"}}, "phases.detector was always, in the plan gradient"),
+        ({"rounds": 5}, "rounds 5 instead of 10"),
+        ({"topology": {"name": "star", "workers": 7}}, "topology.workers 7 instead of 2"),
+        ({"phases": {"detector": "always"}}, "phases.detector always instead of gradient"),
         ({}, ""),
     ],
 )

@@ -343,5 +343,5 @@ def test_what_was_measured_and_is_in_no_table_is_a_caution(tmp_path, undrawn):
     build.run(arm="dblp", seed=1)
     build.run(arm="dblp", seed=1, key="dblp-s1-old", planned=False, config={"rounds": 5})
     page = analysis.write_report(tmp_path).index.read_text()
-    assert "1 ok runs on disk are in no table" in page
-    assert "rounds was 5, in the plan 10" in page
+    assert "1 ok run on disk is in no table" in page
+    assert "rounds 5 instead of 10" in page

@@ -7,10 +7,15 @@ import io
 
 import pytest
 
+from analysis.data.load import load
 from analysis.report.html import to_html
 from analysis.statistics.intervals import Estimate
+from analysis.summary.document import summarise
+from analysis.tables.main_table import main_table
 from analysis.tables.rendering import Cell, Table, to_csv, to_latex, to_markdown, to_text
+from analysis.tables.setup import arm_settings_table
 from analysis.words import formatting
+from tests.analysis.build import ResultsBuilder
 
 TABLE = Table(
     title="a <title>",
@@ -126,3 +131,18 @@ def test_p_values_are_short():
         "0.50",
         "1.00",
     ]
+
+
+def test_the_congestion_control_that_was_read_back_stands_in_the_tables(tmp_path):
+    build = ResultsBuilder(tmp_path)
+    build.run(arm="tcp-cubic", seed=1, congestion_control="cubic")
+    build.run(arm="tcp-cubic@congestion_control=bbr", seed=1, congestion_control="bbr")
+    build.run(arm="own", seed=1, congestion_control="/home/me/mine.py:Mine:step=1")
+    build.run(arm="old", seed=1)
+    results = load(tmp_path)
+    summary = summarise(results)
+    shown = {each[0].text: [cell.text for cell in each[1:]] for each in main_table(summary).rows}
+    used = ["cubic", "bbr", "mine.py:Mine:step=1", "\u2014"]
+    assert shown["Congestion control, read back"] == used
+    assert summary["arms"]["tcp-cubic"]["congestion_control"] == ["cubic"]
+    assert [each[2].text for each in arm_settings_table(results).rows] == used
