@@ -10,6 +10,7 @@ from typing import Any
 from controllers import impairments
 from controllers.impairments import ImpairmentParameters
 from controllers.impairments.common_settings import LEGS_OF
+from testbed.shared.registry import did_you_mean
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +53,10 @@ class Places:
                 )
         for key, host in parameters.hosts_named.items():
             if host not in self.hosts:
-                raise ValueError(f"{key}: unknown host {host!r}; valid: {', '.join(self.hosts)}")
+                near = did_you_mean(host, self.hosts)
+                raise ValueError(
+                    f"{key}: unknown host {host!r}; valid: {', '.join(self.hosts)}{near}"
+                )
         if parameters.needs_training_host and self.training_hosts:
             trains = [each for each in self.hosts if each in self.training_hosts]
             if parameters.host not in trains:
@@ -96,7 +100,9 @@ def resolve(
             document = entry.resolved(seed=seed, rounds=rounds)
             resolved.append(impairments.read(document))
         except ValueError as error:
-            raise ValueError(f"impairments.{index} ({labels[index]}): {error}") from None
+            key, colon, _ = str(error).partition(": ")
+            where = f".{error}" if colon and key in type(entry).model_fields else f": {error}"
+            raise ValueError(f"impairments.{index}{where}") from None
         documents.append(document)
     for (index, first), (other, second) in itertools.combinations(enumerate(resolved), 2):
         where = _overlap(first, second)

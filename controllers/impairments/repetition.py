@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
@@ -45,6 +45,7 @@ class RandomRounds(_OfRounds):
 
 
 class _OfSeconds(_Repetition):
+    unit_of: ClassVar[str] = "at_s"  # the key whose unit the numbers have
     from_: float = Field(
         default=0.0, ge=0, le=1e6, alias="from", description="seconds after the first round's begin"
     )
@@ -132,7 +133,9 @@ def resolve_rounds(
     last = found[-1] if found else getattr(wanted, "from_", 0)
     until = getattr(wanted, "until", None) or 0
     if max(last, until) >= rounds or not found:
-        raise ValueError(f"round {max(last, until)} is never reached; valid: 0 to {rounds - 1}")
+        raise ValueError(
+            f"rounds: round {max(last, until)} is never reached; valid: 0 to {rounds - 1}"
+        )
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from typing import Any
 
 from pydantic import ValidationError
@@ -23,7 +24,8 @@ def in_words(error: Any) -> str:
         valid = [each for parameter in command.params for each in parameter.opts if each[:1] == "-"]
         wrong = error.option_name
         # Without the hyphens, in which all options are alike.
-        near = did_you_mean(wrong.lstrip("-"), [each.lstrip("-") for each in valid])
+        nearest = difflib.get_close_matches(wrong.lstrip("-"), [each.lstrip("-") for each in valid])
+        near = f"; did you mean '--{nearest[0]}'?" if nearest else ""
         return f"{verb}: no option {wrong}; valid: {', '.join(valid)}{near}"
     if kind == "MissingParameter":
         name = (error.param.metavar or error.param.name).upper()

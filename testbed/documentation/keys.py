@@ -21,7 +21,7 @@ from controllers.impairments.repetition import (
 from testbed.documentation import markup
 from testbed.experiment import Experiment, Limits, Transport, json_schema
 from testbed.experiment.arm import Filling
-from testbed.shared import docstrings
+from testbed.shared import docstrings, units
 from testbed.shared.named_sections import OneOf, all_sections
 from testbed.training.learning_rate import Schedule
 from testbed.training.settings import Training
@@ -132,7 +132,9 @@ def row(key: str, schema: Mapping[str, Any], *, required: bool = False) -> tuple
     """One key: its name, type with unit and range, default, and meaning."""
     forms = schema.get("anyOf", schema.get("oneOf", [schema]))
     unit = next((unit for suffix, unit in _UNITS.items() if key.endswith(suffix)), "")
-    values = [_value(each, unit) for each in forms if each.get("type") != "null"]
+    with_unit = [json_schema.with_unit(each) for each in units.UNITS]
+    plain = [each for each in forms if each.get("type") != "null" and each not in with_unit]
+    values = [_value(each, unit) for each in plain]
     return (
         markup.code(key),
         " or ".join(dict.fromkeys(values)),
@@ -153,8 +155,11 @@ def _type(schema: Mapping[str, Any]) -> str:
     kind = schema.get("type", "")
     if kind == "array" and "prefixItems" in schema:
         return f"list of {len(schema['prefixItems'])}"
-    if kind == "array" and isinstance(schema.get("items"), dict) and schema["items"].get("type"):
-        inner = _type(schema["items"])
+    items = schema.get("items")
+    if isinstance(items, dict) and "anyOf" in items:  # a number, or one with a unit
+        items = items["anyOf"][0]
+    if kind == "array" and isinstance(items, dict) and items.get("type"):
+        inner = _type(items)
         return f"list of {_PLURALS.get(inner, 'pairs')}"
     if kind == "array":
         return "list"
@@ -168,6 +173,8 @@ def _bounds(schema: Mapping[str, Any]) -> str:
     if "minimum" in schema and "maximum" in schema:
         texts[:2] = [f"{_number(schema['minimum'])} to {_number(schema['maximum'])}"]
     inner = schema.get("items")
+    if isinstance(inner, dict) and "anyOf" in inner:  # a number, or one with a unit
+        inner = inner["anyOf"][0]
     if isinstance(inner, dict) and (of_each := _bounds(inner)):
         texts.append(f"each {of_each}")
     return ", ".join(texts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -89,6 +90,10 @@ class Arm(BaseModel):
         if not isinstance(given, Mapping):
             return given
         found = dict(given)
+        if "protocol" not in given:
+            for wrong in difflib.get_close_matches("protocol", map(str, given), n=1):
+                said = "unknown key; did you mean 'protocol'?"
+                raise problems.raised([problems.Problem((wrong,), said, problems.UNKNOWN)])
         for key, registry in protocols.REGISTRIES.items():
             if key in found:
                 try:

@@ -18,7 +18,7 @@ from pydantic_core import core_schema
 
 from testbed.experiment import Experiment, profiles
 from testbed.experiment.arm import Filling
-from testbed.shared import docstrings, own_code
+from testbed.shared import docstrings, own_code, units
 from testbed.shared.named_sections import Schema, name_schema, when
 from testbed.shared.registry import Registry
 from testbed.training.filling import FILLINGS
@@ -68,6 +68,10 @@ class _Described(GenerateJsonSchema):
         del found["title"]
         if "description" in found:
             found["description"] = " ".join(found["description"].partition("\n\n")[0].split())
+        above = getattr(schema["cls"], "unit_of", "")
+        for key, each in found["properties"].items():
+            if unit := units.of(key) or units.of(above):
+                found["properties"][key] = _with_unit(each, unit)
         for key, text in docstrings.arguments(schema["cls"]).items():
             if key in found["properties"]:
                 found["properties"][key].setdefault("description", text)
@@ -77,6 +81,28 @@ class _Described(GenerateJsonSchema):
 def of(model: type[BaseModel]) -> Schema:
     """A model's schema."""
     return model.model_json_schema(schema_generator=_Described)
+
+
+def _with_unit(schema: Schema, unit: units.Unit) -> Schema:
+    """The same schema, where numbers may have a unit."""
+    if schema.get("type") in ("number", "integer"):
+        of_key = ("default", "description")
+        about: Schema = {key: schema[key] for key in of_key if key in schema}
+        plain = {key: each for key, each in schema.items() if key not in about}
+        return {"anyOf": [plain, with_unit(unit)], **about}
+    found = dict(schema)
+    if isinstance(schema.get("items"), dict):
+        found["items"] = _with_unit(schema["items"], unit)
+    for key in {"anyOf", "oneOf"} & schema.keys():
+        alternatives = [_with_unit(each, unit) for each in schema[key]]
+        # An alternative that has become alternatives itself stands beside the others.
+        found[key] = [form for each in alternatives for form in each.get("anyOf", [each])]
+    return found
+
+
+def with_unit(unit: units.Unit) -> Schema:
+    """The schema of a number with a unit."""
+    return {"type": "string", "pattern": units.pattern(unit)}
 
 
 def _axis(registry: Registry[Any]) -> Schema:
@@ -105,8 +131,8 @@ def setting(protocol: str, key: str) -> Schema:
         found = {"enum": ["udp", "tcp"]}
     elif key in ("name", "must"):
         found = {"type": "string"}
-    elif key.endswith("_s"):
-        found = {"type": "number", "exclusiveMinimum": 0}
+    elif unit := units.of(key):
+        found = _with_unit({"type": "number", "exclusiveMinimum": 0}, unit)
     elif key == "tensors":
         bounds = {"type": "object", "additionalProperties": _FRACTION}
         found = {"anyOf": [{"type": "string"}, bounds]}

@@ -62,7 +62,9 @@ def load(
     if controller is not None:
         document["controller"] = controller
         options.append((f"--controller {controller}", "controller"))
-    where = f"{path}: profile {profile}" if profile != profiles.DEFAULT_PROFILE else str(path)
+    where = str(path)
+    if profile != profiles.DEFAULT_PROFILE or profiles.changes(document, profile):
+        where += f": profile {profile}"
     try:
         points = list(factors.points(document.get("factors") or {}))
         _refuse_lost(options, points)
@@ -123,7 +125,7 @@ def find(name_or_path: str) -> Path:
     if path.suffix in (".yaml", ".yml"):
         if not path.is_file():
             near = "" if path.parent.parts else did_you_mean(path.stem, names())
-            what = "no file" if path.exists() else "no such file"
+            what = "not a file" if path.exists() else "no such file"
             raise InputError(f"{path}: {what}{near}")
         return path
     found = EXPERIMENTS / f"{name_or_path}.yaml"
@@ -132,7 +134,8 @@ def find(name_or_path: str) -> Path:
         raise InputError(
             f"unknown experiment {name_or_path!r}; valid: {', '.join(names())}, FILE.yaml{near}"
         )
-    return found
+    here = Path.cwd()
+    return found.relative_to(here) if found.is_relative_to(here) else found
 
 
 def profile_names(name_or_path: str) -> list[str]:
@@ -226,7 +229,10 @@ def _validated(
         blamed = _to_blame(place, options)
         of_factor = _to_blame(place, [("factors", key) for key in point.changes]) if place else ""
         near = ""
-        if place[:1] == ("arms",) and len(place) == 3 and found[0].sort == problems.MISSING:
+        if of_factor:
+            blamed = blamed or _to_blame(("factors",), options)
+        elif place[:1] == ("arms",) and len(place) == 3 and found[0].sort == problems.MISSING:
+            blamed = blamed or _to_blame(place[:2], options)
             near = did_you_mean(str(place[1]), set(document["arms"]) - {place[1]})
         told = f"{blamed}{where}: {of_factor}{problems.explain(found)}{near}"
         # Code beside the experiment is named as the experiment is, not by its absolute path.

@@ -27,6 +27,11 @@ def names(document: Mapping[str, Any]) -> list[str]:
     return list(dict.fromkeys([DEFAULT_PROFILE, *(given if isinstance(given, Mapping) else ())]))
 
 
+def changes(document: Mapping[str, Any], profile: str) -> Mapping[str, Any]:
+    """What a profile that `apply` has taken replaces, by key path."""
+    return (document.get("profiles") or {}).get(profile) or {}
+
+
 def apply(document: dict[str, Any], profile: str) -> None:
     """Replace in an experiment what a profile replaces.
 
@@ -42,10 +47,9 @@ def apply(document: dict[str, Any], profile: str) -> None:
         raise InputError(
             f"unknown profile {profile!r}; valid: {', '.join(valid)}{did_you_mean(profile, valid)}"
         )
-    changes = given.get(profile) or {}
-    if not isinstance(changes, Mapping):
+    if not isinstance(given.get(profile) or {}, Mapping):
         raise InputError(f"profiles.{profile}: must map key paths to values")
-    for key, value in changes.items():
+    for key, value in changes(document, profile).items():
         first = str(key).partition(".")[0]
         if first in FIXED:
             raise InputError(f"profiles.{profile}.{key}: a profile cannot change {first!r}")

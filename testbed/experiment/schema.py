@@ -22,12 +22,14 @@ from testbed.verdict.limits import Limits
 
 LAB_MTU_BYTES = 1500
 Name = Annotated[
-    str, form(r"^[a-z0-9][a-z0-9-]{0,63}$", "up to 64 lower-case letters, digits and hyphens")
+    str,
+    form(r"^[a-z0-9][a-z0-9-]{0,63}$", "names of up to 64 lower-case letters, digits and hyphens"),
 ]
 ArmName = Annotated[
     str,
     form(
-        r"^[a-z0-9][a-z0-9.-]{0,63}$", "up to 64 lower-case letters, digits, hyphens and full stops"
+        r"^[a-z0-9][a-z0-9.-]{0,63}$",
+        "names of up to 64 lower-case letters, digits, hyphens and full stops",
     ),
 ]
 _MOST_SEED = 2**63 - 1

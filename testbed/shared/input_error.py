@@ -12,6 +12,6 @@ class InputError(ValueError):
 def shown(value: Any) -> str:
     """A value for a message: on one line, in YAML's words, and not too long."""
     if value is None:
-        return "null"
+        return "nothing (null)"
     text = str(value).lower() if isinstance(value, bool) else repr(value)
     return text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN - 3]}..."

@@ -119,7 +119,8 @@ def _problem(each: Mapping[str, Any], model: type[BaseModel]) -> Problem:
             return Problem(place, message)
     if not place or isinstance(given, Mapping | BaseModel):
         return Problem(place, message)
-    return Problem(place, f"{shown(given)}: {message}")
+    between = "; " if message.startswith("valid: ") else ": "
+    return Problem(place, f"{shown(given)}{between}{message}")
 
 
 def _in_words(each: Mapping[str, Any], kind: Any, place: Place) -> str | None:

@@ -31,7 +31,7 @@ def read(path: Path) -> dict[str, Any]:
     """
     try:
         if path.stat().st_size > _MOST_BYTES:
-            raise InputError(f"{path}: larger than {_MOST_BYTES} bytes")
+            raise InputError(f"larger than {_MOST_BYTES} bytes")
         document = plain_yaml.parse(path.read_text(encoding="utf-8-sig"))
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
@@ -71,7 +71,10 @@ def value_of(key: str, text: str) -> Any:
     Raises:
         InputError: not YAML.
     """
-    return units.converted(plain_yaml.parse(text), key)
+    try:
+        return units.converted(plain_yaml.parse(text), key)
+    except InputError as error:
+        raise InputError(str(error).removeprefix("line 1: ")) from None
 
 
 def replace(document: dict[str, Any], key: str, value: Any) -> None:

@@ -23,7 +23,10 @@ def test_the_example_is_valid():
     ("changes", "expected"),
     [
         ({"switches": {}}, "switches: "),
-        ({"hosts": {"a": {"mac": "1", "switch": "s1", "port": 1}}}, "hosts.a.mac: '1': "),
+        (
+            {"hosts": {"a": {"mac": "1", "switch": "s1", "port": 1}}},
+            "hosts.a.mac: '1'; valid: a MAC address",
+        ),
         (
             {"hosts": {"b": {"mac": "00:00:00:00:00:02", "switch": "s9", "port": 1}}},
             "hosts.b.switch: 's9': valid: s1",

@@ -84,7 +84,7 @@ def test_the_timeline_of_the_first_issue_goes_on_working(tmp_path):
 @pytest.mark.parametrize(
     ("entries", "expected"),
     [
-        ([{**LOSS, "rounds": [20]}], "impairments.0 (loss-server): round 20 is never reached"),
+        ([{**LOSS, "rounds": [20]}], "impairments.0.rounds: round 20 is never reached"),
         ([{**LOSS, "rounds": {"every": 3, "until": 20}}], "round 20 is never reached; valid: 0 to"),
         ([{**LOSS, "rounds": {"random": 21}}], "rounds.random: 21: there are only 20 rounds"),
         ([{**LOSS, "rounds": {"every": 0}}], "impairments.0.rounds.every: 0: "),

@@ -82,7 +82,10 @@ def test_the_key_depends_on_what_a_profile_changes_and_not_on_its_name(tmp_path)
         ({"big": {"factors": {"rounds": 3}}}, "profile big: factors.rounds: 3: must be a list"),
         ({"big": [1]}, "profiles.big: must map key paths to values"),
         (3, "profiles: must map names to the keys that they replace"),
-        ({"big": {}, "Large One": {}}, "profiles: 'Large One': valid: up to 64 lower-case letters"),
+        (
+            {"big": {}, "Large One": {}},
+            "profiles: 'Large One'; valid: names of up to 64 lower-case letters",
+        ),
     ],
 )
 def test_a_bad_profile_is_one_line_that_names_file_profile_and_key(tmp_path, profiles, expected):

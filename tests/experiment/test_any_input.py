@@ -1,0 +1,190 @@
+"""Whatever stands in an experiment file, reading it gives runs or one line; nothing else."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from testbed import experiment
+from testbed.experiment.schema import Experiment
+from testbed.shared import plain_yaml, problems, units
+from testbed.shared.input_error import InputError
+from testbed.transport import protocols
+
+_BASE = {
+    "name": "small",
+    "description": "all sections",
+    "rounds": 10,
+    "seeds": [1, 2],
+    "topology": {"name": "star", "workers": 2, "delay_s": 0.001, "core": {"rate_bps": 10_000_000}},
+    "training": {"model": "mlp", "dataset": "digits", "pace": {"kind": "real"}},
+    "transport": {"chunk_bytes": 1456},
+    "phases": {"detector": "gradient-norm", "eta": 0.5},
+    "arms": {
+        "a": {"protocol": "dblp", "low": 0.01, "order": "rotating", "filling": {"gather": "zero"}},
+        "b": {"protocol": "tcp", "congestion_control": "cubic"},
+    },
+    "impairments": [
+        {"kind": "loss", "host": "server", "rounds": [3], "q": 0.9},
+        {"kind": "burst", "at_s": {"every": 1, "until": 9}, "duration_s": 0.1, "rate_factor": 2},
+    ],
+    "factors": {"rounds": [10, 20]},
+    "profiles": {"server": {"rounds": 30}},
+    "limits": {"cpu_wait": 0.5},
+}
+_WORDS = ["star", "loss", "dblp", "zero", "fixed:rate_bps=20e6", "phased:low=x", "5ms", "100Mbit"]
+_TEXTS = st.sampled_from([*_WORDS, "", "a\nb", "./no.py", "x:y", "\x1b[31m", "{", "=", "é"]) | (
+    st.text(max_size=8)
+)
+_KEYS = st.sampled_from(
+    ["name", "kind", "rounds", "q", "policy", "low", "host", "every", "from", "rate_bps", "label"]
+)
+_SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.sampled_from([0, 1, -1, 10**30]),
+    st.floats(),
+    _TEXTS,
+)
+_VALUES = st.recursive(
+    _SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(_KEYS | st.text(max_size=4), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+
+
+def _places(value: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    entries = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, inner in entries:
+        yield (*above, key)
+        if isinstance(inner, dict | list):
+            yield from _places(inner, (*above, key))
+
+
+_PLACES = list(_places(_BASE))
+_ARM_KEYS = sorted({key for name in protocols.PRESETS for key in protocols.settings(name)})
+
+
+def _one_line(message: str) -> None:
+    assert message
+    assert len(message.splitlines()) == 1, message
+    assert "pydantic" not in message
+    assert "Input should" not in message
+
+
+def _read(document: dict[str, Any]) -> None:
+    try:
+        Experiment.model_validate(units.converted(document), context={"folders": [Path()]})
+    except ValidationError as error:
+        _one_line(problems.explain(problems.of(error, Experiment)))
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.sampled_from(_PLACES), _VALUES)
+def test_any_value_anywhere_is_taken_or_refused_in_one_line(place, value):
+    document: Any = copy.deepcopy(_BASE)
+    inner = document
+    for key in place[:-1]:
+        inner = inner[key]
+    inner[place[-1]] = value
+    _read(document)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(list(protocols.PRESETS)), st.sampled_from(_ARM_KEYS), _VALUES)
+@example("dblp", "congestion_control", {"name": "timely", "beta": [1]})
+@example("tcp", "congestion_control", {"name": 3})
+@example("plot", "tensors", {"a": {}})
+def test_any_value_of_an_arm_is_taken_or_refused_in_one_line(protocol, key, value):
+    document: Any = copy.deepcopy(_BASE)
+    document["arms"]["a"] = {"protocol": protocol, key: value}
+    _read(document)
+
+
+@settings(
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(st.dictionaries(st.sampled_from(list(_BASE)) | _KEYS, _VALUES, max_size=4))
+def test_any_file_is_read_or_refused_in_one_line(tmp_path, changes):
+    path = tmp_path / "any.yaml"
+    path.write_text(yaml.safe_dump({**_BASE, **changes}), encoding="utf-8")
+    try:
+        experiment.load(str(path))
+    except InputError as error:
+        _one_line(str(error))
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text(alphabet="ab1.-:,#&*!|>%@`'\"[]{}?~ \n\t<\x00e_é", max_size=30))
+@example("0x_")
+@example("a: &a [*a]")
+@example("<<: [1]")
+def test_any_text_is_plain_data_or_refused_in_one_line(text):
+    try:
+        found = plain_yaml.parse(text)
+    except InputError as error:
+        _one_line(str(error))
+    else:
+        assert isinstance(found, dict | list | str | int | float | None)
+
+
+_LEAVES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(10**18), 10**18),
+    st.text(max_size=8),
+    st.floats(allow_nan=False, allow_infinity=False),
+)
+_PLAIN = st.recursive(
+    _LEAVES,
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(_PLAIN)
+def test_what_is_written_is_what_is_read(value):
+    assert plain_yaml.parse(yaml.safe_dump(value)) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("50e6", 50e6),
+        ("1_000_000", 1_000_000),
+        ("0x1F", 31),
+        ("010", 10),
+        ("-.5e3", -500.0),
+        ("1:30", "1:30"),
+        ("2026-13-45", "2026-13-45"),
+        ("2026-12-24", "2026-12-24"),
+        ("'10'", "10"),
+        ("!!str 10", "10"),
+        ("{no: yes}", {"no": True}),
+        ("{1: a, 1.5: b, null: c}", {"1": "a", "1.5": "b", "null": "c"}),
+        ("{base: &b {x: 1}, top: {<<: *b, y: 2}}", {"base": {"x": 1}, "top": {"x": 1, "y": 2}}),
+    ],
+)
+def test_plain_values(text, value):
+    assert plain_yaml.parse(text) == value
+
+
+def test_an_alias_is_a_copy():
+    found = plain_yaml.parse("{a: &x {k: 1}, b: *x}")
+    found["a"]["k"] = 2
+    assert found["b"] == {"k": 1}

@@ -1,0 +1,68 @@
+"""Numbers with a unit, where the key's ending says which."""
+
+import pytest
+
+from testbed.shared import units
+from testbed.transport.congestion import CONGESTION_CONTROLS
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "number"),
+    [
+        ("rate_bps", "100Mbit", 100_000_000),
+        ("topology.rate_bps", "100 Mbit/s", 100_000_000),
+        ("rate_bps", "1.5Gbps", 1_500_000_000),
+        ("rate_bps", "100mbit", 100_000_000),
+        ("rate_bps", "9600 bit/s", 9_600),
+        ("rate_bps", "1e-1Gbit", 100_000_000),
+        ("delay_s", "5ms", 0.005),
+        ("delay_s", "1.1ms", 0.0011),
+        ("delay_s", "20 us", 0.00002),
+        ("delay_s", "20 µs", 0.00002),
+        ("run_timeout_s", "2min", 120),
+        ("wait_ms", "5ms", 5),
+        ("wait_ms", "0.5 s", 500),
+        ("queue_bytes", "150kB", 150_000),
+        ("queue_bytes", "64KiB", 65_536),
+        ("queue_bytes", "1.5 GiB", 1_610_612_736),
+    ],
+)
+def test_a_unit_becomes_the_plain_number(key, text, number):
+    found = units.number(key, text)
+    assert found == number
+    assert type(found) is type(number)
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("rate_bps", "100MB/s"),  # bytes a second
+        ("rate_bps", "100mbps"),  # megabits to most, megabytes to tc
+        ("rate_bps", "100M"),
+        ("rate_bps", "5ms"),
+        ("queue_bytes", "64KB"),  # 1000 or 1024
+        ("queue_bytes", "5ms"),
+        ("delay_s", "100Mbit"),
+        ("delay_s", "-5ms"),
+        ("delay_s", "5e999999999ms"),
+        ("rounds", "5ms"),
+        ("bytes", "5kB"),
+    ],
+)
+def test_what_does_not_fit_stays_a_text(key, text):
+    assert units.number(key, text) is None
+    assert units.converted({key: text}) == {key: text}
+
+
+def test_entries_of_a_list_or_mapping_have_the_unit_of_the_key_above():
+    given = {"at_s": {"every": "500ms", "until": 9}, "factors": {"topology.rate_bps": ["1Mbit"]}}
+    expected = {"at_s": {"every": 0.5, "until": 9}, "factors": {"topology.rate_bps": [1_000_000]}}
+    assert units.converted(given) == expected
+
+
+@pytest.mark.parametrize(
+    "value", ["fixed:rate_bps=20Mbit", {"name": "fixed", "rate_bps": "20 Mbit/s"}]
+)
+def test_options_take_units_and_keep_plain_numbers(value):
+    assert CONGESTION_CONTROLS.text(value) == "fixed:rate_bps=20000000"
+    assert CONGESTION_CONTROLS.text("fixed:rate_bps=2e7") == "fixed:rate_bps=2e7"
