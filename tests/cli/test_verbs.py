@@ -34,19 +34,6 @@ def lab(*arguments, **options):
         (("resume", "quick", "--dry-run", "--arms", "x"), "unknown arm 'x'"),
         (("run", "quick", "--pcap=server,", "--arms", "x"), "unknown arm 'x'"),
         (("dissect", "no-such.pcap"), "no-such.pcap: No such file"),
-<<<<<<< HEAD
-        (("report", "no-such-folder"), "runs: no results of 'no-such-folder'"),
-        (("report", "no/folder"), "no/folder: no such folder"),
-        (("run", "quick", "--dry-run", "--pcap", "worker-77"), "unknown host 'worker-77'"),
-        (("plan", "quick", "--pcap", "worker-77"), "unknown host 'worker-77'; valid: server, wor"),
-        (("clean", "small.yaml"), "small.yaml: No such file"),
-        (("resume", "."), ".: no experiment was planned in this folder"),
-        (("watch", "nothing"), "no run of 'nothing' in runs is in progress"),
-        (("clean", "quick", "--out", "no-such-folder"), "holds no experiment's results"),
-        (("fly",), "fly"),
-        (("run", "quick", "--fast"), "--fast"),
-=======
->>>>>>> 28a46d5 (A table of wrong inputs, each with its line; random YAML is taken or refused in one line; units in schema and reference)
     ],
 )
 def test_bad_input_is_one_line_and_exit_status_2(arguments, expected, tmp_path):
