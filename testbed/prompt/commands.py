@@ -1,6 +1,7 @@
 """The prompt of `./lab shell`: Mininet's, with commands for what this lab adds."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,27 @@ class Prompt(CLI):
         names = ", ".join(impairments) or "this experiment has none"
         welcome = _WELCOME.format(experiment=config["experiment"], hosts=hosts, names=names)
         self._console.print(welcome, markup=False)
-        super().__init__(lab.network.mininet)
+        super().__init__(lab.network.mininet, stdin=sys.stdin)
+
+    def default(self, line: str) -> None:
+        """Run a command on a host. In a script it has nothing to read: the input is the script."""
+        host, command, _ = self.parseline(line)
+        if command and host in self.mn and not self.isatty():
+            command = command.rstrip("; ")
+            end = "" if command.endswith("&") else " ;"
+            line = f"{host} {{ {command}{end} }} < /dev/null"
+        super().default(line)
+
+    def waitForNode(self, node: Any) -> None:  # noqa: N802 (Mininet's name)
+        """Print what a host's command prints until it ends.
+
+        Mininet hands what is typed meanwhile to the command. Of a script, that is the next lines.
+        """
+        if self.isatty():
+            super().waitForNode(node)
+            return
+        while node.waiting:
+            print(node.monitor(), end="", flush=True)
 
     def do_lab(self, _line: str) -> None:
         """Hosts and links of this lab: `lab`."""

@@ -50,6 +50,7 @@ def main() -> None:
     sandbox.end_with_lifeline(lifeline)
     # A closed terminal is the end. The first process of a namespace gets no signal by default.
     signal.signal(signal.SIGHUP, lambda *_: os._exit(1))
+    _keep_script_from_children()
     config = json.loads(sys.argv[1])
     own_code.expect(config.get("code", {}))
     impairments = manual_impairments.by_name(config["impairments"])
@@ -71,6 +72,18 @@ def main() -> None:
     # The first process does not unwind: its end is the end of the lab.
     sys.stdout.flush()
     os._exit(0)
+
+
+def _keep_script_from_children() -> None:
+    """Give programs that commands start an empty input, where the input is a file or a pipe."""
+    if sys.stdin.isatty():
+        return
+    script = os.dup(0)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    sys.stdin = os.fdopen(script, encoding="utf-8")
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
 
 
 if __name__ == "__main__":

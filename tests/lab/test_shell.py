@@ -178,14 +178,28 @@ def test_a_shell_that_is_cut_off_leaves_nothing(terminal, way):
     shell.wait()
 
 
-def test_a_script_drives_it_as_well():
-    done = subprocess.run(
-        [sys.executable, "-m", "testbed", "shell", "quick"],
-        input="worker-1 ping -c 1 -W 2 server\nexit\n",
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
+def test_a_file_of_commands_drives_it_as_well(tmp_path):
+    """No command reads the lines behind it: not on a host, where `cat` would wait, nor here."""
+    script = tmp_path / "commands"
+    script.write_text(
+        "worker-1 ping -c 1 -W 2 server\n"
+        "worker-1 cat; echo nothing to read\n"
+        "sh cat\n"
+        "server sleep 100 &\n"
+        "worker-2 ping -c 1 -W 2 server | grep received\n"
+        "status\n"
     )
+    with script.open() as commands:
+        done = subprocess.run(
+            [sys.executable, "-m", "testbed", "shell", "quick"],
+            stdin=commands,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "1 received" in done.stdout + done.stderr
+    assert done.stdout.count("1 received") == 2, done.stdout + done.stderr
+    assert "lab> nothing to read" in done.stdout
+    assert "controller: runs" in done.stdout
+    assert done.stdout.count(PROMPT) == 7  # one for each line, and one at the end
