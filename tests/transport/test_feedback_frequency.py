@@ -1,0 +1,82 @@
+"""How often a congestion control hears feedback under each repair, as its page says."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from testbed.transport import PayloadLayout
+from testbed.transport.congestion import CongestionControl, Feedback, FixedRate, Reno
+from testbed.transport.repair import REPAIRS
+from tests.transport.virtual import Network, Outcome, bernoulli, random_payload, transfer
+
+PAGE = Path(__file__).resolve().parents[2] / "docs/how-to/congestion-control.md"
+CONTROLS = {"a rate alone (`fixed`)": "rate", "a window (`reno`)": "window"}
+LOSSES = (0.0, 0.1, 0.5)
+LAYOUT = PayloadLayout([("weights", 139 * 364)], 1456)
+
+
+def one_transfer(repair: str, kind: str, loss: float) -> tuple[list[Feedback], Outcome]:
+    control: CongestionControl = (
+        FixedRate(rate_bps=97e6) if kind == "rate" else Reno(datagram_bytes=1514)
+    )
+    heard: list[Feedback] = []
+    hear = control.on_feedback
+
+    def on_feedback(feedback: Feedback) -> None:
+        heard.append(feedback)
+        hear(feedback)
+
+    control.on_feedback = on_feedback  # type: ignore[method-assign]
+    network = Network(
+        survives=bernoulli(loss, 1), rate_bps=100e6, queue_bytes=150_000, delay_s=0.005
+    )
+    outcome = transfer(
+        random_payload(LAYOUT),
+        LAYOUT,
+        network=network,
+        congestion=control,
+        repair=REPAIRS.create(repair),
+    )
+    return heard, outcome
+
+
+def test_the_page_s_table_is_what_happens():
+    rows = [
+        f"| `{repair}` | {words} | "
+        + " | ".join(str(len(one_transfer(repair, kind, loss)[0])) for loss in LOSSES)
+        + " |"
+        for repair in ("passes", "selective", "streaming")
+        for words, kind in CONTROLS.items()
+    ]
+    _, _, shown = PAGE.read_text(encoding="utf-8").partition("<!-- feedback:")
+    table = [line for line in shown.splitlines() if re.match(r"\| `", line)]
+    assert table == rows, "\n" + "\n".join(rows)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_passes_tell_a_rate_once_at_the_end_of_each_pass_but_the_last(loss):
+    heard, outcome = one_transfer("passes", "rate", loss)
+    passes = outcome.sender.report("x").passes
+    assert passes is not None
+    assert len(heard) == passes - 1
+    assert all(each.app_limited for each in heard)
+
+
+def test_passes_tell_a_window_within_a_pass_at_most_once_per_round_trip():
+    heard, outcome = one_transfer("passes", "window", 0.0)
+    assert outcome.sender.report("x").passes == 1
+    assert len(heard) >= 3
+    times = [each.now_s for each in heard]
+    assert all(later - earlier >= 0.010 for earlier, later in pairwise(times))
+
+
+@pytest.mark.parametrize("repair", ["selective", "streaming"])
+def test_acks_to_a_rate_are_at_least_an_interval_apart(repair):
+    heard, _ = one_transfer(repair, "rate", 0.0)
+    times = [each.now_s for each in heard]
+    gaps = [later - earlier for earlier, later in pairwise(times)]
+    assert min(gaps[:-1]) >= 1e-3 - 1e-9  # the last one is asked for when nothing is left
