@@ -263,6 +263,23 @@ def docs(
         print(f"documentation: {page}")
 
 
+@app.command(epilog="Example: ./lab new topology my_topology")
+def new(
+    kind: Annotated[
+        str,
+        typer.Argument(
+            help="experiment, topology, impairment, congestion-control, tolerance, repair, order, "
+            "filling, detector, model or dataset"
+        ),
+    ],
+    name: Annotated[str, typer.Argument(help="the file's name without its ending")],
+) -> None:
+    """Write a commented file that runs, to begin something of your own; say how to try it."""
+    from testbed.cli import new_file
+
+    print("\n".join(new_file.write(kind, name)))
+
+
 @app.command(epilog="Example: ./lab schema > experiment.schema.json")
 def schema() -> None:
     """Print the JSON schema of an experiment file, with which an editor completes and checks it."""

@@ -1,0 +1,132 @@
+"""Writes a file that begins something of the user's own: a commented one that runs as it is.
+
+An experiment comes from `templates/`, any other kind from the example of that kind in `examples/`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import keyword
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from testbed.shared.input_error import InputError
+from testbed.shared.registry import did_you_mean
+
+_EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+_TEMPLATE = Path(__file__).with_name("templates") / "experiment.yaml"
+EXPERIMENT = "experiment"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of own code.
+
+    Args:
+        example: the file in `examples/` that is copied.
+        line: what an experiment says that uses it; FILE stands for the file.
+        setting: the same for `--set` of `quick` with the arm `dblp` alone.
+    """
+
+    example: str
+    line: str
+    setting: str
+
+
+KINDS = {
+    "topology": Kind("own_topology", "topology: { name: FILE, hops: 3 }", "topology.name=FILE"),
+    "impairment": Kind(
+        "own_impairment",
+        "impairments: [{ kind: FILE, host: server, rounds: [5], share: 0.2 }]",
+        "impairments=[{kind: FILE, host: server, rounds: [5], share: 0.2}]",
+    ),
+    "congestion-control": Kind(
+        "own_congestion_control",
+        "arms: { mine: { protocol: dblp, congestion_control: FILE } }",
+        "arms.dblp.congestion_control=FILE",
+    ),
+    "tolerance": Kind(
+        "own_tolerance", "arms: { mine: { protocol: dblp, gather: FILE } }", "arms.dblp.gather=FILE"
+    ),
+    "repair": Kind(
+        "own_repair", "arms: { mine: { protocol: dblp, repair: FILE } }", "arms.dblp.repair=FILE"
+    ),
+    "order": Kind(
+        "own_order", "arms: { mine: { protocol: dblp, order: FILE } }", "arms.dblp.order=FILE"
+    ),
+    "filling": Kind(
+        "own_filling", "arms: { mine: { protocol: dblp, filling: FILE } }", "arms.dblp.filling=FILE"
+    ),
+    "detector": Kind(
+        "own_detector", "phases: { detector: FILE, share: 0.7 }", "phases={detector: FILE}"
+    ),
+    "model": Kind("own_model", "training: { model: FILE }", "training.model=FILE"),
+    "dataset": Kind("own_dataset", "training: { dataset: FILE }", "training.dataset=FILE"),
+}
+
+
+def write(kind: str, name: str) -> list[str]:
+    """Write the file NAME.py, or NAME.yaml for an experiment; return what to tell the user.
+
+    Args:
+        kind: one of KINDS, or `experiment`.
+        name: letters, digits and `_`; for an experiment small letters, digits and `-`. May have a
+            folder before it, and the file's ending behind it.
+
+    Raises:
+        InputError: an unknown kind, an unfit name, a file that exists or cannot be written.
+    """
+    if kind not in KINDS and kind != EXPERIMENT:
+        valid = [EXPERIMENT, *KINDS]
+        raise InputError(
+            f"unknown kind {kind!r}; valid: {', '.join(valid)}{did_you_mean(kind, valid)}"
+        )
+    ending = ".yaml" if kind == EXPERIMENT else ".py"
+    folder, _, last = name.rpartition("/")
+    stem = last.removesuffix(ending)
+    path = Path(folder or ("/" if name.startswith("/") else "")) / f"{stem}{ending}"
+    if path.exists():
+        raise InputError(f"{path}: is there already; choose another name")
+    (_check_experiment if kind == EXPERIMENT else _check_module)(stem)
+    if kind == EXPERIMENT:
+        text = _TEMPLATE.read_text(encoding="utf-8").replace("NAME.yaml", str(path))
+        text = text.replace("EXPERIMENT", stem)
+        told = [f"look at its plan: ./lab plan {path}", f"run it:           ./lab run {path}"]
+    else:
+        entry = KINDS[kind]
+        source = (_EXAMPLES / f"{entry.example}.py").read_text(encoding="utf-8")
+        text = source.replace(entry.example, stem)
+        here = path if path.is_absolute() else f"./{path}"
+        told = [
+            f"in an experiment: {entry.line.replace('FILE', f'./{path.name}')}",
+            f"try it:           ./lab plan quick --arms dblp --set "
+            f"'{entry.setting.replace('FILE', str(here))}'",
+        ]
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from None
+    return [f"wrote {path}", *told]
+
+
+def _check_experiment(name: str) -> None:
+    if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,63}", name):
+        raise InputError(
+            f"{name!r} cannot name an experiment; valid: small letters, digits and '-', for "
+            f"example {re.sub(r'[^a-z0-9]+', '-', name.lower()).strip('-') or 'my-experiment'}"
+        )
+
+
+def _check_module(name: str) -> None:
+    if not name.isidentifier() or not name.isascii() or keyword.iskeyword(name):
+        like = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_")
+        fits = like.isidentifier() and not keyword.iskeyword(like)
+        raise InputError(
+            f"{name!r} cannot name a Python file; valid: letters, digits and '_', for example "
+            f"{like if fits else f'my_{like}' if like else 'my_own'}"
+        )
+    # A file in the folder from which Python starts would hide the module.
+    if importlib.util.find_spec(name) is not None:
+        raise InputError(f"{name!r}: Python has a module of that name; choose another, my_{name}")
