@@ -1,8 +1,6 @@
 """Executes the runs of `./lab run` and `./lab resume`, from their prerequisites to the report."""
 
 import importlib.util
-import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -26,12 +24,12 @@ def run(selection: Selection, options: Execution) -> bool:
         InputError: nothing is new, a prerequisite is missing, or results cannot be written.
     """
     chosen = places.chosen(selection, options.out)
-    folder = chosen.results / chosen.runs[0].experiment.name
     if not options.dry_run and not runner.unfinished(chosen.results, chosen.runs):
+        _refuse_recording_what_is_done(replace(options, out=chosen.results), chosen.runs)
+        folder = chosen.results / chosen.runs[0].experiment.name
         raise InputError(
-            f"{folder}: all {len(chosen.runs)} runs are done; this shows them: ./lab report "
-            f"{folder}; this tries again what is not ok: {_resuming_command()}; --out DIR runs "
-            "them elsewhere"
+            f"{folder}: these runs are done; './lab report {folder}' shows them, './lab resume' "
+            "with the same options tries again what is not ok, and --out DIR runs them elsewhere"
         )
     return _execute(chosen, options)
 
@@ -42,11 +40,6 @@ def resume(selection: Selection, options: Execution) -> bool:
     Without options these are the runs of the folder's plan.
     """
     return _execute(places.chosen(selection, options.out, planned=True), options)
-
-
-def _resuming_command() -> str:
-    """The command that continues this one."""
-    return shlex.join(["./lab", "resume", *sys.argv[2:]])
 
 
 def _execute(chosen: places.Chosen, options: Execution) -> bool:

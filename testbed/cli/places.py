@@ -90,7 +90,8 @@ def capture(what: str, results: Path) -> Path:
         InputError: there is none, or several to choose from; the message lists them.
     """
     path = Path(what)
-    if path.suffix in (".pcap", ".cap") or path.is_file():
+    is_file = path.is_file() and path.suffix not in (".yaml", ".yml")
+    if is_file or path.suffix in (".pcap", ".cap"):
         return path
     place = find(what, results)
     pattern = "pcap/*.pcap" if place.key else "*/pcap/*.pcap" if place.experiment else "*/*/pcap/*"

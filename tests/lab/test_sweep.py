@@ -64,7 +64,7 @@ def test_a_sweep_is_resumed_where_it_ended_and_an_invalid_run_is_tried_again(tmp
     (half,) = (out / "small").glob("dblp-*")
     check_payload(half, 0.5)
 
-    done = lab("resume", str(path), "--out", str(out), "--retries", "1")
+    done = lab("run", str(path), "--out", str(out), "--retries", "1")
     assert done.returncode == 1, done
     assert done.stdout.count("(done before)") == 1
     assert "retry 1 of 1" in done.stdout

@@ -41,7 +41,7 @@ def test_interrupting_ends_the_lab_and_keeps_the_run_as_interrupted(command, tmp
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=20)
     assert process.returncode == 130, output
-    assert "interrupted; './lab resume' continues" in output
+    assert "interrupted; this continues: ./lab resume " in output
     assert not [each for each in inside if is_alive(each)]
     results = Results(130, output, tmp_path / "out")
     assert results.verdict()["verdict"] == "interrupted"
@@ -88,7 +88,7 @@ def test_two_labs_side_by_side_do_not_disturb_each_other(command, tmp_path):
         assert Results(0, output, tmp_path / name).verdict()["verdict"] == "ok"
 
 
-def test_a_second_run_is_refused_and_resume_continues_where_it_stopped(command, tmp_path):
+def test_resume_continues_where_it_stopped_and_a_run_of_what_is_done_is_refused(command, tmp_path):
     process = command(seeds=[1, 2])
     wait_for(lambda: list((tmp_path / "out").glob("small/dblp-s1-*/status.json")))
     process.send_signal(signal.SIGINT)
@@ -97,16 +97,16 @@ def test_a_second_run_is_refused_and_resume_continues_where_it_stopped(command, 
     written = (first / "status.json").stat().st_mtime_ns
 
     path, out = str(tmp_path / "out.yaml"), str(tmp_path / "out")
-    again = run_lab("run", path, "--out", out)
-    assert again.returncode == 2
-    assert "./lab resume" in again.stderr
-    assert len(again.stderr.splitlines()) == 1
-
     resumed = run_lab("resume", path, "--out", out)
     assert resumed.returncode == 0, resumed.stdout + resumed.stderr
     assert (first / "status.json").stat().st_mtime_ns == written
     finished = [each for each in (tmp_path / "out").glob("small/dblp-s*") if not each.suffix]
     assert len(finished) == 2
+
+    again = run_lab("run", path, "--out", out)
+    assert again.returncode == 2
+    assert "./lab resume" in again.stderr
+    assert len(again.stderr.splitlines()) == 1
 
 
 def test_a_full_disk_fails_with_one_line_and_leaves_no_result(tmp_path):

@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from testbed import experiment
-from testbed.cli import places
-from testbed.cli.options import Selection
+from testbed.cli import execution, places
+from testbed.cli.options import Execution, Selection
 from testbed.run import planning, runner
 from testbed.shared.input_error import InputError
 from testbed.shared.run_directory import read_json, write_status
@@ -148,6 +148,21 @@ def test_a_plan_is_resumed_as_it_was_planned(tmp_path):
     assert narrowed.results == out
     assert len(narrowed.runs) == 10
     assert len(places.chosen(Selection(name=path), out).runs) == 4  # `run`: what the file says
+
+
+def test_done_runs_are_not_run_again_and_not_recorded_unsaid(tmp_path):
+    out, path = tmp_path / "out", write(tmp_path)
+    runs = experiment.load(path, arms=["dblp"], seeds=1)
+    planning.extend(out, runs)
+    measure(out, runs)
+    selection = Selection(name=path, arms="dblp", seeds=1)
+    with pytest.raises(InputError, match=r"these runs are done; './lab report "):
+        execution.run(selection, Execution(out=out))
+    for verb in (execution.run, execution.resume):
+        with pytest.raises(InputError, match=r"--pcap: 1 of these runs .* not be recorded"):
+            verb(selection, Execution(out=out, pcap="server"))
+        with pytest.raises(InputError, match="unknown host 'worker-77'"):
+            verb(selection, Execution(out=out, pcap="worker-77", dry_run=True))
 
 
 def test_the_index_s_name_is_taken(tmp_path):

@@ -1,0 +1,87 @@
+"""Results are found by an experiment's name, its YAML file, or a folder, in every verb alike."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from testbed.cli import places
+from testbed.cli.places import Place
+from testbed.shared.input_error import InputError
+from tests.cli.test_verbs import lab
+
+KEY = "dblp-s1-0123456789"
+
+
+@pytest.fixture
+def results(tmp_path, monkeypatch) -> Path:
+    """`out/small` holds a run with a capture, `small.yaml` is its file."""
+    monkeypatch.chdir(tmp_path)
+    run = tmp_path / "out" / "small" / KEY
+    (run / "pcap").mkdir(parents=True)
+    (run / "pcap" / "server.pcap").write_bytes(b"")
+    (run / "config.json").write_text("{}")
+    (run.parent / "plan.json").write_text("{}")
+    (tmp_path / "small.yaml").write_text("name: small\n")
+    return Path("out")
+
+
+@pytest.mark.parametrize("what", ["small", "small.yaml", "out/small", "out/small/"])
+def test_an_experiment_is_found_by_name_file_and_folder(results, what):
+    assert places.find(what, results) == Place(results=results, experiment="small")
+
+
+def test_a_folder_of_results_and_one_of_a_run_are_told_apart(results, monkeypatch):
+    assert places.find("out", Path("runs")) == Place(results=results)
+    assert places.find(None, results) == Place(results=results)
+    run = places.find(f"out/small/{KEY}", Path("runs"))
+    assert run == Place(results=results, experiment="small", key=KEY)
+    monkeypatch.chdir("out/small")
+    assert places.find(".", Path("runs")).experiment == "small"
+    assert places.find(KEY, Path("runs")).folder == Path.cwd() / KEY
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [("no/where", "no/where: no such folder"), ("other.yaml", "No such file")],
+)
+def test_what_is_not_there_is_named(results, what, said):
+    with pytest.raises(InputError, match=said):
+        places.find(what, results)
+
+
+@pytest.mark.parametrize("what", ["small", "small.yaml", f"out/small/{KEY}", "out"])
+def test_a_capture_is_found_by_whose_it_is(results, what):
+    assert places.capture(what, results).resolve() == (
+        results.resolve() / "small" / KEY / "pcap" / "server.pcap"
+    )
+    (results / "small" / KEY / "pcap" / "worker-1.pcap").write_bytes(b"")
+    with pytest.raises(InputError, match=r"holds 2 captures; valid: one of .*server.pcap, "):
+        places.capture(what, results)
+
+
+@pytest.mark.parametrize("what", ["small", "small.yaml", "out/small"])
+def test_an_experiment_s_results_are_deleted_with_their_report(results, what):
+    (results / "report").mkdir()
+    (results / "report" / "summary.json").write_text(json.dumps({"experiment": "small"}))
+    done = lab("clean", what, "--out", "out", "--yes", cwd=results.parent)
+    assert done.returncode == 0, done
+    assert not (results / "small").exists()
+    assert not (results / "report").exists()
+
+
+def test_what_plan_left_is_removed_and_other_folders_are_not(results, tmp_path):
+    planned = lab("plan", "quick", "--arms", "dblp", "--seeds", "1", "--out", "out", cwd=tmp_path)
+    assert planned.returncode == 0, planned
+    assert lab("clean", "quick", "--out", "out", "--yes", cwd=tmp_path).returncode == 0
+    assert not (results / "quick").exists()
+    for name in ("mine", "empty"):
+        (results / name).mkdir()
+    (results / "mine" / "topology.svg").write_text("")
+    (results / "mine" / "thesis.tex").write_text("")
+    for name in ("mine", "empty", f"small/{KEY}"):
+        done = lab("clean", f"out/{name}", "--yes", cwd=tmp_path)
+        assert done.returncode == 2 or "nothing to clean" in done.stdout, done
+        assert (results / name).is_dir()
