@@ -56,6 +56,7 @@ def _execute(chosen: places.Chosen, options: Execution) -> bool:
     planning.check(options.out, runs)
     progress.meet_prerequisites(runs, console)
     capabilities.require()
+    runner.require_space(options.out, runs[0])
     try:
         remarks = planning.extend(options.out, runs, [each.stored() for each in chosen.selections])
     except OSError as error:
@@ -66,8 +67,11 @@ def _execute(chosen: places.Chosen, options: Execution) -> bool:
     try:
         with progress.runs_shown(console, len(runs)) as shown:
             for each in runs:
+                runner.require_space(options.out, each)
                 shown.begin(each.label)
                 outcomes.append(_attempt(each, options, capture, shown))
+        if any(outcome.verdict == "interrupted" for outcome in outcomes):  # by a full disk
+            runner.require_space(options.out, runs[-1])
     finally:
         runner.hand_over(options.out)
     from testbed.cli import report_view  # imports what draws figures, which takes a second

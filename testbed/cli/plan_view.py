@@ -10,7 +10,7 @@ from rich.console import Console
 
 from testbed import experiment
 from testbed.cli.terminal import PlainTable
-from testbed.experiment import REFERENCE_PROFILE, Run, dimensionless, durations
+from testbed.experiment import REFERENCE_PROFILE, Run, dimensionless, disk_space, durations
 from testbed.experiment.dimensionless import Numbers
 from testbed.run import runner
 from testbed.shared.yaml_input import InputError
@@ -73,16 +73,26 @@ def show_durations(results: Path, runs: Sequence[Run], console: Console) -> None
         console.print("nothing to do: all runs are ok")
         return
     found = durations.of_runs(results, left, _sayer(console))
-    table = PlainTable("", "run", "arm", "seed", "factors", "about", "from")
+    table = PlainTable("", "run", "arm", "seed", "factors", "about", "disk", "from")
     for number, (run, each) in enumerate(zip(left, found, strict=True), start=1):
         source = f"{each.earlier} earlier" if each.earlier else "prediction"
-        duration = durations.in_words(each.run_s)
-        table.add_row(str(number), run.key, run.arm, str(run.seed), _factors(run), duration, source)
+        taken = (durations.in_words(each.run_s), disk_space.in_words(each.disk_bytes))
+        table.add_row(str(number), run.key, run.arm, str(run.seed), _factors(run), *taken, source)
     console.print(table)
+    _say_total(found, console)
+
+
+def show_total(results: Path, runs: Sequence[Run], console: Console) -> None:
+    """Print in one line about how long the runs that are left take, and how much disk."""
+    left = [run for run in runs if runner.directory_of(results, run).verdict() != "ok"]
+    if left:
+        _say_total(durations.of_runs(results, left, _sayer(console)), console)
+
+
+def _say_total(found: Sequence[durations.Duration], console: Console) -> None:
     console.print(durations.total(found), highlight=False, soft_wrap=True)
-    predicted = [run for run, each in zip(left, found, strict=True) if not each.earlier]
-    if any(run.experiment.training.pace.kind == "real" for run in predicted):
-        console.print("predicted without the time for computing: pace real", highlight=False)
+    if not all(each.computing for each in found):
+        console.print("predicted without the time for computing: the data are not here yet")
 
 
 def _numbers_of(runs: Sequence[Run], say: Callable[[str], None]) -> list[tuple[Run, Numbers]]:

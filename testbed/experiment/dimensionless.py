@@ -143,10 +143,10 @@ def communication_s(run: Run, layout: PayloadLayout) -> float:
 
 
 def run_s(run: Run, layout: PayloadLayout) -> float:
-    """How long a run takes, in seconds: predicted, to plan with.
+    """How long a run takes without what its machine computes, in seconds: predicted, to plan with.
 
-    A `real` pace counts as no computing at all, so then it is a lower bound. Bursts of loss are
-    counted as the bytes that they cost, up to their longest time; other impairments are not.
+    A computing time that the pace gives is counted. Bursts of loss are counted as the bytes that
+    they cost, up to their longest time; other impairments are not.
     """
     experiment = run.experiment
     compute_s = getattr(experiment.training.pace, "compute_s", 0.0)

@@ -1,4 +1,7 @@
-"""Estimates how long runs take: from earlier runs of the kind, else from the configuration."""
+"""Estimates how long runs take, and how much disk: from earlier runs of the kind, else predicted.
+
+A prediction adds up the lab, the transfers, and the computing, which is measured here for a moment.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +12,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from testbed.experiment import Run, dimensionless
+from testbed.experiment import Run, computing, dimensionless, disk_space
 from testbed.shared import run_directory
 from testbed.transport import PayloadLayout
 
 
 @dataclass(frozen=True, kw_only=True)
 class Duration:
-    """How long one run takes: the mean of `earlier` runs, or a prediction where that is 0."""
+    """What one run takes: the mean of `earlier` runs, or a prediction where that is 0.
+
+    Attributes:
+        disk_bytes: of its directory, without captures.
+        computing: whether the time for computing is in it.
+    """
 
     run_s: float
+    disk_bytes: float
     earlier: int
+    computing: bool = True
 
 
 def of_runs(results: Path, runs: Sequence[Run], say: Callable[[str], None]) -> list[Duration]:
@@ -34,15 +44,36 @@ def of_runs(results: Path, runs: Sequence[Run], say: Callable[[str], None]) -> l
     """
     earlier = _earlier(results / runs[0].experiment.name)
     unknown = [run for run in runs if _kind(run.config()) not in earlier]
-    sizes = iter(layouts(unknown, say))
+    sizes = layouts(unknown, say)
+    predictions = iter(zip(sizes, computing.of_runs(unknown, say), strict=True))
     found = []
     for run in runs:
-        walls_s = earlier.get(_kind(run.config()))
-        if walls_s:
-            found.append(Duration(run_s=statistics.fmean(walls_s), earlier=len(walls_s)))
+        known = earlier.get(_kind(run.config()))
+        if known:
+            walls_s, bytes_each = zip(*known, strict=True)
+            found.append(
+                Duration(
+                    run_s=statistics.fmean(walls_s),
+                    disk_bytes=statistics.fmean(bytes_each),
+                    earlier=len(known),
+                )
+            )
         else:
-            found.append(Duration(run_s=dimensionless.run_s(run, next(sizes)), earlier=0))
+            found.append(_predicted(run, *next(predictions)))
     return found
+
+
+def _predicted(run: Run, layout: PayloadLayout, computes: computing.Computing | None) -> Duration:
+    idle_s = dimensionless.run_s(run, layout)
+    run_s = idle_s + (computes or computing.NOTHING).of_run_s(run)
+    given_s = run.experiment.rounds * getattr(run.experiment.training.pace, "compute_s", 0.0)
+    disk_bytes = disk_space.predicted_bytes(
+        run,
+        payload_bytes=4 * layout.element_count,
+        run_s=run_s - dimensionless.LAB_S,
+        wire_s=idle_s - dimensionless.LAB_S - given_s,
+    )
+    return Duration(run_s=run_s, disk_bytes=disk_bytes, earlier=0, computing=computes is not None)
 
 
 def layouts(runs: Iterable[Run], say: Callable[[str], None]) -> list[PayloadLayout]:
@@ -66,13 +97,14 @@ def layouts(runs: Iterable[Run], say: Callable[[str], None]) -> list[PayloadLayo
 
 
 def total(found: Sequence[Duration]) -> str:
-    """Say in one sentence how long all of them take."""
+    """Say in one sentence how long all of them take, and how much disk."""
     total_s = sum(each.run_s for each in found)
+    disk = disk_space.in_words(sum(each.disk_bytes for each in found))
     known = sum(each.earlier > 0 for each in found)
     source = f"{known} from earlier runs" if known else ""
     if known < len(found):
         source += (", " if source else "") + f"{len(found) - known} predicted"
-    return f"{len(found)} runs to do, about {in_words(total_s)} ({source})"
+    return f"{len(found)} runs to do, about {in_words(total_s)} and {disk} on disk ({source})"
 
 
 def in_words(duration_s: float) -> str:
@@ -84,9 +116,9 @@ def in_words(duration_s: float) -> str:
     return f"{duration_s / 3600:.3g} h"
 
 
-def _earlier(folder: Path) -> dict[str, list[float]]:
-    """Kind of run -> wall times of those that were executed to their end, in seconds."""
-    found: dict[str, list[float]] = {}
+def _earlier(folder: Path) -> dict[str, list[tuple[float, int]]]:
+    """Kind of run -> wall time in seconds and size in bytes of those that ran to their end."""
+    found: dict[str, list[tuple[float, int]]] = {}
     for path in sorted(folder.glob("*/status.json")):
         try:
             status = run_directory.read_json(path)
@@ -94,7 +126,8 @@ def _earlier(folder: Path) -> dict[str, list[float]]:
         except (OSError, ValueError):
             continue  # the report tells of damaged directories
         if status.get("verdict") in ("ok", "invalid") and status.get("wall_s"):
-            found.setdefault(_kind(config), []).append(float(status["wall_s"]))
+            size_bytes = disk_space.size_bytes(path.parent)
+            found.setdefault(_kind(config), []).append((float(status["wall_s"]), size_bytes))
     return found
 
 

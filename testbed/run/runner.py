@@ -2,21 +2,31 @@
 
 import json
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from testbed.experiment import Run
+from testbed.experiment import Run, disk_space
 from testbed.lab import sandbox
 from testbed.run import resuming
 from testbed.sampling.other_programs import OtherPrograms
 from testbed.shared import run_directory
+from testbed.shared.input_error import InputError
 from testbed.shared.progress_pipe import TRAINING
 from testbed.shared.run_directory import RunDirectory, Verdict
 
 OnProgress = Callable[[dict[str, Any]], None]
+
+
+# A run takes some megabytes, and its samples take more until they are packed at its end.
+LEAST_FREE_BYTES = 32_000_000
+
+
+class DiskFullError(InputError):
+    """There is no room for the next run."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +47,30 @@ def directory_of(results: Path, run: Run) -> RunDirectory:
 def unfinished(results: Path, runs: Sequence[Run]) -> list[Run]:
     """Those runs that have no verdict yet below `results`."""
     return [run for run in runs if directory_of(results, run).verdict() is None]
+
+
+def require_space(results: Path, run: Run) -> None:
+    """Make sure that one more run fits on the disk; a run that is done needs nothing.
+
+    Raises:
+        DiskFullError: in one line; what is done stays, and `resume` continues.
+    """
+    if directory_of(results, run).verdict() == "ok":
+        return
+    folder = results / run.experiment.name
+    sizes = [disk_space.size_bytes(path.parent) for path in folder.glob("*/status.json")]
+    needed_bytes = max(LEAST_FREE_BYTES, 2 * max(sizes, default=0))
+    there = next(
+        each for each in (results.absolute(), *results.absolute().parents) if each.exists()
+    )
+    free_bytes = shutil.disk_usage(there).free
+    if free_bytes < needed_bytes:
+        free, needed = map(disk_space.in_words, (free_bytes, needed_bytes))
+        raise DiskFullError(
+            f"{results}: {run_directory.DISK_FULL}: {free} are free, and the next run of "
+            f"{run.experiment.name} may take {needed}; make room, for example with './lab prune', "
+            f"then continue with './lab resume'"
+        )
 
 
 def execute(

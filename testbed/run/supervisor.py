@@ -8,7 +8,7 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -189,7 +189,9 @@ def main() -> None:
     except BaseException as error:  # nothing may end a run without a word
         verdict, reason = "failed", failure.in_words(error)
         if not isinstance(error, (ProcessError, CommandError, InputError)):
-            traceback.print_exc()
+            with suppress(OSError):  # a full disk has no room for it
+                traceback.print_exc()
+                sys.stderr.flush()
             reason += "; see logs/supervisor.log"
     run_directory.write_status(
         arguments.directory,

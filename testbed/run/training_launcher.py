@@ -166,7 +166,8 @@ def _await(children: dict[int, str], directory: Path, *, outlive: bool) -> int:
         words = _reason_of(directory, name)
         if code < 0:
             words.write_text(f"{name}: {_cause(name, -code, directory)}\n", encoding="utf-8")
-        said = words.read_text(encoding="utf-8").strip() if words.exists() else f"{name}: ended"
+        said = words.read_text(encoding="utf-8").strip() if words.exists() else ""
+        said = said or f"{name}: ended with status {code}"
         if code == _ANOTHERS_FAULT:
             said += _whereabouts(children, directory)
         _reason_of(directory, "training").write_text(said + "\n", encoding="utf-8")

@@ -18,7 +18,7 @@ import time
 import traceback
 from pathlib import Path
 
-from testbed.shared import own_code
+from testbed.shared import own_code, run_directory
 from testbed.shared.input_error import InputError
 
 REASON_FILE = "LAB_REASON_FILE"  # environment variable
@@ -40,7 +40,7 @@ def in_words(error: BaseException) -> str:
         return words
     full = f"{kind.__name__}: {words}".removesuffix(": ")
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-        return f"the disk is full: {error.filename or words}"
+        return f"{run_directory.DISK_FULL}: {error.filename or words}"
     if (where := own_code.raised_in(error)) is not None:
         return f"{where}: {full}"
     if kind.__module__.partition(".")[0] in _OURS:

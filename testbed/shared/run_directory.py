@@ -10,6 +10,7 @@ import fcntl
 import json
 import os
 import re
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +24,11 @@ LOADED = "training.loaded"  # in logs/: the training has imported and read what 
 LOST_WORKERS = "lost-workers.reason"  # in logs/: a line for each worker that training outlived
 Verdict = Literal["ok", "failed", "invalid", "unsupported", "interrupted"]
 VERDICTS: tuple[Verdict, ...] = ("ok", "failed", "invalid", "unsupported", "interrupted")
+
+
+DISK_FULL = "the disk is full"
+BALLAST = ".ballast"  # room for the verdict, held while the run goes on, for a disk that fills up
+BALLAST_BYTES = 1 << 20
 
 
 class InUseError(Exception):
@@ -128,6 +134,7 @@ class RunDirectory:
         with _locked(self.partial):
             for name in ("events", "logs"):
                 (self.partial / name).mkdir()
+            _hold(self.partial / BALLAST)
             write_json(self.partial / "config.json", config)
             try:
                 yield self.partial
@@ -153,6 +160,19 @@ class RunDirectory:
         existing.rename(kept)
 
 
+def _hold(ballast: Path) -> None:
+    descriptor = os.open(ballast, os.O_WRONLY | os.O_CREAT, 0o644)
+    try:
+        os.posix_fallocate(descriptor, 0, BALLAST_BYTES)
+    finally:
+        os.close(descriptor)
+
+
+def disk_is_full(directory: Path) -> bool:
+    """Whether less room is left than a run holds for its verdict."""
+    return shutil.disk_usage(directory).free < BALLAST_BYTES
+
+
 def write_status(
     directory: Path,
     verdict: Verdict,
@@ -162,7 +182,14 @@ def write_status(
     wall_s: float | None = None,
     gates: list[dict[str, Any]] | None = None,
 ) -> None:
-    """Write a run's `status.json`."""
+    """Write a run's `status.json`, in the room that was held for it.
+
+    On a full disk a run is interrupted, whatever else is known: something could not be written,
+    perhaps only samples.
+    """
+    if verdict not in ("interrupted", "unsupported") and disk_is_full(directory):
+        verdict, reason = "interrupted", "; ".join(filter(None, (DISK_FULL, reason)))
+    (directory / BALLAST).unlink(missing_ok=True)
     write_json(
         directory / "status.json",
         {

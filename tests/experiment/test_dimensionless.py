@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from testbed import experiment
-from testbed.experiment import dimensionless, durations
+from testbed.experiment import computing, dimensionless, disk_space, durations
 from testbed.run import runner
 from testbed.shared.run_directory import Verdict, write_json, write_status
 from testbed.training import pace
@@ -139,3 +139,75 @@ def test_damaged_directories_do_not_stop_an_estimate(tmp_path):
     damaged.mkdir(parents=True)
     write_json(damaged / "status.json", {"verdict": "ok", "wall_s": 5})
     assert durations.of_runs(tmp_path, [run], print)[0].earlier == 0
+
+
+def test_computing_is_part_of_the_time_where_the_pace_leaves_room_for_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(computing.os, "cpu_count", lambda: 2)
+    one = computing.Computing(step_s=0.5, evaluation_s=2.0)
+    real = {"model": "small-cnn", "evaluate_every": 4}
+    (run, _) = load(tmp_path, training=real)
+    # 3 workers on 2 processors: 1.5 times as long; 10 rounds, evaluated after 0, 4, 8 and the last.
+    assert one.of_run_s(run) == pytest.approx(1.5 * (10 * 0.5 + 4 * 2.0))
+    (paced, _) = load(tmp_path, training=PACED)
+    quick = computing.Computing(step_s=0.5, evaluation_s=0.0)
+    assert quick.of_run_s(paced) == 0  # 0.75 s fit into the second that is given
+    slow = computing.Computing(step_s=2.0, evaluation_s=0.0)
+    assert slow.of_run_s(paced) == pytest.approx(10 * 2.0)
+
+
+def test_computing_is_measured_on_the_runs_own_model(tmp_path):
+    (small, _) = load(tmp_path, training={"model": "mlp", "batch_size": 4})
+    (large, _) = load(tmp_path, training={"model": "small-cnn", "batch_size": 256})
+    said: list[str] = []
+    found = computing.of_runs([small, large, small], said.append)
+    one, other, again = found
+    assert one is not None
+    assert other is not None
+    assert 0 < one.step_s * 5 < other.step_s
+    assert again is one
+    assert len(said) == 2
+    (payload, _) = load(tmp_path, training={"model": "mlp", "pace": {"kind": "payload-only"}})
+    assert computing.of_runs([payload], said.append) == [computing.NOTHING]
+
+
+def test_without_its_data_a_run_is_predicted_without_computing_and_says_so(tmp_path):
+    data = {
+        "model": "small-cnn",
+        "dataset": {"name": "cifar10", "directory": str(tmp_path / "none")},
+    }
+    (run, _) = load(tmp_path, training=data)
+    (found,) = durations.of_runs(tmp_path, [run], print)
+    assert not found.computing
+    assert found.run_s > 0
+
+
+@pytest.mark.parametrize(
+    ("arm", "measured_bytes"),
+    [
+        # Runs of `quick` as they were stored: 60 rounds, 3 workers, 100 Mbit/s.
+        ("fixed-low", 1_829_546),
+        ("dblp", 1_675_077),
+        ("tcp-cubic", 1_173_816),
+    ],
+)
+def test_the_predicted_size_is_near_what_was_measured(arm, measured_bytes):
+    (run,) = experiment.load("quick", arms=[arm], seeds=1)
+    layout = dimensionless.layout_of(run)
+    idle_s = dimensionless.run_s(run, layout)
+    predicted = disk_space.predicted_bytes(
+        run,
+        payload_bytes=4 * layout.element_count,
+        run_s=idle_s - dimensionless.LAB_S,
+        wire_s=idle_s - dimensionless.LAB_S,
+    )
+    assert predicted == pytest.approx(measured_bytes, rel=0.3)
+
+
+def test_earlier_runs_give_the_size(tmp_path):
+    (run, _) = load(tmp_path)
+    with runner.directory_of(tmp_path, run).open(run.config()) as directory:
+        (directory / "large").write_bytes(bytes(3_000_000))
+        write_status(directory, "ok", wall_s=5)
+    (found,) = durations.of_runs(tmp_path, [run], print)
+    assert found.disk_bytes == pytest.approx(3_000_000, rel=0.01)
+    assert "about 5 s and 3.0 MB on disk" in durations.total([found])
