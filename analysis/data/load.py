@@ -15,14 +15,12 @@ from typing import Any
 
 import polars as pl
 
-from analysis.data import records, run_directories
+from analysis.data import not_planned, records, run_directories
 
 VERDICTS = ("ok", "failed", "invalid", "unsupported", "interrupted")
 MISSING = "missing"  # planned, but nothing of it is on disk: not started yet
 FACTOR_PREFIX = "factor."  # of the columns that hold a run's point in the sweep
 
-# Of a configuration: what differs between runs that belong together.
-_OF_ONE_RUN = ("key", "arm", "seed", "factors", "folder", "profile", "capture", "impairments")
 _IMPAIRMENTS = "impairments.jsonl"
 _EFFECTS = "effects.jsonl"
 
@@ -203,32 +201,10 @@ def _runs(folder: Path, plan: dict[str, Any]) -> tuple[list[Run], list[Run]]:
     for key, left in found.items():
         others.extend(_read({"key": key}, each.path, each.note) for each in left)
     planned_configs = [run.config for run in runs if run.config]
-    return runs, [_with_reason(run, planned_configs) for run in others]
-
-
-def _with_reason(run: Run, planned: Sequence[dict[str, Any]]) -> Run:
-    """A run that no table has, with a note that says why."""
-    if run.note:  # an earlier attempt, or unfinished
-        return run
-    alike = [each for each in planned if each.get("arm") == run.arm]
-    why = _first_difference(run.config, alike[0]) if alike else f"it has no run of {run.arm}"
-    return replace(run, note=f"not in the plan{': ' if why else ''}{why}")
-
-
-def _first_difference(there: Any, here: Any, path: str = "") -> str:
-    """Where a run's configuration first differs from one of the plan's, in words."""
-    if isinstance(there, dict) and isinstance(here, dict):
-        names = [name for name in there if name in here and (path or name not in _OF_ONE_RUN)]
-        found = (_first_difference(there[name], here[name], f"{path}{name}.") for name in names)
-        return next(filter(None, found), "")
-    if there == here:
-        return ""
-    name = path.rstrip(".")
-    if name.startswith("code."):
-        return f"{Path(name.removeprefix('code.')).name} has changed since"
-    if isinstance(there, dict | list) or isinstance(here, dict | list):
-        return f"another {name}"
-    return f"{name} {there} instead of {here}"
+    return runs, [
+        run if run.note else replace(run, note=not_planned.reason(run.config, planned_configs))
+        for run in others
+    ]
 
 
 def _commands(plan: dict[str, Any]) -> list[str]:

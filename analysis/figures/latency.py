@@ -28,7 +28,7 @@ def over_rounds(
         return None
     unit = formatting.unit_for("s", known["latency_s"])
     arms = [arm for arm, _ in parts.by_arm(known, styles)]
-    figure, axes, phases = parts.new_axes_with_strips(f"Round latency ({unit.symbol})", len(arms))
+    figure, axes, phases = parts.new_axes_with_strips(f"Round latency ({unit.symbol})", arms)
     shaded = parts.shade_impairments(axes, known, kinds)
     parts.phase_strips(phases, known, arms)
     parts.draw_lines_by_round(axes, known, "latency_s", styles, factor=unit.factor)

@@ -9,6 +9,7 @@ from typing import Any
 
 import polars as pl
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -56,10 +57,10 @@ def new_grid(panels: int, *, share: bool = False) -> tuple[Figure, list[Axes]]:
     return figure, list(grid[:panels])
 
 
-def new_axes_with_strips(y_label: str, strips: int) -> tuple[Figure, Axes, Axes]:
+def new_axes_with_strips(y_label: str, arms: Sequence[str]) -> tuple[Figure, Axes, Axes]:
     """Axes over rounds, and below them narrow ones for a strip per arm."""
     width, height = style.SIZE_INCHES
-    below = 0.16 * strips + 0.05
+    below = 0.16 * sum(1 + _in_lines(arm).count("\n") for arm in arms) + 0.05
     figure = Figure(figsize=(width, height + below), layout="constrained")
     axes, narrow = figure.subplots(2, 1, sharex=True, height_ratios=[height - 1, below])
     axes.set_ylabel(y_label)
@@ -87,11 +88,16 @@ def phase_strips(axes: Axes, rounds: pl.DataFrame, arms: Sequence[str]) -> None:
             colour = to_rgba(style.MUTED.light, 0.2 + 0.8 * float(str(share[0])))
             axes.broken_barh(ranges, (row - 0.36, 0.72), facecolor=colour, linewidth=0)
     axes.set_ylim(len(arms) - 0.5, -0.5)
-    axes.set_yticks(range(len(arms)), arms, fontsize=7.5)
+    axes.set_yticks(range(len(arms)), map(_in_lines, arms), fontsize=7.5)
     axes.grid(visible=False)
     axes.tick_params(length=0, axis="y")
     for side in ("left", "bottom"):
         axes.spines[side].set_visible(False)
+
+
+def _in_lines(arm: str) -> str:
+    """A label with a line for each part: `tcp-cubic`, `@congestion_control=bbr`."""
+    return arm.replace("@", "\n@")
 
 
 def by_arm(frame: pl.DataFrame, styles: dict[str, ArmStyle]) -> list[tuple[str, pl.DataFrame]]:
@@ -206,11 +212,22 @@ def add_legend(
         if arm in present
     ]
     handles += further
-    # matplotlib fills columns first; people read rows first.
-    in_rows = [handles[i] for column in range(3) for i in range(column, len(handles), 3)]
-    figure.legend(
-        handles=in_rows, loc="outside upper left", ncols=3, handlelength=2.4, columnspacing=1.2
-    )
+    renderer = FigureCanvasAgg(figure).get_renderer()
+    for columns in (3, 2, 1):
+        # matplotlib fills columns first; people read rows first.
+        in_rows = [
+            handles[i] for column in range(columns) for i in range(column, len(handles), columns)
+        ]
+        legend = figure.legend(
+            handles=in_rows,
+            loc="outside upper left",
+            ncols=columns,
+            handlelength=2.4,
+            columnspacing=1.2,
+        )
+        if columns == 1 or legend.get_window_extent(renderer).width < 0.97 * figure.bbox.width:
+            return
+        legend.remove()
 
 
 def render(figure: Figure, kind: str) -> bytes:

@@ -10,7 +10,7 @@ from matplotlib.colors import to_rgb, to_rgba
 from matplotlib.patches import Rectangle
 
 from analysis.data.load import load
-from analysis.figures import catalogue, latency, learning, ratios, style
+from analysis.figures import catalogue, latency, learning, parts, ratios, style
 from analysis.summary.document import summarise
 from tests.analysis.build import ResultsBuilder
 from tests.analysis.test_sweep_points import FACTOR, sweep
@@ -191,3 +191,13 @@ def test_no_two_arms_of_a_large_comparison_look_alike():
     found = list(style.arm_styles(names).values())
     assert len(set(found)) == len(names)
     assert len({(each.colour.name, each.marker) for each in found}) == len(names)
+
+
+@pytest.mark.parametrize("arm", ["tcp-cubic", "tcp-cubic@congestion_control=bbr", "d@" + "x" * 40])
+def test_a_legend_has_room_for_its_longest_label(arm):
+    figure, _ = parts.new_axes("Round", "Latency")
+    arms = ["dblp", "fixed-low", "none", arm]
+    parts.add_legend(figure, style.arm_styles(arms), set(arms), [parts.CRITICAL])
+    figure.canvas.draw()
+    (legend,) = figure.legends
+    assert legend.get_window_extent().x1 <= figure.bbox.x1
