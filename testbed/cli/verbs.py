@@ -174,6 +174,18 @@ def explain(
     explain_view.show(run_names.find(out, run), console())
 
 
+@app.command(epilog="Example: ./lab rerun dblp-s1-648d7b96bc")
+def rerun(
+    run: Annotated[str, typer.Argument(help="a run's key, the beginning of one, or its folder")],
+    out: Out = RESULTS,
+) -> None:
+    """Repeat a run from its stored configuration, below reruns/; say what differs."""
+    from testbed.cli import rerun_view, run_names
+
+    if not rerun_view.rerun(run_names.find(out, run), console()):
+        raise typer.Exit(1)
+
+
 @app.command(epilog="Example: ./lab shell quick    (then: worker-1 ping server)")
 @grouped
 def shell(selection: Selection) -> None:
@@ -327,5 +339,30 @@ def clean(
 
             report_view.index_again(place)
     if not done:
+        print("nothing was removed; --yes does not ask")
+        raise typer.Exit(1)
+
+
+@app.command(epilog="Example: ./lab prune quick --older-than 7d")
+def prune(
+    what: Annotated[
+        str | None, typer.Argument(metavar="[WHAT]", help="an experiment, a run or a folder; all")
+    ] = None,
+    older_than: Annotated[
+        str, typer.Option("--older-than", help="only runs that ended so long ago: 30m, 12h, 7d, 2w")
+    ] = "",
+    out: Out = RESULTS,
+    yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
+) -> None:
+    """Show, then remove, the samples of finished runs; all that the tables need stays."""
+    from testbed.cli import prune_view
+
+    def confirm(question: str) -> bool:
+        try:
+            return yes or typer.confirm(question)
+        except typer.Abort:
+            return False
+
+    if not prune_view.prune(what, out, older_than, confirm):
         print("nothing was removed; --yes does not ask")
         raise typer.Exit(1)

@@ -6,6 +6,7 @@ events with rounds, workers and time on the wire, weights with the model.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import topologies
@@ -58,6 +59,15 @@ def size_bytes(directory: Path) -> int:
             continue
         total += status.st_size
     return total
+
+
+def whole_bytes(directory: Path) -> int:
+    """What a run took before its samples were pruned, if they were."""
+    try:
+        pruned = json.loads((directory / "manifest.json").read_bytes()).get("pruned", [])
+    except (OSError, ValueError):
+        pruned = []
+    return size_bytes(directory) + sum(int(each["bytes"]) for each in pruned)
 
 
 def in_words(bytes_: float) -> str:

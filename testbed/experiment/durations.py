@@ -126,7 +126,7 @@ def _earlier(folder: Path) -> dict[str, list[tuple[float, int]]]:
         except (OSError, ValueError):
             continue  # the report tells of damaged directories
         if status.get("verdict") in ("ok", "invalid") and status.get("wall_s"):
-            size_bytes = disk_space.size_bytes(path.parent)
+            size_bytes = disk_space.whole_bytes(path.parent)
             found.setdefault(_kind(config), []).append((float(status["wall_s"]), size_bytes))
     return found
 

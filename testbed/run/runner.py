@@ -55,9 +55,13 @@ def require_space(results: Path, run: Run) -> None:
     Raises:
         DiskFullError: in one line; what is done stays, and `resume` continues.
     """
-    if directory_of(results, run).verdict() == "ok":
-        return
-    folder = results / run.experiment.name
+    if directory_of(results, run).verdict() != "ok":
+        require_space_for(results, run.experiment.name)
+
+
+def require_space_for(results: Path, experiment: str) -> None:
+    """As `require_space`, for any run of an experiment."""
+    folder = results / experiment
     sizes = [disk_space.size_bytes(path.parent) for path in folder.glob("*/status.json")]
     needed_bytes = max(LEAST_FREE_BYTES, 2 * max(sizes, default=0))
     there = next(
@@ -68,7 +72,7 @@ def require_space(results: Path, run: Run) -> None:
         free, needed = map(disk_space.in_words, (free_bytes, needed_bytes))
         raise DiskFullError(
             f"{results}: {run_directory.DISK_FULL}: {free} are free, and the next run of "
-            f"{run.experiment.name} may take {needed}; make room, for example with './lab prune', "
+            f"{experiment} may take {needed}; make room, for example with './lab prune', "
             f"then continue with './lab resume'"
         )
 
@@ -92,8 +96,27 @@ def execute(
     place = directory_of(results, run)
     if place.verdict() == "ok":
         return Outcome(run, place.path, "ok", "", executed=False)
-    with place.open(run.config() | {"capture": list(capture)}) as directory:
-        if (earlier := place.earlier()) is not None:
+    config = run.config() | {"capture": list(capture)}
+    found = carry_out(place, config, on_progress, continues=True)
+    return Outcome(run, place.path, found["verdict"], found["reason"], executed=True)
+
+
+def carry_out(
+    place: RunDirectory, config: dict[str, Any], on_progress: OnProgress, *, continues: bool = False
+) -> dict[str, Any]:
+    """Execute a configuration in a directory of its own; returns its `status.json`.
+
+    Args:
+        place: of the run.
+        config: what is executed.
+        on_progress: is called with each progress record of the run.
+        continues: from the checkpoint of an earlier attempt that was interrupted, if there is one.
+
+    Raises:
+        InUseError, KeyboardInterrupt: as `execute` does.
+    """
+    with place.open(config) as directory:
+        if continues and (earlier := place.earlier()) is not None:
             resuming.take_over(earlier, directory)
         began_at, began_s = run_directory.now(), time.monotonic()
 
@@ -111,8 +134,7 @@ def execute(
             end("interrupted", "interrupted by the user")
             raise
         end("failed", f"the supervisor ended with status {status}, without a verdict")
-    found = run_directory.read_json(place.path / "status.json")
-    return Outcome(run, place.path, found["verdict"], found["reason"], executed=True)
+    return run_directory.read_json(place.path / "status.json")
 
 
 def attempts(

@@ -149,17 +149,8 @@ def _causes(directory: Path, verdict: str, reason: str) -> tuple[str, str]:
     if verdict == "unsupported":
         return "", "./lab check says what this machine can do, and how to get the rest."
     if verdict == "interrupted":
-        return "", f"Continue with: {_resuming(directory)}"
+        return "", f"Continue with: ./lab resume {directory.parent}"
     return "", ""
-
-
-def _resuming(directory: Path) -> str:
-    """The command that continues this run's experiment."""
-    try:
-        command = str(run_directory.read_json(directory.parent / "plan.json")["command"])
-    except (OSError, ValueError, KeyError):
-        return f"./lab resume {directory.parent.name}"
-    return re.sub(r"^(\S+) (run|rerun)\b", r"\1 resume", command)
 
 
 def _log_of(directory: Path, reason: str) -> str:

@@ -1,0 +1,96 @@
+"""Repeats a run from its stored configuration, beside the old one, and says what differs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from testbed.run import planning
+from testbed.shared import own_code, run_directory
+from testbed.shared.input_error import InputError
+from testbed.shared.run_directory import RunDirectory
+
+FOLDER = "reruns"  # below the results: a folder of results of its own
+# Of the manifest: what else decides a run, in the order in which it is told.
+_FACTS = (
+    *("commit", "cpu", "cpus", "memory_bytes", "machine", "kernel", "distribution", "python"),
+    *("packages", "openvswitch", "mininet", "controller", "sysctls", "delayed_by"),
+    "user_namespace",
+)
+
+
+def configuration(directory: Path) -> dict[str, Any]:
+    """A run's stored configuration, whose own code is as it was.
+
+    Raises:
+        InputError: the directory has none, or a file of own code has changed or gone since.
+    """
+    try:
+        config = run_directory.read_json(directory / "config.json")
+    except (OSError, ValueError):
+        raise InputError(f"{directory}: holds no configuration that can be read") from None
+    for place, expected in config.get("code", {}).items():
+        try:
+            found = own_code.fingerprint(place)
+        except InputError as error:
+            raise InputError(f"{directory.name}: its own code has gone: {error}") from None
+        if found != expected:
+            raise InputError(
+                f"{directory.name}: {place}: has changed since this run, so nothing can repeat it: "
+                f"SHA-256 {found[:12]}, then {expected[:12]}; restore the file, or use ./lab run "
+                "for what it is now"
+            )
+    return config
+
+
+def place_beside(directory: Path, config: Mapping[str, Any], results: Path) -> RunDirectory:
+    """Where the repetition goes; makes its folder a plan of its own, so that it can be reported.
+
+    Args:
+        directory: of the run that is repeated.
+        config: its configuration.
+        results: the folder of results of the repetitions.
+    """
+    folder = results / str(config["experiment"])
+    folder.mkdir(parents=True, exist_ok=True)
+    key = str(config["key"])
+    before, plan = planning.read(directory.parent), planning.read(folder)
+    entry = {name: config.get(name) for name in ("key", "arm", "seed", "factors")}
+    entries = [each for each in before.get("runs", []) if each.get("key") == key] or [entry]
+    others = [each for each in plan.get("runs", []) if each.get("key") != key]
+    merged = {**before, **plan, "runs": [*others, *entries], "selections": []}
+    run_directory.write_json(
+        folder / planning.FILE,
+        {"schema": run_directory.SCHEMA, "experiment": config["experiment"], **merged},
+    )
+    described = directory.parent / "experiment.json"
+    if described.exists():
+        run_directory.write_json(folder / described.name, run_directory.read_json(described))
+    return RunDirectory(folder / key)
+
+
+def differences(before: Path, after: Path) -> list[str]:
+    """What differs between the manifests of two runs: one line for each fact."""
+    found = []
+    for name, (one, other) in _both(_manifest(before), _manifest(after), _FACTS).items():
+        if isinstance(one, Mapping) and isinstance(other, Mapping):
+            keys = sorted({*one, *other})
+            parts = _both(one, other, keys).items()
+            found += [f"{name} {key}: {a}, now {b}" for key, (a, b) in parts if a != b]
+        elif one != other:
+            found.append(f"{name}: {one}, now {other}")
+    return found
+
+
+def _manifest(directory: Path) -> dict[str, Any]:
+    try:
+        return run_directory.read_json(directory / "manifest.json")
+    except (OSError, ValueError):
+        return {}
+
+
+def _both(
+    one: Mapping[str, Any], other: Mapping[str, Any], names: tuple[str, ...] | list[str]
+) -> dict[str, tuple[Any, Any]]:
+    return {name: (one.get(name), other.get(name)) for name in names}
