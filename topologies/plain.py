@@ -33,9 +33,11 @@ class PlainTopo(LabTopo):
         if "server" not in hosts:
             if len(hosts) != len(wanted):
                 workers, extra = self.parameters.workers, self.parameters.extra_hosts
+                fits = len(hosts) - 1 - extra
                 raise ValueError(
-                    f"there is no host 'server', and of {len(hosts)} hosts not all get a name: the "
-                    f"server, workers: {workers} and extra_hosts: {extra} make {len(wanted)}"
+                    f"it has {len(hosts)} hosts, none of them called 'server'; the server, workers "
+                    f"({workers}) and extra_hosts ({extra}) are {len(wanted)}"
+                    + (f"; workers: {fits} would fit" if fits > 0 else "")
                 )
             self.roles = dict(zip(hosts, wanted, strict=True))
             self._rename(self.roles)
@@ -84,7 +86,8 @@ def parameters_of(kind: type[Topo]) -> type[TopologyParameters]:
     if issubclass(kind, LabTopo):
         return TopologyParameters
     own = {
-        name: (type(default), default)
+        # In Python, whole numbers and others are not told apart by a default.
+        name: (int | float if type(default) is int else type(default), default)
         for name, default in _options(kind).items()
         if name not in _HANDED_OVER
     }

@@ -84,8 +84,9 @@ def test_a_constructor_with_options_takes_them_from_the_experiment(tmp_path):
         "Topo.__init__(self)", "super().__init__(**opts)"
     )
     text = text.replace("dict(bw=10,", "dict(bw=bw,")
-    topology = built(tmp_path, text, bw=25)
-    assert topology.link_options()["server--s3"]["rate_bps"] == 25_000_000
+    for bw in (25, 2.5):
+        topology = built(tmp_path, text, bw=bw)
+        assert topology.link_options()["server--s3"]["rate_bps"] == 1e6 * bw
 
 
 def test_default_options_of_links_hold_for_links_without_any(tmp_path):
@@ -121,7 +122,8 @@ def test_a_number_of_hosts_that_does_not_fit_is_said(tmp_path):
     with pytest.raises(InputError) as caught:
         load(tmp_path, SIMPLE_PERF, n=4)
     assert (
-        "of 4 hosts not all get a name: the server, workers: 2 and extra_hosts: 0 make 3"
+        "it has 4 hosts, none of them called 'server'; the server, workers (2) and extra_hosts (0) "
+        "are 3; workers: 3 would fit"
     ) in str(caught.value)
     assert built(tmp_path, SIMPLE_PERF, n=4, extra_hosts=1).hosts()[1] == "traffic-1"
 

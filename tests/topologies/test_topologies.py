@@ -7,6 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 import topologies
+from tests.shared.entries import listed
 
 
 def built(**given):
@@ -100,7 +101,7 @@ def test_a_queue_in_bandwidth_delay_products_goes_by_the_longest_pair_of_hosts()
     [
         (
             {"name": "ring"},
-            "unknown topology 'ring'; valid: star, dumbbell, leaf-spine",
+            f"unknown topology 'ring'; {listed(topologies.TOPOLOGIES)}",
         ),
         ({"workers": 3}, "this key is missing"),
         ({"name": "star", "speed": 1}, "unknown key; valid: core, delay_s,"),

@@ -12,6 +12,7 @@ from testbed.transport.congestion import (
     Feedback,
     Reno,
 )
+from tests.shared.entries import every
 
 C = TypeVar("C", bound=CongestionControl)
 SIZE = 1514
@@ -22,15 +23,9 @@ LOSS_BASED = [
     pytest.param(Cubic, {}, 0.7, id="cubic"),
     pytest.param(Dctcp, MARKING, 0.5, id="dctcp"),
 ]
-ALL = [
-    "fixed",
-    "timely",
-    "reno",
-    "cubic",
-    "bbr",
-    "ltp",
-    "dctcp:ecn_marking=true",
-]
+ALL = every(
+    CONGESTION_CONTROLS, "fixed", "dctcp:ecn_marking=true", rate_bps=50e6, datagram_bytes=SIZE
+)
 
 
 def create(text: str) -> CongestionControl:

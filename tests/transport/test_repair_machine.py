@@ -65,7 +65,7 @@ class Repairs(RuleBasedStateMachine):
         self.sent_rows = layout.rows(random_payload(layout, chunks))
         self.into = layout.rows(into := layout.new_buffer())
         repair = REPAIRS.create(name)
-        self.has_passes = name == "passes"
+        self.has_passes = repair.receiver(transfer=6, datagram_wire_bytes=100).has_passes
         self.sender = Sender(
             session=SESSION,
             transfer=6,

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.transport import Fixed, PayloadLayout, Progress, as_policy
-from testbed.transport.tolerance import EarlyClose, PerLayer, QuickLossOnly
+from testbed.transport.tolerance import POLICIES, EarlyClose, PerLayer, QuickLossOnly
+from tests.shared.entries import listed
 from tests.transport.virtual import Network, layout_of, random_payload, transfer
 
 # Chunks of 4 elements: 0 a | 1 a,b | 2,3 b | 4 b,c.
@@ -258,7 +259,7 @@ def test_the_tolerance_of_a_policy_is_the_most_it_gives_up():
         ("early-close:tolerance=0.1,deadline_s=1,must=7", "must is 7; valid: names or globs"),
         ("quick-loss-only:tolerance=2,quiet_s=1", "tolerance is 2"),
         ("quick-loss-only:tolerance=0.1,quiet_s=-1", "quiet_s is -1"),
-        ("fast", "valid: fixed, phased, per-layer, early-close, quick-loss-only"),
+        ("fast", listed(POLICIES)),
     ],
 )
 def test_mistakes_are_answered_with_what_is_valid(value, named):

@@ -1,0 +1,33 @@
+"""Every entry of a registry as a text, for tests that hold for all of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from testbed.shared.registry import Registry
+
+
+def every(registry: Registry[Any], *texts: str, **given: Any) -> list[str]:
+    """The texts, then each entry that none of them names, if it needs no options.
+
+    A new built-in entry so comes under test without an edit.
+    """
+    named = {text.partition(":")[0] for text in texts}
+    assert named <= set(registry)
+    return [
+        *texts,
+        *(name for name in registry if name not in named and _works(registry, name, given)),
+    ]
+
+
+def listed(registry: Registry[Any]) -> str:
+    """How a message lists what would be valid."""
+    return f"valid: {', '.join(registry)}, "
+
+
+def _works(registry: Registry[Any], name: str, given: dict[str, Any]) -> bool:
+    try:
+        registry.create(name, **given)
+    except ValueError:
+        return False
+    return True
