@@ -15,12 +15,16 @@ from testbed.shared.input_error import InputError
 from testbed.shared.run_directory import RESULTS
 
 Name = Annotated[
-    str, typer.Argument(help="an experiment's name, its YAML file, or the folder of its results")
+    str,
+    typer.Argument(
+        metavar="EXPERIMENT",
+        help="an experiment's name, its YAML file, or the folder of its results",
+    ),
 ]
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="folder of all results")]
 What = Annotated[
     str | None,
-    typer.Argument(metavar="[WHAT]", help="an experiment's name, its YAML file, or a folder"),
+    typer.Argument(metavar="WHAT", help="an experiment's name, its YAML file, or a folder"),
 ]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", help="replace a value: key.path=value (repeatable)")
