@@ -34,7 +34,9 @@ def find_experiment(results_dir: Path, experiment: str | None = None) -> Path:
     """
     if not results_dir.is_dir():
         raise ValueError(f"{results_dir}: no such folder; valid: the folder given to ./lab run")
-    if (results_dir / "plan.json").is_file():
+    unplanned = any(results_dir.glob("*/config.json"))  # such as repetitions
+    holds_experiments = any(results_dir.glob("*/plan.json"))
+    if (results_dir / "plan.json").is_file() or (unplanned and not holds_experiments):
         if experiment not in (None, results_dir.resolve().name):
             raise ValueError(f"{results_dir}: holds no runs of {experiment!r}")
         return results_dir.resolve() if not results_dir.name.strip(".") else results_dir

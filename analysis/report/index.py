@@ -22,8 +22,9 @@ def write(results_dir: Path) -> Path | None:
     Beside it, `summary.json` holds the numbers of the experiment that was reported last.
     """
     folder = results_dir / FOLDER
-    experiments = sorted(path.parent for path in results_dir.glob("*/plan.json"))
-    reported = [each for each in experiments if (each / FOLDER / SUMMARY).is_file()]
+    reported = [path.parents[1] for path in results_dir.glob(f"*/{FOLDER}/{SUMMARY}")]
+    planned = [path.parent for path in results_dir.glob("*/plan.json")]
+    experiments = sorted({*reported, *planned})
     if not reported:
         if (folder / SUMMARY).is_file():  # ours
             shutil.rmtree(folder)

@@ -78,7 +78,9 @@ def find(what: str | None, results: Path) -> Place:
         above = path.parent if path.parent.name else path.parent.resolve()
         key = key_of(path.name)
         return Place(results=above.parent, experiment=above.name, key=key)
-    if (path / planning.FILE).is_file():
+    unplanned = any(path.glob("*/config.json"))  # such as repetitions
+    holds_experiments = any(path.glob(f"*/{planning.FILE}"))
+    if (path / planning.FILE).is_file() or (unplanned and not holds_experiments):
         return Place(results=path.parent, experiment=path.name)
     return Place(results=path)
 

@@ -338,6 +338,16 @@ def test_an_index_without_experiments_goes(tmp_path, undrawn):
     assert (tmp_path / "report" / "thesis.pdf").exists()
 
 
+def test_repetitions_without_a_plan_have_a_report(tmp_path, undrawn):
+    build = ResultsBuilder(tmp_path / "reruns")
+    build.run(arm="dblp", seed=1)
+    for name in ("plan.json", "experiment.json"):
+        (build.folder / name).unlink()
+    index = analysis.write_report(build.folder).index
+    assert index == build.folder / "report" / "index.html"
+    assert (index.parent / "../../report/index.html").is_file()
+
+
 def test_what_was_measured_and_is_in_no_table_is_a_caution(tmp_path, undrawn):
     build = ResultsBuilder(tmp_path)
     build.run(arm="dblp", seed=1)
