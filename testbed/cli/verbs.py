@@ -164,7 +164,9 @@ def report(
 def explain(
     run: Annotated[
         str | None,
-        typer.Argument(help="a run's key, the beginning of one, or its folder; the latest run"),
+        typer.Argument(
+            help="a run's key, the beginning of one, its folder, or an experiment's latest"
+        ),
     ] = None,
     out: Out = RESULTS,
 ) -> None:

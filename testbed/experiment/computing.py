@@ -14,7 +14,7 @@ import numpy as np
 from testbed.experiment import Run
 from testbed.shared.input_error import InputError
 
-_MOST_S = 0.5  # of measuring one kind of step, which is done once at least
+_MOST_S = 0.2  # of measuring one kind of step, which is done once at least
 _EVALUATED = 64  # examples
 
 

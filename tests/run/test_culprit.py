@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
+import sys
 import time
 
 import pytest
@@ -70,3 +72,24 @@ def test_what_the_supervisor_did_not_expect_is_in_the_status_with_type_and_words
     assert status["verdict"] == "failed"
     assert status["reason"].startswith("KeyError: 'queue-7' (tests/run/test_culprit.py: line ")
     assert status["reason"].endswith("; see logs/supervisor.log")
+
+
+def test_a_controller_that_fails_leaves_its_words_and_ends(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text("def begin():\n    return {}['port']\n")
+    program = (
+        "from pathlib import Path; from controllers import framework;"
+        "from testbed.shared import own_code;"
+        f"own_code.expect({{{str(path)!r}: own_code.fingerprint({str(path)!r})}});"
+        f"framework._or_end(own_code._from_file(Path({str(path)!r})).begin)()"
+    )
+    reason = tmp_path / "controller.reason"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | {failure.REASON_FILE: str(reason)},
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert reason.read_text() == f"controller: {path}: line 2: KeyError: 'port'\n"
+    assert b"Traceback" in done.stderr

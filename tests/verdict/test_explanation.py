@@ -127,6 +127,7 @@ def test_a_run_is_found_by_its_folder_its_key_and_the_beginning_of_its_key(tmp_p
         assert run_names.find(tmp_path, name) == first
     assert run_names.find(tmp_path, earlier.name) == earlier
     assert run_names.find(tmp_path, None) == second
+    assert run_names.find(tmp_path, "small") == second
     with pytest.raises(InputError, match=r"dblp: several runs in .* begin so: small/dblp-s1-0123"):
         run_names.find(tmp_path, "dblp")
     with pytest.raises(InputError, match=r"tcp: no run of this name in .*; valid: small/dblp-s1-"):
