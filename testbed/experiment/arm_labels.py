@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ from pydantic import ValidationError
 
 from testbed.experiment.arm import Arm
 from testbed.experiment.factors import Point
-from testbed.shared import yaml_input
+from testbed.shared import own_code, yaml_input
 from testbed.shared.registry import did_you_mean
 from testbed.shared.yaml_input import InputError
 from testbed.transport import protocols
@@ -238,11 +240,10 @@ def _overlap(first: str, second: str) -> bool:
 
 
 def _text(key: str, value: Any) -> str:
-    if isinstance(value, str):
-        return value
     if key in protocols.REGISTRIES and isinstance(value, Mapping):
-        try:
-            return str(protocols.REGISTRIES[key].text(value))
-        except (TypeError, ValueError):
-            pass  # the schema says what is wrong with it
-    return json.dumps(value, separators=(",", ":"))
+        with suppress(TypeError, ValueError):  # the schema says what is wrong with it
+            value = protocols.REGISTRIES[key].text(value)
+    if not isinstance(value, str):
+        return json.dumps(value, separators=(",", ":"))
+    # A file of the user's own by its name: folders are of no interest in a table.
+    return re.sub(r"[^:=,]*/", "", value) if own_code.is_own(value) else value

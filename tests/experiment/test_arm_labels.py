@@ -77,7 +77,9 @@ def test_a_label_may_name_a_file_and_its_folder_keeps_a_plain_name(tmp_path):
     (tmp_path / "mine.py").write_text(OWN_CONTROL)
     place = f"{tmp_path}/mine.py:Mine"
     (run,) = experiment.load(write(tmp_path), arms=["dblp"], seeds=1, congestion_control=f"{place}")
-    assert run.arm == f"dblp@congestion_control={place}"
+    assert run.arm == "dblp@congestion_control=mine.py:Mine"
+    (again,) = experiment.load(write(tmp_path), arms=[run.arm], seeds=1)  # it lies beside the file
+    assert (again.arm, again.key) == (run.arm, run.key)
     assert "/" not in run.key
     assert ":" not in run.key
     assert len(run.key) < 128
