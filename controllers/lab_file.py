@@ -18,7 +18,8 @@ from controllers.impairment_plan import places_of, resolve
 from controllers.impairments import KINDS, AnyImpairment, kind_of
 from testbed.shared import own_code, problems, yaml_input
 from testbed.shared.registry import did_you_mean
-from testbed.shared.yaml_input import InputError, Section
+from testbed.shared.section import Section
+from testbed.shared.yaml_input import InputError
 
 _MAC = problems.form(
     r"^[0-9A-Fa-f]{2}(:[0-9A-Fa-f]{2}){5}$", "a MAC address such as 00:00:00:00:00:01"

@@ -63,6 +63,13 @@ class Selection:
     controller: Controller = None
     settings: Settings = None
 
+    def __post_init__(self) -> None:
+        """Raises InputError for an unknown name before a verb imports what reads the file."""
+        from testbed import experiment
+
+        if not Path(self.name).is_dir():
+            experiment.find(self.name)
+
     def runs(self, results: Path = RESULTS) -> list[Any]:
         """The runs, in the order in which they are executed; `results` is the folder of `--out`.
 

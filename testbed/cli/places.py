@@ -36,11 +36,8 @@ class Place:
     def require(self) -> None:
         """Raise InputError where nothing was planned under the experiment's name."""
         if self.experiment is not None and not self.folder.is_dir():
-            known = "".join(f"{name}, " for name in self.known())
-            raise InputError(
-                f"{self.results}: no results of {self.experiment!r}; "
-                f"valid: {known}or another folder with --out DIR"
-            )
+            valid = ", ".join([*self.known(), "another folder with --out DIR"])
+            raise InputError(f"{self.results}: no results of {self.experiment!r}; valid: {valid}")
 
     def known(self) -> list[str]:
         """The experiments of the folder that have results."""

@@ -12,7 +12,7 @@ from testbed import experiment
 from testbed.cli.terminal import PlainTable
 from testbed.experiment import REFERENCE_PROFILE, Run, dimensionless, disk_space, durations
 from testbed.experiment.dimensionless import Numbers
-from testbed.run import runner
+from testbed.run import requirements, runner
 from testbed.shared.yaml_input import InputError
 
 if TYPE_CHECKING:
@@ -35,6 +35,20 @@ def show_runs(results: Path, runs: Sequence[Run], console: Console) -> None:
         verdict = runner.directory_of(results, run).verdict() or "to do"
         table.add_row(run.key, run.arm, str(run.seed), _factors(run), verdict)
     console.print(table)
+
+
+def show_unsupported(runs: Sequence[Run], console: Console) -> None:
+    """Print what this machine lacks for some of the runs, and for which arms."""
+    arms: dict[str, list[str]] = {}
+    for run in runs:
+        hosts = run.experiment.topology.all_host_names()
+        timeline = run.experiment.resolved_impairments(run.seed)
+        lacking = requirements.lacking(run.protocol.describe(), timeline, hosts)
+        if lacking is not None and run.arm not in arms.setdefault(lacking, []):
+            arms[lacking].append(run.arm)
+    for lacking, names in arms.items():
+        said = f"unsupported here: {', '.join(names)}: {lacking}"
+        console.print(said, soft_wrap=True, highlight=False, markup=False)
 
 
 def show_numbers(selections: Sequence[Selection], results: Path, console: Console) -> None:
@@ -68,6 +82,7 @@ def show_durations(results: Path, runs: Sequence[Run], console: Console) -> None
     Raises:
         InputError: a user's model or data cannot be had.
     """
+    show_unsupported(runs, console)
     left = [run for run in runs if runner.directory_of(results, run).verdict() != "ok"]
     if not left:
         console.print("nothing to do: all runs are ok")

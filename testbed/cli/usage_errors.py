@@ -5,8 +5,6 @@ from __future__ import annotations
 import difflib
 from typing import Any
 
-from pydantic import ValidationError
-
 from testbed.shared.input_error import shown
 from testbed.shared.registry import did_you_mean
 
@@ -44,7 +42,7 @@ def in_words(error: Any) -> str:
 def _bad_value(error: Any) -> str:
     option, cause = error.param, error.__cause__
     names = "/".join(option.opts)
-    if not isinstance(cause, ValidationError) or option.min is None:
+    if option.min is None or not hasattr(cause, "errors"):  # pydantic's, by which typer converts
         return f"{names}: {error.message}"
     bounds = f" from {option.min} to {option.max}"
     if option.max is None:

@@ -74,8 +74,8 @@ def list_experiments() -> None:
 
     table = PlainTable("experiment", "runs", "what it shows")
     for name in experiment.names():
-        runs = experiment.load(name)
-        table.add_row(name, str(len(runs)), runs[0].experiment.description)
+        found = experiment.summary(name)
+        table.add_row(name, str(found.runs), found.description)
     console().print(table)
 
 
@@ -83,13 +83,16 @@ def list_experiments() -> None:
 @grouped
 def plan(selection: Selection, out: Out = RESULTS, pcap: Pcap = None) -> None:
     """Print an experiment's runs and numbers, draw its topologies; execute nothing."""
-    from testbed.cli import execution, places, plan_topology_view, plan_view
+    from testbed.cli import execution, places, plan_view
     from testbed.run import planning, runner
 
     chosen, screen = places.chosen(selection, out), console()
     execution.hosts_to_capture(chosen.runs, pcap)
+    from testbed.cli import plan_topology_view  # draws, and so imports much
+
     folder = chosen.results / chosen.runs[0].experiment.name
     plan_view.show_runs(chosen.results, chosen.runs, screen)
+    plan_view.show_unsupported(chosen.runs, screen)
     plan_view.show_numbers(chosen.selections, chosen.results, screen)
     plan_topology_view.show(chosen.runs, folder, screen)
     runner.hand_over(chosen.results)

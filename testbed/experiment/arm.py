@@ -18,7 +18,7 @@ from pydantic import (
 from testbed.shared import problems
 from testbed.shared.named_sections import folders
 from testbed.shared.registry import did_you_mean
-from testbed.shared.yaml_input import Section
+from testbed.shared.section import Section
 from testbed.training.filling import DEFAULT_FILLING, FILLINGS, PRESET_FILLINGS
 from testbed.transport import protocols
 

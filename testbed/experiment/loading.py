@@ -15,13 +15,12 @@ from testbed.experiment import arm_labels, factors, profiles
 from testbed.experiment.arm_labels import Variant
 from testbed.experiment.run import NOT_OF_A_RUN, Run
 from testbed.experiment.schema import Experiment
+from testbed.experiment.shipped import find
 from testbed.experiment.taken_phases import FinishedRuns
 from testbed.shared import own_code, problems, yaml_input
 from testbed.shared.registry import did_you_mean
 from testbed.shared.run_directory import RESULTS
 from testbed.shared.yaml_input import InputError
-
-EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
 
 
 def load(
@@ -113,43 +112,6 @@ def load(
         for number, point in enumerate(points)
         for variant in wanted
     ]
-
-
-def find(name_or_path: str) -> Path:
-    """The YAML file of an experiment's name or path.
-
-    Raises:
-        InputError: there is none; the message lists the names that exist.
-    """
-    path = Path(name_or_path)
-    if path.suffix in (".yaml", ".yml"):
-        if not path.is_file():
-            near = "" if path.parent.parts else did_you_mean(path.stem, names())
-            what = "not a file" if path.exists() else "no such file"
-            raise InputError(f"{path}: {what}{near}")
-        return path
-    found = EXPERIMENTS / f"{name_or_path}.yaml"
-    if "/" in name_or_path or not found.is_file():
-        near = did_you_mean(path.name, names())
-        raise InputError(
-            f"unknown experiment {name_or_path!r}; valid: {', '.join(names())}, FILE.yaml{near}"
-        )
-    here = Path.cwd()
-    return found.relative_to(here) if found.is_relative_to(here) else found
-
-
-def profile_names(name_or_path: str) -> list[str]:
-    """The profiles of an experiment, the default one first.
-
-    Raises:
-        InputError: it cannot be read.
-    """
-    return profiles.names(yaml_input.read(find(name_or_path)))
-
-
-def names() -> list[str]:
-    """The experiments that come with the project."""
-    return sorted(path.stem for path in EXPERIMENTS.glob("*.yaml"))
 
 
 def _extend(seeds: Sequence[int], count: int | None) -> list[int]:

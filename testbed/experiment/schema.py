@@ -13,7 +13,7 @@ from controllers.impairments import AnyImpairment
 from testbed.experiment.arm import Arm
 from testbed.shared import own_code
 from testbed.shared.problems import form
-from testbed.shared.yaml_input import Section
+from testbed.shared.section import Section
 from testbed.training import phases, prerequisites
 from testbed.training.phases import AnyPhases
 from testbed.training.settings import Training

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from controllers import framework_choice, impairments
+from controllers import framework_choice
 from testbed import sampling
 from testbed.capture import recorder
 from testbed.lab import paths as lab_paths
@@ -21,7 +21,7 @@ from testbed.lab.delay import link_report
 from testbed.lab.kernel.commands import CommandError
 from testbed.lab.kernel.shaping import MissingCapabilityError
 from testbed.lab.network import HostInfo
-from testbed.run import manifest
+from testbed.run import manifest, requirements
 from testbed.run.assembly import Lab, topology_of
 from testbed.run.processes import ProcessError, Processes
 from testbed.sampling import other_programs
@@ -48,8 +48,9 @@ def execute(directory: Path, progress: ProgressWriter) -> list[gates.Gate]:
     """
     config = run_directory.read_json(directory / "config.json")
     own_code.expect(config.get("code", {}))
-    _require_congestion_control(config["protocol"])
-    _require_for_impairments(config)
+    names = topology_of(config).all_host_names()
+    if lacking := requirements.lacking(config["protocol"], config["impairments"], names):
+        raise UnsupportedError(lacking)
     private = sandbox.prepare()
     processes = Processes(directory / "logs")
     progress.stage("building the network")
@@ -144,28 +145,6 @@ def _lost(directory: Path) -> str:
     if not words.exists():
         return ""
     return f"went on without {'; '.join(words.read_text(encoding='utf-8').splitlines())}"
-
-
-def _require_congestion_control(protocol: dict[str, Any]) -> None:
-    """Kernel TCP's algorithm must exist before anything is built for it."""
-    if protocol["carrier"] != "tcp":
-        return
-    listed = Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text().split()
-    wanted = protocol["congestion_control"]
-    if wanted not in listed:
-        raise UnsupportedError(
-            f"this kernel has no TCP congestion control {wanted!r}; it has {', '.join(listed)}"
-        )
-
-
-def _require_for_impairments(config: Mapping[str, Any]) -> None:
-    if not config["impairments"]:
-        return
-    hosts = topology_of(config).all_host_names()
-    for document in config["impairments"]:
-        lacking = impairments.read(document).lacking(hosts)
-        if lacking is not None:
-            raise UnsupportedError(lacking)
 
 
 def main() -> None:

@@ -8,6 +8,12 @@ _MOST_SHOWN = 60
 class InputError(ValueError):
     """Bad input: the message is one line for the user; the exit status is 2."""
 
+    def __init__(self, message: str) -> None:
+        """Makes the message printable: what came from the input may hold control characters."""
+        super().__init__(
+            "".join(each if each.isprintable() else repr(each)[1:-1] for each in message)
+        )
+
 
 def shown(value: Any) -> str:
     """A value for a message: on one line, in YAML's words, and not too long."""

@@ -5,22 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
-
 from testbed.shared import plain_yaml, units
 from testbed.shared.input_error import InputError, shown
 
-__all__ = ["InputError", "Section", "override", "read", "replace", "value_of"]
+__all__ = ["InputError", "override", "read", "replace", "value_of"]
 
 _MOST_BYTES = 1 << 20
 # Their keys are key paths themselves.
 _OF_KEY_PATHS = ("factors",)
-
-
-class Section(BaseModel):
-    """A part of an experiment: unknown keys are errors, values do not change after reading."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from pydantic import Field, field_validator
 
 from testbed.shared.named_sections import OneOf
 from testbed.shared.registry import Registry
-from testbed.shared.yaml_input import Section
+from testbed.shared.section import Section
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from testbed.shared.named_sections import OneOf
 from testbed.shared.registry import Registry
-from testbed.shared.yaml_input import Section
+from testbed.shared.section import Section
 
 
 class RealPace(Section):

@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from testbed.shared.named_sections import folders
-from testbed.shared.yaml_input import Section
+from testbed.shared.section import Section
 from testbed.training import datasets, models
 from testbed.training.datasets import AnyDataset, AnySplit
 from testbed.training.learning_rate import AnySchedule, ConstantRate

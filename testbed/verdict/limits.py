@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from pydantic import Field
 
-from testbed.shared.yaml_input import Section
+from testbed.shared.section import Section
 
 
 class Limits(Section):

@@ -139,7 +139,9 @@ def test_set_replaces_a_value(tmp_path):
 def test_every_experiment_that_comes_with_the_lab_is_valid():
     assert "quick" in experiment.names()
     for name in experiment.names():
-        assert experiment.load(name)
+        runs = experiment.load(name)
+        found = experiment.summary(name)
+        assert (found.runs, found.description) == (len(runs), runs[0].experiment.description)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.shared.yaml_input import InputError, Section
+from testbed.shared.section import Section
+from testbed.shared.yaml_input import InputError
 from testbed.training.tasks import CLASSIFICATION, Chosen, Examples, Task
 
 if TYPE_CHECKING:

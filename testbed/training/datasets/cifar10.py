@@ -16,7 +16,6 @@ from pydantic import Field
 from testbed.shared.yaml_input import InputError
 from testbed.training.datasets import cache
 from testbed.training.datasets.base import Dataset, DatasetParameters, Progress, images_dataset
-from testbed.training.datasets.download import fetch
 
 ARCHIVE = "cifar-10-binary.tar.gz"
 _URL = f"https://www.cs.toronto.edu/~kriz/{ARCHIVE}"
@@ -82,6 +81,8 @@ class Parameters(DatasetParameters):
         """Download the archive, unless a directory is given or the archive is cached."""
         archive = self._place(folder) / ARCHIVE
         if self.directory is None and not archive.is_file():
+            from testbed.training.datasets.download import fetch  # imports much, is rarely needed
+
             fetch(self.url, archive, sha256=self.sha256, progress=progress)
         elif not archive.is_file() and _unpacked(archive.parent) is None:
             self.load(folder)  # says what is missing

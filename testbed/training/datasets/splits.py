@@ -9,7 +9,8 @@ from pydantic import Field
 
 from testbed.shared.named_sections import OneOf
 from testbed.shared.registry import Registry
-from testbed.shared.yaml_input import InputError, Section
+from testbed.shared.section import Section
+from testbed.shared.yaml_input import InputError
 
 Indices = NDArray[np.int64]
 

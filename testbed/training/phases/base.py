@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from testbed.shared import own_code
-from testbed.shared.yaml_input import Section
+from testbed.shared.section import Section
 
 Cadence = Literal["epoch"] | Annotated[int, Field(ge=1)]
 

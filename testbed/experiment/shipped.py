@@ -1,0 +1,71 @@
+"""Experiments by name or path, and what their files say without being checked, which is quick."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from testbed.experiment import factors, profiles
+from testbed.shared import yaml_input
+from testbed.shared.input_error import InputError
+from testbed.shared.registry import did_you_mean
+
+EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """An experiment that comes with the project: how many runs it has, and what it shows."""
+
+    name: str
+    runs: int
+    description: str
+
+
+def summary(name: str) -> Summary:
+    """What `./lab list` says of an experiment."""
+    document = yaml_input.read(find(name))
+    profiles.apply(document, profiles.DEFAULT_PROFILE)
+    points = list(factors.points(document.get("factors") or {}))
+    return Summary(
+        name=name,
+        runs=len(document["arms"]) * len(points) * len(document["seeds"]),
+        description=document.get("description", ""),
+    )
+
+
+def find(name_or_path: str) -> Path:
+    """The YAML file of an experiment's name or path.
+
+    Raises:
+        InputError: there is none; the message lists the names that exist.
+    """
+    path = Path(name_or_path)
+    if path.suffix in (".yaml", ".yml"):
+        if not path.is_file():
+            near = "" if path.parent.parts else did_you_mean(path.stem, names())
+            what = "not a file" if path.exists() else "no such file"
+            raise InputError(f"{path}: {what}{near}")
+        return path
+    found = EXPERIMENTS / f"{name_or_path}.yaml"
+    if "/" in name_or_path or not found.is_file():
+        near = did_you_mean(path.name, names())
+        raise InputError(
+            f"unknown experiment {name_or_path!r}; valid: {', '.join(names())}, FILE.yaml{near}"
+        )
+    here = Path.cwd()
+    return found.relative_to(here) if found.is_relative_to(here) else found
+
+
+def profile_names(name_or_path: str) -> list[str]:
+    """The profiles of an experiment, the default one first.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    return profiles.names(yaml_input.read(find(name_or_path)))
+
+
+def names() -> list[str]:
+    """The experiments that come with the project."""
+    return sorted(path.stem for path in EXPERIMENTS.glob("*.yaml"))

@@ -1,0 +1,50 @@
+"""What a run needs of the kernel is known to its plan."""
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from testbed import experiment
+from testbed.cli import plan_view
+from testbed.run import requirements
+from testbed.transport import protocols
+
+TCP = protocols.preset("tcp-warp").describe()
+
+
+@pytest.fixture
+def kernel(monkeypatch, tmp_path):
+    monkeypatch.setattr(requirements, "available_congestion_controls", lambda: ["reno", "cubic"])
+    monkeypatch.setattr(requirements, "_MODULES", tmp_path)
+    monkeypatch.setattr(requirements.platform, "release", lambda: "6.1")
+    return tmp_path / "6.1"
+
+
+def test_a_congestion_control_that_the_kernel_lacks_is_named(kernel: Path):
+    said = requirements.lacking(TCP, [], [])
+    assert said == "this kernel has no TCP congestion control 'warp'; it has reno, cubic"
+    (kernel / "kernel" / "net").mkdir(parents=True)
+    (kernel / "kernel" / "net" / "tcp_warp.ko.xz").touch()
+    assert requirements.lacking(TCP, [], []) == f"{said}; 'modprobe tcp_warp' as root adds it"
+
+
+@pytest.mark.parametrize("name", ["tcp-cubic", "dblp"])
+def test_what_the_kernel_has_or_does_not_need_is_no_obstacle(kernel, name):
+    assert requirements.lacking(protocols.preset(name).describe(), [], []) is None
+
+
+def test_a_kernel_that_does_not_say_is_tried(kernel, monkeypatch):
+    monkeypatch.setattr(requirements, "available_congestion_controls", list)
+    assert requirements.lacking(TCP, [], []) is None
+
+
+def test_a_plan_names_the_arms_that_are_unsupported_here(kernel):
+    runs = experiment.load("quick", congestion_control="westwood", arms=["tcp-cubic"])
+    written = io.StringIO()
+    plan_view.show_unsupported(runs, Console(file=written, width=40))
+    assert written.getvalue() == (
+        "unsupported here: tcp-cubic@congestion_control=westwood: this kernel has no TCP "
+        "congestion control 'westwood'; it has reno, cubic\n"
+    )
