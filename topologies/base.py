@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
+import networkx
 from mininet.topo import Topo
 from pydantic import ValidationError
 
 from testbed.shared import problems
 from topologies import mininet_options
 from topologies.settings import LinkParameters, TopologyParameters
-
-if TYPE_CHECKING:  # imported where it is used: an experiment is checked without it
-    import networkx
 
 # Linux allows 15 characters; Mininet calls interfaces NODE-ethNUMBER.
 _INTERFACE_NAME_CHARACTERS = 15
@@ -136,8 +134,6 @@ class LabTopo(Topo):
 
     def as_graph(self) -> networkx.Graph:
         """Nodes and links; each edge has its `delay_s`."""
-        import networkx
-
         graph = networkx.Graph()
         graph.add_nodes_from(self.nodes())
         for (first, second), link in self._links.items():
@@ -146,8 +142,6 @@ class LabTopo(Topo):
 
     def longest_rtt_s(self) -> float:
         """Round trip of the farthest two hosts over shortest paths, without queues, in seconds."""
-        import networkx
-
         graph, hosts = self.as_graph(), self.hosts()
         # Fewest hops first, as the controller routes; among those the least delay.
         hop_s = 1e6  # more than all delays of a path together
@@ -165,8 +159,6 @@ class LabTopo(Topo):
             self.addLink(self.addHost(name), switches[position % len(switches)])
 
     def _check(self) -> None:
-        import networkx
-
         graph = self.as_graph()
         hosts = self.hosts()
         for name in self.parameters.all_host_names():

@@ -64,11 +64,12 @@ class Selection:
     settings: Settings = None
 
     def __post_init__(self) -> None:
-        """Raises InputError for an unknown name before a verb imports what reads the file."""
+        """Raises InputError for what is no YAML, before a verb imports what checks a file."""
         from testbed import experiment
+        from testbed.shared import yaml_input
 
         if not Path(self.name).is_dir():
-            experiment.find(self.name)
+            yaml_input.read(experiment.find(self.name))
 
     def runs(self, results: Path = RESULTS) -> list[Any]:
         """The runs, in the order in which they are executed; `results` is the folder of `--out`.

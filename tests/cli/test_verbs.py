@@ -149,8 +149,8 @@ ALSO_HEAVY = {"numpy", "networkx", "mininet", "testbed.experiment.schema"}
         (["list"], HEAVY | ALSO_HEAVY),
         (["fly"], HEAVY | ALSO_HEAVY),
         (["run", "quik"], HEAVY | ALSO_HEAVY),
-        (["plan", "quick", "--set", "rouns=3"], HEAVY | {"networkx"}),
-        (["run", "quick", "--set", "arms.dblp.high=1"], HEAVY | {"networkx"}),
+        (["plan", "quick", "--set", "rouns=3"], HEAVY),
+        (["run", "quick", "--set", "arms.dblp.high=1"], HEAVY),
     ],
 )
 def test_a_quick_answer_imports_nothing_heavy(words, heavy):
