@@ -98,9 +98,14 @@ def settings(ids: Sequence[str] | None) -> list[dict[str, Any]]:
     return [each for each in load_settings() if ids is None or each["id"] in ids]
 
 
+def all_ids() -> set[str]:
+    """The ids that an experiment may name."""
+    return {each.id for each in load()} | {each["id"] for each in load_settings()}
+
+
 def unknown(ids: Sequence[str] | None) -> list[str]:
     """Which of the ids that an experiment names do not exist."""
-    known = {each.id for each in load()} | {each["id"] for each in load_settings()}
+    known = all_ids()
     return [each for each in ids or [] if each not in known]
 
 

@@ -21,6 +21,7 @@ from controllers.impairments.helper import start_helper
 from testbed.lab.helpers.process import HelperError, HelperProcess, run_at_once
 from testbed.lab.kernel.namespaces import socket_in
 from testbed.lab.kernel.process_sockets import sockets_of
+from testbed.shared.problems import form
 from testbed.transport.tcp_socket import (
     available_congestion_controls,
     get_congestion_control,
@@ -59,8 +60,11 @@ class BackgroundParameters(HostToHostParameters):
     `bitrate_bps` limits all `streams` together (payload, as iperf3 counts).
     """
 
-    congestion_control: str = Field(
-        default="cubic", pattern=r"^[a-z0-9_]{1,15}$", description="a name that kernel TCP knows"
+    congestion_control: str = form(
+        r"^[a-z0-9_]{1,15}$",
+        "the kernel's name of an algorithm, such as cubic",
+        default="cubic",
+        description="a name that kernel TCP knows",
     )
     streams: int = Field(default=1, ge=1, le=64, description="parallel connections")
     bitrate_bps: int | None = Field(

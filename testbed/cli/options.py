@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from testbed.shared.input_error import InputError
+from testbed.shared.registry import did_you_mean
 from testbed.shared.run_directory import RESULTS
 
 Name = Annotated[
@@ -160,8 +161,8 @@ def _check_published(run: Any) -> None:
 
     if wrong := published.unknown(run.experiment.published):
         raise InputError(
-            f"{run.source}: published: unknown id {wrong[0]!r}; "
-            "valid: the ids in analysis/data/published.yaml"
+            f"{run.source}: published: unknown id {wrong[0]!r}; valid: the ids in "
+            f"analysis/data/published.yaml{did_you_mean(wrong[0], published.all_ids())}"
         )
 
 

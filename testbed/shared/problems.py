@@ -49,10 +49,10 @@ class Problem(typing.NamedTuple):
     sort: str = OTHER
 
 
-def form(pattern: str, words: str) -> Any:
+def form(pattern: str, words: str, **further: Any) -> Any:
     """A pydantic field of texts with this form, which a message calls `words`."""
     _forms[pattern] = words
-    return Field(pattern=pattern)
+    return Field(pattern=pattern, **further)
 
 
 def dotted(place: Place) -> str:
@@ -131,8 +131,8 @@ def _in_words(each: Mapping[str, Any], kind: Any, place: Place) -> str | None:
         listed = ", ".join(valid) or context["expected"]
         return f"valid: {listed}{did_you_mean(str(each['input']), valid)}"
     if sort == "string_pattern_mismatch":
-        words = _forms.get(context["pattern"])
-        return f"valid: {words}" if words else "does not have the form that is wanted here"
+        # A user's own section has a regular expression alone, and perhaps a description.
+        return f"valid: {_forms.get(context['pattern']) or _description(kind) or 'another form'}"
     if sort in ("too_short", "too_long"):
         least, most = context.get("min_length"), context.get("max_length")
         count = f"at least {least}" if sort == "too_short" else f"at most {most}"
@@ -183,6 +183,11 @@ def _bounds(kind: Any) -> Iterator[Any]:
         yield from getattr(each, "metadata", None) or (each,)
     if (inner := _inner(kind)) is not None:
         yield from _bounds(inner)
+
+
+def _description(kind: Any) -> str:
+    found = (getattr(each, "description", None) for each in getattr(kind, "__metadata__", ()))
+    return next(filter(None, found), "")
 
 
 def _inner(kind: Any) -> Any:

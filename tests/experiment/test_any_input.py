@@ -19,6 +19,13 @@ from testbed.shared import plain_yaml, problems, units
 from testbed.shared.input_error import InputError
 from testbed.transport import protocols
 
+_ROOT = Path(__file__).resolve().parents[2]
+_OWN_FILES = [
+    *sorted(_ROOT.glob("experiments/*.yaml")),
+    *(_ROOT / name for name in ("examples/own.yaml", "controllers/by-hand.yaml")),
+    *(_ROOT / name for name in ("analysis/data/published.yaml", "tests/cli/wrong_inputs.yaml")),
+    _ROOT / "testbed/documentation/run_directory_format.yaml",
+]
 _BASE = {
     "name": "small",
     "description": "all sections",
@@ -182,6 +189,12 @@ def test_what_is_written_is_what_is_read(value):
 )
 def test_plain_values(text, value):
     assert plain_yaml.parse(text) == value
+
+
+@pytest.mark.parametrize("path", _OWN_FILES, ids=lambda path: path.stem)
+def test_our_own_files_are_read_as_any_reader_of_yaml_reads_them(path):
+    text = path.read_text(encoding="utf-8")
+    assert plain_yaml.parse(text) == yaml.safe_load(text)
 
 
 def test_an_alias_is_a_copy():

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from testbed.shared.problems import form
 from testbed.shared.yaml_input import InputError
 from testbed.training.datasets import cache
 from testbed.training.datasets.base import Dataset, DatasetParameters, Progress, images_dataset
@@ -45,9 +46,10 @@ class Parameters(DatasetParameters):
 
     directory: str | None = Field(default=None, description="relative to the YAML file")
     url: str = Field(default=_URL, description="where the archive is downloaded from, once")
-    sha256: str = Field(
+    sha256: str = form(
+        "^[0-9a-fA-F]{64}$",
+        "the 64 hexadecimal digits of a SHA-256",
         default=_ARCHIVE_SHA256,
-        pattern="^[0-9a-fA-F]{64}$",
         description="what the archive must hash to",
     )
     verify: bool = Field(default=True, description="whether sizes and hashes are checked")
