@@ -59,7 +59,7 @@ def test_no_other_needs_a_rate(text):
     ],
 )
 def test_wrong_options_say_what_would_be_valid(text, named):
-    with pytest.raises(ValueError, match="valid|must be") as error:
+    with pytest.raises(ValueError, match=r"valid|must be") as error:
         create(text)
     assert named in str(error.value)
 
