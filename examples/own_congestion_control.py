@@ -3,7 +3,7 @@
 `congestion_control: ./own_congestion_control.py`, or with options
 `congestion_control: {name: ./own_congestion_control.py, decrease: 0.7}`
 
-How often it hears feedback depends on the repair: docs/how-to/congestion-control.md has the numbers.
+How often it hears feedback depends on the repair: see docs/how-to/congestion-control.md.
 """
 
 import math

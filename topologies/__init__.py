@@ -3,8 +3,8 @@
 To add one: a file here with `Parameters`, a `TopologyParameters` with whatever else the topology
 has, and `Topology`, a `LabTopo` (or any Mininet `Topo`) whose `build(parameters)` or `build()` adds
 hosts, switches and links; and a line in `TOPOLOGIES`. Or a file of your own with the same two
-names, `topology: {name: ./mine.py}`; `plain` adapts a `Topo` that was written for Mininet alone. Imports Mininet (when a topology is used) and
-`testbed.shared`.
+names, `topology: {name: ./mine.py}`; `plain` adapts a `Topo` that was written for Mininet alone.
+Imports Mininet (when a topology is used) and `testbed.shared`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """A plain Mininet `Topo` as a topology of the lab: its options become keys, its hosts get roles.
 
-* The options of its `build` (or of its own `__init__`) that have a number, a text or a truth value
-  as default are keys of the experiment's section. `workers` and `extra_hosts` are handed over too.
+* The options of its `build` (or of its own `__init__`) are keys of the experiment's section: those
+  without a default, and those whose default is a number, a text or a truth value. `workers` and
+  `extra_hosts` are handed over too.
 * Where no host is called `server`, the hosts take the lab's names in the order in which they were
   added: `server`, `worker-1`, ..., `traffic-1`, ...
 """
@@ -9,7 +10,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from mininet.topo import Topo
@@ -76,7 +77,8 @@ def construct(kind: Any, parameters: TopologyParameters) -> LabTopo:
     made: LabTopo = kind.__new__(kind)
     made.begin(parameters)
     options = {key: getattr(parameters, key) for key in _options(kind) if hasattr(parameters, key)}
-    made.__init__(*([parameters] if _takes_parameters(kind) else []), **options)  # type: ignore[misc]
+    first = [parameters] if _takes_parameters(kind, options) else []
+    made.__init__(*first, **options)  # type: ignore[misc]
     made.finish()
     return made
 
@@ -85,26 +87,30 @@ def parameters_of(kind: type[Topo]) -> type[TopologyParameters]:
     """The section of a class without `Parameters`; a plain `Topo` adds its options."""
     if issubclass(kind, LabTopo):
         return TopologyParameters
-    own = {
-        # In Python, whole numbers and others are not told apart by a default.
-        name: (int | float if type(default) is int else type(default), default)
-        for name, default in _options(kind).items()
-        if name not in _HANDED_OVER
-    }
-    if not own:
+    fields: dict[str, Any] = {}
+    for name, default in _options(kind).items():
+        if default is inspect.Parameter.empty:
+            fields[name] = (bool | int | float | str, ...)
+        else:
+            # In Python, whole numbers and others are not told apart by a default.
+            fields[name] = (int | float if type(default) is int else type(default), default)
+    for name in _HANDED_OVER:
+        fields.pop(name, None)
+    if not fields:
         return TopologyParameters
-    fields: dict[str, Any] = own
     return create_model(kind.__name__, __base__=TopologyParameters, **fields)
 
 
 def _options(kind: type[Topo]) -> dict[str, Any]:
-    """The options of a plain `Topo` that an experiment may set, and their defaults."""
+    """The options of a plain `Topo` that an experiment may set, and their defaults, if any."""
     if issubclass(kind, LabTopo) and not issubclass(kind, PlainTopo):
         return {}
     return {
         each.name: each.default
-        for each in inspect.signature(_entrance(kind)).parameters.values()
-        if isinstance(each.default, bool | int | float | str)
+        for each in _arguments(kind)
+        if each.name != "parameters"
+        and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
+        and (each.default is each.empty or isinstance(each.default, bool | int | float | str))
         and (each.name in _HANDED_OVER or each.name not in TopologyParameters.model_fields)
     }
 
@@ -118,12 +124,20 @@ def _entrance(kind: type[Topo]) -> Callable[..., Any]:
     return kind.build
 
 
-def _takes_parameters(kind: type[Topo]) -> bool:
-    """Whether it needs an argument, or has one that is called `parameters`."""
+def _arguments(kind: type[Topo]) -> list[inspect.Parameter]:
     _, *arguments = inspect.signature(_entrance(kind)).parameters.values()  # the first one is self
+    return arguments
+
+
+def _takes_parameters(kind: type[Topo], options: Mapping[str, Any]) -> bool:
+    """Whether it needs an argument that is no option, or has one that is called `parameters`."""
     return any(
         each.name == "parameters"
         or each.kind is each.VAR_POSITIONAL
-        or (each.kind is not each.VAR_KEYWORD and each.default is each.empty)
-        for each in arguments
+        or (
+            each.kind is not each.VAR_KEYWORD
+            and each.default is each.empty
+            and each.name not in options
+        )
+        for each in _arguments(kind)
     )

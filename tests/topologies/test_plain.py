@@ -79,6 +79,13 @@ def test_a_constructor_that_builds_will_do(tmp_path, constructor):
     assert (core["rate_bps"], core["delay_s"]) == (5_000_000, 1.0)
 
 
+def test_options_without_a_default_are_keys_that_must_be_given(tmp_path):
+    text = SIMPLE_PERF.replace("n=2, lossy=True", "n, lossy=True")
+    assert len(built(tmp_path, text, n=3).hosts()) == 3
+    with pytest.raises(InputError, match=r"topology\.n: this key is missing"):
+        load(tmp_path, text)
+
+
 def test_a_constructor_with_options_takes_them_from_the_experiment(tmp_path):
     text = OLD_STYLE.replace("__init__(self):", "__init__(self, bw=10, **opts):").replace(
         "Topo.__init__(self)", "super().__init__(**opts)"
@@ -102,6 +109,7 @@ def test_default_options_of_links_hold_for_links_without_any(tmp_path):
         ("mininet.topo:LinearTopo", {"k": 3}, 3),
         ("mininet.topo:LinearTopo", {"k": 2, "n": 2, "workers": 3}, 2),
         ("mininet.topolib:TreeTopo", {"depth": 2, "fanout": 2, "workers": 3}, 3),
+        ("mininet.topolib:TorusTopo", {"x": 3, "y": 3, "workers": 8}, 9),
     ],
 )
 def test_mininet_s_own_topologies_need_no_file(name, keys, switches):
