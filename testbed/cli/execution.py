@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from testbed.cli import places, plan_view, progress, terminal
+from testbed.cli import choosing, places, plan_view, progress, terminal
 from testbed.cli.options import Execution, Selection, names_in
 from testbed.experiment import Run
 from testbed.machine import capabilities
@@ -23,7 +23,7 @@ def run(selection: Selection, options: Execution) -> bool:
     Raises:
         InputError: nothing is new, a prerequisite is missing, or results cannot be written.
     """
-    chosen = places.chosen(selection, options.out)
+    chosen = choosing.chosen(selection, options.out)
     if not options.dry_run and not runner.unfinished(chosen.results, chosen.runs):
         _refuse_recording_what_is_done(replace(options, out=chosen.results), chosen.runs)
         folder = chosen.results / chosen.runs[0].experiment.name
@@ -39,10 +39,10 @@ def resume(selection: Selection, options: Execution) -> bool:
 
     Without options these are the runs of the folder's plan.
     """
-    return _execute(places.chosen(selection, options.out, planned=True), options)
+    return _execute(choosing.chosen(selection, options.out, planned=True), options)
 
 
-def _execute(chosen: places.Chosen, options: Execution) -> bool:
+def _execute(chosen: choosing.Chosen, options: Execution) -> bool:
     runs, options = chosen.runs, replace(options, out=chosen.results)
     capture = hosts_to_capture(runs, options.pcap)
     console = terminal.console()

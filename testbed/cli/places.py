@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from dataclasses import dataclass
 from pathlib import Path
 
-from testbed import experiment
-from testbed.cli.options import Selection
-from testbed.run import planning
 from testbed.shared import yaml_input
-from testbed.shared.run_directory import key_of
+from testbed.shared.run_directory import PLAN, key_of
 from testbed.shared.yaml_input import InputError
 
 
@@ -41,7 +37,7 @@ class Place:
 
     def known(self) -> list[str]:
         """The experiments of the folder that have results."""
-        return sorted(path.parent.name for path in self.results.glob(f"*/{planning.FILE}"))
+        return sorted(path.parent.name for path in self.results.glob(f"*/{PLAN}"))
 
 
 def find(what: str | None, results: Path) -> Place:
@@ -76,8 +72,8 @@ def find(what: str | None, results: Path) -> Place:
         key = key_of(path.name)
         return Place(results=above.parent, experiment=above.name, key=key)
     unplanned = any(path.glob("*/config.json"))  # such as repetitions
-    holds_experiments = any(path.glob(f"*/{planning.FILE}"))
-    if (path / planning.FILE).is_file() or (unplanned and not holds_experiments):
+    holds_experiments = any(path.glob(f"*/{PLAN}"))
+    if (path / PLAN).is_file() or (unplanned and not holds_experiments):
         return Place(results=path.parent, experiment=path.name)
     return Place(results=path)
 
@@ -101,58 +97,3 @@ def capture(what: str, results: Path) -> Path:
         raise InputError(f"{place.folder}: holds no capture; ./lab run ... --pcap records one")
     shown = ", ".join(map(str, found[:4])) + (", ..." if found[4:] else "")
     raise InputError(f"{place.folder}: holds {len(found)} captures; valid: one of {shown}")
-
-
-@dataclass(kw_only=True)
-class Chosen:
-    """The runs that a verb is to execute or to show, and what selected them."""
-
-    results: Path
-    selections: list[Selection]
-
-    @cached_property
-    def runs(self) -> list[experiment.Run]:
-        """The runs in the order of their execution, each once.
-
-        Raises:
-            InputError: one line that says what is wrong with the experiment.
-        """
-        runs = {
-            run.key: run for each in self.selections for run in each.loaded(results=self.results)
-        }
-        return experiment.ordered(list(runs.values()))
-
-
-def chosen(selection: Selection, results: Path, *, planned: bool = False) -> Chosen:
-    """The runs of a selection, whose name may also be a folder.
-
-    The folder of an experiment's results stands for what was planned in it, and with further
-    options for its experiment with these options.
-
-    Args:
-        selection: what the user chose.
-        results: the folder of results, where the selection's name is not itself a folder.
-        planned: without options, what was planned under this name counts, if anything was.
-
-    Raises:
-        InputError: no such experiment, or no plan in the folder.
-    """
-    is_folder = selection.name not in experiment.names() and Path(selection.name).is_dir()
-    if not is_folder and (selection.is_narrowed or not planned):
-        return Chosen(results=results, selections=[selection])
-    if not is_folder:
-        experiment.find(selection.name)
-    place = find(selection.name, results)
-    stored = planning.selections(place.folder) if place.experiment else []
-    if is_folder and not stored:
-        raise InputError(
-            f"{selection.name}: no experiment was planned in this folder; valid: a folder such as "
-            f"{results}/quick, an experiment's name, FILE.yaml"
-        )
-    if not stored:
-        return Chosen(results=results, selections=[selection])
-    names = {each.name for each in fields(Selection)}
-    found = [Selection(**{key: each[key] for key in names & each.keys()}) for each in stored]
-    if selection.is_narrowed:
-        found = [replace(selection, name=found[-1].name)]
-    return Chosen(results=place.results, selections=found)

@@ -83,10 +83,10 @@ def list_experiments() -> None:
 @grouped
 def plan(selection: Selection, out: Out = RESULTS, pcap: Pcap = None) -> None:
     """Print an experiment's runs and numbers, draw its topologies; execute nothing."""
-    from testbed.cli import execution, places, plan_view
+    from testbed.cli import choosing, execution, plan_view
     from testbed.run import planning, runner
 
-    chosen, screen = places.chosen(selection, out), console()
+    chosen, screen = choosing.chosen(selection, out), console()
     execution.hosts_to_capture(chosen.runs, pcap)
     from testbed.cli import plan_topology_view  # draws, and so imports much
 
@@ -155,9 +155,12 @@ def report(
     ] = False,
 ) -> None:
     """Write the report of finished runs again, from their directories alone."""
-    from testbed.cli import places, report_view
+    from testbed.cli import places
 
     place = places.find(what, out)
+    place.require()
+    from testbed.cli import report_view  # imports what draws figures, which takes a second
+
     report_view.write(place)
     if readme:
         report_view.keep(place)
@@ -195,11 +198,11 @@ def rerun(
 @grouped
 def shell(selection: Selection) -> None:
     """Open Mininet's prompt inside an experiment's network, without training."""
-    from testbed.cli import places
+    from testbed.cli import choosing
     from testbed.machine import capabilities
     from testbed.prompt import session
 
-    runs = places.chosen(selection, RESULTS).selections[0].loaded()
+    runs = choosing.chosen(selection, RESULTS).selections[0].loaded()
     capabilities.require()
     raise typer.Exit(session.open_prompt(runs[0].config()))
 

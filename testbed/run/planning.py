@@ -20,7 +20,7 @@ from testbed.shared import run_directory
 from testbed.shared.input_error import InputError
 from testbed.shared.run_directory import RunDirectory
 
-FILE = "plan.json"
+FILE = run_directory.PLAN
 INDEX = "report"  # the folder beside the experiments that links to their reports
 
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from testbed import experiment
-from testbed.cli import execution, places
+from testbed.cli import choosing, execution
 from testbed.cli.options import Execution, Selection
 from testbed.run import planning, runner
 from testbed.shared.input_error import InputError
@@ -142,12 +142,12 @@ def test_a_plan_is_resumed_as_it_was_planned(tmp_path):
     every = {each["key"] for each in read_json(out / "small" / "plan.json")["runs"]}
     assert len(every) == 4
     for name in (path, str(out / "small")):
-        found = places.chosen(Selection(name=name), out, planned=True)
+        found = choosing.chosen(Selection(name=name), out, planned=True)
         assert {run.key for run in found.runs} == every
-    narrowed = places.chosen(Selection(name=str(out / "small"), seeds=5), tmp_path)
+    narrowed = choosing.chosen(Selection(name=str(out / "small"), seeds=5), tmp_path)
     assert narrowed.results == out
     assert len(narrowed.runs) == 10
-    assert len(places.chosen(Selection(name=path), out).runs) == 4  # `run`: what the file says
+    assert len(choosing.chosen(Selection(name=path), out).runs) == 4  # `run`: what the file says
 
 
 def test_done_runs_are_not_run_again_and_not_recorded_unsaid(tmp_path):

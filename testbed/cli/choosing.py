@@ -1,0 +1,68 @@
+"""Finds the runs that a verb is to execute or to show, by options or by what was planned."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from pathlib import Path
+
+from testbed import experiment
+from testbed.cli import places
+from testbed.cli.options import Selection
+from testbed.run import planning
+from testbed.shared.input_error import InputError
+
+
+@dataclass(kw_only=True)
+class Chosen:
+    """The runs that a verb is to execute or to show, and what selected them."""
+
+    results: Path
+    selections: list[Selection]
+
+    @cached_property
+    def runs(self) -> list[experiment.Run]:
+        """The runs in the order of their execution, each once.
+
+        Raises:
+            InputError: one line that says what is wrong with the experiment.
+        """
+        runs = {
+            run.key: run for each in self.selections for run in each.loaded(results=self.results)
+        }
+        return experiment.ordered(list(runs.values()))
+
+
+def chosen(selection: Selection, results: Path, *, planned: bool = False) -> Chosen:
+    """The runs of a selection, whose name may also be a folder.
+
+    The folder of an experiment's results stands for what was planned in it, and with further
+    options for its experiment with these options.
+
+    Args:
+        selection: what the user chose.
+        results: the folder of results, where the selection's name is not itself a folder.
+        planned: without options, what was planned under this name counts, if anything was.
+
+    Raises:
+        InputError: no such experiment, or no plan in the folder.
+    """
+    is_folder = selection.name not in experiment.names() and Path(selection.name).is_dir()
+    if not is_folder and (selection.is_narrowed or not planned):
+        return Chosen(results=results, selections=[selection])
+    if not is_folder:
+        experiment.find(selection.name)
+    place = places.find(selection.name, results)
+    stored = planning.selections(place.folder) if place.experiment else []
+    if is_folder and not stored:
+        raise InputError(
+            f"{selection.name}: no experiment was planned in this folder; valid: a folder such as "
+            f"{results}/quick, an experiment's name, FILE.yaml"
+        )
+    if not stored:
+        return Chosen(results=results, selections=[selection])
+    names = {each.name for each in fields(Selection)}
+    found = [Selection(**{key: each[key] for key in names & each.keys()}) for each in stored]
+    if selection.is_narrowed:
+        found = [replace(selection, name=found[-1].name)]
+    return Chosen(results=place.results, selections=found)
