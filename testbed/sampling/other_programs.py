@@ -20,8 +20,8 @@ INTERVAL_S = 1.0
 _SHOWN = 10
 _LEAST = 0.005  # a share that is not 0.00 when it is printed
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-# Fields of /proc/PID/stat after the name: parent, times in user and kernel mode.
-_PARENT, _USER, _SYSTEM = 1, 11, 12
+# Fields of /proc/PID/stat after the name: parent, times in user and kernel mode, time of the start.
+_PARENT, _USER, _SYSTEM, _START = 1, 11, 12, 19
 
 
 class OtherPrograms:
@@ -36,7 +36,8 @@ class OtherPrograms:
         self._path = directory / FILE
         self._sandbox = sandbox
         self._used: Counter[str] = Counter()
-        self._ticks: dict[int, int] = {}
+        # Of each process, known by id and start: the kernel gives ids again.
+        self._ticks: dict[tuple[int, int], int] = {}
         self._cost_s = 0.0
         self._samples = 0
         self._stop = threading.Event()
@@ -68,12 +69,14 @@ class OtherPrograms:
         present = map(int, filter(str.isdigit, os.listdir("/proc")))  # noqa: PTH208 - fast
         for pid in present:
             if (read := _read(pid)) is not None:
-                names[pid], parents[pid], ticks[pid] = read
+                names[pid], parents[pid], start, used = read
+                ticks[pid, start] = used
         lab = _descendants(self._sandbox, parents)
         if self._samples:
-            for pid in ticks.keys() - lab:
-                # A process that is new since the last sample has used all its time since then.
-                self._used[names[pid]] += ticks[pid] - self._ticks.get(pid, 0)
+            for (pid, start), used in ticks.items():
+                if pid not in lab:
+                    # A process that is new since the last sample has used all its time since then.
+                    self._used[names[pid]] += used - self._ticks.get((pid, start), 0)
         self._ticks = ticks
         self._samples += 1
         if self._samples > 1:
@@ -110,8 +113,8 @@ def largest(directory: Path, count: int = 3) -> str:
     return ", ".join(f"{each['name']} {each['share']:.2f}" for each in seen)
 
 
-def _read(pid: int) -> tuple[str, int, int] | None:
-    """Name, parent and processor time in ticks; None for a process that is gone."""
+def _read(pid: int) -> tuple[str, int, int, int] | None:
+    """Name, parent, start and processor time in ticks; None for a process that is gone."""
     try:
         descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
     except OSError:
@@ -126,7 +129,8 @@ def _read(pid: int) -> tuple[str, int, int] | None:
     front, _, rest = text.rpartition(b")")
     fields = rest.split()
     name = front.partition(b"(")[2].decode(errors="replace")
-    return name, int(fields[_PARENT]), int(fields[_USER]) + int(fields[_SYSTEM])
+    used = int(fields[_USER]) + int(fields[_SYSTEM])
+    return name, int(fields[_PARENT]), int(fields[_START]), used
 
 
 def _descendants(pid: int, parents: dict[int, int]) -> set[int]:

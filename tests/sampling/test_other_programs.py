@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import threading
 import time
+
+import pytest
 
 from testbed.sampling import other_programs
 from testbed.sampling.other_programs import FILE, OtherPrograms
@@ -48,3 +52,26 @@ def test_a_run_without_the_file_names_no_program(tmp_path):
     watched = OtherPrograms(tmp_path, 1)
     watched.end()  # a lab that never came to train
     assert not (tmp_path / FILE).exists()
+
+
+def test_a_process_with_the_id_of_one_that_has_ended_is_another(tmp_path, monkeypatch):
+    # (name, parent, start, ticks) of process 7 in each sample: another one has its id in the third.
+    samples = iter([("hog", 2, 10, 900), ("hog", 2, 10, 901), ("hog", 2, 20, 3), ("hog", 2, 20, 4)])
+    ended = threading.Event()
+
+    def read(pid: int) -> tuple[str, int, int, int] | None:
+        if (found := next(samples, None)) is None:
+            ended.set()
+        return found
+
+    monkeypatch.setattr(other_programs, "INTERVAL_S", 0.001)
+    monkeypatch.setattr(other_programs, "_read", read)
+    monkeypatch.setattr(other_programs.os, "listdir", lambda path: ["7"])
+    watched = OtherPrograms(tmp_path, 1)
+    watched.begin()
+    assert ended.wait(10.0)
+    watched.end()
+    document = json.loads((tmp_path / FILE).read_text())
+    used_s = document["programs"][0]["share"] * (os.cpu_count() or 1)
+    used_s *= document["ended_s"] - document["began_s"]
+    assert used_s * os.sysconf("SC_CLK_TCK") == pytest.approx((901 - 900) + 3 + (4 - 3))
