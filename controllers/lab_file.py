@@ -163,7 +163,7 @@ def read(path: Path) -> dict[str, Any]:
     Raises:
         InputError: one line that names the file, the key, the value and what would be valid.
     """
-    document = yaml_input.read(path) if path.suffix in (".yaml", ".yml") else _json(path)
+    document = yaml_input.read(path) if path.suffix in yaml_input.SUFFIXES else _json(path)
     if "network" in document:
         own_code.expect(document.get("code", {}))
         return document  # the lab wrote it from checked values

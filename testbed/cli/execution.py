@@ -62,7 +62,7 @@ def _execute(chosen: choosing.Chosen, options: Execution) -> bool:
     except OSError as error:
         raise InputError(f"{error.filename}: {error.strerror}") from None
     for remark in remarks:
-        console.print(remark, soft_wrap=True, highlight=False)
+        terminal.say(console, remark)
     outcomes = []
     try:
         with progress.runs_shown(console, len(runs)) as shown:

@@ -7,24 +7,25 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from testbed.cli.terminal import say
 from testbed.verdict.explanation import Explained, GateFinding, explain
 
 
 def show(directory: Path, console: Console) -> None:
     """Print the explanation of a run that has ended."""
     found = explain(directory)
-    _say(console, f"{directory.name}: {found.verdict}")
-    _say(console, f"  {found.meaning}")
+    say(console, f"{directory.name}: {found.verdict}")
+    say(console, f"  {found.meaning}")
     _facts(console, _verdict_facts(found))
     for gate in found.gates:
         _show_gate(console, gate, directory)
     if found.passed:
-        _say(console, "")
+        say(console, "")
         _show_passed(console, found.passed)
     if found.log_end:
-        _say(console, f"\n{directory / found.log} ends:")
+        say(console, f"\n{directory / found.log} ends:")
         for line in found.log_end:
-            _say(console, f"  {line}")
+            say(console, f"  {line}")
 
 
 def _verdict_facts(found: Explained) -> dict[str, str]:
@@ -41,7 +42,7 @@ def _show_gate(console: Console, gate: GateFinding, directory: Path) -> None:
     failed = record["passed"] is False
     value = f"{record['value']:.4g}" if record["value"] is not None else "not measured"
     state = "failed" if failed else "not checked"
-    _say(console, f"\ngate '{about.title}' {state}: {record['name']}")
+    say(console, f"\ngate '{about.title}' {state}: {record['name']}")
     facts = {
         "value": f"{value}; limit {record['limit']:g} ({gate.limit_from})",
         "where": record["where"],
@@ -68,8 +69,4 @@ def _show_passed(console: Console, passed: list[GateFinding]) -> None:
 def _facts(console: Console, facts: dict[str, str]) -> None:
     for name, words in facts.items():
         if words:
-            _say(console, f"  {name + ':':13} {words}")
-
-
-def _say(console: Console, text: str) -> None:
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
+            say(console, f"  {name + ':':13} {words}")

@@ -1,4 +1,4 @@
-"""Finds results by what a user calls them: an experiment's name, its YAML file, or a folder."""
+"""Finds results by what a user calls them: an experiment's name, its YAML file, a folder, a run."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from pathlib import Path
 from testbed.shared import yaml_input
 from testbed.shared.run_directory import PLAN, key_of
 from testbed.shared.yaml_input import InputError
+
+_SHOWN = 6
+_STATUS = "status.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +38,11 @@ class Place:
             valid = ", ".join([*self.known(), "another folder with --out DIR"])
             raise InputError(f"{self.results}: no results of {self.experiment!r}; valid: {valid}")
 
+    def glob(self, pattern: str) -> list[Path]:
+        """The paths that fit, below the directory of the run, or below those of all runs."""
+        runs = "*/" * ((self.experiment is None) + (self.key is None))
+        return sorted(self.folder.glob(runs + pattern))
+
     def known(self) -> list[str]:
         """The experiments of the folder that have results."""
         return sorted(path.parent.name for path in self.results.glob(f"*/{PLAN}"))
@@ -54,12 +62,12 @@ def find(what: str | None, results: Path) -> Place:
     if what is None:
         return Place(results=results)
     path = Path(what)
-    if path.suffix in (".yaml", ".yml") and not path.is_dir():
+    if path.suffix in yaml_input.SUFFIXES and not path.is_dir():
         name = yaml_input.read(path).get("name")
         if not isinstance(name, str):
             raise InputError(f"{path}: name: this key is missing, or no text")
         return Place(results=results, experiment=name)
-    if "/" not in what and (results / what).is_dir():
+    if _is_name(what, results):
         return Place(results=results, experiment=what)
     if not path.is_dir():
         if "/" in what:
@@ -85,15 +93,58 @@ def capture(what: str, results: Path) -> Path:
         InputError: there is none, or several to choose from; the message lists them.
     """
     path = Path(what)
-    is_file = path.is_file() and path.suffix not in (".yaml", ".yml")
+    is_file = path.is_file() and path.suffix not in yaml_input.SUFFIXES
     if is_file or path.suffix in (".pcap", ".cap"):
         return path
     place = find(what, results)
-    pattern = "pcap/*.pcap" if place.key else "*/pcap/*.pcap" if place.experiment else "*/*/pcap/*"
-    found = sorted(place.folder.glob(pattern))
+    found = place.glob("pcap/*.pcap")
     if len(found) == 1:
         return found[0]
     if not found:
         raise InputError(f"{place.folder}: holds no capture; ./lab run ... --pcap records one")
     shown = ", ".join(map(str, found[:4])) + (", ..." if found[4:] else "")
     raise InputError(f"{place.folder}: holds {len(found)} captures; valid: one of {shown}")
+
+
+def run(what: str | None, results: Path) -> Path:
+    """The directory of a run that has a verdict.
+
+    Args:
+        what: a run's directory, its key or the beginning of one. What else `find` takes stands for
+            the run in it that ended last.
+        results: the folder of results, where `what` is not itself a folder.
+
+    Raises:
+        InputError: there is none, or several fit.
+    """
+    path = Path(what or "")
+    if what and (path / _STATUS).exists():
+        return path
+    ended = [each.parent for each in Place(results=results).glob(_STATUS)]
+    is_file = path.suffix in yaml_input.SUFFIXES
+    if what is None or is_file or path.is_dir() or _is_name(what, results):
+        place = find(what, results)
+        if of_it := place.glob(_STATUS):
+            return max(of_it, key=lambda each: each.stat().st_mtime).parent
+    if not ended:
+        raise InputError(f"{what or results}: no run; {results} holds none that has ended")
+    wanted = str(what).rstrip("/").rpartition("/")[2]
+    exact = [each for each in ended if each.name == wanted]
+    alike = [each for each in ended if each.name.startswith(wanted)]
+    found = exact or [each for each in alike if key_of(each.name) == each.name] or alike
+    if not found:
+        raise InputError(f"{what}: no run of this name in {results}; valid: {_some(ended)}")
+    if len(found) > 1:
+        raise InputError(f"{what}: several runs in {results} begin so: {_some(found)}")
+    return found[0]
+
+
+def _is_name(what: str, results: Path) -> bool:
+    """Whether an experiment of this name has results."""
+    return "/" not in what and (results / what).is_dir()
+
+
+def _some(runs: list[Path]) -> str:
+    names = sorted(f"{each.parent.name}/{each.name}" for each in runs)
+    more = f", and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more

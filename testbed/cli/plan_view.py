@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from testbed import experiment
-from testbed.cli.terminal import PlainTable
+from testbed.cli.terminal import PlainTable, say
 from testbed.experiment import REFERENCE_PROFILE, Run, dimensionless, disk_space, durations
 from testbed.experiment.dimensionless import Numbers
 from testbed.run import requirements, runner
@@ -48,7 +48,7 @@ def show_unsupported(runs: Sequence[Run], console: Console) -> None:
             arms[lacking].append(run.arm)
     for lacking, names in arms.items():
         said = f"unsupported here: {', '.join(names)}: {lacking}"
-        console.print(said, soft_wrap=True, highlight=False, markup=False)
+        say(console, said)
 
 
 def show_numbers(selections: Sequence[Selection], results: Path, console: Console) -> None:
@@ -71,7 +71,7 @@ def show_numbers(selections: Sequence[Selection], results: Path, console: Consol
             selection.loaded(profile=REFERENCE_PROFILE, results=results), _sayer(console)
         )
     except InputError as error:  # the user did not ask for it
-        console.print(f"profile {REFERENCE_PROFILE} is not compared: {error}", soft_wrap=True)
+        say(console, f"profile {REFERENCE_PROFILE} is not compared: {error}")
         return
     _show_kept(found, reference, console)
 
@@ -97,15 +97,8 @@ def show_durations(results: Path, runs: Sequence[Run], console: Console) -> None
     _say_total(found, console)
 
 
-def show_total(results: Path, runs: Sequence[Run], console: Console) -> None:
-    """Print in one line about how long the runs that are left take, and how much disk."""
-    left = [run for run in runs if runner.directory_of(results, run).verdict() != "ok"]
-    if left:
-        _say_total(durations.of_runs(results, left, _sayer(console)), console)
-
-
 def _say_total(found: Sequence[durations.Duration], console: Console) -> None:
-    console.print(durations.total(found), highlight=False, soft_wrap=True)
+    say(console, durations.total(found))
     if not all(each.computing for each in found):
         console.print("predicted without the time for computing: the data are not here yet")
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from testbed.cli import places, run_names
+from testbed.cli import places
 from testbed.experiment import disk_space
 from testbed.run import pruning
 from testbed.shared.input_error import InputError
@@ -58,7 +58,7 @@ def _folder(what: str | None, results: Path) -> Path:
         return place.folder
     except InputError as error:
         try:
-            return run_names.find(results, what)
+            return places.run(what, results)
         except InputError:
             raise error from None
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 
+from testbed.cli import terminal
 from testbed.machine import capabilities
 from testbed.run import repeating, runner
 from testbed.shared import run_directory
@@ -27,7 +28,7 @@ def rerun(directory: Path, console: Console) -> bool:
     capabilities.require()
     runner.require_space_for(target, str(config["experiment"]))
     place = repeating.place_beside(directory, config, target)
-    say = _sayer(console)
+    say = partial(terminal.say, console)
     say(f"repeating {directory} into {place.path}")
     try:
         runner.carry_out(place, config, lambda record: None)
@@ -47,10 +48,3 @@ def rerun(directory: Path, console: Console) -> bool:
         say("machine, kernel, commit and packages are the same")
     say(f"report: ./lab report {place.path.parent}")
     return after["verdict"] not in ("failed", "invalid")
-
-
-def _sayer(console: Console) -> Callable[[str], None]:
-    def say(text: str) -> None:
-        console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-    return say

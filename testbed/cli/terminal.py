@@ -25,3 +25,8 @@ class PlainTable(Table):
         super().__init__(box=None, pad_edge=pad_edge)
         for heading in headings:
             self.add_column(heading, overflow="fold")
+
+
+def say(console: Console, text: str) -> None:
+    """Print a text as it is: one line however long, and brackets in it are no markup."""
+    console.print(text, markup=False, highlight=False, soft_wrap=True)

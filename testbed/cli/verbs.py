@@ -2,13 +2,14 @@
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from testbed.cli.options import Execution, Out, Pcap, Selection, What, grouped
-from testbed.cli.terminal import PlainTable, console
+from testbed.cli.terminal import PlainTable, console, say
 from testbed.shared.run_directory import RESULTS
 from testbed.shared.yaml_input import InputError
 
@@ -97,7 +98,7 @@ def plan(selection: Selection, out: Out = RESULTS, pcap: Pcap = None) -> None:
     plan_topology_view.show(chosen.runs, folder, screen)
     runner.hand_over(chosen.results)
     for remark in planning.check(chosen.results, chosen.runs):
-        screen.print(remark, soft_wrap=True, highlight=False)
+        say(screen, remark)
 
 
 @app.command(
@@ -177,9 +178,9 @@ def explain(
     out: Out = RESULTS,
 ) -> None:
     """Explain a run's verdict: what was measured, the evidence, likely causes, what to do."""
-    from testbed.cli import explain_view, run_names
+    from testbed.cli import explain_view, places
 
-    explain_view.show(run_names.find(out, run), console())
+    explain_view.show(places.run(run, out), console())
 
 
 @app.command(epilog="Example: ./lab rerun dblp-s1-648d7b96bc")
@@ -188,9 +189,9 @@ def rerun(
     out: Out = RESULTS,
 ) -> None:
     """Repeat a run from its stored configuration, below reruns/; say what differs."""
-    from testbed.cli import rerun_view, run_names
+    from testbed.cli import places, rerun_view
 
-    if not rerun_view.rerun(run_names.find(out, run), console()):
+    if not rerun_view.rerun(places.run(run, out), console()):
         raise typer.Exit(1)
 
 
@@ -329,26 +330,18 @@ def clean(
     from testbed.cli import places
     from testbed.machine import clean
 
-    def confirm(question: str) -> bool:
-        try:
-            return yes or typer.confirm(question)
-        except typer.Abort:
-            return False
-
     place = places.find(what, out)
     if place.key is not None:
         raise InputError(f"{what}: one run; valid: an experiment's name, file or folder")
     if place.experiment is None:
-        done = clean.clean_leftovers(place.results, print, confirm)
+        done = clean.clean_leftovers(place.results, print, _asking(yes))
     else:
-        done = clean.clean_experiment(place.results, place.experiment, confirm)
+        done = clean.clean_experiment(place.results, place.experiment, _asking(yes))
         if done:
             from testbed.cli import report_view
 
             report_view.index_again(place)
-    if not done:
-        print("nothing was removed; --yes does not ask")
-        raise typer.Exit(1)
+    _require_removed(done)
 
 
 @app.command(epilog="Example: ./lab prune quick --older-than 7d")
@@ -365,12 +358,22 @@ def prune(
     """Show, then remove, the samples of finished runs; all that the tables need stays."""
     from testbed.cli import prune_view
 
+    _require_removed(prune_view.prune(what, out, older_than, _asking(yes)))
+
+
+def _asking(yes: bool) -> Callable[[str], bool]:
+    """What asks the user a question; with `--yes` it does not ask."""
+
     def confirm(question: str) -> bool:
         try:
             return yes or typer.confirm(question)
         except typer.Abort:
             return False
 
-    if not prune_view.prune(what, out, older_than, confirm):
+    return confirm
+
+
+def _require_removed(done: bool) -> None:
+    if not done:
         print("nothing was removed; --yes does not ask")
         raise typer.Exit(1)

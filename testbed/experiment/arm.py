@@ -110,10 +110,11 @@ class Arm(BaseModel):
             raise ValueError(f"protocol: {error}") from None
         if unknown := [key for key in self.model_extra or {} if key not in valid]:
             listed = f"protocol {self.protocol!r} has no such key; valid: {', '.join(valid)}"
+            near = [did_you_mean(key, [*valid, "protocol"]) for key in unknown]
             raise problems.raised(
                 [
-                    problems.Problem((key,), listed + did_you_mean(key, valid), problems.UNKNOWN)
-                    for key in unknown
+                    problems.Problem((key,), listed + meant, problems.UNKNOWN)
+                    for key, meant in zip(unknown, near, strict=True)
                 ]
             )
         try:

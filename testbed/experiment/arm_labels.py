@@ -186,18 +186,13 @@ def _differences(old: Mapping[str, Any], new: Mapping[str, Any], path: str = "")
             found[place] = _DEFAULT
         elif (
             isinstance(after, Mapping)
-            and "name" not in after
+            and "name" not in after  # with a name it is one entry of a registry
             and isinstance(before, Mapping | None)
         ):
             found |= _differences(before or {}, after, f"{place}.")
         elif before != after or key not in old:
             found[place] = after
     return found
-
-
-def _is_section(value: Any) -> bool:
-    """Whether a value holds settings of its own, and not one entry of a registry."""
-    return isinstance(value, Mapping) and "name" not in value
 
 
 def _label(name: str, changes: Changes) -> str:
@@ -225,7 +220,7 @@ def _refuse_lost(variant: Variant, points: Sequence[Point]) -> None:
         place = f"{whole}.{key}"
         for factor, value in ((f, v) for point in points for f, v in point.changes.items()):
             inside = isinstance(value, Mapping) and key.partition(".")[0] in value
-            if inside if factor == whole else _overlap(place, factor):
+            if inside if factor == whole else yaml_input.overlap(place, factor):
                 option = next(
                     (f"{text}: " for text, changed in variant.options if changed == place), ""
                 )
@@ -233,10 +228,6 @@ def _refuse_lost(variant: Variant, points: Sequence[Point]) -> None:
                     f"{option}{place} cannot be changed: the experiment's factors set it at each "
                     "point; valid: a key that no factor sets, or --set factors={} beside it"
                 )
-
-
-def _overlap(first: str, second: str) -> bool:
-    return f"{first}.".startswith(f"{second}.") or f"{second}.".startswith(f"{first}.")
 
 
 def _text(key: str, value: Any) -> str:

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from testbed.shared import yaml_input
 from testbed.shared.input_error import shown
 
 LABEL = "label"
@@ -91,7 +92,7 @@ def _check_apart(levels: Mapping[str, list[Level]]) -> None:
         keys = dict.fromkeys(key for _, changes in of_factor for key in changes)
         for key in keys:
             for other, owner in owners.items():
-                if f"{key}.".startswith(f"{other}.") or f"{other}.".startswith(f"{key}."):
+                if yaml_input.overlap(key, other):
                     raise ValueError(
                         f"factors.{factor}: {key}: factor {owner!r} replaces "
                         f"{'it' if key == other else other} too; valid: one factor for each key"

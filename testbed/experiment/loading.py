@@ -131,7 +131,7 @@ def _refuse_lost(options: Sequence[tuple[str, str]], points: Sequence[factors.Po
     """
     for option, key in options:
         for replaced in points[0].changes:
-            if f"{key}.".startswith(f"{replaced}.") and not key.startswith("arms."):
+            if yaml_input.within(key, replaced) and not key.startswith("arms."):
                 raise ValueError(
                     f"{option}: the experiment's factors set {replaced}; valid: a key that no "
                     "factor sets, or --set factors={} beside it"
@@ -157,12 +157,8 @@ def _settings(document: dict[str, Any], first: Experiment, path: Path) -> dict[s
 
 def _to_blame(location: Sequence[int | str], options: Sequence[tuple[str, str]]) -> str:
     """The options that replaced something at, above or below a problem's place."""
-    place = "".join(f"{part}." for part in location)
-    found = [
-        option
-        for option, key in options
-        if place.startswith(f"{key}.") or f"{key}.".startswith(place)
-    ]
+    place = ".".join(map(str, location))
+    found = [option for option, key in options if not place or yaml_input.overlap(key, place)]
     return "".join(f"{option}: " for option in dict.fromkeys(found))
 
 

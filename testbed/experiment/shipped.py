@@ -41,9 +41,12 @@ def find(name_or_path: str) -> Path:
         InputError: there is none; the message lists the names that exist.
     """
     path = Path(name_or_path)
-    if path.suffix in (".yaml", ".yml"):
+    if path.suffix in yaml_input.SUFFIXES:
         if not path.is_file():
             near = "" if path.parent.parts else did_you_mean(path.stem, names())
+            for other in map(path.with_suffix, yaml_input.SUFFIXES):
+                if other.is_file():
+                    near = f"; did you mean {str(other)!r}?"
             what = "not a file" if path.exists() else "no such file"
             raise InputError(f"{path}: {what}{near}")
         return path

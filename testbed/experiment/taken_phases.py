@@ -20,7 +20,7 @@ from testbed.experiment.schema import Experiment
 from testbed.shared import run_directory
 from testbed.shared.input_error import InputError
 from testbed.shared.registry import did_you_mean
-from testbed.shared.run_directory import RunDirectory
+from testbed.shared.run_directory import PLAN, RunDirectory, key_of
 from testbed.training.phases import schedule
 
 Spans = list[tuple[int, int]]
@@ -28,7 +28,6 @@ _Found = tuple[int, dict[str, Any], Path]  # a run's seed, point of the sweep, a
 _WHOLE = ("ok", "invalid")  # in an invalid run the machine was too slow, yet all rounds took place
 _DAMAGED = (OSError, ValueError, LookupError, TypeError, AttributeError)  # reading files raises
 _CONFIGS = "*/*/config.json"
-_NOT_FINAL = re.compile(r".*\.(partial|attempt\d+)")
 
 
 def as_planned(experiment: Experiment) -> dict[str, Any]:
@@ -125,7 +124,7 @@ class FinishedRuns:
 def _names(results: Path) -> set[str]:
     """`EXPERIMENT/RUN` and `EXPERIMENT/ARM` of what lies in a folder of results."""
     runs = {f"{path.parent.parent.name}/{path.parent.name}" for path in results.glob(_CONFIGS)}
-    final = {run for run in runs if not _NOT_FINAL.fullmatch(run)}
+    final = {run for run in runs if key_of(run) == run}
     return final | {re.sub(r"-s\d+-\w+$", "", run) for run in final}
 
 
@@ -133,7 +132,7 @@ def _of_arm(folder: Path, arm: str, name: str) -> Iterator[_Found]:
     """The finished runs of an arm, but for those that took their own phases by `name`."""
     for path in sorted(folder.glob("*/config.json")):
         whole = RunDirectory(path.parent).verdict() in _WHOLE
-        if not whole or _NOT_FINAL.fullmatch(path.parent.name):
+        if not whole or key_of(path.parent.name) != path.parent.name:
             continue
         with suppress(*_DAMAGED):
             config = run_directory.read_json(path)
@@ -167,7 +166,7 @@ def _kept(
     """What an earlier plan of the same experiment took."""
     wanted = (rounds, name, seed, factors)
     with suppress(*_DAMAGED):
-        for entry in run_directory.read_json(folder / "plan.json")["runs"]:
+        for entry in run_directory.read_json(folder / PLAN)["runs"]:
             phases = entry.get("phases", {})
             given = (entry.get("rounds"), phases.get("from"), entry["seed"], entry["factors"])
             if given == wanted:

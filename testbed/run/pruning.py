@@ -39,15 +39,15 @@ def prunable(folder: Path, *, older_than_s: float = 0.0) -> list[Prunable]:
         older_than_s: only runs that ended so many seconds ago, or earlier.
     """
     found = []
-    for status in sorted({*folder.glob("status.json"), *folder.glob("**/status.json")}):
+    for status in sorted(folder.glob("**/status.json")):
         directory, ended_s = status.parent, status.stat().st_mtime
         going_on = directory.name.endswith(".partial")
         if going_on or not (directory / "config.json").exists():
             continue
         if time.time() - ended_s < older_than_s:
             continue
-        files = tuple(sorted((directory / "samples").glob("**/*.parquet")))
-        files += tuple(sorted((directory / "samples").glob("**/*.npy")))
+        samples = sorted((directory / "samples").glob("**/*"))
+        files = tuple(each for each in samples if each.suffix in (".parquet", ".npy"))
         if files:
             size_bytes = sum(each.stat().st_size for each in files)
             found.append(

@@ -8,8 +8,11 @@ from typing import Any
 from testbed.shared import plain_yaml, units
 from testbed.shared.input_error import InputError, shown
 
-__all__ = ["InputError", "override", "read", "replace", "value_of"]
+__all__ = [
+    *("InputError", "SUFFIXES", "overlap", "override", "read", "replace", "value_of", "within"),
+]
 
+SUFFIXES = (".yaml", ".yml")
 _MOST_BYTES = 1 << 20
 # Their keys are key paths themselves.
 _OF_KEY_PATHS = ("factors",)
@@ -82,6 +85,16 @@ def replace(document: dict[str, Any], key: str, value: Any) -> None:
             place[part] = {}
         place = place[_index(place, part, key, parents[:number])]
     place[_index(place, last, key, parents)] = value
+
+
+def within(key: str, other: str) -> bool:
+    """Whether a key path is the other one or leads to a part of it."""
+    return f"{key}.".startswith(f"{other}.")
+
+
+def overlap(key: str, other: str) -> bool:
+    """Whether one of two key paths is the other one or leads to a part of it."""
+    return within(key, other) or within(other, key)
 
 
 def _divided(document: dict[str, Any], key: str) -> list[str]:

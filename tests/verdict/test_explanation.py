@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from testbed.cli import explain_view, run_names
+from testbed.cli import explain_view, places
 from testbed.documentation import run_directory_format
 from testbed.documentation.gates import reference
 from testbed.shared import run_directory
@@ -124,13 +124,17 @@ def test_a_run_is_found_by_its_folder_its_key_and_the_beginning_of_its_key(tmp_p
     earlier = ended(tmp_path, "invalid", name="dblp-s1-0123456789.attempt1")
     second = ended(tmp_path, "ok", name="dblp-s2-0000000000")
     for name in (str(first), "dblp-s1-0123456789", "dblp-s1", "small/dblp-s1-0123456789"):
-        assert run_names.find(tmp_path, name) == first
-    assert run_names.find(tmp_path, earlier.name) == earlier
-    assert run_names.find(tmp_path, None) == second
-    assert run_names.find(tmp_path, "small") == second
+        assert places.run(name, tmp_path) == first
+    assert places.run(earlier.name, tmp_path) == earlier
+    assert places.run(None, tmp_path) == second
+    (tmp_path / "small.yaml").write_text("name: small\n")
+    (tmp_path / "small" / "plan.json").write_text("{}")
+    folders = [str(tmp_path / "small"), str(tmp_path)]
+    for name in ("small", str(tmp_path / "small.yaml"), *folders):
+        assert places.run(name, tmp_path) == second
     with pytest.raises(InputError, match=r"dblp: several runs in .* begin so: small/dblp-s1-0123"):
-        run_names.find(tmp_path, "dblp")
+        places.run("dblp", tmp_path)
     with pytest.raises(InputError, match=r"tcp: no run of this name in .*; valid: small/dblp-s1-"):
-        run_names.find(tmp_path, "tcp")
+        places.run("tcp", tmp_path)
     with pytest.raises(InputError, match=r"no run; .* holds none that has ended"):
-        run_names.find(tmp_path / "nothing", None)
+        places.run(None, tmp_path / "nothing")
