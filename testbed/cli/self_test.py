@@ -19,13 +19,17 @@ _STEPS: tuple[tuple[str, tuple[str, ...]], ...] = (
 
 
 def run(pytest_arguments: Sequence[str]) -> int:
-    """Run every step and return 0 if all passed; with arguments, run pytest alone."""
-    if pytest_arguments:
+    """Run every step and return 0 if all passed; with arguments, run pytest alone.
+
+    `--long` alone is no such argument: every step is run, and the long tests too.
+    """
+    if pytest_arguments and list(pytest_arguments) != ["--long"]:
         return subprocess.run([*_PYTEST, *pytest_arguments], cwd=_ROOT, check=False).returncode
     failed = []
     for name, argv in _STEPS:
         print(f"== {name}", flush=True)
-        if subprocess.run(argv, cwd=_ROOT, check=False).returncode != 0:
+        more = pytest_arguments if name == "tests" else ()
+        if subprocess.run([*argv, *more], cwd=_ROOT, check=False).returncode != 0:
             failed.append(name)
     if failed:
         print(f"lab: failed: {', '.join(failed)}", file=sys.stderr)

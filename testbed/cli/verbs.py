@@ -314,7 +314,7 @@ def schema() -> None:
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
 )
 def test(context: typer.Context) -> None:
-    """Run the linters and all tests; further arguments go to pytest."""
+    """Run the linters and the tests, with --long also the longest; other arguments go to pytest."""
     from testbed.cli import self_test
 
     raise typer.Exit(self_test.run(context.args))

@@ -102,10 +102,11 @@ def test_the_verb_prints_the_contents_and_refuses_what_is_not_there(tmp_path):
     assert "BITMAP  2 of 10 missing" in done.stdout
     done = lab("dissect", path, "--json", "--transfer", "4")
     assert [each["transfer"] for each in json.loads(done.stdout)["transfers"]] == [4]
+    (tmp_path / "empty").mkdir()
     for arguments, expected in (
         (("dissect", path, "--transfer", "99"), "transfer 99 is not in it; valid: 0 to 78"),
         (("dissect", "no-such.pcap"), "no-such.pcap: No such file"),
-        (("dissect", str(tmp_path)), "Is a directory"),
+        (("dissect", str(tmp_path / "empty")), "empty: holds no capture"),
     ):
         done = lab(*arguments)
         assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done

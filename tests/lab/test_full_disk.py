@@ -14,6 +14,7 @@ from tests.lab.conftest import SMALL
 
 pytestmark = [
     pytest.mark.lab,
+    pytest.mark.long,
     pytest.mark.usefixtures("unchanged_host"),
     pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small file system: needs root"),
 ]

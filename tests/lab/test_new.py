@@ -7,7 +7,7 @@ import yaml
 
 from testbed.cli import new_file
 
-pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("unchanged_host")]
+pytestmark = [pytest.mark.lab, pytest.mark.long, pytest.mark.usefixtures("unchanged_host")]
 
 
 def test_a_new_experiment_runs_with_the_other_new_files(run_small, tmp_path):

@@ -60,7 +60,7 @@ def test_a_killed_run_is_shown_with_its_size_and_removed_after_asking(going_on, 
     refused = lab_clean("--out", str(out), answer="n\n")
     assert refused.returncode == 1
     assert str(partial) in refused.stdout
-    assert "5.0 kB" in refused.stdout
+    assert "1.1 MB" in refused.stdout  # what it wrote, and the space that it held for its verdict
     assert partial.is_dir()
 
     unanswered = lab_clean("--out", str(out))
