@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import shlex
+import signal
 import sys
+from typing import Any
 
 import typer
 
@@ -15,10 +17,18 @@ from testbed.shared.run_directory import InUseError
 from testbed.shared.yaml_input import InputError
 
 _INTERRUPTED = 130
+_received = 0  # the exit status of a signal that was taken as Ctrl-C
 
 
 def main() -> None:
-    """Run a verb; bad input is one line and exit status 2, an interruption is 130."""
+    """Run a verb; bad input is one line and exit status 2, an interruption is 130.
+
+    SIGTERM, which batch systems and `timeout` send, and SIGHUP end a run as Ctrl-C does: with a
+    verdict, and with the command that continues. The status is 128 and the signal's number.
+    """
+    for each in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(each) == signal.SIG_DFL:  # `nohup` ignores one of them
+            signal.signal(each, _interrupt)
     try:
         words = _with_default_host(sys.argv[1:])
         status = app(words, standalone_mode=False, prog_name="./lab")
@@ -29,7 +39,7 @@ def main() -> None:
     except InUseError as error:
         status = _complain(str(error), 2)
     except (typer.Abort, KeyboardInterrupt):
-        status = _complain(_interruption(sys.argv[1:]), _INTERRUPTED)
+        status = _complain(_interruption(sys.argv[1:]), _received or _INTERRUPTED)
     except OSError as error:
         known = error.errno in (errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EDQUOT)
         if not known:
@@ -40,6 +50,12 @@ def main() -> None:
             raise
         status = _complain(usage_errors.in_words(error), int(error.exit_code))
     sys.exit(status or 0)
+
+
+def _interrupt(number: int, _: Any) -> None:
+    global _received
+    _received = 128 + number
+    raise KeyboardInterrupt
 
 
 def _with_default_host(arguments: list[str]) -> list[str]:

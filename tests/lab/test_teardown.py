@@ -35,15 +35,16 @@ def in_the_sandbox(process):
     return psutil.Process(process.pid).children(recursive=True)
 
 
-def test_interrupting_ends_the_lab_and_keeps_the_run_as_interrupted(command, tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
+def test_interrupting_ends_the_lab_and_keeps_the_run_as_interrupted(command, tmp_path, number):
     process = begin(command, tmp_path)
     inside = in_the_sandbox(process)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     output, _ = process.communicate(timeout=20)
-    assert process.returncode == 130, output
+    assert process.returncode == 128 + number, output
     assert "interrupted; this continues: ./lab resume " in output
     assert not [each for each in inside if is_alive(each)]
-    results = Results(130, output, tmp_path / "out")
+    results = Results(process.returncode, output, tmp_path / "out")
     assert results.verdict()["verdict"] == "interrupted"
 
 
