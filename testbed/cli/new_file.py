@@ -21,49 +21,41 @@ EXPERIMENT = "experiment"
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of own code.
+    """A kind of own code; FILE stands for the file.
 
-    Args:
-        example: the file in `examples/` that is copied.
-        line: what an experiment says that uses it; FILE stands for the file.
+    Attributes:
+        line: what an experiment says that uses it.
         setting: the same for `--set` of `quick` with the arm `dblp` alone.
     """
 
-    example: str
     line: str
     setting: str
 
 
+def _of_arm(key: str) -> Kind:
+    return Kind(f"arms: {{ mine: {{ protocol: dblp, {key}: FILE }} }}", f"arms.dblp.{key}=FILE")
+
+
 KINDS = {
-    "topology": Kind("own_topology", "topology: { name: FILE, hops: 3 }", "topology.name=FILE"),
+    "topology": Kind("topology: { name: FILE, hops: 3 }", "topology.name=FILE"),
     "impairment": Kind(
-        "own_impairment",
         "impairments: [{ kind: FILE, host: server, rounds: [5], share: 0.2 }]",
         "impairments=[{kind: FILE, host: server, rounds: [5], share: 0.2}]",
     ),
-    "congestion-control": Kind(
-        "own_congestion_control",
-        "arms: { mine: { protocol: dblp, congestion_control: FILE } }",
-        "arms.dblp.congestion_control=FILE",
-    ),
-    "tolerance": Kind(
-        "own_tolerance", "arms: { mine: { protocol: dblp, gather: FILE } }", "arms.dblp.gather=FILE"
-    ),
-    "repair": Kind(
-        "own_repair", "arms: { mine: { protocol: dblp, repair: FILE } }", "arms.dblp.repair=FILE"
-    ),
-    "order": Kind(
-        "own_order", "arms: { mine: { protocol: dblp, order: FILE } }", "arms.dblp.order=FILE"
-    ),
-    "filling": Kind(
-        "own_filling", "arms: { mine: { protocol: dblp, filling: FILE } }", "arms.dblp.filling=FILE"
-    ),
-    "detector": Kind(
-        "own_detector", "phases: { detector: FILE, share: 0.7 }", "phases={detector: FILE}"
-    ),
-    "model": Kind("own_model", "training: { model: FILE }", "training.model=FILE"),
-    "dataset": Kind("own_dataset", "training: { dataset: FILE }", "training.dataset=FILE"),
+    "congestion-control": _of_arm("congestion_control"),
+    "tolerance": _of_arm("gather"),
+    "repair": _of_arm("repair"),
+    "order": _of_arm("order"),
+    "filling": _of_arm("filling"),
+    "detector": Kind("phases: { detector: FILE, share: 0.7 }", "phases={detector: FILE}"),
+    "model": Kind("training: { model: FILE }", "training.model=FILE"),
+    "dataset": Kind("training: { dataset: FILE }", "training.dataset=FILE"),
 }
+
+
+def example(kind: str) -> str:
+    """The name of the file in `examples/` from which a kind is copied."""
+    return f"own_{kind.replace('-', '_')}"
 
 
 def write(kind: str, name: str) -> list[str]:
@@ -95,8 +87,8 @@ def write(kind: str, name: str) -> list[str]:
         told = [f"look at its plan: ./lab plan {path}", f"run it:           ./lab run {path}"]
     else:
         entry = KINDS[kind]
-        source = (_EXAMPLES / f"{entry.example}.py").read_text(encoding="utf-8")
-        text = source.replace(entry.example, stem)
+        source = (_EXAMPLES / f"{example(kind)}.py").read_text(encoding="utf-8")
+        text = source.replace(example(kind), stem)
         here = path if path.is_absolute() else f"./{path}"
         told = [
             f"in an experiment: {entry.line.replace('FILE', f'./{path.name}')}",

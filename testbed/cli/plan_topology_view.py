@@ -63,12 +63,9 @@ def distinct(runs: Sequence[Any]) -> list[tuple[list[Any], Any]]:
 
 def _fits_stored(experiment: Any, folder: Path) -> bool:
     """Whether the experiment that was last run into the folder, if any, has these topologies."""
-    try:
-        stored = run_directory.read_json(folder / "experiment.json")
-    except (OSError, ValueError):
-        return True
+    stored = run_directory.read_or_empty(folder / "experiment.json")
     planned = experiment.model_dump(mode="json")
-    return all(stored.get(key) == planned[key] for key in ("topology", "factors"))
+    return not stored or all(stored.get(key) == planned[key] for key in ("topology", "factors"))
 
 
 def link_kinds(topology: Any) -> dict[str, list[str]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -90,10 +89,8 @@ class Arm(BaseModel):
         if not isinstance(given, Mapping):
             return given
         found = dict(given)
-        if "protocol" not in given:
-            for wrong in difflib.get_close_matches("protocol", map(str, given), n=1):
-                said = "unknown key; did you mean 'protocol'?"
-                raise problems.raised([problems.Problem((wrong,), said, problems.UNKNOWN)])
+        if "protocol" not in given and (wrong := problems.misspelt("protocol", given)):
+            raise problems.raised([wrong])
         for key, registry in protocols.REGISTRIES.items():
             if key in found:
                 try:

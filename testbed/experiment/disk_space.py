@@ -6,11 +6,11 @@ events with rounds, workers and time on the wire, weights with the model.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import topologies
 from testbed.experiment import Run
+from testbed.shared import run_directory
 
 _FIXED_BYTES = 45_000  # configuration, manifest, verdict, logs
 _PER_LINK_END_BYTES_PER_S = 590  # samples/queues.parquet: 100 Hz, 5.9 bytes a row
@@ -63,10 +63,7 @@ def size_bytes(directory: Path) -> int:
 
 def whole_bytes(directory: Path) -> int:
     """What a run took before its samples were pruned, if they were."""
-    try:
-        pruned = json.loads((directory / "manifest.json").read_bytes()).get("pruned", [])
-    except (OSError, ValueError):
-        pruned = []
+    pruned = run_directory.read_or_empty(directory / "manifest.json").get("pruned", [])
     return size_bytes(directory) + sum(int(each["bytes"]) for each in pruned)
 
 

@@ -26,10 +26,7 @@ INDEX = "report"  # the folder beside the experiments that links to their report
 
 def read(folder: Path) -> dict[str, Any]:
     """The plan of an experiment's folder; empty where there is none that can be read."""
-    try:
-        return run_directory.read_json(folder / FILE)
-    except (OSError, ValueError):
-        return {}
+    return run_directory.read_or_empty(folder / FILE)
 
 
 def selections(folder: Path) -> list[dict[str, Any]]:
@@ -213,10 +210,8 @@ def _in_order(names: Iterable[str], labels: Iterable[str]) -> list[str]:
 
 def _levels(folder: Path | None, new: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
     """The levels of each factor: those of earlier commands that still count, then further ones."""
-    try:
-        known = run_directory.read_json(folder / "experiment.json")["factors"] if folder else {}
-    except (OSError, ValueError, KeyError):
-        known = {}
+    stored = run_directory.read_or_empty(folder / "experiment.json") if folder else {}
+    known = stored.get("factors", {})
     names = dict.fromkeys([*known, *new])
     return {
         name: [

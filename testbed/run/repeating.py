@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +26,9 @@ def configuration(directory: Path) -> dict[str, Any]:
     Raises:
         InputError: the directory has none, or a file of own code has changed or gone since.
     """
-    try:
-        config = run_directory.read_json(directory / "config.json")
-    except (OSError, ValueError):
-        raise InputError(f"{directory}: holds no configuration that can be read") from None
+    config = run_directory.read_or_empty(directory / "config.json")
+    if not config:
+        raise InputError(f"{directory}: holds no configuration that can be read")
     for place, expected in config.get("code", {}).items():
         try:
             found = own_code.fingerprint(place)
@@ -72,25 +71,18 @@ def place_beside(directory: Path, config: Mapping[str, Any], results: Path) -> R
 
 def differences(before: Path, after: Path) -> list[str]:
     """What differs between the manifests of two runs: one line for each fact."""
+    one, other = (run_directory.read_or_empty(each / "manifest.json") for each in (before, after))
     found = []
-    for name, (one, other) in _both(_manifest(before), _manifest(after), _FACTS).items():
-        if isinstance(one, Mapping) and isinstance(other, Mapping):
-            keys = sorted({*one, *other})
-            parts = _both(one, other, keys).items()
+    for name, (then, now) in _both(one, other, _FACTS).items():
+        if isinstance(then, Mapping) and isinstance(now, Mapping):
+            parts = _both(then, now, sorted({*then, *now})).items()
             found += [f"{name} {key}: {a}, now {b}" for key, (a, b) in parts if a != b]
-        elif one != other:
-            found.append(f"{name}: {one}, now {other}")
+        elif then != now:
+            found.append(f"{name}: {then}, now {now}")
     return found
 
 
-def _manifest(directory: Path) -> dict[str, Any]:
-    try:
-        return run_directory.read_json(directory / "manifest.json")
-    except (OSError, ValueError):
-        return {}
-
-
 def _both(
-    one: Mapping[str, Any], other: Mapping[str, Any], names: tuple[str, ...] | list[str]
+    one: Mapping[str, Any], other: Mapping[str, Any], names: Iterable[str]
 ) -> dict[str, tuple[Any, Any]]:
     return {name: (one.get(name), other.get(name)) for name in names}

@@ -105,10 +105,7 @@ class OtherPrograms:
 
 def largest(directory: Path, count: int = 3) -> str:
     """The programs outside the lab that used most, each with its share; empty when unknown."""
-    try:
-        programs = run_directory.read_json(directory / FILE)["programs"]
-    except (OSError, ValueError, KeyError):
-        return ""
+    programs = run_directory.read_or_empty(directory / FILE).get("programs", [])
     seen = [each for each in programs[:count] if each["share"] >= _LEAST]
     return ", ".join(f"{each['name']} {each['share']:.2f}" for each in seen)
 

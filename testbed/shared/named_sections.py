@@ -6,7 +6,6 @@ user's own file, says which other keys there are, so that no union has to be edi
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import re
 import typing
@@ -94,10 +93,8 @@ class OneOf:
         if given.get(self.key) is not None:
             said = f"{shown(given[self.key])}: must be a name; {valid}"
             return problems.Problem((self.key,), said)
-        for wrong in difflib.get_close_matches(self.key, map(str, given), n=1):
-            said = f"unknown key; did you mean {self.key!r}?"
-            return problems.Problem((wrong,), said, problems.UNKNOWN)
-        return problems.Problem((self.key,), f"this key is missing; {valid}", problems.MISSING)
+        missing = problems.Problem((self.key,), f"this key is missing; {valid}", problems.MISSING)
+        return problems.misspelt(self.key, given) or missing
 
     def _model(self, name: str) -> type[BaseModel]:
         return cast(type[BaseModel], (self.model or self.registry.entry)(name))

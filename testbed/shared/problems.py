@@ -6,10 +6,11 @@ would be valid, from the field's own type and bounds.
 
 from __future__ import annotations
 
+import difflib
 import re
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from pydantic import BaseModel, Field, Tag, ValidationError
@@ -89,6 +90,12 @@ def raised(found: list[Problem]) -> ValidationError:
             for each in found
         ],
     )
+
+
+def misspelt(key: str, given: Iterable[Any]) -> Problem | None:
+    """The one of the given keys that may have been meant to be this key, which is missing."""
+    near = difflib.get_close_matches(key, map(str, given), n=1)
+    return Problem((near[0],), f"unknown key; did you mean {key!r}?", UNKNOWN) if near else None
 
 
 def _problem(each: Mapping[str, Any], model: type[BaseModel]) -> Problem:

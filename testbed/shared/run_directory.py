@@ -60,6 +60,14 @@ def read_json(path: Path) -> dict[str, Any]:
     return document
 
 
+def read_or_empty(path: Path) -> dict[str, Any]:
+    """A JSON file's object; empty where there is none that can be read."""
+    try:
+        return read_json(path)
+    except (OSError, ValueError):
+        return {}
+
+
 @contextmanager
 def _locked(directory: Path) -> Iterator[None]:
     """Hold a directory's own lock, which the kernel drops with the process that holds it."""
@@ -103,10 +111,7 @@ class RunDirectory:
 
     def verdict(self) -> Verdict | None:
         """The verdict of the finished run; None when there is none."""
-        try:
-            found = read_json(self.path / "status.json").get("verdict")
-        except (OSError, ValueError):
-            return None
+        found = read_or_empty(self.path / "status.json").get("verdict")
         return found if found in VERDICTS else None
 
     def earlier(self) -> Path | None:

@@ -4,7 +4,6 @@ It only reads: the run directories that are locked by a command, and the `live.j
 sampler rewrites 4 times a second.
 """
 
-import json
 import os
 import time
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from testbed.shared.run_directory import RunDirectory
+from testbed.shared.run_directory import RunDirectory, read_or_empty
 from testbed.shared.yaml_input import InputError
 from testbed.watch import screen
 
@@ -41,10 +40,10 @@ class Watched:
 
     def live(self) -> dict[str, Any]:
         """Its `live.json`; before training begins, its parameters and stage."""
-        document = _read(self.directory / "live.json")
+        document = read_or_empty(self.directory / "live.json")
         if document:
             return document
-        config = _read(self.directory / "config.json")
+        config = read_or_empty(self.directory / "config.json")
         calibrated = (self.directory / "calibration.json").exists()
         stage = "training begins" if calibrated else "building and calibrating the network"
         run = {name: config.get(name) for name in ("key", "arm", "seed", "rounds", "experiment")}
@@ -56,7 +55,7 @@ class Watched:
         verdict = finished.verdict()
         if verdict is None:
             return ""
-        reason = _read(finished.path / "status.json").get("reason")
+        reason = read_or_empty(finished.path / "status.json").get("reason")
         return f"{verdict}: {reason}" if reason else verdict
 
 
@@ -193,7 +192,7 @@ def _in_progress(directory: Path, locked: set[int]) -> bool:
             return True
     except OSError:
         return False
-    at_s = _read(directory / "live.json").get("t_s")
+    at_s = read_or_empty(directory / "live.json").get("t_s")
     return isinstance(at_s, int | float) and 0 <= time.monotonic() - at_s < _FRESH_S
 
 
@@ -202,12 +201,3 @@ def _began(directory: Path) -> float:
         return (directory / "config.json").stat().st_mtime
     except OSError:
         return 0.0
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """A JSON object; empty where there is none to read at this moment."""
-    try:
-        document = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return document if isinstance(document, dict) else {}
