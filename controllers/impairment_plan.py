@@ -10,7 +10,7 @@ from typing import Any
 from controllers import impairments
 from controllers.impairments import ImpairmentParameters
 from controllers.impairments.common_settings import LEGS_OF
-from testbed.shared.registry import did_you_mean
+from testbed.shared.registry import one_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,10 +53,7 @@ class Places:
                 )
         for key, host in parameters.hosts_named.items():
             if host not in self.hosts:
-                near = did_you_mean(host, self.hosts)
-                raise ValueError(
-                    f"{key}: unknown host {host!r}; valid: {', '.join(self.hosts)}{near}"
-                )
+                raise ValueError(f"{key}: unknown host {host!r}; {one_of(host, self.hosts)}")
         if parameters.needs_training_host and self.training_hosts:
             trains = [each for each in self.hosts if each in self.training_hosts]
             if parameters.host not in trains:

@@ -17,7 +17,7 @@ from pydantic import AfterValidator, Field, ValidationError
 from controllers.impairment_plan import places_of, resolve
 from controllers.impairments import KINDS, AnyImpairment, kind_of
 from testbed.shared import own_code, problems, yaml_input
-from testbed.shared.registry import did_you_mean
+from testbed.shared.registry import one_of
 from testbed.shared.section import Section
 from testbed.shared.yaml_input import InputError
 
@@ -75,8 +75,7 @@ class Description(Section):
             named[f"links.{index}.second.switch"] = link.second.switch
         for key, switch in named.items():
             if switch not in self.switches:
-                near = did_you_mean(switch, self.switches)
-                raise ValueError(f"{key}: {switch!r}: valid: {', '.join(self.switches)}{near}")
+                raise ValueError(f"{key}: {switch!r}: {one_of(switch, self.switches)}")
         self._check_apart()
         network = self._network()
         for index, each in enumerate(self.impairments):

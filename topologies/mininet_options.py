@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from testbed.shared.registry import did_you_mean
+from testbed.shared.registry import one_of
 from topologies.settings import FRAME_BYTES, LinkParameters
 
 # Mininet's RED queue marks from here on: `min 30000` in its TCIntf.
@@ -72,9 +72,7 @@ def link_keys(options: Mapping[str, Any], *, loss_in_percent: bool) -> dict[str,
         reason = _REFUSED_ON_LINKS.get(key)
         if reason is None:
             valid = [*LinkParameters.model_fields, *_TRANSLATED]
-            raise ValueError(
-                f"unknown option {key!r}; valid: {', '.join(valid)}{did_you_mean(key, valid)}"
-            )
+            raise ValueError(f"unknown option {key!r}; {one_of(key, valid)}")
         if value is not False and value != 0:
             raise ValueError(f"{key}={_named(value)}: {reason}; leave it out")
     if "loss" in keys and loss_in_percent:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from testbed.shared.input_error import InputError
-from testbed.shared.registry import did_you_mean
+from testbed.shared.registry import one_of
 
 _EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 _TEMPLATE = Path(__file__).with_name("templates") / "experiment.yaml"
@@ -70,10 +70,7 @@ def write(kind: str, name: str) -> list[str]:
         InputError: an unknown kind, an unfit name, a file that exists or cannot be written.
     """
     if kind not in KINDS and kind != EXPERIMENT:
-        valid = [EXPERIMENT, *KINDS]
-        raise InputError(
-            f"unknown kind {kind!r}; valid: {', '.join(valid)}{did_you_mean(kind, valid)}"
-        )
+        raise InputError(f"unknown kind {kind!r}; {one_of(kind, [EXPERIMENT, *KINDS])}")
     ending = ".yaml" if kind == EXPERIMENT else ".py"
     folder, _, last = name.rpartition("/")
     stem = last.removesuffix(ending)

@@ -6,7 +6,7 @@ import difflib
 from typing import Any
 
 from testbed.shared.input_error import shown
-from testbed.shared.registry import did_you_mean
+from testbed.shared.registry import one_of
 
 
 def in_words(error: Any) -> str:
@@ -32,8 +32,7 @@ def in_words(error: Any) -> str:
         return _bad_value(error)
     if hasattr(command, "commands"):
         wrong = context.args[0] if context.args else error.message.partition("'")[2].split("'")[0]
-        listed = f"valid: {', '.join(command.commands)}{did_you_mean(wrong, command.commands)}"
-        return f"no verb {wrong!r}; {listed}"
+        return f"no verb {wrong!r}; {one_of(wrong, command.commands)}"
     _, extra, words = str(error.message).partition("unexpected extra argument(s) (")
     said = f"one word too many: {words[:-1]}" if extra else error.format_message().rstrip(".")
     return f"{verb}: {said}{_example(command)}"

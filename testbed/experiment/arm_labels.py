@@ -22,7 +22,7 @@ from pydantic import ValidationError
 from testbed.experiment.arm import Arm
 from testbed.experiment.factors import Point
 from testbed.shared import own_code, yaml_input
-from testbed.shared.registry import did_you_mean
+from testbed.shared.registry import one_of
 from testbed.shared.yaml_input import InputError
 from testbed.transport import protocols
 
@@ -81,8 +81,7 @@ def variants(
     for label in wanted or document:
         name, changes = parse(str(label))
         if name not in document:
-            valid = f"valid: {', '.join(document)}{did_you_mean(name, list(document))}"
-            raise InputError(f"--arms: {path}: unknown arm {name!r}; {valid}")
+            raise InputError(f"--arms: {path}: unknown arm {name!r}; {one_of(name, document)}")
         options = [(f"--arms {label}", f"arms.{name}.{key}") for key in changes]
         if congestion_control is not None:
             changes["congestion_control"] = congestion_control

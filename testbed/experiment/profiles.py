@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from testbed.shared import yaml_input
-from testbed.shared.registry import did_you_mean
+from testbed.shared.registry import one_of
 from testbed.shared.yaml_input import InputError
 
 DEFAULT_PROFILE = "laptop"
@@ -43,10 +43,7 @@ def apply(document: dict[str, Any], profile: str) -> None:
     if not isinstance(given, Mapping):
         raise InputError("profiles: must map names to the keys that they replace")
     if profile not in names(document):
-        valid = names(document)
-        raise InputError(
-            f"unknown profile {profile!r}; valid: {', '.join(valid)}{did_you_mean(profile, valid)}"
-        )
+        raise InputError(f"unknown profile {profile!r}; {one_of(profile, names(document))}")
     if not isinstance(given.get(profile) or {}, Mapping):
         raise InputError(f"profiles.{profile}: must map key paths to values")
     for key, value in changes(document, profile).items():

@@ -18,7 +18,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from testbed.shared import units
 from testbed.shared.input_error import shown
-from testbed.shared.registry import did_you_mean
+from testbed.shared.registry import did_you_mean, one_of
 
 Place = tuple[int | str, ...]
 # The types of problems that sections report about themselves, through `raised`.
@@ -108,8 +108,7 @@ def _problem(each: Mapping[str, Any], model: type[BaseModel]) -> Problem:
     if sort == "extra_forbidden":
         _, section = _walked(model, each["loc"][:-1])
         valid = _keys_of(section)
-        near = did_you_mean(str(place[-1]), valid)
-        listed = f"; valid: {', '.join(valid)}{near}" if valid else ""
+        listed = f"; {one_of(str(place[-1]), valid)}" if valid else ""
         return Problem(place, f"unknown key{listed}", UNKNOWN)
     if sort == "missing":
         what = "entry" if isinstance(place[-1], int) else "key"

@@ -32,6 +32,12 @@ def did_you_mean(name: str, valid: Iterable[str]) -> str:
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
+def one_of(name: str, valid: Iterable[str]) -> str:
+    """The end of a message about an unknown name: the valid ones, and which of them is near."""
+    names = list(valid)
+    return f"valid: {', '.join(names)}{did_you_mean(name, names)}"
+
+
 class Registry(Generic[T]):
     """Maps names to factories; a factory's keyword parameters are the entry's options."""
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from testbed.shared.input_error import InputError, shown
-from testbed.shared.registry import Registry, did_you_mean
+from testbed.shared.registry import Registry, one_of
 from testbed.transport.congestion import CONGESTION_CONTROLS
 from testbed.transport.leg import Leg
 from testbed.transport.order import ORDERS
@@ -229,8 +229,7 @@ def settings(name: str) -> list[str]:
     """The settings of the preset `name`; ValueError, listing the presets, for an unknown name."""
     known, _, algorithm = name.partition("-")
     if name not in PRESETS and not (known == "tcp" and algorithm):
-        near = did_you_mean(name, PRESETS)
-        raise ValueError(f"unknown protocol {name!r}; valid: {', '.join(PRESETS)}{near}")
+        raise ValueError(f"unknown protocol {name!r}; {one_of(name, PRESETS)}")
     _, parameters = PRESETS[name if name in PRESETS else "tcp"]
     return [*parameters, *(entry.name for entry in fields(ProtocolConfig))]
 
