@@ -10,9 +10,10 @@ from rich.console import Console
 
 from testbed import experiment
 from testbed.cli.terminal import PlainTable, say
-from testbed.experiment import REFERENCE_PROFILE, Run, dimensionless, disk_space, durations
+from testbed.experiment import REFERENCE_PROFILE, Run, dimensionless, durations
 from testbed.experiment.dimensionless import Numbers
 from testbed.run import requirements, runner
+from testbed.shared import sizes
 from testbed.shared.yaml_input import InputError
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def show_durations(results: Path, runs: Sequence[Run], console: Console) -> None
     table = PlainTable("", "run", "arm", "seed", "factors", "about", "disk", "from")
     for number, (run, each) in enumerate(zip(left, found, strict=True), start=1):
         source = f"{each.earlier} earlier" if each.earlier else "prediction"
-        taken = (durations.in_words(each.run_s), disk_space.in_words(each.disk_bytes))
+        taken = (durations.in_words(each.run_s), sizes.in_words(each.disk_bytes))
         table.add_row(str(number), run.key, run.arm, str(run.seed), _factors(run), *taken, source)
     console.print(table)
     _say_total(found, console)

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from testbed.cli import places
-from testbed.experiment import disk_space
 from testbed.run import pruning
+from testbed.shared import sizes
 from testbed.shared.input_error import InputError
 
 _AGES_S = {"m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 7 * 86_400.0}
@@ -35,10 +35,10 @@ def prune(what: str | None, results: Path, older_than: str, confirm: Callable[[s
         return True
     for each in found[:_SHOWN]:
         age = _age(time.time() - each.ended_s)
-        print(f"{disk_space.in_words(each.size_bytes):>9}  {each.directory}  ({age} old)")
+        print(f"{sizes.in_words(each.size_bytes):>9}  {each.directory}  ({age} old)")
     if len(found) > _SHOWN:
         print(f"and {len(found) - _SHOWN} more")
-    size = disk_space.in_words(sum(each.size_bytes for each in found))
+    size = sizes.in_words(sum(each.size_bytes for each in found))
     if not confirm(
         f"Remove the samples of {len(found)} runs ({size})? All tables stay as they are"
     ):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import topologies
 from testbed.experiment import Run
-from testbed.shared import run_directory
+from testbed.shared import run_directory, sizes
 
 _FIXED_BYTES = 45_000  # configuration, manifest, verdict, logs
 _PER_LINK_END_BYTES_PER_S = 590  # samples/queues.parquet: 100 Hz, 5.9 bytes a row
@@ -49,27 +49,7 @@ def predicted_bytes(run: Run, *, payload_bytes: int, run_s: float, wire_s: float
     return _FIXED_BYTES + per_s * run_s + sending_bytes + events + kept
 
 
-def size_bytes(directory: Path) -> int:
-    """What the files below a folder take; files that go meanwhile count as nothing."""
-    total = 0
-    for path in directory.rglob("*"):
-        try:
-            status = path.lstat()
-        except OSError:
-            continue
-        total += status.st_size
-    return total
-
-
 def whole_bytes(directory: Path) -> int:
     """What a run took before its samples were pruned, if they were."""
     pruned = run_directory.read_or_empty(directory / "manifest.json").get("pruned", [])
-    return size_bytes(directory) + sum(int(each["bytes"]) for each in pruned)
-
-
-def in_words(bytes_: float) -> str:
-    """A size with the two digits that an estimate deserves."""
-    for unit, scale in (("GB", 1e9), ("MB", 1e6)):
-        if bytes_ >= scale:
-            return f"{bytes_ / scale:.{0 if bytes_ >= 10 * scale else 1}f} {unit}"
-    return f"{max(1.0, bytes_ / 1e3):.0f} kB"
+    return sizes.bytes_below(directory) + sum(int(each["bytes"]) for each in pruned)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed.experiment import Run, computing, dimensionless, disk_space
-from testbed.shared import run_directory
+from testbed.shared import run_directory, sizes
 from testbed.transport import PayloadLayout
 
 
@@ -99,7 +99,7 @@ def layouts(runs: Iterable[Run], say: Callable[[str], None]) -> list[PayloadLayo
 def total(found: Sequence[Duration]) -> str:
     """Say in one sentence how long all of them take, and how much disk."""
     total_s = sum(each.run_s for each in found)
-    disk = disk_space.in_words(sum(each.disk_bytes for each in found))
+    disk = sizes.in_words(sum(each.disk_bytes for each in found))
     known = sum(each.earlier > 0 for each in found)
     source = f"{known} from earlier runs" if known else ""
     if known < len(found):

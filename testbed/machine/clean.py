@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import time
@@ -12,7 +11,7 @@ from pathlib import Path
 
 from testbed.lab import leftovers
 from testbed.lab.leftovers import Leftover
-from testbed.shared import run_directory
+from testbed.shared import run_directory, sizes
 from testbed.shared.yaml_input import InputError
 
 _UNFINISHED = re.compile(
@@ -33,7 +32,7 @@ class StaleFolder:
     size_bytes: int
 
     def line(self) -> str:
-        return f"{_size(self.size_bytes):>9}  {self.path}  ({self.why})"
+        return f"{sizes.in_words(self.size_bytes):>9}  {self.path}  ({self.why})"
 
 
 def clean_experiment(out: Path, name: str, confirm: Callable[[str], bool]) -> bool:
@@ -50,7 +49,7 @@ def clean_experiment(out: Path, name: str, confirm: Callable[[str], bool]) -> bo
     for path in folder.glob("*.partial"):
         if run_directory.in_use(path):
             raise InputError(f"{path}: this run is going on; end it first")
-    if not confirm(f"Delete {folder} ({_size(_size_of(folder))})?"):
+    if not confirm(f"Delete {folder} ({sizes.in_words(sizes.bytes_below(folder))})?"):
         return False
     shutil.rmtree(folder)
     return True
@@ -61,7 +60,7 @@ def _is_of_the_lab(folder: Path) -> bool:
     if not folder.is_dir():
         return False
     names = [path.name for path in folder.iterdir()]
-    return "plan.json" in names or bool(names and all(map(_PICTURE.fullmatch, names)))
+    return run_directory.PLAN in names or bool(names and all(map(_PICTURE.fullmatch, names)))
 
 
 def clean_leftovers(out: Path, say: Callable[[str], None], confirm: Callable[[str], bool]) -> bool:
@@ -95,7 +94,7 @@ def clean_leftovers(out: Path, say: Callable[[str], None], confirm: Callable[[st
     _end(processes)
     for folder in folders:
         _remove(folder)
-    size = _size(sum(each.size_bytes for each in folders))
+    size = sizes.in_words(sum(each.size_bytes for each in folders))
     say(f"ended {len(processes)} processes, removed {len(folders)} folders ({size})")
     return True
 
@@ -109,14 +108,16 @@ def stale_folders(out: Path) -> list[StaleFolder]:
             continue
         gone = match["kind"] == "partial"
         why = "a run whose command is gone" if gone else "an earlier attempt, not ok"
-        found.append(StaleFolder(path=path, why=why, size_bytes=_size_of(path)))
+        found.append(StaleFolder(path=path, why=why, size_bytes=sizes.bytes_below(path)))
     for path in sorted([*out.glob(".report-*"), *out.glob("*/.report-*")]):
         match = _REPORT.fullmatch(path.name)
         if match is None or not _is_own_folder(path) or _touched_lately(path):
             continue
         if match["old"] and not path.with_name("report").is_dir():
             continue  # the last whole report
-        found.append(StaleFolder(path=path, why="a half-written report", size_bytes=_size_of(path)))
+        found.append(
+            StaleFolder(path=path, why="a half-written report", size_bytes=sizes.bytes_below(path))
+        )
     return found
 
 
@@ -143,19 +144,3 @@ def _is_own_folder(path: Path) -> bool:
 def _touched_lately(folder: Path) -> bool:
     newest_s = max(each.lstat().st_mtime for each in (folder, *folder.iterdir()))
     return time.time() - newest_s < _REPORT_IN_USE_S
-
-
-def _size_of(folder: Path) -> int:
-    """Bytes of all files below a folder."""
-    return sum(
-        (Path(parent) / name).lstat().st_size
-        for parent, _, names in os.walk(folder)
-        for name in names
-    )
-
-
-def _size(size_bytes: int) -> str:
-    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if size_bytes >= factor:
-            return f"{size_bytes / factor:.1f} {unit}"
-    return f"{size_bytes} B"

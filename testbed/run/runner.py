@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from testbed.experiment import Run, disk_space
+from testbed.experiment import Run
 from testbed.lab import sandbox
 from testbed.run import resuming
 from testbed.sampling.other_programs import OtherPrograms
-from testbed.shared import run_directory
+from testbed.shared import run_directory, sizes
 from testbed.shared.input_error import InputError
 from testbed.shared.progress_pipe import TRAINING
 from testbed.shared.run_directory import RunDirectory, Verdict
@@ -62,14 +62,14 @@ def require_space(results: Path, run: Run) -> None:
 def require_space_for(results: Path, experiment: str) -> None:
     """As `require_space`, for any run of an experiment."""
     folder = results / experiment
-    sizes = [disk_space.size_bytes(path.parent) for path in folder.glob("*/status.json")]
-    needed_bytes = max(LEAST_FREE_BYTES, 2 * max(sizes, default=0))
+    taken_bytes = [sizes.bytes_below(path.parent) for path in folder.glob("*/status.json")]
+    needed_bytes = max(LEAST_FREE_BYTES, 2 * max(taken_bytes, default=0))
     there = next(
         each for each in (results.absolute(), *results.absolute().parents) if each.exists()
     )
     free_bytes = shutil.disk_usage(there).free
     if free_bytes < needed_bytes:
-        free, needed = map(disk_space.in_words, (free_bytes, needed_bytes))
+        free, needed = map(sizes.in_words, (free_bytes, needed_bytes))
         raise DiskFullError(
             f"{results}: {run_directory.DISK_FULL}: {free} are free, and the next run of "
             f"{experiment} may take {needed}; make room, for example with './lab prune', "

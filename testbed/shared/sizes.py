@@ -1,0 +1,27 @@
+"""How many bytes the files below a folder have, and such a number in words."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+
+def bytes_below(folder: Path) -> int:
+    """The bytes of all files below a folder; files that go meanwhile count as nothing."""
+    total = 0
+    for path in folder.rglob("*"):
+        try:
+            status = path.lstat()
+        except OSError:
+            continue
+        if not stat.S_ISDIR(status.st_mode):
+            total += status.st_size
+    return total
+
+
+def in_words(bytes_: float) -> str:
+    """A size with few digits, as an estimate deserves."""
+    for unit, scale in (("GB", 1e9), ("MB", 1e6)):
+        if bytes_ >= scale:
+            return f"{bytes_ / scale:.{0 if bytes_ >= 10 * scale else 1}f} {unit}"
+    return f"{bytes_ / 1e3:.0f} kB" if bytes_ >= 1e3 else f"{bytes_:.0f} B"
