@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
+from analysis.data.records import read_document
 from analysis.report.folder import FOLDER, SUMMARY, replaced
 from analysis.report.html import render, to_html
 from analysis.tables.rendering import Cell, Table, row
@@ -48,7 +47,7 @@ def _table(experiments: list[Path]) -> Table:
 
 def _row(experiment: Path) -> list[Cell]:
     document, summary = (
-        _read(experiment / name) for name in ("experiment.json", f"{FOLDER}/{SUMMARY}")
+        read_document(experiment / name, []) for name in ("experiment.json", f"{FOLDER}/{SUMMARY}")
     )
     described = str(document.get("description") or "")
     if not summary:
@@ -74,11 +73,3 @@ def _row(experiment: Path) -> list[Cell]:
         " ".join(headline.sentences(summary)[:1]) or formatting.DASH,
         datetime.fromtimestamp(page.stat().st_mtime).strftime("%Y-%m-%d %H:%M"),
     )
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}

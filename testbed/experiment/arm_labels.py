@@ -17,8 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from testbed.experiment.arm import Arm
 from testbed.experiment.factors import Point
 from testbed.shared import own_code, yaml_input
@@ -42,7 +40,7 @@ class Variant:
         changes: what it has instead of the file's settings.
         arm: its settings.
         options: (option of the command line, key that it replaced), to name in a message.
-        definition: what it is, as far as that can be told without the factors.
+        definition: its settings with all defaults, as far as they are known without the factors.
     """
 
     label: str
@@ -94,7 +92,7 @@ def variants(
 
 
 def compatible(wanted: Sequence[Variant]) -> list[list[Variant]]:
-    """Groups of variants, none with two of one arm: those of a group fit into one document."""
+    """Divides variants into groups. No group has two of one arm, so it fits into one document."""
     groups: list[list[Variant]] = []
     for variant in wanted:
         for group in groups:
@@ -200,10 +198,13 @@ def _label(name: str, changes: Changes) -> str:
 
 
 def _definition(arm: Any, folder: Path) -> dict[str, Any]:
-    """What an arm is, however it is written; the settings alone where a factor has the rest."""
+    """The settings of an arm with all defaults, so that two ways of writing it are equal.
+
+    Where a factor supplies what the arm lacks, these are the settings as written.
+    """
     try:
         found = Arm.model_validate(arm, context={"folders": [folder]})
-    except (ValidationError, ValueError):
+    except ValueError:  # a factor may supply what is missing
         return {"arm": arm}
     return {**found.resolved().describe(), "filling": found.resolved_filling()}
 
@@ -218,8 +219,11 @@ def _refuse_lost(variant: Variant, points: Sequence[Point]) -> None:
     for key in variant.changes:
         place = f"{whole}.{key}"
         for factor, value in ((f, v) for point in points for f, v in point.changes.items()):
-            inside = isinstance(value, Mapping) and key.partition(".")[0] in value
-            if inside if factor == whole else yaml_input.overlap(place, factor):
+            if factor == whole:
+                is_lost = isinstance(value, Mapping) and key.partition(".")[0] in value
+            else:
+                is_lost = yaml_input.overlap(place, factor)
+            if is_lost:
                 option = next(
                     (f"{text}: " for text, changed in variant.options if changed == place), ""
                 )

@@ -141,7 +141,7 @@ def _refuse_lost(options: Sequence[tuple[str, str]], points: Sequence[factors.Po
 def _settings(document: dict[str, Any], first: Experiment, path: Path) -> dict[str, Any]:
     """What all runs of the experiment share, without arms, seeds and points.
 
-    What a sweep makes of it is of no interest: two sweeps over one experiment share it.
+    Factors are left out too, so that two sweeps over one experiment have the same settings.
     """
     shared = {key: value for key, value in document.items() if key != "factors"}
     try:

@@ -94,7 +94,8 @@ class Explained:
     """All that is known of how a run ended.
 
     Attributes:
-        gates: those that failed or could not be checked; `passed` counts the others.
+        gates: those that failed or could not be checked.
+        passed: all other gates.
         log, log_end: the log that the failure is in, and its last lines.
     """
 
