@@ -62,7 +62,9 @@ def chosen(selection: Selection, results: Path, *, planned: bool = False) -> Cho
     if not stored:
         return Chosen(results=results, selections=[selection])
     names = {each.name for each in fields(Selection)}
-    found = [Selection(**{key: each[key] for key in names & each.keys()}) for each in stored]
+    # An empty value was how a version before this one said that there was none.
+    given = [{key: each[key] for key in names & each.keys() if each[key] != ""} for each in stored]
+    found = [Selection(**each) for each in given]
     if selection.is_narrowed:
         found = [replace(selection, name=found[-1].name)]
     return Chosen(results=place.results, selections=found)

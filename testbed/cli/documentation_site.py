@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tempfile
 import webbrowser
 from pathlib import Path
 
@@ -16,8 +17,10 @@ def build(folder: Path) -> Path:
     """Build the site into a folder and return the page to begin with.
 
     Raises:
-        InputError: MkDocs is missing, or refused a page; its messages stand before ours.
+        InputError: the folder cannot be written or holds something else; or MkDocs is missing, or
+            refused a page: then its messages stand before ours.
     """
+    _require_usable(folder)
     # Not --quiet: MkDocs then does not even count its warnings, and takes every broken link.
     argv = [sys.executable, "-m", "mkdocs", "build", "--strict"]
     argv += ["--config-file", str(_ROOT / "mkdocs.yml"), "--site-dir", str(folder.resolve())]
@@ -31,6 +34,21 @@ def build(folder: Path) -> Path:
         print("\n".join(told), file=sys.stderr)
         raise InputError("the documentation could not be built; the messages above say why")
     return folder / "index.html"
+
+
+def _require_usable(folder: Path) -> None:
+    """Refuse a folder that cannot be written, or has other files: MkDocs empties it first."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder):
+            pass
+        is_ours = (
+            folder == FOLDER or (folder / "sitemap.xml").is_file() or not any(folder.iterdir())
+        )
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be written: {error.strerror}") from None
+    if not is_ours:
+        raise InputError(f"{folder}: holds other files; valid: a new or an empty folder")
 
 
 def open_page(page: Path) -> bool:

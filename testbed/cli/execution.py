@@ -95,7 +95,7 @@ def _refuse_recording_what_is_done(options: Execution, runs: Sequence[Run]) -> N
 
 def hosts_to_capture(runs: Sequence[Run], pcap: str | None) -> list[str]:
     """The hosts that `--pcap` names; InputError for one that the topology has not."""
-    names = names_in(pcap or "")
+    names = names_in(pcap, "--pcap")
     valid = [name for run in runs[:1] for name in run.experiment.topology.host_names()]
     for name in names:
         if name not in valid:

@@ -78,6 +78,8 @@ def write(kind: str, name: str) -> list[str]:
     if path.exists():
         raise InputError(f"{path}: is there already; choose another name")
     (_check_experiment if kind == EXPERIMENT else _check_module)(stem)
+    if not path.parent.is_dir():
+        raise InputError(f"{path}: the folder {path.parent} is missing; mkdir -p makes it")
     if kind == EXPERIMENT:
         text = _TEMPLATE.read_text(encoding="utf-8").replace("NAME.yaml", str(path))
         text = text.replace("EXPERIMENT", stem)

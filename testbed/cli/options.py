@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import inspect
+import shlex
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -53,7 +54,7 @@ class Selection:
     """Which runs of which experiment, and what the command line changes in them."""
 
     name: Name
-    arms: Annotated[str, typer.Option("--arms", help="only these arms: a,b")] = ""
+    arms: Annotated[str | None, typer.Option("--arms", help="only these arms: a,b")] = None
     seeds: Annotated[
         int | None, typer.Option("--seeds", min=1, max=10_000, help="use this many seeds")
     ] = None
@@ -94,12 +95,10 @@ class Selection:
         """
         from testbed import experiment
 
-        if self.arms and not names_in(self.arms):
-            raise InputError(f"--arms {self.arms}: names no arm; valid: for example a,b")
         runs = experiment.load(
             self.name,
             overrides=self.settings or (),
-            arms=names_in(self.arms),
+            arms=names_in(self.arms, "--arms"),
             seeds=self.seeds,
             congestion_control=self.congestion_control,
             controller=self.controller,
@@ -136,15 +135,22 @@ class Execution:
     ] = False
 
 
-def names_in(text: str) -> list[str]:
-    """The names in an option's value, `a,b` or `a, b`, each once.
+def names_in(text: str | None, option: str) -> list[str]:
+    """The names in an option's value, `a,b` or `a, b`, each once; none where it was not given.
 
     A comma between the options of a changed arm's setting parts no names: in
     `a,b@congestion_control=fixed:rate_bps=1e6,burst=2` what follows the last comma has a `=` and
     no `@`.
+
+    Raises:
+        InputError: an empty name.
     """
     found: list[str] = []
-    for piece in filter(None, (piece.strip() for piece in text.split(","))):
+    pieces = [] if text is None else [piece.strip() for piece in text.split(",")]
+    for piece in pieces:
+        if not piece:
+            given = shlex.join([option, text or ""])
+            raise InputError(f"{given}: an empty name; valid: for example a or a,b")
         key, equals, _ = piece.partition("=")
         if found and equals and "@" not in key and "@" in found[-1]:
             found[-1] += f",{piece}"

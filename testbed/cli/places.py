@@ -10,6 +10,8 @@ from testbed.shared.run_directory import PLAN, key_of
 from testbed.shared.yaml_input import InputError
 
 _SHOWN = 6
+# Of a folder of results: a plan, a run, the picture of a plan, a report that was not finished.
+_SIGNS = (f"*/{PLAN}", "*/*/config.json", "*/topology.svg", ".report-*", "*/.report-*")
 _STATUS = "status.json"
 
 
@@ -37,6 +39,14 @@ class Place:
         if self.experiment is not None and not self.folder.is_dir():
             valid = ", ".join([*self.known(), "another folder with --out DIR"])
             raise InputError(f"{self.results}: no results of {self.experiment!r}; valid: {valid}")
+
+    def require_results(self) -> None:
+        """Raise InputError where a folder of results holds none."""
+        if not any(any(self.results.glob(each)) for each in _SIGNS):
+            raise InputError(
+                f"{self.results}: holds no experiment's results; valid: an experiment's name, its "
+                "YAML file, or a folder of results such as runs"
+            )
 
     def glob(self, pattern: str) -> list[Path]:
         """The paths that fit, below the directory of the run, or below those of all runs."""

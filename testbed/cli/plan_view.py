@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +20,9 @@ from testbed.shared.yaml_input import InputError
 if TYPE_CHECKING:
     from testbed.cli.options import Selection
 
+_MOST_ROWS = 100  # of a table of runs; of longer ones the first and the last are shown
+_FIRST_ROWS = 12
+_LAST_ROWS = 4
 _TITLES = {
     "chunks": "chunks per transfer",
     "rtt_over_transfer": "round trip / transfer time",
@@ -32,9 +36,11 @@ _TITLES = {
 def show_runs(results: Path, runs: Sequence[Run], console: Console) -> None:
     """Print the runs in the order of their execution, each with its verdict so far."""
     table = PlainTable("run", "arm", "seed", "factors", "verdict")
+    rows = []
     for run in runs:
         verdict = runner.directory_of(results, run).verdict() or "to do"
-        table.add_row(run.key, run.arm, str(run.seed), _factors(run), verdict)
+        rows.append([run.key, run.arm, str(run.seed), _factors(run), verdict])
+    _add_shortened(table, rows)
     console.print(table)
 
 
@@ -90,12 +96,53 @@ def show_durations(results: Path, runs: Sequence[Run], console: Console) -> None
         return
     found = durations.of_runs(results, left, _sayer(console))
     table = PlainTable("", "run", "arm", "seed", "factors", "about", "disk", "from")
+    rows = []
     for number, (run, each) in enumerate(zip(left, found, strict=True), start=1):
         source = f"{each.earlier} earlier" if each.earlier else "prediction"
         taken = (durations.in_words(each.run_s), sizes.in_words(each.disk_bytes))
-        table.add_row(str(number), run.key, run.arm, str(run.seed), _factors(run), *taken, source)
+        rows.append([str(number), run.key, run.arm, str(run.seed), _factors(run), *taken, source])
+    _add_shortened(table, rows)
     console.print(table)
     _say_total(found, console)
+    _say_too_long(left, found, console)
+
+
+def _add_shortened(table: PlainTable, rows: Sequence[Sequence[str]]) -> None:
+    """Fill a table; of very many rows only the first and the last ones."""
+    hidden = len(rows) - _FIRST_ROWS - _LAST_ROWS
+    if len(rows) <= _MOST_ROWS:
+        _add_rows(table, rows)
+        return
+    _add_rows(table, rows[:_FIRST_ROWS])
+    table.add_row("...", f"{hidden:,} more")
+    _add_rows(table, rows[-_LAST_ROWS:])
+
+
+def _add_rows(table: PlainTable, rows: Sequence[Sequence[str]]) -> None:
+    for row in rows:
+        table.add_row(*row)
+
+
+def _say_too_long(
+    runs: Sequence[Run], found: Sequence[durations.Duration], console: Console
+) -> None:
+    """Say in one line that runs will be ended before they are done."""
+    pairs = zip(runs, found, strict=True)
+    late = [
+        (each.run_s, run.experiment.limits.run_timeout_s)
+        for run, each in pairs
+        if each.run_s > run.experiment.limits.run_timeout_s
+    ]
+    if not late:
+        return
+    longest_s, limit_s = max(late)
+    raised_s = math.ceil(1.5 * longest_s / 100) * 100
+    runs_word = "1 run takes" if len(late) == 1 else f"{len(late)} runs take"
+    say(
+        console,
+        f"caution: {runs_word} longer than limits.run_timeout_s allows ({limit_s:g} s), and would "
+        f"fail; raise it, for example --set limits.run_timeout_s={raised_s}",
+    )
 
 
 def _say_total(found: Sequence[durations.Duration], console: Console) -> None:

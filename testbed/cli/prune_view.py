@@ -55,6 +55,8 @@ def _folder(what: str | None, results: Path) -> Path:
     try:
         place = places.find(what, results)
         place.require()
+        if place.experiment is None:
+            place.require_results()
         return place.folder
     except InputError as error:
         try:

@@ -172,7 +172,8 @@ def explain(
     run: Annotated[
         str | None,
         typer.Argument(
-            help="a run's key, the beginning of one, its folder, or an experiment's latest"
+            metavar="[RUN]",
+            help="a run's key, the beginning of one, its folder, or an experiment's latest",
         ),
     ] = None,
     out: Out = RESULTS,
@@ -185,7 +186,10 @@ def explain(
 
 @app.command(epilog="Example: ./lab rerun dblp-s1-648d7b96bc")
 def rerun(
-    run: Annotated[str, typer.Argument(help="a run's key, the beginning of one, or its folder")],
+    run: Annotated[
+        str,
+        typer.Argument(metavar="RUN", help="a run's key, the beginning of one, or its folder"),
+    ],
     out: Out = RESULTS,
 ) -> None:
     """Repeat a run from its stored configuration, below reruns/; say what differs."""
@@ -333,10 +337,12 @@ def clean(
     place = places.find(what, out)
     if place.key is not None:
         raise InputError(f"{what}: one run; valid: an experiment's name, file or folder")
+    if what is not None and place.experiment is None:
+        place.require_results()
     if place.experiment is None:
         done = clean.clean_leftovers(place.results, print, _asking(yes))
     else:
-        done = clean.clean_experiment(place.results, place.experiment, _asking(yes))
+        done = clean.clean_experiment(place.results, place.experiment, print, _asking(yes))
         if done:
             from testbed.cli import report_view
 
@@ -365,15 +371,22 @@ def _asking(yes: bool) -> Callable[[str], bool]:
     """What asks the user a question; with `--yes` it does not ask."""
 
     def confirm(question: str) -> bool:
+        if yes:
+            return True
         try:
-            return yes or typer.confirm(question)
-        except typer.Abort:
+            answer = typer.confirm(question)
+        except typer.Abort:  # no one is there to answer
+            print("\nnothing was removed; --yes does not ask")
             return False
+        if not sys.stdin.isatty():
+            print()  # nobody pressed the key that ends the line
+        if not answer:
+            print("nothing was removed")
+        return answer
 
     return confirm
 
 
 def _require_removed(done: bool) -> None:
     if not done:
-        print("nothing was removed; --yes does not ask")
         raise typer.Exit(1)

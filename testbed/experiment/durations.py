@@ -104,7 +104,8 @@ def total(found: Sequence[Duration]) -> str:
     source = f"{known} from earlier runs" if known else ""
     if known < len(found):
         source += (", " if source else "") + f"{len(found) - known} predicted"
-    return f"{len(found)} runs to do, about {in_words(total_s)} and {disk} on disk ({source})"
+    runs = "1 run" if len(found) == 1 else f"{len(found)} runs"
+    return f"{runs} to do, about {in_words(total_s)} and {disk} on disk ({source})"
 
 
 def in_words(duration_s: float) -> str:

@@ -35,11 +35,13 @@ class StaleFolder:
         return f"{sizes.in_words(self.size_bytes):>9}  {self.path}  ({self.why})"
 
 
-def clean_experiment(out: Path, name: str, confirm: Callable[[str], bool]) -> bool:
-    """Delete all results of one experiment; returns whether that was confirmed.
+def clean_experiment(
+    out: Path, name: str, say: Callable[[str], None], confirm: Callable[[str], bool]
+) -> bool:
+    """Delete all results of one experiment, say so; returns whether that was confirmed.
 
     Raises:
-        InputError: there are none, or one of its runs is going on.
+        InputError: there are none, one of its runs is going on, or they cannot be removed.
     """
     folder = out / name
     if "/" in name or not _is_own_folder(folder) or not _is_of_the_lab(folder):
@@ -49,9 +51,14 @@ def clean_experiment(out: Path, name: str, confirm: Callable[[str], bool]) -> bo
     for path in folder.glob("*.partial"):
         if run_directory.in_use(path):
             raise InputError(f"{path}: this run is going on; end it first")
-    if not confirm(f"Delete {folder} ({sizes.in_words(sizes.bytes_below(folder))})?"):
+    size = sizes.in_words(sizes.bytes_below(folder))
+    if not confirm(f"Delete {folder} ({size})?"):
         return False
-    shutil.rmtree(folder)
+    try:
+        shutil.rmtree(folder)
+    except OSError as error:
+        raise InputError(f"{error.filename or folder}: {error.strerror}") from None
+    say(f"removed {folder} ({size})")
     return True
 
 

@@ -80,6 +80,22 @@ def test_a_dry_run_prints_runs_and_time_and_makes_nothing(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_dry_run_says_that_runs_would_be_ended_before_they_are_done(tmp_path):
+    words = ("run", "quick", "--dry-run", "--out", str(tmp_path), "--arms", "dblp", "--seeds", "1")
+    limit = ("--set", "limits.run_timeout_s=2")
+    assert "caution" not in lab(*words).stdout
+    *_, total, caution = lab(*words, *limit).stdout.splitlines()
+    assert total.startswith("1 run to do, about ")
+    assert caution.startswith("caution: 1 run takes longer than limits.run_timeout_s allows (2 s)")
+
+
+def test_a_table_of_very_many_runs_is_shortened(tmp_path):
+    words = ("quick", "--arms", "dblp", "--seeds", "400", "--out", str(tmp_path))
+    done = lab("plan", *words)
+    assert done.stdout.count("to do") == 16
+    assert "384 more" in done.stdout
+
+
 def test_an_output_folder_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     done = lab("run", "quick", "--out", str(tmp_path / "file"))
@@ -167,4 +183,4 @@ def test_a_quick_answer_imports_nothing_heavy(words, heavy):
 
 
 def test_names_may_have_spaces_between_them():
-    assert options.names_in("dblp, fixed-low ,,dblp") == ["dblp", "fixed-low"]
+    assert options.names_in("dblp, fixed-low ,dblp", "--arms") == ["dblp", "fixed-low"]

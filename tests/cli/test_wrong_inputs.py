@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -82,7 +83,7 @@ def test_a_wrong_experiment(answer: Any, case: dict[str, str]) -> None:
 @pytest.mark.parametrize("case", TABLE["commands"], ids=names(TABLE["commands"]))
 def test_a_wrong_command(answer: Any, case: dict[str, str]) -> None:
     files = {"small.yaml": TABLE["experiment"]}
-    line = answer(testbed.__main__.main, case["command"].split(), files)
+    line = answer(testbed.__main__.main, shlex.split(case["command"]), files)
     check(line, f"lab: {case['says']}")
 
 

@@ -61,12 +61,12 @@ def test_every_setting_that_changes_an_arm_is_in_its_label(tmp_path, setting, la
     (run,) = experiment.load(write(tmp_path), overrides=[setting], arms=["dblp"], seeds=1)
     assert run.arm == label
     if label != "dblp" and "default" not in label:
-        (again,) = experiment.load(write(tmp_path), arms=names_in(label), seeds=1)
+        (again,) = experiment.load(write(tmp_path), arms=names_in(label, "--arms"), seeds=1)
         assert (again.arm, again.key) == (run.arm, run.key)
 
 
 def test_an_arm_and_changed_ones_run_beside_each_other_and_nothing_is_run_twice(tmp_path):
-    wanted = names_in("dblp, dblp@low=0.02,dblp@congestion_control=fixed:rate_bps=1e6")
+    wanted = names_in("dblp, dblp@low=0.02,dblp@congestion_control=fixed:rate_bps=1e6", "--arms")
     runs = experiment.load(write(tmp_path), arms=[*wanted, "dblp@low=0.01"], seeds=1)
     assert [run.arm for run in runs] == wanted
     assert len({run.key for run in runs}) == 3
@@ -126,5 +126,5 @@ def test_a_label_that_says_nothing_is_refused_in_one_line(tmp_path, label):
 
 
 def test_names_are_parted_at_commas_but_not_inside_a_setting():
-    assert names_in("a, b ,,a") == ["a", "b"]
-    assert names_in("a@x=f:b=1,c=2,d") == ["a@x=f:b=1,c=2", "d"]
+    assert names_in("a, b ,a", "--arms") == ["a", "b"]
+    assert names_in("a@x=f:b=1,c=2,d", "--arms") == ["a@x=f:b=1,c=2", "d"]
