@@ -36,8 +36,9 @@ class Chosen:
 def chosen(selection: Selection, results: Path, *, planned: bool = False) -> Chosen:
     """The runs of a selection, whose name may also be a folder.
 
-    The folder of an experiment's results stands for what was planned in it, and with further
-    options for its experiment with these options.
+    The folder of an experiment's results stands for what was planned in it, and so does the name
+    of an own experiment that has results. Further options come on top of those that it was planned
+    with.
 
     Args:
         selection: what the user chose.
@@ -47,7 +48,7 @@ def chosen(selection: Selection, results: Path, *, planned: bool = False) -> Cho
     Raises:
         InputError: no such experiment, or no plan in the folder.
     """
-    is_folder = selection.name not in experiment.names() and Path(selection.name).is_dir()
+    is_folder = selection.is_folder(results)
     if not is_folder and (selection.is_narrowed or not planned):
         return Chosen(results=results, selections=[selection])
     if not is_folder:
@@ -65,6 +66,22 @@ def chosen(selection: Selection, results: Path, *, planned: bool = False) -> Cho
     # An empty value was how a version before this one said that there was none.
     given = [{key: each[key] for key in names & each.keys() if each[key] != ""} for each in stored]
     found = [Selection(**each) for each in given]
-    if selection.is_narrowed:
-        found = [replace(selection, name=found[-1].name)]
-    return Chosen(results=place.results, selections=found)
+    changed: list[Selection] = []
+    for each in found:
+        if (on_top := _on_top(each, selection)) not in changed:
+            changed.append(on_top)
+    return Chosen(results=place.results, selections=changed)
+
+
+def _on_top(stored: Selection, selection: Selection) -> Selection:
+    """What was planned, with the options of a command: they replace, and `--set` adds."""
+    given = {
+        each.name: getattr(selection, each.name)
+        for each in fields(Selection)
+        if each.name != "name" and getattr(selection, each.name) != each.default
+    }
+    if "settings" in given:
+        given["settings"] = [*(stored.settings or []), *given["settings"]]
+    if "arms" in given:  # a congestion control belongs to the arms that it was given with
+        given.setdefault("congestion_control", None)
+    return replace(stored, **given)

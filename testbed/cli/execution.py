@@ -24,6 +24,7 @@ def run(selection: Selection, options: Execution) -> bool:
         InputError: nothing is new, a prerequisite is missing, or results cannot be written.
     """
     chosen = choosing.chosen(selection, options.out)
+    runner.require_writable(chosen.results)
     if not options.dry_run and not runner.unfinished(chosen.results, chosen.runs):
         _refuse_recording_what_is_done(replace(options, out=chosen.results), chosen.runs)
         folder = chosen.results / chosen.runs[0].experiment.name
@@ -39,7 +40,9 @@ def resume(selection: Selection, options: Execution) -> bool:
 
     Without options these are the runs of the folder's plan.
     """
-    return _execute(choosing.chosen(selection, options.out, planned=True), options)
+    chosen = choosing.chosen(selection, options.out, planned=True)
+    runner.require_writable(chosen.results)
+    return _execute(chosen, options)
 
 
 def _execute(chosen: choosing.Chosen, options: Execution) -> bool:

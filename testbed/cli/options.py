@@ -14,7 +14,7 @@ import typer
 
 from testbed.shared.input_error import InputError
 from testbed.shared.registry import did_you_mean
-from testbed.shared.run_directory import RESULTS
+from testbed.shared.run_directory import PLAN, RESULTS
 
 Name = Annotated[
     str,
@@ -65,13 +65,22 @@ class Selection:
     controller: Controller = None
     settings: Settings = None
 
-    def __post_init__(self) -> None:
-        """Raises InputError for what is no YAML, before a verb imports what checks a file."""
+    def require(self, results: Path) -> None:
+        """Raise InputError for what is no YAML, before a verb imports what checks a file."""
         from testbed import experiment
         from testbed.shared import yaml_input
 
-        if not Path(self.name).is_dir():
+        if not self.name:
+            raise InputError("EXPERIMENT is empty; valid: its name, FILE.yaml, a folder")
+        if not self.is_folder(results):
             yaml_input.read(experiment.find(self.name))
+
+    def is_folder(self, results: Path) -> bool:
+        """Whether the name stands for results: a folder, or an own experiment's name in them."""
+        from testbed import experiment
+
+        is_planned = "/" not in self.name and (results / self.name / PLAN).is_file()
+        return self.name not in experiment.names() and (Path(self.name).is_dir() or is_planned)
 
     def runs(self, results: Path = RESULTS) -> list[Any]:
         """The runs, in the order in which they are executed; `results` is the folder of `--out`.
@@ -193,9 +202,12 @@ def grouped(verb: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(verb)
     def shown(**options: Any) -> None:
+        results = options.get("out", RESULTS)
         for name, kind in groups.items():
             fields = [field.name for field in dataclasses.fields(kind)]
             options[name] = kind(**{field: options.pop(field) for field in fields})
+            if isinstance(options[name], Selection):
+                options[name].require(results)
         verb(**options)
 
     shown.__annotations__ = {each.name: each.annotation for each in parameters}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from testbed.shared import yaml_input
-from testbed.shared.run_directory import PLAN, key_of
+from testbed.shared.run_directory import PLAN, RunDirectory, key_of
 from testbed.shared.yaml_input import InputError
 
 _SHOWN = 6
@@ -71,6 +71,7 @@ def find(what: str | None, results: Path) -> Place:
     """
     if what is None:
         return Place(results=results)
+    _refuse_empty(what)
     path = Path(what)
     if path.suffix in yaml_input.SUFFIXES and not path.is_dir():
         name = yaml_input.read(path).get("name")
@@ -116,37 +117,62 @@ def capture(what: str, results: Path) -> Path:
     raise InputError(f"{place.folder}: holds {len(found)} captures; valid: one of {shown}")
 
 
-def run(what: str | None, results: Path) -> Path:
+def run(what: str | None, results: Path, *, rather_not_ok: bool = False) -> Path:
     """The directory of a run that has a verdict.
 
     Args:
-        what: a run's directory, its key or the beginning of one. What else `find` takes stands for
-            the run in it that ended last.
+        what: a run's directory or a file in it, its key or the beginning of one. What else `find`
+            takes stands for the run in it that ended last.
         results: the folder of results, where `what` is not itself a folder.
+        rather_not_ok: of an experiment, the last run that is not ok, if there is one.
 
     Raises:
         InputError: there is none, or several fit.
     """
+    _refuse_empty(what)
     path = Path(what or "")
+    if path.suffix not in yaml_input.SUFFIXES and path.is_file():
+        path = next((each for each in path.parents if (each / _STATUS).exists()), path)
     if what and (path / _STATUS).exists():
         return path
     ended = [each.parent for each in Place(results=results).glob(_STATUS)]
     is_file = path.suffix in yaml_input.SUFFIXES
+    place = None
     if what is None or is_file or path.is_dir() or _is_name(what, results):
         place = find(what, results)
         if of_it := place.glob(_STATUS):
-            return max(of_it, key=lambda each: each.stat().st_mtime).parent
+            return _latest(
+                [each.parent for each in of_it], rather_not_ok and bool(place.experiment)
+            )
     if not ended:
         raise InputError(f"{what or results}: no run; {results} holds none that has ended")
-    wanted = str(what).rstrip("/").rpartition("/")[2]
+    folder, _, wanted = str(what).rstrip("/").rpartition("/")
+    ended = [each for each in ended if each.parent.name == Path(folder).name] or ended
     exact = [each for each in ended if each.name == wanted]
     alike = [each for each in ended if each.name.startswith(wanted)]
     found = exact or [each for each in alike if key_of(each.name) == each.name] or alike
+    if not found and place is not None:
+        raise InputError(f"{place.folder}: holds no run that has ended")
     if not found:
         raise InputError(f"{what}: no run of this name in {results}; valid: {_some(ended)}")
     if len(found) > 1:
         raise InputError(f"{what}: several runs in {results} begin so: {_some(found)}")
     return found[0]
+
+
+def _latest(runs: list[Path], rather_not_ok: bool) -> Path:
+    not_ok = [
+        each
+        for each in runs
+        if key_of(each.name) == each.name and RunDirectory(each).verdict() != "ok"
+    ]
+    candidates = not_ok if rather_not_ok and not_ok else runs
+    return max(candidates, key=lambda each: (each / _STATUS).stat().st_mtime)
+
+
+def _refuse_empty(what: str | None) -> None:
+    if what == "":
+        raise InputError("'': an empty name; valid: an experiment's name, its YAML file, a folder")
 
 
 def _is_name(what: str, results: Path) -> bool:

@@ -88,6 +88,8 @@ def plan(selection: Selection, out: Out = RESULTS, pcap: Pcap = None) -> None:
     from testbed.run import planning, runner
 
     chosen, screen = choosing.chosen(selection, out), console()
+    runner.require_writable(chosen.results)
+    remarks = planning.check(chosen.results, chosen.runs)
     execution.hosts_to_capture(chosen.runs, pcap)
     from testbed.cli import plan_topology_view  # draws, and so imports much
 
@@ -97,7 +99,7 @@ def plan(selection: Selection, out: Out = RESULTS, pcap: Pcap = None) -> None:
     plan_view.show_numbers(chosen.selections, chosen.results, screen)
     plan_topology_view.show(chosen.runs, folder, screen)
     runner.hand_over(chosen.results)
-    for remark in planning.check(chosen.results, chosen.runs):
+    for remark in remarks:
         say(screen, remark)
 
 
@@ -181,7 +183,7 @@ def explain(
     """Explain a run's verdict: what was measured, the evidence, likely causes, what to do."""
     from testbed.cli import explain_view, places
 
-    explain_view.show(places.run(run, out), console())
+    explain_view.show(places.run(run, out, rather_not_ok=True), console())
 
 
 @app.command(epilog="Example: ./lab rerun dblp-s1-648d7b96bc")

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -57,6 +58,25 @@ def require_space(results: Path, run: Run) -> None:
     """
     if directory_of(results, run).verdict() != "ok":
         require_space_for(results, run.experiment.name)
+
+
+def require_writable(results: Path) -> None:
+    """Make sure that results can be written, before anything else is done.
+
+    Raises:
+        InputError: the folder is none, or cannot be made or written.
+    """
+    there = next(
+        each for each in (results.absolute(), *results.absolute().parents) if each.exists()
+    )
+    try:
+        with tempfile.TemporaryDirectory(prefix=".lab-", dir=there):
+            pass
+    except OSError as error:
+        where = "" if there == results.absolute() else f" in {there}"
+        raise InputError(
+            f"--out {results}: no results can be written{where}: {error.strerror}"
+        ) from None
 
 
 def require_space_for(results: Path, experiment: str) -> None:

@@ -150,6 +150,25 @@ def test_a_plan_is_resumed_as_it_was_planned(tmp_path):
     assert len(choosing.chosen(Selection(name=path), out).runs) == 4  # `run`: what the file says
 
 
+def test_further_options_come_on_top_of_what_was_planned(tmp_path):
+    out, path = tmp_path / "out", write(tmp_path)
+    first = Selection(name=path, arms="dblp", seeds=1, settings=["rounds=30"])
+    planning.extend(out, first.runs(), [first.stored()])
+    for name, results in ((str(out / "small"), tmp_path), ("small", out)):
+        more = Selection(name=name, seeds=3)
+        more.require(results)
+        found = choosing.chosen(more, results)
+        assert found.results == out
+        assert {(run.arm, run.seed, run.experiment.rounds) for run in found.runs} == {
+            ("dblp", seed, 30) for seed in (1, 2, 3)
+        }
+        other = Selection(name=name, arms="fixed-low", settings=["rounds=40"])
+        (run,) = choosing.chosen(other, results).runs
+        assert (run.arm, run.seed, run.experiment.rounds) == ("fixed-low", 1, 40)
+    with pytest.raises(InputError, match="unknown experiment 'small'"):
+        Selection(name="small").require(tmp_path)
+
+
 def test_done_runs_are_not_run_again_and_not_recorded_unsaid(tmp_path):
     out, path = tmp_path / "out", write(tmp_path)
     runs = experiment.load(path, arms=["dblp"], seeds=1)
