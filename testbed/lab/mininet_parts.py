@@ -1,21 +1,27 @@
-"""Mininet's classes, adapted: faster for 64 hosts, links that can delay, no limits of a shell."""
+"""Mininet's classes, adapted: faster for 64 hosts, links that can delay, no limits of a shell.
+
+Every node is a shell that Mininet starts by `mnexec`. Mininet itself waits for it without end.
+"""
 
 from __future__ import annotations
 
 import itertools
 import os
+import select
+import time
 from typing import Any
 
 from mininet.link import Link
 from mininet.net import Mininet
-from mininet.node import OVSSwitch, RemoteController
+from mininet.node import Host, OVSSwitch, RemoteController
 
 from testbed.lab.kernel import rtnetlink
-from testbed.lab.kernel.commands import run
+from testbed.lab.kernel.commands import CommandError, run
 from testbed.lab.kernel.rtnetlink import Rtnetlink, bring_up_silent
-from testbed.lab.kernel.shaping import inside
+from testbed.lab.kernel.shaping import MissingCapabilityError, inside
 
 _link_numbers = itertools.count()
+_PROMPT = chr(127)  # Mininet's choice
 
 # Mininet would raise system-wide limits on first use; a lab leaves the host as it is.
 Mininet.inited = True
@@ -39,14 +45,54 @@ class LabMininet(Mininet):
             run([*inside(host.pid), "ip", "-batch", "-"], input_text=batch)
 
 
-class LabController(RemoteController):
+class _ShellInTime:
+    """A node that gives up when its shell ends or does not come up in time."""
+
+    shell_timeout_s = 20.0
+    _has_prompt = False
+
+    def read(self, size: int = 1024) -> str:
+        """What the shell printed; the first time, all of it up to its first prompt.
+
+        Raises:
+            MissingCapabilityError: the shell ended before its prompt.
+            CommandError: no prompt in time.
+        """
+        if self._has_prompt:
+            return str(super().read(size))  # type: ignore[misc]
+        node: Any = self
+        deadline_s = time.monotonic() + self.shell_timeout_s
+        output = select.poll()  # Mininet's own is always ready, because it also asks for writing
+        output.register(node.stdout, select.POLLIN)
+        printed = ""
+        while not printed.endswith(_PROMPT):
+            # This process holds the terminal too, so the shell's end alone wakes nobody.
+            ended = node.shell.poll() is not None
+            if output.poll(0 if ended else 100):
+                printed += super().read(size)  # type: ignore[misc]
+                ended = False  # there may be more to read
+            words = f"{': ' if printed.strip() else ''}{' '.join(printed.split())}"
+            if ended:
+                raise MissingCapabilityError(f"mnexec cannot start the shell of {node.name}{words}")
+            if time.monotonic() > deadline_s:
+                waited = f"within {self.shell_timeout_s:g} s of mnexec"
+                raise CommandError(f"the shell of {node.name} gave no prompt {waited}{words}")
+        self._has_prompt = True
+        return printed
+
+
+class LabHost(_ShellInTime, Host):
+    """A host in namespaces of its own."""
+
+
+class LabController(_ShellInTime, RemoteController):
     """The supervisor's controller: no probe of its port, since an event says it is ready."""
 
     def checkListening(self) -> None:  # noqa: N802 (Mininet's name)
         """Do nothing."""
 
 
-class LabSwitch(OVSSwitch):
+class LabSwitch(_ShellInTime, OVSSwitch):
     """Open vSwitch, configured by commands with argument lists.
 
     Mininet types its command into an interactive shell, whose terminal cuts a line off after 4095

@@ -110,8 +110,9 @@ class Network:
             delayed_by: `netem`, `relay`, or `auto`: netem where the kernel has it.
 
         Raises:
-            MissingCapabilityError: links are to be delayed by netem, which this kernel lacks.
-            CommandError: the kernel refuses something else.
+            MissingCapabilityError: links are to be delayed by netem, which this kernel lacks, or
+                a host's shell cannot start.
+            CommandError: the kernel refuses something else, or a shell does not come up in time.
         """
         self.mininet = _build(topology)
         self.info = _describe(self.mininet)
@@ -159,13 +160,20 @@ def _interfaces(links: list[LinkEnds]) -> Iterator[tuple[int | None, str]]:
 def _build(topology: Any) -> Any:
     import functools
 
-    from testbed.lab.mininet_parts import LabController, LabLink, LabMininet, LabSwitch
+    from testbed.lab.mininet_parts import (
+        LabController,
+        LabHost,
+        LabLink,
+        LabMininet,
+        LabSwitch,
+    )
 
     switch = functools.partial(
         LabSwitch, datapath="user", failMode="secure", protocols="OpenFlow13"
     )
     net = LabMininet(
         topo=topology,
+        host=LabHost,
         switch=switch,
         link=LabLink,
         controller=None,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -32,11 +33,10 @@ from testbed.shared.yaml_input import InputError
 
 TCP_CONGESTION_CONTROLS = ("cubic", "reno", "bbr", "dctcp", "vegas", "htcp", "westwood")
 # Without these no run is possible.
-REQUIRED = ("sandbox", "tun-device", "shaping", "packet-filter", "switch")
+REQUIRED = ("sandbox", "tun-device", "hosts", "shaping", "packet-filter", "switch")
 # What `./lab run quick` needs beyond: its controller, and kernel TCP's algorithm for its third arm.
 QUICK = (*REQUIRED, framework_choice.preferred(), "tcp-cubic")
 _STOCK = "else a stock Debian kernel, also in a virtual machine"
-_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,6 +159,11 @@ def _inside() -> dict[str, Capability]:
             "every run: Open vSwitch",
             "modprobe tun; for ordinary users: sudo chmod 0666 /dev/net/tun",
         ),
+        "hosts": _attempt(
+            _host,
+            "every run: Mininet's hosts",
+            "apt-get install mininet; in a container: options of docs/how-to/container.md",
+        ),
         "shaping": _attempt(
             _shaping,
             "every run: rates and queues (HTB, bfifo)",
@@ -224,6 +229,19 @@ def _inside() -> dict[str, Capability]:
 
 def _tun_device() -> None:
     os.close(os.open("/dev/net/tun", os.O_RDWR))
+
+
+def _host() -> str:
+    """Start a host as a run does: a shell in network and mount namespaces, with its own `/sys`."""
+    for program in ("mnexec", "ifconfig"):  # without them Mininet would end this process
+        if shutil.which(program) is None:
+            raise CommandError(f"{program}: not installed")
+    import mininet.net
+
+    from testbed.lab.mininet_parts import LabHost
+
+    LabHost("a-host")
+    return f"Mininet {mininet.net.VERSION}"
 
 
 def _shaping() -> None:

@@ -45,13 +45,15 @@ def path_without(tmp_path):
 
 def test_every_capability_says_what_for_and_how_and_fits_80_columns():
     found = json.loads(check("--json").stdout)
-    assert {"sandbox", "switch", "netem", "ryu", "os-ken", "iperf3", "tcp-bbr"} <= set(found)
+    assert {"sandbox", "hosts", "switch", "netem", "ryu", "os-ken", "iperf3", "tcp-bbr"} <= set(
+        found
+    )
     for each in found.values():
         assert set(each) == {"available", "reason", "enables", "how"}
         assert each["enables"]
         assert each["how"]
         assert each["available"] or each["reason"]
-    table = check(COLUMNS="80")
+    table = check(FORCE_COLOR="1", TERM="dumb", COLUMNS="80")  # a terminal; pipes cut nothing
     assert table.returncode == 0, table
     assert "./lab run quick can work here" in table.stdout
     assert max(map(len, table.stdout.splitlines())) <= 80
@@ -74,6 +76,30 @@ def test_without_the_switch_nothing_runs_and_it_says_how_to_get_it(path_without)
     assert done.returncode == 2, done
     assert "./lab run quick cannot work here" in done.stdout
     assert "apt-get install openvswitch-switch" in done.stdout
+
+
+def test_where_a_host_cannot_mount_its_sys_no_run_is_possible():
+    """As an ordinary user of a container: the kernel refuses a `/sys` beside a read-only one."""
+    user = ["unshare", "--user", "--map-root-user", "--mount"]
+    if subprocess.run([*user, "true"], check=False).returncode:
+        pytest.skip("user namespaces")
+    script = 'mount -o remount,bind,ro /sys && exec "$@"'
+    command = [*user, sys.executable, "-m", "testbed"]
+    read_only = ["unshare", "--mount", "sh", "-c", script, "sh", *command]
+    done = subprocess.run(
+        [*read_only, "check", "--json"], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 2, done
+    hosts = json.loads(done.stdout)["hosts"]
+    assert hosts["available"] is False
+    assert (
+        "mnexec cannot start the shell of a-host: mount: Operation not permitted" in hosts["reason"]
+    )
+    done = subprocess.run(
+        [*read_only, "run", "quick"], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 2, done
+    assert "this machine or user cannot run a lab: hosts: " in done.stderr
 
 
 def test_deep_tells_a_rate_that_holds_from_one_that_cannot():

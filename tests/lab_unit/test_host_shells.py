@@ -1,0 +1,76 @@
+"""A host whose shell does not come up: the lab says why, where Mininet would wait without end."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+
+from testbed.lab.kernel.commands import CommandError
+from testbed.lab.kernel.shaping import MissingCapabilityError
+from testbed.lab.mininet_parts import LabHost
+
+
+@pytest.fixture
+def start(tmp_path, monkeypatch):
+    """Starts a host in this process's namespaces, with an mnexec of the test's own."""
+    hosts = []
+    monkeypatch.setattr(LabHost, "shell_timeout_s", 5.0)
+    # Mininet looks for the programs that it needs; this test needs none of them.
+    monkeypatch.setattr(LabHost, "checkSetup", lambda _self: None)
+    started = LabHost._popen
+    monkeypatch.setattr(
+        LabHost, "_popen", lambda self, *args, **kwargs: keep(started(self, *args, **kwargs))
+    )
+
+    def keep(process):
+        hosts.append(process)
+        return process
+
+    def make(script: str) -> LabHost:
+        mnexec = tmp_path / "mnexec"
+        mnexec.write_text(f"#!/bin/sh\n{script}\n")
+        mnexec.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+        return LabHost("worker-1", inNamespace=False)
+
+    yield make
+    for process in hosts:
+        process.kill()
+        process.wait()
+
+
+def test_a_shell_that_cannot_start_is_a_missing_capability_with_mnexecs_own_words(start):
+    began_s = time.monotonic()
+    with pytest.raises(MissingCapabilityError) as raised:
+        start("echo 'mount: Operation not permitted' >&2; exit 1")
+    assert str(raised.value) == (
+        "mnexec cannot start the shell of worker-1: mount: Operation not permitted"
+    )
+    assert time.monotonic() - began_s < 4
+
+
+def test_a_shell_that_ends_without_a_word(start):
+    with pytest.raises(MissingCapabilityError, match=r"cannot start the shell of worker-1$"):
+        start("exit 1")
+
+
+@pytest.mark.parametrize("says", ["", "echo waiting for something;"])
+def test_a_shell_without_a_prompt_ends_the_wait(start, monkeypatch, says):
+    monkeypatch.setattr(LabHost, "shell_timeout_s", 0.3)
+    with pytest.raises(CommandError) as raised:
+        start(f"{says} exec sleep 60")
+    assert not isinstance(raised.value, MissingCapabilityError)
+    words = ": waiting for something" if says else ""
+    assert (
+        str(raised.value) == f"the shell of worker-1 gave no prompt within 0.3 s of mnexec{words}"
+    )
+
+
+def test_a_prompt_in_pieces_is_a_prompt(start):
+    host = start(
+        r"""printf 'a word first '; sleep 0.2; printf '\177'
+        while read -r line; do printf '\177'; done"""
+    )
+    assert host.cmd("anything") is not None
