@@ -161,7 +161,7 @@ def _inside() -> dict[str, Capability]:
         ),
         "hosts": _attempt(
             _host,
-            "every run: Mininet's hosts",
+            "every run: its hosts",
             "apt-get install mininet; in a container: options of docs/how-to/container.md",
         ),
         "shaping": _attempt(
