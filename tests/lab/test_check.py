@@ -58,7 +58,7 @@ def test_every_capability_says_what_for_and_how_and_fits_80_columns():
     assert "./lab run quick can work here" in table.stdout
     assert max(map(len, table.stdout.splitlines())) <= 80
     for name, each in found.items():
-        [row] = [line for line in table.stdout.splitlines() if line.split()[:1] == [name]]
+        [row] = [line for line in table.stdout.splitlines() if line.startswith(f"{name} ")]
         assert row.split()[1] == ("yes" if each["available"] else "no")
 
 
