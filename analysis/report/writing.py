@@ -112,6 +112,7 @@ def render_page(
     timeline: bool = False,
 ) -> str:
     """The HTML page: it loads nothing, so it can be opened offline and sent to others."""
+    folder = shlex.quote(_as_given(results.folder))
     shown = [run for run in (*results.runs, *results.others) if run.problems]
     return render(
         "report.html.j2",
@@ -126,7 +127,7 @@ def render_page(
         point_tables=[
             to_html(tables[name])
             for name in sorted(
-                (name for name in tables if name.startswith("point-")),
+                (name for name in tables if name.startswith("point-") and results.ok_runs),
                 key=lambda name: (name not in ("point-ratios-1", "point-1"), name),
             )
         ],
@@ -146,7 +147,8 @@ def render_page(
         problems=[(run.key, run.problems) for run in shown],
         began=sorted(str(run.began_at) for run in results.runs if run.began_at),
         left_out=results.left_out,
-        report_command=f"./lab report {shlex.quote(_as_given(results.folder))}",
+        folder=folder,
+        report_command=f"./lab report {folder}",
     )
 
 

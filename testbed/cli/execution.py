@@ -80,7 +80,7 @@ def _execute(chosen: choosing.Chosen, options: Execution) -> bool:
     from testbed.cli import report_view  # imports what draws figures, which takes a second
 
     report_view.write(places.Place(results=options.out, experiment=runs[0].experiment.name))
-    for line in [*_captures(outcomes), *_explaining(outcomes)]:
+    for line in _captures(outcomes):
         print(line)
     runner.hand_over(options.out)
     return not any(outcome.verdict in ("failed", "invalid") for outcome in outcomes)
@@ -118,12 +118,6 @@ def _attempt(
             shown.again(outcome, number, options.retries)
     shown.end(outcome)
     return outcome
-
-
-def _explaining(outcomes: Sequence[Outcome]) -> list[str]:
-    """The command that explains the last run that is not ok."""
-    wrong = [each for each in outcomes if each.verdict != "ok"]
-    return [f"what to do: ./lab explain {wrong[-1].directory}"] if wrong else []
 
 
 def _captures(outcomes: Sequence[Outcome]) -> list[str]:

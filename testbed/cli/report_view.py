@@ -1,5 +1,7 @@
 """Writes and prints the reports of finished runs, from their directories alone."""
 
+import shlex
+
 from rich.console import Console
 
 import analysis
@@ -20,10 +22,20 @@ def write(place: Place) -> None:
     try:
         for name in _names(place):
             paths = analysis.write_report(place.results, name)
-            console.print("", to_text(paths.main_table, width=width), sep="\n")
+            if paths.verdicts.get("ok"):
+                console.print("", to_text(paths.main_table, width=width), sep="\n")
+            else:
+                counts = ", ".join(f"{n} {word}" for word, n in paths.verdicts.items() if n)
+                console.print(f"\n{paths.experiment}: no run is ok ({counts})")
             for caution in paths.cautions:
                 console.print(f"caution: {caution}", soft_wrap=not console.is_terminal)
             console.print(f"report: {paths.index}")
+            if sum(paths.verdicts.values()) > paths.verdicts.get("ok", 0):
+                folder = shlex.quote(str(place.results / paths.experiment))
+                console.print(
+                    f"what to do: ./lab explain {folder} says why runs are not ok, "
+                    f"./lab resume {folder} runs them"
+                )
     except ValueError as error:
         raise InputError(str(error)) from None
     if place.known()[1:]:

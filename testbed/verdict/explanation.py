@@ -6,9 +6,10 @@ Reads the run directory alone. What there is to say about each gate stands in `l
 from __future__ import annotations
 
 import re
+import shlex
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +120,9 @@ def explain(directory: Path) -> Explained:
     """
     status = run_directory.read_json(directory / "status.json")
     verdict, reason = str(status["verdict"]), str(status["reason"])
-    found = [GateFinding(record=each, about=_about(each["key"])) for each in status["gates"]]
+    found = [
+        GateFinding(record=each, about=_about(each["key"], directory)) for each in status["gates"]
+    ]
     causes, remedy = _causes(directory, verdict, reason)
     log = _log_of(directory, reason) if verdict == "failed" else ""
     return Explained(
@@ -128,7 +131,7 @@ def explain(directory: Path) -> Explained:
         reason=reason,
         meaning=MEANINGS[verdict],
         causes=causes,
-        remedy=remedy,
+        remedy=_with_whole_command(remedy, directory),
         gates=[each for each in found if not each.record["passed"]],
         passed=[each for each in found if each.record["passed"]],
         log=log,
@@ -136,8 +139,18 @@ def explain(directory: Path) -> Explained:
     )
 
 
-def _about(key: str) -> Explanation:
-    return GATES[key or SOCKET_BUFFER]
+def _about(key: str, directory: Path) -> Explanation:
+    about = GATES[key or SOCKET_BUFFER]
+    return replace(about, remedy=_with_whole_command(about.remedy, directory))
+
+
+def _with_whole_command(text: str, directory: Path) -> str:
+    """The text with the command that tries this run again, as it was planned, from anywhere."""
+    folder = directory.parent
+    again = f"./lab resume {shlex.quote(str(folder))}"
+    if folder.parent.name == "reruns":  # which no one planned
+        again = f"./lab rerun {shlex.quote(str(directory))}"
+    return text.replace("./lab resume.", again).replace("./lab resume", again)
 
 
 def _causes(directory: Path, verdict: str, reason: str) -> tuple[str, str]:
@@ -150,7 +163,7 @@ def _causes(directory: Path, verdict: str, reason: str) -> tuple[str, str]:
     if verdict == "unsupported":
         return "", "./lab check says what this machine can do, and how to get the rest."
     if verdict == "interrupted":
-        return "", f"Continue with: ./lab resume {directory.parent}"
+        return "", "Continue with: ./lab resume"
     return "", ""
 
 

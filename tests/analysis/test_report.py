@@ -175,6 +175,8 @@ def test_a_report_without_any_ok_run_still_shows_why(tmp_path):
     paths = analysis.write_report(tmp_path)
     page = paths.index.read_text()
     assert "No run is ok yet" in page and "the server ended with signal 9" in page
+    assert "./lab explain " in page and "./lab resume " in page
+    assert "what was measured, by arm" not in page
     assert paths.figures == []
     assert json.loads(paths.summary.read_text())["arms"]["dblp"]["n_runs"] == 0
 

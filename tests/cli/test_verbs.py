@@ -12,6 +12,7 @@ from rich.console import Console
 from testbed.__main__ import main
 from testbed.cli import options
 from testbed.cli.terminal import PlainTable
+from tests.analysis.build import ResultsBuilder
 
 
 def lab(*arguments, **options):
@@ -94,6 +95,21 @@ def test_a_table_of_very_many_runs_is_shortened(tmp_path):
     done = lab("plan", *words)
     assert done.stdout.count("to do") == 16
     assert "384 more" in done.stdout
+
+
+def test_a_report_names_what_to_do_and_has_no_table_without_an_ok_run(tmp_path):
+    built = ResultsBuilder(tmp_path)
+    built.run(arm="dblp", seed=1, verdict="failed", reason="the server ended with signal 9")
+    said = lab("report", "--out", str(tmp_path)).stdout
+    (folder,) = [each.parent for each in tmp_path.glob("*/plan.json")]
+    assert "no run is ok (1 failed)" in said
+    assert "Runs (n)" not in said
+    assert f"./lab explain {folder} says why" in said
+    assert f"./lab resume {folder} runs them" in said
+    built.run(arm="dblp", seed=2)
+    said = lab("report", "--out", str(tmp_path)).stdout
+    assert "Runs (n)" in said
+    assert f"./lab resume {folder}" in said
 
 
 def test_an_output_folder_that_cannot_be_written_is_named(tmp_path):

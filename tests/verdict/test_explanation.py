@@ -77,8 +77,13 @@ def test_a_gate_that_failed_is_shown_with_value_limit_evidence_cause_and_remedy(
     about = GATES[key]
     assert f"gate '{about.title}' failed" in text
     assert f"7.5; limit {broken.limit:g} " in text
-    for words in ("rustc 0.31", about.causes, about.remedy, about.evidence, about.measured):
+    whole = f"./lab resume {tmp_path / 'small'}"
+    remedy = about.remedy.replace("./lab resume.", whole).replace(
+        "./lab resume tries", f"{whole} tries"
+    )
+    for words in ("rustc 0.31", about.causes, remedy, about.evidence, about.measured):
         assert words in text
+    assert text.count("./lab resume") == text.count(whole)
 
 
 def test_an_ok_run_shows_its_gates_and_says_what_was_not_checked(tmp_path):
