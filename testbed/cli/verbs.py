@@ -174,7 +174,7 @@ def explain(
     run: Annotated[
         str | None,
         typer.Argument(
-            metavar="[RUN]",
+            metavar="RUN",
             help="a run's key, the beginning of one, its folder, or an experiment's latest",
         ),
     ] = None,
@@ -355,7 +355,7 @@ def clean(
 @app.command(epilog="Example: ./lab prune quick --older-than 7d")
 def prune(
     what: Annotated[
-        str | None, typer.Argument(metavar="[WHAT]", help="an experiment, a run or a folder; all")
+        str | None, typer.Argument(metavar="WHAT", help="an experiment, a run or a folder; all")
     ] = None,
     older_than: Annotated[
         str, typer.Option("--older-than", help="only runs that ended so long ago: 30m, 12h, 7d, 2w")

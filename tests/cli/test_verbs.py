@@ -140,6 +140,7 @@ def test_words_are_whole_on_a_narrow_screen():
 
 def test_usage_and_version_are_those_of_the_command_that_people_type():
     assert "Usage: ./lab run [OPTIONS]" in lab("run", "--help").stdout
+    assert "Usage: ./lab explain [OPTIONS] [RUN] " in lab("explain", "--help").stdout
     assert "python -m" not in lab("--help").stdout
     done = lab("--version")
     assert re.match(r"lab \d+\.\d+\.\d+ \(", done.stdout), done
