@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Mapping
+from math import prod
 from typing import Any, NamedTuple
 
 SERVER = "server"
@@ -65,6 +66,22 @@ def path_rtt_s(network: Mapping[str, Any], first: str, second: str) -> float:
     """The configured round trip between two nodes in seconds: without queues and processing."""
     delays = {link["name"]: float(link["delay_s"]) for link in network["links"]}
     return 2 * sum(delays[link.name] for link in path(network, first, second))
+
+
+def path_loss(network: Mapping[str, Any], first: str, second: str) -> float:
+    """The configured share of frames that the links between two nodes lose, one way."""
+    losses = {link["name"]: float(link.get("loss", 0)) for link in network["links"]}
+    return 1 - prod(1 - losses[link.name] for link in path(network, first, second))
+
+
+def path_delivered_bps(network: Mapping[str, Any], first: str, second: str) -> float:
+    """What arrives of a flow that fills the path, bit/s of Ethernet frames, after losses."""
+    links = {link["name"]: link for link in network["links"]}
+    flow_bps = float("inf")
+    for each in path(network, first, second):
+        link = links[each.name]
+        flow_bps = min(flow_bps, int(link["rate_bps"])) * (1 - float(link.get("loss", 0)))
+    return flow_bps
 
 
 def fair_shares_bps(

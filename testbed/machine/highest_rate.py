@@ -221,7 +221,7 @@ def _attempt(rate_bps: int) -> Trial:
         processes=Processes(private),
     )
     hosts = lab.network.info.hosts
-    calibration.warm_up(hosts)
+    calibration.warm_up(lab.network.info)
     lab.switch.deepen_buffers()
     switch = lab.switch.processes["ovs-vswitchd"].pid
     server = hosts["server"]

@@ -63,7 +63,7 @@ def main() -> None:
         impairment_log=private / "impairments.jsonl",
         processes=processes,
     )
-    calibration.warm_up(lab.network.info.hosts)
+    calibration.warm_up(lab.network.info)
     lab.switch.deepen_buffers()
 
     from testbed.prompt.commands import Prompt

@@ -74,7 +74,7 @@ def execute(directory: Path, progress: ProgressWriter) -> list[gates.Gate]:
     processes.wait_for(directory / "logs" / LOADED, "training", _LOAD_TIMEOUT_S)
     progress.stage("calibrating")
     hosts = lab.network.info.hosts
-    calibration.warm_up(hosts)
+    calibration.warm_up(lab.network.info)
     buffers = lab.switch.deepen_buffers()
     calibrated = calibration.calibrate(lab.network.info)
     run_directory.write_json(

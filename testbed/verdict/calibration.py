@@ -1,7 +1,8 @@
 """Measures the idle network before training: the rate and round-trip time of every path.
 
 One process holds sockets in both namespaces, and the kernel's receive timestamps do the timing, so
-that the measured rate does not depend on when this process is scheduled.
+that the measured rate does not depend on when this process is scheduled. What the links are
+configured to lose is no fault: frames carry a number, and lost ones count for the rate.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import statistics
 import struct
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -26,6 +27,7 @@ from testbed.verdict import queue_calibration
 from testbed.verdict.queue_calibration import QueueCalibration
 
 _SO_TIMESTAMPNS = 35
+_NUMBER = struct.Struct("!I")  # at the start of a frame's payload
 _PAYLOAD_BYTES = ETHERNET_FRAME_BYTES - 14 - 20 - 8
 _RATE_TIME_S = 0.02
 _LEAST_FRAMES, _MOST_FRAMES = 24, 2048
@@ -35,8 +37,10 @@ _MOST_ROUND_TRIPS, _LEAST_ROUND_TRIPS = 20, 4
 _PROBING_TIME_S = 0.1
 _ANSWER_TIMEOUT_S = 0.5
 _CONCURRENT_PROBES = 16
+_SILENT_FRAMES = 50
 _DELAYED_S = 0.002  # round trips longer than this are waited for on many paths at once
 _LONGEST_RTT_S = 1.0
+_MOST_TRIES = 60  # until a probe comes back, where links are configured to lose most of them
 _BUDGET_S = 6.0
 
 
@@ -44,6 +48,8 @@ _BUDGET_S = 6.0
 class PathCalibration:
     """One direction between two hosts. `rate_bps` counts Ethernet frames, as the shaper does.
 
+    It is the rate before configured losses. `configured_loss` is the share of frames that the links
+    lose on the way there, `configured_probe_loss` that of round trips, which go back as well.
     `rtt_s` is the median round trip of idle probes and includes about 0.1 ms of this process.
     `switches` lie on the way.
     """
@@ -57,6 +63,8 @@ class PathCalibration:
     probes_sent: int
     probes_lost: int
     switches: int = 1
+    configured_loss: float = 0.0
+    configured_probe_loss: float = 0.0
 
     def as_json(self) -> dict[str, object]:
         """The record in `calibration.json`."""
@@ -90,6 +98,9 @@ class _Path:
     rate_bps: int
     rtt_s: float
     hops: int
+    loss: float = 0.0
+    probe_loss: float = 0.0
+    delivered_share: float = 1.0  # of the rate, where the path is full
 
     @property
     def cost_s(self) -> float:
@@ -98,27 +109,26 @@ class _Path:
         return frames + self.rtt_s + 0.003
 
     @property
-    def likeness(self) -> tuple[int, float, int]:
-        return self.rate_bps, self.rtt_s, self.hops
+    def likeness(self) -> tuple[float, ...]:
+        return self.rate_bps, self.rtt_s, self.hops, self.loss, self.probe_loss
 
 
-def warm_up(hosts: Mapping[str, HostInfo]) -> None:
+def warm_up(network: LabInfo) -> None:
     """Send one packet over every path and back: with the first, the switch makes its socket.
 
     Raises:
         CommandError: a host does not answer.
     """
-    server = hosts["server"]
 
-    def once(host: HostInfo) -> None:
-        for sender, receiver in ((host, server), (server, host)):
-            with _udp(sender, _LONGEST_RTT_S) as source, _udp(receiver, _LONGEST_RTT_S) as sink:
-                # The very first packet may get lost while flows are being set up.
-                if _round_trip(source, sink) is None and _round_trip(source, sink) is None:
-                    raise CommandError(f"no answer from {receiver.name} to {sender.name}")
+    def once(path: _Path) -> None:
+        # The very first packet may get lost while flows are being set up.
+        tries, rtt_s = (_MOST_TRIES, path.rtt_s) if path.probe_loss else (2, _LONGEST_RTT_S)
+        with _udp(path.sender, rtt_s) as source, _udp(path.receiver, rtt_s) as sink:
+            if all(_round_trip(source, sink) is None for _ in range(tries)):
+                raise _no_answer(path)
 
     with ThreadPoolExecutor(_CONCURRENT_PROBES) as pool:
-        list(pool.map(once, [host for host in hosts.values() if host is not server]))
+        list(pool.map(once, _pairs(network)))
 
 
 def calibrate(network: LabInfo, *, budget_s: float = _BUDGET_S) -> Calibration:
@@ -152,12 +162,17 @@ def _pairs(network: LabInfo) -> Iterator[_Path]:
             continue
         for sender, receiver in ((host, server), (server, host)):
             ends = sender.name, receiver.name
+            rate_bps = paths.path_rate_bps(description, *ends)
+            loss = paths.path_loss(description, *ends)
             yield _Path(
                 sender=sender,
                 receiver=receiver,
-                rate_bps=paths.path_rate_bps(description, *ends),
+                rate_bps=rate_bps,
                 rtt_s=paths.path_rtt_s(description, *ends),
                 hops=len(paths.path(description, *ends)),
+                loss=loss,
+                probe_loss=1 - (1 - loss) * (1 - paths.path_loss(description, *reversed(ends))),
+                delivered_share=paths.path_delivered_bps(description, *ends) / rate_bps,
             )
 
 
@@ -165,7 +180,7 @@ def _affordable(every: Sequence[_Path], budget_s: float) -> list[_Path]:
     total_s = sum(path.cost_s for path in every)
     if total_s <= budget_s:
         return list(every)
-    alike: dict[tuple[int, float, int], list[_Path]] = {}
+    alike: dict[tuple[float, ...], list[_Path]] = {}
     for path in every:
         alike.setdefault(path.likeness, []).append(path)
     chosen = []
@@ -178,16 +193,21 @@ def _affordable(every: Sequence[_Path], budget_s: float) -> list[_Path]:
 
 
 def _all_round_trips(chosen: Sequence[_Path]) -> list[list[float | None]]:
-    """Round trips of every path: those of delayed ones at the same time, the others in turn."""
+    """Round trips of every path: those waited for long at the same time, the others in turn."""
 
     def trips(path: _Path) -> list[float | None]:
         most = int(_PROBING_TIME_S / path.rtt_s) if path.rtt_s else _MOST_ROUND_TRIPS
         count = min(_MOST_ROUND_TRIPS, max(_LEAST_ROUND_TRIPS, most))
         with _udp(path.sender, path.rtt_s) as source, _udp(path.receiver, path.rtt_s) as sink:
-            return [_round_trip(source, sink) for _ in range(count)]
+            found = [_round_trip(source, sink) for _ in range(count)]
+            while path.probe_loss and not any(found) and len(found) < _MOST_TRIES:
+                found.append(_round_trip(source, sink))
+            return found
 
     found: dict[int, list[float | None]] = {}
-    delayed = [number for number, path in enumerate(chosen) if path.rtt_s > _DELAYED_S]
+    delayed = [
+        number for number, path in enumerate(chosen) if path.rtt_s > _DELAYED_S or path.probe_loss
+    ]
     with ThreadPoolExecutor(_CONCURRENT_PROBES) as pool:
         found.update(zip(delayed, pool.map(trips, [chosen[each] for each in delayed]), strict=True))
     return [found[i] if i in found else trips(path) for i, path in enumerate(chosen)]
@@ -196,11 +216,11 @@ def _all_round_trips(chosen: Sequence[_Path]) -> list[list[float | None]]:
 def _measure(path: _Path, trips: Sequence[float | None]) -> PathCalibration:
     answered = [trip for trip in trips if trip is not None]
     if not answered:
-        raise CommandError(f"no answer from {path.receiver.name} to {path.sender.name}")
+        raise _no_answer(path)
     rates_bps: list[float] = []
     with _udp(path.sender, path.rtt_s) as source, _udp(path.receiver, path.rtt_s) as sink:
         for _ in range(_MOST_RATE_TRIALS):
-            rates_bps.append(_delivered_rate_bps(source, sink, path.rate_bps))
+            rates_bps.append(_rate_before_losses_bps(source, sink, path))
             # A trial shows too little if this process could not saturate the link, and too much if
             # it received the first frames late. One good trial is enough, because all trials of
             # a wrong link are wrong.
@@ -217,7 +237,14 @@ def _measure(path: _Path, trips: Sequence[float | None]) -> PathCalibration:
         probes_sent=len(trips),
         probes_lost=len(trips) - len(answered),
         switches=path.hops - 1,
+        configured_loss=path.loss,
+        configured_probe_loss=path.probe_loss,
     )
+
+
+def _no_answer(path: _Path) -> CommandError:
+    lossy = f"; configured to lose {path.probe_loss:.4g} of round trips" if path.probe_loss else ""
+    return CommandError(f"no answer from {path.receiver.name} to {path.sender.name}{lossy}")
 
 
 def _udp(host: HostInfo, rtt_s: float) -> socket.socket:
@@ -245,26 +272,55 @@ def _frames(rate_bps: int) -> int:
     return min(_MOST_FRAMES, max(_LEAST_FRAMES, wanted))
 
 
-def _delivered_rate_bps(source: socket.socket, sink: socket.socket, rate_bps: int) -> float:
+def _rate_before_losses_bps(source: socket.socket, sink: socket.socket, path: _Path) -> float:
     """The rate of a saturated path: frames between two receive timestamps."""
-    count = _frames(rate_bps)
+    count = _frames(path.rate_bps)
     sink.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
-    target, payload = sink.getsockname(), bytes(_PAYLOAD_BYTES)
+    if path.loss:  # the last frames may be lost: do not wait for them for long
+        sink.settimeout(
+            path.rtt_s + _SILENT_FRAMES * ETHERNET_FRAME_BYTES * 8 / path.rate_bps + 0.1
+        )
+    target, rest = sink.getsockname(), bytes(_PAYLOAD_BYTES - _NUMBER.size)
 
     def blast() -> None:
-        for _ in range(count):  # blocks while the host's own queue is full
-            source.sendto(payload, target)
+        for number in range(count):  # blocks while the host's own queue is full
+            source.sendto(_NUMBER.pack(number) + rest, target)
 
     thread = threading.Thread(target=blast, daemon=True)
     thread.start()
-    stamps: list[float] = []
+    arrivals: list[tuple[int, float]] = []
     with suppress(TimeoutError):
-        while len(stamps) < count:
-            _, ancillary, _, _ = sink.recvmsg(_PAYLOAD_BYTES, 64)
+        while len(arrivals) < count:
+            frame, ancillary, _, _ = sink.recvmsg(_PAYLOAD_BYTES, 64)
             seconds, nanoseconds = struct.unpack("qq", ancillary[0][2][:16])
-            stamps.append(seconds + nanoseconds * 1e-9)
+            arrivals.append((_NUMBER.unpack_from(frame)[0], seconds + nanoseconds * 1e-9))
+            if path.loss and arrivals[-1][0] == count - 1:
+                break
     thread.join()
-    steady = stamps[len(stamps) // 8 :]  # the first frames leave with the shaper's full bucket
-    if len(steady) < 2 or steady[-1] <= steady[0]:
+    return (
+        frames_per_s(arrivals, loss=path.loss, delivered_share=path.delivered_share)
+        * ETHERNET_FRAME_BYTES
+        * 8
+    )
+
+
+def frames_per_s(
+    arrivals: Sequence[tuple[int, float]], *, loss: float, delivered_share: float
+) -> float:
+    """How many frames the path carried in a second before configured losses.
+
+    Args:
+        arrivals: number and receive timestamp of the frames of one trial.
+        loss: the share of frames that the links are configured to lose.
+        delivered_share: what arrives of a full path, as a share of its rate. Where it is
+            1 - `loss`, no queue on the way overflows: then the numbers tell exactly what was sent.
+    """
+    steady = arrivals[len(arrivals) // 8 :]  # the first leave with the shaper's full bucket
+    if len(steady) < 2 or steady[-1][1] <= steady[0][1]:
         return 0.0
-    return (len(steady) - 1) * ETHERNET_FRAME_BYTES * 8 / (steady[-1] - steady[0])
+    frames: float = len(steady) - 1
+    if loss and abs(delivered_share - (1 - loss)) < 1e-9:
+        frames = steady[-1][0] - steady[0][0]
+    elif loss:
+        frames /= delivered_share
+    return frames / (steady[-1][1] - steady[0][1])

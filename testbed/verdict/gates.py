@@ -17,6 +17,8 @@ from testbed.verdict.calibration import Calibration, PathCalibration
 from testbed.verdict.conservation import Conservation
 from testbed.verdict.processor_headroom import Headroom
 
+# Configured loss may cost so many probes by chance: more of them happen once in a million paths.
+_CHANCE = 1e-6
 # With fewer values there is no 99th percentile: the maximum counts.
 _LEAST_FOR_P99 = 100
 
@@ -126,7 +128,11 @@ def _calibrated(calibration: Calibration, limits: Mapping[str, Any]) -> list[Gat
     off = max(paths, key=_rate_error)
     slow = max(paths, key=lambda path: _rtt_error_s(path) - _rtt_limit(path, limits)[0])
     rtt_limit_s, rtt_key = _rtt_limit(slow, limits)
-    lossy = max(paths, key=lambda path: path.probes_lost / path.probes_sent)
+    lossy = max(paths, key=lambda path: _lost(path) - most_lost_by_chance(path))
+    configured = (
+        f"configured loss takes {lossy.configured_probe_loss:.4g} of round trips, and by chance up "
+        f"to {most_lost_by_chance(lossy):.4g} of {lossy.probes_sent} probes"
+    )
     return [
         _gate(
             "calibrated rate error",
@@ -147,13 +153,32 @@ def _calibrated(calibration: Calibration, limits: Mapping[str, Any]) -> list[Gat
         _gate(
             "probes lost on the idle network",
             "idle_loss",
-            lossy.probes_lost / lossy.probes_sent,
-            limits["idle_loss"],
+            _lost(lossy),
+            min(1.0, limits["idle_loss"] + most_lost_by_chance(lossy)),
             where=_ends(lossy) if lossy.probes_lost else "",
-            note=note,
+            note="; ".join(filter(None, (configured if lossy.configured_probe_loss else "", note))),
         ),
         _queues(calibration, limits),
     ]
+
+
+def most_lost_by_chance(path: PathCalibration) -> float:
+    """The share of a path's probes that its configured loss explains.
+
+    More are lost with a probability of at most 1e-6, by the binomial distribution. A probe is lost
+    on its way there or back.
+    """
+    sent, loss = path.probes_sent, path.configured_probe_loss
+    beyond = 1.0
+    for lost in range(sent + 1):
+        beyond -= math.comb(sent, lost) * loss**lost * (1 - loss) ** (sent - lost)
+        if beyond <= _CHANCE:
+            return lost / sent
+    return 1.0
+
+
+def _lost(path: PathCalibration) -> float:
+    return path.probes_lost / path.probes_sent
 
 
 def _rate_error(path: PathCalibration) -> float:

@@ -20,7 +20,8 @@ class Limits(Section):
         rate_error: how far a calibrated rate may be from the configured one, as a share of it.
         rtt_error: how far a calibrated round trip may be from the configured one, as a share of it.
         rtt_error_s: how far it may be for each switch on the path; the larger of the two counts.
-        idle_loss: share of the probes that may be lost before training, while nothing else is sent.
+        idle_loss: share of the probes that may be lost before training, while nothing else is sent;
+            what the links are configured to lose is allowed on top.
         queue_error: how far a calibrated queue may be from its limit, as a share of it; what the
             measurement cannot resolve is allowed on top.
         conservation: share of a link's packets that may be missing without an explanation.
@@ -87,7 +88,7 @@ GATES: dict[str, Explanation] = {
     "rate_error": Explanation(
         title="rate",
         measured="Before training, every path carries as much as it can. The gate takes the error "
-        "of the worst path's rate.",
+        "of the worst path's rate. Frames that the links are configured to lose count as carried.",
         evidence="calibration.json: links[].rate_bps beside links[].configured_rate_bps",
         causes="The rate is too high for the processors, or other programs took them meanwhile.",
         remedy=f"{_SLOWER} {_ALONE}",
@@ -97,9 +98,12 @@ GATES: dict[str, Explanation] = {
     "idle_loss": Explanation(
         title="idle loss",
         measured="Before training, probes cross every path of the idle network. The gate takes the "
-        "share that did not arrive.",
-        evidence="calibration.json: links[].probes_lost of links[].probes_sent",
-        causes="The machine was too busy to receive them in time.",
+        "share that did not come back. Where links have a loss, more probes may be missing: as "
+        "many as that loss takes by chance, there and back, in all but one of a million cases.",
+        evidence="calibration.json: links[].probes_lost of links[].probes_sent, beside "
+        "links[].configured_probe_loss",
+        causes="The machine was too busy to receive them in time, or something lost packets that "
+        "no link is configured to lose.",
         remedy=_ALONE,
     ),
     "queue_error": Explanation(

@@ -28,7 +28,7 @@ def main() -> None:
         impairment_log=logs / "impairments.jsonl",
         processes=Processes(logs),
     )
-    calibration.warm_up(lab.network.info.hosts)
+    calibration.warm_up(lab.network.info)
     lab.switch.deepen_buffers()
     unfinished = logs / "network.unfinished"
     unfinished.write_text(json.dumps(lab.network.info.as_json()))

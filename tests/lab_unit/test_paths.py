@@ -86,3 +86,28 @@ def test_unknown_nodes_and_networks_in_pieces_are_refused():
     pieces = description(("server", "s1", 1, 0), ("worker-1", "s2", 1, 0))
     with pytest.raises(ValueError, match="no path from 'worker-1' to 'server'"):
         paths.path(pieces, "worker-1", "server")
+
+
+def lossy(network: dict[str, Any], **losses: float) -> dict[str, Any]:
+    """The same network, where links named by their first node lose frames."""
+    return network | {
+        "links": [
+            {**link, "loss": losses.get(link["first"]["node"].replace("-", "_"), 0)}
+            for link in network["links"]
+        ]
+    }
+
+
+def test_losses_add_up_along_a_path():
+    network = lossy(DUMBBELL, server=0.1, s1=0.2)
+    assert paths.path_loss(network, "server", "worker-2") == pytest.approx(1 - 0.9 * 0.8)
+    assert paths.path_loss(network, "worker-1", "server") == pytest.approx(0.1)
+    assert paths.path_loss(STAR, "worker-1", "server") == 0
+
+
+def test_what_arrives_of_a_full_path_depends_on_where_it_loses():
+    # The server's link loses a tenth of 100 Mbit/s: the narrow link is full nevertheless.
+    before = lossy(DUMBBELL, server=0.1)
+    assert paths.path_delivered_bps(before, "server", "worker-2") == pytest.approx(30e6)
+    assert paths.path_delivered_bps(before, "worker-2", "server") == pytest.approx(27e6)
+    assert paths.path_delivered_bps(before, "worker-1", "server") == pytest.approx(90e6)

@@ -1,12 +1,14 @@
 """The gates: when the emulator, and not the protocol, was the limit, the run is invalid."""
 
+import math
+
 import pytest
 
 from testbed.experiment import Limits
 from testbed.lab.openvswitch import SocketBuffers
-from testbed.verdict.calibration import Calibration, PathCalibration
+from testbed.verdict.calibration import Calibration, PathCalibration, frames_per_s
 from testbed.verdict.conservation import Conservation, LinkLedger
-from testbed.verdict.gates import judge, reasons
+from testbed.verdict.gates import judge, most_lost_by_chance, reasons
 from testbed.verdict.processor_headroom import Headroom
 from testbed.verdict.queue_calibration import QueueCalibration
 
@@ -174,3 +176,52 @@ def test_a_queue_that_the_switch_s_socket_cannot_hold_is_found():
     assert 150_000 < shallow < 1_000_000
     assert broken(switch_holds_bytes=shallow) == []
     assert broken(switch_holds_bytes=shallow, deepest_queue_bytes=1_000_000) == [""]
+
+
+@pytest.mark.parametrize(
+    ("probe_loss", "sent", "most"),
+    [(0.0, 20, 0), (0.0199, 20, 6), (0.0975, 20, 10), (0.36, 20, 17), (0.36, 4, 4)],
+)
+def test_configured_loss_explains_as_many_lost_probes_as_chance_allows(probe_loss, sent, most):
+    lossy = {"configured_probe_loss": probe_loss, "probes_sent": sent}
+    assert most_lost_by_chance(path(**lossy)) == most / sent
+    # The probability of more is at most 1e-6, and that of one
+    # less is not.
+    beyond = sum(
+        math.comb(sent, lost) * probe_loss**lost * (1 - probe_loss) ** (sent - lost)
+        for lost in range(most + 1, sent + 1)
+    )
+    assert beyond <= 1e-6
+    assert broken([path(probes_lost=most, **lossy)]) == []
+    if most < sent:
+        assert broken([path(), path(probes_lost=most + 1, **lossy)]) == ["idle_loss"]
+
+
+def test_the_gate_of_idle_loss_says_what_is_configured():
+    gates = judged([path(probes_lost=15, configured_probe_loss=0.0975)])
+    gate = next(gate for gate in gates if gate.key == "idle_loss")
+    assert (gate.value, gate.limit) == (0.75, 0.5)
+    assert "configured loss takes 0.0975 of round trips" in gate.note
+
+
+def test_a_lossy_path_beside_a_broken_one_hides_nothing():
+    lossy = path(probes_lost=5, configured_probe_loss=0.0975)
+    assert broken([lossy, path(probes_lost=1)]) == ["idle_loss"]
+
+
+def arrivals(*, frame_s, count, kept):
+    return [(number, number * frame_s) for number in range(count) if kept(number)]
+
+
+def test_the_rate_of_a_lossy_path_is_that_before_its_losses():
+    frame_s = 1514 * 8 / 100e6
+    whole = arrivals(frame_s=frame_s, count=160, kept=lambda number: True)
+    gappy = arrivals(frame_s=frame_s, count=160, kept=lambda number: number % 5 != 2)
+    lossless = frames_per_s(whole, loss=0, delivered_share=1)
+    assert lossless == pytest.approx(1 / frame_s)
+    assert frames_per_s(gappy, loss=0.2, delivered_share=0.8) == pytest.approx(1 / frame_s)
+    # Without a configured loss, frames that are missing make the path slower than configured.
+    assert frames_per_s(gappy, loss=0, delivered_share=1) < 0.82 / frame_s
+    # A narrow link behind a lossy one is full all the same: what arrives is its rate.
+    assert frames_per_s(whole, loss=0.2, delivered_share=1) == pytest.approx(1 / frame_s)
+    assert frames_per_s(whole[:1], loss=0.2, delivered_share=0.8) == 0
