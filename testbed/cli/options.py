@@ -1,6 +1,7 @@
 """Options that several verbs share; a dataclass of options is one parameter of a verb."""
 
 import dataclasses
+import difflib
 import functools
 import inspect
 import shlex
@@ -175,9 +176,12 @@ def _check_published(run: Any) -> None:
     from analysis.data import published
 
     if wrong := published.unknown(run.experiment.published):
+        valid = published.all_ids()
+        nearest = difflib.get_close_matches(wrong[0], valid, cutoff=0)
+        near = did_you_mean(wrong[0], valid) or f"; nearest: {', '.join(nearest)}"
         raise InputError(
             f"{run.source}: published: unknown id {wrong[0]!r}; valid: the ids in "
-            f"analysis/data/published.yaml{did_you_mean(wrong[0], published.all_ids())}"
+            f"analysis/data/published.yaml{near}"
         )
 
 

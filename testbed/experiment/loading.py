@@ -53,6 +53,7 @@ def load(
     path = find(name_or_path)
     document = yaml_input.read(path)
     try:
+        _refuse_unknown_keys_of_profiles(document, path, chosen=profile)
         profiles.apply(document, profile)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
@@ -119,6 +120,31 @@ def _extend(seeds: Sequence[int], count: int | None) -> list[int]:
         return list(seeds)
     further = (seed for seed in itertools.count(1) if seed not in seeds)
     return list(itertools.islice(itertools.chain(seeds, further), count))
+
+
+def _refuse_unknown_keys_of_profiles(document: dict[str, Any], path: Path, *, chosen: str) -> None:
+    """Refuse a key that no experiment has in a profile that is not chosen.
+
+    Raises:
+        InputError: it names the profile and the key.
+    """
+    for profile in profiles.names(document):
+        if profile == chosen or not isinstance(profile, str):
+            continue
+        sized = copy.deepcopy(document)
+        profiles.apply(sized, profile)
+        changed = [f"{key}." for key in profiles.changes(document, profile)]
+        if not changed:
+            continue
+        # One key that is wrong for sure keeps the checks of the whole away: they take time.
+        sized["rounds"] = None
+        try:
+            Experiment.model_validate(sized, context={"folders": [path.parent]})
+        except ValidationError as error:
+            for each in problems.of(error, Experiment):
+                place = f"{problems.dotted(each.place)}."
+                if each.sort == problems.UNKNOWN and place.startswith(tuple(changed)):
+                    raise InputError(f"profiles.{profile}.{problems.explain([each])}") from None
 
 
 def _refuse_lost(options: Sequence[tuple[str, str]], points: Sequence[factors.Point]) -> None:

@@ -3,8 +3,8 @@
     profiles:
       server: { topology.rate_bps: 1_000_000_000, rounds: 200, seeds: [1, 2, 3] }
 
-The file's own values are those of `laptop`, which a profile of that name may still change. What
-a profile replaces is checked like the rest of the file when the profile is chosen.
+The file's own values are those of `laptop`, which a profile of that name may still change. The keys
+of all profiles are checked whenever the file is read, the values when the profile is chosen.
 """
 
 from __future__ import annotations

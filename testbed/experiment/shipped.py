@@ -48,6 +48,8 @@ def find(name_or_path: str) -> Path:
                 if other.is_file():
                     near = f"; did you mean {str(other)!r}?"
             what = "not a file" if path.exists() else "no such file"
+            if path.is_symlink() and not path.exists():
+                what, near = "a symbolic link that leads to no file", ""
             raise InputError(f"{path}: {what}{near}")
         return path
     found = EXPERIMENTS / f"{name_or_path}.yaml"

@@ -144,7 +144,7 @@ def load(text: str, *, axis: str, default: str, base: type | None) -> Any:
         InputError: the code raises, lacks the name, or holds something else under it.
     """
     place, name, _ = split(text)
-    with explained(place):
+    with explained(place), _no_interruption(place):
         module = _from_file(Path(place)) if place.endswith(".py") else _from_module(place)
     wanted = f"expected {f'a class that derives from {base.__name__}' if base else 'a function'}"
     if not name and vars(module).get(default) not in (None, base):
@@ -189,6 +189,23 @@ def explained(place: str) -> Iterator[None]:
         raise
     except BaseException as error:  # SystemExit too: the code is not ours
         raise InputError(in_one_line(place, error)) from error
+
+
+@contextmanager
+def _no_interruption(place: str) -> Iterator[None]:
+    """Tells a KeyboardInterrupt that a file raises itself from Ctrl-C, which a signal raises."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        if _raised_itself(error):
+            raise InputError(in_one_line(place, error)) from error
+        raise
+
+
+def _raised_itself(error: KeyboardInterrupt) -> bool:
+    """Whether a `raise` statement made it, and not Ctrl-C, which comes in any line."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return (last.line or "").strip().startswith("raise ")
 
 
 def unfit(owner: object, name: str, returned: object, expected: str) -> InputError:

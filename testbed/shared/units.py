@@ -15,6 +15,7 @@ from typing import Any
 
 _FORM = re.compile(r"\+?(?P<number>[0-9][0-9_]*\.?[0-9]*|\.[0-9]+)(?P<exponent>e[-+]?[0-9]{1,2})?"
                    r" ?(?P<unit>[A-Za-z\u00b5\u03bc/]*)", re.IGNORECASE)  # fmt: skip
+_PERCENT = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?%")
 _DECIMAL = {"": "1", "k": "1e3", "M": "1e6", "G": "1e9", "T": "1e12"}
 _BINARY = {"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40}
 _SECONDS = {"ns": "1e-9", "us": "1e-6", "\u00b5s": "1e-6", "\u03bcs": "1e-6", "ms": "1e-3",
@@ -72,12 +73,38 @@ def of(key: str) -> Unit | None:
 
 
 def hint(key: str, given: object) -> str:
-    """The end of a message about a wrong value of a key; empty for a key without a unit."""
+    """The end of a message about a wrong value of a key; empty where there is nothing to add."""
     unit = of(key)
+    if isinstance(given, str) and (share := _PERCENT.fullmatch(given.strip())):
+        return f"; no per cent: write {(Decimal(share[1]) / 100).normalize():f}"
     if unit is None:
         return ""
+    if isinstance(given, str) and (reason := _refusal(unit, given)):
+        return f", in {unit.words}; {reason}"
     with_unit = f", or with a unit such as {unit.examples}" if isinstance(given, str) else ""
     return f", in {unit.words}{with_unit}"
+
+
+def _refusal(unit: Unit, given: str) -> str:
+    """Why a text with a unit that people often write is none here, and what to write instead."""
+    found = _FORM.fullmatch(given.strip())
+    if found is None:
+        return ""
+    digits, name = found["number"] + (found["exponent"] or ""), found["unit"]
+    if unit.ending == "_bps" and re.fullmatch(r"[kKMGT]?B(/s|ps)", name):
+        bits = Decimal(digits.replace("_", "")) * 8
+        prefix = name[:-3]
+        return (
+            f"{name} is bytes per second: write {bits.normalize():f}{prefix.replace('K', 'k')}bit"
+        )
+    if unit.ending == "_bps" and re.fullmatch(r"[kmgt]bps", name):
+        upper = "k" if name[0] == "k" else name[0].upper()
+        return f"{name} is bits for some and bytes for others: write {digits}{upper}bit"
+    if unit.ending == "_bytes" and re.fullmatch(r"K[Bb]?|[kMGTm]b?", name):
+        upper = name[0].upper()
+        decimal = "k" if upper == "K" else upper
+        return f"{name} is not clear: write {digits}{decimal}B or {digits}{upper}iB"
+    return ""
 
 
 def number(key: str, text: str) -> int | float | None:

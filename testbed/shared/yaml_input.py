@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,8 @@ def read(path: Path) -> dict[str, Any]:
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
     except OSError as error:
-        raise InputError(f"{path}: {error.strerror}") from None
+        words = "a loop of symbolic links" if error.errno == errno.ELOOP else error.strerror
+        raise InputError(f"{path}: {words}") from None
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise InputError(f"{path}: line {line}: not UTF-8 text") from None

@@ -34,7 +34,7 @@ class Training(Section):
     split: AnySplit = datasets.Equal()
     batch_size: int = Field(default=32, ge=1, description="samples per worker and round")
     optimiser: str = Field(default="sgd", examples=list(OPTIMISERS))
-    learning_rate: float = Field(default=0.05, gt=0)
+    learning_rate: float = Field(default=0.05, gt=0, le=1000)
     momentum: float = Field(default=0.9, ge=0, lt=1, description="sgd, nesterov and rmsprop only")
     weight_decay: float = Field(default=0.0, ge=0)
     schedule: AnySchedule = ConstantRate()

@@ -36,6 +36,7 @@ _GOOD_ERROR = 0.005
 _MOST_ROUND_TRIPS, _LEAST_ROUND_TRIPS = 20, 4
 _PROBING_TIME_S = 0.1
 _ANSWER_TIMEOUT_S = 0.5
+_LOST_TIMEOUT_S = 0.1
 _CONCURRENT_PROBES = 16
 _SILENT_FRAMES = 50
 _DELAYED_S = 0.002  # round trips longer than this are waited for on many paths at once
@@ -104,9 +105,10 @@ class _Path:
 
     @property
     def cost_s(self) -> float:
-        """Roughly how long it takes to measure its rate."""
+        """Roughly how long it takes to measure its rate, and to wait for lost probes."""
         frames = _frames(self.rate_bps) * ETHERNET_FRAME_BYTES * 8 / self.rate_bps
-        return frames + self.rtt_s + 0.003
+        lost_s = _MOST_ROUND_TRIPS * self.probe_loss * _LOST_TIMEOUT_S
+        return frames + self.rtt_s + 0.003 + lost_s
 
     @property
     def likeness(self) -> tuple[float, ...]:
@@ -193,21 +195,22 @@ def _affordable(every: Sequence[_Path], budget_s: float) -> list[_Path]:
 
 
 def _all_round_trips(chosen: Sequence[_Path]) -> list[list[float | None]]:
-    """Round trips of every path: those waited for long at the same time, the others in turn."""
+    """Round trips of every path: those of delayed ones at the same time, the others in turn."""
 
     def trips(path: _Path) -> list[float | None]:
         most = int(_PROBING_TIME_S / path.rtt_s) if path.rtt_s else _MOST_ROUND_TRIPS
         count = min(_MOST_ROUND_TRIPS, max(_LEAST_ROUND_TRIPS, most))
         with _udp(path.sender, path.rtt_s) as source, _udp(path.receiver, path.rtt_s) as sink:
+            if path.probe_loss:  # many will be lost: do not wait for each for long
+                for opened in (source, sink):
+                    opened.settimeout(_LOST_TIMEOUT_S + 2 * path.rtt_s)
             found = [_round_trip(source, sink) for _ in range(count)]
             while path.probe_loss and not any(found) and len(found) < _MOST_TRIES:
                 found.append(_round_trip(source, sink))
             return found
 
     found: dict[int, list[float | None]] = {}
-    delayed = [
-        number for number, path in enumerate(chosen) if path.rtt_s > _DELAYED_S or path.probe_loss
-    ]
+    delayed = [number for number, path in enumerate(chosen) if path.rtt_s > _DELAYED_S]
     with ThreadPoolExecutor(_CONCURRENT_PROBES) as pool:
         found.update(zip(delayed, pool.map(trips, [chosen[each] for each in delayed]), strict=True))
     return [found[i] if i in found else trips(path) for i, path in enumerate(chosen)]
