@@ -74,7 +74,10 @@ def logs(results: Results) -> dict[str, pl.DataFrame]:
 
 
 def _impaired_rounds(results: Results) -> pl.DataFrame:
-    """A row per round and `kind` of impairment that hit it."""
+    """A row per round that was hit; `kind` names all kinds that hit it, as in `loss + straggler`.
+
+    A round that two kinds hit says nothing of either alone.
+    """
     kinds = pl.DataFrame(
         [
             {"run_key": run.key, "impairments": label, "kind": kind}
@@ -87,5 +90,6 @@ def _impaired_rounds(results: Results) -> pl.DataFrame:
         results.rounds.select("run_key", "round", "latency_s", "impairments")
         .explode("impairments")
         .join(kinds, on=["run_key", "impairments"], how="inner", maintain_order="left")
-        .unique(["run_key", "round", "kind"], maintain_order=True)
+        .group_by("run_key", "round", maintain_order=True)
+        .agg(pl.col("latency_s").first(), pl.col("kind").unique().sort().str.join(" + "))
     )

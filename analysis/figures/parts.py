@@ -150,17 +150,29 @@ def draw_lines_by_round(
 
 
 def shade_impairments(axes: Axes, rounds: pl.DataFrame, kinds: dict[str, str]) -> list[Patch]:
-    """Shade the rounds that each kind of impairment hit; the patches are for the legend."""
-    hit = rounds.select("round", "impairments").explode("impairments").drop_nulls().unique()
+    """Shade the rounds that impairments hit; the patches are for the legend.
+
+    Rounds that loss hit together with another kind have the colours of both.
+    """
+    kind = pl.col("impairments").replace_strict(kinds, default="other", return_dtype=pl.String)
+    hit = (
+        rounds.select("round", "impairments")
+        .explode("impairments")
+        .drop_nulls()
+        .group_by("round")
+        .agg(kind.unique().sort())
+    )
     patches = []
-    found = {label: kinds.get(label, "other") for label in sorted(hit["impairments"].unique())}
-    for kind in sorted(set(found.values()), key=lambda name: (name != "loss", name)):
-        colour = (style.LOSS_BAND if kind == "loss" else style.OTHER_BAND).light
-        labels = [label for label, of_kind in found.items() if of_kind == kind]
-        struck = hit.filter(pl.col("impairments").is_in(labels))["round"].unique().sort()
+    found = {tuple(each) for each in hit["impairments"]}
+    for together in sorted(found, key=lambda names: (names != ("loss",), names)):
+        colour = (style.LOSS_BAND if "loss" in together else style.OTHER_BAND).light
+        look: dict[str, Any] = {"facecolor": colour, "linewidth": 0}
+        if "loss" in together and len(together) > 1:
+            look |= {"hatch": "////", "edgecolor": style.OTHER_BAND.light}
+        struck = hit.filter(pl.col("impairments") == pl.lit(list(together)))["round"].sort()
         for begin, end in _stretches(struck.to_list()):
-            axes.axvspan(begin - 0.5, end + 0.5, color=colour, linewidth=0, zorder=0.4)
-        patches.append(Patch(color=colour, label=f"hit by {kind}"))
+            axes.axvspan(begin - 0.5, end + 0.5, zorder=0.4, **look)
+        patches.append(Patch(**look, label=f"hit by {' + '.join(together)}"))
     return patches
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from analysis.data import metrics
@@ -58,6 +60,24 @@ def test_kinds_of_impairment_are_told_apart(tmp_path):
     assert found["impaired_latency_s.loss"] == pytest.approx(1.0)
     assert found["impaired_latency_s.burst"] == pytest.approx(1.0)
     assert found["packets_dropped"] == 57
+
+
+def test_a_round_that_two_kinds_hit_is_credited_to_neither(tmp_path):
+    run = ResultsBuilder(tmp_path).run(arm="dblp", seed=1)
+    path = run / "events" / "rounds.jsonl"
+    rounds = [json.loads(line) for line in path.read_text().splitlines()]
+    labels = {label: each for each in rounds for label in each["impairments"]}
+    (first, both), (second, _) = labels.items()
+    for label in set(labels) - {first}:
+        both["impairments"].append(label)
+    both["latency_s"] = 7.0
+    path.write_text("".join(json.dumps(each) + "\n" for each in rounds))
+    found = per_run(load(tmp_path)).row(0, named=True)
+    together = [name for name in found if " + " in name]
+    assert together == ["impaired_latency_s.burst + loss"]
+    assert found[together[0]] == pytest.approx(7.0)
+    assert found.get("impaired_latency_s.loss") != pytest.approx(7.0)
+    assert first != second
 
 
 def test_loss_counts_receivers_and_passes_count_senders(tmp_path):
