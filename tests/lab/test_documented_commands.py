@@ -119,8 +119,7 @@ def _only_too_busy(new: Iterable[Path]) -> bool:
 def test_the_pages_show_the_way_from_the_first_run_to_own_parts() -> None:
     commands = [step.command for step in STEPS if step.command]
     assert commands[0] == "./lab run quick"
-    assert {each.split()[1] for each in commands if each.startswith("./lab ")} >= {
-        *("check", "plan", "run", "resume")
-    }
+    shown_verbs = {each.split()[1] for each in commands if each.startswith("./lab ")}
+    assert shown_verbs >= {"check", "plan", "run"}
     assert any(step.block.kind == "python" and not step.block.file for step in STEPS)
     assert [step.block.file for step in STEPS if step.block.file]
