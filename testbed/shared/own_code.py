@@ -22,6 +22,7 @@ import sys
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from numbers import Real
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -38,6 +39,9 @@ _FORM = re.compile(
 _MODULE = re.compile(r"([^:]*/)?[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _INSTALLED = {"site-packages", "dist-packages"}
 _BRIEF = 60  # characters of a value in a message
+# What counts as a number. The abstract class is asked last: that costs several times as much, and
+# senders ask at every batch.
+NUMBER = (float, int, Real)
 _expected: dict[str, str] = {}  # place -> SHA-256, of the run that this process belongs to
 
 

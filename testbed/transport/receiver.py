@@ -8,7 +8,6 @@ over a PROBE after the datagrams that arrived before it, or the answer reports t
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from numbers import Real
 
 import numpy as np
 from numpy.typing import NDArray
@@ -300,6 +299,8 @@ class Receiver:
 
 def _deadline_s(asked: StopRule | ReceiverRepair, progress: Progress) -> float | None:
     deadline_s = asked.deadline_s(progress)
-    if deadline_s is not None and not (isinstance(deadline_s, Real) and deadline_s > -math.inf):
+    if deadline_s is not None and not (
+        isinstance(deadline_s, own_code.NUMBER) and deadline_s > -math.inf
+    ):
         raise own_code.unfit(asked, "deadline_s", deadline_s, "a time in seconds, or None")
     return deadline_s

@@ -13,7 +13,6 @@ network took (`sent`), hands it the receiver's messages (`on_message`), sends th
 import math
 from collections import Counter
 from dataclasses import replace
-from numbers import Real
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,7 +79,7 @@ class SendingPath:
     def rate_bps(self) -> float:
         """The congestion control's rate; InputError for one at which nothing would ever be sent."""
         rate_bps = self.congestion.rate_bps
-        if not (isinstance(rate_bps, Real) and rate_bps > 0):
+        if not (isinstance(rate_bps, own_code.NUMBER) and rate_bps > 0):
             raise own_code.unfit(
                 self.congestion, "rate_bps", rate_bps, "bit/s above 0, or math.inf for unpaced"
             )
@@ -90,7 +89,7 @@ class SendingPath:
     def window_bytes(self) -> float:
         """The congestion control's window; InputError for one that is no number of 0 or more."""
         window_bytes = self.congestion.window_bytes
-        if not (isinstance(window_bytes, Real) and window_bytes >= 0):
+        if not (isinstance(window_bytes, own_code.NUMBER) and window_bytes >= 0):
             raise own_code.unfit(
                 self.congestion, "window_bytes", window_bytes, "bytes, 0 or more, or math.inf"
             )

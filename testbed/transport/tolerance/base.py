@@ -16,7 +16,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from numbers import Real
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,7 +87,7 @@ class TolerancePolicy(ABC):
     def stop_rule(self, critical: bool) -> StopRuleFactory:
         """Returns the factory of stop rules for transfers in this phase."""
         tolerance = self.tolerance(critical)
-        if not (isinstance(tolerance, Real) and 0 <= tolerance < 1):
+        if not (isinstance(tolerance, own_code.NUMBER) and 0 <= tolerance < 1):
             raise own_code.unfit(
                 self, "tolerance", tolerance, "a share from 0 up to but not including 1"
             )
