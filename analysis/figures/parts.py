@@ -152,7 +152,7 @@ def draw_lines_by_round(
 def shade_impairments(axes: Axes, rounds: pl.DataFrame, kinds: dict[str, str]) -> list[Patch]:
     """Shade the rounds that impairments hit; the patches are for the legend.
 
-    Rounds that loss hit together with another kind have the colours of both.
+    Rounds that loss hit together with another kind are hatched.
     """
     kind = pl.col("impairments").replace_strict(kinds, default="other", return_dtype=pl.String)
     hit = (
@@ -168,7 +168,7 @@ def shade_impairments(axes: Axes, rounds: pl.DataFrame, kinds: dict[str, str]) -
         colour = (style.LOSS_BAND if "loss" in together else style.OTHER_BAND).light
         look: dict[str, Any] = {"facecolor": colour, "linewidth": 0}
         if "loss" in together and len(together) > 1:
-            look |= {"hatch": "////", "edgecolor": style.OTHER_BAND.light}
+            look |= {"hatch": "//", "edgecolor": style.MUTED.light}
         struck = hit.filter(pl.col("impairments") == pl.lit(list(together)))["round"].sort()
         for begin, end in _stretches(struck.to_list()):
             axes.axvspan(begin - 0.5, end + 0.5, zorder=0.4, **look)
