@@ -51,6 +51,12 @@ def _needs_a_lab(found_capabilities: dict[str, capabilities.Capability]) -> None
         pytest.skip(f"needs capability {absent[0]}")
 
 
+@pytest.fixture(scope="session")
+def held_rate_bps() -> int:
+    """A rate that this machine holds for three hosts."""
+    return 100_000_000
+
+
 def is_alive(process: psutil.Process) -> bool:
     """Whether it runs; an ended one that nobody has waited for does not."""
     try:

@@ -1,0 +1,15 @@
+"""Every gate is shown to trip on a lab that is wrong in exactly that way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.lab.gates.harness import WrongLab
+
+
+@pytest.fixture
+def wrong_lab(tmp_path: Path, held_rate_bps: int, unchanged_host: None) -> WrongLab:
+    """Runs a small experiment that the test breaks; nothing is left of it afterwards."""
+    return WrongLab(tmp_path, held_rate_bps)

@@ -1,0 +1,162 @@
+"""A small experiment with the limits that users get, for labs that are wrong in one way.
+
+A test breaks the lab from the start (`altered`) or from outside while it trains (`meanwhile`), and
+then says which gate must have found it. See test_idle_loss.py for the one way and
+test_conservation.py for the other.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+
+from testbed.lab.kernel.shaping import inside
+from tests.lab.conftest import Results, find_process, training_has_begun, wait_for
+from tests.lab.gates import altered
+
+_LONGEST_S = 110
+
+
+def experiment(rate_bps: int, **changes: Any) -> dict[str, Any]:
+    """The document of a small experiment: three hosts, 40 rounds, the default limits.
+
+    It trains for about four seconds at 100 Mbit/s.
+    """
+    return {
+        "name": "gates",
+        "rounds": 40,
+        "seeds": [1],
+        "topology": {"name": "star", "workers": 2, "rate_bps": rate_bps, "queue_bytes": 150_000},
+        "training": {"batch_size": 16, "evaluate_every": 20},
+        "arms": {"dblp": {"protocol": "dblp"}},
+    } | changes
+
+
+class RunningLab:
+    """The lab of a command, as a test sees it that breaks it from outside."""
+
+    def __init__(self, command: subprocess.Popen[str]) -> None:
+        self._command = command
+
+    def process(self, *words: str) -> psutil.Process:
+        """The youngest process of the lab whose command line contains all words, waited for.
+
+        The lab's own: `ovs-vswitchd`, `controllers`, `testbed.lab.delay.relay`, `testbed.sampling`,
+        `testbed.run.training_launcher` (of which workers and server are forks).
+        """
+        found: list[psutil.Process] = wait_for(lambda: find_process(self._command, *words))
+        return found[-1]
+
+    def host(self, name: str) -> int:
+        """A process in a host's network namespace. Its interface is `NAME-eth0`."""
+        return self.process(f"mininet:{name}").pid
+
+    def switches(self) -> int:
+        """A process in the network namespace that all switches share. `s1-eth1` is s1's port to
+        the host that was linked first, the server."""
+        return self.process("ovs-vswitchd").pid
+
+    def run_in(self, pid: int, *argv: str) -> str:
+        """Run a program in the network namespace of a process; returns what it prints."""
+        return subprocess.run(
+            [*inside(pid), *argv], check=True, timeout=10, capture_output=True, text=True
+        ).stdout
+
+
+class WrongLab:
+    """Runs the small experiment by the real command.
+
+    Args:
+        folder: for everything that it writes.
+        rate_bps: of every link; what this machine holds.
+    """
+
+    def __init__(self, folder: Path, rate_bps: int) -> None:
+        self.folder = folder
+        self.rate_bps = rate_bps
+
+    def run(
+        self,
+        *,
+        altered_by: Mapping[str, str] | None = None,
+        meanwhile: Callable[[RunningLab], object] | None = None,
+        after_s: float = 0.3,
+        **changes: Any,
+    ) -> Results:
+        """Run it to its end.
+
+        Args:
+            altered_by: source text that replaces functions in every process of the run, by the
+                name of the module that it is added to.
+            meanwhile: breaks the lab while it trains.
+            after_s: how long after the first round that is called.
+            changes: keys of the experiment.
+        """
+        path = self.folder / "gates.yaml"
+        path.write_text(yaml.safe_dump(experiment(self.rate_bps, **changes)))
+        results = self.folder / "out"
+        words = ["run", str(path), "--out", str(results), "--retries", "0"]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "testbed", *words],
+            env=altered.environment(self.folder / "altered", altered_by or {}),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        try:
+            if meanwhile is not None:
+                wait_for(lambda: training_has_begun(results), _LONGEST_S)
+                time.sleep(after_s)
+                meanwhile(RunningLab(process))
+                assert process.poll() is None, "it was over before it was broken"
+            output, _ = process.communicate(timeout=_LONGEST_S)
+        finally:
+            process.kill()
+            process.wait()
+        return Results(process.returncode, output, results)
+
+
+def assert_invalid(
+    results: Results, key: str, *, outcome: str = "failed", where: str = "", arm: str = "dblp"
+) -> dict[str, Any]:
+    """Assert that a gate stopped the run, for the right place; returns the gate.
+
+    Other gates that stopped it are printed: a lab is to be wrong in one way only, but a busy
+    machine may be wrong in another.
+
+    Args:
+        key: of the gate.
+        outcome: "failed" or "not measured".
+        where: what the gate's place must contain.
+    """
+    status = results.verdict(arm)
+    told = json.dumps(status, indent=1)
+    assert status["verdict"] == "invalid", told
+    assert results.status == 1, results.output
+    gates = [{"outcome": _outcome(each), **each} for each in status["gates"]]
+    stopping = {each["key"]: each for each in gates if each["outcome"] not in _PASSING}
+    assert key in stopping, told
+    gate = stopping.pop(key)
+    for other in stopping.values():
+        print(f"beside {key}, {other['key']} {other['outcome']}: {other}")
+    assert gate["outcome"] == outcome, told
+    assert where in gate["where"], told
+    assert gate["name"] in status["reason"], told
+    assert where in status["reason"], told
+    return dict(gate)
+
+
+def _outcome(gate: Mapping[str, Any]) -> str:
+    return {True: "passed", False: "failed"}.get(gate.get("passed"), "not measured")
+
+
+_PASSING = ("passed", "not applicable")
