@@ -75,9 +75,7 @@ class TcpReader:
         content = _REQUEST.pack(socket.AF_INET, socket.IPPROTO_TCP, 0, _ESTABLISHED)
         request = content + bytes(_IDENTITY_BYTES)
         found: list[Connection] = []
-        for _, message in netlink.dump(
-            self._socket, netlink.pack(_SOCK_DIAG_BY_FAMILY, netlink.DUMP, request)
-        ):
+        for _, message in netlink.dump(self._socket, _SOCK_DIAG_BY_FAMILY, request):
             identity = message[_IDENTITY]
             port, peer_port = struct.unpack_from("!HH", identity, 0)
             if first_port <= port <= last_port or first_port <= peer_port <= last_port:

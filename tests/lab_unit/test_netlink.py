@@ -4,14 +4,36 @@ import errno
 import os
 import socket
 import struct
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from testbed.lab.kernel import netlink
+from testbed.lab.kernel import netlink, rtnetlink
 from testbed.lab.kernel.commands import CommandError
 from testbed.lab.kernel.netlink import NetlinkError
-from testbed.lab.kernel.rtnetlink import Rtnetlink
+from testbed.lab.kernel.rtnetlink import ROOT, TCMSG, Message, Rtnetlink
 from testbed.sampling.tcp_reader import TcpReader
+
+_GET_LINK = 18
+_ALL_LINKS = bytes(16)  # ifinfomsg
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[int]:
+    """A process in a network namespace of its own."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root")
+    process = subprocess.Popen(["unshare", "--net", "sleep", "60"])
+    ours, theirs = (Path(f"/proc/{pid}/ns/net") for pid in ("self", process.pid))
+    deadline_s = time.monotonic() + 10
+    while theirs.readlink() == ours.readlink() and time.monotonic() < deadline_s:
+        time.sleep(0.001)
+    yield process.pid
+    process.kill()
+    process.wait()
 
 
 def test_what_is_packed_is_found_again_whatever_its_length():
@@ -40,8 +62,104 @@ def test_a_message_that_is_cut_off_is_an_error():
 
 def test_a_dump_that_the_kernel_refuses_says_why():
     with netlink.connect(netlink.SOCK_DIAG) as opened, pytest.raises(NetlinkError) as refused:
-        list(netlink.dump(opened, netlink.pack(20, netlink.DUMP, bytes([250]) + bytes(63))))
+        netlink.dump(opened, 20, bytes([250]) + bytes(63))
     assert refused.value.errno in (errno.ENOENT, errno.EINVAL)
+
+
+def test_an_answer_that_nobody_waited_for_is_not_taken_for_the_next_ones():
+    refused = rtnetlink.bfifo(999_999, limit_bytes=1, name="second")
+    with netlink.connect(netlink.ROUTE) as opened:
+        opened.send(netlink.pack(refused.kind, refused.flags | netlink.ACK, refused.body, 0))
+        asked = (_GET_LINK, 0, struct.pack("=BxHiII", 0, 0, 1, 0, 0))  # loopback, which exists
+        wrong = (refused.kind, refused.flags, refused.body)
+        first, second = netlink.request(opened, [asked, wrong])
+        assert first is None
+        assert second is not None
+        assert opened.strangers == 2  # the late refusal, and what the kernel knows of loopback
+        assert netlink.request(opened, [asked]) == [None]
+
+
+def test_a_table_that_nobody_read_is_not_taken_for_the_next_one():
+    with netlink.connect(netlink.SOCK_DIAG) as opened:
+        request = bytes([socket.AF_INET, socket.IPPROTO_TCP, 0, 0]) + bytes(52)  # of no state
+        opened.send(netlink.pack(20, netlink.DUMP, request))
+        opened.recv(1 << 16)  # all of it: no message but DONE
+        opened.send(netlink.pack(20, netlink.DUMP, request))
+        states = b"\xff" * 4
+        with socket.create_server(("127.0.0.1", 0)):
+            found = netlink.dump(opened, 20, request[:4] + states + request[8:])
+        assert found
+        assert opened.strangers == 1
+
+
+def test_an_answer_that_is_missing_is_told_and_not_waited_for_for_ever():
+    with netlink.connect(netlink.ROUTE) as opened:
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, 50_000))
+        opened.sequence += 7
+        with pytest.raises(NetlinkError, match="the kernel's answer is missing"):
+            netlink._dumped(opened)
+
+
+def test_a_refusal_names_its_message_and_says_what_the_kernel_says(elsewhere):
+    with Rtnetlink(elsewhere) as kernel:
+        index = kernel.index("lo")
+        body = TCMSG.pack(0, index, 1 << 16, ROOT, 0) + netlink.text(1, "nonesuch")
+        unknown = Message(rtnetlink.NEW_QDISC, 0x600, body, "a queue of lo")
+        with pytest.raises(CommandError, match=r"a queue of lo: .*Specified qdisc kind is unknown"):
+            kernel.send([rtnetlink.up(index), unknown, rtnetlink.up(index)])
+
+
+def test_more_messages_than_one_answer_holds_are_all_answered(elsewhere):
+    with Rtnetlink(elsewhere) as kernel:
+        kernel.send([rtnetlink.veth(f"a{number}", f"b{number}") for number in range(150)])
+        with pytest.raises(CommandError, match="veth pair a149, b149: File exists"):
+            kernel.send([rtnetlink.veth(f"a{number}", f"b{number}") for number in range(149, 300)])
+        kernel.index("b212")  # those that were sent together with it were carried out
+        with pytest.raises(CommandError, match="interface b213: No such device"):
+            kernel.index("b213")
+
+
+def test_a_table_that_changes_while_it_is_read_is_read_again(elsewhere, monkeypatch):
+    """The kernel marks such an answer (NLM_F_DUMP_INTR); it may lack what was there throughout."""
+    with Rtnetlink(elsewhere) as kernel, netlink.connect(netlink.ROUTE, elsewhere) as opened:
+        kernel.send([rtnetlink.veth(f"a{number}", f"b{number}") for number in range(64)])
+        pairs, receive = iter(range(1000)), netlink._receive
+        meddled, parts = 2, 0
+
+        def receive_and_meddle(which: netlink.Socket) -> bytes:
+            nonlocal parts
+            data = receive(which)
+            if which is opened:
+                parts += 1
+                if which.sequence <= meddled:
+                    number = next(pairs)
+                    kernel.send([rtnetlink.veth(f"c{number}", f"d{number}")])
+            return data
+
+        monkeypatch.setattr(netlink, "_receive", receive_and_meddle)
+        found = netlink.dump(opened, _GET_LINK, _ALL_LINKS)
+        assert opened.sequence == meddled + 1
+        assert len(found) == 1 + 2 * (64 + next(pairs))
+        assert parts > 3 * 2
+
+        meddled = 1_000_000
+        with pytest.raises(NetlinkError, match="the table changed during each of 10 dumps"):
+            netlink.dump(opened, _GET_LINK, _ALL_LINKS)
+
+
+def test_offloads_that_stay_on_although_the_kernel_does_not_refuse_are_told(elsewhere, monkeypatch):
+    with Rtnetlink(elsewhere) as kernel:
+        kernel.send([rtnetlink.veth("a", "b")])
+        asks, _ = rtnetlink._OFFLOADS["rx"]
+        monkeypatch.setitem(rtnetlink._OFFLOADS, "rx", (asks, asks))  # nothing is set
+        with pytest.raises(CommandError, match="offloads of a: these stay on: rx"):
+            kernel.disable_offloads("a")
+        monkeypatch.undo()
+        kernel.disable_offloads("a")
+        assert kernel.offloads("a") == []
+        assert "rx" in kernel.offloads("b")
+        with pytest.raises(CommandError, match="offloads of lo: Operation not supported"):
+            kernel.disable_offloads("lo")
 
 
 def test_an_unknown_interface_is_named():

@@ -77,10 +77,9 @@ def queue_drops(interface: str, pid: int | None) -> int:
 def queues() -> dict[str, list[Queue]]:
     """The queueing disciplines of every interface of the calling thread's namespace."""
     names = dict(socket.if_nameindex())
-    request = netlink.pack(GET_QDISC, netlink.DUMP, TCMSG.pack(0, 0, 0, 0, 0))
     found: dict[str, list[Queue]] = {}
     with netlink.connect(netlink.ROUTE) as opened:
-        for kind, content in netlink.dump(opened, request):
+        for kind, content in netlink.dump(opened, GET_QDISC, TCMSG.pack(0, 0, 0, 0, 0)):
             if kind != NEW_QDISC:
                 continue
             _, owner, _, parent, _ = TCMSG.unpack_from(content)

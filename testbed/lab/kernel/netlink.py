@@ -14,9 +14,9 @@ import errno
 import os
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from testbed.lab.kernel.namespaces import socket_in
+from testbed.lab.kernel.namespaces import entered
 
 ROUTE, SOCK_DIAG = 0, 4  # protocols
 REQUEST, ACK, ECHO, DUMP = 0x1, 0x4, 0x8, 0x300  # flags
@@ -25,23 +25,43 @@ HEADER = struct.Struct("=IHHII")  # nlmsghdr: length, type, flags, sequence, por
 
 _ATTRIBUTE = struct.Struct("=HH")
 _RECEIVE_BYTES = 1 << 16  # the kernel sends at most half of that at a time
+_SOL_NETLINK, _CAP_ACK, _EXT_ACK = 270, 10, 11
+# Flags of answers: a dump that a change made inconsistent; a refusal without the request, and with
+# attributes.
+_INTERRUPTED, _CAPPED, _HAS_WORDS = 0x10, 0x100, 0x200
+_WORDS = 1  # NLMSGERR_ATTR_MSG
+_MOST_DUMPS = 10
 
 
 class NetlinkError(OSError):
     """The kernel refused a request or answered in a form that is not understood."""
 
 
-def connect(
-    protocol: int, pid: int | None = None, *, timeout_s: int | None = None
-) -> socket.socket:
+class Socket(socket.socket):
+    """A netlink socket.
+
+    Attributes:
+        sequence: the number of the last request, which its answers repeat.
+        strangers: answers that were dropped because nobody waited for them any more.
+    """
+
+    sequence = 0
+    strangers = 0
+
+
+def connect(protocol: int, pid: int | None = None, *, timeout_s: int = 1) -> Socket:
     """A netlink socket in the network namespace of process `pid` (None: the present one).
 
-    With `timeout_s` a read that takes longer raises BlockingIOError.
+    A read that takes longer than the time raises BlockingIOError. The kernel has answered when
+    `send` returns, so only an answer that was lost is waited for.
     """
-    opened = socket_in(pid, socket.AF_NETLINK, socket.SOCK_RAW, protocol)
+    with entered(pid):
+        opened = Socket(socket.AF_NETLINK, socket.SOCK_RAW, protocol)
     opened.bind((0, 0))
-    if timeout_s is not None:  # `settimeout` would cost another system call at every read
-        opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", timeout_s, 0))
+    # `settimeout` would cost another system call at every read.
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", timeout_s, 0))
+    for option in (_EXT_ACK, _CAP_ACK):  # refusals say why, and do not repeat the request
+        opened.setsockopt(_SOL_NETLINK, option, 1)
     return opened
 
 
@@ -85,29 +105,90 @@ def error_number(data: memoryview, begin: int) -> int:
 
 
 def refusal(data: memoryview, begin: int) -> NetlinkError:
-    """The content of an ERROR message as an exception."""
+    """The error that an ERROR or DONE message holds, in the kernel's words where it has some."""
     number = error_number(data, begin)
-    return NetlinkError(number, os.strerror(number))
+    length, message, flags, *_ = HEADER.unpack_from(data, begin - HEADER.size)
+    at, end = begin + 4, begin - HEADER.size + length
+    if message == ERROR:  # it repeats the request, or the request's header alone
+        repeated, *_ = HEADER.unpack_from(data, at)
+        at += HEADER.size if flags & _CAPPED else (repeated + 3) & ~3
+    found = attributes(data, at, end) if flags & _HAS_WORDS else ()
+    words = [bytes(data[first:last]).rstrip(b"\0") for kind, first, last in found if kind == _WORDS]
+    said = [os.strerror(number), *(each.decode(errors="replace") for each in words)]
+    return NetlinkError(number, ": ".join(said))
 
 
-def dump(opened: socket.socket, request: bytes) -> Iterator[tuple[int, memoryview]]:
-    """Send a request with the flag DUMP; yields type and content of each message of the answer.
+def request(
+    opened: Socket, requests: Sequence[tuple[int, int, bytes]]
+) -> list[NetlinkError | None]:
+    """Send requests, each a type, flags and a content; returns each one's refusal, None if granted.
 
-    A content is valid until the next one is asked for.
+    Each answer takes 832 bytes of the socket's buffer.
 
     Raises:
-        NetlinkError: the kernel refused.
+        NetlinkError: an answer is missing.
     """
-    opened.send(request)
-    data = memoryview(bytearray(_RECEIVE_BYTES))
+    first = opened.sequence + 1
+    opened.sequence += len(requests)
+    opened.send(
+        b"".join(
+            pack(kind, flags | ACK, content, number)
+            for number, (kind, flags, content) in enumerate(requests, first)
+        )
+    )
+    answers: dict[int, NetlinkError | None] = {}
+    while len(answers) < len(requests):
+        data = memoryview(_receive(opened))
+        for kind, begin, _ in messages(data, 0, len(data)):
+            sequence = HEADER.unpack_from(data, begin - HEADER.size)[3]
+            if kind == ERROR and first <= sequence <= opened.sequence:
+                answers[sequence] = refusal(data, begin) if error_number(data, begin) else None
+            else:
+                opened.strangers += 1
+    return [answers[number] for number in range(first, opened.sequence + 1)]
+
+
+def dump(opened: Socket, kind: int, content: bytes) -> list[tuple[int, memoryview]]:
+    """Ask for a whole table; returns type and content of each message of the answer.
+
+    Raises:
+        NetlinkError: the kernel refused, or the table changed during every one of ten answers.
+    """
+    for _ in range(_MOST_DUMPS):
+        opened.sequence += 1
+        opened.send(pack(kind, DUMP, content, opened.sequence))
+        found = _dumped(opened)
+        if found is not None:
+            return found
+    raise NetlinkError(errno.EINTR, f"the table changed during each of {_MOST_DUMPS} dumps")
+
+
+def _dumped(opened: Socket) -> list[tuple[int, memoryview]] | None:
+    """The answer to the latest request for a table; None when the table changed meanwhile."""
+    found: list[tuple[int, memoryview]] = []
+    interrupted = False
     while True:
-        size = opened.recv_into(data)
-        for kind, begin, end in messages(data, 0, size):
-            if kind == DONE:
-                return
-            if kind == ERROR:
+        data = memoryview(_receive(opened))
+        for kind, begin, end in messages(data, 0, len(data)):
+            _, _, flags, sequence, _ = HEADER.unpack_from(data, begin - HEADER.size)
+            if sequence != opened.sequence:
+                opened.strangers += 1
+                continue
+            interrupted = interrupted or bool(flags & _INTERRUPTED)
+            # A table that cannot be read to its end has an error's number in its DONE.
+            if kind == ERROR or (kind == DONE and error_number(data, begin) > 0):
                 raise refusal(data, begin)
-            yield kind, data[begin:end]
+            if kind == DONE:
+                return None if interrupted else found
+            found.append((kind, data[begin:end]))
+
+
+def _receive(opened: Socket) -> bytes:
+    try:
+        return opened.recv(_RECEIVE_BYTES)
+    except BlockingIOError:
+        older = f", but {opened.strangers} older ones came" if opened.strangers else ""
+        raise NetlinkError(errno.ETIMEDOUT, f"the kernel's answer is missing{older}") from None
 
 
 def _padded(data: bytes) -> bytes:
