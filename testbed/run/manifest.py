@@ -88,6 +88,7 @@ def _links(lab: LabInfo) -> list[dict[str, Any]]:
                         if each["dev"] == interface
                     ],
                     "offloads_on": kernel.offloads(interface),
+                    "most_segments": kernel.most_segments(interface),
                 }
                 for interface in interfaces
             ]

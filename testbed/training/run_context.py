@@ -218,5 +218,6 @@ class RunContext:
             seed=int(own.generate_state(1)[0]),
             peer_timeout_s=transport["peer_timeout_s"],
             survive_peers=is_server and self.survives_workers,
+            segmentation=False,  # the queues of a lab hold packets
             observer=observer,
         )

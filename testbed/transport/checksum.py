@@ -31,7 +31,13 @@ class ChecksummedUdpSocket(UdpSocket):
     """A UdpSocket that appends checksums and drops datagrams that do not match ("corrupt")."""
 
     def __init__(
-        self, *, address: str, port: int, datagram_bytes: int, buffer_bytes: int = BUFFER_BYTES
+        self,
+        *,
+        address: str,
+        port: int,
+        datagram_bytes: int,
+        buffer_bytes: int = BUFFER_BYTES,
+        segmentation: bool = True,
     ) -> None:
         """`datagram_bytes` excludes the checksum, as do the frames of `send` and `receive`."""
         super().__init__(
@@ -39,6 +45,7 @@ class ChecksummedUdpSocket(UdpSocket):
             port=port,
             datagram_bytes=datagram_bytes + TRAILER_BYTES,
             buffer_bytes=buffer_bytes,
+            segmentation=segmentation,
         )
         self._longer = np.zeros((0, datagram_bytes + TRAILER_BYTES), dtype=np.uint8)
 

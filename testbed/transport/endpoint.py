@@ -61,6 +61,9 @@ class EndpointConfig:
         seed: seeds the random choices of this side; give each side its own.
         peer_timeout_s: how long a peer that owes an answer or data may be silent.
         connect_timeout_s: how long `open` waits for the peers.
+        segmentation: whether the kernel may cut large sends into datagrams (UDP_SEGMENT), which
+            saves processor time. Until then an interface's queue holds, counts and drops them as
+            one packet; turn it off where queues matter. `tcp` ignores it.
         observer: is called with the congestion state of each sending path, at most every 10 ms per
             peer. Kernel TCP does not call it; its state is read from outside (TCP_INFO).
         survive_peers: whether the server goes on with the other workers when it loses one. `lost`
@@ -79,6 +82,7 @@ class EndpointConfig:
     data_port: int = 47000
     seed: int = 0
     checksum: bool = False
+    segmentation: bool = True
     peer_timeout_s: float = 30.0
     connect_timeout_s: float = 10.0
     observer: Observer | None = None

@@ -195,7 +195,10 @@ class UdpEndpoint(Endpoint):
             check_chunk_fits(chunk_bytes + trailer_bytes, local=config.bind_address, peer=address)
             port = config.server_data_port(peer) if config.is_server else config.data_port
             self._sockets[peer] = kind(
-                address=config.bind_address, port=port, datagram_bytes=HEADER_BYTES + chunk_bytes
+                address=config.bind_address,
+                port=port,
+                datagram_bytes=HEADER_BYTES + chunk_bytes,
+                segmentation=config.segmentation,
             )
             congestion = CONGESTION_CONTROLS.create(
                 config.protocol.congestion_control,

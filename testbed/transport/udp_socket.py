@@ -4,6 +4,8 @@ The socket is bound to a fixed port and not connected, because a connected socke
 ICMP messages into errors of later calls. One system call handles several sends or receives
 (`batched_io`). Where the kernel has them, two more optimisations are used: one send carries up to
 44 datagrams, which the kernel cuts apart (UDP_SEGMENT); one receive returns as many (UDP_GRO).
+The kernel cuts them behind the interface's queue, which holds them as one packet. So whoever
+studies queues turns segmentation off.
 """
 
 import errno
@@ -62,21 +64,28 @@ class UdpSocket:
 
     Attributes:
         counters: ignored datagrams and errors, by reason.
-        segmentation: whether the kernel cuts large sends; False once it has refused.
+        segmentation: whether the kernel cuts large sends; False where that is not wanted, or
+            once it has refused.
         coalescing: whether receives may be coalesced by the kernel.
         blocked: whether the last `send` stopped at a full socket buffer, so that waiting until
             the socket is writable makes sense.
     """
 
     def __init__(
-        self, *, address: str, port: int, datagram_bytes: int, buffer_bytes: int = BUFFER_BYTES
+        self,
+        *,
+        address: str,
+        port: int,
+        datagram_bytes: int,
+        buffer_bytes: int = BUFFER_BYTES,
+        segmentation: bool = True,
     ) -> None:
         """Binds to `address`:`port` (0 for any); OSError when that is not possible.
 
         Warns once per process when the kernel grants less than `buffer_bytes`.
         """
         self.counters: Counter[str] = Counter()
-        self.segmentation = True
+        self.segmentation = segmentation
         self.blocked = False
         self._datagram_bytes = datagram_bytes
         self._peer: tuple[str, int] | None = None

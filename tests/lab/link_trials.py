@@ -221,6 +221,7 @@ def many() -> dict[str, Any]:
         ],
         "offloads": run(["ethtool", "-k", "b63"]),
         "rate": run(["tc", "class", "show", "dev", "b63"]),
+        "link": run(["ip", "-d", "link", "show", "b63"]),
     }
 
 

@@ -109,6 +109,7 @@ def test_64_links_are_shaped_in_a_moment():
     for feature in ("tx-checksumming", "generic-segmentation-offload", "generic-receive-offload"):
         assert f"{feature}: off" in found["offloads"]
     assert "rate 100Mbit ceil 100Mbit" in found["rate"]
+    assert "gso_max_segs 1 " in found["link"]
 
 
 def test_the_kernel_joins_the_inner_ends_of_a_link():

@@ -76,6 +76,7 @@ class OneByOne:
         self.udp = udp
 
     def send(self, descriptor, frames, *, segmented):
+        assert segmented == self.udp.segmentation
         return self.udp._send_some(frames[:1])
 
 
@@ -112,6 +113,22 @@ def test_one_receive_is_bounded_and_says_that_more_is_there(pair):
     assert 0 < len(rows) < 16 * 44
     assert not drained
     assert len(rows) + len(collect(two, 16 * 44 - len(rows))) == 16 * 44
+
+
+@pytest.mark.parametrize("count", [1, 2, 44, 300])
+def test_without_segmentation_each_datagram_is_sent_on_its_own(pair, count):
+    _, two = pair
+    one = UdpSocket(address="127.0.0.1", port=0, datagram_bytes=SIZE, segmentation=False)
+    one.set_peer("127.0.0.1", two.port)
+    two.set_peer("127.0.0.1", one.port)
+    fake = refuse(one, {})
+    frames = batch(count)
+    assert one.send(frames) == count
+    assert np.array_equal(collect(two, count), frames)
+    assert fake.segmented_calls == 0
+    assert fake.calls == count
+    assert one.facts()["segmentation"] is False
+    one.close()
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.EINVAL, errno.ENOPROTOOPT])

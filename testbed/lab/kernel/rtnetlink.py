@@ -23,7 +23,8 @@ from testbed.lab.kernel.netlink import attribute, text
 NEW_QDISC, GET_QDISC = 36, 38
 TCMSG = struct.Struct("=BxxxiIII")  # family, interface index, handle, parent, info
 ROOT = 0xFFFFFFFF  # as parent
-_NEW_LINK, _SET_LINK, _NEW_CLASS = 16, 19, 40
+_NEW_LINK, _GET_LINK, _SET_LINK, _NEW_CLASS = 16, 18, 19, 40
+_GSO_MAX_SEGMENTS = 40  # IFLA_GSO_MAX_SEGS
 _REPLACE, _EXCLUSIVE, _CREATE = 0x100, 0x200, 0x400
 _UP, _NO_ARP = 0x1, 0x80
 _TOGETHER = 64  # messages: their answers take 53 kB of the 213 kB that a socket holds by default
@@ -113,6 +114,21 @@ class Rtnetlink:
         """The offloads that are on, by ethtool's names."""
         return [name for name, (ask, _) in _OFFLOADS.items() if self._ethtool(interface, ask)]
 
+    def most_segments(self, interface: str) -> int:
+        """The most segments that the kernel puts into one packet which leaves this interface.
+
+        Raises:
+            CommandError: there is no such interface, or the kernel does not say.
+        """
+        body = _link_header(self.index(interface))
+        self._socket.send(netlink.pack(_GET_LINK, 0, body))
+        data = memoryview(self._socket.recv(1 << 16))
+        for _, begin, end in netlink.messages(data, 0, len(data)):
+            for kind, first, _ in netlink.attributes(data, begin + len(_link_header(0)), end):
+                if kind == _GSO_MAX_SEGMENTS:
+                    return int(struct.unpack_from("=I", data, first)[0])
+        raise CommandError(f"segments of {interface}: the kernel does not tell")
+
     def _ethtool(self, interface: str, command: int) -> int:
         value = ctypes.create_string_buffer(struct.pack("=II", command, 0), 8)
         request = struct.pack("=16sQ16x", interface.encode(), ctypes.addressof(value))
@@ -136,7 +152,8 @@ def bring_up_silent(interface: str) -> None:
         Path(f"/proc/sys/net/ipv6/conf/{interface}/disable_ipv6").write_text("1\n")
     with Rtnetlink() as kernel:
         kernel.disable_offloads(interface)
-        kernel.send([up(kernel.index(interface), name=interface)])
+        index = kernel.index(interface)
+        kernel.send([single_segments(index, name=interface), up(index, name=interface)])
 
 
 # Messages
@@ -164,6 +181,17 @@ def up(index: int, *, name: str = "") -> Message:
     flags = _UP | _NO_ARP
     header = struct.pack("=BxHiII", 0, 0, index, flags, flags)
     return Message(_SET_LINK, 0, header, f"up {name or index}")
+
+
+def single_segments(index: int, *, name: str = "") -> Message:
+    """Make each packet that TCP sends through an interface one segment.
+
+    Without segmentation offload the kernel's TCP still builds packets of up to 64 KiB (since Linux
+    4.17), which are cut behind the queue: the queue would hold and drop dozens of frames as one.
+    A socket with UDP_SEGMENT is not bound by it. Connections take the value as they begin.
+    """
+    body = _link_header(index) + attribute(_GSO_MAX_SEGMENTS, struct.pack("=I", 1))
+    return Message(_SET_LINK, 0, body, f"single segments of {name or index}")
 
 
 def htb(index: int, *, name: str = "") -> Message:
