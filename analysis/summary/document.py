@@ -14,7 +14,7 @@ from typing import Any
 
 import polars as pl
 
-from analysis.data import learning, published
+from analysis.data import gates, learning, published
 from analysis.data.load import FACTOR_PREFIX, Results, Run, factor_text
 from analysis.data.metrics import TASK_METRICS
 from analysis.data.per_run import metric_names, per_run
@@ -50,6 +50,7 @@ def summarise(results: Results) -> dict[str, Any]:
         "schema": SCHEMA,
         "experiment": results.experiment,
         "verdicts": results.verdicts(),
+        "waived_gates": list(gates.waived(results.ok_runs)),
         "task_metric": learning.task_metric(results.training),
         "paces": sorted({learning.pace(run.config)["kind"] for run in results.ok_runs}),
         **_cells(measured, results.arms),

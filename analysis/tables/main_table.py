@@ -140,6 +140,8 @@ def _notes(summary: dict[str, Any]) -> list[str]:
     if left_out:
         planned = sum(verdicts.values())
         notes.append(f"Left out of these numbers: {', '.join(left_out)} (of {planned}).")
+    if waived := summary.get("waived_gates"):
+        notes.append(f"With waived gates: {'; '.join(waived)}.")
     return notes
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 from urllib.parse import quote
 
+from analysis.data import gates
 from analysis.data.load import MISSING, Results, Run
 from analysis.summary.lookup import factors_text
 from analysis.tables.cells import joined, missing
@@ -84,19 +86,24 @@ def _run_row(run: Run) -> list[Cell]:
 def _gates(run: Run) -> Cell:
     if not run.gates:
         return Cell(text=formatting.DASH)
-    failed = [f"not passed: {g.get('name')}" for g in run.gates if g.get("passed") is False]
-    unknown = [f"not checked: {g.get('name')}" for g in run.gates if g.get("passed") is None]
-    passed = len(run.gates) - len(failed) - len(unknown)
-    values = [  # all values stand in the table of gates
-        f"{gate.get('name')}: {short(gate.get('value'))} (limit {short(gate.get('limit'))})"
+    outcomes = [gates.outcome(gate) for gate in run.gates]
+    details = [  # all values stand in the table of gates
+        f"{gate.get('name')}: {_short_value(gate)}"
         for gate in run.gates
-        if gate.get("passed") is not True
+        if gates.calls_attention(gate)
     ]
+    details += [f"waived: {words}" for words in gates.waived([run])]
     return Cell(
-        text="; ".join([f"{passed} of {len(run.gates)} passed", *failed, *unknown]),
-        detail="; ".join(values),
-        tone="bad" if failed else "",
+        text=", ".join(f"{outcomes.count(each)} {each}" for each in dict.fromkeys(outcomes)),
+        detail="; ".join(details),
+        tone="bad" if any(gates.stops(gate) for gate in run.gates) else "",
     )
+
+
+def _short_value(gate: dict[str, Any]) -> str:
+    if not isinstance(gate.get("value"), int | float):
+        return f"{gates.outcome(gate)}, {gate.get('note')}"
+    return f"{short(gate.get('value'))} (limit {short(gate.get('limit'))})"
 
 
 def gate_table(results: Results) -> Table:
@@ -116,8 +123,9 @@ def gate_table(results: Results) -> Table:
         columns=["Gate", "Limit", "Worst", *columns],
         rows=[_gate_row(name, judged, columns.values()) for name in names],
         notes=[
-            "A value beyond its limit makes a run invalid. Limits are keys of `limits` in the "
-            "experiment file. A gate that could not be measured reads 'not checked'."
+            "A value beyond its limit makes a run invalid, and so does a gate that could not be "
+            "measured, unless the experiment waives it. Limits are keys of `limits` in the "
+            "experiment file."
         ],
         records=[
             {"run": run.key, "arm": run.arm, "seed": run.seed, **gate}
@@ -135,23 +143,25 @@ def _gate_row(name: str, runs: list[Run], columns: Iterable[list[Run]]) -> list[
     known = [gate for run in runs if (gate := _find(run, name)) is not None]
     limits = sorted({float(gate["limit"]) for gate in known if gate.get("limit") is not None})
     title = str(known[0].get("name"))
+    about = [] if name == title else [f"limits.{name}"]
+    about += sorted({f"waived: {gate['waived']}" for gate in known if gate.get("waived")})
     return row(
-        Cell(text=title, detail="" if name == title else f"limits.{name}"),
+        Cell(text=title, detail="; ".join(about)),
         ", ".join(f"{limit:g}" for limit in limits),
         _value(_worst(known)),
         *(_value(_worst([_find(run, name) for run in column])) for column in columns),
     )
 
 
-def _worst(gates: Sequence[dict[str, Any] | None]) -> dict[str, Any] | None:
-    """The gate nearest to its limit or furthest beyond; one without a value if none has one."""
-    known = [gate for gate in gates if gate is not None]
-    measured = [gate for gate in known if isinstance(gate.get("value"), int | float)]
-    return max(
-        measured,
-        key=lambda gate: (gate.get("passed") is False, float(gate["value"])),
-        default=known[0] if known else None,
-    )
+def _worst(found: Sequence[dict[str, Any] | None]) -> dict[str, Any] | None:
+    """The gate furthest beyond its limit, else one that was not measured, else the largest."""
+
+    def badness(gate: dict[str, Any]) -> tuple[int, float]:
+        value = gate.get("value")
+        order = {gates.FAILED: 2, gates.NOT_MEASURED: 1}.get(gates.outcome(gate), 0)
+        return order, float(value) if isinstance(value, int | float) else -math.inf
+
+    return max((gate for gate in found if gate is not None), key=badness, default=None)
 
 
 def _find(run: Run, name: str) -> dict[str, Any] | None:
@@ -163,7 +173,8 @@ def _value(gate: dict[str, Any] | None) -> Cell:
         return missing()
     value = gate.get("value")
     if not isinstance(value, int | float):
-        return Cell(text="not checked", detail=str(gate.get("note") or ""), tone="quiet")
+        tone = "bad" if gates.stops(gate) else "quiet"
+        return Cell(text=gates.outcome(gate), detail=str(gate.get("note") or ""), tone=tone)
     remarks = "; ".join(filter(None, (gate.get("where"), gate.get("note"))))
-    tone = "" if gate.get("passed") else "bad"
+    tone = "bad" if gates.outcome(gate) == gates.FAILED else ""
     return Cell(text=f"{value:.3g}", detail=remarks, tone=tone)

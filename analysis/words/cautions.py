@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from analysis.data import learning, published
+from analysis.data import gates, learning, published
 from analysis.data.load import Results, Run
 from analysis.words import formatting, phase_cautions
 
@@ -18,6 +18,7 @@ def sentences(results: Results, summary: dict[str, Any]) -> list[str]:
     """Sentences for the top of the report; empty where nothing calls for caution."""
     return [
         *_arms_without_ok_runs(results),
+        *_waived(results.ok_runs),
         *_mixed_machines(results.ok_runs),
         *_mixed_versions(results.ok_runs),
         *_pace(results, summary),
@@ -57,6 +58,19 @@ def _arms_without_ok_runs(results: Results) -> list[str]:
             counts = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items())
             found.append(f"No ok run of {arm} ({counts}).")
     return found
+
+
+def _waived(runs: Sequence[Run]) -> list[str]:
+    found = gates.waived(runs)
+    if not found:
+        return []
+    counts = {words: len(set(keys)) for words, keys in found.items()}
+    some = {words: f" ({n} of {len(runs)} ok runs)" for words, n in counts.items() if n < len(runs)}
+    listed = "; ".join(f"{words}{some.get(words, '')}" for words in found)
+    return [
+        f"Results with waived gates: {listed}. There the emulator was held to less than by "
+        "default; the section on gates has the values."
+    ]
 
 
 def _mixed_machines(runs: Sequence[Run]) -> list[str]:

@@ -39,19 +39,18 @@ def _verdict_facts(found: Explained) -> dict[str, str]:
 
 def _show_gate(console: Console, gate: GateFinding, directory: Path) -> None:
     record, about = gate.record, gate.about
-    failed = record["passed"] is False
     value = f"{record['value']:.4g}" if record["value"] is not None else "not measured"
-    state = "failed" if failed else "not checked"
-    say(console, f"\ngate '{about.title}' {state}: {record['name']}")
+    say(console, f"\ngate '{about.title}' {record['outcome']}: {record['name']}")
     facts = {
         "value": f"{value}; limit {record['limit']:g} ({gate.limit_from})",
         "where": record["where"],
         "note": record["note"],
+        "waived": record["waived"],
         "measured": about.measured,
         "evidence": f"{directory}/{about.evidence}",
+        "usual cause": about.causes if record["outcome"] == "failed" else "",
+        "what to do": about.remedy,
     }
-    if failed:
-        facts |= {"usual cause": about.causes, "what to do": about.remedy}
     _facts(console, facts)
 
 
@@ -61,8 +60,12 @@ def _show_passed(console: Console, passed: list[GateFinding]) -> None:
     )
     for each in passed:
         record = each.record
-        row = (each.about.title, f"{record['value']:.4g}", f"{record['limit']:g}", record["name"])
-        table.add_row(*row)
+        value = record["outcome"] if record["value"] is None else f"{record['value']:.4g}"
+        remarks = [record["waived"] and f"waived: {record['waived']}"]
+        if record["value"] is None:
+            remarks.append(record["note"])
+        told = "; ".join(filter(None, (record["name"], *remarks)))
+        table.add_row(each.about.title, value, f"{record['limit']:g}", told)
     console.print(table)
 
 

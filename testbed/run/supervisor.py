@@ -30,6 +30,7 @@ from testbed.shared.input_error import InputError
 from testbed.shared.progress_pipe import TRAINING, ProgressWriter
 from testbed.shared.run_directory import LOADED, LOST_WORKERS
 from testbed.verdict import calibration, congestion_read_back, gates
+from testbed.verdict.gate import Gate
 from testbed.verdict.run_observer import Observation
 
 _LOAD_TIMEOUT_S = 300.0
@@ -39,7 +40,7 @@ class UnsupportedError(RuntimeError):
     """This machine lacks what the run needs."""
 
 
-def execute(directory: Path, progress: ProgressWriter) -> list[gates.Gate]:
+def execute(directory: Path, progress: ProgressWriter) -> list[Gate]:
     """Build the lab, calibrate it, train in it; return the gates' findings.
 
     Raises:
@@ -155,13 +156,13 @@ def main() -> None:
     arguments = parser.parse_args()
     sandbox.end_with_lifeline()
     began_at, began_s = run_directory.now(), time.monotonic()
-    findings: list[gates.Gate] = []
+    findings: list[Gate] = []
     verdict: run_directory.Verdict = "ok"
     reason = ""
     try:
         findings = execute(arguments.directory, ProgressWriter(arguments.progress_descriptor))
         reason = "; ".join(filter(None, (gates.reasons(findings), _lost(arguments.directory))))
-        if any(gate.passed is False for gate in findings):
+        if any(gate.stops for gate in findings):
             verdict = "invalid"
     except (UnsupportedError, MissingCapabilityError) as error:
         verdict, reason = "unsupported", str(error)

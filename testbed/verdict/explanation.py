@@ -14,14 +14,25 @@ from pathlib import Path
 from typing import Any
 
 from testbed.shared import run_directory
-from testbed.verdict.limits import GATES, SOCKET_BUFFER, Explanation
+from testbed.verdict.limits import GATES, Explanation
 
 _LOG_LINES = 15
 _LOG = re.compile(r"logs/[\w.-]+\.log")
+_STOPPING = ("failed", "not measured")
+# What stands for keys of a gate that an earlier version did not write.
+_EARLIER = {"key": "", "outcome": "unknown", "where": "", "note": "", "waived": ""}
+_FORMER_GATE = Explanation(
+    title="a gate of an earlier version",
+    measured="",
+    evidence="status.json",
+    causes="",
+    remedy="",
+)
 
 MEANINGS = {
-    "ok": "Every check that could be made has passed. The run counts in all tables.",
-    "invalid": "The emulator, and not the protocol, was the limit. The tables leave the run out.",
+    "ok": "Every gate has passed that was not waived. The run counts in all tables.",
+    "invalid": "The emulator, and not the protocol, was the limit, or it could not be told. The "
+    "tables leave the run out.",
     "failed": "Something broke before the run was done. The tables leave the run out.",
     "unsupported": "This machine or user lacks what the run needs. Nothing was run.",
     "interrupted": "The command ended before the run did. The tables leave the run out.",
@@ -86,8 +97,7 @@ class GateFinding:
 
     @property
     def limit_from(self) -> str:
-        key = self.record["key"]
-        return f"limits.{key}" if key else "fixed"
+        return f"limits.{self.record['key']}" if self.record["key"] in GATES else "fixed"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +105,7 @@ class Explained:
     """All that is known of how a run ended.
 
     Attributes:
-        gates: those that failed or could not be checked.
+        gates: those that failed or were not measured, also where they do not decide.
         passed: all other gates.
         log, log_end: the log that the failure is in, and its last lines.
     """
@@ -121,7 +131,8 @@ def explain(directory: Path) -> Explained:
     status = run_directory.read_json(directory / "status.json")
     verdict, reason = str(status["verdict"]), str(status["reason"])
     found = [
-        GateFinding(record=each, about=_about(each["key"], directory)) for each in status["gates"]
+        GateFinding(record=_EARLIER | each, about=_about(str(each.get("key")), directory))
+        for each in status["gates"]
     ]
     causes, remedy = _causes(directory, verdict, reason)
     log = _log_of(directory, reason) if verdict == "failed" else ""
@@ -132,15 +143,15 @@ def explain(directory: Path) -> Explained:
         meaning=MEANINGS[verdict],
         causes=causes,
         remedy=_with_whole_command(remedy, directory),
-        gates=[each for each in found if not each.record["passed"]],
-        passed=[each for each in found if each.record["passed"]],
+        gates=[each for each in found if each.record["outcome"] in _STOPPING],
+        passed=[each for each in found if each.record["outcome"] not in _STOPPING],
         log=log,
         log_end=_end_of(directory / log) if log else [],
     )
 
 
 def _about(key: str, directory: Path) -> Explanation:
-    about = GATES[key or SOCKET_BUFFER]
+    about = GATES.get(key, _FORMER_GATE)
     return replace(about, remedy=_with_whole_command(about.remedy, directory))
 
 

@@ -1,11 +1,13 @@
 """One gate of a run's verdict: a measured value of the emulator, and the limit it may not exceed.
 
-A value that could not be measured does not pass. A gate that an experiment waives is measured and
-reported as ever, but does not decide.
+A value that could not be measured does not pass, and neither does one of which a part is missing.
+A gate that an experiment waives is measured and reported as ever, but does not decide.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -21,10 +23,13 @@ class Gate:
         key: the key of `limits` that sets the limit, by which the gate can be waived.
         value: the worst that was measured; None: nothing was, or nothing had to be.
         limit: the largest value that passes.
-        outcome: a run counts only if all gates passed, were not applicable, or are waived.
+        outcome: `passed`, `failed`, `not measured` or `not applicable`. A run counts only if no
+            gate that decides failed or was not measured.
         where: the link, path, process or impairment that it is about.
         note: why there is no value, or what the value leaves out.
-        waived: why the gate does not decide; empty: it does.
+        waived: how the experiment loosened the gate; empty: it did not.
+        decides: whether the run counts only if this gate allows it; false where `limits.waive`
+            names it.
     """
 
     name: str
@@ -35,11 +40,12 @@ class Gate:
     where: str = ""
     note: str = ""
     waived: str = ""
+    decides: bool = True
 
     @property
     def stops(self) -> bool:
         """Whether the run must not count because of it."""
-        return self.outcome in ("failed", "not measured") and not self.waived
+        return self.outcome in ("failed", "not measured") and self.decides
 
     def sentence(self) -> str:
         """What it found, for the reason of a run's status."""
@@ -55,18 +61,36 @@ class Gate:
 
 
 def compared(
-    name: str, key: str, value: float, limit: float, *, where: str = "", note: str = ""
+    name: str,
+    key: str,
+    value: float,
+    limit: float,
+    *,
+    where: str = "",
+    note: str = "",
+    missing: str = "",
 ) -> Gate:
-    """A gate that was measured. A value that is no number (NaN) fails."""
-    return Gate(
-        name=name,
-        key=key,
-        value=value,
-        limit=limit,
-        outcome="passed" if value <= limit else "failed",
-        where=where,
-        note=note,
-    )
+    """A gate that was measured.
+
+    Args:
+        missing: what could not be measured beside it, and why. Then a value within the limit does
+            not pass, since what is missing may be worse; one beyond the limit fails all the same.
+    """
+    if not math.isfinite(value):
+        missing = "; ".join(filter(None, (f"the value{_at(where)} is {value}", missing)))
+    elif value > limit or not missing:
+        return Gate(
+            name=name,
+            key=key,
+            value=value,
+            limit=limit,
+            outcome="failed" if value > limit else "passed",
+            where=where,
+            note="; ".join(filter(None, (note, missing))),
+        )
+    else:
+        missing += f"; the worst of the others was {value:.4g}{_at(where)}"
+    return not_measured(name, key, limit, missing, where=where)
 
 
 def not_measured(name: str, key: str, limit: float, why: str, *, where: str = "") -> Gate:
@@ -79,3 +103,12 @@ def not_measured(name: str, key: str, limit: float, why: str, *, where: str = ""
 def not_applicable(name: str, key: str, limit: float, why: str) -> Gate:
     """A gate about something that this run does not have."""
     return Gate(name=name, key=key, value=None, limit=limit, outcome="not applicable", note=why)
+
+
+def worst(found: Iterable[tuple[float, str]]) -> tuple[float, str]:
+    """The largest value and where it was. What is not a number is worst: it must not hide."""
+    return max(found, key=lambda each: math.inf if math.isnan(each[0]) else each[0])
+
+
+def _at(where: str) -> str:
+    return f" ({where})" if where else ""

@@ -7,10 +7,17 @@ where the evidence is, what usually causes a failure, and what to do.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
+from testbed.shared.registry import one_of
 from testbed.shared.section import Section
+
+
+def _with_keys_of_gates(schema: dict[str, Any]) -> None:
+    """Tells editors what `waive` may name; the gates' explanations stand below."""
+    schema["items"]["enum"] = sorted(GATES)
 
 
 class Limits(Section):
@@ -34,7 +41,12 @@ class Limits(Section):
         clock_stall_s: the longest time in which nothing may have run on the machine.
         clock_drift: how much the clock (CLOCK_MONOTONIC) may have gained or lost against the
             unadjusted one (CLOCK_MONOTONIC_RAW), in seconds per second.
+        socket_buffer_bytes: how many bytes of the deepest queue the switch's socket buffer may
+            fail to hold.
         run_timeout_s: a run that takes longer is ended and has failed.
+        waive: keys of `limits` whose gates do not decide. They are measured and shown, and the
+            report says that they were waived. So it does of a limit that is looser than its
+            default, which decides all the same.
     """
 
     rate_error: float = Field(default=0.03, gt=0)
@@ -48,7 +60,17 @@ class Limits(Section):
     impairment_late_s: float = Field(default=0.010, gt=0)
     clock_stall_s: float = Field(default=0.1, gt=0)
     clock_drift: float = Field(default=0.0005, gt=0)
+    socket_buffer_bytes: int = Field(default=0, ge=0)
     run_timeout_s: float = Field(default=900.0, gt=0)
+    waive: list[str] = Field(default=[], json_schema_extra=_with_keys_of_gates)
+
+    @field_validator("waive")
+    @classmethod
+    def _gates_are_known(cls, keys: list[str]) -> list[str]:
+        for key in keys:
+            if key not in GATES:
+                raise ValueError(f"{key!r} is no gate; {one_of(key, sorted(GATES))}")
+        return keys
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +104,6 @@ _ROUND_TRIP = Explanation(
     remedy="Give the links a delay, or lower their rate. Close other programs. Or raise "
     "limits.rtt_error_s, and say so when you publish.",
 )
-SOCKET_BUFFER = "socket_buffer"  # stands for the gate that no key of `Limits` sets
 
 GATES: dict[str, Explanation] = {
     "rate_error": Explanation(
@@ -115,7 +136,7 @@ GATES: dict[str, Explanation] = {
         "holds only a few packets.",
         remedy=f"Choose queues of ten packets or more. {_ALONE}",
     ),
-    SOCKET_BUFFER: Explanation(
+    "socket_buffer_bytes": Explanation(
         title="socket buffer",
         measured="All ports of the switch send through one socket. The gate takes the bytes by "
         "which the deepest queue exceeds that socket's buffer.",

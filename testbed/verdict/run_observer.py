@@ -13,6 +13,7 @@ from testbed.verdict import conservation, gates
 from testbed.verdict.calibration import Calibration
 from testbed.verdict.conservation import Conservation
 from testbed.verdict.counters import CounterReader, Counters
+from testbed.verdict.gate import Gate
 from testbed.verdict.processor_headroom import Watch
 
 _SWITCH_DAEMON = "ovs-vswitchd"
@@ -61,7 +62,7 @@ class Observation:
 
     def judge(
         self, calibrated: Calibration, *, switch_holds_bytes: int, other_programs: str = ""
-    ) -> list[gates.Gate]:
+    ) -> list[Gate]:
         """Read everything again, store it in the run's directory, and compare with the limits.
 
         Args:
@@ -75,15 +76,18 @@ class Observation:
         proof |= ledgers.as_json() if ledgers is not None else {"failure": self._failure}
         run_directory.write_json(self._directory / "conservation.json", proof)
         return gates.judge(
-            self._config,
-            calibrated,
-            ledgers,
-            headroom,
-            events,
-            deepest_queue_bytes=max(link.queue_bytes for link in self._network.links),
-            switch_holds_bytes=switch_holds_bytes,
-            unreadable=self._failure,
-            other_programs=other_programs,
+            gates.Evidence(
+                directory=self._directory,
+                config=self._config,
+                network=self._network,
+                calibration=calibrated,
+                ledgers=ledgers,
+                headroom=headroom,
+                events=events,
+                switch_holds_bytes=switch_holds_bytes,
+                unreadable=self._failure,
+                other_programs=other_programs,
+            )
         )
 
     def _ledgers(self, events: Sequence[Mapping[str, Any]]) -> Conservation | None:

@@ -331,5 +331,12 @@ def _status(verdict: str, reason: str, seed: int) -> dict[str, Any]:
         "began_at": f"2026-01-0{seed % 9 + 1}T00:00:00+00:00",
         "ended_at": f"2026-01-0{seed % 9 + 1}T00:00:09+00:00",
         "wall_s": 9.0,
-        "gates": [{"name": "rate", "value": 0.01, "limit": 0.1, "passed": verdict == "ok"}],
+        "gates": [
+            {
+                "name": "rate",
+                "value": 0.01 if verdict == "ok" else 0.2,
+                "limit": 0.1,
+                "outcome": "passed" if verdict == "ok" else "failed",
+            }
+        ],
     }

@@ -9,8 +9,9 @@ import pytest
 import analysis
 from analysis.data.load import load
 from analysis.summary.document import summarise
-from analysis.tables import published_values
+from analysis.tables import published_values, verdicts
 from analysis.tables.main_table import main_table
+from analysis.tables.rendering import to_markdown
 from analysis.words import cautions, headline, methods
 from tests.analysis.build import ResultsBuilder
 
@@ -186,3 +187,42 @@ def test_the_main_table_says_once_what_its_intervals_are(tmp_path, verdicts, exp
         build.run(arm="dblp", seed=seed, verdict=verdict, reason="slow")
     notes = main_table(summarise(load(tmp_path))).notes
     assert [each for each in notes if not each.startswith("Left out")] == expected
+
+
+def test_waived_gates_are_told_in_a_caution_the_main_table_and_the_tables_of_gates(tmp_path):
+    build = ResultsBuilder(tmp_path)
+    build.run(arm="fixed-low", seed=3)
+    directory = build.run(arm="dblp", seed=3)
+    status = json.loads((directory / "status.json").read_text())
+    words = "limits.cpu_wait 1000 is looser than 0.3"
+    status["gates"] += [
+        {"name": "a", "key": "cpu_wait", "value": 0.1, "limit": 1000.0, "outcome": "passed"}
+        | {"waived": words, "decides": True},
+        {"name": "b", "key": "conservation", "value": None, "limit": 0.001, "note": "no counters"}
+        | {"outcome": "not measured", "waived": "limits.waive names conservation"}
+        | {"decides": False},
+    ]
+    (directory / "status.json").write_text(json.dumps(status))
+    results = load(tmp_path)
+    summary = summarise(results)
+    expected = f"{words} (1 of 2 ok runs); limits.waive names conservation (1 of 2 ok runs)"
+    assert f"Results with waived gates: {expected}." in " ".join(
+        cautions.sentences(results, summary)
+    )
+    note = f"With waived gates: {words}; limits.waive names conservation."
+    assert note in main_table(summary).notes
+    gates = to_markdown(verdicts.gate_table(results)).replace("\\", "")
+    assert f"waived: {words}" in gates
+    assert "not measured (no counters)" in gates
+    of_run = to_markdown(verdicts.all_runs_table(results)).replace("\\", "")
+    assert f"2 passed, 1 not measured (b: not measured, no counters; waived: {words}" in of_run
+
+
+def test_gates_of_an_earlier_version_are_shown_as_unknown(tmp_path):
+    build = ResultsBuilder(tmp_path)
+    build.run(arm="fixed-low", seed=3)
+    directory = build.run(arm="dblp", seed=3)
+    status = json.loads((directory / "status.json").read_text())
+    status["gates"] = [{"name": "clock", "key": "clock", "value": 1, "limit": 2, "passed": True}]
+    (directory / "status.json").write_text(json.dumps(status))
+    assert "1 unknown" in to_markdown(verdicts.all_runs_table(load(tmp_path)))

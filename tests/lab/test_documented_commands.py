@@ -111,7 +111,7 @@ def _only_too_busy(new: Iterable[Path]) -> bool:
     bad = [each for path in new if (each := json.loads(path.read_text()))["verdict"] != "ok"]
     return bool(bad) and all(
         each["verdict"] == "invalid"
-        and {gate["key"] for gate in each["gates"] if gate["passed"] is False} <= _TIMING
+        and {gate["key"] for gate in each["gates"] if gate["outcome"] == "failed"} <= _TIMING
         for each in bad
     )
 

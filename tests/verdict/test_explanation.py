@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import re
 from pathlib import Path
@@ -16,8 +17,8 @@ from testbed.documentation.gates import reference
 from testbed.shared import run_directory
 from testbed.shared.input_error import InputError
 from testbed.verdict.explanation import MEANINGS, explain
-from testbed.verdict.limits import GATES, SOCKET_BUFFER, Limits
-from tests.verdict.test_gates import judged
+from testbed.verdict.limits import GATES, Limits
+from tests.verdict.test_gates import judged, queue
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "concepts" / "verdicts.md"
 
@@ -39,10 +40,10 @@ def shown(directory):
 
 
 def test_every_gate_has_an_explanation_and_every_explanation_a_gate():
-    gates = {gate.key or SOCKET_BUFFER for gate in judged()}
+    gates = {gate.key for gate in judged()}
     # The round trip's key depends on which of the two limits is the larger.
     assert gates | {"rtt_error", "rtt_error_s"} == set(GATES)
-    assert set(Limits.model_fields) - set(GATES) == {"run_timeout_s"}  # fails the run, no gate
+    assert set(Limits.model_fields) - set(GATES) == {"run_timeout_s", "waive"}
 
 
 def test_every_verdict_has_a_meaning():
@@ -62,7 +63,7 @@ def test_the_page_on_verdicts_has_every_gate_and_every_verdict():
     text = PAGE.read_text()
     for key, about in GATES.items():
         assert f"| {about.title} |" in text, about.title
-        assert key == SOCKET_BUFFER or f"`{key}`" in text, key
+        assert f"`{key}`" in text, key
         assert about.remedy in reference()
     for verdict in MEANINGS:
         assert f"| `{verdict}` |" in text
@@ -71,8 +72,10 @@ def test_the_page_on_verdicts_has_every_gate_and_every_verdict():
 
 @pytest.mark.parametrize("key", sorted(set(GATES) - {"rtt_error", "rtt_error_s"}))
 def test_a_gate_that_failed_is_shown_with_value_limit_evidence_cause_and_remedy(tmp_path, key):
-    (gate,) = [each for each in judged() if (each.key or SOCKET_BUFFER) == key]
-    broken = type(gate)(**{**gate.as_json(), "value": 7.5, "passed": False, "where": "rustc 0.31"})
+    (gate,) = [each for each in judged() if each.key == key]
+    broken = type(gate)(
+        **{**gate.as_json(), "value": 7.5, "outcome": "failed", "where": "rustc 0.31"}
+    )
     text = shown(ended(tmp_path, "invalid", broken.sentence(), [broken]))
     about = GATES[key]
     assert f"gate '{about.title}' failed" in text
@@ -92,6 +95,27 @@ def test_an_ok_run_shows_its_gates_and_says_what_was_not_checked(tmp_path):
     assert "ok\n" in text
     for gate in gates:
         assert gate.name.split()[0] in text
+
+
+def test_a_waived_gate_is_shown_as_waived_whatever_it_found(tmp_path):
+    queues = [queue(peak_bytes=None, reason="too deep")]
+    waived = {"waive": ["queue_error", "idle_loss"], "cpu_wait": 1000.0}
+    text = " ".join(shown(ended(tmp_path, "ok", "", judged(queues=queues, limits=waived))).split())
+    assert "gate 'queue' not measured" in text
+    assert "waived: limits.waive names queue_error" in text
+    assert "waived: limits.waive names idle_loss" in text
+    assert "waived: limits.cpu_wait 1000 is looser than" in text
+
+
+def test_gates_of_an_earlier_version_are_shown_all_the_same(tmp_path):
+    directory = ended(tmp_path, "ok")
+    status = json.loads((directory / "status.json").read_text())
+    old = {"name": "drift", "key": "clock", "value": None, "limit": 2, "passed": None, "note": "x"}
+    status["gates"] = [old, {**old, "key": "", "value": 1.5, "passed": True}]
+    (directory / "status.json").write_text(json.dumps(status))
+    text = shown(directory)
+    assert text.count("a gate of an earlier") == 2
+    assert "unknown" in text
 
 
 @pytest.mark.parametrize(

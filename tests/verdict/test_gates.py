@@ -1,18 +1,20 @@
 """The gates: when the emulator, and not the protocol, was the limit, the run is invalid."""
 
 import math
+import re
+from pathlib import Path
 
 import pytest
 
 from testbed.experiment import Limits
+from testbed.lab.network import LabInfo, LinkEnds, Port
 from testbed.lab.openvswitch import SocketBuffers
 from testbed.verdict.calibration import Calibration, PathCalibration, frames_per_s
+from testbed.verdict.calibration_gates import most_lost_by_chance
 from testbed.verdict.conservation import Conservation, LinkLedger
-from testbed.verdict.gates import judge, most_lost_by_chance, reasons
+from testbed.verdict.gates import Evidence, judge, reasons
 from testbed.verdict.processor_headroom import Headroom
 from testbed.verdict.queue_calibration import QueueCalibration
-
-LIMITS = Limits().model_dump()
 
 
 def path(**changes):
@@ -69,25 +71,52 @@ def conserved(*links, quiet=True):
     return Conservation(links=list(links), switches=[], hosts=[], quiet=quiet, duration_s=10.0)
 
 
-def judged(paths=None, queues=None, ledgers=None, headroom_of=None, events=(), **changes):
-    arguments = {"deepest_queue_bytes": 150_000, "switch_holds_bytes": 44_000_000, **changes}
-    return judge(
-        {"limits": LIMITS},
-        Calibration(paths=paths or [path()], queues=queues or [queue()]),
-        ledgers if ledgers is not None else conserved(ledger()),
-        headroom_of or headroom(),
-        list(events),
-        **arguments,
+def evidence(paths=None, queues=None, limits=None, deepest_queue_bytes=150_000, **changes):
+    port = Port(node="s1", interface="s1-eth1", number=1, pid=None)
+    link = LinkEnds(
+        name="server--s1",
+        first=Port(node="server", interface="server-eth0", number=1, pid=1),
+        second=port,
+        rate_bps=100_000_000,
+        queue_bytes=deepest_queue_bytes,
     )
+    facts = {
+        "directory": Path("nowhere"),
+        "config": {"limits": Limits(**(limits or {})).model_dump()},
+        "network": LabInfo(switches={"s1": 1}, hosts={}, links=[link]),
+        "calibration": Calibration(paths=paths or [path()], queues=queues or [queue()]),
+        "ledgers": conserved(ledger()),
+        "headroom": headroom(),
+        "events": times(0.001),
+        "switch_holds_bytes": 44_000_000,
+    }
+    return Evidence(**{**facts, **changes})
+
+
+def judged(paths=None, queues=None, **changes):
+    return judge(evidence(paths, queues, **changes))
+
+
+def stopping(*arguments, outcome="failed", **keywords):
+    """The keys of the gates with an outcome; each stops the run."""
+    found = [gate for gate in judged(*arguments, **keywords) if gate.outcome == outcome]
+    assert all(gate.stops for gate in found)
+    return [gate.key for gate in found]
 
 
 def broken(*arguments, **keywords):
-    return [gate.key for gate in judged(*arguments, **keywords) if gate.passed is False]
+    assert stopping(*arguments, outcome="not measured", **keywords) == []
+    return stopping(*arguments, **keywords)
+
+
+def unmeasured(*arguments, **keywords):
+    assert stopping(*arguments, **keywords) == []
+    return stopping(*arguments, outcome="not measured", **keywords)
 
 
 def test_a_faithful_lab_passes():
     gates = judged()
-    assert all(gate.passed for gate in gates)
+    assert {gate.outcome for gate in gates} == {"passed"}
     assert reasons(gates) == ""
 
 
@@ -121,21 +150,75 @@ def test_a_full_queue_reaches_its_limit_and_does_not_exceed_it(peak_bytes, passe
     assert (broken(queues=[queue(), queue(peak_bytes=peak_bytes)]) == []) is passed
 
 
-def test_what_could_not_be_measured_is_no_silent_pass():
-    gates = judged(queues=[queue(peak_bytes=None, reason="too deep")])
-    unknown = [gate for gate in gates if gate.passed is None]
-    assert [gate.key for gate in unknown] == ["queue_error"]
-    assert "not checked" in reasons(gates)
-    assert "too deep" in reasons(gates)
-    moving = judged(ledgers=conserved(ledger(), quiet=False))
-    assert [gate.key for gate in moving if gate.passed is None] == ["conservation"]
+UNFILLED = {"peak_bytes": None, "reason": "too deep"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "key", "words"),
+    [
+        ({"queues": [queue(**UNFILLED)]}, "queue_error", "1 of 1 queues not filled.*too deep"),
+        ({"queues": [*[queue()] * 9, queue(**UNFILLED)]}, "queue_error", "1 of 10 queues"),
+        ({"ledgers": None, "unreadable": "no ovs"}, "conservation", "no counters: no ovs"),
+        ({"ledgers": conserved(ledger(), quiet=False)}, "conservation", "still moving"),
+        ({"headroom": headroom(waited={})}, "cpu_wait", "no process"),
+        (
+            {"headroom": headroom(waited={"ovs-vswitchd": 0.1, "controller": None})},
+            "cpu_wait",
+            "no scheduling statistics of controller; the worst of the others was 0.1 .ovs-vswitchd",
+        ),
+        ({"headroom": headroom(others=None)}, "cpu_others", "/proc/stat"),
+        ({"paths": [path(rate_bps=math.nan), path()]}, "rate_error", "the value .* is nan"),
+        ({"paths": [path(), path(rate_bps=math.nan)]}, "rate_error", "the value .* is nan"),
+        ({"paths": [path(), path(rtt_s=math.nan)]}, "rtt_error_s", "the value .* is nan"),
+    ],
+)
+def test_what_could_not_be_measured_stops_the_run_and_is_named(changes, key, words):
+    assert unmeasured(**changes) == [key]
+    assert re.search(f"not measured: .*{words}", reasons(judged(**changes)))
+    waived = judged(**changes, limits={"waive": [key]})
+    assert not any(gate.stops for gate in waived)
+    assert [gate.waived for gate in waived if gate.waived] == [f"limits.waive names {key}"]
+    loose = judged(**changes, limits={key: 1})
+    assert [gate.key for gate in loose if gate.stops] == [key]
+
+
+def test_what_is_missing_does_not_hide_what_failed():
+    queues = [queue(), queue(**UNFILLED), queue(peak_bytes=60_000)]
+    assert stopping(queues=queues) == ["queue_error"]
+    assert "not filled" in next(gate.note for gate in judged(queues=queues) if gate.stops)
+
+
+def test_paths_that_another_stands_for_and_a_run_without_impairments_pass_and_say_so():
+    calibration = Calibration(paths=[path()], queues=[queue()], left_out=62)
+    gates = judged(calibration=calibration, events=[])
+    assert reasons(gates) == ""
+    assert sum("62 more paths have one like them" in gate.note for gate in gates) == 3
+    assert [gate.key for gate in gates if gate.outcome == "not applicable"] == ["impairment_late_s"]
+
+
+@pytest.mark.parametrize(
+    ("limits", "stops", "words"),
+    [
+        ({}, True, ""),
+        ({"waive": ["rtt_error"]}, False, "limits.waive names rtt_error"),
+        ({"rtt_error_s": 0.02}, False, "limits.rtt_error_s 0.02 is looser than 0.0003"),
+        ({"rtt_error_s": 0.0004}, True, "limits.rtt_error_s 0.0004 is looser than 0.0003"),
+        ({"rtt_error_s": 0.0001}, True, ""),
+        ({"waive": ["idle_loss"]}, True, ""),
+    ],
+)
+def test_a_looser_limit_is_told_and_holds_and_a_waived_gate_does_not(limits, stops, words):
+    gates = judged([path(rtt_s=0.001)], limits=limits)
+    gate = next(gate for gate in gates if gate.key == "rtt_error_s")
+    assert (gate.stops, gate.waived) == (stops, words)
+    assert gate.value == 0.001
 
 
 @pytest.mark.parametrize(("unexplained", "passed"), [(5, True), (6, False), (-6, False)])
 def test_packets_that_vanish_or_multiply_are_found_and_named(unexplained, passed):
     gates = judged(ledgers=conserved(ledger(), ledger(link="a--b", unexplained=unexplained)))
     gate = next(gate for gate in gates if gate.key == "conservation")
-    assert gate.passed is passed
+    assert (gate.outcome == "passed") is passed
     assert gate.where == "a--b from s1"
 
 
@@ -150,7 +233,7 @@ def test_packets_that_vanish_or_multiply_are_found_and_named(unexplained, passed
     ],
 )
 def test_a_machine_that_was_not_there_is_found(changes, keys):
-    assert broken(headroom_of=headroom(**changes)) == keys
+    assert broken(headroom=headroom(**changes)) == keys
 
 
 def times(*late_s, action="begin"):
@@ -175,7 +258,9 @@ def test_a_queue_that_the_switch_s_socket_cannot_hold_is_found():
     shallow = SocketBuffers(sockets=5, send_bytes=425_984, receive_bytes=425_984).queue_bytes
     assert 150_000 < shallow < 1_000_000
     assert broken(switch_holds_bytes=shallow) == []
-    assert broken(switch_holds_bytes=shallow, deepest_queue_bytes=1_000_000) == [""]
+    assert broken(switch_holds_bytes=shallow, deepest_queue_bytes=1_000_000) == [
+        "socket_buffer_bytes"
+    ]
 
 
 @pytest.mark.parametrize(

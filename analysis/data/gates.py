@@ -1,0 +1,35 @@
+"""What the gates in a run's `status.json` say: the outcome of each, and what was waived."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from analysis.data.load import Run
+
+FAILED, NOT_MEASURED = "failed", "not measured"
+
+
+def outcome(gate: dict[str, Any]) -> str:
+    """What became of it; earlier versions did not say."""
+    return str(gate.get("outcome") or "unknown")
+
+
+def calls_attention(gate: dict[str, Any]) -> bool:
+    """Whether it failed or was not measured, also where it does not decide."""
+    return outcome(gate) in (FAILED, NOT_MEASURED)
+
+
+def stops(gate: dict[str, Any]) -> bool:
+    """Whether the run does not count because of it."""
+    return calls_attention(gate) and gate.get("decides") is not False
+
+
+def waived(runs: Iterable[Run]) -> dict[str, list[str]]:
+    """Each way in which an experiment loosened a gate, with the keys of the runs."""
+    found: dict[str, list[str]] = {}
+    for run in runs:
+        for gate in run.gates:
+            if words := gate.get("waived"):
+                found.setdefault(str(words), []).append(run.key)
+    return found
