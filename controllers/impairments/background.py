@@ -152,7 +152,11 @@ class Background(Impairment[BackgroundParameters]):
             details["iperf3_retransmits"] = int(sent.get("retransmits", 0))
         if arrived:
             details["iperf3_received_bps"] = float(arrived["bits_per_second"])
-        return Effect(frames_sent=sum(flow.segments_sent for flow in self._flows), details=details)
+        return Effect(
+            met=sum(flow.segments_sent for flow in data),
+            frames_sent=sum(flow.segments_sent for flow in self._flows),
+            details=details,
+        )
 
     def _prepare(self) -> _Pair:
         """Start a server for one test on a free port, and a client that waits for its begin."""

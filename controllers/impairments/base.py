@@ -19,11 +19,14 @@ T = TypeVar("T")
 class Effect:
     """The measured effect of an impairment; None where a value does not apply.
 
-    `dropped` counts the packets that it dropped or, for a burst, its own frames that found the
-    queue full. `frames_sent` counts the frames that it added to the network. `details` are further
-    measurements by name, with units in the names.
+    `met` counts what it could act on, dropped or not: packets that crossed its place, frames that
+    it added, stops of a process. A run with an impairment that met nothing is invalid. `dropped`
+    counts the packets that it dropped or, for a burst, its own frames that found the queue full.
+    `frames_sent` counts the frames that it added to the network. `details` are further measurements
+    by name, with units in the names.
     """
 
+    met: int | None = None
     dropped: int | None = None
     frames_sent: int | None = None
     details: Mapping[str, float | int | str] = field(default_factory=dict)
@@ -142,9 +145,10 @@ class Impairment(ABC, Generic[ParametersT]):
     """How the run's accounts read its effect: as that of this built-in kind, whatever its own name.
 
     The accounts tell packets that an impairment dropped or added from those that the emulator lost.
-    `burst`: `frames_sent` left its switch port by PacketOut. `loss`: `dropped` at the receiving
-    end. `police`, `blackout`: `dropped` by a meter or flow entry. `link-down`: queues were emptied.
-    `crash`: it killed a training process. Empty: nothing of this sort.
+    `burst`: `frames_sent` left its switch port by PacketOut. `loss`: `dropped` of `met` at the
+    receiving end, as the `model` of its parameters says. `police`, `blackout`: `dropped` by a meter
+    or flow entry. `link-down`: queues were emptied. `crash`: it killed a training process. Empty:
+    nothing of this sort.
     """
 
     def __init__(self, parameters: ParametersT, lab: LabAccess) -> None:

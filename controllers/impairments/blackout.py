@@ -41,6 +41,7 @@ class Blackout(Impairment[BlackoutParameters]):
     def effect(self) -> Effect:
         counts = self._flows.counts()
         return Effect(
+            met=counts.packets,
             dropped=counts.packets,
             details={"dropped_bytes": counts.size_bytes, "switch": self._flows.switch},
         )

@@ -103,11 +103,13 @@ class Burst(Impairment[BurstParameters]):
 
     def effect(self) -> Effect:
         if self._arrived is None:
-            return Effect(frames_sent=self._frames_sent)
+            return Effect(met=self._frames_sent, frames_sent=self._frames_sent)
         drain_s = self._at.queue_bytes * 8 / self._at.rate_bps
         self.lab.sleep(drain_s + _DRAIN_SLACK_S)
         return Effect(
-            dropped=self._frames_sent - self._arrived.take(), frames_sent=self._frames_sent
+            met=self._frames_sent,
+            dropped=self._frames_sent - self._arrived.take(),
+            frames_sent=self._frames_sent,
         )
 
     def _due(self, elapsed_s: float) -> int:

@@ -103,6 +103,7 @@ class HostBurst(Impairment[HostBurstParameters]):
         frames, frame_bytes = int(self._sent["frames"]), self.parameters.frame_bytes
         lasted_s = self._sent["ended_s"] - self._began_s
         return Effect(
+            met=frames,
             dropped=frames - arrived,
             frames_sent=frames,
             details={

@@ -36,7 +36,8 @@ class LossParameters(ImpairmentParameters):
     loss_bad: float = Field(default=1.0, gt=0, le=1, description="loss probability when bad")
     spare_control: bool = Field(
         default=True,
-        description="lose data packets only (of the data ports, over 100 bytes); else all of IPv4",
+        description="lose data packets alone: over 100 bytes, on the data ports that the training "
+        "declares; false, or where nothing declares any: all of IPv4",
     )
 
     @model_validator(mode="after")
@@ -80,6 +81,8 @@ class Loss(Impairment[LossParameters]):
 
     def __init__(self, parameters: LossParameters, lab: LabAccess) -> None:
         super().__init__(parameters, lab)
+        declared = lab.network.get("data_ports") if parameters.spare_control else None
+        self._data_ports = (declared[0], declared[1]) if declared else None
         end = direction(lab.network, parameters).receiver
         self._filter: PacketFilter | xdp_filter.XdpFilter
         if end.pid is None:
@@ -88,10 +91,11 @@ class Loss(Impairment[LossParameters]):
             self._filter = PacketFilter(end.pid, end.interface)
 
     def begin(self) -> None:
-        self._filter.lose(self.parameters.model, data_only=self.parameters.spare_control)
+        self._filter.lose(self.parameters.model, data_ports=self._data_ports)
 
     def end(self) -> None:
         self._filter.clear()
 
     def effect(self) -> Effect:
-        return Effect(dropped=self._filter.take_dropped())
+        met, dropped = self._filter.take()
+        return Effect(met=met, dropped=dropped)

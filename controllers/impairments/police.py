@@ -52,6 +52,7 @@ class Police(Impairment[PoliceParameters]):
     def effect(self) -> Effect:
         counts = self._flows.counts()
         return Effect(
+            met=counts.packets,
             dropped=counts.dropped,
             details={
                 "offered_packets": counts.packets,

@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 
 from controllers.impairments.base import Effect, Impairment, ImpairmentParameters, LabAccess
 from controllers.impairments.link_directions import direction
-from testbed.lab.kernel.link_counters import queue_drops
+from testbed.lab.kernel.link_counters import offered
 from testbed.lab.kernel.shaping import ETHERNET_FRAME_BYTES
 
 
@@ -58,7 +58,7 @@ class Queue(Impairment[QueueParameters]):
         at = direction(lab.network, parameters)
         self._ends = (at.sender.node, at.receiver.node)
         self._output = (at.sender.interface, at.sender.pid)
-        self._dropped = 0
+        self._sent = self._dropped = 0
         self._rates: tuple[int, int] | None = None
         self._limits: tuple[int, int] | None = None
         if parameters.rate_bps is not None or parameters.rate_factor is not None:
@@ -70,20 +70,21 @@ class Queue(Impairment[QueueParameters]):
 
     def begin(self) -> None:
         self._set(1)
-        self._dropped = -queue_drops(*self._output)
+        self._before = offered(*self._output)
 
     def end(self) -> None:
         self._set(0)
-        self._dropped += queue_drops(*self._output)
+        sent, dropped = offered(*self._output)
+        self._sent, self._dropped = sent - self._before[0], dropped - self._before[1]
 
     def effect(self) -> Effect:
-        """The packets that the full queue dropped meanwhile."""
+        """The packets that came to the queue meanwhile, and those that it dropped."""
         details = {}
         if self._rates:
             details["rate_bps"] = self._rates[1]
         if self._limits:
             details["queue_bytes"] = self._limits[1]
-        return Effect(dropped=self._dropped, details=details)
+        return Effect(met=self._sent + self._dropped, dropped=self._dropped, details=details)
 
     def _set(self, which: int) -> None:
         if self._rates:

@@ -17,6 +17,7 @@ from pydantic import Field
 from controllers.impairments.base import Effect, Impairment, ImpairmentParameters, LabAccess
 from controllers.impairments.helper import start_helper, training_process
 from testbed.lab.helpers.process import HelperError
+from testbed.lab.kernel.link_counters import offered
 
 _ANSWER_TIMEOUT_S = 2.0
 _LOWEST_RATE_BPS = 10_000
@@ -58,10 +59,12 @@ class Straggler(Impairment[StragglerParameters]):
         self._slow.end()
 
     def effect(self) -> Effect:
-        return Effect(details=self._slow.details())
+        return Effect(met=self._slow.met, details=self._slow.details())
 
 
 class _SlowProcess:
+    met = 0  # how often it was stopped
+
     def __init__(self, parameters: StragglerParameters, lab: LabAccess) -> None:
         self._parameters = parameters
         self._lab = lab
@@ -79,6 +82,7 @@ class _SlowProcess:
         try:
             self._helper.tell(do="release")
             self._slowed = self._helper.hear(_ANSWER_TIMEOUT_S)
+            self.met = int(self._slowed["cycles"])
         except HelperError:
             with suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGCONT)
@@ -90,30 +94,40 @@ class _SlowProcess:
             "resource": "cpu",
             "factor": self._parameters.factor,
             "stopped_share": self._slowed["stopped_s"] / lasted_s if lasted_s > 0 else 0.0,
-            "stops": int(self._slowed["cycles"]),
+            "stops": self.met,
         }
 
 
 class _SlowLink:
     """Slows both directions of all links of the host, as a slow network card does."""
 
+    met = 0  # packets that came to the links' queues meanwhile
+
     def __init__(self, parameters: StragglerParameters, lab: LabAccess) -> None:
         self._lab = lab
         self._rates: list[tuple[str, str, int, int]] = []
+        self._outputs: list[tuple[str, int | None]] = []
         for link in lab.network["links"]:
             nodes = (link["first"]["node"], link["second"]["node"])
             if parameters.host in nodes:
                 whole = int(link["rate_bps"])
                 reduced = max(_LOWEST_RATE_BPS, round(whole / parameters.factor))
                 self._rates += [(*nodes, whole, reduced), (*nodes[::-1], whole, reduced)]
+                for end in (link["first"], link["second"]):
+                    self._outputs.append((end["interface"], end["pid"]))
 
     def begin(self) -> None:
         for first, second, _, reduced in self._rates:
             self._lab.links.change_rate(first, second, reduced)
+        self.met = -self._offered()
 
     def end(self) -> None:
         for first, second, whole, _ in self._rates:
             self._lab.links.change_rate(first, second, whole)
+        self.met += self._offered()
+
+    def _offered(self) -> int:
+        return sum(sum(offered(*each)) for each in self._outputs)
 
     def details(self) -> dict[str, float | int | str]:
         return {"resource": "link", "rate_bps": min(rate for *_, rate in self._rates)}

@@ -15,10 +15,9 @@ from typing import Any
 from testbed.capture.control_streams import ControlStreams, Message
 from testbed.capture.frames import UDP, Segment
 from testbed.capture.transfers import Transfer
-from testbed.lab.kernel.packet_filter import DATA_PORTS
 from testbed.transport import EndpointConfig, PayloadLayout, ProtocolError
 from testbed.transport.control_messages import Hello, MessageType, Welcome
-from testbed.transport.wire import HEADER_BYTES, datagram_dtype
+from testbed.transport.wire import DATA_PORTS, HEADER_BYTES, datagram_dtype
 
 CONTROL_PORT = EndpointConfig.control_port
 MOST_TRANSFERS = 100_000

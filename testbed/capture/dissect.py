@@ -12,8 +12,8 @@ from testbed.capture import frames
 from testbed.capture.contents import CONTROL_PORT, Contents, most_frequent_session
 from testbed.capture.frames import Segment
 from testbed.capture.pcap import CaptureError, PcapReader
-from testbed.lab.kernel.packet_filter import DATA_PORTS
 from testbed.shared.yaml_input import InputError
+from testbed.transport.wire import DATA_PORTS
 
 # How far to look for the session of a capture that has no WELCOME.
 _SAMPLE_PACKETS = 20_000

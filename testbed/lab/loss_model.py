@@ -1,13 +1,20 @@
-"""Models of random packet loss, and which packets count as data: for all that drops packets."""
+"""Models of random packet loss, and what all that drops packets at random has in common."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
-# The transport's fixed data ports (its control port lies outside), and the smallest IP packet
-# that carries data: a TCP acknowledgement without payload is shorter and is not dropped.
-DATA_PORTS = (47000, 47999)
-SMALLEST_DATA_PACKET_BYTES = 100
+# IP packets up to this size carry no data, such as a TCP acknowledgement without payload. They are
+# spared where only data is to be lost.
+LARGEST_CONTROL_PACKET_BYTES = 100
+
+
+class Losses(NamedTuple):
+    """Packets that random loss could have hit, and those of them that it took."""
+
+    met: int
+    dropped: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +41,16 @@ class LossModel:
     def mean_loss(self) -> float:
         """The long-run share of packets that are lost."""
         return self.share_bad * self.loss_bad + (1 - self.share_bad) * self.loss_good
+
+    def expected_losses(self, packets: int) -> float:
+        """The mean number of losses among the first packets, which begin in the good state.
+
+        The share of bad states approaches `share_bad` by the factor 1 - p_good_to_bad -
+        p_bad_to_good with each packet; the sum of that geometric series is missing.
+        """
+        total = self.p_good_to_bad + self.p_bad_to_good
+        missing = self.share_bad * (1 - (1 - total) ** packets) / total if total else 0.0
+        return packets * self.mean_loss - missing * (self.loss_bad - self.loss_good)
 
     @property
     def mean_burst_packets(self) -> float:

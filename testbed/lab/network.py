@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed.lab.delay import Middle, Relay, netem
-from testbed.lab.kernel import packet_steering, shaping
+from testbed.lab.kernel import local_ports, packet_steering, shaping
 from testbed.lab.kernel.shaping import LinkShape, MissingCapabilityError, Output
 
 _LINK_OPTIONS = {"rate_bps", "queue_bytes", "delay_s", "jitter_s", "loss", "ecn_threshold_bytes"}
@@ -77,6 +77,8 @@ class LabInfo:
 
     `delayed_by` says what delays frames in the middles of links: "netem", or "relay" with its
     socket; None if no link has a middle. `in_order` is false if netem's frames may overtake.
+    `data_ports` are the first and the last port on which the workload says that it sends its data;
+    None: it says nothing, or anything may run here.
     """
 
     hosts: dict[str, HostInfo]
@@ -85,6 +87,7 @@ class LabInfo:
     delayed_by: str | None = None
     in_order: bool = True
     relay_socket: str | None = None
+    data_ports: tuple[int, int] | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Plain dictionaries, for the file that the controller and the training launcher read."""
@@ -100,7 +103,13 @@ class Network:
     """A started Mininet network. Nothing here stops it: the sandbox's end removes all of it."""
 
     def __init__(
-        self, topology: Any, *, private: Path, logs: Path, delayed_by: str = "auto"
+        self,
+        topology: Any,
+        *,
+        private: Path,
+        logs: Path,
+        delayed_by: str = "auto",
+        data_ports: tuple[int, int] | None = None,
     ) -> None:
         """Build hosts, switches and links.
 
@@ -108,6 +117,7 @@ class Network:
             topology: a Mininet `Topo`.
             private, logs: folders.
             delayed_by: `netem`, `relay`, or `auto`: netem where the kernel has it.
+            data_ports: what the workload declares; no socket gets one of them by chance.
 
         Raises:
             MissingCapabilityError: links are to be delayed by netem, which this kernel lacks, or
@@ -115,7 +125,10 @@ class Network:
             CommandError: the kernel refuses something else, or a shell does not come up in time.
         """
         self.mininet = _build(topology)
-        self.info = _describe(self.mininet)
+        self.info = replace(_describe(self.mininet), data_ports=data_ports)
+        if data_ports is not None:
+            for host in self.info.hosts.values():
+                local_ports.reserve(host.pid, *data_ports)
         delayed = [link for link in self.info.links if link.middle is not None]
         middles = [Middle.of_link(asdict(link)) for link in delayed]
         self.relay: Relay | None = None

@@ -30,6 +30,7 @@ from testbed.lab.loss_model import LossModel
 from testbed.lab.openvswitch import OpenVSwitch
 from testbed.lab.paced_frames import PacedFrames
 from testbed.shared.yaml_input import InputError
+from testbed.transport.wire import DATA_PORTS
 
 TCP_CONGESTION_CONTROLS = ("cubic", "reno", "bbr", "dctcp", "vegas", "htcp", "westwood")
 # Without these no run is possible.
@@ -250,7 +251,7 @@ def _shaping() -> None:
 
 
 def _packet_filter() -> None:
-    PacketFilter(os.getpid(), "probe1").lose(LossModel(loss_good=0.5), data_only=True)
+    PacketFilter(os.getpid(), "probe1").lose(LossModel(loss_good=0.5), data_ports=DATA_PORTS)
 
 
 def _switch(switch: OpenVSwitch) -> str:

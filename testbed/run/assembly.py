@@ -36,6 +36,8 @@ class Lab:
         private: the sandbox's private folder.
         logs: folder for the logs of all programs.
         impairment_log: file to which the controller appends what it did.
+        data_ports: the first and the last port on which the workload sends its data; None: it does
+            not say, so loss hits whatever it sends.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class Lab:
         logs: Path,
         impairment_log: Path,
         processes: Processes,
+        data_ports: tuple[int, int] | None = None,
     ) -> None:
         self.controller_socket = private / "controller.sock"
         self.impairment_log = impairment_log
@@ -60,6 +63,7 @@ class Lab:
             private=private,
             logs=logs,
             delayed_by=parameters.delayed_by,
+            data_ports=data_ports,
         )
         if self.network.relay is not None:
             processes.adopt({"delay-relay": self.network.relay.process})

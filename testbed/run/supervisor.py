@@ -29,6 +29,7 @@ from testbed.shared import failure, own_code, run_directory
 from testbed.shared.input_error import InputError
 from testbed.shared.progress_pipe import TRAINING, ProgressWriter
 from testbed.shared.run_directory import LOADED, LOST_WORKERS
+from testbed.transport.wire import DATA_PORTS
 from testbed.verdict import calibration, congestion_read_back, gates
 from testbed.verdict.gate import Gate
 from testbed.verdict.run_observer import Observation
@@ -68,6 +69,7 @@ def execute(directory: Path, progress: ProgressWriter) -> list[Gate]:
         logs=directory / "logs",
         impairment_log=directory / "events" / "impairments.jsonl",
         processes=processes,
+        data_ports=DATA_PORTS,
     )
     facts = manifest.of_machine()
     observation = Observation(directory, config, lab.network.info, processes.pids())

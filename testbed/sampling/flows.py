@@ -18,11 +18,11 @@ from testbed.sampling import tcp_reader
 from testbed.sampling.store import ChunkedTable, index_names
 from testbed.sampling.tail import Tail
 from testbed.sampling.tcp_reader import STATE, TcpReader
+from testbed.transport.wire import DATA_PORTS
 
 if TYPE_CHECKING:
     import polars as pl
 
-DATA_PORTS = (47000, 47999)
 # The flows sampled at each tick; more if a flow would wait for more than _MOST_TURNS ticks.
 FLOWS_PER_TICK = 6
 _MOST_TURNS = 4

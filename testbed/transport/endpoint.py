@@ -33,6 +33,7 @@ from testbed.transport.layout import PayloadLayout
 from testbed.transport.protocols import ProtocolConfig
 from testbed.transport.tolerance import Fixed, StopRuleFactory
 from testbed.transport.transfer_report import Observer, TransferReport
+from testbed.transport.wire import DATA_PORTS
 
 SERVER = "server"
 _LINGER_S = 1.0
@@ -79,7 +80,7 @@ class EndpointConfig:
     layout: PayloadLayout
     rate_bps: float
     control_port: int = 46999
-    data_port: int = 47000
+    data_port: int = DATA_PORTS[0]
     seed: int = 0
     checksum: bool = False
     segmentation: bool = True

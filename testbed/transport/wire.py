@@ -30,6 +30,8 @@ WIRE_OVERHEAD_BYTES = 14 + 20 + 8
 # The most that one UDP datagram can carry over IPv4.
 MAX_DATAGRAM_BYTES = 65507
 U32_MAX = 2**32 - 1
+# Every data port of a run is one of these: the first of the server's, and one more per worker.
+DATA_PORTS = (47000, 47999)
 ACK_REQUESTED = 1 << 15
 SEND_INDEX_MODULUS = 1 << 15
 

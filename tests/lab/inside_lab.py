@@ -13,6 +13,7 @@ from pathlib import Path
 from testbed.lab import sandbox
 from testbed.run.assembly import Lab
 from testbed.run.processes import Processes
+from testbed.transport.wire import DATA_PORTS
 from testbed.verdict import calibration
 
 
@@ -27,6 +28,7 @@ def main() -> None:
         logs=logs,
         impairment_log=logs / "impairments.jsonl",
         processes=Processes(logs),
+        data_ports=DATA_PORTS,
     )
     calibration.warm_up(lab.network.info)
     lab.switch.deepen_buffers()

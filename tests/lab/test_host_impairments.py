@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from testbed.lab.kernel.link_counters import queue_drops
+from testbed.lab.kernel.link_counters import offered
 from testbed.lab.kernel.shaping import inside
 from tests.lab.lab_under_test import LabUnderTest, running_lab
 
@@ -97,7 +97,7 @@ def received_bytes(lab: LabUnderTest, host: str) -> int:
 def test_a_host_burst_overflows_the_queue_before_the_victim(lab):
     pid, interface = lab.interface("s1", "server")
     dropped_before, received_before = (
-        queue_drops(interface, pid),
+        offered(interface, pid)[1],
         received_bytes(lab, "server"),
     )
     assert lab.begin(1) == ["blast"]
@@ -114,7 +114,7 @@ def test_a_host_burst_overflows_the_queue_before_the_victim(lab):
     # The rest found the queue full. The switch may try again, which counts twice there, or give up
     # what came with a refused packet, which counts nowhere.
     assert effect["dropped"] == effect["frames_sent"] - effect["details"]["frames_received"]
-    in_queue = queue_drops(interface, pid) - dropped_before
+    in_queue = offered(interface, pid)[1] - dropped_before
     assert 0.2 * effect["dropped"] < in_queue <= 2 * effect["dropped"]
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from testbed.bench.transport.cases import GLOO, OURS, Case
-from testbed.bench.transport.network import Host, Network, spare_control_connections
+from testbed.bench.transport.network import Host, Network
 from testbed.lab.kernel.namespaces import enter
 from testbed.transport import EndpointConfig, PayloadLayout, open_endpoint, preset
 
@@ -44,7 +44,6 @@ def run(case: Case, network: Network) -> tuple[str, dict[str, Figures]]:
 
 def _transfer(case: Case, host: Host, network: Network, barrier: Barrier, session: int) -> Figures:
     """One host's part, by the transport's own endpoints (which know kernel TCP too)."""
-    spare_control_connections()
     layout = PayloadLayout([("payload", case.payload_bytes // 4)], case.chunk_bytes)
     is_server = host is network.server
     addresses = {worker.name: worker.address for worker in network.workers}

@@ -18,16 +18,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from testbed.lab.delay import DelaySettings, Middle, Relay, netem
+from testbed.lab.kernel import local_ports
 from testbed.lab.kernel.commands import CommandError, run
 from testbed.lab.kernel.namespaces import CLONE_NEWNET, entered
 from testbed.lab.kernel.rtnetlink import bring_up_silent
 from testbed.lab.kernel.shaping import LinkShape, inside, shape
+from testbed.transport.wire import DATA_PORTS
 
 SERVER_ADDRESS = "10.77.0.1"
 # What queues hold: the product of rate and delay plus this, so that TCP finds a usual buffer.
 QUEUE_S = 0.02
-# The transport's data ports, kernel TCP's too, where loss applies.
-DATA_PORTS = (47000, 47999)
 # Off as in the labs: without checksum offload a relay sees whole packets too.
 _SINGLE_PACKETS = ("tx", "rx", "tso", "gso", "gro")
 
@@ -179,14 +179,9 @@ def _host(name: str, address: str) -> Host:
 
 def _prepare(host: Host) -> None:
     with entered(host.pid):
-        spare_control_connections()
+        local_ports.reserve(None, *DATA_PORTS)
         Path("/proc/sys/net/ipv6/conf/default/disable_ipv6").write_text("1\n")
     run([*inside(host.pid), "ip", "link", "set", "lo", "up"])
-
-
-def spare_control_connections() -> None:
-    """Keep ports that nobody names out of the range that loss applies to."""
-    Path("/proc/sys/net/ipv4/ip_local_port_range").write_text(f"{DATA_PORTS[1] + 1} 60999\n")
 
 
 def _address(host: Host, kind: LinkKind) -> None:
@@ -207,7 +202,7 @@ def _lose(server: Host, loss: float) -> None:
     from testbed.lab.loss_model import LossModel
 
     # The filter's table lives as long as the namespace.
-    PacketFilter(server.pid, "eth0").lose(LossModel(loss_good=loss), data_only=True)
+    PacketFilter(server.pid, "eth0").lose(LossModel(loss_good=loss), data_ports=DATA_PORTS)
 
 
 def _wait_until_reachable(worker: Host) -> None:

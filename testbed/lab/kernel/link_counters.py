@@ -63,15 +63,16 @@ def read(pid: int | None) -> NamespaceCounters:
         return NamespaceCounters(interfaces=interfaces, queues=queues(), protocols=_protocols())
 
 
-def queue_drops(interface: str, pid: int | None) -> int:
-    """Packets that the queue of a shaped interface refused because it was full.
+def offered(interface: str, pid: int | None) -> tuple[int, int]:
+    """Packets that a shaped interface sent, and those that its queue refused because it was full.
 
     Raises:
         OSError: the namespace is gone.
     """
     with entered(pid):
         found = queues().get(interface, [])
-    return sum(queue.drops for queue in found if queue.kind in ("bfifo", "red"))
+    sent = sum(queue.sent_packets for queue in found if queue.is_root)
+    return sent, sum(queue.drops for queue in found if queue.kind in ("bfifo", "red"))
 
 
 def queues() -> dict[str, list[Queue]]:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import itertools
 import json
+import secrets
 from typing import Any
 
 from testbed.lab.kernel.commands import CommandError
 from testbed.lab.kernel.namespaces import entered
-from testbed.lab.loss_model import DATA_PORTS, SMALLEST_DATA_PACKET_BYTES, LossModel
+from testbed.lab.loss_model import LARGEST_CONTROL_PACKET_BYTES, Losses, LossModel
 
 # Packet conservation adds up the counters of this name in every host: they are never reset.
 _DROP_COUNTER = "dropped"
-_RESOLUTION = 1_000_000
+_MET_COUNTER = "met"
+# A power of two, which the kernel's 32 random bits hit evenly; the largest that they can.
+_RESOLUTION = 1 << 31
 
 
 class _Nftables:
@@ -51,25 +53,23 @@ class _Nftables:
 class _ArrivalTable:
     """An nftables table of its own with a chain for what arrives at one interface."""
 
-    _numbers = itertools.count()
-
-    def __init__(self, pid: int | None, interface: str, counter: str) -> None:
-        self._counter = counter
-        self._taken = 0
+    def __init__(self, pid: int | None, interface: str, *counters: str) -> None:
+        self._taken = dict.fromkeys(counters, 0)
         self._nft = _Nftables(pid)
-        self.name = f"netdev lab{next(self._numbers)}"
+        # Other processes may have tables in the namespace, and another of this name is an error.
+        self.name = f"netdev lab{secrets.token_hex(8)}"
         self.run = self._nft.run
         self.run(
-            f"add table {self.name}",
-            f"add counter {self.name} {counter}",
+            f"create table {self.name}",
+            *(f"add counter {self.name} {each}" for each in counters),
             f"add chain {self.name} arriving "
             f'{{ type filter hook ingress device "{interface}" priority 0 ; policy accept ; }}',
         )
 
-    def take_hits(self) -> int:
-        """Packets that the counter saw since the last call; the counter itself goes on."""
-        total = self._nft.packets(f"list counter {self.name} {self._counter}", self._counter)
-        taken, self._taken = total - self._taken, total
+    def take_hits(self, counter: str) -> int:
+        """Packets that a counter saw since the last call; the counter itself goes on."""
+        total = self._nft.packets(f"list counter {self.name} {counter}", counter)
+        taken, self._taken[counter] = total - self._taken[counter], total
         return taken
 
 
@@ -81,7 +81,7 @@ class PacketFilter:
     """
 
     def __init__(self, pid: int, interface: str) -> None:
-        self._table = _ArrivalTable(pid, interface, _DROP_COUNTER)
+        self._table = _ArrivalTable(pid, interface, _MET_COUNTER, _DROP_COUNTER)
         name = self._table.name
         self._table.run(
             f"add set {name} bad {{ type ether_type ; size 65535 ; flags dynamic ; }}",
@@ -90,23 +90,25 @@ class PacketFilter:
             f"add chain {name} chosen",
         )
 
-    def lose(self, model: LossModel, *, data_only: bool) -> None:
-        """Start to lose packets (of data only, or all of IPv4), in the model's good state.
+    def lose(self, model: LossModel, *, data_ports: tuple[int, int] | None) -> None:
+        """Start to lose packets, in the model's good state.
 
-        Probabilities have a resolution of one in a million.
+        Probabilities have a resolution of 2^-31.
+
+        Args:
+            data_ports: the first and the last port whose data is lost; None: all of IPv4 is.
         """
         name = self._table.name
-        low, high = DATA_PORTS
-        data = f"meta l4proto {{ tcp, udp }} meta length > {SMALLEST_DATA_PACKET_BYTES} th"
-        # Both directions of a connection count, but `goto` draws lots only once per packet.
-        wanted = (
-            [f"{data} dport {low}-{high}", f"{data} sport {low}-{high}"]
-            if data_only
-            else ["meta protocol ip"]
-        )
+        wanted = ["meta protocol ip"]
+        if data_ports is not None:
+            low, high = data_ports
+            data = f"meta l4proto {{ tcp, udp }} meta length > {LARGEST_CONTROL_PACKET_BYTES} th"
+            # Both directions of a connection count, but `goto` draws lots only once per packet.
+            wanted = [f"{data} dport {low}-{high}", f"{data} sport {low}-{high}"]
         lose = f"counter name {_DROP_COUNTER} drop"
         self._table.run(
             *(f"add rule {name} arriving {each} goto chosen" for each in wanted),
+            f"add rule {name} chosen counter name {_MET_COUNTER}",
             f"add rule {name} chosen meta protocol @bad goto in_bad",
             f"add rule {name} chosen goto in_good",
             *_rule(name, "in_good", model.p_good_to_bad, "add @bad { meta protocol }"),
@@ -122,8 +124,9 @@ class PacketFilter:
             f"flush set {name} bad",
         )
 
-    def take_dropped(self) -> int:
-        return self._table.take_hits()
+    def take(self) -> Losses:
+        """What it met and dropped since the last call."""
+        return Losses(*(self._table.take_hits(each) for each in (_MET_COUNTER, _DROP_COUNTER)))
 
 
 def _rule(table: str, chain: str, probability: float, action: str) -> list[str]:
@@ -157,4 +160,4 @@ class ArrivalCounter:
 
     def take(self) -> int:
         """Frames that arrived since the last call."""
-        return self._table.take_hits()
+        return self._table.take_hits("seen")

@@ -1,0 +1,34 @@
+"""Keeps the ports that the kernel gives to sockets by itself out of a range."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from testbed.lab.kernel.commands import CommandError
+from testbed.lab.kernel.namespaces import entered
+
+_RESERVED = Path("/proc/sys/net/ipv4/ip_local_reserved_ports")
+
+
+def reserve(pid: int | None, first: int, last: int) -> None:
+    """Let no socket of a network namespace get a port of a range that it did not ask for.
+
+    Connections that name no port of their own would otherwise lie there by chance, and loss that
+    spares all other ports would hit them.
+
+    Args:
+        pid: a process in the namespace; None: the present one.
+        first, last: the range, both included. It replaces what was reserved before.
+
+    Raises:
+        CommandError: the kernel refuses, or keeps another range.
+    """
+    wanted = f"{first}-{last}"
+    with entered(pid):
+        try:
+            _RESERVED.write_text(wanted)
+            found = _RESERVED.read_text().strip()
+        except OSError as error:
+            raise CommandError(f"{_RESERVED}: {error.strerror}") from error
+    if found != wanted:
+        raise CommandError(f"{_RESERVED}: {found!r} and not {wanted!r} are reserved")

@@ -1,0 +1,216 @@
+"""What the two packet filters count and drop, on a veth pair in a network namespace of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.lab
+
+# `send` puts IPv4 frames on the wire whose far end is filtered. `passed` counts, behind the filter,
+# what was not dropped: tables of one priority come in no order that anybody promises.
+SCENE = """
+import json, os, socket, subprocess, sys, threading, time
+from testbed.lab.kernel import rtnetlink
+from testbed.lab.kernel.packet_filter import DropCounter, PacketFilter
+from testbed.lab.kernel.rtnetlink import Rtnetlink, bring_up_silent
+from testbed.lab.kernel.xdp_filter import XdpFilter
+from testbed.lab.loss_model import LossModel
+
+PORTS = (47000, 47999)
+ALL = LossModel(loss_good=1.0)
+
+with Rtnetlink() as kernel:
+    kernel.send([rtnetlink.veth("near", "far")])
+for end in ("near", "far"):
+    bring_up_silent(end)
+wire = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+wire.bind(("near", 0))
+
+def frame(*, source=1, target=47000, size=200, protocol=17, kind=0x0800):
+    ports = source.to_bytes(2, "big") + target.to_bytes(2, "big")
+    head = bytes([0x45, 0]) + size.to_bytes(2, "big") + bytes(5) + bytes([protocol]) + bytes(10)
+    return bytes.fromhex("ff" * 6 + "020000000001") + kind.to_bytes(2, "big") + (
+        head + ports + bytes(size - len(head) - len(ports)))
+
+def send(count=1, **fields):
+    one = frame(**fields)
+    for _ in range(count):
+        wire.send(one)
+
+def make(how):
+    return PacketFilter(os.getpid(), "far") if how == "nftables" else XdpFilter("far")
+
+subprocess.run(["nft", "-f", "-"], text=True, check=True, input='''
+table netdev behind {
+  counter passed { }
+  chain behind {
+    type filter hook ingress device "far" priority 9; policy accept
+    meta protocol ip counter name passed
+  }
+}''')
+
+def passed():
+    listed = subprocess.run(["nft", "-j", "list", "counter", "netdev", "behind", "passed"],
+                            capture_output=True, text=True, check=True)
+    return json.loads(listed.stdout)["nftables"][1]["counter"]["packets"]
+
+how = sys.argv[1]
+"""
+
+
+def inside(script: str, how: str) -> Any:
+    """What a script prints as JSON that goes on from the scene."""
+    argv = ["unshare", "-n", sys.executable, "-c", SCENE + script, how]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(params=["nftables", "XDP"])
+def how(request: pytest.FixtureRequest) -> str:
+    if request.param == "XDP" and os.geteuid() != 0:
+        pytest.skip("loading an XDP program needs real root")
+    return str(request.param)
+
+
+def test_only_what_could_be_lost_is_met(how):
+    script = """
+found = {}
+filtered = make(how)
+for name, ports in (("data", PORTS), ("all", None)):
+    filtered.lose(ALL, data_ports=ports)
+    for case, fields in (
+        ("to the first port", {"target": 47000}),
+        ("to the last port", {"target": 47999}),
+        ("from a data port", {"source": 47500, "target": 9}),
+        ("by TCP", {"protocol": 6}),
+        ("to the port before", {"target": 46999}),
+        ("to the port behind", {"target": 48000}),
+        ("of another protocol", {"protocol": 1}),
+        ("short", {"size": 100}),
+        ("not IPv4", {"kind": 0x88b5}),
+    ):
+        send(**fields)
+        found[f"{name}: {case}"] = filtered.take()
+    filtered.clear()
+send()
+found["after"] = filtered.take()
+print(json.dumps(found))
+"""
+    found = inside(script, how)
+    hit = {case for case, counts in found.items() if counts == [1, 1]}
+    assert all(counts == [0, 0] for case, counts in found.items() if case not in hit)
+    data = {"to the first port", "to the last port", "from a data port", "by TCP"}
+    other = {"to the port before", "to the port behind", "of another protocol", "short"}
+    assert hit == {f"data: {case}" for case in data} | {f"all: {case}" for case in data | other}
+
+
+def test_both_filters_of_two_processes_work_and_one_cannot_stop_the_other():
+    script = """
+mine = make(how)
+mine.lose(LossModel(loss_good=0.5), data_ports=None)
+other = '''
+import os, sys
+from testbed.lab.kernel.packet_filter import PacketFilter
+from testbed.lab.loss_model import LossModel
+filtered = PacketFilter(os.getpid(), "far")
+filtered.lose(LossModel(loss_good=0.5), data_ports=None)
+print(flush=True)
+sys.stdin.read()
+filtered.clear()
+print(*filtered.take())
+'''
+second = subprocess.Popen(
+    [sys.executable, "-c", other], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+second.stdout.readline()
+send(1000)
+theirs = second.communicate()[0].split()
+both = mine.take()
+send(1000)
+print(json.dumps([both, mine.take(), [int(each) for each in theirs],
+                  DropCounter(os.getpid()).total()]))
+"""
+    mine, (met_alone, dropped_alone), theirs, total = inside(script, "nftables")
+    (met_first, dropped_first), (met_then, dropped_then) = sorted((mine, theirs), reverse=True)
+    assert met_first == met_alone == 1000
+    assert met_then == 1000 - dropped_first
+    # Six standard deviations of 500 of 1000, and of 250 of 500.
+    assert abs(dropped_first - 500) < 95
+    assert abs(dropped_alone - 500) < 95
+    assert abs(dropped_then - met_then / 2) < 67
+    assert total == dropped_first + dropped_then + dropped_alone
+
+
+def test_no_count_is_lost_while_thresholds_change(how):
+    script = """
+filtered = make(how)
+sent, over = 0, threading.Event()
+
+def go_on():
+    global sent
+    one = frame()
+    while not over.is_set():
+        wire.send(one)
+        sent += 1
+
+sender = threading.Thread(target=go_on)
+sender.start()
+met = dropped = changes = 0
+until_s = time.monotonic() + 3
+while time.monotonic() < until_s:
+    filtered.lose(LossModel(loss_good=0.9), data_ports=PORTS)
+    filtered.clear()
+    changes += 1
+    if changes % 10 == 0:
+        more = filtered.take()
+        met, dropped = met + more.met, dropped + more.dropped
+over.set()
+sender.join()
+more = filtered.take()
+print(json.dumps([sent, met + more.met, dropped + more.dropped, passed(), changes]))
+"""
+    sent, met, dropped, passed, changes = inside(script, how)
+    assert changes > 100
+    assert met > 1000
+    assert dropped == sent - passed
+    assert abs(dropped - 0.9 * met) < 6 * (0.09 * met) ** 0.5
+
+
+@pytest.mark.parametrize("q", [1e-4, 1.0])
+def test_very_small_and_certain_losses_are_exact(how, q):
+    script = f"""
+filtered = make(how)
+filtered.lose(LossModel(loss_good={q}), data_ports=PORTS)
+send(200_000)
+print(json.dumps(filtered.take()))
+"""
+    met, dropped = inside(script, how)
+    assert met == 200_000
+    # Poisson with a mean of 20: below 2 or above 60 once in more than a million.
+    assert dropped == met if q == 1 else 2 <= dropped <= 60
+
+
+def test_a_switch_s_interface_refuses_a_second_loss_at_the_same_time():
+    if os.geteuid() != 0:
+        pytest.skip("loading an XDP program needs real root")
+    script = """
+from testbed.lab.kernel.commands import CommandError
+filtered = make(how)
+filtered.lose(ALL, data_ports=None)
+try:
+    filtered.lose(LossModel(loss_good=0.1), data_ports=None)
+    said = ""
+except CommandError as error:
+    said = str(error)
+send(100)
+print(json.dumps([said, filtered.take()]))
+"""
+    said, counts = inside(script, "XDP")
+    assert "far: another impairment" in said
+    assert counts == [100, 100]
