@@ -73,19 +73,29 @@ def stop(process: subprocess.Popen[bytes], *, patience_s: float = 3.0) -> int:
         return process.wait()
 
 
-def output_of(module: str, *arguments: str) -> tuple[bytes, str]:
+def output_of(module: str, *arguments: str, timeout_s: float = 300.0) -> tuple[bytes, str]:
     """Run a module in a new sandbox until its output ends; returns it, and what went to stderr.
+
+    A sandbox that takes longer is ended, and the last line of what it said is that it did.
 
     Raises:
         FileNotFoundError: unshare or setpriv is not installed.
     """
     process = start(module, *arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    # The sandbox ends when its standard input closes, so `communicate` must not see that.
+    lifeline, process.stdin = process.stdin, None
+    assert lifeline is not None
+    late = ""
     try:
-        # The sandbox ends when its standard input closes, so it stays open until all is read.
-        assert process.stdout is not None and process.stderr is not None
-        return process.stdout.read(), process.stderr.read().decode(errors="replace").strip()
+        output, errors = process.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        late = f"\n{module}: not done within {timeout_s:g} s"
+        process.kill()  # `unshare --kill-child` takes the sandbox's first process with it
+        output, errors = process.communicate()
     finally:
+        lifeline.close()
         stop(process)
+    return output, (errors.decode(errors="replace").strip() + late).strip()
 
 
 def end_with_lifeline(descriptor: int = 0) -> None:

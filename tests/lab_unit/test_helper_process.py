@@ -1,10 +1,17 @@
 from __future__ import annotations
 
+import contextlib
+import os
+import resource
+import signal
+import subprocess
 import sys
 import time
+from collections.abc import Iterator
 
 import pytest
 
+from testbed.lab.helpers import process
 from testbed.lab.helpers.process import HelperError, HelperProcess
 
 ECHO = """
@@ -20,9 +27,9 @@ print("the end")
 
 @pytest.fixture
 def helper():
-    process = HelperProcess([sys.executable, "-c", ECHO], name="echo")
-    yield process
-    process.close()
+    echo = HelperProcess([sys.executable, "-c", ECHO], name="echo")
+    yield echo
+    echo.close()
 
 
 def test_requests_of_any_length_are_answered_in_order(helper):
@@ -70,3 +77,90 @@ def test_what_a_program_prints_is_read_to_its_end():
     helper = HelperProcess([sys.executable, "-c", "print('a' * 200_000)"], name="printer")
     assert helper.read_to_end(10) == b"a" * 200_000 + b"\n"
     helper.close()
+
+
+@contextlib.contextmanager
+def started(code: str, *arguments: str) -> Iterator[HelperProcess]:
+    odd = HelperProcess([sys.executable, "-c", code, *arguments], name="odd")
+    try:
+        yield odd
+    finally:
+        odd.close()
+
+
+CLOSES_ITS_OUTPUT = "import os, time; os.close(1); time.sleep(60)"
+
+
+def test_a_helper_that_closes_its_output_and_lives_on_is_waited_for_no_longer_than_a_moment(
+    monkeypatch,
+):
+    monkeypatch.setattr(process, "_END_TIMEOUT_S", 0.2)
+    began_s = time.monotonic()
+    words = "odd: closed its pipe and runs on"
+    with started(CLOSES_ITS_OUTPUT) as odd, pytest.raises(HelperError, match=words):
+        odd.hear(30)
+    with started(CLOSES_ITS_OUTPUT) as odd:
+        assert odd.read_to_end(1) == b""
+        assert odd.process.returncode == -signal.SIGKILL
+    assert time.monotonic() - began_s < 20
+
+
+def test_a_helper_that_reads_nothing_is_told_no_longer_than_the_time(monkeypatch):
+    monkeypatch.setattr(process, "_TELL_TIMEOUT_S", 0.2)
+    with started("import time; time.sleep(60)") as odd:
+        odd.tell(words="a pipe holds this")
+        with pytest.raises(HelperError, match=r"odd: took no request in 0\.2 s"):
+            odd.tell(words="x" * 300_000)
+
+
+@pytest.mark.parametrize("words", ["a warning of some library", "7", '"text"'])
+def test_an_answer_that_is_no_json_object_is_quoted(words):
+    code, found = "import sys; print(sys.argv[1])", f"odd: answered .*{words}"
+    with started(code, words) as odd, pytest.raises(HelperError, match=found):
+        odd.hear(10)
+
+
+def test_a_process_with_thousands_of_open_files_can_speak_with_helpers():
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, 2048)), hard))
+    many: list[int] = []
+    try:
+        while not many or many[-1] < 1100:
+            many.append(os.dup(2))
+        with started(ECHO) as odd:
+            odd.tell(words="one")
+            assert odd.hear(10) == {"heard": "one"}
+    finally:
+        for each in many:
+            os.close(each)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+PARENT = """
+import sys
+from testbed.lab.helpers.process import HelperProcess
+argv = [sys.executable, "-m", "testbed.lab.helpers.held_start", "sleep", "60"]
+held = HelperProcess(argv, name="held")
+held.tell(do="begin")
+held.hear()
+print(held.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_held_program_ends_with_a_parent_that_is_killed():
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert parent.stdin is not None and parent.stdout is not None
+    with parent.stdin, parent.stdout:
+        held = os.pidfd_open(int(parent.stdout.readline()))
+        try:
+            assert not process.wait_readable(held, 0.2)  # it runs
+            parent.kill()
+            parent.wait()
+            assert process.wait_readable(held, 10)  # it has ended
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(held, signal.SIGKILL)
+            os.close(held)

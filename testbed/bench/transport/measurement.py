@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,6 +21,9 @@ from testbed.bench.transport.records import record_of
 from testbed.lab import sandbox
 from testbed.lab.kernel.commands import CommandError, run
 
+# After its last result it only takes its networks down.
+_END_TIMEOUT_S = 30.0
+
 
 class BenchError(RuntimeError):
     """The sandbox ended before all cases were measured; the message is its last line."""
@@ -29,26 +33,37 @@ def measure(
     pattern: str, *, quick: bool, begins: Callable[[str], None] = lambda name: None
 ) -> Iterator[dict[str, Any]]:
     """Run the cases that match and yield their records; `begins` is told each name before."""
-    arguments = ["--cases", pattern, *(["--quick"] if quick else [])]
-    process = sandbox.start(
-        __spec__.name, *arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    assert process.stdout is not None and process.stderr is not None
+    with (
+        tempfile.TemporaryDirectory(prefix="lab-bench-") as folder,
+        tempfile.TemporaryFile() as errors,  # a pipe would fill up, since it is read last
+    ):
+        arguments = ["--cases", pattern, "--folder", folder, *(["--quick"] if quick else [])]
+        process = sandbox.start(
+            __spec__.name, *arguments, stdout=subprocess.PIPE, stderr=errors.fileno()
+        )
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                message = json.loads(line)
+                if "begins" in message:
+                    begins(message["begins"])
+                else:
+                    yield message
+            if _status(process) != 0:
+                errors.seek(0)
+                printed = errors.read().decode(errors="replace").strip()
+                last = printed.splitlines()[-1] if printed else "no words"
+                raise BenchError(f"the benchmark's sandbox ended: {last}")
+        finally:
+            sandbox.stop(process)
+            process.stdout.close()
+
+
+def _status(process: subprocess.Popen[bytes]) -> int | None:
     try:
-        for line in process.stdout:
-            message = json.loads(line)
-            if "begins" in message:
-                begins(message["begins"])
-            else:
-                yield message
-        printed = process.stderr.read().decode(errors="replace").strip()
-        if process.wait() != 0:
-            last = printed.splitlines()[-1] if printed else "no words"
-            raise BenchError(f"the benchmark's sandbox ended: {last}")
-    finally:
-        sandbox.stop(process)
-        process.stdout.close()
-        process.stderr.close()
+        return process.wait(_END_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        return None
 
 
 # The inside
@@ -59,7 +74,9 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--cases", default="*")
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--folder", required=True, help="for temporary files; the caller's")
     given = parser.parse_args()
+    tempfile.tempdir = given.folder
     with contextlib.suppress(OSError):  # where allowed: less of what else the machine does
         os.setpriority(os.PRIO_PROCESS, 0, -15)
     results = os.fdopen(os.dup(1), "w", buffering=1)

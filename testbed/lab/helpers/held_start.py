@@ -2,19 +2,25 @@
 
 Starting a process takes milliseconds, which a punctual impairment does not have. This helper is
 started beforehand in the right network namespace. With its first request it answers
-`{"began_s": ...}` and becomes PROGRAM, without the priority of whoever started it.
+`{"began_s": ...}` and becomes PROGRAM, without the priority of whoever started it. PROGRAM knows
+nothing of a helper's input, so the kernel ends it with the process that started it.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
 import sys
 import time
 
 from testbed.lab.helpers.process import Requests, run_as_others, run_at_once, say
 
+_PR_SET_PDEATHSIG = 1
+
 
 def main() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # exec keeps it
     run_at_once()
     if Requests().wait() is None:
         return

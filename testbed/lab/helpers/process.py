@@ -17,6 +17,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 _READ_BYTES = 1 << 16
+# A helper starts Python and what it imports first: seconds on a busy machine.
+_ANSWER_TIMEOUT_S = 20.0
+_TELL_TIMEOUT_S = 10.0
+_END_TIMEOUT_S = 5.0
+_LONGEST_QUOTE = 80
 
 
 class HelperError(RuntimeError):
@@ -26,9 +31,15 @@ class HelperError(RuntimeError):
 # The parent's side
 
 
-def wait_readable(descriptor: int, timeout_s: float | None) -> bool:
+def wait_readable(descriptor: int, timeout_s: float) -> bool:
     """Wait until a descriptor is readable; False when that took longer than the time."""
-    return bool(select.select([descriptor], [], [], timeout_s)[0])
+    return _wait_for(descriptor, select.POLLIN, timeout_s)
+
+
+def _wait_for(descriptor: int, event: int, timeout_s: float) -> bool:
+    waiter = select.poll()  # `select` refuses descriptors above 1023
+    waiter.register(descriptor, event)
+    return bool(waiter.poll(max(0.0, timeout_s) * 1000))
 
 
 class HelperProcess:
@@ -48,16 +59,22 @@ class HelperProcess:
         argv: Sequence[str],
         *,
         name: str,
-        readable: Callable[[int, float | None], bool] = wait_readable,
+        readable: Callable[[int, float], bool] = wait_readable,
         stderr: Any = None,
         env: Mapping[str, str] | None = None,
     ) -> None:
         self.name = name
         self.process = subprocess.Popen(
-            list(argv), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, env=env
+            list(argv),
+            bufsize=0,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            env=env,
         )
         assert self.process.stdin is not None and self.process.stdout is not None
         self._input, self._output = self.process.stdin, self.process.stdout
+        os.set_blocking(self._input.fileno(), False)
         self._readable = readable
         self._text = b""
         self._silent = False
@@ -75,48 +92,51 @@ class HelperProcess:
         """Send it one request.
 
         Raises:
-            HelperError: it has ended.
+            HelperError: it has ended, or reads nothing.
         """
+        left = memoryview(json.dumps(request).encode() + b"\n")
+        deadline_s = time.monotonic() + _TELL_TIMEOUT_S
+        descriptor = self._input.fileno()
         try:
-            self._input.write(json.dumps(request).encode() + b"\n")
-            self._input.flush()
+            while left:
+                if not _wait_for(descriptor, select.POLLOUT, deadline_s - time.monotonic()):
+                    raise HelperError(f"{self.name}: took no request in {_TELL_TIMEOUT_S:g} s")
+                with contextlib.suppress(BlockingIOError):
+                    left = left[os.write(descriptor, left) :]
         except BrokenPipeError as error:
             raise self._ended() from error
 
-    def hear(self, timeout_s: float | None = None) -> dict[str, Any]:
-        """Its next answer; without a time, however long that takes.
+    def hear(self, timeout_s: float = _ANSWER_TIMEOUT_S) -> dict[str, Any]:
+        """Its next answer.
 
         Raises:
-            HelperError: none came within the time, or it has ended.
+            HelperError: none came within the time, it is no JSON object, or the helper has ended.
         """
-        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        deadline_s = time.monotonic() + timeout_s
         while b"\n" not in self._text:
             self._read_until(deadline_s)
             if self._silent:
                 raise self._ended()
         line, self._text = self._text.split(b"\n", 1)
-        return dict(json.loads(line))
+        try:
+            return dict(json.loads(line))
+        except (TypeError, ValueError):
+            quoted = line[:_LONGEST_QUOTE].decode(errors="replace")
+            raise HelperError(f"{self.name}: answered {quoted!r}") from None
 
     def read_to_end(self, timeout_s: float) -> bytes:
         """All that it prints until it ends; it is killed when that takes longer than the time."""
         deadline_s = time.monotonic() + timeout_s
-        try:
+        with contextlib.suppress(HelperError):  # too late: it is killed
             while not self._silent:
                 self._read_until(deadline_s)
-        except HelperError:
-            self.process.kill()
-        self.process.wait()
+        self._end_by(deadline_s)
         return self._text
 
-    def finish(self, timeout_s: float | None = None) -> None:
+    def finish(self, timeout_s: float = _END_TIMEOUT_S) -> None:
         """Close its input and wait until it has ended; it is killed after the time."""
-        with contextlib.suppress(BrokenPipeError):
-            self._input.close()
-        try:
-            self.process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        self._input.close()
+        self._end_by(time.monotonic() + timeout_s)
         self._output.close()
 
     def close(self) -> None:
@@ -124,17 +144,33 @@ class HelperProcess:
         self.process.kill()
         self.finish()
 
-    def _read_until(self, deadline_s: float | None) -> None:
+    def _read_until(self, deadline_s: float) -> None:
         """Read once; at the end of its output it is silent for ever."""
-        left_s = None if deadline_s is None else max(0.0, deadline_s - time.monotonic())
-        if not self._readable(self._output.fileno(), left_s):
+        if not self._readable(self._output.fileno(), max(0.0, deadline_s - time.monotonic())):
             raise HelperError(f"{self.name}: no answer in time")
         more = os.read(self._output.fileno(), _READ_BYTES)
         self._silent = not more
         self._text += more
 
+    def _end_by(self, deadline_s: float) -> None:
+        """Wait until it has ended; kill it after that instant of the monotonic clock."""
+        try:
+            self.process.wait(max(0.0, deadline_s - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self._wait_briefly()
+
+    def _wait_briefly(self) -> int | None:
+        """Its status; None when it goes on, which after a kill only the kernel can be to blame."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self.process.wait(_END_TIMEOUT_S)
+        return None
+
     def _ended(self) -> HelperError:
-        return HelperError(f"{self.name}: ended with status {self.process.wait()}")
+        status = self._wait_briefly()
+        if status is None:
+            return HelperError(f"{self.name}: closed its pipe and runs on")
+        return HelperError(f"{self.name}: ended with status {status}")
 
 
 # The helper's side

@@ -118,6 +118,7 @@ def slow(pid: int, factor: float, requests: Requests, guard: Guard) -> Slowed:
 
 def _sleep(duration_s: float, requests: Requests) -> bool:
     """Wait for the time or a request; returns whether to go on."""
+    # `poll` knows whole milliseconds only; standard input's number suits `select`.
     ready, _, _ = select.select([requests.descriptor], [], [], max(0.0, duration_s))
     if ready:
         requests.read()

@@ -94,6 +94,7 @@ def blast(
             next_s = began_s + frames / frames_per_s
             wait_s = max(_SHORTEST_SLEEP_S, next_s - time.monotonic())
         writable = [outgoing] if full else []
+        # `poll` knows whole milliseconds only; both descriptors' numbers suit `select`.
         ready, _, _ = select.select([requests.descriptor], writable, [], wait_s)
         if ready:
             requests.read()
