@@ -14,6 +14,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from testbed.lab.kernel import process_status
+
 OWNER_VARIABLE = "LAB_SANDBOX_OWNER"
 
 
@@ -46,7 +48,11 @@ def find() -> list[Leftover]:
         except OSError:  # it has ended meanwhile, or is not ours to look at
             continue
         prefix = OWNER_VARIABLE.encode() + b"="
-        owners = [each[len(prefix) :].decode() for each in environment if each.startswith(prefix)]
+        owners = [
+            each.removeprefix(prefix).decode(errors="replace")
+            for each in environment
+            if each.startswith(prefix)
+        ]
         if command and owners and _is_gone(owners[0]):
             found.append(Leftover(pid=int(entry.name), started=started, command=command.strip()))
     return sorted(found, key=lambda each: (each.started, each.pid))
@@ -99,11 +105,11 @@ def _lives(process: Leftover) -> bool:
 
 
 def _started(pid: int) -> int:
-    """A process's start (proc_pid_stat(5), field 22). OSError if there is none, or a dead one."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    if fields[0] in "ZX":
+    """When a process started, in clock ticks since boot; OSError when none of this id lives."""
+    _, fields = process_status.read(pid)
+    if process_status.has_ended(fields):
         raise ProcessLookupError(pid)
-    return int(fields[19])
+    return int(fields[process_status.START_TICKS])
 
 
 def _pid_namespace() -> str:

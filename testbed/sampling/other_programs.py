@@ -13,6 +13,8 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from testbed.lab.kernel import process_status
+from testbed.lab.kernel.process_status import PARENT, START_TICKS, SYSTEM_TICKS, USER_TICKS
 from testbed.shared import run_directory
 
 FILE = "programs.json"
@@ -20,8 +22,6 @@ INTERVAL_S = 1.0
 _SHOWN = 10
 _LEAST = 0.005  # a share that is not 0.00 when it is printed
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-# Fields of /proc/PID/stat after the name: parent, times in user and kernel mode, time of the start.
-_PARENT, _USER, _SYSTEM, _START = 1, 11, 12, 19
 
 
 class OtherPrograms:
@@ -113,21 +113,11 @@ def largest(directory: Path, count: int = 3) -> str:
 def _read(pid: int) -> tuple[str, int, int, int] | None:
     """Name, parent, start and processor time in ticks; None for a process that is gone."""
     try:
-        descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
+        name, fields = process_status.read(pid)
     except OSError:
         return None
-    try:
-        text = os.read(descriptor, 1024)
-    except OSError:
-        return None
-    finally:
-        os.close(descriptor)
-    # The name in parentheses may hold anything, also parentheses.
-    front, _, rest = text.rpartition(b")")
-    fields = rest.split()
-    name = front.partition(b"(")[2].decode(errors="replace")
-    used = int(fields[_USER]) + int(fields[_SYSTEM])
-    return name, int(fields[_PARENT]), int(fields[_START]), used
+    used = int(fields[USER_TICKS]) + int(fields[SYSTEM_TICKS])
+    return name.decode(errors="replace"), int(fields[PARENT]), int(fields[START_TICKS]), used
 
 
 def _descendants(pid: int, parents: dict[int, int]) -> set[int]:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from testbed.lab.kernel import process_status
+from testbed.lab.kernel.process_status import PARENT, RESIDENT_PAGES, SYSTEM_TICKS, USER_TICKS
 from testbed.sampling.store import ChunkedTable, index_names
 
 # Processor time is counted in ticks of 10 ms, so more often would show no more.
@@ -22,8 +24,6 @@ _CHUNK_ROWS = 5_000
 _DTYPE = [("t_s", "f8"), ("name", "u4"), ("cpu_s", "f8"), ("rss_bytes", "i8")]
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-# Fields of /proc/PID/stat after the name: parent, times in user and kernel mode, resident pages.
-_PARENT, _USER, _SYSTEM, _RESIDENT = 1, 11, 12, 21
 
 
 @dataclass
@@ -77,8 +77,8 @@ class ProcessSampler:
             if fields is None:
                 self._drop(pid)
                 continue
-            cpu_s = (int(fields[_USER]) + int(fields[_SYSTEM])) / _TICKS_PER_S
-            resident_bytes = int(fields[_RESIDENT]) * _PAGE_BYTES
+            cpu_s = (int(fields[USER_TICKS]) + int(fields[SYSTEM_TICKS])) / _TICKS_PER_S
+            resident_bytes = int(fields[RESIDENT_PAGES]) * _PAGE_BYTES
             number = self._numbers.setdefault(process.name, len(self._numbers))
             self.table.take(1)[0] = (read_s, number, cpu_s, resident_bytes)
             latest[process.name] = (read_s, cpu_s, resident_bytes)
@@ -127,7 +127,7 @@ class ProcessSampler:
             return None
         if host is None:
             return program
-        name = host if int(fields[_PARENT]) == self._launcher else f"{host}:{program}"
+        name = host if int(fields[PARENT]) == self._launcher else f"{host}:{program}"
         used = {each.name for other, each in self._followed.items() if other != pid}
         return name if name not in used else f"{name}.{pid}"
 
@@ -155,10 +155,9 @@ def _program(pid: int) -> str:
 
 
 def _fields(descriptor: int) -> list[bytes] | None:
-    """The fields after the name in parentheses, which may hold anything."""
+    """What /proc says of an open process; None of one that has ended."""
     try:
-        text = os.pread(descriptor, 1024, 0)
+        _, fields = process_status.read_again(descriptor)
     except OSError:
         return None
-    fields = text.rpartition(b")")[2].split()
-    return None if not fields or fields[0] in (b"Z", b"X") else fields
+    return None if process_status.has_ended(fields) else fields

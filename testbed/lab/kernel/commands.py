@@ -18,10 +18,17 @@ def run(argv: Sequence[str], *, input_text: str | None = None, timeout_s: float 
     """
     try:
         done = subprocess.run(
-            list(argv), input=input_text, capture_output=True, text=True, timeout=timeout_s
+            list(argv),
+            input=input_text,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout_s,
         )
     except FileNotFoundError as error:
         raise CommandError(f"{argv[0]}: not installed") from error
+    except OSError as error:
+        raise CommandError(f"{argv[0]}: cannot be started: {error.strerror}") from error
     except subprocess.TimeoutExpired as error:
         raise CommandError(f"{argv[0]}: no answer within {timeout_s:g} s") from error
     if done.returncode != 0:

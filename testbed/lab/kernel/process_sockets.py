@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import socket
 from collections.abc import Iterator
@@ -15,6 +16,9 @@ def sockets_of(pid: int, family: int) -> Iterator[socket.socket]:
     """Duplicates of all sockets of one address family of process `pid`, one after another.
 
     A duplicate is the same socket, so an option set here holds there. The caller closes each.
+
+    Raises:
+        OSError: there is no such process, or this user may not look into it.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     process = os.pidfd_open(pid)
@@ -23,12 +27,19 @@ def sockets_of(pid: int, family: int) -> Iterator[socket.socket]:
             try:
                 if not str(entry.readlink()).startswith("socket:"):
                     continue
-            except OSError:  # closed between listing and looking
+            except (FileNotFoundError, ProcessLookupError):  # closed since it was listed
                 continue
             descriptor = libc.syscall(_SYS_PIDFD_GETFD, process, int(entry.name), 0)
             if descriptor < 0:
+                number = ctypes.get_errno()
+                if number in (errno.EBADF, errno.ESRCH):
+                    continue
+                raise OSError(number, f"sockets of process {pid}: {os.strerror(number)}")
+            try:
+                found = socket.socket(fileno=descriptor)
+            except OSError:  # a kind without addresses, such as AF_XDP
+                os.close(descriptor)
                 continue
-            found = socket.socket(fileno=descriptor)
             if found.family == family:
                 yield found
             else:

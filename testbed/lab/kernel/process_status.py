@@ -1,0 +1,40 @@
+"""What the kernel says of a process in /proc/PID/stat (proc_pid_stat(5))."""
+
+from __future__ import annotations
+
+import os
+
+# Places of the fields after the name.
+STATE, PARENT, USER_TICKS, SYSTEM_TICKS, START_TICKS, RESIDENT_PAGES = 0, 1, 11, 12, 19, 21
+_LONGEST_BYTES = 1024
+_DEAD = (b"Z", b"X")  # a process that has ended, and for which nobody has waited yet
+
+
+def read(pid: int) -> tuple[bytes, list[bytes]]:
+    """A process's name and the fields after it; OSError when there is none."""
+    descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
+    try:
+        return read_again(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read_again(descriptor: int) -> tuple[bytes, list[bytes]]:
+    """The same from an open file, whose process may have ended: OSError."""
+    text = os.pread(descriptor, _LONGEST_BYTES, 0)
+    # The name in parentheses may hold anything: spaces, parentheses, bytes that are no text.
+    front, _, rest = text.rpartition(b")")
+    return front.partition(b"(")[2], rest.split()
+
+
+def has_ended(fields: list[bytes]) -> bool:
+    """Whether a process has ended, although it still has a number."""
+    return not fields or fields[STATE] in _DEAD
+
+
+def lives(pid: int) -> bool:
+    """Whether there is a process of this number that has not ended."""
+    try:
+        return not has_ended(read(pid)[1])
+    except OSError:
+        return False

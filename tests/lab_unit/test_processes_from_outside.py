@@ -1,0 +1,120 @@
+"""What is read of other processes: their state, their sockets, and whose they are."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from testbed.lab import leftovers
+from testbed.lab.kernel import process_status
+from testbed.lab.kernel.process_sockets import sockets_of
+
+_AF_XDP = 44
+# Spaces, parentheses and bytes that are no text, as prctl(PR_SET_NAME) takes them.
+NAME = b") Z (\xff\xfe"
+RENAMED = """
+import ctypes, sys, time
+ctypes.CDLL(None).prctl(15, bytes.fromhex(sys.argv[1]), 0, 0, 0)
+print(flush=True)
+time.sleep(60)
+"""
+
+
+@contextlib.contextmanager
+def started(code: str, *arguments: str | bytes, **options: object) -> Iterator[int]:
+    """A process that has printed its first line."""
+    argv = [sys.executable, "-c", code, *arguments]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, **options) as process:  # type: ignore[call-overload]
+        assert process.stdout.readline() == b"\n"
+        yield process.pid
+        process.kill()
+
+
+def test_a_process_of_any_name_is_read():
+    with started(RENAMED, NAME.hex()) as pid:
+        name, fields = process_status.read(pid)
+        assert name == NAME
+        assert int(fields[process_status.PARENT]) == os.getpid()
+        assert process_status.lives(pid)
+
+
+def test_a_process_that_nobody_has_waited_for_has_ended():
+    process = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    assert process_status.has_ended(process_status.read(process.pid)[1])
+    assert not process_status.lives(process.pid)
+    process.wait()
+    assert not process_status.lives(process.pid)
+    with pytest.raises(OSError, match=str(process.pid)):
+        process_status.read(process.pid)
+
+
+def test_leftovers_are_found_beside_processes_whose_words_are_no_text():
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    owner = f"{ended.pid} 1 {leftovers.owner_of_now().split()[2]}"
+    strange = {leftovers.OWNER_VARIABLE.encode(): b"\xff\xfe 1 2", b"\xff": b"\xfe"}
+    left = {leftovers.OWNER_VARIABLE: owner}
+    with (
+        started(RENAMED, NAME.hex(), b"\xff", env=strange) as strange_pid,
+        started(RENAMED, NAME.hex(), b"\xff", env=left) as left_pid,
+    ):
+        found = {each.pid for each in leftovers.find()}
+    assert left_pid in found
+    assert strange_pid not in found
+
+
+def own_descriptors() -> list[str]:
+    return sorted(each.name for each in Path("/proc/self/fd").iterdir())
+
+
+def test_sockets_of_other_kinds_leave_no_descriptor_behind():
+    try:
+        socket.socket(_AF_XDP, socket.SOCK_RAW, 0).close()
+    except OSError:
+        pytest.skip("needs AF_XDP")
+    code = f"""
+import socket, time
+kept = [socket.socket({_AF_XDP}, socket.SOCK_RAW, 0), socket.socket(socket.AF_UNIX),
+        socket.socket(socket.AF_INET), socket.socket({_AF_XDP}, socket.SOCK_RAW, 0)]
+print(flush=True)
+time.sleep(60)
+"""
+    with started(code) as pid:
+        before = own_descriptors()
+        found = list(sockets_of(pid, socket.AF_INET))
+        assert [each.family for each in found] == [socket.AF_INET]
+        for each in found:
+            each.close()
+        assert own_descriptors() == before
+
+
+def test_a_process_that_may_not_be_looked_into_is_told_and_not_taken_for_one_without_sockets():
+    if os.geteuid() != 0:
+        pytest.skip("needs root")
+    code = "import socket, time; kept = socket.socket(); print(flush=True); time.sleep(60)"
+    look = """
+import os, socket, sys
+from testbed.lab.kernel.process_sockets import sockets_of
+try:
+    print(len(list(sockets_of(int(sys.argv[1]), socket.AF_INET))))
+except OSError as error:
+    print(error.strerror)
+"""
+    with started(code) as pid:
+        for drop, said in (([], "1"), (["setpriv", "--bounding-set", "-sys_ptrace"], "denied")):
+            done = subprocess.run(
+                [*drop, sys.executable, "-c", look, str(pid)],
+                capture_output=True,
+                text=True,
+                check=True,
+                timeout=60,
+            )
+            assert said in done.stdout
