@@ -135,19 +135,19 @@ class Background(Impairment[BackgroundParameters]):
         sent = self._sent.get("end", {}).get("sum_sent", {})
         arrived = received.get("end", {}).get("sum_received", {})
         data = self._flows[1:]
-        flowed_s = float(sent.get("seconds", 0.0))
         acknowledged = sum(flow.acknowledged_bytes for flow in data)
         details: dict[str, float | int | str] = {
             "from": self.parameters.from_,
             "streams": len(data),
             "congestion_control": ",".join(sorted({flow.congestion_control for flow in data})),
-            "flowed_s": flowed_s,
-            "connected_after_s": self._lasted_s - flowed_s,
             "acknowledged_bytes": acknowledged,
-            "goodput_bps": acknowledged * 8 / flowed_s if flowed_s > 0 else 0.0,
         }
-        # A missing report is left out.
+        # A missing report is left out, and what depends on it.
         if sent:
+            flowed_s = float(sent["seconds"])
+            details["flowed_s"] = flowed_s
+            details["connected_after_s"] = self._lasted_s - flowed_s
+            details["goodput_bps"] = acknowledged * 8 / flowed_s if flowed_s > 0 else 0.0
             details["iperf3_sent_bps"] = float(sent["bits_per_second"])
             details["iperf3_retransmits"] = int(sent.get("retransmits", 0))
         if arrived:
@@ -223,4 +223,4 @@ def _json(text: bytes) -> dict[str, Any]:
 
 
 def _error(client: HelperProcess) -> str:
-    return str(_json(client.read_to_end(0)).get("error", "it says nothing"))
+    return str(_json(client.read_to_end(_END_TIMEOUT_S)).get("error", "it says nothing"))

@@ -1,7 +1,7 @@
 """`crash`: kills a worker's or the server's process at work.
 
 The run then ends as `failed`, and its reason names this impairment. With `on_worker_loss: continue`
-training goes on without a killed worker.
+training goes on without a killed worker; what would kill or slow it once more fails the run.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Crash(Impairment[CrashParameters]):
 
     def begin(self) -> None:
         # Looked up now, because the processes exist only once training has begun.
-        self._pid = training_process(self.lab, self.parameters.host)
+        self._pid = training_process(self.lab, self.parameters)
         os.kill(self._pid, signal.SIGKILL)
 
     def end(self) -> None:

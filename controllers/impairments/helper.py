@@ -6,7 +6,9 @@ import os
 from collections.abc import Sequence
 
 from controllers.impairments.base import LabAccess
+from controllers.impairments.common_settings import ImpairmentParameters
 from testbed.lab.helpers.process import HelperError, HelperProcess
+from testbed.lab.kernel import process_status
 from testbed.lab.kernel.shaping import inside
 
 
@@ -29,14 +31,17 @@ def start_helper(
     )
 
 
-def training_process(lab: LabAccess, host: str) -> int:
-    """The process that trains on `host`.
+def training_process(lab: LabAccess, parameters: ImpairmentParameters) -> int:
+    """The process that trains on an impairment's host.
 
     Raises:
-        HelperError: there is none, because nothing trains there, or not yet.
+        HelperError: there is none, because nothing trains there, not yet, or not any more.
     """
-    pid = lab.processes.get(host)
+    pid = lab.processes.get(parameters.host)
+    place = f"{parameters.label}: the training process on {parameters.host!r}"
     if pid is None:
         known = ", ".join(lab.processes) or "none yet"
-        raise HelperError(f"no training process on {host!r}; there are: {known}")
+        raise HelperError(f"{place} is not known; there are: {known}")
+    if not process_status.lives(pid):
+        raise HelperError(f"{place} has already ended")
     return pid

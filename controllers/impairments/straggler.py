@@ -74,7 +74,7 @@ class _SlowProcess:
         self._slowed: dict[str, float] = {}
 
     def begin(self) -> None:
-        self._pid = training_process(self._lab, self._parameters.host)
+        self._pid = training_process(self._lab, self._parameters)
         self._helper.tell(do="slow", pid=self._pid, factor=self._parameters.factor)
         self._helper.hear(_ANSWER_TIMEOUT_S)
 
@@ -89,11 +89,13 @@ class _SlowProcess:
             raise
 
     def details(self) -> dict[str, float | int | str]:
-        lasted_s = self._slowed["ended_s"] - self._slowed["began_s"]
+        # Less than its time in force when the process ended meanwhile, for example in a crash.
+        slowed_s = self._slowed["ended_s"] - self._slowed["began_s"]
         return {
             "resource": "cpu",
             "factor": self._parameters.factor,
-            "stopped_share": self._slowed["stopped_s"] / lasted_s if lasted_s > 0 else 0.0,
+            "slowed_s": slowed_s,
+            "stopped_share": self._slowed["stopped_s"] / slowed_s if slowed_s > 0 else 0.0,
             "stops": self.met,
         }
 
