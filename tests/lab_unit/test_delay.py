@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 import pytest
 
-from testbed.lab.delay import DelaySettings, DirectionCounters, Middle, RelayReport
+from testbed.lab.delay import DelaySettings, DirectionCounters, Middle, RelayReport, netem
 from testbed.lab.delay.relay import Lateness
+from testbed.lab.kernel.commands import CommandError
 from testbed.lab.kernel.shaping import LinkShape
 
 
@@ -94,3 +96,44 @@ def test_no_frames_no_lateness_and_early_is_punctual():
 def test_the_bucket_is_half_a_millisecond_but_at_least_two_frames():
     assert LinkShape(rate_bps=1_000_000_000, queue_bytes=1).burst_bytes == 62_500
     assert LinkShape(rate_bps=1_000_000, queue_bytes=1).burst_bytes == 2 * 1514
+
+
+def printed(**changes: Any) -> dict[str, str]:
+    """What tc prints of two redirections into netem, by its first argument but one."""
+
+    def action(device: str, packets: int, overlimits: int) -> dict[str, Any]:
+        stats = {"packets": packets, "drops": 0, "overlimits": overlimits}
+        return {"kind": "mirred", "to_dev": device, "stats": stats}
+
+    def queue(device: str, **counts: int) -> dict[str, Any]:
+        return {"kind": "netem", "dev": device, **counts}
+
+    parts = [
+        {"total acts": 1},
+        {"actions": [action("paced", 9, 9), action("y", 1000, 30)]},
+        {"total acts": 1},
+        {"actions": [action("x", 50, 0)]},
+    ]
+    queues = [
+        {"kind": "htb", "dev": "y"},
+        queue("y", packets=800, drops=150, qlen=50),
+        queue("x", packets=50, drops=0, qlen=0),
+    ]
+    return {"actions": json.dumps(parts), "qdisc": json.dumps(queues), **changes}
+
+
+def test_what_netem_refused_and_what_it_lost_are_two_numbers(monkeypatch):
+    monkeypatch.setattr(netem, "run", lambda argv: printed()[argv[3]])
+    there, back = netem.counters([middle(loss=0.1)])
+    counts = {"link": "a--b", "frames_in": 1000, "frames_out": 800, "dropped": 30, "lost": 120}
+    assert asdict(there) == {**counts, "sender": "a"}
+    assert (back.sender, back.frames_in, back.frames_out, back.dropped, back.lost) == (
+        *("b", 50, 50, 0, 0),
+    )
+
+
+@pytest.mark.parametrize("changes", [{"actions": ""}, {"actions": "[]"}, {"qdisc": "[]"}])
+def test_a_tc_that_tells_nothing_is_an_error(monkeypatch, changes):
+    monkeypatch.setattr(netem, "run", lambda argv: printed(**changes)[argv[3]])
+    with pytest.raises(CommandError, match="tc printed no statistics"):
+        netem.counters([middle(loss=0.1)])

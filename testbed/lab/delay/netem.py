@@ -2,7 +2,13 @@
 
 Settings and order of frames are the same as the relay's. With jitter alone, netem would let frames
 overtake each other; with a rate, here far above any link's, it times each frame after the one
-before. Its drops are one number for overflow and configured loss together.
+before.
+
+Netem counts its configured losses and its overflow as one number of drops, but it refuses a frame
+only for overflow: a lost one it takes and forgets (netem_enqueue in net/sched/sch_netem.c returns
+NET_XMIT_SUCCESS for it). The redirection that hands it the frames counts each refusal as
+`overlimits` (net/sched/act_mirred.c). So what came, and neither left, nor waits, nor was refused,
+is lost.
 """
 
 from __future__ import annotations
@@ -70,30 +76,40 @@ def change(middle: Middle, sender: str, settings: DelaySettings) -> float:
 
 
 def counters(middles: Sequence[Middle]) -> list[DirectionCounters]:
-    """Frames so far; drops count as `lost` where a loss is configured, else as `dropped`."""
-    text = run(["tc", "-s", "-j", "qdisc", "show"])
+    """Frames so far.
+
+    Raises:
+        CommandError: tc does not tell.
+    """
+    text = ""
     try:
-        found = {each["dev"]: each for each in json.loads(text) if each["kind"] == "netem"}
+        text = run(["tc", "-s", "-j", "actions", "list", "action", "mirred"])
+        # A long list comes in several parts.
+        actions = [each for part in json.loads(text) for each in part.get("actions", ())]
+        handed = {each["to_dev"]: each["stats"] for each in actions}
+        text = run(["tc", "-s", "-j", "qdisc", "show"])
+        queues = {each["dev"]: each for each in json.loads(text) if each["kind"] == "netem"}
+        return [
+            _counted(middle, way, handed[sink], queues[sink])
+            for middle in middles
+            for way, sink in enumerate(reversed(middle.interfaces))
+        ]
     except (ValueError, KeyError) as error:
         raise CommandError(f"tc printed no statistics: {text[:80]!r}") from error
-    return [
-        _counted(middle, way, found[middle.interfaces[1 - way]])
-        for middle in middles
-        for way in (0, 1)
-    ]
 
 
-def _counted(middle: Middle, way: int, statistics: Mapping[str, Any]) -> DirectionCounters:
-    left, drops, waiting = statistics["packets"], statistics["drops"], statistics["qlen"]
-    # The loss that the link began with, or has now.
-    lossy = middle.settings.loss > 0 or "loss-random" in statistics["options"]
+def _counted(
+    middle: Middle, way: int, handed: Mapping[str, Any], queue: Mapping[str, Any]
+) -> DirectionCounters:
+    came, refused, left = handed["packets"], handed["overlimits"], queue["packets"]
     return DirectionCounters(
         link=middle.link,
         sender=middle.nodes[way],
-        frames_in=left + drops + waiting,
+        frames_in=came,
         frames_out=left,
-        dropped=0 if lossy else drops,
-        lost=drops if lossy else 0,
+        dropped=refused,
+        # In traffic, frames move between the two readings.
+        lost=max(0, came - left - queue["qlen"] - refused),
     )
 
 
