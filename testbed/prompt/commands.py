@@ -146,7 +146,9 @@ class Prompt(CLI):
         if not ended:
             return "was not in force yet"
         last = ended[-1]
-        facts = {key: last.get(key) for key in ("dropped", "frames_sent")} | last.get("details", {})
+        facts = {key: last.get(key) for key in ("met", "dropped", "frames_sent")} | last.get(
+            "details", {}
+        )
         told = [f"{key} {value}" for key, value in facts.items() if value is not None]
         return f"its last time: {', '.join(told)}" if told else "it was in force"
 

@@ -17,7 +17,9 @@ from testbed.verdict import (
     calibration_gates,
     conservation_gates,
     headroom_gates,
+    impairments_met,
     lateness_gates,
+    realised_loss,
     waivers,
 )
 from testbed.verdict.calibration import Calibration
@@ -62,6 +64,8 @@ def judge(seen: Evidence) -> list[Gate]:
         *conservation_gates.gates(seen.ledgers, limits, seen.unreadable),
         *headroom_gates.gates(seen.headroom, limits, seen.other_programs),
         *lateness_gates.gates(seen.events, limits),
+        *impairments_met.gates(seen.events, limits),
+        *realised_loss.gates(seen.config, seen.network, seen.events, seen.ledgers),
     ]
     return [waivers.marked(gate, limits) for gate in found]
 

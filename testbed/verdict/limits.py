@@ -38,6 +38,9 @@ class Limits(Section):
             used while something waited for a processor.
         impairment_late_s: how late impairments may begin and end: the 99th percentile, or the
             latest where there are few.
+        impairments_unmet: how many impairments may have met no packet, or nothing else to act on.
+        loss_error: how far the share of packets that a loss took may be from the configured one;
+            what chance explains is allowed on top.
         clock_stall_s: the longest time in which nothing may have run on the machine.
         clock_drift: how much the clock (CLOCK_MONOTONIC) may have gained or lost against the
             unadjusted one (CLOCK_MONOTONIC_RAW), in seconds per second.
@@ -58,6 +61,8 @@ class Limits(Section):
     cpu_wait: float = Field(default=0.3, gt=0)
     cpu_others: float = Field(default=0.25, gt=0)
     impairment_late_s: float = Field(default=0.010, gt=0)
+    impairments_unmet: int = Field(default=0, ge=0)
+    loss_error: float = Field(default=0.0, ge=0, le=1)
     clock_stall_s: float = Field(default=0.1, gt=0)
     clock_drift: float = Field(default=0.0005, gt=0)
     socket_buffer_bytes: int = Field(default=0, ge=0)
@@ -182,6 +187,30 @@ GATES: dict[str, Explanation] = {
         evidence="events/impairments.jsonl: planned_s beside acknowledged_s",
         causes="The controller waited for a processor.",
         remedy=f"{_ALONE} Use fewer workers or impairments that change less often.",
+    ),
+    "impairments_unmet": Explanation(
+        title="impairments met",
+        measured="Each impairment counts what it could act on: packets that crossed its place, "
+        "frames that it sent. The gate takes the number of impairments that met nothing in all "
+        "their occurrences.",
+        evidence="events/impairments.jsonl: met",
+        causes="It was in force when or where nothing was sent: on another link or direction, in a "
+        "pause, or with a loss that spares all that came.",
+        remedy="Name the link, leg and rounds that carry the traffic. A loss hits other than the "
+        "training's data with spare_control: false.",
+    ),
+    "loss_error": Explanation(
+        title="realised loss",
+        measured="For each impairment that loses packets at random, and each link with a loss, the "
+        "share of packets that were lost is compared with the configured one. The gate takes the "
+        "worst difference. It allows what chance explains, in all but one of a million runs; its "
+        "note says which difference could have been seen.",
+        evidence="events/impairments.jsonl: dropped beside met; conservation.json: "
+        "links[].delay_lost beside links[].sent",
+        causes="A filter or the delay relay does not do what it was told, or something else "
+        "changed it.",
+        remedy="Look for programs that change the hosts' nftables or the links' queues. If it "
+        "stays, please report it with the run directory.",
     ),
     "clock_stall_s": Explanation(
         title="stall",

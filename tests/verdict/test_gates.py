@@ -71,6 +71,21 @@ def conserved(*links, quiet=True):
     return Conservation(links=list(links), switches=[], hosts=[], quiet=quiet, duration_s=10.0)
 
 
+LOSS = {"kind": "loss", "name": "loss", "host": "server", "rounds": [0], "q": 0.1}
+LOST = {
+    "name": "loss",
+    "kind": "loss",
+    "counts_as": "loss",
+    "action": "end",
+    "round": 0,
+    "leg": "gather",
+    "planned_s": 6.0,
+    "acknowledged_s": 6.0,
+    "met": 5000,
+    "dropped": 510,
+}
+
+
 def evidence(paths=None, queues=None, limits=None, deepest_queue_bytes=150_000, **changes):
     port = Port(node="s1", interface="s1-eth1", number=1, pid=None)
     link = LinkEnds(
@@ -82,12 +97,12 @@ def evidence(paths=None, queues=None, limits=None, deepest_queue_bytes=150_000, 
     )
     facts = {
         "directory": Path("nowhere"),
-        "config": {"limits": Limits(**(limits or {})).model_dump()},
+        "config": {"limits": Limits(**(limits or {})).model_dump(), "impairments": [LOSS]},
         "network": LabInfo(switches={"s1": 1}, hosts={}, links=[link]),
         "calibration": Calibration(paths=paths or [path()], queues=queues or [queue()]),
         "ledgers": conserved(ledger()),
         "headroom": headroom(),
-        "events": times(0.001),
+        "events": [*times(0.001), LOST],
         "switch_holds_bytes": 44_000_000,
     }
     return Evidence(**{**facts, **changes})
@@ -193,7 +208,11 @@ def test_paths_that_another_stands_for_and_a_run_without_impairments_pass_and_sa
     gates = judged(calibration=calibration, events=[])
     assert reasons(gates) == ""
     assert sum("62 more paths have one like them" in gate.note for gate in gates) == 3
-    assert [gate.key for gate in gates if gate.outcome == "not applicable"] == ["impairment_late_s"]
+    assert [gate.key for gate in gates if gate.outcome == "not applicable"] == [
+        "impairment_late_s",
+        "impairments_unmet",
+        "loss_error",
+    ]
 
 
 @pytest.mark.parametrize(

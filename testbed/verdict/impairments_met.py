@@ -1,0 +1,41 @@
+"""The gate of impairments that met nothing: a run with one of them is not the run that was planned.
+
+What an impairment met is counted by its kind (`Effect.met`): the packets that a loss, a meter, a
+blackout or a changed queue could act on, the frames or segments that a burst or a background flow
+sent, how often a slowed process was stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from testbed.verdict.gate import Gate, compared, not_applicable
+
+NAME, KEY = "impairments that met nothing", "impairments_unmet"
+
+
+def gates(events: Sequence[Mapping[str, Any]], limits: Mapping[str, Any]) -> list[Gate]:
+    """The number of entries none of whose occurrences met anything.
+
+    One of several occurrences may fall into a pause; the note tells how many did.
+
+    Args:
+        events: the records of `events/impairments.jsonl`.
+    """
+    met: dict[str, list[int]] = {}
+    for each in events:
+        if each["action"] == "end" and each.get("met") is not None:
+            met.setdefault(each["name"], []).append(each["met"])
+    if not met:
+        why = "no impairment began that counts what it meets"
+        return [not_applicable(NAME, KEY, limits[KEY], why)]
+    unmet = [name for name, counts in met.items() if not any(counts)]
+    pauses = [
+        f"{counts.count(0)} of {len(counts)} occurrences of {name} met nothing"
+        for name, counts in met.items()
+        if name not in unmet and 0 in counts
+    ]
+    return [
+        compared(NAME, KEY, len(unmet), limits[KEY], where=", ".join(unmet), note="; ".join(pauses))
+    ]

@@ -1,0 +1,199 @@
+"""The gate of realised loss: whether as many packets were lost as was configured.
+
+The test. A loss takes packets as a `LossModel` says: in a state s it loses one with probability
+l(s), then the state changes. For any tilt t, let A be the matrix A(s, s') = (1 - l(s) + l(s) e^t)
+P(s, s'), with its largest eigenvalue r and eigenvector h. Then, after n packets of which X were
+lost, e^(tX) r^-n h(state) has the mean h(good), and it keeps this mean wherever one stops. So by
+Ville's inequality (J. Ville, Étude critique de la notion de collectif, 1939) it ever exceeds c
+times its mean with a probability of at most 1/c. That bounds X for each tilt, and the best of some
+fixed tilts is taken at the price of their number: Chernoff's bound (Annals of Mathematical
+Statistics 23, 1952) that also holds where losses decide how many packets come. They do: a lossy leg
+ends later, a congestion control slows down, a limit of time ends a slow leg early. A binomial test
+does not hold there, and in no case for a loss that comes in runs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from controllers import impairments
+from testbed.lab.loss_model import LossModel
+from testbed.lab.network import LabInfo
+from testbed.verdict.conservation import Conservation
+from testbed.verdict.gate import Gate, compared, not_applicable
+
+NAME, KEY = "difference between realised and configured loss", "loss_error"
+# Of a run: of all its tests together.
+FALSE_ALARMS = 1e-6
+# An occurrence that met so many packets is tested by itself, too.
+_LONG_PACKETS = 1000
+# From what ten million packets need to what a handful needs; a step of 1.5 costs 2 % of resolution.
+_TILTS = [sign * 0.001 * 1.5**step for step in range(26) for sign in (1, -1)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """Packets that one loss took at random.
+
+    Attributes:
+        where: the impairment or the direction of a link.
+        model: what is configured.
+        met: packets of each occurrence, all of which begin in the good state.
+        lost: those of all of them that were lost.
+    """
+
+    where: str
+    model: LossModel
+    met: Sequence[int]
+    lost: int
+
+    @property
+    def packets(self) -> int:
+        return sum(self.met)
+
+    @property
+    def expected(self) -> float:
+        """The mean number of losses."""
+        return sum(map(self.model.expected_losses, self.met))
+
+    @property
+    def difference(self) -> float:
+        """How far the realised share of losses is from the mean."""
+        return abs(self.lost - self.expected) / self.packets
+
+    def by_chance(self, false_alarms: float) -> float:
+        """The largest `difference`, to the side that it has, that chance explains."""
+        fewest, most = explained_by_chance(self.model, self.met, false_alarms)
+        edge = most if self.lost > self.expected else fewest
+        return abs(edge - self.expected) / self.packets
+
+
+def explained_by_chance(
+    model: LossModel, met: Sequence[int], false_alarms: float
+) -> tuple[float, float]:
+    """The fewest and the most losses that chance explains.
+
+    Args:
+        met: packets of each occurrence.
+        false_alarms: how probable fewer or more may be at most, whatever ends the occurrences.
+    """
+    needed = math.log(len(_TILTS) / false_alarms)
+    fewest, most = 0.0, float(sum(met))
+    for tilt in _TILTS:
+        growth, spread = _growth(model, tilt)
+        bound = (sum(met) * growth + len(met) * spread + needed) / tilt
+        fewest, most = (fewest, min(most, bound)) if tilt > 0 else (max(fewest, bound), most)
+    return fewest, most
+
+
+def _growth(model: LossModel, tilt: float) -> tuple[float, float]:
+    """The logarithms of r, and of h(good) over the smaller h."""
+    good, bad = (1 + loss * math.expm1(tilt) for loss in (model.loss_good, model.loss_bad))
+    leave, back = model.p_good_to_bad, model.p_bad_to_good
+    if leave == 0:
+        return math.log1p(model.loss_good * math.expm1(tilt)), 0.0
+    trace, determinant = good * (1 - leave) + bad * (1 - back), good * bad * (1 - leave - back)
+    largest = (trace + math.sqrt(trace * trace - 4 * determinant)) / 2
+    bad_over_good = (largest / good - (1 - leave)) / leave
+    return math.log(largest), max(0.0, -math.log(bad_over_good))
+
+
+def gates(
+    config: Mapping[str, Any],
+    network: LabInfo,
+    events: Sequence[Mapping[str, Any]],
+    ledgers: Conservation | None,
+) -> list[Gate]:
+    """Tests every loss of a run: of its impairments, and of links that lose by themselves.
+
+    Args:
+        config: of the run.
+        events: the records of `events/impairments.jsonl`.
+        ledgers: None where the counters could not be read.
+    """
+    allowed = config["limits"][KEY]
+    missing: list[str] = []
+    samples = [*_of_impairments(config, events, missing), *_of_links(network, ledgers, missing)]
+    lossy = any(link.loss for link in network.links)
+    # What users wrote may change a link's loss meanwhile, and no record says so.
+    own = sorted({str(each["kind"]) for each in events} - set(impairments.KINDS)) if lossy else []
+    note = ""
+    if own:
+        links = {link.name for link in network.links}
+        samples = [each for each in samples if each.where.partition(" from ")[0] not in links]
+        note = f"links' own loss not compared: {', '.join(own)} may have changed it"
+    if not samples:
+        if missing:
+            return [compared(NAME, KEY, 0.0, allowed, missing="; ".join(missing))]
+        return [not_applicable(NAME, KEY, allowed, note or "no loss met a packet")]
+    false_alarms = FALSE_ALARMS / len(samples)
+    worst = max(samples, key=lambda each: each.difference - each.by_chance(false_alarms))
+    return [
+        compared(
+            NAME,
+            KEY,
+            worst.difference,
+            allowed + worst.by_chance(false_alarms),
+            where=worst.where,
+            note="; ".join(filter(None, (_resolution(worst, samples, false_alarms), note))),
+            missing="; ".join(missing),
+        )
+    ]
+
+
+def _resolution(worst: Sample, samples: Sequence[Sample], false_alarms: float) -> str:
+    """What was tested, and the differences that the tests could have seen."""
+    coarsest = max(samples, key=lambda each: each.by_chance(false_alarms))
+    return (
+        f"lost {worst.lost} of {worst.packets} packets, expected {worst.expected:.1f}; "
+        f"{len(samples)} tests, the coarsest sees differences above "
+        f"{coarsest.by_chance(false_alarms):.4g} ({coarsest.where}: {coarsest.packets} packets)"
+    )
+
+
+def _of_impairments(
+    config: Mapping[str, Any], events: Sequence[Mapping[str, Any]], missing: list[str]
+) -> Iterator[Sample]:
+    """Each entry that loses packets, and each of its long occurrences."""
+    entries = {each["name"]: each for each in config["impairments"]}
+    ends: dict[str, list[Mapping[str, Any]]] = {}
+    for each in events:
+        if each["action"] == "end" and each.get("counts_as") == "loss":
+            ends.setdefault(each["name"], []).append(each)
+    for name, records in ends.items():
+        model = getattr(impairments.read(entries[name]), "model", None)
+        if not isinstance(model, LossModel) or any(each.get("met") is None for each in records):
+            missing.append(f"{name} counts as loss, but gives no `model` or not what it `met`")
+            continue
+        hits = [each for each in records if each["met"]]
+        if hits:
+            yield _sample(name, model, hits)
+        if len(hits) > 1:
+            for each in hits:
+                if each["met"] >= _LONG_PACKETS:
+                    place = f"round {each['round']}" if each["round"] >= 0 else "by time"
+                    yield _sample(f"{name} {place} {each['leg']}", model, [each])
+
+
+def _sample(where: str, model: LossModel, records: Sequence[Mapping[str, Any]]) -> Sample:
+    met = [int(each["met"]) for each in records]
+    return Sample(where=where, model=model, met=met, lost=sum(each["dropped"] for each in records))
+
+
+def _of_links(
+    network: LabInfo, ledgers: Conservation | None, missing: list[str]
+) -> Iterator[Sample]:
+    """Each direction of each link that is configured to lose."""
+    losses = {link.name: link.loss for link in network.links if link.loss}
+    if losses and (ledgers is None or not ledgers.quiet):
+        missing.append("what links lost by themselves was not counted")
+    elif ledgers is not None:
+        for way in ledgers.links:
+            met = way.sent - way.interface_drops - way.delay_drops
+            if way.link in losses and met:
+                model = LossModel(loss_good=losses[way.link])
+                where = f"{way.link} from {way.sender}"
+                yield Sample(where=where, model=model, met=[met], lost=way.delay_lost)

@@ -1,0 +1,227 @@
+"""How many losses chance explains: never too few by more than the promised rate of false alarms."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from testbed.experiment import Limits
+from testbed.lab.loss_model import LossModel
+from testbed.lab.network import LabInfo, LinkEnds, Port
+from testbed.verdict import impairments_met, realised_loss
+from testbed.verdict.conservation import Conservation, LinkLedger
+from testbed.verdict.realised_loss import explained_by_chance
+
+BERNOULLI = LossModel(loss_good=0.1)
+MODELS = {
+    "rare": LossModel(loss_good=0.002),
+    "a tenth": BERNOULLI,
+    "nearly all": LossModel(loss_good=0.98),
+    "runs": LossModel(p_good_to_bad=0.02, p_bad_to_good=0.2, loss_bad=0.9),
+    "long runs": LossModel(p_good_to_bad=0.002, p_bad_to_good=0.01),
+    "both states": LossModel(p_good_to_bad=0.3, p_bad_to_good=0.9, loss_good=0.6, loss_bad=0.1),
+}
+any_model = pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
+
+
+def channel(model: LossModel, seed: int) -> Iterable[bool]:
+    """Which packets a channel loses, one after the other."""
+    draw, bad = random.Random(seed), False
+    while True:
+        yield draw.random() < (model.loss_bad if bad else model.loss_good)
+        if draw.random() < (model.p_bad_to_good if bad else model.p_good_to_bad):
+            bad = not bad
+
+
+def distribution(model: LossModel, met: list[int]) -> np.ndarray:
+    """The exact probabilities of 0, 1, 2, ... losses in occurrences of so many packets."""
+    total = np.ones(1)
+    change = np.array(
+        [
+            [1 - model.p_good_to_bad, model.p_good_to_bad],
+            [model.p_bad_to_good, 1 - model.p_bad_to_good],
+        ]
+    )
+    for packets in met:
+        states = np.zeros((2, packets + 1))
+        states[0, 0] = 1
+        for _ in range(packets):
+            after = np.zeros_like(states)
+            for state, loss in enumerate((model.loss_good, model.loss_bad)):
+                after[state] += (1 - loss) * states[state]
+                after[state, 1:] += loss * states[state, :-1]
+            states = change.T @ after
+        total = np.convolve(total, states.sum(axis=0))
+    return total
+
+
+@any_model
+@pytest.mark.parametrize("met", [[1], [40], [1500], [7, 300, 90]], ids=str)
+def test_a_faithful_channel_is_refused_once_in_a_million(model, met):
+    """By the exact distribution. The mean that the gate compares with is that of it as well."""
+    exact = distribution(model, met)
+    losses = np.arange(len(exact))
+    assert sum(map(model.expected_losses, met)) == pytest.approx(float(exact @ losses), rel=1e-9)
+    fewest, most = explained_by_chance(model, met, 1e-6)
+    assert fewest <= exact @ losses <= most
+    assert exact[(losses < fewest) | (losses > most)].sum() <= 1e-6
+
+
+@any_model
+def test_and_no_more_often_than_promised_by_whoever_may_stop_when_it_looks_worst(model):
+    """500 channels, each looked at after every packet: the bound of one in ten holds for all looks
+    together."""
+    packets, runs = 1500, 500
+    bounds = np.array([explained_by_chance(model, [n], 0.1) for n in range(1, packets + 1)])
+    refused = 0
+    for seed in range(runs):
+        flags = [flag for flag, _ in zip(channel(model, seed), range(packets), strict=False)]
+        lost = np.cumsum(flags)
+        refused += bool(((lost < bounds[:, 0]) | (lost > bounds[:, 1])).any())
+    assert refused <= 0.1 * runs
+
+
+def test_what_a_leg_s_end_does_to_the_number_of_packets_raises_no_alarm():
+    """Legs that end when 100 packets have arrived, or when five were lost in a row."""
+    refused = 0
+    for seed in range(2000):
+        met, lost = [], 0
+        for leg in range(5):
+            arrived = in_a_row = packets = 0
+            for flag in channel(BERNOULLI, 5 * seed + leg):
+                packets, arrived = packets + 1, arrived + (not flag)
+                in_a_row, lost = in_a_row + 1 if flag else 0, lost + flag
+                if arrived == 100 or in_a_row == 5:
+                    break
+            met.append(packets)
+        fewest, most = explained_by_chance(BERNOULLI, met, 0.01)
+        refused += not fewest <= lost <= most
+    assert refused <= 20
+
+
+@pytest.mark.parametrize(
+    ("model", "wrong", "packets"),
+    [
+        (BERNOULLI, LossModel(loss_good=0.12), 30_000),
+        (BERNOULLI, LossModel(loss_good=0.08), 30_000),
+        (MODELS["runs"], LossModel(p_good_to_bad=0.03, p_bad_to_good=0.2, loss_bad=0.9), 50_000),
+        (LossModel(loss_good=0.9), LossModel(loss_good=0.88), 20_000),
+    ],
+)
+def test_a_wrong_channel_is_found(model, wrong, packets):
+    fewest, most = explained_by_chance(model, [packets], 1e-7)
+    draw = np.random.default_rng(1)
+    found = 0
+    for seed in range(50):
+        if wrong.p_good_to_bad:
+            lost = sum(flag for flag, _ in zip(channel(wrong, seed), range(packets), strict=False))
+        else:
+            lost = int(draw.binomial(packets, wrong.loss_good))
+        found += not fewest <= lost <= most
+    assert found >= 49
+
+
+def test_the_resolution_is_near_that_of_a_test_that_knows_the_number_of_packets():
+    """A normal approximation refuses beyond 4.9 standard deviations once in a million."""
+    for packets in (1000, 100_000, 10_000_000):
+        fewest, most = explained_by_chance(BERNOULLI, [packets], 1e-6)
+        sigma = (packets * 0.09) ** 0.5
+        assert 5.5 < (most - packets / 10) / sigma < 6.6
+        assert 5.3 < (packets / 10 - fewest) / sigma < 6.3
+
+
+# The gates
+
+
+def ended(name: str, met: int | None, dropped: int | None, **changes: Any) -> dict[str, Any]:
+    facts = {"kind": "loss", "counts_as": "loss", "action": "end", "round": 3, "leg": "gather"}
+    return {**facts, "name": name, "met": met, "dropped": dropped, **changes}
+
+
+def ledgers(*, sent: int, lost: int, sender: str = "s1", **changes: Any) -> Conservation:
+    none = {each.name: 0 for each in dataclasses.fields(LinkLedger)}
+    own = {"link": "server--s1", "sender": sender, "sent": sent, "delay_lost": lost}
+    way = LinkLedger(**{**none, **own, **changes})
+    return Conservation(links=[way], switches=[], hosts=[], quiet=True, duration_s=1.0)
+
+
+def judged(
+    *events: dict[str, Any], link_loss: float = 0.0, books: Conservation | None = None
+) -> Any:
+    port = Port(node="s1", interface="s1-eth1", number=1, pid=None)
+    link = LinkEnds(
+        name="server--s1",
+        first=Port(node="server", interface="server-eth0", number=1, pid=1),
+        second=port,
+        rate_bps=1,
+        queue_bytes=1,
+        loss=link_loss,
+    )
+    loss = {"kind": "loss", "host": "server", "rounds": [3], "q": 0.1}
+    config = {
+        "limits": Limits().model_dump(),
+        "impairments": [loss | {"name": "one"}, loss | {"name": "other"}],
+    }
+    network = LabInfo(switches={"s1": 1}, hosts={}, links=[link])
+    (gate,) = realised_loss.gates(config, network, events, books)
+    return gate
+
+
+def test_a_run_without_losses_is_told_as_such():
+    assert judged().outcome == "not applicable"
+    assert judged(ended("x", 5, 5, counts_as="police", kind="police")).outcome == "not applicable"
+
+
+def test_the_worst_impairment_is_named_with_what_could_have_been_seen():
+    gate = judged(ended("one", 40_000, 4100), ended("other", 40_000, 4800))
+    assert (gate.outcome, gate.where) == ("failed", "other")
+    assert gate.value == pytest.approx(0.02)
+    assert "lost 4800 of 40000 packets, expected 4000.0" in gate.note
+    assert judged(ended("one", 40_000, 4100), ended("other", 40_000, 3900)).outcome == "passed"
+    few = judged(ended("one", 40_000, 4100), ended("other", 20, 2))
+    assert few.outcome == "passed"
+    assert "(other: 20 packets)" in few.note
+
+
+def test_one_long_occurrence_is_not_hidden_by_the_others():
+    even = [ended("one", 20_000, 2000, round=number) for number in range(9)]
+    assert judged(*even, ended("one", 20_000, 1990, round=9)).outcome == "passed"
+    gate = judged(*even, ended("one", 20_000, 2600, round=9))
+    assert (gate.outcome, gate.where) == ("failed", "one round 9 gather")
+
+
+def test_a_link_s_own_loss_is_compared_in_each_direction():
+    lossy = {"link_loss": 0.05}
+    assert judged(**lossy, books=ledgers(sent=50_000, lost=2500)).outcome == "passed"
+    gate = judged(**lossy, books=ledgers(sent=50_000, lost=3000))
+    assert (gate.outcome, gate.where) == ("failed", "server--s1 from s1")
+    # What came too late for the relay was not lost by chance, but had no chance either.
+    full = ledgers(sent=100_000, lost=2500, delay_drops=50_000)
+    assert judged(**lossy, books=full).outcome == "passed"
+    assert judged(**lossy, books=None).outcome == "not measured"
+    own = ended("mine", None, None, kind="./mine.py", counts_as="")
+    excused = judged(own, **lossy, books=ledgers(sent=50_000, lost=3000))
+    assert excused.outcome == "not applicable"
+    assert "./mine.py may have changed it" in excused.note
+
+
+def test_a_loss_that_does_not_say_what_it_met_is_not_measured():
+    assert judged(ended("one", None, 10)).outcome == "not measured"
+    assert judged(ended("one", None, 10), ended("other", 40_000, 4000)).outcome == "not measured"
+    assert judged(ended("one", None, 10), ended("other", 40_000, 4800)).outcome == "failed"
+
+
+def test_an_impairment_that_met_nothing_is_named_and_a_pause_is_told():
+    (gate,) = impairments_met.gates([], {"impairments_unmet": 0})
+    assert gate.outcome == "not applicable"
+    met = [ended("one", 5, 0), ended("one", 0, 0), ended("crash", None, None)]
+    (gate,) = impairments_met.gates(met, {"impairments_unmet": 0})
+    assert (gate.outcome, gate.value) == ("passed", 0)
+    assert gate.note == "1 of 2 occurrences of one met nothing"
+    (gate,) = impairments_met.gates([*met, ended("other", 0, 0)], {"impairments_unmet": 0})
+    assert (gate.outcome, gate.value, gate.where) == ("failed", 1, "other")
