@@ -72,8 +72,8 @@ class Burst(Impairment[BurstParameters]):
             self._paced = PacedFrames(
                 at.sender.interface, self._frame, rate_bps=rate_bps, link_rate_bps=at.rate_bps
             )
-        # A switch drops the rest of a batch when a queue is full and does not count it. So
-        # arrivals are counted instead, where the receiving interface can be reached.
+        # The queue's counter does not tell whose frames it refused. So arrivals are counted
+        # instead, where the receiving interface can be reached.
         self._arrived: ArrivalCounter | None = None
         if at.receiver.interface:
             self._arrived = ArrivalCounter(

@@ -1,9 +1,8 @@
 """`loss`: random packet loss on the wire, independent (Bernoulli) or bursty (Gilbert-Elliott).
 
 Packets are dropped at the receiving end of the wire, so that lost packets have used the link like
-others. A drop at a switch port's output would moreover look like a full socket to Open vSwitch,
-which then drops the rest of its batch, and independent losses would become bursts. At a host,
-nftables' ingress hook drops packets; at a switch, an XDP program (which needs real root).
+others. At a host, nftables' ingress hook drops packets; at a switch, an XDP program (which needs
+real root).
 
 Both follow the Gilbert-Elliott model: a packet is lost with probability `loss_good` or `loss_bad`,
 depending on the state; then the state changes with probability `p_good_to_bad` or `p_bad_to_good`.

@@ -6,12 +6,14 @@ import os
 import socket
 import subprocess
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from testbed.lab.kernel.commands import CommandError, run
 from testbed.lab.kernel.process_sockets import sockets_of
 from testbed.lab.kernel.shaping import ETHERNET_FRAME_BYTES
+from testbed.lab.whole_batches import keep_whole
 
 SCHEMA = Path("/usr/share/openvswitch/vswitch.ovsschema")
 SEND_BUFFER_BYTES = 32 << 20
@@ -24,11 +26,15 @@ _SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 32, 33
 
 @dataclass(frozen=True, kw_only=True)
 class SocketBuffers:
-    """What the kernel granted to the switch's packet sockets, and how many there are."""
+    """What the kernel granted to the switch's packet sockets, and how many there are.
+
+    `whole_batches`: a full queue refuses single packets, and not the rest of their batch.
+    """
 
     sockets: int
     send_bytes: int
     receive_bytes: int
+    whole_batches: bool = False
 
     @property
     def queue_bytes(self) -> int:
@@ -73,6 +79,8 @@ class OpenVSwitch:
     def deepen_buffers(self) -> SocketBuffers:
         """Give the switch's packet sockets buffers that no queue limit can exhaust.
 
+        A packet that a queue refuses no longer takes the rest of its batch with it, either.
+
         All ports send through one AF_PACKET socket whose buffer holds the packets that wait in
         *every* port's queue: at the kernel's default, 92 packets at one congested port starve all
         others. The sockets are taken from the running daemon with pidfd_getfd and enlarged
@@ -82,14 +90,17 @@ class OpenVSwitch:
         Call it after the first packet was forwarded, which makes the sending socket.
         """
         pid = self._children[-1].pid
-        granted = []
-        for packet_socket in sockets_of(pid, socket.AF_PACKET):
-            with packet_socket:
-                granted.append(_enlarge(packet_socket))
-        if not granted:
-            raise CommandError("ovs-vswitchd has no packet socket: is there no port?")
-        send, receive = map(min, zip(*granted, strict=True))
-        return SocketBuffers(sockets=len(granted), send_bytes=send, receive_bytes=receive)
+        with ExitStack() as opened:
+            found = [opened.enter_context(each) for each in sockets_of(pid, socket.AF_PACKET)]
+            if not found:
+                raise CommandError("ovs-vswitchd has no packet socket: is there no port?")
+            send, receive = map(min, zip(*map(_enlarge, found), strict=True))
+            ports = {each: each.getsockname()[0] for each in found}
+            senders = [each for each, interface in ports.items() if not interface]
+            whole = keep_whole(senders, sorted(set(filter(None, ports.values()))))
+        return SocketBuffers(
+            sockets=len(found), send_bytes=send, receive_bytes=receive, whole_batches=whole
+        )
 
     def _spawn(self, program: str, *arguments: str) -> None:
         argv = [program, "-vconsole:off", "--no-chdir", f"--log-file={self.logs / program}.log"]

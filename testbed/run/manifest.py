@@ -61,6 +61,7 @@ def of_lab(lab: LabInfo, buffers: SocketBuffers) -> dict[str, Any]:
             "count": buffers.sockets,
             "send_bytes": buffers.send_bytes,
             "receive_bytes": buffers.receive_bytes,
+            "whole_batches": buffers.whole_batches,
         },
         "delayed_by": lab.delayed_by,
         "links": _links(lab),

@@ -17,7 +17,7 @@ _MET_COUNTER = "met"
 _RESOLUTION = 1 << 31
 
 
-class _Nftables:
+class Nftables:
     """libnftables in the network namespace of process `pid`; None is the present one.
 
     It is called in this process (its netlink socket stays in the namespace), because starting
@@ -55,7 +55,7 @@ class _ArrivalTable:
 
     def __init__(self, pid: int | None, interface: str, *counters: str) -> None:
         self._taken = dict.fromkeys(counters, 0)
-        self._nft = _Nftables(pid)
+        self._nft = Nftables(pid)
         # Other processes may have tables in the namespace, and another of this name is an error.
         self.name = f"netdev lab{secrets.token_hex(8)}"
         self.run = self._nft.run
@@ -142,7 +142,7 @@ class DropCounter:
     """Counts what all `PacketFilter`s in the namespace of process `pid` have dropped."""
 
     def __init__(self, pid: int) -> None:
-        self._nft = _Nftables(pid)
+        self._nft = Nftables(pid)
 
     def total(self) -> int:
         return self._nft.packets("list counters", _DROP_COUNTER)
