@@ -19,12 +19,14 @@ from testbed.verdict import (
     headroom_gates,
     impairments_met,
     lateness_gates,
+    links_under_load,
     realised_loss,
     waivers,
 )
 from testbed.verdict.calibration import Calibration
 from testbed.verdict.conservation import Conservation
 from testbed.verdict.gate import Gate
+from testbed.verdict.links_under_load import LinksUnderLoad
 from testbed.verdict.processor_headroom import Headroom
 
 
@@ -38,6 +40,7 @@ class Evidence:
         network: the lab.
         ledgers: None where the counters could not be read; `unreadable` says why.
         events: the records of `events/impairments.jsonl`.
+        load: what the samples of queues tell.
         switch_holds_bytes: what the switch's socket buffer holds.
         other_programs: those outside the lab that used most of the processors, in words.
     """
@@ -49,6 +52,7 @@ class Evidence:
     ledgers: Conservation | None
     headroom: Headroom
     events: Sequence[Mapping[str, Any]]
+    load: LinksUnderLoad
     switch_holds_bytes: int
     unreadable: str = ""
     other_programs: str = ""
@@ -66,6 +70,7 @@ def judge(seen: Evidence) -> list[Gate]:
         *lateness_gates.gates(seen.events, limits),
         *impairments_met.gates(seen.events, limits),
         *realised_loss.gates(seen.config, seen.network, seen.events, seen.ledgers),
+        *links_under_load.gates(seen.load, limits),
     ]
     return [waivers.marked(gate, limits) for gate in found]
 

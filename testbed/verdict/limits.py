@@ -46,6 +46,10 @@ class Limits(Section):
             unadjusted one (CLOCK_MONOTONIC_RAW), in seconds per second.
         socket_buffer_bytes: how many bytes of the deepest queue the switch's socket buffer may
             fail to hold.
+        packet_bytes: the largest mean size of the packets in a queue, in bytes. A full Ethernet
+            frame has 1514; more is a clump, which the queue counts and drops as one packet.
+        rate_under_load: how far a link's rate may be from the configured one while packets wait,
+            over the whole training and in any half second, as a share of it.
         run_timeout_s: a run that takes longer is ended and has failed.
         waive: keys of `limits` whose gates do not decide. They are measured and shown, and the
             report says that they were waived. So it does of a limit that is looser than its
@@ -66,6 +70,8 @@ class Limits(Section):
     clock_stall_s: float = Field(default=0.1, gt=0)
     clock_drift: float = Field(default=0.0005, gt=0)
     socket_buffer_bytes: int = Field(default=0, ge=0)
+    packet_bytes: int = Field(default=1514, ge=1514)
+    rate_under_load: float = Field(default=0.03, gt=0)
     run_timeout_s: float = Field(default=900.0, gt=0)
     waive: list[str] = Field(default=[], json_schema_extra=_with_keys_of_gates)
 
@@ -149,6 +155,29 @@ GATES: dict[str, Explanation] = {
         causes="An ordinary user may not enlarge the buffer. A queue that does not fit never "
         "drops.",
         remedy="Choose a smaller queue_bytes, or run as root.",
+    ),
+    "packet_bytes": Explanation(
+        title="packets",
+        measured="During training, every queue's bytes and packets are sampled. The gate takes the "
+        "largest mean size of the packets that a sample found waiting, the largest of each queue "
+        "left out, because a queue's counters are not read at one instant.",
+        evidence="links_under_load.json: links[].packet_bytes; samples/queues.parquet: "
+        "backlog_bytes over backlog_packets",
+        causes="A program sends with UDP_SEGMENT, or something changed gso_max_segs or offloads "
+        "of an interface. Then several frames are queued, counted and dropped as one packet.",
+        remedy="Send datagrams one by one (EndpointConfig.segmentation), and leave the interfaces' "
+        "offloads as the lab sets them.",
+    ),
+    "rate_under_load": Explanation(
+        title="rate under load",
+        measured="During training, the bytes that each link sent while its queue cannot have run "
+        "empty, over those that its rate allows. The gate takes the worst link, over all such time "
+        "and in each half second of it, if there is a quarter of a second or more. Whatever the "
+        "queue held, no tenth of a second may exceed the rate.",
+        evidence="links_under_load.json: links[].delivered, links[].worst and links[].most",
+        causes="The processors were busy with something else, so that the kernel's shaper woke up "
+        "late. Or something outside the lab changed the shaper.",
+        remedy=f"{_SLOWER} {_ALONE}",
     ),
     "conservation": Explanation(
         title="conservation",

@@ -9,7 +9,7 @@ from typing import Any
 from testbed.lab.kernel.commands import CommandError
 from testbed.lab.network import LabInfo
 from testbed.shared import run_directory
-from testbed.verdict import conservation, gates
+from testbed.verdict import conservation, gates, links_under_load
 from testbed.verdict.calibration import Calibration
 from testbed.verdict.conservation import Conservation
 from testbed.verdict.counters import CounterReader, Counters
@@ -75,6 +75,8 @@ class Observation:
         proof = {"schema": run_directory.SCHEMA, "headroom": vars(headroom)}
         proof |= ledgers.as_json() if ledgers is not None else {"failure": self._failure}
         run_directory.write_json(self._directory / "conservation.json", proof)
+        load = links_under_load.measure(self._directory, events)
+        load.store(self._directory)
         return gates.judge(
             gates.Evidence(
                 directory=self._directory,
@@ -84,6 +86,7 @@ class Observation:
                 ledgers=ledgers,
                 headroom=headroom,
                 events=events,
+                load=load,
                 switch_holds_bytes=switch_holds_bytes,
                 unreadable=self._failure,
                 other_programs=other_programs,

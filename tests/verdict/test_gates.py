@@ -13,6 +13,7 @@ from testbed.verdict.calibration import Calibration, PathCalibration, frames_per
 from testbed.verdict.calibration_gates import most_lost_by_chance
 from testbed.verdict.conservation import Conservation, LinkLedger
 from testbed.verdict.gates import Evidence, judge, reasons
+from testbed.verdict.links_under_load import LinksUnderLoad, LinkUnderLoad
 from testbed.verdict.processor_headroom import Headroom
 from testbed.verdict.queue_calibration import QueueCalibration
 
@@ -67,6 +68,24 @@ def ledger(**changes):
     return LinkLedger(**{**none, **own, **changes})
 
 
+def under_load(**changes):
+    facts = {
+        "link": "server--s1",
+        "sender": "s1",
+        "rate_bps": 100_000_000,
+        "samples": 1000,
+        "backlogged": 100,
+        "packet_bytes": 1514.0,
+        "loaded_s": 0.8,
+        "left_out_s": 0.0,
+        "delivered": 0.999,
+        "worst": 0.99,
+        "worst_s": 5.0,
+        "most": 0.999,
+    }
+    return LinkUnderLoad(**{**facts, **changes})
+
+
 def conserved(*links, quiet=True):
     return Conservation(links=list(links), switches=[], hosts=[], quiet=quiet, duration_s=10.0)
 
@@ -103,6 +122,7 @@ def evidence(paths=None, queues=None, limits=None, deepest_queue_bytes=150_000, 
         "ledgers": conserved(ledger()),
         "headroom": headroom(),
         "events": [*times(0.001), LOST],
+        "load": LinksUnderLoad(links=[under_load()]),
         "switch_holds_bytes": 44_000_000,
     }
     return Evidence(**{**facts, **changes})

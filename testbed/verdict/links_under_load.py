@@ -1,0 +1,282 @@
+"""What the links did while the run trained, from the samples of their queues.
+
+*Rate under load.* A link had its rate if it sent that fast while packets waited. Samples lie some
+milliseconds apart, and a queue may run empty between two that found packets. It surely did not if
+the first found more bytes than the link sends until the second at its configured rate, the shaper's
+bucket included. Only such intervals are judged. They are strung together, and judged as a whole and
+in each window of half a second, so that no average hides a bad half second. Nothing may exceed the
+rate, loaded or not: so the most that left in any tenth of a second is compared as well.
+
+*Packets.* A queue that holds more bytes than its packets can have holds clumps: packets of several
+segments, which are cut apart behind the queue.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from testbed.lab.kernel.shaping import ETHERNET_FRAME_BYTES, LinkShape
+from testbed.shared import run_directory
+from testbed.verdict.gate import Gate, compared, not_applicable, not_measured
+
+FILE = "links_under_load.json"
+# A link that was surely loaded for less is not judged: a stall of some milliseconds, which a
+# machine may have, would decide.
+LEAST_S = 0.25
+WINDOW_S = 0.5
+_BURST_S = 0.1
+# They leave the rates of links alone. What a kind of one's own does to them is not known.
+_KEEP_RATES = ("background", "blackout", "burst", "crash", "host-burst", "loss", "police")
+_OF_THEIR_TARGET = ("link-down", "queue", "straggler")
+
+Floats = NDArray[np.float64]
+Spans = Sequence[tuple[float, float]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkUnderLoad:
+    """One direction of a link.
+
+    Attributes:
+        link, sender: the direction.
+        rate_bps: the configured rate, in bit/s of Ethernet frames.
+        samples: how often its queue was sampled.
+        backlogged: how many samples found packets waiting.
+        packet_bytes: the largest mean size of the packets that a sample found waiting, the largest
+            of all left out: the kernel reads a queue's counters one after the other, so a single
+            sample proves nothing. None: no sample found any.
+        loaded_s: the time in which packets surely waited, and the link's rate was the configured.
+        left_out_s: the time in which packets waited while an impairment may have changed the rate.
+        delivered: bytes sent in `loaded_s` over those that the rate allows; None: it was too short.
+        worst: the same, of the window of half a second that is farthest from 1.
+        worst_s: when that window began (CLOCK_MONOTONIC).
+        most: the most that left in a tenth of a second, beyond what the shaper's bucket holds, over
+            what the rate allows, loaded or not; None: it was never sampled for so long.
+    """
+
+    link: str
+    sender: str
+    rate_bps: int
+    samples: int
+    backlogged: int
+    packet_bytes: float | None
+    loaded_s: float
+    left_out_s: float
+    delivered: float | None
+    worst: float | None
+    worst_s: float | None
+    most: float | None
+
+    @property
+    def error(self) -> float:
+        """How far its rate was from the configured one, as a share of it; 0 where nothing tells."""
+        shares = [abs(each - 1) for each in (self.delivered, self.worst) if each is not None]
+        return max(*shares, (self.most or 0.0) - 1, 0.0, 0.0)
+
+    @property
+    def place(self) -> str:
+        return f"{self.link} from {self.sender}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinksUnderLoad:
+    """All directions; `failure` says why there is none."""
+
+    links: Sequence[LinkUnderLoad]
+    failure: str = ""
+
+    def store(self, directory: Path) -> None:
+        """Write the evidence into a run's directory."""
+        document = {"schema": run_directory.SCHEMA, "failure": self.failure}
+        links = [asdict(link) | {"error": link.error} for link in self.links]
+        run_directory.write_json(directory / FILE, document | {"links": links})
+
+
+def measure(directory: Path, events: Sequence[Mapping[str, Any]]) -> LinksUnderLoad:
+    """Read the samples of a run that is over.
+
+    Args:
+        events: the records of `events/impairments.jsonl`.
+    """
+    import polars as pl
+
+    samples = directory / "samples"
+    try:
+        described = run_directory.read_json(samples / "sampler.json")["directed_links"]
+        rates = {(each["link"], each["from"]): each["rate_bps"] for each in described}
+        by_link = pl.read_parquet(samples / "queues.parquet").partition_by(
+            "link", "from", as_dict=True
+        )
+        nodes: dict[str, set[str]] = {}
+        for link, sender in rates:
+            nodes.setdefault(link, set()).add(sender)
+        found = []
+        for (link, sender), rate_bps in rates.items():
+            columns = ("t_s", "sent_bytes", "backlog_bytes", "backlog_packets")
+            rows = by_link.get((link, sender))
+            t_s, *counters = (
+                np.zeros(0) if rows is None else rows[each].to_numpy().astype(np.float64)
+                for each in columns
+            )
+            changed = spans_of_changes(events, nodes[link])
+            found.append(of_link(link, sender, rate_bps, t_s, *counters, changed=changed))
+    except (OSError, ValueError, KeyError, pl.exceptions.PolarsError) as error:
+        return LinksUnderLoad(links=[], failure=f"no samples of queues: {error}")
+    return LinksUnderLoad(links=found)
+
+
+def spans_of_changes(
+    events: Sequence[Mapping[str, Any]], nodes: set[str]
+) -> list[tuple[float, float]]:
+    """When an impairment may have changed the rate of the link between two nodes."""
+    spans: list[tuple[float, float]] = []
+    began: dict[str, float] = {}
+    for event in events:
+        kind, name = event.get("kind"), str(event.get("name"))
+        hit = set(str(event.get("target")).split("->"))
+        if kind in _KEEP_RATES or (kind in _OF_THEIR_TARGET and not hit <= nodes):
+            continue
+        if event.get("action") == "begin":
+            # The change happens between the order and its acknowledgement.
+            began[name] = event.get("sent_s") or event.get("planned_s") or 0.0
+        elif event.get("action") == "end" and name in began:
+            spans.append((began.pop(name), event.get("acknowledged_s") or math.inf))
+    return [*spans, *((each, math.inf) for each in began.values())]
+
+
+def of_link(
+    link: str,
+    sender: str,
+    rate_bps: int,
+    t_s: Floats,
+    sent_bytes: Floats,
+    backlog_bytes: Floats,
+    backlog_packets: Floats,
+    *,
+    changed: Spans = (),
+) -> LinkUnderLoad:
+    """Judge one direction by the samples of its queue, in the order of their times.
+
+    Args:
+        changed: from when to when the rate may have been another than the configured one.
+    """
+    per_s = rate_bps / 8
+    bucket = LinkShape(rate_bps=rate_bps, queue_bytes=0).burst_bytes
+    spans_s, sent = np.diff(t_s), np.diff(sent_bytes)
+    kept = np.ones(len(spans_s), dtype=np.bool_)
+    for began_s, ended_s in changed:
+        kept &= (t_s[1:] < began_s) | (t_s[:-1] > ended_s)
+    waiting = backlog_bytes[:-1] > 0
+    loaded = kept & (backlog_bytes[:-1] >= per_s * spans_s + bucket)
+    delivered = worst = worst_s = None
+    loaded_s = float(spans_s[loaded].sum())
+    if loaded_s >= LEAST_S:
+        delivered = float(sent[loaded].sum() / (per_s * loaded_s))
+        shares, begins = _windows(spans_s[loaded], sent[loaded], min(WINDOW_S, loaded_s))
+        farthest = int(np.abs(shares / per_s - 1).argmax())
+        worst = float(shares[farthest] / per_s)
+        worst_s = float(t_s[:-1][loaded][begins[farthest]])
+    return LinkUnderLoad(
+        link=link,
+        sender=sender,
+        rate_bps=rate_bps,
+        samples=len(t_s),
+        backlogged=int(np.count_nonzero(backlog_bytes)),
+        packet_bytes=_packet_bytes(backlog_bytes, backlog_packets),
+        loaded_s=loaded_s,
+        left_out_s=float(spans_s[waiting & ~kept].sum()),
+        delivered=delivered,
+        worst=worst,
+        worst_s=worst_s,
+        most=_most(spans_s, sent, kept, per_s, bucket),
+    )
+
+
+def _windows(spans_s: Floats, sent: Floats, least_s: float) -> tuple[Floats, NDArray[np.intp]]:
+    """Bytes a second in each window of at least so long, and where each begins.
+
+    The last windows end where the intervals do.
+    """
+    at_s = np.concatenate([[0.0], np.cumsum(spans_s)])
+    at_bytes = np.concatenate([[0.0], np.cumsum(sent)])
+    ends = np.searchsorted(at_s, at_s + least_s - 1e-9)
+    begins = np.flatnonzero(ends < len(at_s))
+    ends = ends[begins]
+    return (at_bytes[ends] - at_bytes[begins]) / (at_s[ends] - at_s[begins]), begins
+
+
+def _most(
+    spans_s: Floats, sent: Floats, kept: NDArray[np.bool_], per_s: float, bucket: int
+) -> float | None:
+    """The most that left in a tenth of a second over what the rate allows; None: never so long."""
+    most = None
+    borders = np.flatnonzero(np.diff(np.concatenate([[False], kept, [False]]).astype(np.int8)))
+    for first, last in zip(borders[::2], borders[1::2], strict=True):
+        at_s = np.concatenate([[0.0], np.cumsum(spans_s[first:last])])
+        at_bytes = np.concatenate([[0.0], np.cumsum(sent[first:last])])
+        ends = np.searchsorted(at_s, at_s + _BURST_S)
+        begins = np.flatnonzero(ends < len(at_s))
+        if not len(begins):
+            continue
+        left = at_bytes[ends[begins]] - at_bytes[begins] - bucket
+        share = float((left / (per_s * (at_s[ends[begins]] - at_s[begins]))).max())
+        most = share if most is None else max(most, share)
+    return most
+
+
+def _packet_bytes(backlog_bytes: Floats, packets: Floats) -> float | None:
+    """The largest mean size but one.
+
+    One packet may come between the reads of a queue's counters, and excuses a frame too many.
+    """
+    waiting = backlog_bytes > 0
+    if not waiting.any():
+        return None
+    held, count = backlog_bytes[waiting], np.maximum(packets[waiting], 1.0)
+    frame = ETHERNET_FRAME_BYTES
+    without_last = np.maximum(np.minimum(held, frame), (held - frame) / count)
+    means = np.where(held <= frame * count, held / count, without_last)
+    return float(np.sort(means)[-2:][0])
+
+
+def gates(load: LinksUnderLoad, limits: Mapping[str, Any]) -> list[Gate]:
+    """Whether queues held packets, and links had their rates, while the run trained."""
+    return [_packets(load, limits["packet_bytes"]), _rates(load, limits["rate_under_load"])]
+
+
+def _packets(load: LinksUnderLoad, limit: float) -> Gate:
+    name, key = "size of the packets in a queue (bytes)", "packet_bytes"
+    samples = sum(link.samples for link in load.links)
+    if load.failure or not samples:
+        return not_measured(name, key, limit, load.failure or "no queue was sampled")
+    waited = [(link.packet_bytes, link) for link in load.links if link.packet_bytes is not None]
+    if not waited:
+        return not_applicable(name, key, limit, f"none of {samples} samples found a packet waiting")
+    size, link = max(waited, key=lambda each: each[0])
+    backlogged = sum(link.backlogged for link in load.links)
+    note = f"{backlogged} of {samples} samples found packets waiting"
+    return compared(name, key, size, limit, where=link.place, note=note)
+
+
+def _rates(load: LinksUnderLoad, limit: float) -> Gate:
+    name, key = "error of the rate under load", "rate_under_load"
+    if load.failure or not any(link.samples for link in load.links):
+        return not_measured(name, key, limit, load.failure or "no queue was sampled")
+    judged = [link for link in load.links if link.delivered is not None]
+    left_out_s = sum(link.left_out_s for link in load.links)
+    note = (
+        f"{len(judged)} of {len(load.links)} directed links were loaded for {LEAST_S:g} s or more"
+    )
+    if left_out_s:
+        note += f"; {left_out_s:.1f} s left out, in which impairments may have changed rates"
+    worst = max(load.links, key=lambda link: link.error)
+    if not judged and worst.error <= limit:
+        return not_applicable(name, key, limit, note)
+    return compared(name, key, worst.error, limit, where=worst.place, note=note)

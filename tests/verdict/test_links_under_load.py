@@ -1,0 +1,280 @@
+"""Rate under load and the size of waiting packets, from samples with planted faults."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from testbed.experiment import Limits
+from testbed.verdict import links_under_load
+from testbed.verdict.links_under_load import LinksUnderLoad, of_link, spans_of_changes
+
+RATE_BPS = 100_000_000
+PER_S = RATE_BPS / 8
+QUEUE_BYTES = 150_000
+BUCKET = 6250
+FRAME = 1514
+STEP_S = 0.0005
+
+
+def sampled(
+    *,
+    lasts_s=20.0,
+    share=lambda t_s: 1.0,
+    offered=lambda t_s: 1.2,
+    queue_bytes=QUEUE_BYTES,
+    late=lambda: 0.0,
+    every_s=0.01,
+    clump=1,
+):
+    """Samples of a queue that drains at a share of its rate: times and the three counters.
+
+    Args:
+        offered: what arrives, as a share of the configured rate.
+        late: how much later than planned the next sample is.
+        clump: frames in each packet that waits.
+    """
+    backlog = sent = 0.0
+    rows = []
+    next_s = 0.0
+    for step in range(int(lasts_s / STEP_S)):
+        t_s = step * STEP_S
+        if t_s >= next_s:
+            waiting = backlog - backlog % (clump * FRAME)
+            rows.append((t_s, sent, waiting, waiting // (clump * FRAME)))
+            next_s += every_s + late()
+        backlog = min(queue_bytes, backlog + offered(t_s) * PER_S * STEP_S)
+        leaving = min(backlog, share(t_s) * PER_S * STEP_S)
+        backlog, sent = backlog - leaving, sent + leaving
+    return [np.array(column) for column in zip(*rows, strict=True)]
+
+
+def link(changed=(), **facts):
+    return of_link("server--s1", "s1", RATE_BPS, *sampled(**facts), changed=changed)
+
+
+def gates(*links, failure="", **limits):
+    load = LinksUnderLoad(links=links, failure=failure)
+    found = links_under_load.gates(load, Limits(**limits).model_dump())
+    return {gate.key: gate for gate in found}
+
+
+def rate_gate(*links):
+    return gates(*links)["rate_under_load"]
+
+
+def test_a_link_that_keeps_its_rate_passes():
+    found = link()
+    assert found.delivered == pytest.approx(1.0, abs=0.001)
+    assert found.loaded_s > 15
+    gate = rate_gate(found)
+    assert gate.outcome == "passed"
+    assert gate.value < 0.002
+
+
+@pytest.mark.parametrize("share", [0.95, 0.9, 0.5, 1.05])
+def test_a_link_with_another_rate_fails_and_is_named(share):
+    gate = rate_gate(link(share=lambda _: share), link(lasts_s=1))
+    assert gate.outcome == "failed"
+    assert gate.where == "server--s1 from s1"
+    assert gate.value == pytest.approx(abs(1 - share), abs=0.005)
+
+
+def test_half_a_second_at_half_the_rate_is_not_hidden_by_twenty_seconds():
+    found = link(share=lambda t_s: 0.5 if 10 <= t_s < 10.5 else 1.0)
+    assert found.delivered > 0.98
+    assert found.worst == pytest.approx(0.5, abs=0.02)
+    assert 9.95 < found.worst_s < 10.1
+    assert rate_gate(found).outcome == "failed"
+
+
+def test_half_a_second_at_twice_the_rate_is_found_although_its_queue_is_empty():
+    found = link(share=lambda t_s: 2.0 if 10 <= t_s < 10.5 else 1.0, offered=lambda _: 1.5)
+    assert found.most == pytest.approx(1.5, abs=0.15)  # what waited leaves too
+    assert rate_gate(found).outcome == "failed"
+
+
+def test_a_queue_that_runs_empty_between_samples_is_no_slow_link():
+    # Bunches of 60 kB come every 10 ms, just before a sample: each finds packets waiting.
+    found = link(offered=lambda t_s: 9.6 if (t_s + STEP_S) % 0.01 < STEP_S else 0.0)
+    assert found.backlogged > 1000
+    gate = rate_gate(found)
+    assert gate.outcome == "not applicable"
+    assert "0 of 1 directed links" in gate.note
+
+
+def test_a_link_that_is_never_loaded_is_not_applicable():
+    assert rate_gate(link(offered=lambda _: 0.9)).outcome == "not applicable"
+
+
+def test_a_gap_in_the_samples_is_no_slow_link():
+    gaps = iter([0.0] * 500 + [3.0] + [0.0] * 5000)
+    found = link(late=lambda: next(gaps), offered=lambda t_s: 0.2 if 6 < t_s < 7.9 else 1.2)
+    assert found.samples < 1900
+    assert rate_gate(found).outcome == "passed"
+
+
+def test_time_in_which_an_impairment_changed_the_rate_is_left_out_and_told():
+    def share(t_s):
+        return 0.3 if 5 <= t_s < 8 else 1.0
+
+    assert rate_gate(link(share=share)).outcome == "failed"
+    found = link(share=share, changed=[(5.0, 8.0)])
+    assert found.left_out_s == pytest.approx(3.0, abs=0.05)
+    gate = rate_gate(found)
+    assert gate.outcome == "passed"
+    assert "3.0 s left out" in gate.note
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    error=st.floats(-0.2, 0.2).filter(lambda error: not 0.02 <= abs(error) <= 0.035),
+    seed=st.integers(0, 1000),
+    queue_bytes=st.integers(145_000, 1_000_000),
+)
+def test_any_error_is_found_and_none_is_invented(error, seed, queue_bytes):
+    rng = np.random.default_rng(seed)
+    found = link(
+        lasts_s=3,
+        share=lambda _: 1 + error,
+        offered=lambda _: 1.5,
+        queue_bytes=queue_bytes,
+        late=lambda: float(rng.exponential(0.0005)),
+    )
+    assert found.delivered == pytest.approx(1 + error, abs=0.01)
+    gate = rate_gate(found)
+    assert gate.outcome == ("failed" if abs(error) > 0.03 else "passed")
+
+
+def event(action, at_s, kind="queue", target="server", name="slow"):
+    return {
+        "kind": kind,
+        "name": name,
+        "target": target,
+        "action": action,
+        "sent_s": at_s,
+        "acknowledged_s": at_s + 0.001,
+    }
+
+
+@pytest.mark.parametrize(
+    ("kind", "target", "nodes", "hit"),
+    [
+        ("queue", "server", {"server", "s1"}, True),
+        ("queue", "s1->s2", {"s1", "s2"}, True),
+        ("queue", "worker-1", {"server", "s1"}, False),
+        ("straggler", "server", {"server", "s1"}, True),
+        ("link-down", "s1->s2", {"s1", "s3"}, False),
+        ("loss", "server", {"server", "s1"}, False),
+        ("burst", "server", {"server", "s1"}, False),
+        ("./mine.py", "worker-1", {"server", "s1"}, True),  # nobody knows what it changes
+    ],
+)
+def test_which_impairments_may_change_the_rate_of_a_link(kind, target, nodes, hit):
+    events = [event("begin", 5.0, kind, target), event("end", 8.0, kind, target)]
+    assert spans_of_changes(events, nodes) == ([(5.0, 8.001)] if hit else [])
+
+
+def test_a_change_that_never_ends_lasts_for_ever():
+    events = [event("begin", 5.0), event("end", 6.0), event("begin", 7.0)]
+    assert spans_of_changes(events, {"server", "s1"}) == [(5.0, 6.001), (7.0, float("inf"))]
+
+
+@pytest.mark.parametrize("clump", [2, 10, 43])
+def test_clumps_fail_and_their_queue_is_named(clump):
+    gate = gates(link(clump=clump, lasts_s=2))["packet_bytes"]
+    assert gate.outcome == "failed"
+    assert gate.where == "server--s1 from s1"
+    # Two of 65 kB fill this queue; one frame of what waits is allowed to have come between reads.
+    assert gate.value == pytest.approx(clump * FRAME, rel=0.3)
+
+
+def test_single_packets_pass_and_their_number_is_told():
+    gate = gates(link(lasts_s=1))["packet_bytes"]
+    assert (gate.outcome, gate.value) == ("passed", FRAME)
+    assert gate.note == "99 of 100 samples found packets waiting"
+
+
+def counters(*pairs):
+    """Samples with these bytes and packets waiting."""
+    held, packets = np.array(pairs, dtype=np.float64).T
+    t_s = np.linspace(0.0, 0.01 * len(pairs), len(pairs))
+    return of_link("server--s1", "s1", RATE_BPS, t_s, np.zeros(len(pairs)), held, packets)
+
+
+def test_a_packet_that_comes_between_two_reads_is_no_clump():
+    torn = counters((10 * FRAME, 9), (3 * FRAME, 2), (FRAME, 0), (9 * FRAME, 10), (2 * FRAME, 1))
+    assert torn.packet_bytes == FRAME
+
+
+def test_a_single_sample_proves_nothing_and_two_do():
+    lone = counters((FRAME, 1), (65_000, 1), (2 * FRAME, 2))
+    assert lone.packet_bytes == FRAME
+    twice = counters((FRAME, 1), (65_000, 1), (2 * FRAME, 2), (65_000, 1))
+    assert twice.packet_bytes > 60_000
+
+
+def test_no_packet_ever_waited():
+    gate = gates(counters((0, 0), (0, 0)))["packet_bytes"]
+    assert gate.outcome == "not applicable"
+    assert gate.note == "none of 2 samples found a packet waiting"
+
+
+def stored(directory: Path, columns) -> Path:
+    samples = directory / "samples"
+    samples.mkdir()
+    names = ("t_s", "sent_bytes", "backlog_bytes", "backlog_packets")
+    table = dict(zip(names, columns, strict=True))
+    count = len(columns[0])
+    pl.DataFrame({"link": ["server--s1"] * count, "from": ["s1"] * count, **table}).write_parquet(
+        samples / "queues.parquet"
+    )
+    described = [
+        {"link": "server--s1", "from": end, "rate_bps": RATE_BPS} for end in ("s1", "server")
+    ]
+    (samples / "sampler.json").write_text(json.dumps({"directed_links": described}))
+    return directory
+
+
+def test_a_run_directory_is_read_and_the_evidence_kept(tmp_path: Path):
+    events = [event("begin", 5.0), event("end", 8.0)]
+    facts = sampled(share=lambda t_s: 0.3 if 5 <= t_s < 8 else 1.0)
+    load = links_under_load.measure(stored(tmp_path, facts), events)
+    assert [each.samples for each in load.links] == [2000, 0]
+    assert rate_gate(*load.links).outcome == "passed"
+    load.store(tmp_path)
+    evidence = json.loads((tmp_path / links_under_load.FILE).read_text())
+    first, second = evidence["links"]
+    assert (first["link"], first["sender"]) == ("server--s1", "s1")
+    assert first["left_out_s"] == pytest.approx(3.0, abs=0.05)
+    assert first["error"] < 0.01
+    assert second["delivered"] is None
+
+
+@pytest.mark.parametrize("missing", ["queues.parquet", "sampler.json", "both"])
+def test_without_samples_nothing_was_measured(tmp_path: Path, missing: str):
+    stored(tmp_path, sampled(lasts_s=1))
+    for name in ("queues.parquet", "sampler.json"):
+        if missing in (name, "both"):
+            (tmp_path / "samples" / name).unlink()
+    load = links_under_load.measure(tmp_path, [])
+    found = gates(failure=load.failure)
+    assert {gate.outcome for gate in found.values()} == {"not measured"}
+    assert all("no samples of queues" in gate.note for gate in found.values())
+
+
+def test_a_broken_table_was_not_measured(tmp_path: Path):
+    stored(tmp_path, sampled(lasts_s=1))
+    (tmp_path / "samples" / "queues.parquet").write_bytes(b"PAR1 but no more")
+    assert "no samples of queues" in links_under_load.measure(tmp_path, []).failure
+
+
+def test_an_empty_table_was_not_measured():
+    empty = of_link("server--s1", "s1", RATE_BPS, *(np.zeros(0) for _ in range(4)))
+    assert {gate.outcome for gate in gates(empty).values()} == {"not measured"}
