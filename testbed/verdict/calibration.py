@@ -1,44 +1,31 @@
 """Measures the idle network before training: the rate and round-trip time of every path.
 
-One process holds sockets in both namespaces, and the kernel's receive timestamps do the timing, so
-that the measured rate does not depend on when this process is scheduled. What the links are
-configured to lose is no fault: frames carry a number, and lost ones count for the rate.
+One process holds sockets in both namespaces. What the links are configured to lose is no fault:
+frames carry a number, and lost ones count for the rate.
 """
 
 from __future__ import annotations
 
 import socket
 import statistics
-import struct
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from testbed.lab import paths
 from testbed.lab.kernel.commands import CommandError
 from testbed.lab.kernel.namespaces import socket_in
-from testbed.lab.kernel.shaping import ETHERNET_FRAME_BYTES
 from testbed.lab.network import HostInfo, LabInfo
-from testbed.verdict import queue_calibration
+from testbed.verdict import queue_calibration, rate_calibration
 from testbed.verdict.queue_calibration import QueueCalibration
 
-_SO_TIMESTAMPNS = 35
-_NUMBER = struct.Struct("!I")  # at the start of a frame's payload
-_PAYLOAD_BYTES = ETHERNET_FRAME_BYTES - 14 - 20 - 8
-_RATE_TIME_S = 0.02
-_LEAST_FRAMES, _MOST_FRAMES = 24, 2048
-_MOST_RATE_TRIALS = 25
-_GOOD_ERROR = 0.005
 _MOST_ROUND_TRIPS, _LEAST_ROUND_TRIPS = 20, 4
 _PROBING_TIME_S = 0.1
 _ANSWER_TIMEOUT_S = 0.5
 _LOST_TIMEOUT_S = 0.1
 _CONCURRENT_PROBES = 16
-_SILENT_FRAMES = 50
 _DELAYED_S = 0.002  # round trips longer than this are waited for on many paths at once
 _LONGEST_RTT_S = 1.0
 _MOST_TRIES = 60  # until a probe comes back, where links are configured to lose most of them
@@ -49,8 +36,10 @@ _BUDGET_S = 6.0
 class PathCalibration:
     """One direction between two hosts. `rate_bps` counts Ethernet frames, as the shaper does.
 
-    It is the rate before configured losses. `configured_loss` is the share of frames that the links
-    lose on the way there, `configured_probe_loss` that of round trips, which go back as well.
+    It is the rate before configured losses: the median of `rate_trials` stretches, whose
+    interquartile range is `rate_spread`, as a share of the configured rate. `configured_loss` is
+    the share of frames that the links lose on the way there, `configured_probe_loss` that of round
+    trips, which go back as well.
     `rtt_s` is the median round trip of idle probes and includes about 0.1 ms of this process.
     `switches` lie on the way.
     """
@@ -59,6 +48,8 @@ class PathCalibration:
     receiver: str
     configured_rate_bps: int
     rate_bps: float
+    rate_spread: float = 0.0
+    rate_trials: int = 0
     configured_rtt_s: float = 0.0
     rtt_s: float
     probes_sent: int
@@ -106,9 +97,8 @@ class _Path:
     @property
     def cost_s(self) -> float:
         """Roughly how long it takes to measure its rate, and to wait for lost probes."""
-        frames = _frames(self.rate_bps) * ETHERNET_FRAME_BYTES * 8 / self.rate_bps
         lost_s = _MOST_ROUND_TRIPS * self.probe_loss * _LOST_TIMEOUT_S
-        return frames + self.rtt_s + 0.003 + lost_s
+        return rate_calibration.duration_s(self.rate_bps) + self.rtt_s + 0.003 + lost_s
 
     @property
     def likeness(self) -> tuple[float, ...]:
@@ -154,6 +144,21 @@ def calibrate(network: LabInfo, *, budget_s: float = _BUDGET_S) -> Calibration:
         left_out=len(every) - len(chosen),
         took_s=time.monotonic() - began_s,
     )
+
+
+def idle_round_trip_s(network: LabInfo) -> float:
+    """The median round trip between the server and the first worker, in seconds.
+
+    Raises:
+        CommandError: no probe came back.
+    """
+    path = next(_pairs(network))
+    with _udp(path.sender, path.rtt_s) as source, _udp(path.receiver, path.rtt_s) as sink:
+        found = [_round_trip(source, sink) for _ in range(_MOST_ROUND_TRIPS)]
+    answered = [each for each in found if each is not None]
+    if not answered:
+        raise _no_answer(path)
+    return statistics.median(answered)
 
 
 def _pairs(network: LabInfo) -> Iterator[_Path]:
@@ -220,21 +225,22 @@ def _measure(path: _Path, trips: Sequence[float | None]) -> PathCalibration:
     answered = [trip for trip in trips if trip is not None]
     if not answered:
         raise _no_answer(path)
-    rates_bps: list[float] = []
     with _udp(path.sender, path.rtt_s) as source, _udp(path.receiver, path.rtt_s) as sink:
-        for _ in range(_MOST_RATE_TRIALS):
-            rates_bps.append(_rate_before_losses_bps(source, sink, path))
-            # A trial shows too little if this process could not saturate the link, and too much if
-            # it received the first frames late. One good trial is enough, because all trials of
-            # a wrong link are wrong.
-            if abs(rates_bps[-1] / path.rate_bps - 1) <= _GOOD_ERROR:
-                break
-    rate_bps = min(rates_bps, key=lambda each: abs(each / path.rate_bps - 1))
+        rate = rate_calibration.measure(
+            source,
+            sink,
+            path.rate_bps,
+            silence_s=path.rtt_s + _LOST_TIMEOUT_S,
+            loss=path.loss,
+            delivered_share=path.delivered_share,
+        )
     return PathCalibration(
         sender=path.sender.name,
         receiver=path.receiver.name,
         configured_rate_bps=path.rate_bps,
-        rate_bps=rate_bps,
+        rate_bps=rate.median_bps,
+        rate_spread=rate.spread,
+        rate_trials=rate.trials,
         configured_rtt_s=path.rtt_s,
         rtt_s=statistics.median(answered),
         probes_sent=len(trips),
@@ -267,63 +273,3 @@ def _round_trip(source: socket.socket, sink: socket.socket) -> float | None:
     except TimeoutError:
         return None
     return time.monotonic() - began_s
-
-
-def _frames(rate_bps: int) -> int:
-    """How many frames a trial sends."""
-    wanted = int(rate_bps * _RATE_TIME_S / (ETHERNET_FRAME_BYTES * 8))
-    return min(_MOST_FRAMES, max(_LEAST_FRAMES, wanted))
-
-
-def _rate_before_losses_bps(source: socket.socket, sink: socket.socket, path: _Path) -> float:
-    """The rate of a saturated path: frames between two receive timestamps."""
-    count = _frames(path.rate_bps)
-    sink.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
-    if path.loss:  # the last frames may be lost: do not wait for them for long
-        sink.settimeout(
-            path.rtt_s + _SILENT_FRAMES * ETHERNET_FRAME_BYTES * 8 / path.rate_bps + 0.1
-        )
-    target, rest = sink.getsockname(), bytes(_PAYLOAD_BYTES - _NUMBER.size)
-
-    def blast() -> None:
-        for number in range(count):  # blocks while the host's own queue is full
-            source.sendto(_NUMBER.pack(number) + rest, target)
-
-    thread = threading.Thread(target=blast, daemon=True)
-    thread.start()
-    arrivals: list[tuple[int, float]] = []
-    with suppress(TimeoutError):
-        while len(arrivals) < count:
-            frame, ancillary, _, _ = sink.recvmsg(_PAYLOAD_BYTES, 64)
-            seconds, nanoseconds = struct.unpack("qq", ancillary[0][2][:16])
-            arrivals.append((_NUMBER.unpack_from(frame)[0], seconds + nanoseconds * 1e-9))
-            if path.loss and arrivals[-1][0] == count - 1:
-                break
-    thread.join()
-    return (
-        frames_per_s(arrivals, loss=path.loss, delivered_share=path.delivered_share)
-        * ETHERNET_FRAME_BYTES
-        * 8
-    )
-
-
-def frames_per_s(
-    arrivals: Sequence[tuple[int, float]], *, loss: float, delivered_share: float
-) -> float:
-    """How many frames the path carried in a second before configured losses.
-
-    Args:
-        arrivals: number and receive timestamp of the frames of one trial.
-        loss: the share of frames that the links are configured to lose.
-        delivered_share: what arrives of a full path, as a share of its rate. Where it is
-            1 - `loss`, no queue on the way overflows: then the numbers tell exactly what was sent.
-    """
-    steady = arrivals[len(arrivals) // 8 :]  # the first leave with the shaper's full bucket
-    if len(steady) < 2 or steady[-1][1] <= steady[0][1]:
-        return 0.0
-    frames: float = len(steady) - 1
-    if loss and abs(delivered_share - (1 - loss)) < 1e-9:
-        frames = steady[-1][0] - steady[0][0]
-    elif loss:
-        frames /= delivered_share
-    return frames / (steady[-1][1] - steady[0][1])

@@ -14,11 +14,12 @@ _CHANCE = 1e-6
 
 
 def gates(calibration: Calibration, limits: Mapping[str, Any]) -> list[Gate]:
-    """Rate, round trip and idle loss of the paths, and every queue's limit."""
+    """Rate and its spread, round trip and idle loss of the paths, and every queue's limit."""
     paths = calibration.paths
     alike = f"{calibration.left_out} more paths have one like them among those measured"
     note = alike if calibration.left_out else ""
     rate_error, slowest = worst((_rate_error(path), _ends(path)) for path in paths)
+    rate_spread, unsteady = worst((path.rate_spread, _ends(path)) for path in paths)
     return [
         compared(
             "calibrated rate error",
@@ -26,6 +27,14 @@ def gates(calibration: Calibration, limits: Mapping[str, Any]) -> list[Gate]:
             rate_error,
             limits["rate_error"],
             where=slowest,
+            note=note,
+        ),
+        compared(
+            "spread of the calibrated rate's trials",
+            "rate_spread",
+            rate_spread,
+            limits["rate_spread"],
+            where=unsteady,
             note=note,
         ),
         _round_trip(calibration, limits, note),

@@ -24,7 +24,10 @@ class Limits(Section):
     """Gates: beyond them the emulator, not the protocol, decided, and the run is invalid.
 
     Attributes:
-        rate_error: how far a calibrated rate may be from the configured one, as a share of it.
+        rate_error: how far a calibrated rate, the median of its trials, may be from the configured
+            one, as a share of it.
+        rate_spread: how far the trials of a calibrated rate may scatter: their interquartile range,
+            as a share of the configured rate.
         rtt_error: how far a calibrated round trip may be from the configured one, as a share of it.
         rtt_error_s: how far it may be for each switch on the path; the larger of the two counts.
         idle_loss: share of the probes that may be lost before training, while nothing else is sent;
@@ -57,6 +60,7 @@ class Limits(Section):
     """
 
     rate_error: float = Field(default=0.03, gt=0)
+    rate_spread: float = Field(default=0.05, gt=0)
     rtt_error: float = Field(default=0.1, gt=0)
     rtt_error_s: float = Field(default=0.0003, gt=0)
     idle_loss: float = Field(default=0.0, ge=0, le=1)
@@ -119,11 +123,23 @@ _ROUND_TRIP = Explanation(
 GATES: dict[str, Explanation] = {
     "rate_error": Explanation(
         title="rate",
-        measured="Before training, every path carries as much as it can. The gate takes the error "
-        "of the worst path's rate. Frames that the links are configured to lose count as carried.",
-        evidence="calibration.json: links[].rate_bps beside links[].configured_rate_bps",
+        measured="Before training, every path carries as much as it can, for 0.2 s or longer. Each "
+        "stretch of 5 ms is a trial, and the median of all trials is the path's rate. The gate "
+        "takes the worst path's error. Frames that the links are configured to lose count as "
+        "carried.",
+        evidence="calibration.json: links[].rate_bps beside links[].configured_rate_bps; "
+        "links[].rate_trials",
         causes="The rate is too high for the processors, or other programs took them meanwhile.",
         remedy=f"{_SLOWER} {_ALONE}",
+    ),
+    "rate_spread": Explanation(
+        title="rate spread",
+        measured="The interquartile range of the same trials, as a share of the configured rate: "
+        "a quarter of the trials was slower, a quarter faster. The gate takes the worst path's.",
+        evidence="calibration.json: links[].rate_spread and links[].rate_trials",
+        causes="The shaper was not served in time: other programs took the processors, or timers "
+        "are late on this machine.",
+        remedy=f"{_ALONE} {_SLOWER}",
     ),
     "rtt_error": _ROUND_TRIP,
     "rtt_error_s": _ROUND_TRIP,

@@ -1,0 +1,189 @@
+"""Measures the rate of a saturated path, and how much it scatters.
+
+Frames are sent without a pause, and the kernel stamps their arrival, so neither depends on when
+this process is scheduled. The arrivals are cut into short stretches. Each stretch is one trial, and
+none is left out: the median of all is the path's rate, their interquartile range its scatter.
+"""
+
+from __future__ import annotations
+
+import math
+import socket
+import statistics
+import struct
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from testbed.lab.kernel.shaping import ETHERNET_FRAME_BYTES
+
+_SO_TIMESTAMPNS, _SO_RCVBUFFORCE = 35, 33
+_RECEIVE_BUFFER_BYTES = 64 << 20
+_FRAME_MEMORY_BYTES = 2560  # what the kernel charges for a full frame, and some more
+_NUMBER = struct.Struct("!I")  # at the start of a frame's payload
+_PAYLOAD_BYTES = ETHERNET_FRAME_BYTES - 14 - 20 - 8
+# A processor that is taken away for a moment spoils few of many short stretches. Shorter ones would
+# measure the shaper's bucket (half a millisecond) and the timers instead of the rate.
+_STRETCH_S = 0.005
+_MOST_STRETCHES, _LEAST_STRETCHES = 40, 16
+_MOST_FRAMES = 8192
+_SILENT_FRAMES = 50
+# A machine that was disturbed is measured for longer; what it showed so far counts all the same.
+_MOST_BLASTS = 4
+_GOOD_ERROR, _GOOD_SPREAD = 0.005, 0.01
+_IQR_OF_NORMAL = 1.349  # in standard deviations
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rate:
+    """The trials of one path.
+
+    Attributes:
+        median_bps: of all trials.
+        spread: the interquartile range of all trials, as a share of the configured rate. What the
+            chance of configured losses adds to it is taken off.
+        trials: how many there were.
+    """
+
+    median_bps: float
+    spread: float
+    trials: int
+
+
+def duration_s(rate_bps: int) -> float:
+    """How long one blast over a path of this rate takes, in seconds."""
+    return _frames(rate_bps) * ETHERNET_FRAME_BYTES * 8 / rate_bps
+
+
+def measure(
+    source: socket.socket,
+    sink: socket.socket,
+    rate_bps: int,
+    *,
+    silence_s: float = 0.0,
+    loss: float = 0.0,
+    delivered_share: float = 1.0,
+) -> Rate:
+    """Saturate a path, once more where it looks disturbed, up to four times.
+
+    Args:
+        source: UDP, where the path begins; bound to an address.
+        sink: UDP, where it ends; bound to an address.
+        rate_bps: as configured.
+        silence_s: after how long without a frame a lossy path has lost the rest.
+        loss: see `stretches_bps`.
+        delivered_share: see `stretches_bps`.
+    """
+    sink.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+    with suppress(PermissionError):  # an ordinary user's sink holds some 180 frames
+        sink.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _RECEIVE_BUFFER_BYTES)
+    if loss:
+        frame_s = ETHERNET_FRAME_BYTES * 8 / rate_bps
+        sink.settimeout(silence_s + _SILENT_FRAMES * frame_s)
+    chance = 0.0 if _numbers_tell(loss, delivered_share) else chance_spread(rate_bps, loss)
+    trials_bps: list[float] = []
+    for _ in range(_MOST_BLASTS):
+        arrivals = _blast(source, sink, _frames(rate_bps), lossy=loss > 0)
+        trials_bps += stretches_bps(
+            arrivals, _stretch_frames(rate_bps), loss=loss, delivered_share=delivered_share
+        )
+        found = summary(trials_bps, rate_bps, chance=chance)
+        if abs(found.median_bps / rate_bps - 1) <= _GOOD_ERROR and found.spread <= _GOOD_SPREAD:
+            break
+    return found
+
+
+def stretches_bps(
+    arrivals: Sequence[tuple[int, float]],
+    frames: int,
+    *,
+    loss: float = 0.0,
+    delivered_share: float = 1.0,
+) -> list[float]:
+    """The rate in every stretch of a blast, before configured losses, in bit/s.
+
+    Args:
+        arrivals: number and receive timestamp (s) of each frame.
+        frames: how many arrivals a stretch has.
+        loss: the share of frames that the links are configured to lose.
+        delivered_share: what arrives of a full path, as a share of its rate. Where it is
+            1 - `loss`, no queue on the way overflows: then the numbers tell exactly what was sent.
+    """
+    steady = arrivals[max(frames, len(arrivals) // 8) :]  # the first leave with full buckets
+    rates = []
+    for first in range(0, len(steady) - frames, frames):
+        (number, at_s), (last_number, last_s) = steady[first], steady[first + frames]
+        carried = float(frames)
+        if _numbers_tell(loss, delivered_share):
+            carried = last_number - number
+        elif loss:
+            carried /= delivered_share
+        took_s = last_s - at_s
+        rates.append(carried * ETHERNET_FRAME_BYTES * 8 / took_s if took_s > 0 else math.inf)
+    return rates
+
+
+def summary(trials_bps: Sequence[float], rate_bps: int, *, chance: float = 0.0) -> Rate:
+    """Median and spread of trials; without any, a rate of 0.
+
+    Args:
+        chance: what chance alone makes of the interquartile range, as a share of the rate.
+    """
+    if len(trials_bps) < 2:
+        return Rate(median_bps=sum(trials_bps), spread=1.0, trials=len(trials_bps))
+    low_bps, median_bps, high_bps = statistics.quantiles(trials_bps, method="inclusive")
+    seen = (high_bps - low_bps) / rate_bps
+    spread = math.sqrt(max(0.0, seen**2 - chance**2))
+    return Rate(median_bps=median_bps, spread=spread, trials=len(trials_bps))
+
+
+def _numbers_tell(loss: float, delivered_share: float) -> bool:
+    return loss > 0 and abs(delivered_share - (1 - loss)) < 1e-9
+
+
+def chance_spread(rate_bps: int, loss: float) -> float:
+    """The interquartile range that random losses give to the time that so many arrivals take."""
+    return _IQR_OF_NORMAL * math.sqrt(loss / _stretch_frames(rate_bps))
+
+
+def _stretch_frames(rate_bps: int) -> int:
+    return max(1, round(rate_bps * _STRETCH_S / (ETHERNET_FRAME_BYTES * 8)))
+
+
+def _frames(rate_bps: int) -> int:
+    """How many frames a blast has: 0.2 s of them, fewer where they are many, more where few."""
+    stretch = _stretch_frames(rate_bps)
+    stretches = min(_MOST_STRETCHES, max(_LEAST_STRETCHES, _MOST_FRAMES // stretch))
+    if stretch == 1:  # a slow link: its frames last long
+        stretches = max(_LEAST_STRETCHES, int(0.3 * rate_bps / (ETHERNET_FRAME_BYTES * 8)))
+    return stretch * stretches * 8 // 7 + 2
+
+
+def _blast(
+    source: socket.socket, sink: socket.socket, count: int, *, lossy: bool
+) -> list[tuple[int, float]]:
+    """Send `count` frames, as fast as the sender's own queue takes them; returns what arrived."""
+    target, rest = sink.getsockname(), bytes(_PAYLOAD_BYTES - _NUMBER.size)
+
+    def send() -> None:
+        for number in range(count):  # blocks while the host's own queue is full
+            source.sendto(_NUMBER.pack(number) + rest, target)
+
+    # Two threads of Python hinder each other above 200 Mbit/s. So all is sent before any is read,
+    # unless the sink cannot hold it.
+    held = sink.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // _FRAME_MEMORY_BYTES
+    sending = threading.Thread(target=send, daemon=True)
+    sending.start()
+    if count <= held:
+        sending.join()
+    arrivals: list[tuple[int, float]] = []
+    with suppress(TimeoutError):
+        while len(arrivals) < count:
+            frame, ancillary, _, _ = sink.recvmsg(_PAYLOAD_BYTES, 64)
+            seconds, nanoseconds = struct.unpack("qq", ancillary[0][2][:16])
+            arrivals.append((_NUMBER.unpack_from(frame)[0], seconds + nanoseconds * 1e-9))
+            if lossy and arrivals[-1][0] == count - 1:
+                break
+    sending.join()
+    return arrivals
