@@ -7,33 +7,43 @@ from typing import Any
 
 from testbed.verdict.gate import Gate, compared, not_measured, worst
 from testbed.verdict.processor_headroom import Headroom
+from testbed.verdict.processor_waits import WINDOW_S
 
 
 def gates(headroom: Headroom, limits: Mapping[str, Any], other_programs: str) -> list[Gate]:
-    """How long the emulator waited, what others took, and how long nothing ran.
+    """How long the emulator waited, what others took, and how long a processor stood still.
 
     Args:
         other_programs: those outside the lab that used most of the processors, in words.
     """
-    stall = "longest time that nothing ran (s)"
     return [
-        _waited(headroom, limits),
+        *_waited(headroom, limits),
         _others(headroom, limits, other_programs),
-        compared(stall, "clock_stall_s", headroom.stall_s, limits["clock_stall_s"]),
-        compared("drift of the clock", "clock_drift", headroom.drift, limits["clock_drift"]),
+        _stalled(headroom, limits),
     ]
 
 
-def _waited(headroom: Headroom, limits: Mapping[str, Any]) -> Gate:
-    name = "share of the time that the emulator waited for a processor"
-    key, limit = "cpu_wait", limits["cpu_wait"]
-    known = [(share, process) for process, share in headroom.waited.items() if share is not None]
-    gone = [process for process, share in headroom.waited.items() if share is None]
-    missing = f"no scheduling statistics of {', '.join(gone)}" if gone else ""
+def _waited(headroom: Headroom, limits: Mapping[str, Any]) -> list[Gate]:
+    share = "share of its worst second that the emulator waited for a processor"
+    mean = "mean wait of the emulator for a processor, in its worst second (s)"
+    gone = [process for process, wait in headroom.waited.items() if wait is None]
+    missing = [f"no scheduling statistics of {', '.join(gone)}"] if gone else []
+    if headroom.longest_window_s > 2 * WINDOW_S:
+        missing.append(f"{headroom.longest_window_s:.1f} s were read as one")
+    told = "; ".join(missing)
+    known = [(name, wait) for name, wait in headroom.waited.items() if wait is not None]
     if not known:
-        return not_measured(name, key, limit, missing or "no process was watched")
-    value, where = worst(known)
-    return compared(name, key, value, limit, where=where, missing=missing)
+        told = told or "no process was watched"
+        return [
+            not_measured(name, key, limits[key], told)
+            for name, key in ((mean, "cpu_wait_s"), (share, "cpu_wait"))
+        ]
+    mean_s, slow = worst((wait.mean_s, _at(name, wait.mean_at_s)) for name, wait in known)
+    most, starved = worst((wait.share, _at(name, wait.share_at_s)) for name, wait in known)
+    return [
+        compared(mean, "cpu_wait_s", mean_s, limits["cpu_wait_s"], where=slow, missing=told),
+        compared(share, "cpu_wait", most, limits["cpu_wait"], where=starved, missing=told),
+    ]
 
 
 def _others(headroom: Headroom, limits: Mapping[str, Any], programs: str) -> Gate:
@@ -42,3 +52,25 @@ def _others(headroom: Headroom, limits: Mapping[str, Any], programs: str) -> Gat
     if headroom.contended is None:
         return not_measured(name, key, limit, "/proc/stat cannot be read")
     return compared(name, key, headroom.contended, limit, where=programs)
+
+
+def _stalled(headroom: Headroom, limits: Mapping[str, Any]) -> Gate:
+    name, key = "longest time that a processor stood still (s)", "clock_stall_s"
+    limit = limits[key]
+    found = [
+        (each.longest_s, _at(f"processor {each.processor}", each.at_s))
+        for each in headroom.stalls
+        if each.looks
+    ]
+    if not found:
+        return not_measured(name, key, limit, "no processor was watched")
+    blind = [str(each.processor) for each in headroom.stalls if not each.looks]
+    missing = f"the watch of processor {', '.join(blind)} never ran" if blind else ""
+    ordinary = any(not each.real_time for each in headroom.stalls)
+    note = "watched without real-time priority, which root alone may give" if ordinary else ""
+    value, where = worst(found)
+    return compared(name, key, value, limit, where=where, note=note, missing=missing)
+
+
+def _at(what: str, at_s: float) -> str:
+    return f"{what}, {at_s:.1f} s after the begin"

@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
+from testbed.shared import problems
 from testbed.shared.registry import one_of
 from testbed.shared.section import Section
 
@@ -18,6 +19,12 @@ from testbed.shared.section import Section
 def _with_keys_of_gates(schema: dict[str, Any]) -> None:
     """Tells editors what `waive` may name; the gates' explanations stand below."""
     schema["items"]["enum"] = sorted(GATES)
+
+
+FORMER = {
+    "clock_drift": "is no gate any more, since it compared two views of one clock; leave it out: "
+    "clock_stall_s finds processors that stood still"
+}
 
 
 class Limits(Section):
@@ -35,7 +42,9 @@ class Limits(Section):
         queue_error: how far a calibrated queue may be from its limit, as a share of it; what the
             measurement cannot resolve is allowed on top.
         conservation: share of a link's packets that may be missing without an explanation.
-        cpu_wait: share of the training time that a thread of the emulator may have been ready to
+        cpu_wait_s: how long a thread of the emulator may have waited to run, once it was ready, in
+            the mean of its worst second.
+        cpu_wait: share of its worst second that a thread of the emulator may have been ready to
             run without running.
         cpu_others: share of the machine's processor time that processes outside the lab may have
             used while something waited for a processor.
@@ -44,9 +53,8 @@ class Limits(Section):
         impairments_unmet: how many impairments may have met no packet, or nothing else to act on.
         loss_error: how far the share of packets that a loss took may be from the configured one;
             what chance explains is allowed on top.
-        clock_stall_s: the longest time in which nothing may have run on the machine.
-        clock_drift: how much the clock (CLOCK_MONOTONIC) may have gained or lost against the
-            unadjusted one (CLOCK_MONOTONIC_RAW), in seconds per second.
+        clock_stall_s: the longest time in which one of the machine's processors may have stood
+            still.
         socket_buffer_bytes: how many bytes of the deepest queue the switch's socket buffer may
             fail to hold.
         packet_bytes: the largest mean size of the packets in a queue, in bytes. A full Ethernet
@@ -66,18 +74,28 @@ class Limits(Section):
     idle_loss: float = Field(default=0.0, ge=0, le=1)
     queue_error: float = Field(default=0.0, ge=0)
     conservation: float = Field(default=0.001, gt=0, le=1)
-    cpu_wait: float = Field(default=0.3, gt=0)
+    cpu_wait_s: float = Field(default=0.0005, gt=0)
+    cpu_wait: float = Field(default=0.6, gt=0)
     cpu_others: float = Field(default=0.25, gt=0)
     impairment_late_s: float = Field(default=0.010, gt=0)
     impairments_unmet: int = Field(default=0, ge=0)
     loss_error: float = Field(default=0.0, ge=0, le=1)
     clock_stall_s: float = Field(default=0.1, gt=0)
-    clock_drift: float = Field(default=0.0005, gt=0)
     socket_buffer_bytes: int = Field(default=0, ge=0)
     packet_bytes: int = Field(default=1514, ge=1514)
     rate_under_load: float = Field(default=0.03, gt=0)
     run_timeout_s: float = Field(default=900.0, gt=0)
     waive: list[str] = Field(default=[], json_schema_extra=_with_keys_of_gates)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _former_keys_are_told(cls, given: Any) -> Any:
+        found = [key for key in FORMER if isinstance(given, dict) and key in given]
+        if found:
+            raise problems.raised(
+                [problems.Problem((key,), FORMER[key], problems.UNKNOWN) for key in found]
+            )
+        return given
 
     @field_validator("waive")
     @classmethod
@@ -204,11 +222,21 @@ GATES: dict[str, Explanation] = {
         "buffer overflowed on a busy machine.",
         remedy=f"{_SLOWER} {_ALONE} If it stays, please report it with the run directory.",
     ),
-    "cpu_wait": Explanation(
+    "cpu_wait_s": Explanation(
         title="processor",
         measured="During training, the kernel counts how long each thread of the switch, the "
-        "controller and the delay relay was ready but did not run. The gate takes the largest "
-        "share of the time.",
+        "controller and the delay relay was ready but did not run, and how often. The gate takes "
+        "the second in which the mean wait of a thread was longest. Packets wait so much longer "
+        "than the links make them.",
+        evidence="conservation.json: headroom.waited",
+        causes="The hosts' training and other programs leave the emulator too little time.",
+        remedy=f"{_ALONE} Use fewer workers, a smaller model, or a lower rate.",
+    ),
+    "cpu_wait": Explanation(
+        title="processor share",
+        measured="The same counts. The gate takes the second in which a thread was ready but did "
+        "not run for longest, as a share of that second. A switch that waits most of a second "
+        "cannot catch up with its packets.",
         evidence="conservation.json: headroom.waited",
         causes="The hosts' training and other programs leave the emulator too little time.",
         remedy=f"{_ALONE} Use fewer workers, a smaller model, or a lower rate.",
@@ -259,19 +287,14 @@ GATES: dict[str, Explanation] = {
     ),
     "clock_stall_s": Explanation(
         title="stall",
-        measured="Two threads look at the clock every few milliseconds. The gate takes the longest "
-        "time in which neither ran.",
-        evidence="conservation.json: headroom.stall_s",
-        causes="The machine stood still: it was suspended, or its hypervisor took the processors.",
-        remedy="Keep the machine awake. On a virtual machine, ask for processors of its own. "
-        "./lab resume tries again.",
-    ),
-    "clock_drift": Explanation(
-        title="clock",
-        measured="How much the adjusted clock gained or lost against the unadjusted one during the "
-        "training.",
-        evidence="conservation.json: headroom.drift",
-        causes="The system corrected its clock meanwhile.",
-        remedy="Wait until the clock is synchronised (timedatectl), then ./lab resume.",
+        measured="A thread on each processor, of real-time priority where that is allowed, looks "
+        "at the clock every few milliseconds. The gate takes the longest time that one of them "
+        "could not, beyond that rhythm.",
+        evidence="conservation.json: headroom.stalls[].longest_s",
+        causes="A processor stood still: the hypervisor gave it to another machine, the kernel was "
+        "busy with something that it does not interrupt, such as the end of another lab, or the "
+        "machine was suspended.",
+        remedy="Keep the machine awake, and let no other lab begin or end meanwhile. On a virtual "
+        "machine, ask for processors of its own. ./lab resume tries again.",
     ),
 }

@@ -72,7 +72,7 @@ class Observation:
         headroom = self._watch.finish()
         events = gates.read_events(self._directory / "events" / "impairments.jsonl")
         ledgers = self._ledgers(events)
-        proof = {"schema": run_directory.SCHEMA, "headroom": vars(headroom)}
+        proof = {"schema": run_directory.SCHEMA, "headroom": headroom.as_json()}
         proof |= ledgers.as_json() if ledgers is not None else {"failure": self._failure}
         run_directory.write_json(self._directory / "conservation.json", proof)
         load = links_under_load.measure(self._directory, events)

@@ -32,6 +32,7 @@ SMALL: dict[str, Any] = {
         "idle_loss": 0.5,
         "impairment_late_s": 5,
         "cpu_wait": 100,
+        "cpu_wait_s": 5,
         "cpu_others": 1,
         "clock_stall_s": 5,
         "run_timeout_s": 60,

@@ -12,9 +12,11 @@ from testbed.lab.openvswitch import SocketBuffers
 from testbed.verdict.calibration import Calibration, PathCalibration
 from testbed.verdict.calibration_gates import most_lost_by_chance
 from testbed.verdict.conservation import Conservation, LinkLedger
+from testbed.verdict.core_ticks import Stall
 from testbed.verdict.gates import Evidence, judge, reasons
 from testbed.verdict.links_under_load import LinksUnderLoad, LinkUnderLoad
 from testbed.verdict.processor_headroom import Headroom
+from testbed.verdict.processor_waits import Wait
 from testbed.verdict.queue_calibration import QueueCalibration
 
 
@@ -43,13 +45,22 @@ def queue(**changes):
     return QueueCalibration(**{**facts, **changes})
 
 
+def waited(share, mean_s=0.0001):
+    return Wait(share=share, share_at_s=3.0, mean_s=mean_s, mean_at_s=4.0)
+
+
+def stalled(longest_s, **changes):
+    facts = {"processor": 0, "at_s": 2.0, "looks": 1000, "real_time": True}
+    return Stall(longest_s=longest_s, **{**facts, **changes})
+
+
 def headroom(**changes):
     facts = {
         "duration_s": 10.0,
-        "waited": {"ovs-vswitchd": 0.1},
+        "waited": {"ovs-vswitchd": waited(0.1)},
+        "longest_window_s": 1.001,
+        "stalls": [stalled(0.004)],
         "others": 0.02,
-        "stall_s": 0.004,
-        "drift": 1e-8,
         "pressure": 0.4,
         "stolen": 0.0,
     }
@@ -196,26 +207,39 @@ UNFILLED = {"peak_bytes": None, "reason": "too deep"}
         ({"queues": [*[queue()] * 9, queue(**UNFILLED)]}, "queue_error", "1 of 10 queues"),
         ({"ledgers": None, "unreadable": "no ovs"}, "conservation", "no counters: no ovs"),
         ({"ledgers": conserved(ledger(), quiet=False)}, "conservation", "still moving"),
-        ({"headroom": headroom(waited={})}, "cpu_wait", "no process"),
+        ({"headroom": headroom(waited={})}, "cpu_wait_s cpu_wait", "no process"),
         (
-            {"headroom": headroom(waited={"ovs-vswitchd": 0.1, "controller": None})},
-            "cpu_wait",
+            {"headroom": headroom(waited={"ovs-vswitchd": waited(0.1), "controller": None})},
+            "cpu_wait_s cpu_wait",
             "no scheduling statistics of controller; the worst of the others was 0.1 .ovs-vswitchd",
         ),
+        (
+            {"headroom": headroom(longest_window_s=5.2)},
+            "cpu_wait_s cpu_wait",
+            "5.2 s were read as one",
+        ),
         ({"headroom": headroom(others=None)}, "cpu_others", "/proc/stat"),
+        ({"headroom": headroom(stalls=[])}, "clock_stall_s", "no processor was watched"),
+        (
+            {"headroom": headroom(stalls=[stalled(0.001), stalled(0, processor=1, looks=0)])},
+            "clock_stall_s",
+            "the watch of processor 1 never ran",
+        ),
         ({"paths": [path(rate_bps=math.nan), path()]}, "rate_error", "the value .* is nan"),
         ({"paths": [path(), path(rate_bps=math.nan)]}, "rate_error", "the value .* is nan"),
         ({"paths": [path(), path(rtt_s=math.nan)]}, "rtt_error_s", "the value .* is nan"),
     ],
 )
 def test_what_could_not_be_measured_stops_the_run_and_is_named(changes, key, words):
-    assert unmeasured(**changes) == [key]
+    keys = key.split()
+    assert unmeasured(**changes) == keys
     assert re.search(f"not measured: .*{words}", reasons(judged(**changes)))
-    waived = judged(**changes, limits={"waive": [key]})
+    waived = judged(**changes, limits={"waive": keys})
     assert not any(gate.stops for gate in waived)
-    assert [gate.waived for gate in waived if gate.waived] == [f"limits.waive names {key}"]
-    loose = judged(**changes, limits={key: 1})
-    assert [gate.key for gate in loose if gate.stops] == [key]
+    told = [gate.waived for gate in waived if gate.waived]
+    assert told == [f"limits.waive names {each}" for each in keys]
+    loose = judged(**changes, limits=dict.fromkeys(keys, 1))
+    assert [gate.key for gate in loose if gate.stops] == keys
 
 
 def test_what_is_missing_does_not_hide_what_failed():
@@ -265,11 +289,11 @@ def test_packets_that_vanish_or_multiply_are_found_and_named(unexplained, passed
 @pytest.mark.parametrize(
     ("changes", "keys"),
     [
-        ({"waited": {"controller": 0.01, "ovs-vswitchd": 0.4}}, ["cpu_wait"]),
+        ({"waited": {"controller": waited(0.01), "ovs-vswitchd": waited(0.7)}}, ["cpu_wait"]),
+        ({"waited": {"controller": waited(0), "relay": waited(0.1, 0.001)}}, ["cpu_wait_s"]),
         ({"others": 0.6, "pressure": 0.9}, ["cpu_others"]),
         ({"others": 0.6, "pressure": 0.1}, []),  # busy neighbours on a machine with room
-        ({"stall_s": 0.2}, ["clock_stall_s"]),
-        ({"drift": 0.01}, ["clock_drift"]),
+        ({"stalls": [stalled(0.2), stalled(0.001, processor=1)]}, ["clock_stall_s"]),
     ],
 )
 def test_a_machine_that_was_not_there_is_found(changes, keys):

@@ -1,4 +1,4 @@
-"""Headroom: what the kernel counts for threads that were ready and did not run."""
+"""Headroom: threads that were ready and did not run, and processors that stood still."""
 
 from __future__ import annotations
 
@@ -10,12 +10,18 @@ from pathlib import Path
 
 import pytest
 
+from testbed.verdict import core_ticks, processor_waits
+from testbed.verdict.core_ticks import CoreTicks
 from testbed.verdict.processor_headroom import Watch
+from testbed.verdict.processor_waits import Wait, WaitWatch
 
 BUSY = "import os; os.sched_setaffinity(0, {int(os.sys.argv[1])})\nwhile True: pass"
+NEEDS_SCHEDSTAT = pytest.mark.skipif(
+    not Path("/proc/self/schedstat").exists(), reason="needs capability schedstat"
+)
 
 
-@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="needs capability schedstat")
+@NEEDS_SCHEDSTAT
 def test_a_thread_that_shares_its_processor_waits_and_one_that_sleeps_does_not():
     processor = str(max(os.sched_getaffinity(0)))
     busy = [subprocess.Popen([sys.executable, "-c", BUSY, processor]) for _ in range(3)]
@@ -23,7 +29,7 @@ def test_a_thread_that_shares_its_processor_waits_and_one_that_sleeps_does_not()
     try:
         time.sleep(0.3)
         watch = Watch({"busy": busy[0].pid, "idle": idle.pid})
-        time.sleep(0.7)
+        time.sleep(1.3)
         found = watch.finish()
     finally:
         for each in (*busy, idle):
@@ -32,13 +38,56 @@ def test_a_thread_that_shares_its_processor_waits_and_one_that_sleeps_does_not()
     busy_waited, idle_waited = found.waited["busy"], found.waited["idle"]
     assert busy_waited is not None
     assert idle_waited is not None
-    assert busy_waited > 0.4  # two thirds of the time the other two ran
-    assert idle_waited < 0.2
-    assert 0.6 < found.duration_s < 30
-    assert found.drift < 0.01
+    assert busy_waited.share > 0.4  # two thirds of the time the other two ran
+    assert busy_waited.mean_s > 0.0005
+    assert idle_waited.share < 0.2
+    assert idle_waited.mean_s < 0.0005
+    assert 1.2 < found.duration_s < 30
+    assert {each.processor for each in found.stalls} == os.sched_getaffinity(0)
 
 
+def test_the_worst_second_counts_and_not_the_mean(monkeypatch):
+    """A thread waits for half of the second second in 2000 waits, else for nothing."""
+    readings = [(0.0, 0), (0.0, 2000), (0.5, 4000), (0.5, 6000), (0.6, 6001)]
+    given, now_s = iter(readings), iter([100.0, 101.0, 102.0, 103.0, 104.0])
+    monkeypatch.setattr(processor_waits, "run_delays", lambda pid: {pid: next(given)})
+    monkeypatch.setattr(processor_waits.time, "monotonic", lambda: next(now_s))
+    monkeypatch.setattr(processor_waits.threading.Thread, "start", lambda self: None)
+    monkeypatch.setattr(processor_waits.threading.Thread, "join", lambda self: None)
+    watch = WaitWatch({"switch": 7})
+    for _ in readings[1:4]:
+        watch.read()
+    expected = {"share": 0.5, "share_at_s": 1.0, "mean_s": 0.5 / 2000, "mean_at_s": 1.0}
+    assert watch.finish() == ({"switch": Wait(**expected)}, 1.0)
+    watch.read()
+    # One long wait of a thread that hardly runs is no mean of a second.
+    assert watch.finish()[0]["switch"] == Wait(**expected)
+
+
+@NEEDS_SCHEDSTAT
 def test_a_process_that_is_gone_has_no_value():
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    assert Watch({"gone": ended.pid}).finish().waited == {"gone": None}
+    assert WaitWatch({"gone": ended.pid}).finish()[0] == {"gone": None}
+
+
+def test_a_processor_that_stands_still_is_found_with_the_time(monkeypatch):
+    """One look of one processor is kept from its clock for 50 ms, as a hypervisor would."""
+    still = max(os.sched_getaffinity(0))
+    slept: dict[int, int] = {}
+    sleep = time.sleep
+
+    def one_long_sleep(wanted_s):
+        thread = core_ticks.threading.get_native_id()
+        (processor,) = os.sched_getaffinity(thread)
+        slept[processor] = slept.get(processor, 0) + 1
+        sleep(wanted_s + 0.05 * (processor == still and slept[processor] == 10))
+
+    monkeypatch.setattr(core_ticks.time, "sleep", one_long_sleep)
+    ticks = CoreTicks()
+    sleep(0.4)
+    stalls = {each.processor: each for each in ticks.finish()}
+    assert set(stalls) == os.sched_getaffinity(0)
+    assert 0.05 <= stalls[still].longest_s < 0.15
+    assert 0.02 < stalls[still].at_s < 0.3
+    assert all(each.looks > 10 for each in stalls.values())
