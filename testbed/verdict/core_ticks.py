@@ -4,6 +4,10 @@ The threads have real-time priority where that is allowed, so no ordinary proces
 waiting. What does is the hypervisor, which gave the processor to another guest, the kernel, which
 does not interrupt some of its own work, or a machine that is asleep. A relay or a switch on that
 processor then stood still as well, and no counter of the scheduler says so.
+
+Measured on 2 cores of a virtual machine in the training of `quick`: 0.2 to 0.9 ms while nothing
+else ran, up to 8 ms beside other programs. The kernel's removal of another lab's namespaces took a
+processor for 35 to 45 ms.
 """
 
 from __future__ import annotations

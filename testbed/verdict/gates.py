@@ -21,6 +21,7 @@ from testbed.verdict import (
     lateness_gates,
     links_under_load,
     realised_loss,
+    sampler_gates,
     waivers,
 )
 from testbed.verdict.calibration import Calibration
@@ -67,10 +68,11 @@ def judge(seen: Evidence) -> list[Gate]:
         *calibration_gates.socket_gates(deepest_bytes, seen.switch_holds_bytes, limits),
         *conservation_gates.gates(seen.ledgers, limits, seen.unreadable),
         *headroom_gates.gates(seen.headroom, limits, seen.other_programs),
-        *lateness_gates.gates(seen.events, limits),
+        *lateness_gates.gates(seen.events, seen.config),
         *impairments_met.gates(seen.events, limits),
         *realised_loss.gates(seen.config, seen.network, seen.events, seen.ledgers),
         *links_under_load.gates(seen.load, limits),
+        *sampler_gates.gates(seen.directory, limits),
     ]
     return [waivers.marked(gate, limits) for gate in found]
 

@@ -1,29 +1,68 @@
-"""The gate of lateness: whether impairments began and ended when they were planned."""
+"""The gate of lateness: whether all impairments began and ended, and when they were planned."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from testbed.verdict.gate import Gate, compared, not_applicable
+from controllers.impairments.common_settings import LEGS_OF
+from testbed.verdict.gate import Gate, compared, not_applicable, not_measured, worst
 
-# With fewer values there is no 99th percentile: the maximum counts.
-_LEAST_FOR_P99 = 100
+Events = Sequence[Mapping[str, Any]]
 
 
-def gates(events: Sequence[Mapping[str, Any]], limits: Mapping[str, Any]) -> list[Gate]:
-    """The lateness of begins and ends: the 99th percentile, or the maximum if there are few."""
-    key, limit = "impairment_late_s", limits["impairment_late_s"]
-    late = sorted(
-        (each["acknowledged_s"] - each["planned_s"], f"{each.get('name')} {each['action']}")
-        for each in events
-        if each.get("action") in ("begin", "end") and each.get("acknowledged_s") is not None
+def gates(events: Events, config: Mapping[str, Any]) -> list[Gate]:
+    """The latest begin or end of all.
+
+    An occurrence whose leg ended before it was due is skipped, which the note counts. One that was
+    due before it was skipped was late.
+
+    Args:
+        events: the records of `events/impairments.jsonl`.
+        config: of the run; its impairments say how many occurrences there should be.
+    """
+    name, key = "impairment lateness (s)", "impairment_late_s"
+    limit, planned = config["limits"][key], config["impairments"]
+    if not planned:
+        return [not_applicable(name, key, limit, "there is no impairment")]
+    late = [(each["acknowledged_s"] - each["planned_s"], _place(each)) for each in events]
+    early = Counter(each["name"] for each in events if _ended_before(each))
+    note = "; ".join(
+        f"{count} of {name} skipped, since their leg or the run ended before they were due"
+        for name, count in early.items()
     )
+    missing = "; ".join(_missing(events, planned))
     if not late:
-        return [not_applicable("impairment lateness (s)", key, limit, "no impairment began")]
-    many = len(late) >= _LEAST_FOR_P99
-    rank = math.ceil(0.99 * len(late)) - 1 if many else len(late) - 1
-    value, where = late[rank]
-    name = "impairment lateness, p99 (s)" if many else "impairment lateness (s)"
-    return [compared(name, key, value, limit, where=where)]
+        return [not_measured(name, key, limit, missing or "no impairment was due")]
+    value, where = worst(late)
+    value, where = (value, where) if value > 0 else (0.0, "")
+    return [compared(name, key, value, limit, where=where, note=note, missing=missing)]
+
+
+def _missing(events: Events, planned: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """What should have happened and did not."""
+    told = Counter((each["name"], each["action"]) for each in events)
+    for entry in planned:
+        name = entry["name"]
+        if entry.get("rounds") is not None:
+            due = len(entry["rounds"]) * len(LEGS_OF[entry["leg"]])
+        else:
+            due = len(entry["at_s"])
+        begun, ended, skipped = (told[name, each] for each in ("begin", "end", "skipped"))
+        if begun + skipped < due:
+            lost = due - begun - skipped
+            yield f"{lost} of {due} occurrences of {name} neither began nor were skipped"
+        if ended < begun:
+            yield f"{begun - ended} of {begun} occurrences of {name} did not end"
+        if due and not begun:
+            yield f"no occurrence of {name} began"
+
+
+def _ended_before(event: Mapping[str, Any]) -> bool:
+    return bool(event["action"] == "skipped" and event["acknowledged_s"] < event["planned_s"])
+
+
+def _place(event: Mapping[str, Any]) -> str:
+    when = f" in round {event['round']}" if event.get("round", -1) >= 0 else ""
+    return f"{event['action']} of {event['name']}{when}"

@@ -48,8 +48,7 @@ class Limits(Section):
             run without running.
         cpu_others: share of the machine's processor time that processes outside the lab may have
             used while something waited for a processor.
-        impairment_late_s: how late impairments may begin and end: the 99th percentile, or the
-            latest where there are few.
+        impairment_late_s: how late any impairment may begin or end.
         impairments_unmet: how many impairments may have met no packet, or nothing else to act on.
         loss_error: how far the share of packets that a loss took may be from the configured one;
             what chance explains is allowed on top.
@@ -61,6 +60,7 @@ class Limits(Section):
             frame has 1514; more is a clump, which the queue counts and drops as one packet.
         rate_under_load: how far a link's rate may be from the configured one while packets wait,
             over the whole training and in any half second, as a share of it.
+        samples_missing: share of the samples of queues, flows or processes that may be missing.
         run_timeout_s: a run that takes longer is ended and has failed.
         waive: keys of `limits` whose gates do not decide. They are measured and shown, and the
             report says that they were waived. So it does of a limit that is looser than its
@@ -80,10 +80,11 @@ class Limits(Section):
     impairment_late_s: float = Field(default=0.010, gt=0)
     impairments_unmet: int = Field(default=0, ge=0)
     loss_error: float = Field(default=0.0, ge=0, le=1)
-    clock_stall_s: float = Field(default=0.1, gt=0)
+    clock_stall_s: float = Field(default=0.025, gt=0)
     socket_buffer_bytes: int = Field(default=0, ge=0)
     packet_bytes: int = Field(default=1514, ge=1514)
     rate_under_load: float = Field(default=0.03, gt=0)
+    samples_missing: float = Field(default=0.2, gt=0, le=1)
     run_timeout_s: float = Field(default=900.0, gt=0)
     waive: list[str] = Field(default=[], json_schema_extra=_with_keys_of_gates)
 
@@ -256,7 +257,9 @@ GATES: dict[str, Explanation] = {
     "impairment_late_s": Explanation(
         title="lateness",
         measured="The time between the planned and the acknowledged begin or end of an impairment: "
-        "the 99th percentile, or the maximum of fewer than 100.",
+        "the longest of all. Occurrences that neither began nor were skipped, or never ended, "
+        "make it not measured. An occurrence is skipped if its leg or the run ends before it is "
+        "due.",
         evidence="events/impairments.jsonl: planned_s beside acknowledged_s",
         causes="The controller waited for a processor.",
         remedy=f"{_ALONE} Use fewer workers or impairments that change less often.",
@@ -284,6 +287,14 @@ GATES: dict[str, Explanation] = {
         "changed it.",
         remedy="Look for programs that change the hosts' nftables or the links' queues. If it "
         "stays, please report it with the run directory.",
+    ),
+    "samples_missing": Explanation(
+        title="samples",
+        measured="The sampler reads queues, flows and processes a hundred times a second. The gate "
+        "takes the share of these samples that it was too late for, or of one kind that failed.",
+        evidence="samples/sampler.json: samples_lost and parts.*.errors beside ticks",
+        causes="The sampler waited for a processor, or it died.",
+        remedy=f"{_ALONE} See logs/sampler.log if it died.",
     ),
     "clock_stall_s": Explanation(
         title="stall",

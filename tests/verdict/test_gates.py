@@ -1,7 +1,9 @@
 """The gates: when the emulator, and not the protocol, was the limit, the run is invalid."""
 
+import json
 import math
 import re
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from testbed.experiment import Limits
 from testbed.lab.network import LabInfo, LinkEnds, Port
 from testbed.lab.openvswitch import SocketBuffers
+from testbed.verdict import lateness_gates, sampler_gates
 from testbed.verdict.calibration import Calibration, PathCalibration
 from testbed.verdict.calibration_gates import most_lost_by_chance
 from testbed.verdict.conservation import Conservation, LinkLedger
@@ -101,7 +104,8 @@ def conserved(*links, quiet=True):
     return Conservation(links=list(links), switches=[], hosts=[], quiet=quiet, duration_s=10.0)
 
 
-LOSS = {"kind": "loss", "name": "loss", "host": "server", "rounds": [0], "q": 0.1}
+FOLDER = tempfile.TemporaryDirectory()  # of a run; removed when the tests end
+LOSS = {"kind": "loss", "name": "loss", "host": "server", "leg": "gather", "rounds": [0], "q": 0.1}
 LOST = {
     "name": "loss",
     "kind": "loss",
@@ -126,13 +130,13 @@ def evidence(paths=None, queues=None, limits=None, deepest_queue_bytes=150_000, 
         queue_bytes=deepest_queue_bytes,
     )
     facts = {
-        "directory": Path("nowhere"),
+        "directory": sampler(Path(FOLDER.name)),
         "config": {"limits": Limits(**(limits or {})).model_dump(), "impairments": [LOSS]},
         "network": LabInfo(switches={"s1": 1}, hosts={}, links=[link]),
         "calibration": Calibration(paths=paths or [path()], queues=queues or [queue()]),
         "ledgers": conserved(ledger()),
         "headroom": headroom(),
-        "events": [*times(0.001), LOST],
+        "events": [{**LOST, "action": "begin"}, LOST],
         "load": LinksUnderLoad(links=[under_load()]),
         "switch_holds_bytes": 44_000_000,
     }
@@ -250,7 +254,8 @@ def test_what_is_missing_does_not_hide_what_failed():
 
 def test_paths_that_another_stands_for_and_a_run_without_impairments_pass_and_say_so():
     calibration = Calibration(paths=[path()], queues=[queue()], left_out=62)
-    gates = judged(calibration=calibration, events=[])
+    config = {"limits": Limits().model_dump(), "impairments": []}
+    gates = judged(calibration=calibration, events=[], config=config)
     assert reasons(gates) == ""
     assert sum("62 more paths have one like them" in gate.note for gate in gates) == 4
     assert [gate.key for gate in gates if gate.outcome == "not applicable"] == [
@@ -300,22 +305,90 @@ def test_a_machine_that_was_not_there_is_found(changes, keys):
     assert broken(headroom=headroom(**changes)) == keys
 
 
-def times(*late_s, action="begin"):
+IMPAIRMENTS = [{"name": "loss", "rounds": [3, 7], "leg": "both"}, {"name": "cut", "at_s": [2.0]}]
+
+
+def occurrence(name, number, *late_s, actions=("begin", "end")):
     return [
-        {"name": "loss", "action": action, "planned_s": 5.0, "acknowledged_s": 5.0 + each}
-        for each in late_s
+        {"name": name, "action": action, "round": number, "planned_s": 5.0}
+        | {"acknowledged_s": 5.0 + late}
+        for action, late in zip(actions, late_s or (0.001, 0.002), strict=True)
     ]
 
 
-@pytest.mark.parametrize("action", ["begin", "end"])
-def test_of_a_few_impairments_the_latest_counts(action):
-    assert broken(events=times(0.001, 0.009, action=action)) == []
-    assert broken(events=times(0.001, 0.02, action=action)) == ["impairment_late_s"]
+def times(*last, losses=3):
+    """The events of three occurrences of `loss` and one of `cut`, and those of the last one."""
+    events = [each for _ in range(losses) for each in occurrence("loss", 3)]
+    return [*events, *occurrence("cut", -1), *(last or occurrence("loss", 7))]
 
 
-def test_of_many_impairments_one_in_a_hundred_may_be_late():
-    assert broken(events=times(*[0.001] * 199, 0.5)) == []
-    assert broken(events=times(*[0.001] * 197, 0.5, 0.5, 0.5)) == ["impairment_late_s"]
+def lateness(events):
+    config = {"limits": Limits().model_dump(), "impairments": IMPAIRMENTS}
+    (gate,) = lateness_gates.gates(events, config)
+    return gate
+
+
+@pytest.mark.parametrize("late_s", [(0.02, 0.001), (0.001, 0.02)])
+def test_the_latest_impairment_counts_however_many_there_are(late_s):
+    assert lateness(times(*occurrence("loss", 7, 0.009, 0.001))).outcome == "passed"
+    gate = lateness(times(*occurrence("loss", 7, *late_s), losses=400))
+    assert (gate.outcome, gate.value) == ("failed", pytest.approx(0.02))
+    assert "of loss in round 7" in gate.where
+
+
+def test_an_occurrence_that_was_due_before_it_was_skipped_was_late():
+    early = occurrence("loss", 7, -0.3, actions=("skipped",))
+    assert lateness(times(*early)).outcome == "passed"
+    assert "1 of loss skipped, since their leg" in lateness(times(*early)).note
+    assert lateness(times(*occurrence("loss", 7, 0.3, actions=("skipped",)))).outcome == "failed"
+
+
+@pytest.mark.parametrize(
+    ("events", "words"),
+    [
+        (times(losses=2), "1 of 4 occurrences of loss neither began nor were skipped"),
+        (times()[:-1], "1 of 4 occurrences of loss did not end"),
+        (occurrence("cut", -1), "no occurrence of loss began"),
+        ([], "no occurrence of cut began"),
+        (
+            [*occurrence("cut", -1), *occurrence("loss", 3, -1, actions=("skipped",)) * 4],
+            "no occurrence of loss began",
+        ),
+    ],
+)
+def test_an_impairment_that_never_began_or_ended_is_found(events, words):
+    gate = lateness(events)
+    assert (gate.outcome, gate.stops) == ("not measured", True)
+    assert words in gate.note
+
+
+def sampler(folder, **changes):
+    parts = {"queues": {"errors": 0}, "live": {"errors": 50, "last_error": "disk"}}
+    facts = {"ticks": 900, "samples_lost": 9, "largest_gap_s": 0.1, "parts": parts, "problems": []}
+    (folder / "samples").mkdir(exist_ok=True)
+    (folder / "samples" / "sampler.json").write_text(json.dumps({**facts, **changes}))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("changes", "outcome", "words"),
+    [
+        ({}, "passed", "0.100 s"),
+        ({"samples_lost": 300, "largest_gap_s": 3.0}, "failed", "3.000 s"),
+        ({"parts": {"queues": {"errors": 400, "last_error": "gone"}}}, "failed", "queues: gone"),
+        ({"problems": ["flows: OSError: x"]}, "not measured", "flows: OSError: x"),
+    ],
+)
+def test_samples_that_are_missing_are_found(tmp_path, changes, outcome, words):
+    (gate,) = sampler_gates.gates(sampler(tmp_path, **changes), Limits().model_dump())
+    assert gate.outcome == outcome
+    assert words in f"{gate.where} {gate.note}"
+
+
+def test_a_sampler_that_died_is_found(tmp_path):
+    (gate,) = sampler_gates.gates(tmp_path, Limits().model_dump())
+    assert (gate.outcome, gate.stops) == ("not measured", True)
+    assert "sampler died" in gate.sentence()
 
 
 def test_a_queue_that_the_switch_s_socket_cannot_hold_is_found():

@@ -1,0 +1,39 @@
+"""The gate of the sampler: what it missed, no gate that reads its samples could see."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from testbed.shared import run_directory
+from testbed.verdict.gate import Gate, compared, not_measured, worst
+
+_FILE = "samples/sampler.json"
+_VIEW = "live"  # for who watches: no gate reads it
+
+
+def gates(directory: Path, limits: Mapping[str, Any]) -> list[Gate]:
+    """The share of samples that were not taken, or of one kind that failed."""
+    name, key = "share of the samples that are missing", "samples_missing"
+    found = run_directory.read_or_empty(directory / _FILE)
+    if not found:
+        why = f"{_FILE} is missing: the sampler died; logs/sampler.log may say why"
+        return [not_measured(name, key, limits[key], why)]
+    taken, lost = found["ticks"], found["samples_lost"]
+    shares = [(lost / max(1, taken + lost), "the sampler was late")]
+    for part, facts in found["parts"].items():
+        if part != _VIEW and facts["errors"]:
+            shares.append((facts["errors"] / max(1, taken), f"{part}: {facts['last_error']}"))
+    value, where = worst(shares)
+    return [
+        compared(
+            name,
+            key,
+            value,
+            limits[key],
+            where=where if value else "",
+            note=f"the longest time without a sample was {found['largest_gap_s']:.3f} s",
+            missing="; ".join(found["problems"]),
+        )
+    ]
