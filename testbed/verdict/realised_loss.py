@@ -130,7 +130,7 @@ def gates(
             return [compared(NAME, KEY, 0.0, allowed, missing="; ".join(missing))]
         return [not_applicable(NAME, KEY, allowed, note or "no loss met a packet")]
     false_alarms = FALSE_ALARMS / len(samples)
-    worst = max(samples, key=lambda each: each.difference - each.by_chance(false_alarms))
+    worst = max(samples, key=lambda it: it.difference / (allowed + it.by_chance(false_alarms)))
     return [
         compared(
             NAME,
