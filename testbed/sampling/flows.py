@@ -69,6 +69,11 @@ class FlowSampler:
         """The number of ticks in which each flow is sampled once."""
         return min(_MOST_TURNS, max(1, -(-len(self._order) // FLOWS_PER_TICK)))
 
+    @property
+    def strangers(self) -> int:
+        """Answers that came too late and were dropped."""
+        return sum(reader.strangers for reader in self._readers.values())
+
     def sample(self, tick: int) -> None:
         """Read the state of the connections whose turn it is; OSError if the kernel refuses."""
         if not self._tcp:

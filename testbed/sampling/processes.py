@@ -104,9 +104,8 @@ class ProcessSampler:
         except OSError:
             return
         name = self._name(pid, descriptor)
-        if name is None:
+        if name is None:  # a shell may become another program
             os.close(descriptor)
-            self._ignored.add(pid)
         else:
             self._followed[pid] = _Process(descriptor, name)
 

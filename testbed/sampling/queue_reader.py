@@ -28,7 +28,8 @@ COLUMNS = ("sent_bytes", "sent_packets", "backlog_bytes", "backlog_packets", "dr
 # The 32-bit words behind them: low and high half of the bytes, and the other four.
 _WORDS = 6
 
-_DUMP_BYTES = 1 << 18
+# The first answer decides how much room there is; it takes about 380 bytes for each interface.
+_DUMP_BYTES, _MOST_DUMP_BYTES = 1 << 18, 1 << 24
 _DATAGRAM_BYTES = 1 << 15
 _DONE_BYTES = 20
 _HOST_ANSWER_BYTES = 1024
@@ -68,25 +69,41 @@ def _columns(words: NDArray[np.uint32]) -> NDArray[np.int64]:
 
 
 class QueueDump:
-    """Reads the output queues of many interfaces of the present namespace, by one dump."""
+    """Reads the output queues of many interfaces of the present namespace, by one dump.
+
+    Attributes:
+        left_out: answers that lacked an interface, and gave no sample.
+    """
 
     def __init__(self, interfaces: Sequence[str]) -> None:
         """Raises OSError when there is no such interface, or no queue at one."""
         self._socket = netlink.connect(netlink.ROUTE, timeout_s=_TIMEOUT_S)
         self._wanted = [interface_index(self._socket, name) for name in interfaces]
-        self._request = netlink.pack(GET_QDISC, netlink.DUMP, TCMSG.pack(0, 0, 0, 0, 0))
-        self._allot(_DUMP_BYTES)
+        request = netlink.pack(GET_QDISC, netlink.DUMP, TCMSG.pack(0, 0, 0, 0, 0))
+        self._request = bytearray(request)
+        self.left_out = 0
         self._times_s = np.zeros(KEPT)
         self._sizes: list[tuple[int, ...]] = []  # of the parts of each answer that is kept
         self._learnt: tuple[int, ...] = ()
         self._fixed = np.empty(0, dtype=np.intp)  # words that must not change, and their values
         self._fixed_values = np.empty(0, dtype=np.uint32)
         self._counters = np.empty(0, dtype=np.intp)
-        self.capture()
+        self._capture_first()
         self._learn(0, self._sizes[0])
         # Twice the answer and one part more: interfaces may be added while it runs.
         self._allot(2 * sum(self._sizes[0]) + 2 * _DATAGRAM_BYTES)
         self._sizes.clear()
+
+    def _capture_first(self) -> None:
+        answer_bytes = _DUMP_BYTES
+        while True:
+            self._allot(answer_bytes)
+            try:
+                return self.capture()
+            except NetlinkError as error:
+                if error.errno != errno.EMSGSIZE or answer_bytes >= _MOST_DUMP_BYTES:
+                    raise
+            answer_bytes *= 2
 
     def _allot(self, answer_bytes: int) -> None:
         self._answer_bytes = (answer_bytes + 3) & ~3
@@ -98,16 +115,25 @@ class QueueDump:
         """Whether `decode` must come before the next `capture`."""
         return len(self._sizes) == KEPT
 
+    @property
+    def strangers(self) -> int:
+        """Answers to requests that had been given up; they were dropped."""
+        return self._socket.strangers
+
     def capture(self) -> None:
         """Keep one answer of the kernel; OSError when it gives none."""
-        number = len(self._sizes)
-        self._times_s[number] = time.monotonic()
+        slot = len(self._sizes)
+        wanted = netlink.number(self._request, self._socket)
+        self._times_s[slot] = time.monotonic()
         self._socket.send(self._request)
-        begin = filled = number * self._answer_bytes
+        begin = filled = slot * self._answer_bytes
         end = begin + self._answer_bytes
         parts = []
         while filled + _DATAGRAM_BYTES <= end:
             size = self._socket.recv_into(self._view[filled : filled + _DATAGRAM_BYTES])
+            if netlink.number_of(self._view, filled) != wanted:
+                self._socket.strangers += 1  # of an answer that was given up
+                continue
             parts.append(size)
             # The DONE message stands at the very end of the last part.
             length, kind, *_ = HEADER.unpack_from(self._view, filled + size - _DONE_BYTES)
@@ -146,6 +172,7 @@ class QueueDump:
                 try:
                     self._learn(begin, sizes[begin])
                 except NetlinkError:
+                    self.left_out += 1
                     begin = end
                     continue
             words = self._words[begin:end, self._counters]
@@ -182,7 +209,11 @@ class QueueDump:
 
 
 class HostQueues:
-    """Reads the output queue of one interface in each of many namespaces."""
+    """Reads the output queue of one interface in each of many namespaces.
+
+    Attributes:
+        left_out: answers that could not be read, and gave no sample.
+    """
 
     def __init__(self, places: Sequence[tuple[int, str]]) -> None:
         """`places` are (process in the namespace, interface); OSError when one does not exist."""
@@ -196,6 +227,7 @@ class HostQueues:
         self._times_s = np.zeros(KEPT)
         self._lengths = np.zeros((KEPT, count), dtype=np.int64)  # 0: not asked, or no answer
         self._kept = 0
+        self.left_out = 0
         self._learnt = np.zeros(count, dtype=np.int64)  # the length of an answer like that
         self._counters = np.zeros((count, _WORDS), dtype=np.intp)
         self._sockets = []
@@ -206,12 +238,17 @@ class HostQueues:
             index = interface_index(opened, interface)
             # ECHO makes older kernels send the answer to us as well as to those who listen.
             content = TCMSG.pack(0, index, 0, ROOT, 0)
-            self._requests.append(netlink.pack(GET_QDISC, netlink.ECHO, content))
+            self._requests.append(bytearray(netlink.pack(GET_QDISC, netlink.ECHO, content)))
 
     @property
     def full(self) -> bool:
         """Whether `decode` must come before the next `capture`."""
         return self._kept == KEPT
+
+    @property
+    def strangers(self) -> int:
+        """Answers to requests that had been given up; they were dropped."""
+        return sum(opened.strangers for opened in self._sockets)
 
     def capture(self, rows: Sequence[int]) -> None:
         """Keep the answers for some rows; OSError when one of them gives none."""
@@ -221,9 +258,15 @@ class HostQueues:
         self._times_s[kept] = time.monotonic()
         failure: OSError | None = None
         for row in rows:
+            opened, room = sockets[row], rooms[row]
+            wanted = netlink.number(self._requests[row], opened)
             try:
-                sockets[row].send(self._requests[row])
-                lengths[row] = sockets[row].recv_into(rooms[row])
+                opened.send(self._requests[row])
+                length = opened.recv_into(room)
+                while netlink.number_of(room) != wanted:  # of an answer that was given up
+                    opened.strangers += 1
+                    length = opened.recv_into(room)
+                lengths[row] = length
             except OSError as error:  # the others will still answer
                 failure = error
         if failure is not None:
@@ -241,6 +284,7 @@ class HostQueues:
                 known[index] = self._learn(int(which[index]), int(rows[index]))
             # Answers of another form than the row's newest are left out.
             known &= lengths == self._learnt[rows]
+            self.left_out += int(len(rows) - np.count_nonzero(known))
             which, rows = which[known], rows[known]
         words = self._words[which[:, None], rows[:, None], self._counters[rows]]
         return rows, self._times_s[which], _columns(words)

@@ -96,6 +96,16 @@ class QueueSampler:
         self.latest[numbers] = values  # the last one of each stays
         np.maximum.at(self.highest_bytes, numbers, values[:, BACKLOG_BYTES])
 
+    @property
+    def left_out(self) -> int:
+        """Answers of the kernel that gave no sample: an interface was not in them."""
+        return self._hosts.left_out + (self._switch.left_out if self._switch is not None else 0)
+
+    @property
+    def strangers(self) -> int:
+        """Answers that came too late and were dropped."""
+        return self._hosts.strangers + (self._switch.strangers if self._switch is not None else 0)
+
     def take_highest(self) -> NDArray[np.int64]:
         """The longest backlogs since the last call, in bytes."""
         highest = self.highest_bytes.copy()

@@ -85,8 +85,17 @@ class TcpReader:
 
     def ask(self, request: bytes) -> bytes:
         """The kernel's answer to a `lookup`, for `decode`; OSError when it gives none."""
-        self._socket.send(request)
-        return self._socket.recv(_ANSWER_BYTES)
+        numbered = bytearray(request)
+        wanted = netlink.number(numbered, self._socket)
+        self._socket.send(numbered)
+        while netlink.number_of(answer := self._socket.recv(_ANSWER_BYTES)) != wanted:
+            self._socket.strangers += 1  # of an answer that was given up
+        return answer
+
+    @property
+    def strangers(self) -> int:
+        """Answers to requests that had been given up; they were dropped."""
+        return self._socket.strangers
 
     def close(self) -> None:
         self._socket.close()

@@ -24,6 +24,7 @@ ERROR, DONE = 2, 3  # types of messages, in every protocol
 HEADER = struct.Struct("=IHHII")  # nlmsghdr: length, type, flags, sequence, port
 
 _ATTRIBUTE = struct.Struct("=HH")
+_NUMBER, _NUMBER_AT = struct.Struct("=I"), 8  # nlmsg_seq, within a header
 _RECEIVE_BYTES = 1 << 16  # the kernel sends at most half of that at a time
 _SOL_NETLINK, _CAP_ACK, _EXT_ACK = 270, 10, 11
 # Flags of answers: a dump that a change made inconsistent; a refusal without the request, and with
@@ -68,6 +69,18 @@ def connect(protocol: int, pid: int | None = None, *, timeout_s: int = 1) -> Soc
 def pack(kind: int, flags: int, content: bytes, sequence: int = 0) -> bytes:
     header = HEADER.pack(HEADER.size + len(content), kind, REQUEST | flags, sequence, 0)
     return _padded(header + content)
+
+
+def number(request: bytearray, opened: Socket) -> int:
+    """Give a packed request the socket's next number, and return that; costs little."""
+    opened.sequence = (opened.sequence + 1) & 0xFFFFFFFF
+    _NUMBER.pack_into(request, _NUMBER_AT, opened.sequence)
+    return opened.sequence
+
+
+def number_of(data: memoryview | bytes, begin: int = 0) -> int:
+    """The number of the request that the message at an offset answers."""
+    return int(_NUMBER.unpack_from(data, begin + _NUMBER_AT)[0])
 
 
 def attribute(kind: int, value: bytes) -> bytes:

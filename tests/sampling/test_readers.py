@@ -1,0 +1,130 @@
+"""What the readers make of the kernel's answers: long ones, late ones, and others' ones."""
+
+from __future__ import annotations
+
+import pytest
+
+from testbed.lab.kernel import netlink
+from testbed.sampling import queue_reader, tcp_reader
+from testbed.sampling.queue_reader import BACKLOG_BYTES, SENT_BYTES, HostQueues, QueueDump
+from testbed.sampling.tcp_reader import TcpReader
+from tests.sampling.fake_kernel import FakeSocket, done, packed, queue
+
+_PART_BYTES = 1 << 15
+
+
+@pytest.fixture
+def kernel(monkeypatch):
+    """Lets readers talk to fake sockets; returns a function that makes the next one."""
+    sockets = []
+
+    def use(answer):
+        sockets.append(FakeSocket(answer))
+        return sockets[-1]
+
+    unused = iter(sockets)
+    monkeypatch.setattr(netlink, "connect", lambda *_, **__: next(unused))
+    names = {f"eth{number}": number for number in range(10_000)}
+    monkeypatch.setattr(queue_reader, "interface_index", lambda _, name: names[name])
+    return use
+
+
+def dumped(count, number, sent=0):
+    """The datagrams of a dump of so many interfaces' queues."""
+    messages = [queue(index, number, sent=sent + index) for index in range(count)]
+    each = max(1, _PART_BYTES // len(messages[0]) - 1)
+    parts = [b"".join(messages[at : at + each]) for at in range(0, count, each)]
+    parts[-1] += done(number)
+    return parts
+
+
+@pytest.mark.parametrize("count", [2, 600, 6000])
+def test_a_dump_of_any_number_of_interfaces_is_read(kernel, count):
+    kernel(lambda number: dumped(count, number))
+    reader = QueueDump([f"eth{number}" for number in range(count)])
+    reader.capture()
+    reader.capture()
+    _, values = reader.decode()
+    assert values.shape == (2, count, 5)
+    assert values[1, :, SENT_BYTES].tolist() == list(range(count))
+    assert reader.left_out == 0
+
+
+def test_a_dump_without_an_end_is_refused(kernel):
+    kernel(lambda number: [queue(1, number, sent=0) * 100] * 10_000)
+    with pytest.raises(OSError, match="too long"):
+        QueueDump(["eth1"])
+
+
+@pytest.mark.parametrize("read", [0, 1, 2])
+def test_an_answer_that_came_too_late_does_not_shift_those_after_it(kernel, read):
+    opened = kernel(lambda number: dumped(500, number, sent=1000 * number))
+    reader = QueueDump([f"eth{number}" for number in range(500)])
+    late = dumped(500, 77)
+    assert len(late) > 1
+    opened.waiting = late[read:]  # what a reader that gave up did not read
+    reader.capture()
+    _, values = reader.decode()
+    assert values[0, :, SENT_BYTES].tolist() == [2000 + number for number in range(500)]
+    assert reader.strangers == len(late[read:])
+
+
+def test_an_answer_without_a_wanted_interface_is_left_out_and_counted(kernel):
+    counts = iter([3, 2, 3])
+    kernel(lambda number: dumped(next(counts), number))
+    reader = QueueDump(["eth0", "eth2"])
+    reader.capture()
+    reader.capture()
+    times_s, values = reader.decode()
+    assert len(times_s) == len(values) == 1
+    assert reader.left_out == 1
+
+
+def test_an_answer_to_a_host_that_came_too_late_is_dropped(kernel):
+    one = kernel(lambda number: [queue(1, number, sent=number, backlog=10 * number)])
+    kernel(lambda number: [queue(2, number, sent=100 + number)])
+    reader = HostQueues([(11, "eth1"), (12, "eth2")])
+    reader.capture([0, 1])
+    one.waiting = [queue(1, 99, sent=0), queue(1, 98, sent=0)]
+    reader.capture([0, 1])
+    rows, _, values = reader.decode()
+    assert rows.tolist() == [0, 1, 0, 1]
+    assert values[:, SENT_BYTES].tolist() == [1, 101, 2, 102]
+    assert values[2, BACKLOG_BYTES] == 20
+    assert reader.strangers == 2
+    assert reader.left_out == 0
+
+
+def test_a_host_that_does_not_answer_costs_only_its_own_sample(kernel):
+    silent = kernel(lambda number: [queue(1, number, sent=number)])
+    kernel(lambda number: [queue(2, number, sent=100 + number)])
+    reader = HostQueues([(11, "eth1"), (12, "eth2")])
+    silent.answer = lambda _: []
+    with pytest.raises(BlockingIOError):
+        reader.capture([0, 1])
+    silent.answer = lambda number: [queue(1, number - 1, sent=0), queue(1, number, sent=number)]
+    reader.capture([0, 1])
+    rows, _, values = reader.decode()
+    assert rows.tolist() == [1, 0, 1]
+    assert values[:, SENT_BYTES].tolist() == [101, 2, 102]
+    assert reader.strangers == 1
+
+
+def test_a_refusal_for_a_host_gives_no_sample_and_is_counted(kernel):
+    kernel(lambda number: [packed(netlink.ERROR, bytes(20), number)])
+    reader = HostQueues([(11, "eth1")])
+    reader.capture([0])
+    rows, _, _ = reader.decode()
+    assert len(rows) == 0
+    assert reader.left_out == 1
+
+
+def test_an_answer_about_a_connection_that_came_too_late_is_dropped(kernel):
+    opened = kernel(lambda number: [packed(20, b"the right one", number)])
+    reader = TcpReader(11)
+    opened.waiting = [packed(20, b"an old one", 99)]
+    request = tcp_reader.Connection("10.0.0.1", 47000, "10.0.0.2", 40000).lookup()
+    assert b"the right one" in reader.ask(request)
+    assert reader.strangers == 1
+    assert b"the right one" in reader.ask(request)
+    assert opened.waiting == []
