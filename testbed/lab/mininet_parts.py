@@ -46,7 +46,7 @@ class LabMininet(Mininet):
 
 
 class _ShellInTime:
-    """A node that gives up when its shell ends or does not come up in time."""
+    """A node that gives up when its shell ends, does not come up, or does not answer in time."""
 
     shell_timeout_s = 20.0
     _has_prompt = False
@@ -56,29 +56,49 @@ class _ShellInTime:
 
         Raises:
             MissingCapabilityError: the shell ended before its prompt.
-            CommandError: no prompt in time.
+            CommandError: nothing came in time, or the shell ended later.
         """
-        if self._has_prompt:
-            return str(super().read(size))  # type: ignore[misc]
-        node: Any = self
         deadline_s = time.monotonic() + self.shell_timeout_s
-        output = select.poll()  # Mininet's own is always ready, because it also asks for writing
-        output.register(node.stdout, select.POLLIN)
+        if self._has_prompt:
+            return self._read_by(deadline_s, size)
         printed = ""
         while not printed.endswith(_PROMPT):
-            # This process holds the terminal too, so the shell's end alone wakes nobody.
-            ended = node.shell.poll() is not None
-            if output.poll(0 if ended else 100):
-                printed += super().read(size)  # type: ignore[misc]
-                ended = False  # there may be more to read
-            words = f"{': ' if printed.strip() else ''}{' '.join(printed.split())}"
-            if ended:
-                raise MissingCapabilityError(f"mnexec cannot start the shell of {node.name}{words}")
-            if time.monotonic() > deadline_s:
+            try:
+                printed += self._read_by(deadline_s, size)
+            except (_EndedError, _SilentError) as error:
+                words = f"{': ' if printed.strip() else ''}{' '.join(printed.split())}"
+                name = self.name  # type: ignore[attr-defined]
+                if isinstance(error, _EndedError):
+                    raise MissingCapabilityError(
+                        f"mnexec cannot start the shell of {name}{words}"
+                    ) from None
                 waited = f"within {self.shell_timeout_s:g} s of mnexec"
-                raise CommandError(f"the shell of {node.name} gave no prompt {waited}{words}")
+                raise CommandError(f"the shell of {name} gave no prompt {waited}{words}") from None
         self._has_prompt = True
         return printed
+
+    def _read_by(self, deadline_s: float, size: int) -> str:
+        """What comes next; `_EndedError` if nothing will, `_SilentError` if it takes too long."""
+        node: Any = self
+        output = select.poll()  # Mininet's own is always ready, because it also asks for writing
+        output.register(node.stdout, select.POLLIN)
+        while time.monotonic() < deadline_s:
+            # This process holds the terminal too, so the shell's end alone wakes nobody.
+            status = node.shell.poll()
+            if output.poll(0 if status is not None else 100):
+                return str(super().read(size))  # type: ignore[misc]
+            if status is not None:
+                raise _EndedError(f"the shell of {node.name} ended with status {status}")
+        waited = f"{self.shell_timeout_s:g} s, since {node.lastCmd!r}"
+        raise _SilentError(f"the shell of {node.name} says nothing for {waited}")
+
+
+class _EndedError(CommandError):
+    """A shell has ended."""
+
+
+class _SilentError(CommandError):
+    """A shell prints nothing."""
 
 
 class LabHost(_ShellInTime, Host):

@@ -67,10 +67,10 @@ class OpenVSwitch:
         run(["ovsdb-tool", "create", str(database), str(SCHEMA)])
         remote = self.directory / "db.sock"
         self._spawn("ovsdb-server", f"--remote=punix:{remote}", "--pidfile", str(database))
-        _wait_for(remote.exists, timeout_s, "ovsdb-server")
+        self._await(remote, timeout_s)
         run(["ovs-vsctl", "--no-wait", "init"])
         self._spawn("ovs-vswitchd", "--pidfile", f"unix:{remote}")
-        _wait_for((self.directory / "ovs-vswitchd.pid").exists, timeout_s, "ovs-vswitchd")
+        self._await(self.directory / "ovs-vswitchd.pid", timeout_s)
 
     @property
     def processes(self) -> dict[str, subprocess.Popen[bytes]]:
@@ -113,13 +113,19 @@ class OpenVSwitch:
             )
         )
 
-
-def _wait_for(condition, timeout_s: float, program: str) -> None:  # type: ignore[no-untyped-def]
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() > deadline:
-            raise CommandError(f"{program} did not start within {timeout_s:g} s")
-        time.sleep(0.005)
+    def _await(self, file: Path, timeout_s: float) -> None:
+        """Wait until the program that was started last has made a file."""
+        program, child = list(self.processes.items())[-1]
+        deadline_s = time.monotonic() + timeout_s
+        while not file.exists():
+            status = child.poll()
+            if status is None and time.monotonic() < deadline_s:
+                time.sleep(0.005)
+                continue
+            log = self.logs / f"{program}.log"
+            said = log.read_text(errors="replace").splitlines() if log.exists() else []
+            what = f"did not start within {timeout_s:g} s" if status is None else "ended at once"
+            raise CommandError(": ".join([f"{program} {what}", *said[-1:]]))
 
 
 def _enlarge(packet_socket: socket.socket) -> tuple[int, int]:

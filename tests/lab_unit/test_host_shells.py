@@ -74,3 +74,22 @@ def test_a_prompt_in_pieces_is_a_prompt(start):
         while read -r line; do printf '\177'; done"""
     )
     assert host.cmd("anything") is not None
+
+
+ANSWERS_ONCE = r"printf '\177'; read -r line; printf '\177'; read -r line"
+
+
+def test_a_shell_that_ends_while_a_command_runs_ends_the_wait(start):
+    began_s = time.monotonic()
+    host = start(f"{ANSWERS_ONCE}; exit 3")
+    with pytest.raises(CommandError, match="the shell of worker-1 ended with status 3"):
+        host.cmd("ifconfig lo up")
+    assert time.monotonic() - began_s < 4
+
+
+def test_a_shell_that_hangs_in_a_command_ends_the_wait_and_names_the_command(start, monkeypatch):
+    host = start(f"{ANSWERS_ONCE}; echo a word; exec sleep 60")
+    monkeypatch.setattr(LabHost, "shell_timeout_s", 0.3)
+    words = r"the shell of worker-1 says nothing for 0\.3 s, since 'ifconfig lo up'"
+    with pytest.raises(CommandError, match=words):
+        host.cmd("ifconfig lo up")
