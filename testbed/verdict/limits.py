@@ -208,7 +208,7 @@ GATES: dict[str, Explanation] = {
         measured="During training, the bytes that each link sent while its queue cannot have run "
         "empty, over those that its rate allows. The gate takes the worst link, over all such time "
         "and in each half second of it, if there is a quarter of a second or more. Whatever the "
-        "queue held, no tenth of a second may exceed the rate.",
+        "queue held, no quarter of a second may exceed the rate.",
         evidence="links_under_load.json: links[].delivered, links[].worst and links[].most",
         causes="The processors were busy with something else, so that the kernel's shaper woke up "
         "late. Or something outside the lab changed the shaper.",

@@ -5,7 +5,7 @@ milliseconds apart, and a queue may run empty between two that found packets. It
 the first found more bytes than the link sends until the second at its configured rate, the shaper's
 bucket included. Only such intervals are judged. They are strung together, and judged as a whole and
 in each window of half a second, so that no average hides a bad half second. Nothing may exceed the
-rate, loaded or not: so the most that left in any tenth of a second is compared as well.
+rate, loaded or not: so the most that left in any quarter of a second is compared as well.
 
 *Packets.* A queue that holds more bytes than its packets can have holds clumps: packets of several
 segments, which are cut apart behind the queue.
@@ -27,11 +27,10 @@ from testbed.shared import run_directory
 from testbed.verdict.gate import Gate, compared, not_applicable, not_measured
 
 FILE = "links_under_load.json"
-# A link that was surely loaded for less is not judged: a stall of some milliseconds, which a
-# machine may have, would decide.
+# Less is not judged: a stall of some milliseconds, which a machine may have, would decide. It may
+# stop the shaper, or the sampler between its look at the clock and at the counters.
 LEAST_S = 0.25
 WINDOW_S = 0.5
-_BURST_S = 0.1
 # They leave the rates of links alone. What a kind of one's own does to them is not known.
 _KEEP_RATES = ("background", "blackout", "burst", "crash", "host-burst", "loss", "police")
 _OF_THEIR_TARGET = ("link-down", "queue", "straggler")
@@ -57,8 +56,8 @@ class LinkUnderLoad:
         delivered: bytes sent in `loaded_s` over those that the rate allows; None: it was too short.
         worst: the same, of the window of half a second that is farthest from 1.
         worst_s: when that window began (CLOCK_MONOTONIC).
-        most: the most that left in a tenth of a second, beyond what the shaper's bucket holds, over
-            what the rate allows, loaded or not; None: it was never sampled for so long.
+        most: the most that left in a quarter of a second, beyond what the shaper's bucket holds,
+            over what the rate allows, loaded or not; None: it was never sampled for so long.
     """
 
     link: str
@@ -215,13 +214,13 @@ def _windows(spans_s: Floats, sent: Floats, least_s: float) -> tuple[Floats, NDA
 def _most(
     spans_s: Floats, sent: Floats, kept: NDArray[np.bool_], per_s: float, bucket: int
 ) -> float | None:
-    """The most that left in a tenth of a second over what the rate allows; None: never so long."""
+    """The most that left in a quarter of a second over what the rate allows; None: no time was."""
     most = None
     borders = np.flatnonzero(np.diff(np.concatenate([[False], kept, [False]]).astype(np.int8)))
     for first, last in zip(borders[::2], borders[1::2], strict=True):
         at_s = np.concatenate([[0.0], np.cumsum(spans_s[first:last])])
         at_bytes = np.concatenate([[0.0], np.cumsum(sent[first:last])])
-        ends = np.searchsorted(at_s, at_s + _BURST_S)
+        ends = np.searchsorted(at_s, at_s + LEAST_S)
         begins = np.flatnonzero(ends < len(at_s))
         if not len(begins):
             continue
