@@ -35,7 +35,7 @@ class LinkParameters(BaseModel):
         default=None,
         ge=0,
         le=10,
-        description="how far a packet's delay may lie from delay_s, either way",
+        description="how far a packet's delay may lie from delay_s, either way; at most delay_s",
     )
     loss: float | None = Field(
         default=None,
@@ -93,12 +93,22 @@ class LinkParameters(BaseModel):
         return max(2 * FRAME_BYTES, min(64 << 20, round(self.queue_bdp * product_bytes)))
 
     def options(self, rtt_s: float) -> dict[str, Any]:
-        """The options of Mininet's `addLink`, as `testbed/lab/network.py` reads them."""
+        """The options of Mininet's `addLink`, as `testbed/lab/network.py` reads them.
+
+        Raises:
+            ValueError: keys that do not fit together.
+        """
+        delay_s, jitter_s = self.delay_s or 0.0, self.jitter_s or 0.0
+        if jitter_s > delay_s:
+            raise ValueError(
+                f"jitter_s is {jitter_s:g}, more than delay_s: some packets would have to wait "
+                f"less than 0 s; valid: up to {delay_s:g}, the link's delay_s"
+            )
         return {
             "rate_bps": self.rate_bps,
             "queue_bytes": self.queue_size_bytes(rtt_s),
-            "delay_s": self.delay_s or 0.0,
-            "jitter_s": self.jitter_s or 0.0,
+            "delay_s": delay_s,
+            "jitter_s": jitter_s,
             "loss": self.loss or 0.0,
             "ecn_threshold_bytes": self.ecn_threshold_bytes,
         }

@@ -110,6 +110,7 @@ class Network:
         logs: Path,
         delayed_by: str = "auto",
         data_ports: tuple[int, int] | None = None,
+        seed: int | None = None,
     ) -> None:
         """Build hosts, switches and links.
 
@@ -118,10 +119,11 @@ class Network:
             private, logs: folders.
             delayed_by: `netem`, `relay`, or `auto`: netem where the kernel has it.
             data_ports: what the workload declares; no socket gets one of them by chance.
+            seed: of the relay's jitter and loss; None for any. Netem has seeds of its own.
 
         Raises:
             MissingCapabilityError: links are to be delayed by netem, which this kernel lacks, or
-                a host's shell cannot start.
+                by the relay, which has no room for so long a delay, or a host's shell cannot start.
             CommandError: the kernel refuses something else, or a shell does not come up in time.
         """
         self.mininet = _build(topology)
@@ -142,8 +144,13 @@ class Network:
             steered = packet_steering.set_rps(_interfaces(self.info.links))
             self.info = replace(self.info, delayed_by="netem", in_order=steered)
         else:
+            try:
+                for middle in middles:
+                    middle.require_room(middle.settings)
+            except ValueError as error:
+                raise MissingCapabilityError(str(error)) from None
             path = private / "delay.sock"
-            self.relay = Relay(middles, path, log=logs / "delay-relay.log")
+            self.relay = Relay(middles, path, log=logs / "delay-relay.log", seed=seed)
             self.info = replace(self.info, delayed_by="relay", relay_socket=str(path))
 
     def start(self) -> None:

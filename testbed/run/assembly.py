@@ -32,7 +32,7 @@ class Lab:
     """A running emulated network.
 
     Args:
-        config: a run's configuration; topology and impairments are used.
+        config: a run's configuration; topology, impairments and seed are used.
         private: the sandbox's private folder.
         logs: folder for the logs of all programs.
         impairment_log: file to which the controller appends what it did.
@@ -64,6 +64,7 @@ class Lab:
             logs=logs,
             delayed_by=parameters.delayed_by,
             data_ports=data_ports,
+            seed=config["seed"],
         )
         if self.network.relay is not None:
             processes.adopt({"delay-relay": self.network.relay.process})

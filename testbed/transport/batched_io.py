@@ -183,6 +183,11 @@ class MessageBatch(_Messages):
         self._base[span] = addresses
         self._bytes[span] = lengths
 
+    def place_one(self, number: int, address: int, length: int) -> None:
+        """Sets the address and the length in bytes of one message's frame."""
+        self._base[number] = address
+        self._bytes[number] = length
+
     def copy(self, other: "MessageBatch", chosen: NDArray[np.intp]) -> None:
         """Copies the chosen messages of another batch to the beginning of this one."""
         self._base[: len(chosen)] = other._base[chosen]

@@ -16,6 +16,7 @@ from testbed.lab.network import LabInfo
 from testbed.verdict import (
     calibration_gates,
     conservation_gates,
+    delay_gates,
     headroom_gates,
     impairments_met,
     lateness_gates,
@@ -73,6 +74,7 @@ def judge(seen: Evidence) -> list[Gate]:
         *realised_loss.gates(seen.config, seen.network, seen.events, seen.ledgers),
         *links_under_load.gates(seen.load, limits),
         *sampler_gates.gates(seen.directory, limits),
+        *delay_gates.gates(seen.directory / "delay.json", seen.network, limits),
     ]
     return [waivers.marked(gate, limits) for gate in found]
 

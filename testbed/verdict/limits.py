@@ -52,6 +52,12 @@ class Limits(Section):
         impairments_unmet: how many impairments may have met no packet, or nothing else to act on.
         loss_error: how far the share of packets that a loss took may be from the configured one;
             what chance explains is allowed on top.
+        relay_late_s: how long after their time a relay of delayed links may send frames: the 99th
+            percentile of the worst second, or of 300 frames where a second has fewer.
+        relay_late_max_s: how late, or early, it may send any single frame.
+        delay_error: how far the mean delay of a link may be from the configured one in any quarter
+            of a second, as a share of it.
+        delay_error_s: the same as a time; the larger of the two counts.
         clock_stall_s: the longest time in which one of the machine's processors may have stood
             still.
         socket_buffer_bytes: how many bytes of the deepest queue the switch's socket buffer may
@@ -80,6 +86,10 @@ class Limits(Section):
     impairment_late_s: float = Field(default=0.010, gt=0)
     impairments_unmet: int = Field(default=0, ge=0)
     loss_error: float = Field(default=0.0, ge=0, le=1)
+    relay_late_s: float = Field(default=0.003, gt=0)
+    relay_late_max_s: float = Field(default=0.02, gt=0)
+    delay_error: float = Field(default=0.1, gt=0)
+    delay_error_s: float = Field(default=0.0005, gt=0)
     clock_stall_s: float = Field(default=0.025, gt=0)
     socket_buffer_bytes: int = Field(default=0, ge=0)
     packet_bytes: int = Field(default=1514, ge=1514)
@@ -137,6 +147,17 @@ _ROUND_TRIP = Explanation(
     "machine.",
     remedy="Give the links a delay, or lower their rate. Close other programs. Or raise "
     "limits.rtt_error_s, and say so when you publish.",
+)
+_DELAY = Explanation(
+    title="delay",
+    measured="During training, the relay of delayed links notes when each frame arrived and when "
+    "it left. The gate takes the quarter of a second in which a link's mean delay was farthest "
+    "from the configured one. With jitter, the mean may lie anywhere within it. What the links "
+    "were set to in the end must be what was configured, too. Of netem, only this is known.",
+    evidence="delay.json: delays[].wait_least_s and delays[].wait_most_s, beside the link's "
+    "configured delay",
+    causes="The machine was busy, or something changed the delay while the run went on.",
+    remedy=f"{_ALONE} Let nothing but the experiment change links.",
 )
 
 GATES: dict[str, Explanation] = {
@@ -296,6 +317,24 @@ GATES: dict[str, Explanation] = {
         causes="The sampler waited for a processor, or it died.",
         remedy=f"{_ALONE} See logs/sampler.log if it died.",
     ),
+    "relay_late_s": Explanation(
+        title="relay",
+        measured="During training, the relay of delayed links notes how long after its time each "
+        "frame leaves. The gate takes the 99th percentile in the worst second.",
+        evidence="delay.json: worst",
+        causes="The relay waited for a processor, as an ordinary user's may, or was stopped.",
+        remedy=f"{_ALONE} Run as root, where the relay runs ahead of all other programs.",
+    ),
+    "relay_late_max_s": Explanation(
+        title="relay, one frame",
+        measured="During training, the relay of delayed links notes how long after its time each "
+        "frame leaves, or before it. The gate takes the frame that was farthest off.",
+        evidence="delay.json: late_max_s, early_max_s",
+        causes="The relay stood still for a moment: it was stopped, or the machine was.",
+        remedy=f"{_ALONE} Run as root, where the relay runs ahead of all other programs.",
+    ),
+    "delay_error": _DELAY,
+    "delay_error_s": _DELAY,
     "clock_stall_s": Explanation(
         title="stall",
         measured="A thread on each processor, of real-time priority where that is allowed, looks "

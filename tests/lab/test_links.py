@@ -40,7 +40,8 @@ def test_round_trips_are_twice_the_configured_delay(found_capabilities):
     usual_s, longest_s = statistics.median(found["plain"]), max(found["plain"])
     for name, delay_s in (("one", 0.001), ("five", 0.005), ("twenty", 0.02)):
         assert len(found[name]) == 60
-        assert min(found[name]) >= 2 * delay_s - 0.0001
+        # On either way, a frame may leave a tenth of a millisecond before its time.
+        assert min(found[name]) >= 2 * delay_s - 0.0002
         assert statistics.median(found[name]) < 2 * delay_s + usual_s + LATE_S
     # Jitter of 4 ms around 5 ms on either way: a round trip between 2 and 18 ms, spread widely.
     assert 0.0019 < min(found["jittery"]) < 0.007 + usual_s
@@ -63,7 +64,7 @@ def test_an_experiment_may_choose_what_delays_its_links(means, found_capabilitie
         assert found["unsupported"].startswith("netem: the kernel has no netem")
         return
     assert len(found["round_trips_s"]) == 5
-    assert min(found["round_trips_s"]) >= 0.0399
+    assert min(found["round_trips_s"]) >= 0.0398
     assert found["record"]["by"] == means
 
 

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from testbed.lab.delay import DelaySettings, DirectionCounters, Middle, RelayReport, netem
-from testbed.lab.delay.relay import Lateness
+from testbed.lab.delay.delay_settings import DirectionDelay
+from testbed.lab.delay.punctuality import Punctuality, Stretch
+from testbed.lab.delay.relayed_direction import generators, jitter_ns, kept
 from testbed.lab.kernel.commands import CommandError
 from testbed.lab.kernel.shaping import LinkShape
 
@@ -39,18 +41,38 @@ def test_settings_out_of_range_are_refused(settings, message):
         DelaySettings(**settings)
 
 
+def test_a_jitter_beyond_the_delay_is_refused():
+    with pytest.raises(ValueError, match=r"jitter_s 0.002 is more than delay_s 0.001: .* to 0.001"):
+        DelaySettings(delay_s=0.001, jitter_s=0.002)
+
+
 @pytest.mark.parametrize("rate_bps", [1_000_000, 100_000_000, 1_000_000_000])
 @pytest.mark.parametrize("delay_s", [0.0, 0.001, 0.02, 0.1])
-def test_the_relay_s_memory_holds_twice_the_delay_at_full_rate(rate_bps, delay_s):
+def test_the_relay_s_memory_holds_the_smallest_frames_at_full_rate(rate_bps, delay_s):
     made = middle(rate_bps, delay_s=delay_s)
-    assert made.slots & (made.slots - 1) == 0
-    assert made.slots >= rate_bps * 2 * delay_s / (1514 * 8)
-    made.require_room(DelaySettings(delay_s=2 * delay_s))
+    assert made.slots % 32 == 0
+    frames_per_s = min(rate_bps / (60 * 8), 250_000)
+    # And 20 ms of full-size frames that a relay is late.
+    assert made.slots >= frames_per_s * delay_s + rate_bps * 0.02 / (1514 * 8)
+    made.require_room(made.settings)
+
+
+def test_60_byte_frames_at_100_mbit_and_5_ms_fit():
+    assert middle(delay_s=0.005).slots > 1042
+
+
+@pytest.mark.parametrize("loss", [0.0, 0.5])
+def test_jitter_needs_room_too(loss):
+    assert middle(delay_s=0.005, jitter_s=0.005, loss=loss).slots == middle(delay_s=0.01).slots
 
 
 def test_a_delay_beyond_the_memory_is_refused_with_the_longest_that_fits():
-    with pytest.raises(ValueError, match=r"link a--b: .* valid: up to 0\.062 s"):
-        middle(delay_s=0.005).require_room(DelaySettings(delay_s=0.07))
+    message = r"link a--b: a delay of 0.25 s at 100 Mbit/s does not fit .* 1792 frames; valid: up"
+    with pytest.raises(ValueError, match=rf"{message} to 0\.217 s"):
+        middle(delay_s=0.005).require_room(DelaySettings(delay_s=0.25))
+    message = r"link a--b: a delay of 9 s at 100 Mbit/s does not fit .* 65536 frames; valid: up"
+    with pytest.raises(ValueError, match=rf"{message} to 7\.938 s"):
+        middle(delay_s=9).require_room(DelaySettings(delay_s=9))
 
 
 def test_descriptions_survive_json():
@@ -59,6 +81,19 @@ def test_descriptions_survive_json():
     counters = DirectionCounters(
         link="a--b", sender="a", frames_in=10, frames_out=5, dropped=1, lost=2
     )
+    delay = DirectionDelay(
+        link="a--b",
+        sender="a",
+        delay_s=0.005,
+        jitter_s=0.0,
+        loss=0.0,
+        frames=7,
+        wait_mean_s=0.0051,
+        wait_least_s=None,
+        wait_most_s=None,
+        slots=512,
+        most_waiting=3,
+    )
     report = RelayReport(
         scheduling="nice",
         cpu_s=1.0,
@@ -66,31 +101,127 @@ def test_descriptions_survive_json():
         late_p50_s=0.1,
         late_p99_s=0.2,
         late_max_s=0.3,
+        early_max_s=0.0,
+        worst=Stretch(at_s=3.0, frames=5, late_p99_s=0.2, late_max_s=0.3, link="a--b", sender="b"),
+        delays=[delay],
         directions=[counters],
     )
     document = json.loads(json.dumps(report.as_json()))
-    assert document["directions"][0]["from"] == "a"
+    for each in (document["directions"][0], document["delays"][0]):
+        assert (each["link"], each["from"]) == ("a--b", "a")
+    assert document["worst"]["from"] == "b"
     assert RelayReport.from_json(document) == report
     assert report.dropped == 1
 
 
+WAYS = [("a--b", "a"), ("a--b", "b")]
+MS, SECOND = 1_000_000, 1_000_000_000
+
+
+def left(watched: Punctuality, late_ns: Any, at_s: float, *, way: int = 0, wait_ms: int = 5):
+    """Frames that left at a moment, so late, after they had waited so long."""
+    now_ns = round(at_s * SECOND)
+    late = np.atleast_1d(np.asarray(late_ns, dtype=np.int64))
+    watched.add(way, now_ns, now_ns - late, np.full(len(late), now_ns - wait_ms * MS))
+
+
 def test_lateness_is_summed_up_within_a_bin():
     random = np.random.default_rng(1)
-    values_ns = random.integers(0, 3_000_000, 100_000)
-    late = Lateness()
-    for part in np.array_split(values_ns, 700):
-        late.add(part)
-    p50_s, p99_s, max_s = late.summary_s()
-    assert p50_s == pytest.approx(np.quantile(values_ns, 0.5) / 1e9, abs=4e-6)
-    assert p99_s == pytest.approx(np.quantile(values_ns, 0.99) / 1e9, abs=4e-6)
+    values_ns = random.integers(0, 3 * MS, 100_000)
+    watched = Punctuality(WAYS, 0)
+    for number, part in enumerate(np.array_split(values_ns, 700)):
+        left(watched, part, number / 100)
+    p50_s, p99_s, max_s = watched.summary_s()
+    assert p50_s == pytest.approx(np.quantile(values_ns, 0.5) / 1e9, abs=8e-6)
+    assert p99_s == pytest.approx(np.quantile(values_ns, 0.99) / 1e9, abs=8e-6)
     assert max_s == values_ns.max() / 1e9
 
 
-def test_no_frames_no_lateness_and_early_is_punctual():
-    late = Lateness()
-    assert late.summary_s() == (0.0, 0.0, 0.0)
-    late.add(np.array([-50_000, -10]))
-    assert late.summary_s() == (0.0, 0.0, 0.0)
+def test_no_frames_no_lateness_and_early_is_told_apart():
+    watched = Punctuality(WAYS, 0)
+    assert watched.summary_s() == (0.0, 0.0, 0.0)
+    assert watched.worst() is None
+    left(watched, [-50_000, -10], 0.1)
+    assert watched.summary_s() == (0.0, 0.0, 0.0)
+    assert watched.early_max_ns == 50_000
+
+
+def test_the_worst_second_counts_and_not_the_whole_run():
+    """30 ms in which the relay stood still are 0.15 % of 20 s, and show."""
+    watched = Punctuality(WAYS, 0)
+    for millisecond in range(20_000):
+        # From 7 s on it stood still for 30 ms; then 30 frames leave at once.
+        if 7000 <= millisecond < 7030:
+            continue
+        late_ns = 50_000 if millisecond != 7030 else np.arange(30) * MS
+        left(watched, late_ns, millisecond / 1000, way=millisecond % 2)
+    assert watched.summary_s()[1] < 0.001
+    worst = watched.worst()
+    assert worst is not None
+    assert worst.late_p99_s > 0.015
+    assert worst.late_max_s == 0.029
+    assert 6 < worst.at_s <= 7.03
+    assert (worst.link, worst.sender) == WAYS[0]
+
+
+@pytest.mark.parametrize("frames_per_s", [20, 200, 5000])
+def test_a_single_late_frame_does_not_make_a_stretch_late(frames_per_s):
+    watched = Punctuality(WAYS, 0)
+    for number in range(20 * frames_per_s):
+        left(watched, 2 * MS if number == 10 * frames_per_s else 50_000, number / frames_per_s)
+    worst = watched.worst()
+    assert worst is not None
+    assert worst.late_p99_s < 0.0001
+    assert worst.frames >= 300
+    assert watched.summary_s()[2] == 0.002
+
+
+def test_beyond_the_histogram_the_99th_percentile_is_the_maximum():
+    watched = Punctuality(WAYS, 0)
+    left(watched, [400 * MS] * 50, 0.1)
+    worst = watched.worst()
+    assert worst is not None
+    assert worst.late_p99_s == worst.late_max_s == 0.4
+
+
+def test_each_direction_has_the_means_of_its_quarters_of_a_second():
+    watched = Punctuality(WAYS, 0)
+    for tick in range(500):
+        left(watched, 0, tick / 100, wait_ms=6 if 200 <= tick < 300 else 5)
+    left(watched, 0, 5.0, way=1)
+    (frames, mean_s, least_s, most_s), other = watched.waits()
+    assert frames == 500
+    assert mean_s == pytest.approx(0.0052)
+    assert least_s == pytest.approx(0.005)
+    assert most_s == pytest.approx(0.006, abs=1e-5)
+    assert other == (1, pytest.approx(0.005), None, None)
+    watched.begin(6 * SECOND)
+    assert watched.waits() == [(0, None, None, None)] * 2
+    assert watched.worst() is None
+
+
+def test_the_same_seed_decides_the_same_whatever_the_batches():
+    def fates(seed: tuple[int, int], batches: int) -> tuple[list[bool], list[int]]:
+        jitter, loss = generators(seed)
+        parts = [len(each) for each in np.array_split(np.zeros(1000), batches)]
+        survived = [each for count in parts for each in kept(loss, 0.1, count).tolist()]
+        waits = [each for count in parts for each in jitter_ns(jitter, MS, count).tolist()]
+        return survived, waits
+
+    assert fates((0, 0), 1) == fates((0, 0), 300) == fates((0, 0), 1000)
+    different = [fates((seed, way), 1) for seed in (0, 1) for way in (0, 1)]
+    for part in (0, 1):
+        assert len({tuple(each[part]) for each in different}) == 4
+    assert 60 < fates((0, 0), 1)[0].count(False) < 140
+
+
+def test_jitter_shifts_dense_flows_as_the_documentation_says():
+    """Frames of 121 microseconds each and a jitter of 1 ms: 0.48 ms more in the mean."""
+    for gap_s, expected_s in ((0.002, 0.0), (0.001, 0.00004), (0.000121, 0.00048), (0, 0.001)):
+        came_ns = np.arange(200_000) * round(gap_s * SECOND)
+        drawn_ns = came_ns + jitter_ns(generators((1, 0))[0], MS, len(came_ns))
+        mean_s = (np.maximum.accumulate(drawn_ns) - came_ns).mean() / SECOND
+        assert mean_s == pytest.approx(expected_s, abs=1e-5)
 
 
 def test_the_bucket_is_half_a_millisecond_but_at_least_two_frames():
@@ -137,3 +268,22 @@ def test_a_tc_that_tells_nothing_is_an_error(monkeypatch, changes):
     monkeypatch.setattr(netem, "run", lambda argv: printed(**changes)[argv[3]])
     with pytest.raises(CommandError, match="tc printed no statistics"):
         netem.counters([middle(loss=0.1)])
+
+
+def test_netem_tells_what_it_is_set_to(monkeypatch):
+    def shown(device: str, **options: Any) -> dict[str, Any]:
+        return {"kind": "netem", "dev": device, "options": {"limit": 1792, **options}}
+
+    delay = {"delay": 0.005, "jitter": 0.001, "correlation": 0}
+    loss = {"loss": 0.1, "correlation": 0}
+    text = json.dumps([{"kind": "noqueue", "dev": "lo"}, shown("y", delay=delay), shown("x")])
+    monkeypatch.setattr(netem, "run", lambda argv: text)
+    there, back = netem.delays([middle(delay_s=0.005)])
+    assert (there.sender, there.delay_s, there.jitter_s, there.loss) == ("a", 0.005, 0.001, 0.0)
+    assert there.wait_mean_s is None
+    assert (back.sender, back.delay_s, back.jitter_s, back.slots) == ("b", 0.0, 0.0, 1792)
+    text = json.dumps([shown("y", **{"loss-random": loss}), shown("x")])
+    assert netem.delays([middle(loss=0.1)])[0].loss == 0.1
+    text = "[]"
+    with pytest.raises(CommandError, match="tc printed no settings"):
+        netem.delays([middle()])

@@ -109,6 +109,11 @@ def test_a_queue_in_bandwidth_delay_products_goes_by_the_longest_pair_of_hosts()
         ({"name": "star", "loss": 1.5}, "must be a number from 0 to 1"),
         ({"name": "star", "delay_s": -1}, "must be a number from 0 to 10, in seconds"),
         ({"name": "star", "queue_bdp": 1}, "queue_bdp is 1, but no link has a delay"),
+        (
+            {"name": "star", "delay_s": 0.001, "jitter_s": 0.002},
+            "jitter_s is 0.002, more than delay_s: some packets would have to wait less than 0 s; "
+            "valid: up to 0.001",
+        ),
         ({"name": "star", "queue_bdp": 1, "queue_bytes": 9000, "delay_s": 1}, "exclude each other"),
         ({"name": "star", "links": {"a--b": {}}}, "no link 'a--b'; valid: server--s1, worker-1"),
         ({"name": "fat-tree", "k": 3}, "multiple of 2"),

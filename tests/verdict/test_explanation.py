@@ -41,8 +41,8 @@ def shown(directory):
 
 def test_every_gate_has_an_explanation_and_every_explanation_a_gate():
     gates = {gate.key for gate in judged()}
-    # The round trip's key depends on which of the two limits is the larger.
-    assert gates | {"rtt_error", "rtt_error_s"} == set(GATES)
+    # The key of a round trip or a delay depends on which of the two limits is the larger.
+    assert gates | {"rtt_error", "rtt_error_s", "delay_error"} == set(GATES)
     assert set(Limits.model_fields) - set(GATES) == {"run_timeout_s", "waive"}
 
 
@@ -72,7 +72,7 @@ def test_the_page_on_verdicts_has_every_gate_and_every_verdict():
     assert "<!-- generated: gates -->" in text
 
 
-@pytest.mark.parametrize("key", sorted(set(GATES) - {"rtt_error", "rtt_error_s"}))
+@pytest.mark.parametrize("key", sorted(set(GATES) - {"rtt_error", "rtt_error_s", "delay_error"}))
 def test_a_gate_that_failed_is_shown_with_value_limit_evidence_cause_and_remedy(tmp_path, key):
     (gate,) = [each for each in judged() if each.key == key]
     broken = type(gate)(

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-# A relay's memory holds this many times the frames that a link's rate brings in twice its delay,
-# but at least in this time, so that a relay that wakes up late loses nothing.
-_FRAMES_MARGIN = 3
-_LEAST_HELD_S = 0.02
-_FRAME_BITS = 1514 * 8
-LEAST_SLOTS, MOST_SLOTS = 256, 1 << 16
+from testbed.lab.delay.punctuality import Stretch
+
+# The smallest and the largest frame that a link carries, as its shaper counts them.
+_SMALLEST_BITS, _LARGEST_BITS = 60 * 8, 1514 * 8
+# No switch of a lab, nor a relay, moves more frames in a second, however small they are.
+_MOST_FRAMES_PER_S = 250_000
+# Beyond the frames in flight, a relay's memory holds three times those of the largest size that
+# come in this time, so that a relay that wakes up late loses nothing.
+_LATE_S, _LATE_MARGIN = 0.02, 3
+_ROUNDED_SLOTS = 256
+MOST_SLOTS = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,11 +25,15 @@ class DelaySettings:
     """One direction of a link.
 
     Attributes:
-        delay_s: the time that every frame waits.
-        jitter_s: each frame waits up to this much less or more, evenly distributed, but never
-            less than 0 s. No frame overtakes another, so in a dense flow all wait for the
-            slowest frame ahead of them.
+        delay_s: the mean time that a frame waits which meets no other one in the middle.
+        jitter_s: each frame draws how long it is to wait, evenly from `delay_s - jitter_s` to
+            `delay_s + jitter_s`. No frame overtakes another: who catches up with a slower one
+            leaves right behind it.
         loss: share of frames that vanish, each independently of all others.
+
+    So the jitter that a flow meets depends on how dense it is. Frames at least `2 * jitter_s` apart
+    wait `delay_s` in the mean, spread evenly. In a denser flow all wait for the slowest frame
+    ahead: the mean grows towards `delay_s + jitter_s`, and the waits differ less.
     """
 
     delay_s: float = 0.0
@@ -40,6 +50,16 @@ class DelaySettings:
             value = getattr(self, name)
             if not 0 <= value <= most:
                 raise ValueError(f"{name} {value!r}; valid: 0 to {most}")
+        if self.jitter_s > self.delay_s:
+            raise ValueError(
+                f"jitter_s {self.jitter_s:g} is more than delay_s {self.delay_s:g}: some frames "
+                f"would have to wait less than 0 s; valid: up to {self.delay_s:g}"
+            )
+
+    @property
+    def longest_s(self) -> float:
+        """The longest time that a frame waits."""
+        return self.delay_s + self.jitter_s
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,10 +82,15 @@ class Middle:
 
     @property
     def slots(self) -> int:
-        """The frames for which one direction needs memory."""
-        held_s = max(2 * (self.settings.delay_s + self.settings.jitter_s), _LEAST_HELD_S)
-        wanted = _FRAMES_MARGIN * (self.rate_bps or 1_000_000_000) * held_s / _FRAME_BITS
-        return min(MOST_SLOTS, max(LEAST_SLOTS, 1 << max(0, int(wanted) - 1).bit_length()))
+        """The frames for which one direction needs memory.
+
+        Room for the smallest frames at the link's full rate for as long as the delay, and more.
+        """
+        rate_bps = self.rate_bps or 1_000_000_000
+        smallest_per_s = min(rate_bps / _SMALLEST_BITS, _MOST_FRAMES_PER_S)
+        late = _LATE_MARGIN * rate_bps * _LATE_S / _LARGEST_BITS
+        wanted = math.ceil((smallest_per_s * self.settings.longest_s + late) / _ROUNDED_SLOTS)
+        return min(MOST_SLOTS, max(1, wanted) * _ROUNDED_SLOTS)
 
     @classmethod
     def of_link(cls, link: Mapping[str, Any]) -> Middle:
@@ -79,17 +104,21 @@ class Middle:
         )
 
     def require_room(self, settings: DelaySettings) -> None:
-        """Check that the frames in flight with other settings fit into the memory.
+        """Check that full-size frames at the link's full rate fit into a relay's memory.
+
+        The settings to begin with have room for the smallest ones as well, up to `MOST_SLOTS`;
+        others may not. What finds no room is counted as dropped.
 
         Raises:
-            ValueError: it does not.
+            ValueError: they do not.
         """
-        held_s = settings.delay_s + settings.jitter_s
-        if self.rate_bps is not None and self.rate_bps * held_s / _FRAME_BITS > self.slots:
-            most_s = self.slots * _FRAME_BITS / self.rate_bps
+        frames_per_s = (self.rate_bps or 0) / _LARGEST_BITS
+        if frames_per_s * settings.longest_s > self.slots:
             raise ValueError(
-                f"link {self.link}: a delay of {held_s:g} s does not fit into the relay's memory, "
-                f"which was made for {self.settings.delay_s:g} s; valid: up to {most_s:.3f} s"
+                f"link {self.link}: a delay of {settings.longest_s:g} s at "
+                f"{frames_per_s * _LARGEST_BITS / 1e6:g} Mbit/s does not fit into the relay's "
+                f"memory, which holds {self.slots} frames; valid: up to "
+                f"{self.slots / frames_per_s:.3f} s"
             )
 
     @classmethod
@@ -119,22 +148,53 @@ class DirectionCounters:
     lost: int
 
 
-def directed(counters: DirectionCounters) -> dict[str, Any]:
-    """Counters as written to logs and samples, where a directed link is {link, from}."""
-    fields = asdict(counters)
+def directed(record: DirectionCounters | DirectionDelay | Stretch) -> dict[str, Any]:
+    """A record as written to logs and samples, where a directed link is {link, from}."""
+    fields = asdict(record)
     return {"link": fields.pop("link"), "from": fields.pop("sender"), **fields}
 
 
 @dataclass(frozen=True, kw_only=True)
+class DirectionDelay:
+    """What one direction is set to, and what a relay did there since `RelayClient.begin`.
+
+    Attributes:
+        link, sender: the directed link, from this end on.
+        delay_s, jitter_s, loss: the settings now.
+        slots: the frames that may wait.
+        frames: that left, or were lost by the configured loss; None: not known, of netem.
+        wait_mean_s: the time between a frame's arrival and its departure; None: too few frames.
+        wait_least_s, wait_most_s: the least and the largest mean of a quarter of a second, or of
+            20 frames where it has fewer.
+        most_waiting: the most frames that waited at once.
+    """
+
+    link: str
+    sender: str
+    delay_s: float
+    jitter_s: float
+    loss: float
+    slots: int
+    frames: int | None = None
+    wait_mean_s: float | None = None
+    wait_least_s: float | None = None
+    wait_most_s: float | None = None
+    most_waiting: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class RelayReport:
-    """How well a relay did its work.
+    """How well a relay did its work since `RelayClient.begin`.
 
     Attributes:
         scheduling: the priority it got: "fifo" (ahead of all ordinary processes), "nice",
             "short-slice" or "ordinary".
         cpu_s, wall_s: processor time and time since the start.
         late_p50_s, late_p99_s, late_max_s: how long after their due time frames left.
-        directions: counters.
+        early_max_s: how long before its due time one left.
+        worst: the stretch of a second or more in which they were latest; None before the first.
+        delays: of every direction.
+        directions: counters since the start.
     """
 
     scheduling: str
@@ -143,6 +203,9 @@ class RelayReport:
     late_p50_s: float
     late_p99_s: float
     late_max_s: float
+    early_max_s: float
+    worst: Stretch | None
+    delays: list[DirectionDelay]
     directions: list[DirectionCounters]
 
     @property
@@ -152,13 +215,25 @@ class RelayReport:
 
     def as_json(self) -> dict[str, Any]:
         """The record in `delay.json`; directed links as {link, from}."""
-        return asdict(self) | {"directions": [directed(each) for each in self.directions]}
+        return asdict(self) | {
+            "worst": None if self.worst is None else directed(self.worst),
+            "delays": [directed(each) for each in self.delays],
+            "directions": [directed(each) for each in self.directions],
+        }
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> RelayReport:
         """What `as_json` made."""
-        directions = []
-        for each in document["directions"]:
-            fields = dict(each)
-            directions.append(DirectionCounters(sender=fields.pop("from"), **fields))
-        return cls(**{**document, "directions": directions})
+        worst = document["worst"]
+        parts = {
+            "worst": None if worst is None else Stretch(**_undirected(worst)),
+            "delays": [DirectionDelay(**_undirected(each)) for each in document["delays"]],
+            "directions": [
+                DirectionCounters(**_undirected(each)) for each in document["directions"]
+            ],
+        }
+        return cls(**{**document, **parts})
+
+
+def _undirected(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {"sender" if key == "from" else key: value for key, value in fields.items()}

@@ -17,12 +17,18 @@ SCHEMA = 1
 
 @contextmanager
 def recorded(network: Mapping[str, Any], path: Path) -> Iterator[None]:
-    """Write the record of a lab's delayed links when the body ends; nothing if it has none.
+    """Write the record of a lab's delayed links while the body ran; nothing if it has none.
+
+    Counters are since the lab began.
 
     Args:
         network: the lab's description.
         path: of the record.
     """
+    if network["delayed_by"] == "relay":
+        client = RelayClient(network["relay_socket"])
+        client.begin()
+        client.close()
     yield
     if network["delayed_by"] is not None:
         path.write_text(json.dumps(document(network), indent=1) + "\n", encoding="utf-8")
@@ -33,7 +39,10 @@ def document(network: Mapping[str, Any]) -> dict[str, Any]:
     common = {"schema": SCHEMA, "by": network["delayed_by"], "in_order": network["in_order"]}
     if network["delayed_by"] == "netem":
         middles = [Middle.of_link(link) for link in network["links"] if link["middle"] is not None]
-        return common | {"directions": [directed(each) for each in netem.counters(middles)]}
+        return common | {
+            "delays": [directed(each) for each in netem.delays(middles)],
+            "directions": [directed(each) for each in netem.counters(middles)],
+        }
     client = RelayClient(network["relay_socket"])
     try:
         return common | client.report().as_json()

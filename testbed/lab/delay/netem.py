@@ -1,8 +1,8 @@
 """Delay by the kernel: netem at each inner end, fed with what arrives at the other one.
 
-Settings and order of frames are the same as the relay's. With jitter alone, netem would let frames
-overtake each other; with a rate, here far above any link's, it times each frame after the one
-before.
+Settings and order of frames are the same as the relay's: each frame draws its own jitter, and none
+overtakes another. With jitter alone, netem would let frames overtake; with a rate, here far above
+any link's, it times each frame after the one before. Its random numbers are not seeded.
 
 Netem counts its configured losses and its overflow as one number of drops, but it refuses a frame
 only for overflow: a lost one it takes and forgets (netem_enqueue in net/sched/sch_netem.c returns
@@ -20,10 +20,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from testbed.lab.delay.delay_settings import DelaySettings, DirectionCounters, Middle
+from testbed.lab.delay.delay_settings import (
+    DelaySettings,
+    DirectionCounters,
+    DirectionDelay,
+    Middle,
+)
 from testbed.lab.kernel.commands import CommandError, run
 
 _ORDERING_RATE = "100gbit"
+_SHOW = ("tc", "-s", "-j", "qdisc", "show")
 
 
 def missing(first: str, second: str) -> str:
@@ -87,8 +93,8 @@ def counters(middles: Sequence[Middle]) -> list[DirectionCounters]:
         # A long list comes in several parts.
         actions = [each for part in json.loads(text) for each in part.get("actions", ())]
         handed = {each["to_dev"]: each["stats"] for each in actions}
-        text = run(["tc", "-s", "-j", "qdisc", "show"])
-        queues = {each["dev"]: each for each in json.loads(text) if each["kind"] == "netem"}
+        text = run(_SHOW)
+        queues = _by_interface(text)
         return [
             _counted(middle, way, handed[sink], queues[sink])
             for middle in middles
@@ -96,6 +102,40 @@ def counters(middles: Sequence[Middle]) -> list[DirectionCounters]:
         ]
     except (ValueError, KeyError) as error:
         raise CommandError(f"tc printed no statistics: {text[:80]!r}") from error
+
+
+def delays(middles: Sequence[Middle]) -> list[DirectionDelay]:
+    """What every direction is set to now. The kernel does not say how long frames waited.
+
+    Raises:
+        CommandError: tc does not tell.
+    """
+    text = run(_SHOW)
+    try:
+        queues = _by_interface(text)
+        return [
+            _set_to(middle, way, queues[sink]["options"])
+            for middle in middles
+            for way, sink in enumerate(reversed(middle.interfaces))
+        ]
+    except (ValueError, KeyError) as error:
+        raise CommandError(f"tc printed no settings: {text[:80]!r}") from error
+
+
+def _by_interface(text: str) -> dict[str, dict[str, Any]]:
+    return {each["dev"]: each for each in json.loads(text) if each["kind"] == "netem"}
+
+
+def _set_to(middle: Middle, way: int, options: Mapping[str, Any]) -> DirectionDelay:
+    delay = options.get("delay", {})
+    return DirectionDelay(
+        link=middle.link,
+        sender=middle.nodes[way],
+        delay_s=delay.get("delay", 0.0),
+        jitter_s=delay.get("jitter", 0.0),
+        loss=options.get("loss-random", {}).get("loss", 0.0),
+        slots=options["limit"],
+    )
 
 
 def _counted(

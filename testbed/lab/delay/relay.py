@@ -5,7 +5,11 @@ several processes of a lab change delays, further requests come on a UNIX socket
 input, one JSON object per message, and are answered the same way:
 
     {"do": "change", "link": "a--b", "from": "a", "delay_s": 0.01}
-    {"do": "report"}
+    {"do": "begin"}      what was measured so far is forgotten, apart from counters
+    {"do": "report", "first": 0}      directions from this one on, as many as fit into a message
+
+An answer has the `number` of its request. Nobody who does not read answers can hold up frames: such
+a connection is closed.
 
 It sleeps until the next frame is due, and looks for new frames when it is awake anyway: only a
 direction in which nothing waits has to wake it up. In dense traffic it wakes up at most every
@@ -28,27 +32,26 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from testbed.lab.delay.delay_settings import Middle, RelayReport
+from testbed.lab.delay.punctuality import Punctuality
 from testbed.lab.delay.relayed_direction import DelayLine
 from testbed.lab.helpers.process import Requests, say
 
 GRAIN_S = 0.0002
 _GRAIN_NS = round(GRAIN_S * 1e9)
-# Time from the timer's expiry until a frame has left: the timer is set so much earlier.
-_WAKE_NS = 50_000
+# So much before its time a frame may leave: then frames of dense traffic are as early as late.
+_EARLY_NS = _GRAIN_NS // 2
+# The timer is set earlier by what it takes from its expiry until a frame has left: half of all
+# wake-ups take longer. Learned in steps, since it depends on the machine and on its load.
+_LEAST_LEAD_NS, _MOST_LEAD_NS, _LEAD_STEP_NS = 30_000, 500_000, 2_000
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _MLOCKALL_FLAGS = 3
 _ABSOLUTE = 1
 _FIFO_PRIORITY = 1
 _SHORTEST_SLICE_NS = 100_000
 _LARGEST_REQUEST = 1 << 16
-# The histogram of lateness.
-_BIN_NS = 2_000
-_BINS = 25_000  # up to 50 ms; beyond that the last one
-_COLLECTED = 1 << 15
+# Some 60 kB, less than any system's limit of a message.
+_DIRECTIONS_AT_ONCE = 128
 
 
 class _Timer:
@@ -69,47 +72,6 @@ class _Timer:
         _LIBC.timerfd_settime(self._descriptor, _ABSOLUTE, self._value, None)
 
 
-class Lateness:
-    """A histogram with bins of 2 microseconds; values are collected and counted in batches."""
-
-    def __init__(self) -> None:
-        self._counts: NDArray[np.int64] = np.zeros(_BINS, dtype=np.int64)
-        self._collected: NDArray[np.int64] = np.zeros(_COLLECTED, dtype=np.int64)
-        self._used = 0
-        self._max_ns = 0
-
-    def add(self, late_ns: NDArray[np.int64]) -> None:
-        """Add values in nanoseconds, in any order; negative ones count as 0."""
-        while len(late_ns):
-            fitting = late_ns[: _COLLECTED - self._used]
-            self._collected[self._used : self._used + len(fitting)] = fitting
-            self._used += len(fitting)
-            late_ns = late_ns[len(fitting) :]
-            if self._used == _COLLECTED:
-                self._count()
-
-    def _count(self) -> None:
-        values = self._collected[: self._used]
-        if len(values):
-            self._max_ns = max(self._max_ns, int(values.max()))
-            bins = np.clip(values // _BIN_NS, 0, _BINS - 1)
-            self._counts += np.bincount(bins, minlength=_BINS)
-        self._used = 0
-
-    def summary_s(self) -> tuple[float, float, float]:
-        """Median, 99th percentile and maximum in seconds; zeros when nothing was added."""
-        self._count()
-        total = int(self._counts.sum())
-        if not total:
-            return 0.0, 0.0, 0.0
-        cumulated = np.cumsum(self._counts)
-        p50, p99 = (
-            min((int(np.searchsorted(cumulated, share * total)) + 1) * _BIN_NS, self._max_ns)
-            for share in (0.5, 0.99)
-        )
-        return p50 / 1e9, p99 / 1e9, self._max_ns / 1e9
-
-
 class _Relay:
     """All directions, and the loop that serves them."""
 
@@ -117,10 +79,11 @@ class _Relay:
         self._scheduling = _hurry()
         self._control = control
         self._began_ns = time.monotonic_ns()
-        self._middles: dict[DelayLine, Middle] = {}
-        self._late = Lateness()
+        self._lines: dict[DelayLine, int] = {}
+        self._middles: list[Middle] = []
         for middle in middles:
             for way, sender in enumerate(middle.nodes):
+                number = len(self._middles)
                 line = DelayLine(
                     middle.link,
                     sender,
@@ -128,14 +91,17 @@ class _Relay:
                     middle.interfaces[1 - way],
                     slots=middle.slots,
                     settings=middle.settings,
-                    random=np.random.default_rng(seed and [seed, len(self._middles)]),
+                    seed=None if seed is None else (seed, number),
                 )
-                self._middles[line] = middle
+                self._lines[line] = number
+                self._middles.append(middle)
+        directions = [(line.link, line.sender) for line in self._lines]
+        self._punctuality = Punctuality(directions, time.monotonic_ns())
 
     def run(self) -> None:
         """Relays until standard input ends."""
         timer, poll = _Timer(), select.epoll()
-        idle = {each.fileno(): each for each in self._middles}
+        idle = {each.fileno(): each for each in self._lines}
         for descriptor in idle:
             poll.register(descriptor, select.EPOLLIN | select.EPOLLONESHOT)
         # Edge-triggered, so that nobody has to read how often the timer expired.
@@ -144,7 +110,8 @@ class _Relay:
         poll.register(self._control, select.EPOLLIN)
         clients: dict[int, socket.socket] = {}
         busy: list[DelayLine] = []
-        awake_ns = 0
+        awake_ns = set_ns = 0
+        lead_ns = _EARLY_NS
         while True:
             for descriptor, event in poll.poll():
                 if descriptor in idle:
@@ -164,12 +131,17 @@ class _Relay:
                 continue
             awake_ns = time.monotonic_ns()
             next_ns = None
+            resting_ns = 0
             still_busy = []
             for line in busy:
                 line.collect()
-                gone_due_ns = line.send_due(time.monotonic_ns() + _WAKE_NS)
-                if gone_due_ns is not None:
-                    self._late.add(time.monotonic_ns() - gone_due_ns)
+                for was_due_ns, came_ns in line.send_due(time.monotonic_ns() + _EARLY_NS):
+                    now_ns, resting_ns = time.monotonic_ns(), _GRAIN_NS
+                    if 0 < set_ns <= awake_ns:  # the first that leaves after the timer expired
+                        step_ns = _LEAD_STEP_NS if now_ns - set_ns > lead_ns else -_LEAD_STEP_NS
+                        lead_ns = min(max(_LEAST_LEAD_NS, lead_ns + step_ns), _MOST_LEAD_NS)
+                        set_ns = 0
+                    self._punctuality.add(self._lines[line], now_ns, was_due_ns, came_ns)
                 due_ns = line.due_ns
                 if due_ns is None:
                     # If a frame has come meanwhile, this lets the next poll return at once.
@@ -179,49 +151,65 @@ class _Relay:
                 next_ns = due_ns if next_ns is None else min(next_ns, due_ns)
             busy = still_busy
             if next_ns is not None:
-                timer.set(max(next_ns - _WAKE_NS, awake_ns + _GRAIN_NS))
+                set_ns = max(next_ns - lead_ns, awake_ns + resting_ns)
+                timer.set(set_ns)
 
     def _answer(self, client: socket.socket) -> bool:
         """Serve one request; returns whether the client is still there."""
         try:
-            request = client.recv(_LARGEST_REQUEST)
-            if not request:
+            text = client.recv(_LARGEST_REQUEST, socket.MSG_DONTWAIT)
+            if not text:
                 return False
+            number = None
             try:
-                answer = self._do(json.loads(request))
-            except (ValueError, KeyError, TypeError) as error:
+                request = json.loads(text)
+                number = request.get("number")
+                answer = self._do(request)
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
                 answer = {"error": str(error)}
-            client.send(json.dumps(answer).encode())
+            answer["number"] = number
+            client.send(json.dumps(answer).encode(), socket.MSG_DONTWAIT)
         except OSError:
             return False
         return True
 
     def _do(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        if request["do"] == "begin":
+            self._punctuality.begin(time.monotonic_ns())
+            for line in self._lines:
+                line.most_waiting = 0
+            return {}
         if request["do"] == "report":
-            return self.report().as_json()
+            return self._report(int(request["first"]))
         if request["do"] != "change":
-            raise ValueError(f"do {request['do']!r}; valid: report, change")
-        for line, middle in self._middles.items():
+            raise ValueError(f"do {request['do']!r}; valid: begin, change, report")
+        for line, number in self._lines.items():
             if (line.link, line.sender) == (request["link"], request["from"]):
                 given = {key: request[key] for key in asdict(line.settings) if key in request}
                 settings = replace(line.settings, **given)
-                middle.require_room(settings)
+                self._middles[number].require_room(settings)
                 line.collect()  # what has arrived came under the old ones
                 line.set(settings)
                 return {"settings": asdict(settings), "changed_s": time.monotonic()}
         raise ValueError(f"no delayed link {request['link']!r} from {request['from']!r}")
 
-    def report(self) -> RelayReport:
-        p50_s, p99_s, max_s = self._late.summary_s()
-        return RelayReport(
+    def _report(self, first: int) -> dict[str, Any]:
+        p50_s, p99_s, max_s = self._punctuality.summary_s()
+        lines = list(self._lines)[first : first + _DIRECTIONS_AT_ONCE]
+        waits = self._punctuality.waits()
+        report = RelayReport(
             scheduling=self._scheduling,
             cpu_s=time.process_time(),
             wall_s=(time.monotonic_ns() - self._began_ns) / 1e9,
             late_p50_s=p50_s,
             late_p99_s=p99_s,
             late_max_s=max_s,
-            directions=[each.counters() for each in self._middles],
+            early_max_s=self._punctuality.early_max_ns / 1e9,
+            worst=self._punctuality.worst(),
+            delays=[line.delay(waits[self._lines[line]]) for line in lines],
+            directions=[line.counters() for line in lines],
         )
+        return report.as_json() | {"in_all": len(self._lines)}
 
 
 def _hurry() -> str:

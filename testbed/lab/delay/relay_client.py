@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import socket
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import asdict
@@ -16,6 +18,8 @@ from testbed.lab.helpers.process import HelperError, HelperProcess
 from testbed.lab.kernel.commands import CommandError
 
 _ANSWER_TIMEOUT_S = 5.0
+_START_TIMEOUT_S = 60.0  # it imports numpy, which takes long on an emulated processor
+_END_TIMEOUT_S = 5.0
 _LARGEST_ANSWER = 1 << 17
 
 
@@ -29,6 +33,7 @@ class RelayClient:
     def __init__(self, path: Path | str) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.settimeout(_ANSWER_TIMEOUT_S)
+        self._numbers = itertools.count()
         try:
             self._socket.connect(str(path))
         except OSError as error:
@@ -50,22 +55,46 @@ class RelayClient:
         answer = self._ask({"do": "change", "link": link, "from": sender, **settings})
         return float(answer["changed_s"])
 
+    def begin(self) -> None:
+        """Forget what was measured so far, apart from counters: the report is of what follows.
+
+        Raises:
+            CommandError: no answer.
+        """
+        self._ask({"do": "begin"})
+
     def report(self) -> RelayReport:
-        """Counters and lateness since the relay began."""
-        return RelayReport.from_json(self._ask({"do": "report"}))
+        """Counters since the relay began; lateness and delays since `begin`.
+
+        Raises:
+            CommandError: no answer.
+        """
+        answer = self._ask({"do": "report", "first": 0})
+        in_all = answer.pop("in_all")
+        while len(answer["directions"]) < in_all:
+            more = self._ask({"do": "report", "first": len(answer["directions"])})
+            for part in ("delays", "directions"):
+                answer[part] += more[part]
+        return RelayReport.from_json(answer)
 
     def close(self) -> None:
         self._socket.close()
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        number = next(self._numbers)
+        deadline_s = time.monotonic() + _ANSWER_TIMEOUT_S
         try:
-            self._socket.send(json.dumps(request).encode())
-            answer = json.loads(self._socket.recv(_LARGEST_ANSWER))
+            self._socket.settimeout(_ANSWER_TIMEOUT_S)
+            self._socket.send(json.dumps(request | {"number": number}).encode())
+            answer: dict[str, Any] = {}
+            while answer.pop("number", None) != number:  # of a request that took too long
+                self._socket.settimeout(max(0.001, deadline_s - time.monotonic()))
+                answer = dict(json.loads(self._socket.recv(_LARGEST_ANSWER)))
         except (OSError, ValueError) as error:
             raise CommandError(f"the delay relay does not answer: {error}") from error
         if "error" in answer:
             raise CommandError(f"delay relay: {answer['error']}")
-        return dict(answer)
+        return answer
 
 
 class Relay:
@@ -104,7 +133,7 @@ class Relay:
         """
         if self._client is None:
             try:
-                answer = self._helper.hear()
+                answer = self._helper.hear(_START_TIMEOUT_S)
             except HelperError as error:
                 raise CommandError(f"the delay relay did not begin: {error}") from None
             if "error" in answer:
@@ -120,9 +149,16 @@ class Relay:
         """
         _ = self.client
 
-    def close(self) -> RelayReport:
-        """End the relay, which cuts all its links; returns its last report."""
-        report = self.client.report()
-        self.client.close()
-        self._helper.finish()
+    def close(self) -> RelayReport | None:
+        """End the relay, which cuts all its links.
+
+        Returns:
+            Its last report; None if it was never ready, or does not answer any more.
+        """
+        report = None
+        if self._client is not None:
+            with suppress(CommandError):
+                report = self._client.report()
+            self._client.close()
+        self._helper.finish(_END_TIMEOUT_S)
         return report

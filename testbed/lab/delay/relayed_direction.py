@@ -13,11 +13,13 @@ import mmap
 import socket
 import struct
 import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.lab.delay.delay_settings import DelaySettings, DirectionCounters
+from testbed.lab.delay.delay_settings import DelaySettings, DirectionCounters, DirectionDelay
 from testbed.transport.batched_io import MessageBatch
 
 _ETH_P_ALL = 3
@@ -36,8 +38,11 @@ _HEADER = np.dtype(
         "itemsize": _SLOT_BYTES,
     }
 )
+# The same but for the status.
+_HEADER_FIELDS = struct.Struct("=4xI4xH2xII")
 _SCANNED_AT_ONCE = 256
 _SECOND_NS = 1_000_000_000
+_TRIES, _SAME_MOMENT_NS = 5, 10_000
 
 
 class DelayLine:
@@ -46,9 +51,9 @@ class DelayLine:
     Args:
         link, sender: the directed link, for the counters.
         source, sink: inner interfaces: frames arrive at one and leave by the other.
-        slots: frames that can be in flight, a power of two.
+        slots: frames that can be in flight, a multiple of 32.
         settings: to begin with.
-        random: decides jitter and loss.
+        seed: of jitter and of loss; the n-th frame's fate depends on nothing else. None: any.
     """
 
     def __init__(
@@ -60,12 +65,12 @@ class DelayLine:
         *,
         slots: int,
         settings: DelaySettings,
-        random: np.random.Generator,
+        seed: Sequence[int] | None = None,
     ) -> None:
         self.link = link
         self.sender = sender
         self._slots = slots
-        self._random = random
+        self._jitter, self._loss = generators(seed)
         self._in = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
         self._out = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
         with contextlib.suppress(OSError):
@@ -75,18 +80,26 @@ class DelayLine:
         self._in.setsockopt(_SOL_PACKET, _VERSION, _TPACKET_V2)
         blocks = slots * _SLOT_BYTES // _BLOCK_BYTES
         ring = struct.pack("=IIII", _BLOCK_BYTES, blocks, _SLOT_BYTES, slots)
-        self._in.setsockopt(_SOL_PACKET, _RX_RING, ring)
+        try:
+            self._in.setsockopt(_SOL_PACKET, _RX_RING, ring)
+        except OSError as error:
+            memory = f"{slots * _SLOT_BYTES / 1e6:.3g} MB for the {slots} frames in flight"
+            raise OSError(error.errno, f"link {link}: {memory}: {error.strerror}") from error
         self._memory = mmap.mmap(self._in.fileno(), blocks * _BLOCK_BYTES)
         self._ring = np.frombuffer(self._memory, dtype=_HEADER)
         self._status = self._ring["status"]
-        base = int(self._ring.__array_interface__["data"][0])
-        self._starts = np.uint64(base) + np.arange(slots, dtype=np.uint64) * np.uint64(_SLOT_BYTES)
+        self._base = int(self._ring.__array_interface__["data"][0])
+        self._starts = np.uint64(self._base) + np.arange(slots, dtype=np.uint64) * np.uint64(
+            _SLOT_BYTES
+        )
         self._messages = MessageBatch(slots)
         self._picked = MessageBatch(slots)
+        self._came_ns: NDArray[np.int64] = np.zeros(slots, dtype=np.int64)
         self._due_ns: NDArray[np.int64] = np.zeros(slots, dtype=np.int64)
         self._kept: NDArray[np.bool_] = np.ones(slots, dtype=np.bool_)
         self._first = 0  # the oldest frame that waits
         self._waiting = 0
+        self.most_waiting = 0  # may be set back
         self._last_due_ns = 0
         self._looked_ns = time.monotonic_ns()
         self._seen = self._left = self._refused = self._lost = self._overrun = 0
@@ -114,13 +127,16 @@ class DelayLine:
 
     def collect(self) -> None:
         """Find the frames that have arrived and set the time at which each has to leave."""
-        now_ns, clock_ns = time.monotonic_ns(), time.time_ns()
+        now_ns, clock_ns = _both_clocks_ns()
         while self._waiting < self._slots:
             first = (self._first + self._waiting) % self._slots
             # Up to the ring's end, and not around into frames that wait.
             room = min(self._slots - self._waiting, self._slots - first, _SCANNED_AT_ONCE)
             if not self._status[first] & 1:
                 break
+            if room == 1 or not self._status[first + 1] & 1:  # mostly, where frames are far apart
+                self._take_one(first, now_ns, clock_ns)
+                continue
             here = self._status[first : first + room] & 1
             count = room if here.all() else int(here.argmin())
             self._take(first, count, now_ns, clock_ns)
@@ -128,50 +144,71 @@ class DelayLine:
                 break
         self._looked_ns = now_ns
 
+    def _take_one(self, first: int, now_ns: int, clock_ns: int) -> None:
+        """What `_take` does, without the cost of arrays: their first use takes 100 us."""
+        header = _HEADER_FIELDS.unpack_from(self._memory, first * _SLOT_BYTES)
+        length, offset, seconds, nanoseconds = header
+        age_ns = clock_ns - seconds * _SECOND_NS - nanoseconds
+        came_ns = now_ns - min(max(0, age_ns), max(0, now_ns - self._looked_ns))
+        due_ns = came_ns + self._delay_ns
+        if self._jitter_ns:
+            due_ns += int(jitter_ns(self._jitter, self._jitter_ns, 1)[0])
+        self._last_due_ns = max(due_ns, self._last_due_ns)
+        self._came_ns[first], self._due_ns[first] = came_ns, self._last_due_ns
+        self._messages.place_one(first, self._base + first * _SLOT_BYTES + offset, length)
+        loss = self.settings.loss
+        self._kept[first] = bool(kept(self._loss, loss, 1)[0]) if loss else True
+        self._waiting += 1
+        self.most_waiting = max(self.most_waiting, self._waiting)
+        self._seen += 1
+
     def _take(self, first: int, count: int, now_ns: int, clock_ns: int) -> None:
         span = slice(first, first + count)
         frames = self._ring[span]
         stamp_ns = frames["seconds"].astype(np.int64) * _SECOND_NS + frames["nanoseconds"]
         # Stamps are of the wall clock, which may be set. No frame came before the last look.
         age_ns = np.clip(clock_ns - stamp_ns, 0, max(0, now_ns - self._looked_ns))
-        due_ns = now_ns - age_ns + self._delay_ns
+        came_ns = now_ns - age_ns
+        self._came_ns[span] = came_ns
+        due_ns = came_ns + self._delay_ns
         if self._jitter_ns:
-            jitter_ns = self._random.integers(-self._jitter_ns, self._jitter_ns, count)
-            due_ns += np.maximum(jitter_ns, -self._delay_ns)
+            due_ns += jitter_ns(self._jitter, self._jitter_ns, count)
         due_ns[0] = max(int(due_ns[0]), self._last_due_ns)
         self._due_ns[span] = np.maximum.accumulate(due_ns)
         self._last_due_ns = int(self._due_ns[first + count - 1])
         self._messages.place(span, self._starts[span] + frames["offset"], frames["length"])
         if self.settings.loss:
-            self._kept[span] = self._random.random(count) >= self.settings.loss
+            self._kept[span] = kept(self._loss, self.settings.loss, count)
         else:
             self._kept[span] = True
         self._waiting += count
+        self.most_waiting = max(self.most_waiting, self._waiting)
         self._seen += count
 
-    def send_due(self, now_ns: int) -> NDArray[np.int64] | None:
-        """Send all frames that are due; returns the times they were due, None if none was."""
-        gone: list[NDArray[np.int64]] = []
+    def send_due(self, now_ns: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+        """Send all frames that are due, in batches: the times they were due, and when they came.
+
+        The arrays are views that hold until the next call of `collect`.
+        """
         while self._waiting and self._due_ns[self._first] <= now_ns:
             first = self._first
             end = min(first + self._waiting, self._slots)
-            count = int(self._due_ns[first:end].searchsorted(now_ns, side="right"))
+            count = 1
+            if end > first + 1 and self._due_ns[first + 1] <= now_ns:
+                count = int(self._due_ns[first:end].searchsorted(now_ns, side="right"))
             span = slice(first, first + count)
-            gone.append(self._due_ns[span].copy())
             self._send(span, count)
             self._status[span] = 0
             self._waiting -= count
             self._first = (first + count) % self._slots
-        if not gone:
-            return None
-        return gone[0] if len(gone) == 1 else np.concatenate(gone)
+            yield self._due_ns[span], self._came_ns[span]
 
     def _send(self, span: slice, count: int) -> None:
-        kept = self._kept[span]
-        if kept.all():
+        survive = self._kept[span]
+        if survive.all():
             messages, first = self._messages, span.start
         else:
-            chosen = np.flatnonzero(kept) + span.start
+            chosen = np.flatnonzero(survive) + span.start
             self._lost += count - len(chosen)
             count, first, messages = len(chosen), 0, self._picked
             messages.copy(self._messages, chosen)
@@ -185,6 +222,21 @@ class DelayLine:
                 self._refused += 1
                 done += 1
 
+    def delay(self, waits: tuple[int, float | None, float | None, float | None]) -> DirectionDelay:
+        """The settings and what came of them; `waits` as of `Punctuality.waits`."""
+        frames, mean_s, least_s, most_s = waits
+        return DirectionDelay(
+            link=self.link,
+            sender=self.sender,
+            **asdict(self.settings),
+            frames=frames,
+            wait_mean_s=mean_s,
+            wait_least_s=least_s,
+            wait_most_s=most_s,
+            slots=self._slots,
+            most_waiting=self.most_waiting,
+        )
+
     def counters(self) -> DirectionCounters:
         """Frames so far; a frame that found the ring full counts as arrived and dropped."""
         taken = self._in.getsockopt(_SOL_PACKET, _STATISTICS, 8)  # and sets them back
@@ -197,3 +249,29 @@ class DelayLine:
             dropped=self._refused + self._overrun,
             lost=self._lost,
         )
+
+
+def generators(seed: Sequence[int] | None) -> list[np.random.Generator]:
+    """What decides a direction's jitter, and its loss."""
+    # One each: how frames fall into batches must not change which of them are lost.
+    return [np.random.default_rng(each) for each in np.random.SeedSequence(seed).spawn(2)]
+
+
+def jitter_ns(random: np.random.Generator, most_ns: int, count: int) -> NDArray[np.int64]:
+    """By how much the next frames wait longer than the delay: evenly, `most_ns` less or more."""
+    return random.integers(-most_ns, most_ns, count, endpoint=True)
+
+
+def kept(random: np.random.Generator, loss: float, count: int) -> NDArray[np.bool_]:
+    """Which of the next frames survive a loss."""
+    return random.random(count) >= loss
+
+
+def _both_clocks_ns() -> tuple[int, int]:
+    """The monotonic and the wall clock at one moment."""
+    # Whoever is interrupted between the two would take frames for older than they are.
+    for _ in range(_TRIES):
+        now_ns, clock_ns = time.monotonic_ns(), time.time_ns()
+        if time.monotonic_ns() - now_ns < _SAME_MOMENT_NS:
+            break
+    return now_ns, clock_ns

@@ -1,0 +1,203 @@
+"""How punctual a relay is: when each frame left, compared with when it should have left.
+
+An average over a run would hide that the relay stood still once. So the run is cut into stretches
+of a second, and of enough frames that a single late one does not decide: the worst stretch counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+STRETCH_S = 1.0
+# With so many frames, the two latest do not make the 99th percentile.
+LEAST_FRAMES = 300
+# A direction's mean wait is taken over so long, and of at least so many frames.
+MEAN_S = 0.25
+_LEAST_FOR_MEAN = 20
+# The histogram of lateness. Beyond 100 ms all values count as that; the maximum is exact.
+_BIN_NS = 4_000
+_BINS = 25_000
+_COLLECTED = 2048
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stretch:
+    """A part of a run.
+
+    Attributes:
+        at_s: when it began, on the monotonic clock.
+        frames: how many left in it.
+        late_p99_s: how long after their due time they left, 99th percentile.
+        late_max_s: the same, maximum.
+        link, sender: the directed link of the latest frame.
+    """
+
+    at_s: float
+    frames: int
+    late_p99_s: float
+    late_max_s: float
+    link: str
+    sender: str
+
+
+class Punctuality:
+    """Lateness of all frames, and the mean wait in each direction.
+
+    Values are collected and summed up in batches.
+
+    Args:
+        directions: (link, sender) of every direction; `add` names one by its place here.
+        now_ns: the monotonic time.
+    """
+
+    def __init__(self, directions: Sequence[tuple[str, str]], now_ns: int) -> None:
+        self._directions = directions
+        self._late_ns: NDArray[np.int64] = np.zeros(_COLLECTED, dtype=np.int64)
+        self._wait_ns: NDArray[np.int64] = np.zeros(_COLLECTED, dtype=np.int64)
+        self._number: NDArray[np.int64] = np.zeros(_COLLECTED, dtype=np.int64)
+        self.begin(now_ns)
+
+    def begin(self, now_ns: int) -> None:
+        """Forget all that was added, and begin anew."""
+        count = len(self._directions)
+        self._used = 0
+        self._counts: NDArray[np.int64] = np.zeros(_BINS, dtype=np.int64)
+        self._before: NDArray[np.int64] = np.zeros(_BINS, dtype=np.int64)  # earlier stretches
+        self._began_ns, self._ends_ns = now_ns, now_ns + round(STRETCH_S * 1e9)
+        self._mean_ends_ns = now_ns + round(MEAN_S * 1e9)
+        self._latest_ns, self._latest_number = 0, 0
+        self.early_max_ns = self._max_ns = 0
+        self._worst: Stretch | None = None
+        # Of each direction: frames and their waits, in all and since the last mean was taken.
+        self._frames: NDArray[np.int64] = np.zeros(count, dtype=np.int64)
+        self._waits_ns: NDArray[np.float64] = np.zeros(count)
+        self._new_frames: NDArray[np.int64] = np.zeros(count, dtype=np.int64)
+        self._new_waits_ns: NDArray[np.float64] = np.zeros(count)
+        self._least_ns: NDArray[np.float64] = np.full(count, np.inf)
+        self._most_ns: NDArray[np.float64] = np.full(count, -np.inf)
+
+    def add(
+        self, number: int, now_ns: int, due_ns: NDArray[np.int64], came_ns: NDArray[np.int64]
+    ) -> None:
+        """Frames that left direction `number` just now: when they were due, and when they came."""
+        if now_ns >= self._mean_ends_ns:
+            self._count()
+            self._take_means()
+            self._mean_ends_ns = now_ns + round(MEAN_S * 1e9)
+        if now_ns >= self._ends_ns:
+            self._end_stretch(now_ns)
+        done = 0
+        while done < len(due_ns):
+            count = min(len(due_ns) - done, _COLLECTED - self._used)
+            span = slice(self._used, self._used + count)
+            np.subtract(now_ns, due_ns[done : done + count], out=self._late_ns[span])
+            np.subtract(now_ns, came_ns[done : done + count], out=self._wait_ns[span])
+            self._number[span] = number
+            self._used += count
+            done += count
+            if self._used == _COLLECTED:
+                self._count()
+
+    def _count(self) -> None:
+        if not self._used:
+            return
+        late_ns, wait_ns = self._late_ns[: self._used], self._wait_ns[: self._used]
+        number = self._number[: self._used]
+        latest = int(late_ns.argmax())
+        if late_ns[latest] > self._latest_ns:
+            self._latest_ns, self._latest_number = int(late_ns[latest]), int(number[latest])
+        self.early_max_ns = max(self.early_max_ns, -int(late_ns.min()))
+        bins = np.clip(late_ns // _BIN_NS, 0, _BINS - 1)
+        self._counts += np.bincount(bins, minlength=_BINS)
+        count = len(self._directions)
+        self._new_frames += np.bincount(number, minlength=count)
+        self._new_waits_ns += np.bincount(number, weights=wait_ns, minlength=count)
+        self._used = 0
+
+    def _end_stretch(self, now_ns: int) -> None:
+        self._count()
+        self._ends_ns = now_ns + round(STRETCH_S * 1e9)
+        if self._counts.sum() < LEAST_FRAMES:
+            return  # it goes on
+        stretch = self._stretch()
+        if self._worst is None or stretch.late_p99_s > self._worst.late_p99_s:
+            self._worst = stretch
+        self._before += self._counts
+        self._counts[:] = 0
+        self._max_ns = max(self._max_ns, self._latest_ns)
+        self._latest_ns = self._latest_number = 0
+        self._began_ns = now_ns
+
+    def _stretch(self) -> Stretch:
+        link, sender = self._directions[self._latest_number]
+        return Stretch(
+            at_s=self._began_ns / 1e9,
+            frames=int(self._counts.sum()),
+            late_p99_s=_quantile_s(self._counts, 0.99, self._latest_ns),
+            late_max_s=self._latest_ns / 1e9,
+            link=link,
+            sender=sender,
+        )
+
+    def _take_means(self) -> None:
+        enough = self._new_frames >= _LEAST_FOR_MEAN
+        mean_ns = self._new_waits_ns[enough] / self._new_frames[enough]
+        self._least_ns[enough] = np.minimum(self._least_ns[enough], mean_ns)
+        self._most_ns[enough] = np.maximum(self._most_ns[enough], mean_ns)
+        self._frames[enough] += self._new_frames[enough]
+        self._waits_ns[enough] += self._new_waits_ns[enough]
+        self._new_frames[enough] = 0
+        self._new_waits_ns[enough] = 0
+
+    def summary_s(self) -> tuple[float, float, float]:
+        """Median, 99th percentile and maximum in seconds; zeros when nothing was added."""
+        self._count()
+        counts, max_ns = self._before + self._counts, max(self._max_ns, self._latest_ns)
+        return _quantile_s(counts, 0.5, max_ns), _quantile_s(counts, 0.99, max_ns), max_ns / 1e9
+
+    def worst(self) -> Stretch | None:
+        """The stretch whose 99th percentile is the largest; None before the first frame.
+
+        The last stretch counts if it has enough frames, or is the only one.
+        """
+        self._count()
+        frames = int(self._counts.sum())
+        if not frames or (frames < LEAST_FRAMES and self._worst is not None):
+            return self._worst
+        last = self._stretch()
+        if self._worst is None or last.late_p99_s > self._worst.late_p99_s:
+            return last
+        return self._worst
+
+    def waits(self) -> list[tuple[int, float | None, float | None, float | None]]:
+        """Of each direction: frames, their mean wait, and the least and the most mean of `MEAN_S`.
+
+        Waits are in seconds; None: too few frames.
+        """
+        self._count()
+        self._take_means()
+        frames, waits_ns = self._frames + self._new_frames, self._waits_ns + self._new_waits_ns
+        return [
+            (
+                int(frames[number]),
+                float(waits_ns[number] / frames[number] / 1e9) if frames[number] else None,
+                float(self._least_ns[number] / 1e9)
+                if np.isfinite(self._least_ns[number])
+                else None,
+                float(self._most_ns[number] / 1e9) if np.isfinite(self._most_ns[number]) else None,
+            )
+            for number in range(len(self._directions))
+        ]
+
+
+def _quantile_s(counts: NDArray[np.int64], share: float, max_ns: int) -> float:
+    total = int(counts.sum())
+    if not total:
+        return 0.0
+    rank = int(np.searchsorted(np.cumsum(counts), share * total))
+    # The last bin has no upper end.
+    return (max_ns if rank == _BINS - 1 else min((rank + 1) * _BIN_NS, max_ns)) / 1e9

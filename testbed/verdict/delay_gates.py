@@ -1,0 +1,95 @@
+"""The gates of delayed links: whether frames left on time, after the delay that was configured."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from testbed.lab.network import LabInfo, LinkEnds
+from testbed.verdict.gate import Gate, compared, not_applicable, not_measured, worst
+
+_LATE = ("relay lateness, p99 of the worst second (s)", "relay_late_s")
+_LATE_MAX = ("relay lateness of a single frame (s)", "relay_late_max_s")
+_DELAY = ("delay of a link in its worst quarter of a second, off by (s)", "delay_error_s")
+
+
+def gates(record: Path, network: LabInfo, limits: Mapping[str, Any]) -> list[Gate]:
+    """Judge `delay.json`, which was written as the training ended.
+
+    Args:
+        record: its path.
+        network: the lab, with the delays as configured.
+    """
+
+    def without(value: Callable[..., Gate], why: str, *names: tuple[str, str]) -> list[Gate]:
+        return [value(name, key, limits[key], why) for name, key in names]
+
+    if network.delayed_by is None:
+        why = "no link has a delay, a jitter or a loss"
+        return without(not_applicable, why, _LATE, _LATE_MAX, _DELAY)
+    try:
+        found = json.loads(record.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        why = f"{record.name} cannot be read: {error}"
+        return without(not_measured, why, _LATE, _LATE_MAX, _DELAY)
+    delay = _delayed(found, network, limits)
+    if found["by"] != "relay":
+        order = "" if found["in_order"] else "; frames may overtake each other (in_order is false)"
+        why = f"the kernel's netem delays the links, and does not say how late it is{order}"
+        return [*without(not_applicable, why, _LATE, _LATE_MAX), delay]
+    if found["worst"] is None:
+        why = "no frame crossed a delayed link"
+        return [*without(not_measured, why, _LATE, _LATE_MAX), delay]
+    return [*_late(found, limits), delay]
+
+
+def _late(found: Mapping[str, Any], limits: Mapping[str, Any]) -> Iterator[Gate]:
+    stretch = found["worst"]
+    scheduled = f"scheduled as {found['scheduling']}"
+    yield compared(
+        *_LATE,
+        stretch["late_p99_s"],
+        limits["relay_late_s"],
+        where=f"{stretch['link']} from {stretch['from']}",
+        note=f"of {stretch['frames']} frames; {scheduled}",
+    )
+    value_s = max(found["late_max_s"], found["early_max_s"])
+    yield compared(*_LATE_MAX, value_s, limits["relay_late_max_s"], note=scheduled)
+
+
+def _delayed(found: Mapping[str, Any], network: LabInfo, limits: Mapping[str, Any]) -> Gate:
+    """The delay of every direction, as a multiple of what may be: the worst one is told."""
+    links = {link.name: link for link in network.links}
+    errors: dict[str, tuple[float, float, str]] = {}
+    for each in found["delays"]:
+        link = links[each["link"]]
+        error_s, _ = worst((error_s, "") for error_s in _errors_s(each, link))
+        errors[f"{link.name} from {each['from']}"] = error_s, *_delay_limit(link, limits)
+    _, place = worst((error_s / limit_s, place) for place, (error_s, limit_s, _) in errors.items())
+    error_s, limit_s, key = errors[place]
+    few = sum(each["wait_most_s"] is None for each in found["delays"])
+    note = f"{few} of {len(errors)} directions carried too few frames to tell" if few else ""
+    if found["by"] != "relay":
+        note = "what netem was set to in the end; how long frames waited is not known"
+    return compared(_DELAY[0], key, error_s, limit_s, where=place, note=note)
+
+
+def _errors_s(each: Mapping[str, Any], link: LinkEnds) -> Iterator[float]:
+    """How far a direction was from its configuration: as it was set in the end, and by waits.
+
+    The mean wait of a dense flow may lie anywhere within the jitter.
+    """
+    yield abs(each["delay_s"] - link.delay_s)
+    yield abs(each["jitter_s"] - link.jitter_s)
+    for mean_s in (each["wait_least_s"], each["wait_most_s"]):
+        if mean_s is not None:
+            yield abs(mean_s - link.delay_s) - link.jitter_s
+
+
+def _delay_limit(link: LinkEnds, limits: Mapping[str, Any]) -> tuple[float, str]:
+    """The limit in seconds and its key: a share of the delay, or a time where that is more."""
+    share_s = limits["delay_error"] * link.delay_s
+    least_s = limits["delay_error_s"]
+    return (share_s, "delay_error") if share_s > least_s else (least_s, "delay_error_s")

@@ -1,0 +1,139 @@
+"""What a relay's clients do when it is slow, silent or dead."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from testbed.lab.delay import DelaySettings, Middle, Relay, relay_client
+from testbed.lab.delay.relay_client import RelayClient
+from testbed.lab.kernel.commands import CommandError
+
+Answer = Callable[[dict[str, Any]], dict[str, Any] | None]
+
+
+@pytest.fixture
+def client_of(tmp_path: Path) -> Iterator[Callable[[Answer], RelayClient]]:
+    """A client whose relay answers what a function says; nothing where that is None."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(tmp_path / "relay.sock"))
+        listener.listen()
+
+        def serve(answer: Answer) -> None:
+            connection, _ = listener.accept()
+            with connection:
+                while text := connection.recv(1 << 16):
+                    request = json.loads(text)
+                    if (said := answer(request)) is not None:
+                        connection.send(json.dumps({"number": request["number"], **said}).encode())
+
+        def connected(answer: Answer) -> RelayClient:
+            threading.Thread(target=serve, args=(answer,), daemon=True).start()
+            return RelayClient(tmp_path / "relay.sock")
+
+        yield connected
+
+
+def test_an_answer_that_comes_too_late_is_not_taken_for_the_next(client_of, monkeypatch):
+    monkeypatch.setattr(relay_client, "_ANSWER_TIMEOUT_S", 0.1)
+    seen = itertools.count()
+
+    def slow_at_first(request: dict[str, Any]) -> dict[str, Any]:
+        nth = next(seen)
+        time.sleep(0.3 if nth == 0 else 0)
+        return {"changed_s": request["delay_s"]}
+
+    client = client_of(slow_at_first)
+    with pytest.raises(CommandError, match="does not answer: timed out"):
+        client.change("a--b", "a", delay_s=1)
+    time.sleep(0.3)  # the answer to the first has come
+    assert client.change("a--b", "a", delay_s=2) == 2
+    assert client.change("a--b", "a", delay_s=3) == 3
+
+
+def test_answers_to_nobody_s_question_do_not_keep_a_client_for_ever(client_of, monkeypatch):
+    monkeypatch.setattr(relay_client, "_ANSWER_TIMEOUT_S", 0.1)
+    client = client_of(lambda request: {"number": -1})
+    with pytest.raises(CommandError, match="does not answer"):
+        client.begin()
+
+
+def test_a_report_of_many_directions_comes_in_parts(client_of):
+    """64 workers and 64 switches' links: some 60 kB a hundred directions."""
+    count = 700
+    names = [f"link-{number}" for number in range(count)]
+    counters = {"from": "a", "frames_in": 1, "frames_out": 1, "dropped": 0, "lost": 0}
+
+    def part(request: dict[str, Any]) -> dict[str, Any]:
+        chosen = names[request["first"] : request["first"] + 128]
+        return {
+            **dict.fromkeys(("cpu_s", "wall_s", "late_p50_s", "late_p99_s", "late_max_s"), 0.0),
+            "scheduling": "fifo",
+            "early_max_s": 0.0,
+            "worst": None,
+            "delays": [],
+            "directions": [{"link": name, **counters} for name in chosen],
+            "in_all": count,
+        }
+
+    assert [each.link for each in client_of(part).report().directions] == names
+
+
+def test_a_relay_that_says_no_or_nonsense_is_told_in_one_line(client_of):
+    client = client_of(lambda request: {"error": "no delayed link 'x' from 'y'"})
+    with pytest.raises(CommandError, match="delay relay: no delayed link 'x' from 'y'"):
+        client.change("x", "y", delay_s=1)
+
+
+def test_a_relay_that_is_gone_is_told_in_one_line(tmp_path):
+    with pytest.raises(CommandError, match=r"the delay relay at .*nowhere does not answer"):
+        RelayClient(tmp_path / "nowhere")
+
+
+MIDDLE = Middle(
+    link="a--b",
+    nodes=("a", "b"),
+    interfaces=("no-such-interface", "nor-this"),
+    rate_bps=1_000_000,
+    settings=DelaySettings(delay_s=0.001),
+)
+
+
+def test_a_relay_that_cannot_begin_says_why_and_can_be_closed(tmp_path):
+    relay = Relay([MIDDLE], tmp_path / "delay.sock", log=tmp_path / "log")
+    with pytest.raises(CommandError, match=r"did not begin: OSError: .*(such device|permitted)"):
+        relay.wait_until_ready()
+    assert relay.close() is None
+    assert relay.process.poll() is not None
+
+
+def test_a_relay_that_never_begins_is_not_awaited_for_ever(tmp_path, monkeypatch):
+    monkeypatch.setattr(relay_client, "_START_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(relay_client, "_END_TIMEOUT_S", 0.2)
+    relay = Relay([MIDDLE], tmp_path / "delay.sock", log=tmp_path / "log")
+    os.kill(relay.process.pid, signal.SIGSTOP)
+    with pytest.raises(CommandError, match="did not begin: delay relay: no answer in time"):
+        relay.wait_until_ready()
+    began_s = time.monotonic()
+    assert relay.close() is None
+    assert time.monotonic() - began_s < 5
+    assert relay.process.poll() is not None
+
+
+def test_the_relay_program_ends_without_a_request():
+    done = subprocess.run(
+        [sys.executable, "-m", "testbed.lab.delay.relay"], input=b"", timeout=30, check=False
+    )
+    assert done.returncode == 0

@@ -1,0 +1,145 @@
+"""The gates of delayed links, on records of runs that went well and of such that did not."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from testbed.lab.network import LabInfo, LinkEnds, Port
+from testbed.verdict.delay_gates import gates
+from testbed.verdict.limits import Limits
+
+LIMITS = Limits().model_dump()
+LINK = LinkEnds(
+    name="server--s1",
+    first=Port(node="server", interface="server-eth0", number=1, pid=1),
+    second=Port(node="s1", interface="s1-eth1", number=1, pid=None),
+    rate_bps=100_000_000,
+    queue_bytes=150_000,
+    delay_s=0.005,
+    middle=("mid0a", "mid0b"),
+)
+STRETCH = {
+    "link": "server--s1",
+    "from": "s1",
+    "at_s": 1.0,
+    "frames": 8000,
+    "late_p99_s": 0.0003,
+    "late_max_s": 0.0012,
+}
+WAITS = {"frames": 90_000, "wait_mean_s": 0.0051, "wait_least_s": 0.005, "wait_most_s": 0.0052}
+
+
+def direction(sender: str = "s1", **changes: Any) -> dict[str, Any]:
+    settings = {"delay_s": 0.005, "jitter_s": 0.0, "loss": 0.0}
+    return {"link": "server--s1", "from": sender, **settings, **WAITS, **changes}
+
+
+def record(**changes: Any) -> dict[str, Any]:
+    found = {
+        "by": "relay",
+        "in_order": True,
+        "scheduling": "fifo",
+        "worst": STRETCH,
+        "late_max_s": 0.0012,
+        "early_max_s": 0.00005,
+        "delays": [direction("server"), direction("s1")],
+    }
+    return found | changes
+
+
+def judged(tmp_path, found: dict[str, Any] | None = None, *, link: LinkEnds = LINK):
+    by = None if link.middle is None else (found or {"by": "relay"})["by"]
+    path = tmp_path / "delay.json"
+    if found is not None:
+        path.write_text(json.dumps(found))
+    network = LabInfo(hosts={}, switches={"s1": 1}, links=[link], delayed_by=by)
+    return {gate.key: gate for gate in gates(path, network, LIMITS)}
+
+
+def test_a_punctual_relay_passes(tmp_path):
+    found = judged(tmp_path, record())
+    assert [(key, gate.outcome, gate.value) for key, gate in found.items()] == [
+        ("relay_late_s", "passed", 0.0003),
+        ("relay_late_max_s", "passed", 0.0012),
+        ("delay_error_s", "passed", pytest.approx(0.0002)),
+    ]
+    assert found["relay_late_s"].where == "server--s1 from s1"
+    assert found["relay_late_s"].note == "of 8000 frames; scheduled as fifo"
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"worst": STRETCH | {"late_p99_s": 0.0031}}, "relay_late_s"),
+        ({"worst": STRETCH | {"late_p99_s": float("nan")}}, "relay_late_s"),
+        ({"late_max_s": 0.03}, "relay_late_max_s"),
+        ({"early_max_s": 0.021}, "relay_late_max_s"),
+        ({"delays": [direction("server"), direction(wait_most_s=0.0056)]}, "delay_error_s"),
+        ({"delays": [direction("server"), direction(wait_least_s=0.0044)]}, "delay_error_s"),
+        ({"delays": [direction("server"), direction(wait_most_s=float("nan"))]}, "delay_error_s"),
+        ({"delays": [direction("server"), direction(delay_s=0.006)]}, "delay_error_s"),
+        ({"delays": [direction("server"), direction(jitter_s=0.001)]}, "delay_error_s"),
+    ],
+)
+def test_what_was_late_early_or_changed_stops_the_run(tmp_path, changes, key):
+    found = judged(tmp_path, record(**changes))
+    assert [gate.key for gate in found.values() if gate.stops] == [key]
+    if key != "relay_late_max_s":
+        assert found[key].where == "server--s1 from s1"
+
+
+def test_long_delays_may_be_off_by_a_share(tmp_path):
+    slow = replace(LINK, delay_s=0.1)
+    near: dict[str, Any] = {"wait_mean_s": 0.1, "wait_least_s": 0.1}
+    passing = direction(delay_s=0.1, **near, wait_most_s=0.109)
+    gate = judged(tmp_path, record(delays=[passing]), link=slow)["delay_error"]
+    assert (gate.outcome, gate.limit) == ("passed", pytest.approx(0.01))
+    failing = direction(delay_s=0.1, **near, wait_most_s=0.12)
+    assert judged(tmp_path, record(delays=[failing]), link=slow)["delay_error"].outcome == "failed"
+
+
+def test_the_delay_of_a_dense_flow_may_lie_within_the_jitter(tmp_path):
+    jittery = replace(LINK, jitter_s=0.002)
+    seen = direction(jitter_s=0.002, wait_most_s=0.0069)
+    assert judged(tmp_path, record(delays=[seen]), link=jittery)["delay_error_s"].value == 0
+    seen |= {"wait_most_s": 0.0076}
+    assert judged(tmp_path, record(delays=[seen]), link=jittery)["delay_error_s"].stops
+
+
+def test_of_netem_only_the_settings_are_known_and_the_gates_say_so(tmp_path):
+    unknown: dict[str, Any] = dict.fromkeys(WAITS)
+    netem = {"by": "netem", "in_order": False, "delays": [direction(**unknown)]}
+    found = judged(tmp_path, netem)
+    assert found["relay_late_s"].outcome == found["relay_late_max_s"].outcome == "not applicable"
+    assert "frames may overtake each other (in_order is false)" in found["relay_late_s"].note
+    assert found["delay_error_s"].outcome == "passed"
+    assert "netem was set to in the end" in found["delay_error_s"].note
+    assert "overtake" not in judged(tmp_path, netem | {"in_order": True})["relay_late_s"].note
+    changed = netem | {"delays": [direction(**unknown, delay_s=0.006)]}
+    assert judged(tmp_path, changed)["delay_error_s"].outcome == "failed"
+
+
+def test_a_direction_without_frames_is_told(tmp_path):
+    quiet = record(delays=[direction("server"), direction(wait_least_s=None, wait_most_s=None)])
+    gate = judged(tmp_path, quiet)["delay_error_s"]
+    assert gate.outcome == "passed"
+    assert gate.note == "1 of 2 directions carried too few frames to tell"
+
+
+def test_no_frames_or_no_record_do_not_pass(tmp_path):
+    silent = judged(tmp_path, record(worst=None))
+    assert silent["relay_late_s"].outcome == silent["relay_late_max_s"].outcome == "not measured"
+    (tmp_path / "delay.json").unlink()
+    for gate in judged(tmp_path).values():
+        assert gate.outcome == "not measured"
+        assert gate.note.startswith("delay.json cannot be read")
+
+
+def test_without_delayed_links_the_gates_do_not_apply(tmp_path):
+    found = judged(tmp_path, link=replace(LINK, middle=None))
+    assert {gate.outcome for gate in found.values()} == {"not applicable"}
+    assert len(found) == 3
