@@ -68,8 +68,8 @@ def _waived(runs: Sequence[Run]) -> list[str]:
     some = {words: f" ({n} of {len(runs)} ok runs)" for words, n in counts.items() if n < len(runs)}
     listed = "; ".join(f"{words}{some.get(words, '')}" for words in found)
     return [
-        f"Results with waived gates: {listed}. There the emulator was held to less than by "
-        "default; the section on gates has the values."
+        f"Results with waived gates: {listed}. These runs count although the emulator was held to "
+        "less than the default limits ask. The section on gates has the values."
     ]
 
 

@@ -19,9 +19,9 @@ def marked(gate: Gate, limits: Mapping[str, Any]) -> Gate:
     keys = [key for key, about in GATES.items() if about.title == GATES[gate.key].title]
     named = [key for key in keys if key in limits["waive"]]
     loose = [
-        f"limits.{key} {limits[key]:g} is looser than {default:g}"
+        f"{key}, by a limit of {limits[key]:g} instead of {default:g}"
         for key in keys
         if limits[key] > (default := Limits.model_fields[key].default)
     ]
-    told = [*(f"limits.waive names {key}" for key in named), *loose]
+    told = [*(f"{key}, by limits.waive" for key in named), *loose]
     return replace(gate, waived="; ".join(told), decides=not named)

@@ -194,22 +194,22 @@ def test_waived_gates_are_told_in_a_caution_the_main_table_and_the_tables_of_gat
     build.run(arm="fixed-low", seed=3)
     directory = build.run(arm="dblp", seed=3)
     status = json.loads((directory / "status.json").read_text())
-    words = "limits.cpu_wait 1000 is looser than 0.3"
+    words = "cpu_wait, by a limit of 1000 instead of 0.3"
     status["gates"] += [
         {"name": "a", "key": "cpu_wait", "value": 0.1, "limit": 1000.0, "outcome": "passed"}
         | {"waived": words, "decides": True},
         {"name": "b", "key": "conservation", "value": None, "limit": 0.001, "note": "no counters"}
-        | {"outcome": "not measured", "waived": "limits.waive names conservation"}
+        | {"outcome": "not measured", "waived": "conservation, by limits.waive"}
         | {"decides": False},
     ]
     (directory / "status.json").write_text(json.dumps(status))
     results = load(tmp_path)
     summary = summarise(results)
-    expected = f"{words} (1 of 2 ok runs); limits.waive names conservation (1 of 2 ok runs)"
+    expected = f"{words} (1 of 2 ok runs); conservation, by limits.waive (1 of 2 ok runs)"
     assert f"Results with waived gates: {expected}." in " ".join(
         cautions.sentences(results, summary)
     )
-    note = f"With waived gates: {words}; limits.waive names conservation."
+    note = f"With waived gates: {words}; conservation, by limits.waive."
     assert note in main_table(summary).notes
     gates = to_markdown(verdicts.gate_table(results)).replace("\\", "")
     assert f"waived: {words}" in gates

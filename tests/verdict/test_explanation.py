@@ -104,9 +104,9 @@ def test_a_waived_gate_is_shown_as_waived_whatever_it_found(tmp_path):
     waived = {"waive": ["queue_error", "idle_loss"], "cpu_wait": 1000.0}
     text = " ".join(shown(ended(tmp_path, "ok", "", judged(queues=queues, limits=waived))).split())
     assert "gate 'queue' not measured" in text
-    assert "waived: limits.waive names queue_error" in text
-    assert "waived: limits.waive names idle_loss" in text
-    assert "waived: limits.cpu_wait 1000 is looser than" in text
+    assert "waived: queue_error, by limits.waive" in text
+    assert "waived: idle_loss, by limits.waive" in text
+    assert "waived: cpu_wait, by a limit of 1000 instead of" in text
 
 
 def test_gates_of_an_earlier_version_are_shown_all_the_same(tmp_path):

@@ -42,4 +42,4 @@ def test_a_waived_gate_does_not_stop_the_run_and_is_told(wrong_lab: WrongLab):
     gate = next(each for each in status["gates"] if each["key"] == "conservation")
     assert (gate["outcome"], gate["decides"]) == ("not measured", False)
     assert "caution: Results with waived gates: " in results.output
-    assert "limits.waive names conservation" in results.output
+    assert "conservation, by limits.waive" in results.output
