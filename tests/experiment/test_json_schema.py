@@ -90,6 +90,7 @@ _WRONG: list[tuple[str, Any]] = [
     ("impairments.0.rate_factor", 3),  # of another kind
     ("impairments.0.rounds", {"evry": 3}),
     ("limits.rate_eror", 0.1),
+    ("limits.waive", ["rate_eror"]),
     ("transport.chunk_bytes", 2),
     ("controller", "faucet"),
     ("factors", {"impairment.0.q": [0.5]}),
