@@ -25,7 +25,7 @@ def _lose(self, model, **options):
 """
 # In all rounds, so that enough packets come. Of 25,000, 12 % are not told from 10 % in one of
 # 60,000 labs (binomial).
-ROUNDS = 100
+ROUNDS = 120
 EVERY_ROUND = {"kind": "loss", "name": "tenth", "rounds": {"every": 1, "from": 0}, "q": 0.1}
 
 
