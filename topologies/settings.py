@@ -104,9 +104,16 @@ class LinkParameters(BaseModel):
                 f"jitter_s is {jitter_s:g}, more than delay_s: some packets would have to wait "
                 f"less than 0 s; valid: up to {delay_s:g}, the link's delay_s"
             )
+        queue_bytes = self.queue_size_bytes(rtt_s)
+        most = queue_bytes - FRAME_BYTES
+        if self.ecn_threshold_bytes is not None and self.ecn_threshold_bytes > most:
+            raise ValueError(
+                f"ecn_threshold_bytes is {self.ecn_threshold_bytes}, but the queue holds "
+                f"{queue_bytes} bytes: it would drop and never mark; valid: up to {most}"
+            )
         return {
             "rate_bps": self.rate_bps,
-            "queue_bytes": self.queue_size_bytes(rtt_s),
+            "queue_bytes": queue_bytes,
             "delay_s": delay_s,
             "jitter_s": jitter_s,
             "loss": self.loss or 0.0,

@@ -1,5 +1,8 @@
 """`./lab test`: linters, import contracts, unit tests, then tests in real namespaces."""
 
+import collections
+import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -8,14 +11,20 @@ from pathlib import Path
 _ROOT = Path(__file__).resolve().parents[2]
 _LINT_IMPORTS = str(Path(sys.executable).with_name("lint-imports"))
 _PYTEST = (sys.executable, "-m", "pytest")
-_STEPS: tuple[tuple[str, tuple[str, ...]], ...] = (
+_CHECKS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("ruff: rules", (sys.executable, "-m", "ruff", "check", ".")),
     ("ruff: format", (sys.executable, "-m", "ruff", "format", "--check", ".")),
     ("mypy", (sys.executable, "-m", "mypy")),
     ("import contracts", (_LINT_IMPORTS, "--no-logo", "--no-cache")),
-    # One call, so that the closing line counts everything; seconds-long tests come first.
-    ("tests", (*_PYTEST, "-q", "--durations=8")),
 )
+# A file's tests stay in one process, since they share what is costly to make.
+_SIDE_BY_SIDE = ("-n", str(min(8, os.cpu_count() or 1)), "--dist", "loadfile")
+_TESTS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("tests without a lab", (*_PYTEST, "-q", "--durations=8", "-m", "not lab", *_SIDE_BY_SIDE)),
+    # Labs measure in real time: nothing may run beside them.
+    ("tests in real labs", (*_PYTEST, "-q", "--durations=8", "-m", "lab")),
+)
+_COUNT = re.compile(r"(\d+) ([a-z]+)")
 
 
 def run(pytest_arguments: Sequence[str]) -> int:
@@ -26,11 +35,39 @@ def run(pytest_arguments: Sequence[str]) -> int:
     if pytest_arguments and list(pytest_arguments) != ["--long"]:
         return subprocess.run([*_PYTEST, *pytest_arguments], cwd=_ROOT, check=False).returncode
     failed = []
-    for name, argv in _STEPS:
+    for name, argv in _CHECKS:
         print(f"== {name}", flush=True)
-        more = pytest_arguments if name == "tests" else ()
-        if subprocess.run([*argv, *more], cwd=_ROOT, check=False).returncode != 0:
+        if subprocess.run(argv, cwd=_ROOT, check=False).returncode != 0:
             failed.append(name)
+    total: collections.Counter[str] = collections.Counter()
+    for name, argv in _TESTS:
+        print(f"== {name}", flush=True)
+        status, closing = _shown([*argv, *pytest_arguments])
+        if status != 0:
+            failed.append(name)
+        total += counts(closing)
+    print(f"all tests: {', '.join(f'{total[each]} {each}' for each in total)}", flush=True)
     if failed:
         print(f"lab: failed: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0
+
+
+def counts(closing: str) -> collections.Counter[str]:
+    """How many tests passed, failed, were skipped, ... by pytest's closing line.
+
+    Tests that a step's own choice left out (`-m`) belong to the other step and are not counted.
+    """
+    words, _, _ = closing.partition(" in ")
+    found = {what: int(number) for number, what in _COUNT.findall(words)}
+    return collections.Counter({what: found[what] for what in found if what != "deselected"})
+
+
+def _shown(argv: Sequence[str]) -> tuple[int, str]:
+    """Run a program and show what it prints; returns its status and its last line."""
+    last = ""
+    with subprocess.Popen(argv, cwd=_ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            print(line, end="", flush=True)
+            last = line.strip() or last
+    return process.returncode, last

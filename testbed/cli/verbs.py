@@ -51,13 +51,14 @@ def check(
     ] = False,
 ) -> None:
     """Try what this machine and user can do, what that enables, and how to get the rest."""
-    from testbed.machine import capabilities, highest_rate
+    from testbed.machine import capabilities, highest_rate, steadiness
 
     screen = console(stderr=as_json)
     found = capabilities.probe()
     document: dict[str, Any] = {name: each.as_json() for name, each in found.items()}
     if not as_json:
         capabilities.show(found, screen)
+        screen.print(f"now: {steadiness.watch().sentence()}", highlight=False)
     if deep and not capabilities.missing(found):
         highest = highest_rate.search(highest_rate.printer(screen))
         document["highest-link-rate"] = highest.as_json()

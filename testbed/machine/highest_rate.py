@@ -55,6 +55,7 @@ class Trial:
         idle: share of all processors' time that was left.
         lab_cores: processor time of all processes of the lab, in cores.
         switch_cores: the share of ovs-vswitchd in that.
+        rtt_s: the median round trip before anything else was sent.
     """
 
     rate_bps: int
@@ -63,6 +64,7 @@ class Trial:
     idle: float
     lab_cores: float
     switch_cores: float
+    rtt_s: float = 0.0
 
     @property
     def reached(self) -> float:
@@ -151,25 +153,25 @@ def search(on_trial: Callable[[Trial], None]) -> Highest:
         InputError: a lab for it could not be built.
     """
     trials = []
-    for trial in climb(_in_a_lab, time.monotonic() + _LONGEST_S - _LAB_S):
+    for trial in climb(attempt, time.monotonic() + _LONGEST_S - _LAB_S):
         trials.append(trial)
         on_trial(trial)
     return Highest(trials)
 
 
-def climb(attempt: Callable[[int], Trial], deadline_s: float) -> Iterator[Trial]:
+def climb(trial_of: Callable[[int], Trial], deadline_s: float) -> Iterator[Trial]:
     """The trials of the search, in order; a rate that is not held gets a second chance.
 
     Args:
-        attempt: tries one rate, in bit/s.
+        trial_of: tries one rate, in bit/s.
         deadline_s: monotonic time after which no further trial begins.
     """
     held = broken = 0
     for rate_mbps in LADDER_MBPS:
-        trial = attempt(rate_mbps * 1_000_000)
+        trial = trial_of(rate_mbps * 1_000_000)
         yield trial
         if not trial.held and time.monotonic() < deadline_s:
-            trial = attempt(rate_mbps * 1_000_000)
+            trial = trial_of(rate_mbps * 1_000_000)
             yield trial
         if not trial.held:
             broken = trial.rate_bps
@@ -180,22 +182,27 @@ def climb(attempt: Callable[[int], Trial], deadline_s: float) -> Iterator[Trial]
     for _ in range(_HALVINGS):
         if not broken or time.monotonic() >= deadline_s:
             return
-        trial = attempt((held + broken) // 2_000_000 * 1_000_000)
+        trial = trial_of((held + broken) // 2_000_000 * 1_000_000)
         yield trial
         held, broken = (trial.rate_bps, broken) if trial.held else (held, trial.rate_bps)
 
 
-def _in_a_lab(rate_bps: int) -> Trial:
+def attempt(rate_bps: int) -> Trial:
+    """Try one rate in a lab of its own, in about four seconds.
+
+    Raises:
+        InputError: the lab could not be built.
+    """
     output, error = sandbox.output_of(__spec__.name, str(rate_bps))
     if not output:
-        raise InputError(f"check --deep: no lab: {''.join(error.splitlines()[-1:])}")
+        raise InputError(f"no lab can be built: {''.join(error.splitlines()[-1:])}")
     return Trial(**json.loads(output))
 
 
 # The inside
 
 
-def _attempt(rate_bps: int) -> Trial:
+def _inside(rate_bps: int) -> Trial:
     """Build the lab, run the pattern for a second, count what arrives."""
     import topologies
     from testbed.run.assembly import Lab
@@ -226,6 +233,7 @@ def _attempt(rate_bps: int) -> Trial:
     switch = lab.switch.processes["ovs-vswitchd"].pid
     server = hosts["server"]
     workers = [host for host in hosts.values() if host is not server]
+    rtt_s = calibration.idle_round_trip_s(lab.network.info)
     share_bps = _OFFERED * rate_bps / len(workers)
     receivers = [_Child(host.pid, _receive, host.address) for host in (server, *workers)]
     senders = [_Child(server.pid, _send, [each.address for each in workers], share_bps)]
@@ -251,6 +259,7 @@ def _attempt(rate_bps: int) -> Trial:
         idle=min(1.0, idle_s / (elapsed_s * (os.cpu_count() or 1))),
         lab_cores=(sum(spent_later_s.values()) - sum(spent_s.values())) / elapsed_s,
         switch_cores=(spent_later_s[switch] - spent_s[switch]) / elapsed_s,
+        rtt_s=rtt_s,
     )
 
 
@@ -343,7 +352,7 @@ def main() -> None:
     """The inside of a sandbox: try the rate that is the first argument."""
     output = os.dup(1)
     os.dup2(2, 1)  # Mininet's remarks are not results
-    trial = _attempt(int(sys.argv[1]))
+    trial = _inside(int(sys.argv[1]))
     os.write(output, json.dumps(asdict(trial)).encode())
     os._exit(0)
 

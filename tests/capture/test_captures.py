@@ -97,7 +97,7 @@ def test_the_verb_prints_the_contents_and_refuses_what_is_not_there(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "The slowest 24 of 40 transfers" in done.stdout
     assert len(done.stdout.splitlines()) < 45
-    assert max(map(len, done.stdout.splitlines())) <= 132
+    assert max(len(line.replace(path, "x.pcap")) for line in done.stdout.splitlines()) <= 132
     done = lab("dissect", path, "--transfer", "4")
     assert "BITMAP  2 of 10 missing" in done.stdout
     done = lab("dissect", path, "--json", "--transfer", "4")

@@ -14,7 +14,8 @@ import psutil
 import pytest
 import yaml
 
-from testbed.machine import capabilities
+from testbed.machine import capabilities, steadiness
+from tests.conftest import MACHINE
 from tests.documentation.described import undescribed
 
 SMALL: dict[str, Any] = {
@@ -25,18 +26,16 @@ SMALL: dict[str, Any] = {
     "training": {"batch_size": 16, "evaluate_every": 3},
     "transport": {"peer_timeout_s": 10},
     "arms": {"dblp": {"protocol": "dblp"}},
-    # These tests share two cores with whatever else runs: timing gates are tested by themselves.
+    # The gates have the limits that users get.
     "limits": {
-        "rate_error": 0.5,
-        "rtt_error_s": 0.1,
-        "idle_loss": 0.5,
-        "impairment_late_s": 5,
-        "cpu_wait": 100,
-        "cpu_wait_s": 5,
-        "cpu_others": 1,
-        "clock_stall_s": 5,
         "run_timeout_s": 60,
     },
+}
+# Gates that a busy machine may fail in a lab that is as it should be.
+TIMING = {
+    *("cpu_wait_s", "cpu_wait", "cpu_others", "impairment_late_s", "clock_stall_s"),
+    *("rate_error", "rate_spread", "rtt_error", "rtt_error_s", "rate_under_load"),
+    *("relay_late_s", "relay_late_max_s", "delay_error", "delay_error_s", "samples_missing"),
 }
 
 
@@ -45,17 +44,38 @@ def found_capabilities() -> dict[str, capabilities.Capability]:
     return capabilities.probe()
 
 
+@pytest.fixture(scope="session")
+def machine(
+    found_capabilities: dict[str, capabilities.Capability], pytestconfig: pytest.Config
+) -> steadiness.Findings | None:
+    """What this machine holds, probed once before the first lab test; None: no lab at all.
+
+    The small experiments of all tests take their rate from it.
+    """
+    if capabilities.missing(found_capabilities):
+        return None
+    found = steadiness.probe()
+    pytestconfig.stash[MACHINE] = found.sentence()
+    if found.rate_bps is not None:
+        SMALL["topology"]["rate_bps"] = found.rate_bps
+    return found
+
+
 @pytest.fixture(autouse=True)
-def _needs_a_lab(found_capabilities: dict[str, capabilities.Capability]) -> None:
+def _needs_a_lab(
+    found_capabilities: dict[str, capabilities.Capability], machine: steadiness.Findings | None
+) -> None:
     absent = capabilities.missing(found_capabilities)
     if absent:
         pytest.skip(f"needs capability {absent[0]}")
 
 
-@pytest.fixture(scope="session")
-def held_rate_bps() -> int:
-    """A rate that this machine holds for three hosts."""
-    return 100_000_000
+@pytest.fixture
+def held_rate_bps(machine: steadiness.Findings) -> int:
+    """A rate that this machine holds for four hosts; without one the test is skipped."""
+    if machine.rate_bps is None:
+        pytest.skip(f"this machine holds no rate for a lab: {machine.sentence()}")
+    return machine.rate_bps
 
 
 def is_alive(process: psutil.Process) -> bool:
@@ -106,6 +126,9 @@ def unchanged_host() -> Iterator[None]:
     assert after == before
 
 
+_STOPPING = ("failed", "not measured")
+
+
 class Results:
     """The finished run of a small experiment, and how the command ended."""
 
@@ -121,6 +144,19 @@ class Results:
 
     def verdict(self, arm: str = "dblp") -> dict[str, Any]:
         return dict(json.loads((self.run(arm) / "status.json").read_text()))
+
+    def assert_trained(self) -> None:
+        """Every run trained to its end, and nothing was wrong but perhaps the machine's timing.
+
+        For tests that are not about the verdict. An invalid run ends the command with status 1.
+        """
+        found = [path for path in self.folder.glob("*/*/status.json") if not path.parent.suffix]
+        assert found, self.output
+        for status in map(json.loads, (path.read_text() for path in found)):
+            assert status["verdict"] in ("ok", "invalid"), status
+            stopping = [each for each in status["gates"] if each["outcome"] in _STOPPING]
+            assert {each["key"] for each in stopping} <= TIMING, status
+        assert self.status in (0, 1), self.output
 
     def events(self, name: str, arm: str = "dblp") -> list[dict[str, Any]]:
         lines = (self.run(arm) / "events" / f"{name}.jsonl").read_text().splitlines()
@@ -156,7 +192,7 @@ def command(tmp_path: Path) -> Iterator[Command]:
 
 
 @pytest.fixture
-def run_small(command: Command, tmp_path: Path) -> Callable[..., Results]:
+def run_small(command: Command, tmp_path: Path, held_rate_bps: int) -> Callable[..., Results]:
     """Runs SMALL with changes to its end."""
 
     def run(**changes: Any) -> Results:

@@ -42,7 +42,7 @@ def test_captures_of_both_ends_agree_with_what_the_hosts_noted(tmp_path):
         impairments=[hit],
         arms={"dblp": {"protocol": "dblp"}},
     )
-    assert results.status == 0, results.output
+    results.assert_trained()
     assert results.output.count("capture: ") == 2
     folder = results.run() / "pcap"
     assert sorted(path.name for path in folder.iterdir()) == ["server.pcap", "worker-1.pcap"]
@@ -82,7 +82,7 @@ def test_captures_of_both_ends_agree_with_what_the_hosts_noted(tmp_path):
 
 def test_pcap_alone_records_the_server_and_is_no_part_of_the_runs_key(tmp_path):
     results = run(tmp_path, "--pcap", "--seeds", "1", rounds=2)
-    assert results.status == 0, results.output
+    results.assert_trained()
     # The same experiment without a capture would have the same key.
     [planned] = experiment.load(str(tmp_path / "x.yaml"))
     assert results.run().name == planned.key

@@ -105,11 +105,11 @@ def test_where_a_host_cannot_mount_its_sys_no_run_is_possible():
 def test_deep_tells_a_rate_that_holds_from_one_that_cannot():
     # Whether 97 % arrive depends on what else runs on this machine, and a pause in which nobody
     # sends spoils a trial (0.83 was seen): the search gives a second chance, and this a third.
-    trials = (highest_rate._in_a_lab(20_000_000) for _ in range(3))
+    trials = (highest_rate.attempt(20_000_000) for _ in range(3))
     slow = next((each for each in trials if each.reached > 0.85), None)
     assert slow is not None
     assert slow.reached < 1.02
-    too_fast = highest_rate._in_a_lab(10_000_000_000)
+    too_fast = highest_rate.attempt(10_000_000_000)
     assert not too_fast.held
     assert too_fast.reached < slow.reached
     assert too_fast.incast_bps < 9e9

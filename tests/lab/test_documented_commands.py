@@ -18,15 +18,11 @@ import pytest
 
 from tests.documentation import shown
 from tests.documentation.shown import ROOT, Block
+from tests.lab.conftest import TIMING
 
 # A step is not tried again: it would find what it has left behind the first time.
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(900), pytest.mark.flaky(reruns=0)]
 _LEFT_OUT = {"./lab test"}  # it is what runs this
-# Limits that a busy or slow machine exceeds whatever the page says.
-_TIMING = {
-    *("cpu_wait_s", "cpu_wait", "cpu_others", "impairment_late_s", "clock_stall_s"),
-    *("rate_error", "rtt_error", "rtt_error_s"),
-}
 
 
 @dataclass(frozen=True)
@@ -111,7 +107,7 @@ def _only_too_busy(new: Iterable[Path]) -> bool:
     bad = [each for path in new if (each := json.loads(path.read_text()))["verdict"] != "ok"]
     return bool(bad) and all(
         each["verdict"] == "invalid"
-        and {gate["key"] for gate in each["gates"] if gate["outcome"] == "failed"} <= _TIMING
+        and {gate["key"] for gate in each["gates"] if gate["outcome"] == "failed"} <= TIMING
         for each in bad
     )
 

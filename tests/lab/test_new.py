@@ -24,7 +24,7 @@ def test_a_new_experiment_runs_with_the_other_new_files(run_small, tmp_path):
         {"kind": "./my_impairment.py", "host": "server", "rounds": [2], "share": 0.2}
     ]
     results = run_small(**document)
-    assert results.verdict("mine")["verdict"] == "ok", results.verdict("mine")
+    results.assert_trained()
     assert len(results.events("rounds", "mine")) == 6
     begin, end = results.events("impairments", "mine")
     assert (begin["name"], end["details"]["falls"] > 0) == ("my_impairment-server", True)

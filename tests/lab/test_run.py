@@ -48,7 +48,7 @@ def single_process_weights(*, rounds, workers, seed, batch_size, learning_rate, 
 def test_without_loss_the_weights_equal_a_single_process_bit_for_bit(run_small, arm):
     torch.set_num_threads(1)
     results = run_small(arms={"dblp": arm})
-    assert results.verdict()["verdict"] == "ok", results.verdict()
+    results.assert_trained()
     expected = single_process_weights(
         rounds=6, workers=2, seed=1, batch_size=16, learning_rate=0.05, momentum=0.9
     )
@@ -62,7 +62,7 @@ def test_without_loss_the_weights_equal_a_single_process_bit_for_bit(run_small, 
 def test_injected_loss_is_what_was_configured_and_the_bound_is_kept(run_small):
     hit = {"kind": "loss", "host": "server", "leg": "gather", "rounds": [2, 4], "q": 0.5}
     results = run_small(arms={"dblp": {"protocol": "fixed-low"}}, impairments=[hit])
-    assert results.status == 0, results.output
+    results.assert_trained()
     transfers = results.events("transfers-server")
     gathered = [each for each in transfers if each["leg"] == "gather"]
     for each in gathered:
@@ -103,7 +103,7 @@ def test_a_burst_overflows_the_real_queue_and_the_transfer_survives(run_small):
         "duration_s": 0.05,
     }
     results = run_small(arms={"dblp": RELIABLE}, impairments=[hit])
-    assert results.status == 0, results.output
+    results.assert_trained()
     begin, end = results.events("impairments")
     assert (begin["action"], end["action"]) == ("begin", "end")
     # In whole clumps of five.
@@ -120,7 +120,7 @@ def test_lossy_rounds_stop_early_and_workers_follow_the_announced_phase(run_smal
     # A cadence of one round and an eta that no change reaches: calm from the second round on.
     phases = {"eta": 1000.0, "cadence": 1}
     results = run_small(arms={"dblp": arm}, phases=phases, rounds=5)
-    assert results.status == 0, results.output
+    results.assert_trained()
     rounds = results.events("rounds")
     assert [each["critical"] for each in rounds] == [True, False, False, False, False]
     for worker in ("worker-1", "worker-2"):
@@ -140,7 +140,7 @@ def test_order_and_filling_of_each_leg_reach_the_training(run_small):
         "filling": {"gather": "error-feedback", "broadcast": "previous"},
     }
     results = run_small(arms={"dblp": arm})
-    assert results.status == 0, results.output
+    results.assert_trained()
     for host, leg, count in (("server", "gather", 12), ("worker-1", "broadcast", 6)):
         received = [
             each
@@ -169,7 +169,7 @@ def test_kernel_tcp_uses_the_named_congestion_control_or_the_run_is_unsupported(
 
 def test_each_host_notes_the_congestion_control_that_the_kernel_really_used(run_small):
     results = run_small(arms={"dblp": {"protocol": "tcp-reno"}}, rounds=2)
-    assert results.status == 0, results.output
+    results.assert_trained()
     for host in ("server", "worker-1", "worker-2"):
         (record,) = results.events(f"endpoint-{host}")
         assert "reno" in str(record["facts"]), record

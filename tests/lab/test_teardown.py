@@ -85,8 +85,7 @@ def test_two_labs_side_by_side_do_not_disturb_each_other(command, tmp_path):
     processes = {name: command(folder=name) for name in ("left", "right")}
     for name, process in processes.items():
         output, _ = process.communicate(timeout=100)
-        assert process.returncode == 0, output
-        assert Results(0, output, tmp_path / name).verdict()["verdict"] == "ok"
+        Results(process.returncode, output, tmp_path / name).assert_trained()
 
 
 def test_resume_continues_where_it_stopped_and_a_run_of_what_is_done_is_refused(command, tmp_path):
@@ -99,7 +98,8 @@ def test_resume_continues_where_it_stopped_and_a_run_of_what_is_done_is_refused(
 
     path, out = str(tmp_path / "out.yaml"), str(tmp_path / "out")
     resumed = run_lab("resume", path, "--out", out)
-    assert resumed.returncode == 0, resumed.stdout + resumed.stderr
+    printed = resumed.stdout + resumed.stderr
+    Results(resumed.returncode, printed, tmp_path / "out").assert_trained()
     assert (first / "status.json").stat().st_mtime_ns == written
     finished = [each for each in (tmp_path / "out").glob("small/dblp-s*") if not each.suffix]
     assert len(finished) == 2

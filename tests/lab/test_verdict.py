@@ -13,10 +13,6 @@ IMPAIRMENTS = [
 ]
 
 
-def gate(results: Results, key: str) -> dict[str, Any]:
-    return next(dict(each) for each in results.verdict()["gates"] if each["key"] == key)
-
-
 def conservation(results: Results) -> dict[str, Any]:
     return dict(json.loads((results.run() / "conservation.json").read_text()))
 

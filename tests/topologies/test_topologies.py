@@ -108,6 +108,10 @@ def test_a_queue_in_bandwidth_delay_products_goes_by_the_longest_pair_of_hosts()
         ({"name": "star", "core": {"speed": 1}}, "unknown key; valid: delay_s, ecn_threshold"),
         ({"name": "star", "loss": 1.5}, "must be a number from 0 to 1"),
         ({"name": "star", "delay_s": -1}, "must be a number from 0 to 10, in seconds"),
+        (
+            {"name": "star", "queue_bytes": 30_000, "ecn_threshold_bytes": 30_000},
+            "ecn_threshold_bytes is 30000, but the queue holds 30000 bytes",
+        ),
         ({"name": "star", "queue_bdp": 1}, "queue_bdp is 1, but no link has a delay"),
         (
             {"name": "star", "delay_s": 0.001, "jitter_s": 0.002},

@@ -1,0 +1,33 @@
+"""One small healthy lab of each kind of topology, which must stay `ok` with the users' limits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tests.lab.gates.harness import WrongLab
+
+TOPOLOGIES: dict[str, dict[str, Any]] = {
+    "star": {"workers": 2},
+    "dumbbell": {"workers": 2},
+    "leaf-spine": {"workers": 2, "leaves": 2, "spines": 2},
+    "fat-tree": {"workers": 2, "k": 4},
+    "two-datacentres": {"workers": 2, "core": {"delay_s": 0.005}},
+}
+# One process switches for all switches: each frame costs it as often as it crosses one.
+_MOST_SWITCHES = {"fat-tree": 5}
+
+
+def reason_not_ok(folder: Path, kind: str, held_bps: int) -> str:
+    """Run one of them; returns why its verdict is not `ok`, or "" if it is.
+
+    Args:
+        folder: an empty one.
+        kind: of topology.
+        held_bps: the rate that the machine holds through one switch.
+    """
+    rate_bps = held_bps // _MOST_SWITCHES.get(kind, 1)
+    topology = {"name": kind, "rate_bps": rate_bps, "queue_bytes": 150_000, **TOPOLOGIES[kind]}
+    rounds = 20 * rate_bps // held_bps + 1
+    status = WrongLab(folder, rate_bps).run(topology=topology, rounds=rounds).verdict()
+    return "" if status["verdict"] == "ok" else f"{status['verdict']}: {status['reason']}"

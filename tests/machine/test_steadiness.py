@@ -1,0 +1,73 @@
+"""What the probe says of a machine follows from what it measured."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+from testbed.machine import highest_rate, steadiness
+from testbed.machine.steadiness import Findings, Moment
+
+QUIET = Moment(late_p50_s=0.00006, late_p99_s=0.0004, others=0.01)
+
+
+def trial(rate_bps, reached=1.0, idle=0.5):
+    return highest_rate.Trial(
+        rate_bps=rate_bps,
+        incast_bps=reached * rate_bps,
+        broadcast_bps=rate_bps,
+        idle=idle,
+        lab_cores=0.4,
+        switch_cores=0.2,
+        rtt_s=0.0002,
+    )
+
+
+def test_the_first_rate_that_arrives_is_what_a_machine_holds():
+    tried = [trial(100_000_000, reached=0.8), trial(50_000_000)]
+    found = Findings(moment=QUIET, trials=tried, took_s=9.0)
+    assert found.rate_bps == 50_000_000
+    assert "4 hosts hold 50 Mbit/s (there arrived 80% of 100, 100% of 50" in found.sentence()
+    assert found.as_json()["tried"][0]["arrives"] is False
+    none = Findings(moment=QUIET, trials=tried[:1], took_s=5.0)
+    assert none.rate_bps is None
+    assert none.sentence().startswith("no rate held (there arrived 80% of 100 Mbit/s)")
+
+
+def test_a_probe_goes_down_the_rates_until_one_arrives(monkeypatch):
+    reached = {100_000_000: 0.8, 50_000_000: 0.99, 20_000_000: 1.0}
+    monkeypatch.setattr(highest_rate, "attempt", lambda rate: trial(rate, reached=reached[rate]))
+    monkeypatch.setattr(steadiness, "watch", lambda: QUIET)
+    found = steadiness.probe()
+    assert [each.rate_bps for each in found.trials] == [100_000_000, 50_000_000]
+    assert found.rate_bps == 50_000_000
+
+
+@pytest.mark.parametrize(
+    ("moment", "words"),
+    [
+        (QUIET, ""),
+        (Moment(late_p50_s=0.0001, late_p99_s=0.0013, others=0.05), ""),
+        (Moment(late_p50_s=0.0001, late_p99_s=0.0013, others=0.3), "others take 30%"),
+        (Moment(late_p50_s=0.0001, late_p99_s=0.006, others=0.0), "timers are 6.0 ms late"),
+    ],
+)
+def test_a_machine_is_disturbed_by_others_or_by_late_timers(moment, words):
+    assert moment.disturbed.startswith(words)
+    assert bool(moment.disturbed) is bool(words)
+
+
+def test_a_busy_neighbour_is_seen_and_this_process_is_not():
+    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"], start_new_session=True)
+    try:
+        time.sleep(0.2)
+        seen = steadiness.watch(0.5)
+    finally:
+        busy.kill()
+        busy.wait()
+    assert seen.others > 0.1
+    assert seen.late_p50_s > 0
+    assert seen.late_p99_s >= seen.late_p50_s
