@@ -68,6 +68,12 @@ def path_rtt_s(network: Mapping[str, Any], first: str, second: str) -> float:
     return 2 * sum(delays[link.name] for link in path(network, first, second))
 
 
+def path_jitters_s(network: Mapping[str, Any], first: str, second: str) -> list[float]:
+    """The configured jitters of the links between two nodes, where there is one, in seconds."""
+    jitters = {link["name"]: float(link.get("jitter_s", 0)) for link in network["links"]}
+    return [jitters[link.name] for link in path(network, first, second) if jitters[link.name]]
+
+
 def path_loss(network: Mapping[str, Any], first: str, second: str) -> float:
     """The configured share of frames that the links between two nodes lose, one way."""
     losses = {link["name"]: float(link.get("loss", 0)) for link in network["links"]}

@@ -6,6 +6,7 @@ frames carry a number, and lost ones count for the rate.
 
 from __future__ import annotations
 
+import math
 import socket
 import statistics
 import time
@@ -30,6 +31,7 @@ _DELAYED_S = 0.002  # round trips longer than this are waited for on many paths 
 _LONGEST_RTT_S = 1.0
 _MOST_TRIES = 60  # until a probe comes back, where links are configured to lose most of them
 _BUDGET_S = 6.0
+_MILLIONTH = 4.9  # standard deviations of a normal distribution, either way
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +43,8 @@ class PathCalibration:
     the share of frames that the links lose on the way there, `configured_probe_loss` that of round
     trips, which go back as well.
     `rtt_s` is the median round trip of idle probes and includes about 0.1 ms of this process.
-    `switches` lie on the way.
+    `rtt_chance_s` is how far the links' jitter alone takes that median, in all but one of a million
+    cases. `switches` lie on the way.
     """
 
     sender: str
@@ -52,6 +55,7 @@ class PathCalibration:
     rate_trials: int = 0
     configured_rtt_s: float = 0.0
     rtt_s: float
+    rtt_chance_s: float = 0.0
     probes_sent: int
     probes_lost: int
     switches: int = 1
@@ -93,16 +97,19 @@ class _Path:
     loss: float = 0.0
     probe_loss: float = 0.0
     delivered_share: float = 1.0  # of the rate, where the path is full
+    jitters_s: tuple[float, ...] = ()  # of the links that have one, one way
 
     @property
     def cost_s(self) -> float:
         """Roughly how long it takes to measure its rate, and to wait for lost probes."""
         lost_s = _MOST_ROUND_TRIPS * self.probe_loss * _LOST_TIMEOUT_S
-        return rate_calibration.duration_s(self.rate_bps) + self.rtt_s + 0.003 + lost_s
+        blast_s = rate_calibration.duration_s(self.rate_bps, self.jitters_s)
+        return blast_s + self.rtt_s + 0.003 + lost_s
 
     @property
     def likeness(self) -> tuple[float, ...]:
-        return self.rate_bps, self.rtt_s, self.hops, self.loss, self.probe_loss
+        kind = self.rate_bps, self.rtt_s, self.hops, self.loss, self.probe_loss
+        return *kind, *self.jitters_s
 
 
 def warm_up(network: LabInfo) -> None:
@@ -180,6 +187,7 @@ def _pairs(network: LabInfo) -> Iterator[_Path]:
                 loss=loss,
                 probe_loss=1 - (1 - loss) * (1 - paths.path_loss(description, *reversed(ends))),
                 delivered_share=paths.path_delivered_bps(description, *ends) / rate_bps,
+                jitters_s=tuple(paths.path_jitters_s(description, *ends)),
             )
 
 
@@ -233,6 +241,7 @@ def _measure(path: _Path, trips: Sequence[float | None]) -> PathCalibration:
             silence_s=path.rtt_s + _LOST_TIMEOUT_S,
             loss=path.loss,
             delivered_share=path.delivered_share,
+            jitters_s=path.jitters_s,
         )
     return PathCalibration(
         sender=path.sender.name,
@@ -243,12 +252,23 @@ def _measure(path: _Path, trips: Sequence[float | None]) -> PathCalibration:
         rate_trials=rate.trials,
         configured_rtt_s=path.rtt_s,
         rtt_s=statistics.median(answered),
+        rtt_chance_s=median_chance_s(path.jitters_s, len(answered)),
         probes_sent=len(trips),
         probes_lost=len(trips) - len(answered),
         switches=path.hops - 1,
         configured_loss=path.loss,
         configured_probe_loss=path.probe_loss,
     )
+
+
+def median_chance_s(jitters_s: Sequence[float], count: int) -> float:
+    """How far the median of `count` round trips may be off by jitter: farther once in a million.
+
+    Each link on the way draws evenly within its jitter, once there and once back.
+    """
+    deviation_s = math.sqrt(2 / 3 * sum(jitter_s**2 for jitter_s in jitters_s))
+    # As for a normal distribution; a sum of even ones has shorter tails.
+    return _MILLIONTH * math.sqrt(math.pi / 2) * deviation_s / math.sqrt(count)
 
 
 def _no_answer(path: _Path) -> CommandError:

@@ -139,7 +139,9 @@ def _rate_error(path: PathCalibration) -> float:
 
 
 def _rtt_error_s(path: PathCalibration) -> float:
-    return abs(path.rtt_s - path.configured_rtt_s)
+    """How far the median round trip is off, beyond what the links' jitter explains."""
+    beyond_s = abs(path.rtt_s - path.configured_rtt_s) - path.rtt_chance_s
+    return 0.0 if beyond_s < 0 else beyond_s  # what is not a number stays so
 
 
 def _rtt_limit(path: PathCalibration, limits: Mapping[str, Any]) -> tuple[float, str]:

@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+import numpy as np
+
 from testbed.lab.kernel.shaping import ETHERNET_FRAME_BYTES
 
 _SO_TIMESTAMPNS, _SO_RCVBUFFORCE = 35, 33
@@ -26,6 +28,10 @@ _PAYLOAD_BYTES = ETHERNET_FRAME_BYTES - 14 - 20 - 8
 # A processor that is taken away for a moment spoils few of many short stretches. Shorter ones would
 # measure the shaper's bucket (half a millisecond) and the timers instead of the rate.
 _STRETCH_S = 0.005
+# Jitter moves the ends of a stretch. Where there is some, stretches are long enough for it to
+# matter little; what it does all the same, a simulation of so many stretches says.
+_STRETCH_JITTERS, _LONGEST_STRETCH_S = 30, 0.2
+_SIMULATED_STRETCHES = 200
 _MOST_STRETCHES, _LEAST_STRETCHES = 40, 16
 _MOST_FRAMES = 8192
 _SILENT_FRAMES = 50
@@ -42,7 +48,7 @@ class Rate:
     Attributes:
         median_bps: of all trials.
         spread: the interquartile range of all trials, as a share of the configured rate. What the
-            chance of configured losses adds to it is taken off.
+            chance of configured losses and jitter adds to it is taken off.
         trials: how many there were.
     """
 
@@ -51,9 +57,9 @@ class Rate:
     trials: int
 
 
-def duration_s(rate_bps: int) -> float:
-    """How long one blast over a path of this rate takes, in seconds."""
-    return _frames(rate_bps) * ETHERNET_FRAME_BYTES * 8 / rate_bps
+def duration_s(rate_bps: int, jitters_s: Sequence[float] = ()) -> float:
+    """How long one blast over a path of this rate and these jitters takes, in seconds."""
+    return _frames(rate_bps, jitters_s) * ETHERNET_FRAME_BYTES * 8 / rate_bps
 
 
 def measure(
@@ -64,6 +70,7 @@ def measure(
     silence_s: float = 0.0,
     loss: float = 0.0,
     delivered_share: float = 1.0,
+    jitters_s: Sequence[float] = (),
 ) -> Rate:
     """Saturate a path, once more where it looks disturbed, up to four times.
 
@@ -74,6 +81,7 @@ def measure(
         silence_s: after how long without a frame a lossy path has lost the rest.
         loss: see `stretches_bps`.
         delivered_share: see `stretches_bps`.
+        jitters_s: of the links on the path that have one.
     """
     sink.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
     with suppress(PermissionError):  # an ordinary user's sink holds some 180 frames
@@ -81,12 +89,16 @@ def measure(
     if loss:
         frame_s = ETHERNET_FRAME_BYTES * 8 / rate_bps
         sink.settimeout(silence_s + _SILENT_FRAMES * frame_s)
-    chance = 0.0 if _numbers_tell(loss, delivered_share) else chance_spread(rate_bps, loss)
+    counted_loss = 0.0 if _numbers_tell(loss, delivered_share) else loss
+    chance = chance_spread(rate_bps, counted_loss, jitters_s)
     trials_bps: list[float] = []
     for _ in range(_MOST_BLASTS):
-        arrivals = _blast(source, sink, _frames(rate_bps), lossy=loss > 0)
+        arrivals = _blast(source, sink, _frames(rate_bps, jitters_s), lossy=loss > 0)
         trials_bps += stretches_bps(
-            arrivals, _stretch_frames(rate_bps), loss=loss, delivered_share=delivered_share
+            arrivals,
+            stretch_frames(rate_bps, jitters_s),
+            loss=loss,
+            delivered_share=delivered_share,
         )
         found = summary(trials_bps, rate_bps, chance=chance)
         if abs(found.median_bps / rate_bps - 1) <= _GOOD_ERROR and found.spread <= _GOOD_SPREAD:
@@ -142,18 +154,31 @@ def _numbers_tell(loss: float, delivered_share: float) -> bool:
     return loss > 0 and abs(delivered_share - (1 - loss)) < 1e-9
 
 
-def chance_spread(rate_bps: int, loss: float) -> float:
-    """The interquartile range that random losses give to the time that so many arrivals take."""
-    return _IQR_OF_NORMAL * math.sqrt(loss / _stretch_frames(rate_bps))
+def chance_spread(rate_bps: int, loss: float, jitters_s: Sequence[float] = ()) -> float:
+    """The interquartile range that random losses, and jitter, give to the time of a stretch."""
+    frames = stretch_frames(rate_bps, jitters_s)
+    lost = _IQR_OF_NORMAL * math.sqrt(loss / frames)
+    if not jitters_s:
+        return lost
+    frame_s = ETHERNET_FRAME_BYTES * 8 / rate_bps
+    random = np.random.default_rng(0)
+    arrivals_s = np.arange(frames * _SIMULATED_STRETCHES) * frame_s
+    for jitter_s in jitters_s:  # as `testbed.lab.delay` defines it
+        drawn_s = arrivals_s + random.uniform(-jitter_s, jitter_s, len(arrivals_s))
+        arrivals_s = np.maximum.accumulate(drawn_s)
+    low, high = np.quantile(np.diff(arrivals_s[::frames]), (0.25, 0.75)) / (frames * frame_s)
+    return math.hypot(lost, float(high - low))
 
 
-def _stretch_frames(rate_bps: int) -> int:
-    return max(1, round(rate_bps * _STRETCH_S / (ETHERNET_FRAME_BYTES * 8)))
+def stretch_frames(rate_bps: int, jitters_s: Sequence[float] = ()) -> int:
+    """How many arrivals one trial has."""
+    stretch_s = min(_STRETCH_S + _STRETCH_JITTERS * sum(jitters_s), _LONGEST_STRETCH_S)
+    return max(1, round(rate_bps * stretch_s / (ETHERNET_FRAME_BYTES * 8)))
 
 
-def _frames(rate_bps: int) -> int:
+def _frames(rate_bps: int, jitters_s: Sequence[float]) -> int:
     """How many frames a blast has: 0.2 s of them, fewer where they are many, more where few."""
-    stretch = _stretch_frames(rate_bps)
+    stretch = stretch_frames(rate_bps, jitters_s)
     stretches = min(_MOST_STRETCHES, max(_LEAST_STRETCHES, _MOST_FRAMES // stretch))
     if stretch == 1:  # a slow link: its frames last long
         stretches = max(_LEAST_STRETCHES, int(0.3 * rate_bps / (ETHERNET_FRAME_BYTES * 8)))

@@ -111,3 +111,12 @@ def test_what_arrives_of_a_full_path_depends_on_where_it_loses():
     assert paths.path_delivered_bps(before, "server", "worker-2") == pytest.approx(30e6)
     assert paths.path_delivered_bps(before, "worker-2", "server") == pytest.approx(27e6)
     assert paths.path_delivered_bps(before, "worker-1", "server") == pytest.approx(90e6)
+
+
+def test_jitters_are_those_of_the_links_on_the_path():
+    links = [{**link, "jitter_s": 0.001 * n} for n, link in enumerate(DUMBBELL["links"])]
+    network = DUMBBELL | {"links": links}
+    on_the_way = {link.name for link in paths.path(network, "worker-1", "server")}
+    wanted = [each["jitter_s"] for each in links if each["name"] in on_the_way and each["jitter_s"]]
+    assert sorted(paths.path_jitters_s(network, "worker-1", "server")) == sorted(wanted) != []
+    assert paths.path_jitters_s(STAR, "worker-1", "server") == []

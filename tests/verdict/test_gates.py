@@ -6,13 +6,14 @@ import re
 import tempfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from testbed.experiment import Limits
 from testbed.lab.network import LabInfo, LinkEnds, Port
 from testbed.lab.openvswitch import SocketBuffers
 from testbed.verdict import lateness_gates, sampler_gates
-from testbed.verdict.calibration import Calibration, PathCalibration
+from testbed.verdict.calibration import Calibration, PathCalibration, median_chance_s
 from testbed.verdict.calibration_gates import most_lost_by_chance
 from testbed.verdict.conservation import Conservation, LinkLedger
 from testbed.verdict.core_ticks import Stall
@@ -435,3 +436,20 @@ def test_the_gate_of_idle_loss_says_what_is_configured():
 def test_a_lossy_path_beside_a_broken_one_hides_nothing():
     lossy = path(probes_lost=5, configured_probe_loss=0.0975)
     assert broken([lossy, path(probes_lost=1)]) == ["idle_loss"]
+
+
+@pytest.mark.parametrize("probes", [4, 20])
+@pytest.mark.parametrize("jitters_s", [(0.001,), (0.004, 0.004)])
+def test_round_trips_may_be_off_by_what_jitter_explains(probes, jitters_s):
+    """The median of probes that drew their jitter on each link, there and back: never beyond."""
+    draws = np.random.default_rng(3)
+    both_ways = np.array([*jitters_s, *jitters_s])
+    off_s = draws.uniform(-both_ways, both_ways, (100_000, probes, len(both_ways))).sum(axis=2)
+    chance_s = median_chance_s(jitters_s, probes)
+    medians_s = np.abs(np.median(off_s, axis=1))
+    assert medians_s.max() < chance_s
+    assert chance_s < 6 * medians_s.std() * 1.7
+    near = path(configured_rtt_s=0.02, rtt_s=0.0219 + chance_s, rtt_chance_s=chance_s)
+    assert "rtt_error" not in broken([near])
+    far = path(configured_rtt_s=0.02, rtt_s=0.0221 + chance_s, rtt_chance_s=chance_s)
+    assert broken([far]) == ["rtt_error"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 
 from testbed.verdict import rate_calibration
@@ -72,6 +73,23 @@ def test_what_chance_makes_of_configured_losses_is_no_scatter():
     assert summary(told, RATE_BPS, chance=chance).spread < 0.05
 
 
+@pytest.mark.parametrize("rate_bps", [2_000_000, RATE_BPS])
+@pytest.mark.parametrize("jitters_s", [(0.001,), (0.001, 0.001), (0.005, 0.001)])
+def test_what_jitter_makes_of_a_steady_rate_is_no_scatter(rate_bps, jitters_s):
+    """Ordered jitter on every link, as the relay and netem carry it out."""
+    draws = np.random.default_rng(7)
+    frames = rate_calibration.stretch_frames(rate_bps, jitters_s)
+    at_s = np.arange(40 * frames) * 1514 * 8 / rate_bps
+    for jitter_s in jitters_s:
+        at_s = np.maximum.accumulate(at_s + draws.uniform(-jitter_s, jitter_s, len(at_s)))
+    told = stretches_bps(list(enumerate(at_s)), frames)
+    chance = rate_calibration.chance_spread(rate_bps, 0.0, jitters_s)
+    assert 0.003 < chance < 0.045
+    assert summary(told, rate_bps, chance=chance).spread < 0.03
+    assert summary(told, rate_bps).median_bps == pytest.approx(rate_bps, rel=0.01)
+
+
 def test_a_blast_lasts_long_enough_and_not_too_long():
     for rate_bps in (100_000, 1_000_000, 10_000_000, RATE_BPS, 1_000_000_000):
         assert 0.05 < rate_calibration.duration_s(rate_bps) < 2.5
+        assert 0.05 < rate_calibration.duration_s(rate_bps, (0.001, 0.001)) < 3

@@ -79,5 +79,12 @@ def test_a_delay_that_changed_meanwhile_is_found_and_its_link_named(wrong_lab: W
 
 
 def test_a_delayed_lab_with_nothing_wrong_is_ok(wrong_lab: WrongLab):
-    results = wrong_lab.run(**delayed(wrong_lab))
+    results = wrong_lab.run(**delayed(wrong_lab, jitter_s=0.001))
     assert results.verdict()["verdict"] == "ok", results.verdict()["reason"]
+
+
+def test_a_relay_that_dies_fails_the_run_and_is_named(wrong_lab: WrongLab):
+    results = wrong_lab.run(meanwhile=lambda lab: lab.process(RELAY).kill(), **delayed(wrong_lab))
+    status = results.verdict()
+    assert status["verdict"] == "failed"
+    assert status["reason"].startswith("delay-relay: killed by SIGKILL")
