@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from testbed.cli import choosing, places, plan_view, progress, terminal
+from testbed.cli import choosing, places, plan_view, progress, terminal, this_machine
 from testbed.cli.options import Execution, Selection, names_in
 from testbed.experiment import Run
 from testbed.machine import capabilities
@@ -25,6 +25,8 @@ def run(selection: Selection, options: Execution) -> bool:
     """
     chosen = choosing.chosen(selection, options.out)
     runner.require_writable(chosen.results)
+    if not options.dry_run:
+        chosen = this_machine.sized(chosen, terminal.console())
     if not options.dry_run and not runner.unfinished(chosen.results, chosen.runs):
         _refuse_recording_what_is_done(replace(options, out=chosen.results), chosen.runs)
         folder = chosen.results / chosen.runs[0].experiment.name

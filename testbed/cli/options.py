@@ -36,7 +36,8 @@ Controller = Annotated[
     str | None, typer.Option("--controller", help="the SDN framework: ryu or os-ken")
 ]
 Profile = Annotated[
-    str, typer.Option("--profile", help="sizes for another machine: laptop, server, paper")
+    str | None,
+    typer.Option("--profile", help="sizes for another machine: laptop, server, paper, slow"),
 ]
 
 
@@ -62,7 +63,7 @@ class Selection:
     congestion_control: Annotated[
         str | None, typer.Option("--congestion-control", help="swap the arms' congestion control")
     ] = None
-    profile: Profile = "laptop"
+    profile: Profile = None
     controller: Controller = None
     settings: Settings = None
 
@@ -104,6 +105,7 @@ class Selection:
             InputError: one line that names the file, the key, the value and what would be valid.
         """
         from testbed import experiment
+        from testbed.experiment.profiles import DEFAULT_PROFILE
 
         runs = experiment.load(
             self.name,
@@ -112,7 +114,7 @@ class Selection:
             seeds=self.seeds,
             congestion_control=self.congestion_control,
             controller=self.controller,
-            profile=profile or self.profile,
+            profile=profile or self.profile or DEFAULT_PROFILE,
             results=results,
         )
         _check_published(runs[0])
