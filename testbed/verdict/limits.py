@@ -81,7 +81,7 @@ class Limits(Section):
     queue_error: float = Field(default=0.0, ge=0)
     conservation: float = Field(default=0.001, gt=0, le=1)
     cpu_wait_s: float = Field(default=0.0005, gt=0)
-    cpu_wait: float = Field(default=0.6, gt=0)
+    cpu_wait: float = Field(default=0.5, gt=0)
     cpu_others: float = Field(default=0.25, gt=0)
     impairment_late_s: float = Field(default=0.010, gt=0)
     impairments_unmet: int = Field(default=0, ge=0)

@@ -8,10 +8,10 @@ for the switch, beside what it waits in queues. The share of the second says whe
 time to catch up at all.
 
 Measured on 2 cores in the training of `quick`, where four processes compute: a switch began to run
-3000 times a second, its worst second had a mean wait of 50 to 120 microseconds and a share of 0.16
-to 0.33. Beside real-time programs that took half of both processors, they were 580 microseconds and
-0.52; beside four busy sessions, 1430 and 0.38. So the mean wait tells them apart, and the share
-alone does not.
+3000 times a second, and its worst second had a mean wait of 39 to 62 microseconds and a share of
+0.09 to 0.17 (seven runs). Beside programs that took a third to two thirds of the processors they
+were 130 to 340 microseconds and 0.2 to 0.4; beside real-time programs that took half of both
+processors, 580 and 0.52; beside four busy sessions, 1430 and 0.38.
 """
 
 from __future__ import annotations
