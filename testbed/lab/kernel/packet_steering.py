@@ -25,10 +25,16 @@ _CREATE = 6
 
 
 def set_rps(interfaces: Iterable[tuple[int | None, str]]) -> bool:
-    """Give each interface one receiving processor, in turn; returns whether the kernel let us.
+    """Give each interface one receiving processor, in turn.
 
     Args:
         interfaces: a process in the interface's namespace (None: ours), and its name.
+
+    Returns:
+        False where this user may not, or the kernel was built without RPS.
+
+    Raises:
+        OSError: it fails for another reason, such as an interface that does not exist.
     """
     processors = sorted(os.sched_getaffinity(0))
     if len(processors) == 1:
@@ -41,8 +47,13 @@ def set_rps(interfaces: Iterable[tuple[int | None, str]]) -> bool:
         for pid, members in by_namespace.items():
             with _sysfs(pid) as folder:
                 for name, processor in members:
-                    _write(folder, f"class/net/{name}/queues/rx-0/rps_cpus", _mask(processor))
-    except OSError:
+                    queue = f"class/net/{name}/queues/rx-0"
+                    os.stat(queue, dir_fd=folder)
+                    try:
+                        _write(folder, f"{queue}/rps_cpus", _mask(processor))
+                    except FileNotFoundError:
+                        return False
+    except PermissionError:
         return False
     return True
 
