@@ -40,5 +40,4 @@ Observation.begin = _begin
 
 def test_a_starved_switch_is_found(wrong_lab: WrongLab):
     results = wrong_lab.run(altered_by={"testbed.verdict.run_observer": SPINNING}, rounds=20)
-    gate = assert_invalid(results, "cpu_wait_s", where="ovs-vswitchd")
-    assert gate["value"] > 2 * gate["limit"]
+    assert_invalid(results, "cpu_wait_s", where="ovs-vswitchd")
