@@ -12,8 +12,6 @@ from collections.abc import Mapping
 from math import prod
 from typing import Any, NamedTuple
 
-from testbed.lab.delay.delay_settings import RELAY_GRAIN_S
-
 SERVER = "server"
 
 
@@ -74,14 +72,6 @@ def path_jitters_s(network: Mapping[str, Any], first: str, second: str) -> list[
     """The configured jitters of the links between two nodes, where there is one, in seconds."""
     jitters = {link["name"]: float(link.get("jitter_s", 0)) for link in network["links"]}
     return [jitters[link.name] for link in path(network, first, second) if jitters[link.name]]
-
-
-def path_grains_s(network: Mapping[str, Any], first: str, second: str) -> list[float]:
-    """By how much the relay moves frames in dense traffic, for each of its links on the way."""
-    if network.get("delayed_by") != "relay":
-        return []
-    relayed = {link["name"] for link in network["links"] if link["middle"] is not None}
-    return [RELAY_GRAIN_S for link in path(network, first, second) if link.name in relayed]
 
 
 def path_loss(network: Mapping[str, Any], first: str, second: str) -> float:

@@ -98,19 +98,18 @@ class _Path:
     probe_loss: float = 0.0
     delivered_share: float = 1.0  # of the rate, where the path is full
     jitters_s: tuple[float, ...] = ()  # of the links that have one, one way
-    grains_s: tuple[float, ...] = ()  # of the relay, which moves frames of dense traffic
 
     @property
     def cost_s(self) -> float:
         """Roughly how long it takes to measure its rate, and to wait for lost probes."""
         lost_s = _MOST_ROUND_TRIPS * self.probe_loss * _LOST_TIMEOUT_S
-        blast_s = rate_calibration.duration_s(self.rate_bps, self.jitters_s + self.grains_s)
+        blast_s = rate_calibration.duration_s(self.rate_bps, self.jitters_s)
         return blast_s + self.rtt_s + 0.003 + lost_s
 
     @property
     def likeness(self) -> tuple[float, ...]:
         kind = self.rate_bps, self.rtt_s, self.hops, self.loss, self.probe_loss
-        return *kind, *self.jitters_s, *self.grains_s
+        return *kind, *self.jitters_s
 
 
 def warm_up(network: LabInfo) -> None:
@@ -189,7 +188,6 @@ def _pairs(network: LabInfo) -> Iterator[_Path]:
                 probe_loss=1 - (1 - loss) * (1 - paths.path_loss(description, *reversed(ends))),
                 delivered_share=paths.path_delivered_bps(description, *ends) / rate_bps,
                 jitters_s=tuple(paths.path_jitters_s(description, *ends)),
-                grains_s=tuple(paths.path_grains_s(description, *ends)),
             )
 
 
@@ -243,7 +241,7 @@ def _measure(path: _Path, trips: Sequence[float | None]) -> PathCalibration:
             silence_s=path.rtt_s + _LOST_TIMEOUT_S,
             loss=path.loss,
             delivered_share=path.delivered_share,
-            jitters_s=path.jitters_s + path.grains_s,
+            jitters_s=path.jitters_s,
         )
     return PathCalibration(
         sender=path.sender.name,

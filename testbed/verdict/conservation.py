@@ -1,135 +1,46 @@
 """Packet conservation: on every directed link, sent = received + drops that somebody counted.
 
 Each equation joins counters that are kept in different places, so that a packet that vanishes
-uncounted shows. For a directed link, from the shaper's exit on:
+uncounted shows. For a directed link, before its queue (at a switch) and after it:
 
-    sent by the shaper (tc)  =  arrived at the far end + drops that were counted on the way
+    offered by flows and PacketOuts  =  refused by the queue + sent by the shaper (tc)
+    sent by the shaper  =  arrived at the far end + drops that were counted on the way
 
 A host's IP layer counts what arrived at the host; the packet socket of a port counts what arrived
-at the switch. The shaper itself may drop only in its own queue. For a switch:
+at the switch. The shaper itself may drop only in its own queue. For a switch, before and after its
+tables:
 
-    arrived + PacketOut  =  left by all shapers + table misses + drop flows and meters + refused
+    arrived  =  looked up in the first table
+    looked up + PacketOut  =  sent by all shapers + refused by all queues + table misses
+                              + drop flows and meters
 
-When a queue refuses a packet, Open vSwitch gives up the rest of its batch, at most 32 packets; if
-it tries again, the refusal is counted twice. So `refused` stands for anything from nothing to 32
-times the queues' drops, and a leak inside a switch is certain to show only where no queue
-overflows. Where every flow entry stayed in place, the same equation holds for each output port.
+Each equation is judged by itself, since a packet too many does not make up for one that vanished.
+
+What cannot be known is bounded, and the ledger has the bound (`hidden`):
+
+- A link that goes down loses what waits in its queues, and what is sent to it. No counter of the
+  kernel or of Open vSwitch shows either: the queue is emptied as if it were new, and sending fails
+  before it. So whatever vanishes at such a link, or at a switch at its ends, is counted as lost
+  with the link.
+- Where batches are not kept whole (`testbed.lab.whole_batches`), Open vSwitch gives up the rest of
+  its batch when a queue refuses a packet, at most 32; if it tries again, the refusal is counted
+  twice. So a refusal stands for anything from nothing to 32 packets. A refusal of frames that a
+  burst put into the queue does not: they come from elsewhere.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
-from testbed.lab.kernel.link_counters import NamespaceCounters, Queue
+from testbed.lab.kernel.link_counters import NamespaceCounters
 from testbed.lab.network import LabInfo, LinkEnds, Port
 from testbed.verdict.counters import Counters
+from testbed.verdict.ledgers import Conservation, HostLedger, LinkLedger, SwitchLedger
+from testbed.verdict.switch_counters import lasting
 
 BATCH_PACKETS = 32  # of Open vSwitch: NETDEV_MAX_BURST
-# Shares are of at least this many packets: one odd packet on an idle link proves nothing.
-LEAST_PACKETS = 1000
-_FLOW_KINDS = ("police", "blackout", "link-down")
-
-
-@dataclass(frozen=True, kw_only=True)
-class LinkLedger:
-    """One direction of a link, in packets.
-
-    Attributes:
-        offered: what the switch's flows, groups and PacketOuts sent to the port; None where that
-            is not known: at a host, or where flows came and went.
-        queue_drops: refused because the queue was full (or a loss class took it).
-        filtered: dropped by the shaper for another reason, which should not happen.
-        sent: left the shaper.
-        interface_drops: not accepted by the far interface.
-        delay_drops, delay_lost: in the middle of a delayed link, for lack of room and by the
-            configured loss.
-        socket_drops: found the buffer of the switch port's socket full.
-        injected: dropped on purpose by an impairment at the receiving host.
-        received: counted at the far end.
-        unexplained: everything else; negative: more arrived than was sent.
-    """
-
-    link: str
-    sender: str
-    offered: int | None
-    queue_drops: int
-    filtered: int
-    sent: int
-    interface_drops: int
-    delay_drops: int
-    delay_lost: int
-    socket_drops: int
-    injected: int
-    received: int
-    unexplained: int
-
-    @property
-    def share(self) -> float:
-        return abs(self.unexplained) / max(LEAST_PACKETS, self.sent)
-
-
-@dataclass(frozen=True, kw_only=True)
-class SwitchLedger:
-    """One switch, in packets; see the module's equation. `reason`: why it was not closed."""
-
-    switch: str
-    arrived: int
-    packet_outs: int
-    table_misses: int
-    flow_drops: int
-    meter_drops: int
-    queue_drops: int
-    sent: int
-    given_up: int
-    unexplained: int
-    reason: str = ""
-
-    @property
-    def share(self) -> float:
-        return 0.0 if self.reason else abs(self.unexplained) / max(LEAST_PACKETS, self.sent)
-
-
-@dataclass(frozen=True, kw_only=True)
-class HostLedger:
-    """What happened in the host: datagrams that found a socket's buffer full, and errors."""
-
-    host: str
-    received: int
-    udp_buffer_drops: int
-    udp_checksum_errors: int
-    udp_no_socket: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Conservation:
-    """The ledgers over one phase."""
-
-    links: list[LinkLedger]
-    switches: list[SwitchLedger]
-    hosts: list[HostLedger]
-    quiet: bool
-    duration_s: float
-
-    def worst(self) -> tuple[float, str]:
-        """The largest share of unexplained packets, and where."""
-        shares = [(each.share, f"{each.link} from {each.sender}") for each in self.links]
-        shares += [(each.share, f"switch {each.switch}") for each in self.switches]
-        return max(shares, default=(0.0, ""))
-
-    def as_json(self) -> dict[str, Any]:
-        """`conservation.json`, without the schema's number."""
-        links = [asdict(each) for each in self.links]
-        for record, each in zip(links, self.links, strict=True):
-            record |= {"from": record.pop("sender"), "share": each.share}
-        return {
-            "duration_s": self.duration_s,
-            "drained": self.quiet,
-            "links": links,
-            "switches": [asdict(each) | {"share": each.share} for each in self.switches],
-            "hosts": [asdict(each) for each in self.hosts],
-        }
+_WORD = 1 << 32
 
 
 def close(
@@ -149,7 +60,7 @@ def close(
         ],
         switches=[books.switch(name) for name in network.switches],
         hosts=[books.host(name) for name in network.hosts],
-        quiet=after.quiet,
+        quiet=before.quiet and after.quiet,
         duration_s=after.at_s - before.at_s,
     )
 
@@ -168,23 +79,38 @@ class _Books:
         self._before = before
         self._after = after
         self._ended = [each for each in events if each.get("action") == "end"]
+        self._whole = before.whole_batches and after.whole_batches
+        self._down = {
+            link.name
+            for each in events
+            if each.get("counts_as") == "link-down"
+            for link in network.links
+            if self._hits(each, link)
+        }
 
     def link(self, link: LinkEnds, sender: Port, receiver: Port) -> LinkLedger:
         queue = self._queue(sender)
-        offered = self._offered(sender)
         way = (link.name, sender.node)
         delay_drops, delay_lost = _gained(self._before.delayed, self._after.delayed, way)
+        interface_drops, at_entry = self._interface_drops(link, sender, receiver, delay_drops)
         arrived, socket_drops = self._arrived(receiver)
+        if receiver.pid is not None:
+            arrived -= at_entry  # the host counts what its interface did not accept as received
         injected = self._injected(sender, receiver)
-        interface_drops = self._interface(sender, "send_drops")
-        on_the_way = interface_drops + delay_drops + delay_lost + injected
-        unexplained = queue.filtered + queue.sent - on_the_way - arrived
-        if offered is not None:
-            unexplained += _beyond_refusals(offered - queue.sent - queue.filtered, queue.drops)
+        went_down = link.name in self._down
+        # An interface that is down refuses packets before its shaper, too.
+        on_the_way = delay_drops + delay_lost + injected + (0 if went_down else interface_drops)
+        offered = self._offered(sender)
+        missing_before, hidden = self._missing_before(link, sender)
+        missing_after = queue.sent - on_the_way - arrived
+        down = 0
+        if went_down:
+            down = max(0, missing_before) + max(0, missing_after)
+            missing_before, missing_after = min(0, missing_before), min(0, missing_after)
         return LinkLedger(
             link=link.name,
             sender=sender.node,
-            offered=offered,
+            offered=offered.packets if offered.exact else None,
             queue_drops=queue.drops,
             filtered=queue.filtered,
             sent=queue.sent,
@@ -194,21 +120,23 @@ class _Books:
             socket_drops=socket_drops,
             injected=injected,
             received=arrived - socket_drops,
-            unexplained=unexplained,
+            went_down=went_down,
+            down=down,
+            hidden=hidden + down,
+            missing_before=missing_before,
+            missing_after=missing_after,
         )
 
     def switch(self, name: str) -> SwitchLedger:
-        ports = list(self._ports(name))
-        arrivals = [self._arrived(port) for port in ports]
+        ends = list(self._ends(name))
+        arrivals = [self._arrived(port) for _, port in ends]
         arrived = sum(packets - drops for packets, drops in arrivals)
-        queues = [self._queue(port) for port in ports]
-        sent = sum(queue.sent for queue in queues)
-        refused = sum(queue.drops for queue in queues)
+        queues = [self._queue(port) for _, port in ends]
+        queue = _QueueSums(*map(sum, zip(*queues, strict=True)))
         before, after = self._before.switches[name], self._after.switches[name]
-        went_down = any(each.get("counts_as") == "link-down" for each in self._ended)
-        cut = "a link went down, which empties its queue uncounted" if went_down else ""
         misses = (after.lookups - after.matched) - (before.lookups - before.matched)
-        packet_outs = sum(self._packet_outs(port) for port in ports)
+        looked_up = after.entered - before.entered
+        packet_outs = sum(self._packet_outs(port) for _, port in ends)
         flow_drops = self._dropped_by("blackout", name)
         if flow_drops is None:
             old = {flow.identity: flow.packets for flow in before.flows}
@@ -220,20 +148,25 @@ class _Books:
         meter_drops = self._dropped_by("police", name)
         if meter_drops is None:
             meter_drops = max(0, after.meter_drops - before.meter_drops)
-        lost = arrived + packet_outs - misses - flow_drops - meter_drops - sent
-        lost -= sum(queue.filtered for queue in queues)  # the link's business
+        offered = looked_up + packet_outs - misses - flow_drops - meter_drops
+        of_bursts = sum(self._refused_of_bursts(link, port) for link, port in ends)
+        missing, hidden = self._beyond_refusals(offered - queue.sent, queue, of_bursts)
+        missing -= queue.filtered  # the link's business
+        down = self._lost_with_links(ends, missing)
         return SwitchLedger(
             switch=name,
             arrived=arrived,
+            looked_up=looked_up,
             packet_outs=packet_outs,
             table_misses=misses,
             flow_drops=flow_drops,
             meter_drops=meter_drops,
-            queue_drops=refused,
-            sent=sent,
-            given_up=max(0, lost - refused),
-            unexplained=_beyond_refusals(lost, refused),
-            reason=cut,
+            queue_drops=queue.drops,
+            sent=queue.sent,
+            down=down,
+            hidden=hidden + down,
+            missing_before=arrived - looked_up,
+            missing_after=missing - down,
         )
 
     def host(self, name: str) -> HostLedger:
@@ -256,14 +189,44 @@ class _Books:
     def _namespace(self, pid: int | None) -> tuple[NamespaceCounters, NamespaceCounters]:
         return self._before.namespaces[pid], self._after.namespaces[pid]
 
-    def _interface(self, port: Port, what: str) -> int:
-        old, new = self._namespace(port.pid)
-        before, after = old.interfaces[port.interface], new.interfaces[port.interface]
+    def _interface(self, pid: int | None, interface: str, what: str) -> int:
+        old, new = self._namespace(pid)
+        before, after = old.interfaces[interface], new.interfaces[interface]
         return int(getattr(after, what) - getattr(before, what))
 
+    def _interface_drops(
+        self, link: LinkEnds, sender: Port, receiver: Port, delay_drops: int
+    ) -> tuple[int, int]:
+        """Packets that interfaces on the way refused; those of them that the last one did.
+
+        A veth that does not accept a packet counts it as a drop of its own, and so does its peer,
+        which sent it.
+        """
+        leaving = self._interface(sender.pid, sender.interface, "send_drops")
+        if link.middle is None:
+            at_entry, drops = leaving, leaving
+        else:
+            inner = link.middle[0 if receiver is link.first else 1]
+            at_entry = self._interface(None, inner, "send_drops")
+            # Since Linux 6.7 a relay hears of them, and counts them among its own.
+            heard = self._network.delayed_by == "relay"
+            drops = leaving + max(0, at_entry - (delay_drops if heard else 0))
+        refused = self._interface(receiver.pid, receiver.interface, "receive_drops")
+        if receiver.pid is None:  # nothing else is counted there
+            drops += max(0, refused - at_entry)
+        return drops, min(at_entry, refused)
+
     def _queue(self, port: Port) -> _QueueSums:
-        old, new = (_sums(each.queues[port.interface]) for each in self._namespace(port.pid))
-        return _QueueSums(*(later - earlier for earlier, later in zip(old, new, strict=True)))
+        old, new = (each.queues[port.interface] for each in self._namespace(port.pid))
+        sent = drops = all_drops = 0
+        for earlier, later in zip(old, new, strict=True):
+            refused = grown(earlier.drops, later.drops)
+            if later.is_root:
+                sent = grown(earlier.sent_packets, later.sent_packets)
+                all_drops = refused
+            if not later.is_root or len(new) == 1:
+                drops += refused
+        return _QueueSums(sent=sent, drops=drops, filtered=all_drops - drops)
 
     def _arrived(self, port: Port) -> tuple[int, int]:
         """Packets that the far end of a link counted; how many of them found a socket full."""
@@ -276,7 +239,7 @@ class _Books:
         )
         packets -= new.interfaces["lo"].received - old.interfaces["lo"].received
         # Frames of unknown EtherType, such as those of bursts, count as receive drops.
-        return packets + self._interface(port, "receive_drops"), 0
+        return packets + self._interface(port.pid, port.interface, "receive_drops"), 0
 
     def _injected(self, sender: Port, receiver: Port) -> int:
         """Packets that impairments dropped at the receiving end, before anything else saw them."""
@@ -290,19 +253,35 @@ class _Books:
             if each.get("counts_as") == "loss" and each.get("target") == target
         )
 
-    def _ports(self, switch: str) -> Iterable[Port]:
+    def _ends(self, switch: str) -> Iterable[tuple[LinkEnds, Port]]:
         for link in self._network.links:
             for end in (link.first, link.second):
                 if end.node == switch:
-                    yield end
+                    yield link, end
 
-    def _packet_outs(self, port: Port) -> int:
-        """Frames that bursts sent to a switch port by PacketOut."""
+    def _bursts(self, port: Port, what: str) -> int:
         return sum(
-            int(each.get("frames_sent") or 0)
+            int(each.get(what) or 0)
             for each in self._ended
             if each.get("counts_as") == "burst" and self._target(each) == (port.node, port.number)
         )
+
+    def _packet_outs(self, port: Port) -> int:
+        """Frames that bursts sent to a switch port by PacketOut."""
+        return self._bursts(port, "frames_sent")
+
+    def _refused_of_bursts(self, link: LinkEnds, port: Port) -> int:
+        """At least so many of the bursts' frames did a port's queue refuse."""
+        way = (link.name, port.node)
+        other = link.second if port is link.first else link.first
+        later = sum(_gained(self._before.delayed, self._after.delayed, way))
+        return max(0, self._bursts(port, "dropped") - later - self._injected(port, other))
+
+    def _hits(self, event: Mapping[str, Any], link: LinkEnds) -> bool:
+        """Whether an impairment acts on a link, in either direction."""
+        first, arrow, second = str(event.get("target") or event.get("host")).partition("->")
+        ends = {link.first.node, link.second.node}
+        return ends == {first, second} if arrow else first in ends
 
     def _target(self, event: Mapping[str, Any]) -> tuple[str, int]:
         """Switch and port of the direction that an impairment hit."""
@@ -327,26 +306,73 @@ class _Books:
         ]
         return sum(found) if found else None
 
-    def _offered(self, port: Port) -> int | None:
-        """Packets that the switch sent towards a port; None: it cannot be known."""
+    def _offered(self, port: Port) -> _Offered:
+        """Packets that the switch sent towards a port.
+
+        Entries that came or went meanwhile took packets that cannot be told, and those of some
+        impairments may let packets pass while they come and go.
+        """
         if port.pid is not None or port.node not in self._network.switches:
-            return None
+            return _Offered(None, exact=False)
+        if any(self._dropped_by(kind, port.node) is not None for kind in ("police", "blackout")):
+            return _Offered(None, exact=False)
         before, after = (each.switches[port.node] for each in (self._before, self._after))
-        steady = {flow.identity for flow in before.flows} == {flow.identity for flow in after.flows}
-        # Their flow entries come and go, and may let packets pass meanwhile.
-        impaired = any(each.get("counts_as") in _FLOW_KINDS for each in self._ended)
-        if not steady or impaired or before.bucket_ports != after.bucket_ports:
-            return None
         number = str(port.number)
         total = self._packet_outs(port)
-        old = {flow.identity: flow.packets for flow in before.flows}
-        for flow in after.flows:
-            total += flow.output_ports().count(number) * (flow.packets - old[flow.identity])
+        pairs = lasting(before.flows, after.flows)
+        for old, new in pairs:
+            total += new.output_ports().count(number) * (new.packets - old.packets)
+        exact = len(pairs) == len(before.flows) == len(after.flows)
+        if before.bucket_ports != after.bucket_ports:
+            return _Offered(total, exact=False)
         for group, buckets in after.bucket_ports.items():
             gained = zip(after.bucket_packets[group], before.bucket_packets[group], strict=True)
-            for ports, (new, earlier) in zip(buckets, gained, strict=True):
-                total += ports.count(number) * (new - earlier)
-        return total
+            for ports, (late, early) in zip(buckets, gained, strict=True):
+                total += ports.count(number) * (late - early)
+        return _Offered(total, exact=exact)
+
+    # What cannot be known
+
+    def _missing_before(self, link: LinkEnds, port: Port) -> tuple[int, int]:
+        """Packets that vanished before a port's queue, and how many could have, unseen."""
+        queue, offered = self._queue(port), self._offered(port)
+        if offered.packets is None:
+            return queue.filtered, 0
+        of_bursts = self._refused_of_bursts(link, port)
+        missing, hidden = self._beyond_refusals(offered.packets - queue.sent, queue, of_bursts)
+        # Where entries came and went, more was offered: what is missing then is the least.
+        return (missing if offered.exact else max(queue.filtered, missing)), hidden
+
+    def _beyond_refusals(self, lost: int, queue: _QueueSums, of_bursts: int) -> tuple[int, int]:
+        """Packets that vanished before a queue, and how many could have, unseen.
+
+        Args:
+            lost: offered and not sent; the queue may have refused it.
+            of_bursts: refusals of frames that did not come from Open vSwitch.
+        """
+        if self._whole:
+            return lost - queue.drops, 0
+        if (beyond := lost - of_bursts) < 0:
+            return beyond, 0
+        # It may have tried again with success: then the refusal was counted and nothing was lost.
+        most = BATCH_PACKETS * max(0, queue.drops - of_bursts)
+        return max(0, beyond - most), min(beyond, most)
+
+    def _lost_with_links(self, ends: Sequence[tuple[LinkEnds, Port]], missing: int) -> int:
+        """Packets that a switch's links took with them when they went down."""
+        if not any(link.name in self._down for link, _ in ends):
+            return 0
+        elsewhere = sum(
+            self._missing_before(link, port)[0] - self._queue(port).filtered
+            for link, port in ends
+            if link.name not in self._down
+        )
+        return max(0, missing - max(0, elsewhere))
+
+
+class _Offered(NamedTuple):
+    packets: int | None
+    exact: bool  # otherwise it was more
 
 
 class _QueueSums(NamedTuple):
@@ -355,19 +381,17 @@ class _QueueSums(NamedTuple):
     filtered: int  # by what sits above them
 
 
-def _sums(queues: Sequence[Queue]) -> _QueueSums:
-    root = next(queue for queue in queues if queue.is_root)
-    inner = [queue for queue in queues if not queue.is_root] or [root]
-    drops = sum(queue.drops for queue in inner)
-    return _QueueSums(sent=root.sent_packets, drops=drops, filtered=root.drops - drops)
+def grown(before: int, after: int) -> int:
+    """By how much a counter has grown, which may be of 32 bits and have begun again at 0.
+
+    The kernel has such counters for a queue's drops (struct gnet_stats_queue). A counter that is
+    smaller for another reason, because its queue was replaced, has shrunk.
+    """
+    wrapped = before - after > _WORD // 2 and before < _WORD
+    return after - before + (_WORD if wrapped else 0)
 
 
 def _gained(before: Mapping[Any, Any], after: Mapping[Any, Any], key: object) -> tuple[int, int]:
     """By how much a pair of counters has grown; one that is missing was 0."""
     old, new = before.get(key, (0, 0)), after.get(key, (0, 0))
-    return new[0] - old[0], new[1] - old[1]
-
-
-def _beyond_refusals(lost: int, refused: int) -> int:
-    """Packets lost before a queue that its refusals cannot explain; negative: duplicates."""
-    return lost if lost < 0 else max(0, lost - BATCH_PACKETS * refused)
+    return grown(old[0], new[0]), grown(old[1], new[1])

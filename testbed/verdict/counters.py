@@ -28,6 +28,7 @@ class Counters:
 
     `filter_drops` are packets dropped on purpose at hosts' interfaces, by host. `delayed` has, for
     each direction (link, sender) that something delays in the middle, what it dropped and lost.
+    `whole_batches`: a full queue refuses single packets of Open vSwitch, not the rest of a batch.
     """
 
     at_s: float
@@ -37,6 +38,7 @@ class Counters:
     switches: dict[str, SwitchCounters]
     filter_drops: dict[str, int]
     delayed: dict[tuple[str, str], tuple[int, int]]
+    whole_batches: bool
 
 
 class CounterReader:
@@ -71,6 +73,7 @@ class CounterReader:
             switches=switch_counters.read(self._network.switches),
             filter_drops={name: each.total() for name, each in self._filters.items()},
             delayed=self._delayed(),
+            whole_batches=self._sockets.whole_batches(),
         )
 
     def _delayed(self) -> dict[tuple[str, str], tuple[int, int]]:

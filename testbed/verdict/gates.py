@@ -26,8 +26,8 @@ from testbed.verdict import (
     waivers,
 )
 from testbed.verdict.calibration import Calibration
-from testbed.verdict.conservation import Conservation
 from testbed.verdict.gate import Gate
+from testbed.verdict.ledgers import Conservation
 from testbed.verdict.links_under_load import LinksUnderLoad
 from testbed.verdict.processor_headroom import Headroom
 

@@ -42,6 +42,8 @@ class Limits(Section):
         queue_error: how far a calibrated queue may be from its limit, as a share of it; what the
             measurement cannot resolve is allowed on top.
         conservation: share of a link's packets that may be missing without an explanation.
+        emulator_losses: packets that a part of the emulator, such as the socket of a switch's port,
+            may lose by accident.
         cpu_wait_s: how long a thread of the emulator may have waited to run, once it was ready, in
             the mean of its worst second.
         cpu_wait: share of its worst second that a thread of the emulator may have been ready to
@@ -80,6 +82,7 @@ class Limits(Section):
     idle_loss: float = Field(default=0.0, ge=0, le=1)
     queue_error: float = Field(default=0.0, ge=0)
     conservation: float = Field(default=0.001, gt=0, le=1)
+    emulator_losses: int = Field(default=0, ge=0)
     cpu_wait_s: float = Field(default=0.0005, gt=0)
     cpu_wait: float = Field(default=0.5, gt=0)
     cpu_others: float = Field(default=0.25, gt=0)
@@ -237,12 +240,24 @@ GATES: dict[str, Explanation] = {
     ),
     "conservation": Explanation(
         title="conservation",
-        measured="After training, the counters of both ends of every link are compared. The gate "
-        "takes the largest share of packets that nothing explains.",
-        evidence="conservation.json: links[].unexplained and switches[]",
-        causes="A part of the emulator lost packets without counting them, mostly when a socket "
-        "buffer overflowed on a busy machine.",
+        measured="After training, the counters of both ends of every link are compared, and those "
+        "of every switch. The gate takes the largest share of packets that nothing explains. Its "
+        "note says how many packets could have vanished unseen, where that is not zero.",
+        evidence="conservation.json: links[].unexplained and switches[].unexplained",
+        causes="A part of the emulator lost packets without counting them.",
         remedy=f"{_SLOWER} {_ALONE} If it stays, please report it with the run directory.",
+    ),
+    "emulator_losses": Explanation(
+        title="emulator's losses",
+        measured="After training, the packets that a part of the emulator lost by accident: the "
+        "socket of a switch's port, an interface on a link, or the middle of a delayed link. The "
+        "gate takes the part that lost most. A full queue and a full socket of a worker are no "
+        "accidents: what they lose is a result.",
+        evidence="conservation.json: links[].socket_drops, links[].interface_drops and "
+        "links[].delay_drops",
+        causes="The switch or the delay relay did not run for a while, and what waited for it "
+        "did not fit.",
+        remedy=f"{_SLOWER} {_ALONE}",
     ),
     "cpu_wait_s": Explanation(
         title="processor",

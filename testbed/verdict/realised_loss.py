@@ -22,8 +22,8 @@ from typing import Any
 from controllers import impairments
 from testbed.lab.loss_model import LossModel
 from testbed.lab.network import LabInfo
-from testbed.verdict.conservation import Conservation
 from testbed.verdict.gate import Gate, compared, not_applicable
+from testbed.verdict.ledgers import Conservation
 
 NAME, KEY = "difference between realised and configured loss", "loss_error"
 # Of a run: of all its tests together.

@@ -11,9 +11,9 @@ from testbed.lab.network import LabInfo
 from testbed.shared import run_directory
 from testbed.verdict import conservation, gates, links_under_load
 from testbed.verdict.calibration import Calibration
-from testbed.verdict.conservation import Conservation
 from testbed.verdict.counters import CounterReader, Counters
 from testbed.verdict.gate import Gate
+from testbed.verdict.ledgers import Conservation
 from testbed.verdict.processor_headroom import Watch
 
 _SWITCH_DAEMON = "ovs-vswitchd"
@@ -101,6 +101,6 @@ class Observation:
             return conservation.close(self._network, self._before, after, events)
         except (OSError, CommandError) as error:
             self._failure = str(error)
-        except (KeyError, StopIteration) as error:  # an interface or its queue is not there
+        except (KeyError, ValueError) as error:  # an interface or its queue is not there
             self._failure = f"{type(error).__name__}: {error}"
         return None

@@ -120,13 +120,3 @@ def test_jitters_are_those_of_the_links_on_the_path():
     wanted = [each["jitter_s"] for each in links if each["name"] in on_the_way and each["jitter_s"]]
     assert sorted(paths.path_jitters_s(network, "worker-1", "server")) == sorted(wanted) != []
     assert paths.path_jitters_s(STAR, "worker-1", "server") == []
-
-
-def test_the_relay_moves_frames_on_its_own_links_only():
-    links = [
-        {**link, "middle": ["x", "y"] if "server" in link["name"] else None}
-        for link in DUMBBELL["links"]
-    ]
-    network = DUMBBELL | {"links": links, "delayed_by": "relay"}
-    assert paths.path_grains_s(network, "worker-1", "server") == [0.0002]
-    assert paths.path_grains_s(network | {"delayed_by": "netem"}, "worker-1", "server") == []

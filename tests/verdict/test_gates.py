@@ -15,9 +15,9 @@ from testbed.lab.openvswitch import SocketBuffers
 from testbed.verdict import lateness_gates, sampler_gates
 from testbed.verdict.calibration import Calibration, PathCalibration, median_chance_s
 from testbed.verdict.calibration_gates import most_lost_by_chance
-from testbed.verdict.conservation import Conservation, LinkLedger
 from testbed.verdict.core_ticks import Stall
 from testbed.verdict.gates import Evidence, judge, reasons
+from testbed.verdict.ledgers import Conservation, LinkLedger
 from testbed.verdict.links_under_load import LinksUnderLoad, LinkUnderLoad
 from testbed.verdict.processor_headroom import Headroom
 from testbed.verdict.processor_waits import Wait
@@ -78,7 +78,7 @@ def ledger(**changes):
     none = dict.fromkeys(
         (
             *("queue_drops", "filtered", "interface_drops", "delay_drops", "delay_lost"),
-            *("socket_drops", "injected", "unexplained"),
+            *("socket_drops", "injected"),
         ),
         0,
     )
@@ -215,8 +215,16 @@ UNFILLED = {"peak_bytes": None, "reason": "too deep"}
     [
         ({"queues": [queue(**UNFILLED)]}, "queue_error", "1 of 1 queues not filled.*too deep"),
         ({"queues": [*[queue()] * 9, queue(**UNFILLED)]}, "queue_error", "1 of 10 queues"),
-        ({"ledgers": None, "unreadable": "no ovs"}, "conservation", "no counters: no ovs"),
-        ({"ledgers": conserved(ledger(), quiet=False)}, "conservation", "still moving"),
+        (
+            {"ledgers": None, "unreadable": "no ovs"},
+            "conservation emulator_losses",
+            "no counters: no ovs",
+        ),
+        (
+            {"ledgers": conserved(ledger(), quiet=False)},
+            "conservation emulator_losses",
+            "still moving",
+        ),
         ({"headroom": headroom(waited={})}, "cpu_wait_s cpu_wait", "no process"),
         (
             {"headroom": headroom(waited={"ovs-vswitchd": waited(0.1), "controller": None})},
@@ -292,7 +300,7 @@ def test_a_looser_limit_is_told_and_holds_and_a_waived_gate_does_not(limits, sto
 
 @pytest.mark.parametrize(("unexplained", "passed"), [(5, True), (6, False), (-6, False)])
 def test_packets_that_vanish_or_multiply_are_found_and_named(unexplained, passed):
-    gates = judged(ledgers=conserved(ledger(), ledger(link="a--b", unexplained=unexplained)))
+    gates = judged(ledgers=conserved(ledger(), ledger(link="a--b", missing_after=unexplained)))
     gate = next(gate for gate in gates if gate.key == "conservation")
     assert (gate.outcome == "passed") is passed
     assert gate.where == "a--b from s1"

@@ -14,7 +14,7 @@ from testbed.experiment import Limits
 from testbed.lab.loss_model import LossModel
 from testbed.lab.network import LabInfo, LinkEnds, Port
 from testbed.verdict import impairments_met, realised_loss
-from testbed.verdict.conservation import Conservation, LinkLedger
+from testbed.verdict.ledgers import Conservation, LinkLedger
 from testbed.verdict.realised_loss import explained_by_chance
 
 BERNOULLI = LossModel(loss_good=0.1)

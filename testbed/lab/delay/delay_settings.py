@@ -18,8 +18,6 @@ _MOST_FRAMES_PER_S = 250_000
 _LATE_S, _LATE_MARGIN = 0.02, 3
 _ROUNDED_SLOTS = 256
 MOST_SLOTS = 1 << 16
-# In dense traffic the relay wakes up once in this time, so frames leave half of it early or late.
-RELAY_GRAIN_S = 0.0002
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ a connection is closed.
 
 It sleeps until the next frame is due, and looks for new frames when it is awake anyway: only a
 direction in which nothing waits has to wake it up. In dense traffic it wakes up at most every
-`RELAY_GRAIN_S` and moves what has become due since, which bounds both its cost and its lateness.
+`GRAIN_S` and moves what has become due since, which bounds both its cost and its lateness.
 """
 
 from __future__ import annotations
@@ -32,12 +32,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from testbed.lab.delay.delay_settings import RELAY_GRAIN_S, Middle, RelayReport
+from testbed.lab.delay.delay_settings import Middle, RelayReport
 from testbed.lab.delay.punctuality import Punctuality
 from testbed.lab.delay.relayed_direction import DelayLine
 from testbed.lab.helpers.process import Requests, say
 
-_GRAIN_NS = round(RELAY_GRAIN_S * 1e9)
+GRAIN_S = 0.0002
+_GRAIN_NS = round(GRAIN_S * 1e9)
 # So much before its time a frame may leave: then frames of dense traffic are as early as late.
 _EARLY_NS = _GRAIN_NS // 2
 # The timer is set earlier by what it takes from its expiry until a frame has left: half of all

@@ -9,21 +9,26 @@ from tests.lab.gates.harness import RunningLab, WrongLab, assert_invalid
 pytestmark = pytest.mark.lab
 
 
-@pytest.mark.parametrize("leak", ["ingress", "egress"])
-def test_a_leak_that_nobody_counts_is_found_and_its_link_named(wrong_lab: WrongLab, leak: str):
+def leak(lab: RunningLab, pid: int, hook: str, interface: str) -> None:
+    """Drop one in a hundred large packets at an interface, without a counter."""
+    rules = (
+        "add table netdev leak; add chain netdev leak hole "
+        f'{{ type filter hook {hook} device "{interface}" priority 5; }}; '
+        "add rule netdev leak hole meta length > 500 numgen inc mod 100 0 drop"
+    )
+    lab.run_in(pid, "nft", rules)
+
+
+@pytest.mark.parametrize("hook", ["ingress", "egress"])
+def test_a_leak_that_nobody_counts_is_found_and_its_link_named(wrong_lab: WrongLab, hook: str):
     def one_in_a_hundred(lab: RunningLab) -> None:
-        # Dropped without a counter: where they arrive at the server, or in front of the queue of
-        # the switch port that leads to it.
+        # Where they arrive at the server, or in front of the queue of the switch port that leads
+        # to it.
         pid, interface = {
             "ingress": (lab.host("server"), "server-eth0"),
             "egress": (lab.switches(), "s1-eth1"),
-        }[leak]
-        rules = (
-            "add table netdev leak; add chain netdev leak hole "
-            f'{{ type filter hook {leak} device "{interface}" priority 5; }}; '
-            "add rule netdev leak hole meta length > 500 numgen inc mod 100 0 drop"
-        )
-        lab.run_in(pid, "nft", rules)
+        }[hook]
+        leak(lab, pid, hook, interface)
 
     results = wrong_lab.run(meanwhile=one_in_a_hundred)
     gate = assert_invalid(results, "conservation", where="server--s1 from s1")

@@ -1,0 +1,183 @@
+"""Where the packets of a phase went: one ledger for each direction of a link, switch and host.
+
+`conservation` fills them in and has their equations.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+# Shares are of at least this many packets: one odd packet on an idle link proves nothing.
+LEAST_PACKETS = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkLedger:
+    """One direction of a link, in packets.
+
+    Attributes:
+        offered: what the switch's flows, groups and PacketOuts sent to the port; None where that
+            is not known: at a host, or where flows came and went.
+        queue_drops: refused because the queue was full (or a loss class took it).
+        filtered: dropped by the shaper for another reason, which should not happen.
+        sent: left the shaper.
+        interface_drops: an interface on the way did not accept them, which should not happen.
+        delay_drops, delay_lost: in the middle of a delayed link, by accident and by the configured
+            loss.
+        socket_drops: found the buffer of the switch port's socket full, which should not happen.
+        injected: dropped on purpose by an impairment at the receiving host.
+        received: counted at the far end.
+        went_down: whether an impairment took the link down meanwhile. It then loses what waits and
+            what is sent to it, and no counter shows either.
+        down: packets that nothing else explains, of a link that went down.
+        hidden: how many packets could have vanished here unseen: those that went down with the
+            link, and those of batches that Open vSwitch may have given up.
+        missing_before: offered, but neither refused by the queue nor sent; negative: more of them.
+        missing_after: sent, but neither received nor counted on the way; negative: more of them.
+    """
+
+    link: str
+    sender: str
+    offered: int | None
+    queue_drops: int
+    filtered: int
+    sent: int
+    interface_drops: int
+    delay_drops: int
+    delay_lost: int
+    socket_drops: int
+    injected: int
+    received: int
+    went_down: bool = False
+    down: int = 0
+    hidden: int = 0
+    missing_before: int = 0
+    missing_after: int = 0
+
+    @property
+    def unexplained(self) -> int:
+        """Packets that vanished and packets that appeared: neither makes up for the other."""
+        return abs(self.missing_before) + abs(self.missing_after)
+
+    @property
+    def share(self) -> float:
+        """The unexplained packets as a share of those sent."""
+        return self.unexplained / max(LEAST_PACKETS, self.sent)
+
+    @property
+    def emulator_losses(self) -> dict[str, int]:
+        """Packets that parts of the emulator lost by accident, by the part in words."""
+        if self.went_down:
+            return {}
+        return {
+            "an interface on the way": self.interface_drops,
+            "the middle of the delayed link": self.delay_drops,
+            "the socket of the switch's port": self.socket_drops,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class SwitchLedger:
+    """One switch, in packets.
+
+    Attributes:
+        switch: its name.
+        arrived: packets that Open vSwitch took from the sockets of its ports.
+        looked_up: packets that entered its tables.
+        packet_outs: frames that bursts sent to its ports.
+        table_misses: packets that no flow entry matched.
+        flow_drops: packets that a flow entry dropped.
+        meter_drops: packets that a meter dropped.
+        queue_drops: packets that the queues of its ports refused.
+        sent: packets that left the shapers of its ports.
+        down: packets lost at links that an impairment took down.
+        hidden: how many packets could have vanished here unseen, as in the ledger of a link.
+        missing_before: arrived, but did not enter the tables; negative: more of them.
+        missing_after: entered the tables, but left nowhere; negative: more of them.
+    """
+
+    switch: str
+    arrived: int
+    looked_up: int
+    packet_outs: int
+    table_misses: int
+    flow_drops: int
+    meter_drops: int
+    queue_drops: int
+    sent: int
+    down: int = 0
+    hidden: int = 0
+    missing_before: int = 0
+    missing_after: int = 0
+
+    @property
+    def unexplained(self) -> int:
+        """Packets that vanished and packets that appeared: neither makes up for the other."""
+        return abs(self.missing_before) + abs(self.missing_after)
+
+    @property
+    def share(self) -> float:
+        """The unexplained packets as a share of those sent."""
+        return self.unexplained / max(LEAST_PACKETS, self.sent)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostLedger:
+    """What happened in the host: datagrams that found a socket's buffer full, and errors."""
+
+    host: str
+    received: int
+    udp_buffer_drops: int
+    udp_checksum_errors: int
+    udp_no_socket: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conservation:
+    """The ledgers over one phase. `quiet`: no packet moved at either reading."""
+
+    links: list[LinkLedger]
+    switches: list[SwitchLedger]
+    hosts: list[HostLedger]
+    quiet: bool
+    duration_s: float
+
+    def worst(self) -> tuple[float, str]:
+        """The largest share of unexplained packets, and where."""
+        shares = [(each.share, f"{each.link} from {each.sender}") for each in self.links]
+        shares += [(each.share, f"switch {each.switch}") for each in self.switches]
+        return max(shares, default=(0.0, ""))
+
+    def worst_loss(self) -> tuple[int, str]:
+        """The most packets that one part of the emulator lost by accident, and where."""
+        losses = [
+            (lost, f"{each.link} from {each.sender}: {part}")
+            for each in self.links
+            for part, lost in each.emulator_losses.items()
+        ]
+        return max(losses, default=(0, ""))
+
+    def most_hidden(self) -> tuple[int, float, str]:
+        """The most packets that could have vanished unseen, as a share of those sent, and where."""
+        found = [(each.hidden, each.sent, f"{each.link} from {each.sender}") for each in self.links]
+        found += [(each.hidden, each.sent, f"switch {each.switch}") for each in self.switches]
+        hidden, sent, where = max(found, default=(0, 0, ""))
+        return hidden, hidden / max(LEAST_PACKETS, sent), where
+
+    def as_json(self) -> dict[str, Any]:
+        """`conservation.json`, without the schema's number."""
+        links = [_with_sums(each) for each in self.links]
+        for record in links:
+            record["from"] = record.pop("sender")
+        return {
+            "duration_s": self.duration_s,
+            "drained": self.quiet,
+            "links": links,
+            "switches": [_with_sums(each) for each in self.switches],
+            "hosts": [asdict(each) for each in self.hosts],
+        }
+
+
+def _with_sums(ledger: LinkLedger | SwitchLedger) -> dict[str, Any]:
+    return asdict(ledger) | {"unexplained": ledger.unexplained, "share": ledger.share}
