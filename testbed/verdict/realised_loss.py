@@ -90,15 +90,24 @@ def explained_by_chance(
 
 
 def _growth(model: LossModel, tilt: float) -> tuple[float, float]:
-    """The logarithms of r, and of h(good) over the smaller h."""
-    good, bad = (1 + loss * math.expm1(tilt) for loss in (model.loss_good, model.loss_bad))
+    """The logarithms of r, and of h(good) over the smaller h.
+
+    The first line of A h = r h gives h(bad) / h(good) = (r - stay) / (good leave), with A's
+    diagonal (stay, remain). The difference is not taken where the two nearly cancel.
+    """
+    good, bad = (1 - loss + loss * math.exp(tilt) for loss in (model.loss_good, model.loss_bad))
     leave, back = model.p_good_to_bad, model.p_bad_to_good
     if leave == 0:
-        return math.log1p(model.loss_good * math.expm1(tilt)), 0.0
-    trace, determinant = good * (1 - leave) + bad * (1 - back), good * bad * (1 - leave - back)
-    largest = (trace + math.sqrt(trace * trace - 4 * determinant)) / 2
-    bad_over_good = (largest / good - (1 - leave)) / leave
-    return math.log(largest), max(0.0, -math.log(bad_over_good))
+        return math.log(good), 0.0
+    stay, remain = good * (1 - leave), bad * (1 - back)
+    around = good * leave * bad * back
+    root = math.hypot(stay - remain, 2 * math.sqrt(around))
+    beyond = (remain - stay + root) / 2  # r - stay
+    if remain < stay:
+        beyond = 2 * around / (stay - remain + root)
+    bad_over_good = beyond / (good * leave)
+    spread = max(0.0, -math.log(bad_over_good)) if bad_over_good else math.inf
+    return math.log((stay + remain + root) / 2), spread
 
 
 def gates(

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from testbed.experiment import Limits
 from testbed.lab.loss_model import LossModel
@@ -24,6 +26,9 @@ MODELS = {
     "nearly all": LossModel(loss_good=0.98),
     "runs": LossModel(p_good_to_bad=0.02, p_bad_to_good=0.2, loss_bad=0.9),
     "long runs": LossModel(p_good_to_bad=0.002, p_bad_to_good=0.01),
+    "rare runs": LossModel(p_good_to_bad=0.0001, p_bad_to_good=0.1),
+    "rarer runs": LossModel(p_good_to_bad=1e-5, p_bad_to_good=0.25),
+    "for ever": LossModel(p_good_to_bad=0.001, p_bad_to_good=0.0),
     "both states": LossModel(p_good_to_bad=0.3, p_bad_to_good=0.9, loss_good=0.6, loss_bad=0.1),
 }
 any_model = pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
@@ -70,6 +75,53 @@ def test_a_faithful_channel_is_refused_once_in_a_million(model, met):
     fewest, most = explained_by_chance(model, met, 1e-6)
     assert fewest <= exact @ losses <= most
     assert exact[(losses < fewest) | (losses > most)].sum() <= 1e-6
+
+
+probabilities = st.one_of(
+    st.sampled_from([0.0, 1.0]), st.floats(0, 1), st.floats(-7, 0).map(lambda power: 10**power)
+)
+
+
+def runs(p_good_to_bad: float, p_bad_to_good: float) -> LossModel:
+    return LossModel(p_good_to_bad=p_good_to_bad, p_bad_to_good=p_bad_to_good)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.builds(
+        LossModel,
+        loss_good=probabilities,
+        loss_bad=probabilities,
+        p_good_to_bad=probabilities,
+        p_bad_to_good=probabilities,
+    )
+)
+@example(runs(0.0001, 0.1))
+@example(runs(0.0005, 0.01))
+@example(runs(1e-5, 0.25))
+@example(runs(0.001, 0.001))
+@example(LossModel(loss_good=1.0, p_good_to_bad=1e-5, p_bad_to_good=0.25))
+def test_so_it_is_with_any_model(model):
+    """And with tilts up to 25: there the two states differ by a factor of 10^11."""
+    met = [3, 30]
+    exact, losses = distribution(model, met), np.arange(sum(met) + 1)
+    fewest, most = explained_by_chance(model, met, 1e-6)
+    assert exact[(losses < fewest - 1e-9) | (losses > most + 1e-9)].sum() <= 1.001e-6
+    for tilt in realised_loss._TILTS:
+        growth, spread = realised_loss._growth(model, tilt)
+        per_packet = np.array(
+            [[1 - loss + loss * np.exp(tilt)] for loss in (model.loss_good, model.loss_bad)]
+        )
+        leave, back = model.p_good_to_bad, model.p_bad_to_good
+        matrix = per_packet * [[1 - leave, leave], [back, 1 - back]]
+        if leave == 0:  # the bad state is never met
+            assert (growth, spread) == (pytest.approx(np.log(matrix[0, 0]), abs=1e-9), 0)
+            continue
+        largest = np.exp(growth)
+        assert largest == pytest.approx(np.linalg.eigvals(matrix).real.max(), rel=1e-6)
+        if 0 < spread < np.inf:
+            vector = np.array([1, np.exp(-spread)])
+            assert matrix @ vector == pytest.approx(largest * vector, rel=1e-6)
 
 
 @any_model
