@@ -140,6 +140,7 @@ class ImpairmentRunner:
             "name": parameters.label,
             "kind": parameters.kind,
             "counts_as": occurrence.impairment.counts_as,
+            "changes_rates": occurrence.impairment.changes_rates,
             "host": parameters.host if parameters.link is None else "",
             "target": parameters.target,
             "action": action,

@@ -26,6 +26,7 @@ class FlappingRate(Impairment[Parameters]):
     """`begin`, then `tick` about every millisecond, then `end`; `effect` is logged with the end."""
 
     ticks = True
+    changes_rates = "target"
 
     def __init__(self, parameters: Parameters, lab: LabAccess) -> None:
         super().__init__(parameters, lab)

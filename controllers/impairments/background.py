@@ -95,6 +95,8 @@ class _Pair:
 class Background(Impairment[BackgroundParameters]):
     """A new iperf3 server waits beforehand; the client starts and ends with the impairment."""
 
+    changes_rates = "no"
+
     def __init__(self, parameters: BackgroundParameters, lab: LabAccess) -> None:
         super().__init__(parameters, lab)
         self._receiver, self._sender = lab.hosts[parameters.host], lab.hosts[parameters.from_]

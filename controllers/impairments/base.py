@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
 from controllers.impairments.common_settings import ImpairmentParameters
 from testbed.lab.link_control import LinkControl
@@ -13,6 +13,7 @@ from testbed.lab.network import HostInfo
 
 ParametersT = TypeVar("ParametersT", bound=ImpairmentParameters)
 T = TypeVar("T")
+ChangesRates = Literal["no", "target", "anywhere"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,6 +150,12 @@ class Impairment(ABC, Generic[ParametersT]):
     receiving end, as the `model` of its parameters says. `police`, `blackout`: `dropped` by a meter
     or flow entry. `link-down`: queues were emptied. `crash`: it killed a training process. Empty:
     nothing of this sort.
+    """
+    changes_rates: ClassVar[ChangesRates] = "anywhere"
+    """Which links may have another rate than the configured one while it is in force.
+
+    Their rates are not judged meanwhile. `no`: none. `target`: those at its target, which is a
+    node, or that between `a->b`. `anywhere`: it is not known, as for a kind that does not say so.
     """
 
     def __init__(self, parameters: ParametersT, lab: LabAccess) -> None:

@@ -23,6 +23,7 @@ class Blackout(Impairment[BlackoutParameters]):
     """Drops every packet; routing does not react to it (unlike link-down)."""
 
     counts_as = "blackout"
+    changes_rates = "no"
     openflow_only = True
 
     def __init__(self, parameters: BlackoutParameters, lab: LabAccess) -> None:

@@ -56,6 +56,7 @@ class Burst(Impairment[BurstParameters]):
     """Keeps an egress queue overfull for a while."""
 
     counts_as = "burst"
+    changes_rates = "no"
     ticks = True
     openflow_only = True
     _frames_sent = 0

@@ -33,6 +33,7 @@ class Crash(Impairment[CrashParameters]):
     """One SIGKILL."""
 
     counts_as = "crash"
+    changes_rates = "no"
 
     def begin(self) -> None:
         # Looked up now, because the processes exist only once training has begun.

@@ -63,6 +63,8 @@ class HostBurstParameters(HostToHostParameters):
 class HostBurst(Impairment[HostBurstParameters]):
     """Runs the UDP sender in its host, and counts what arrives at the victim."""
 
+    changes_rates = "no"
+
     def __init__(self, parameters: HostBurstParameters, lab: LabAccess) -> None:
         super().__init__(parameters, lab)
         self.victim, sender = lab.hosts[parameters.host], lab.hosts[parameters.from_]

@@ -23,6 +23,7 @@ class LinkDown(Impairment[LinkDownParameters]):
     """Takes a link's port down; both ports where the other end would not notice."""
 
     counts_as = "link-down"
+    changes_rates = "target"
     openflow_only = True
 
     def __init__(self, parameters: LinkDownParameters, lab: LabAccess) -> None:

@@ -77,6 +77,7 @@ class Loss(Impairment[LossParameters]):
     """Loses a random share of the packets of one direction."""
 
     counts_as = "loss"
+    changes_rates = "no"
 
     def __init__(self, parameters: LossParameters, lab: LabAccess) -> None:
         super().__init__(parameters, lab)

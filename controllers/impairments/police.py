@@ -34,6 +34,7 @@ class Police(Impairment[PoliceParameters]):
     """Meters packets before the forwarding rules."""
 
     counts_as = "police"
+    changes_rates = "no"
     openflow_only = True
 
     def __init__(self, parameters: PoliceParameters, lab: LabAccess) -> None:

@@ -53,6 +53,8 @@ class QueueParameters(ImpairmentParameters):
 class Queue(Impairment[QueueParameters]):
     """Sets the new values, and at the end those from before."""
 
+    changes_rates = "target"
+
     def __init__(self, parameters: QueueParameters, lab: LabAccess) -> None:
         super().__init__(parameters, lab)
         at = direction(lab.network, parameters)

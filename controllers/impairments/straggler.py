@@ -47,6 +47,8 @@ class StragglerParameters(ImpairmentParameters):
 class Straggler(Impairment[StragglerParameters]):
     """Slows one training process."""
 
+    changes_rates = "target"
+
     def __init__(self, parameters: StragglerParameters, lab: LabAccess) -> None:
         super().__init__(parameters, lab)
         self._slow: _SlowProcess | _SlowLink

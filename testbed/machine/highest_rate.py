@@ -19,13 +19,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from controllers import framework_choice
 from testbed.lab import sandbox
+from testbed.lab.kernel import machine_ticks, process_status
 from testbed.shared.yaml_input import InputError
 
 WORKERS = 3
@@ -239,13 +239,14 @@ def _inside(rate_bps: int) -> Trial:
     senders = [_Child(server.pid, _send, [each.address for each in workers], share_bps)]
     senders += [_Child(each.pid, _send, [server.address], share_bps) for each in workers]
     time.sleep(_WARM_UP_S)
-    began_s, idle_s = time.monotonic(), _idle_s()
-    spent_s = _cpu_s_of_all()
+    ticks, spent = machine_ticks.read(), process_status.ticks_of_all()
+    began_s = time.monotonic()
     first = [each.count() for each in receivers]
     time.sleep(_TRIAL_S)
     last = [each.count() for each in receivers]
-    elapsed_s, idle_s = time.monotonic() - began_s, _idle_s() - idle_s
-    spent_later_s = _cpu_s_of_all()
+    elapsed_s = time.monotonic() - began_s
+    gained, spent_later = machine_ticks.read().since(ticks), process_status.ticks_of_all()
+    ticks_per_core = elapsed_s * os.sysconf("SC_CLK_TCK")
     for child in (*senders, *receivers):
         child.end()
     rates = [
@@ -256,9 +257,9 @@ def _inside(rate_bps: int) -> Trial:
         rate_bps=rate_bps,
         incast_bps=rates[0],
         broadcast_bps=sum(rates[1:]),
-        idle=min(1.0, idle_s / (elapsed_s * (os.cpu_count() or 1))),
-        lab_cores=(sum(spent_later_s.values()) - sum(spent_s.values())) / elapsed_s,
-        switch_cores=(spent_later_s[switch] - spent_s[switch]) / elapsed_s,
+        idle=min(1.0, gained.idle / (ticks_per_core * (os.cpu_count() or 1))),
+        lab_cores=(sum(spent_later.values()) - sum(spent.values())) / ticks_per_core,
+        switch_cores=(spent_later[switch] - spent[switch]) / ticks_per_core,
         rtt_s=rtt_s,
     )
 
@@ -331,21 +332,6 @@ def _send(_: socket.socket, addresses: list[str], rate_bps: float) -> None:
                     ring.send(sink.fileno(), 0, batch)
             sent += batch
         time.sleep(0.002)
-
-
-def _idle_s() -> float:
-    """Time that all processors together have been idle (proc_stat(5): fields 4 and 5)."""
-    fields = Path("/proc/stat").read_text().split(maxsplit=6)
-    return (int(fields[4]) + int(fields[5])) / os.sysconf("SC_CLK_TCK")
-
-
-def _cpu_s_of_all() -> dict[int, float]:
-    """Processor time of each process of this PID namespace (proc_pid_stat(5): utime, stime)."""
-    found = {}
-    for entry in Path("/proc").glob("[1-9]*"):
-        fields = (entry / "stat").read_text().rpartition(")")[2].split()
-        found[int(entry.name)] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    return found
 
 
 def main() -> None:

@@ -14,10 +14,9 @@ import statistics
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
 
+from testbed.lab.kernel import machine_ticks
 from testbed.machine import highest_rate
 
 RATES_BPS = (100_000_000, 50_000_000, 20_000_000)
@@ -31,8 +30,7 @@ _SLEEPERS = 2
 # machines of two cores: others below 0.02, timers 0.06 ms late in the median, p99 below 0.5 ms.
 DISTURBED_OTHERS = 0.10
 DISTURBED_LATE_S = 0.002
-_BUSY_FIELDS = (1, 2, 3, 6, 7, 8)  # of /proc/stat: user, nice, system, irq, softirq, steal
-_IDLE_FIELDS = (4, 5)  # idle, iowait
+_TOLD = 0.005  # a share that is not 0 % when it is printed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,18 +40,20 @@ class Moment:
     Attributes:
         late_p50_s: how late a thread wakes up that sleeps for 2 ms: the median.
         late_p99_s: the 99th percentile.
-        others: share of all processors' time that other programs, or other machines, took.
+        others: share of all processors' time that other programs took (`MachineTicks.others`).
+        stolen: share that the hypervisor took for other machines.
     """
 
     late_p50_s: float
     late_p99_s: float
     others: float
+    stolen: float
 
     @property
     def disturbed(self) -> str:
         """Why nothing that is measured now in real time can be relied on; empty: it can."""
-        if self.others > DISTURBED_OTHERS:
-            return f"others take {self.others:.0%} of the processors"
+        if self.others + self.stolen > DISTURBED_OTHERS:
+            return f"{self._taken()} of the processors"
         if self.late_p99_s > DISTURBED_LATE_S:
             return f"timers are {self.late_p99_s * 1e3:.1f} ms late (p99)"
         return ""
@@ -62,8 +62,12 @@ class Moment:
         """It in words."""
         return (
             f"timers {self.late_p50_s * 1e3:.2f} ms late, p99 {self.late_p99_s * 1e3:.2f} ms; "
-            f"others take {self.others:.0%} of {os.cpu_count()} processors"
+            f"{self._taken()} of {os.cpu_count()} processors"
         )
+
+    def _taken(self) -> str:
+        stolen = f" and the hypervisor {self.stolen:.0%}" if self.stolen >= _TOLD else ""
+        return f"others take {self.others:.0%}{stolen}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,12 +77,10 @@ class Findings:
     Attributes:
         moment: before a lab was built.
         trials: the rates that were tried in a lab, falling.
-        took_s: how long it took.
     """
 
     moment: Moment
     trials: Sequence[highest_rate.Trial]
-    took_s: float
 
     @property
     def rate_bps(self) -> int | None:
@@ -102,17 +104,6 @@ class Findings:
             f"{self.moment.sentence()}; kernel {platform.release()}"
         )
 
-    def as_json(self) -> dict[str, Any]:
-        """All of it."""
-        return {
-            "rate_bps": self.rate_bps,
-            "rtt_s": self.rtt_s,
-            **asdict(self.moment),
-            "disturbed": self.moment.disturbed,
-            "tried": [asdict(each) | {"arrives": _arrives(each)} for each in self.trials],
-            "took_s": self.took_s,
-        }
-
 
 def watch(duration_s: float = _WATCHED_S) -> Moment:
     """Sleep in short naps, and see how late they end and what others do meanwhile.
@@ -129,18 +120,18 @@ def watch(duration_s: float = _WATCHED_S) -> Moment:
             late_s.append(time.monotonic() - began_s - _SLEEP_S)
 
     threads = [threading.Thread(target=nap) for _ in range(_SLEEPERS)]
-    before, own_s = _processors_s(), time.process_time()
+    before, own_s = machine_ticks.read(), time.process_time()
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    after, own_s = _processors_s(), time.process_time() - own_s
-    busy_s, all_s = (late - early for late, early in zip(after, before, strict=True))
+    gained, own_s = machine_ticks.read().since(before), time.process_time() - own_s
     late_s.sort()
     return Moment(
         late_p50_s=statistics.median(late_s),
         late_p99_s=late_s[int(0.99 * (len(late_s) - 1))],
-        others=max(0.0, busy_s - own_s) / all_s if all_s > 0 else 0.0,
+        others=gained.others(own_s * os.sysconf("SC_CLK_TCK")) if gained.all > 0 else 0.0,
+        stolen=gained.stolen / gained.all if gained.all > 0 else 0.0,
     )
 
 
@@ -153,25 +144,14 @@ def probe(rates_bps: Sequence[int] = RATES_BPS) -> Findings:
     Raises:
         InputError: no lab can be built here.
     """
-    began_s = time.monotonic()
     moment = watch()
     trials = []
     for rate_bps in rates_bps:
         trials.append(highest_rate.attempt(rate_bps))
         if _arrives(trials[-1]):
             break
-    return Findings(moment=moment, trials=trials, took_s=time.monotonic() - began_s)
+    return Findings(moment=moment, trials=trials)
 
 
 def _arrives(trial: highest_rate.Trial) -> bool:
     return trial.reached >= SHARE_ARRIVED
-
-
-def _processors_s() -> tuple[float, float]:
-    """Busy time and all time of all processors together (proc_stat(5))."""
-    fields = [int(each) for each in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
-    tick_s = 1 / os.sysconf("SC_CLK_TCK")
-    busy, idle = (
-        sum(fields[number - 1] for number in chosen) for chosen in (_BUSY_FIELDS, _IDLE_FIELDS)
-    )
-    return busy * tick_s, (busy + idle) * tick_s

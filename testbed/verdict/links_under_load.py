@@ -31,9 +31,6 @@ FILE = "links_under_load.json"
 # stop the shaper, or the sampler between its look at the clock and at the counters.
 LEAST_S = 0.25
 WINDOW_S = 0.5
-# They leave the rates of links alone. What a kind of one's own does to them is not known.
-_KEEP_RATES = ("background", "blackout", "burst", "crash", "host-burst", "loss", "police")
-_OF_THEIR_TARGET = ("link-down", "queue", "straggler")
 
 Floats = NDArray[np.float64]
 Spans = Sequence[tuple[float, float]]
@@ -138,9 +135,9 @@ def spans_of_changes(
     spans: list[tuple[float, float]] = []
     began: dict[str, float] = {}
     for event in events:
-        kind, name = event.get("kind"), str(event.get("name"))
+        changes, name = event.get("changes_rates", "anywhere"), str(event.get("name"))
         hit = set(str(event.get("target")).split("->"))
-        if kind in _KEEP_RATES or (kind in _OF_THEIR_TARGET and not hit <= nodes):
+        if changes == "no" or (changes == "target" and not hit <= nodes):
             continue
         if event.get("action") == "begin":
             # The change happens between the order and its acknowledgement.

@@ -21,6 +21,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from testbed.lab.kernel import machine_ticks, process_status
+from testbed.lab.kernel.machine_ticks import MachineTicks
 from testbed.verdict.core_ticks import CoreTicks, Stall
 from testbed.verdict.processor_waits import Wait, WaitWatch
 
@@ -36,8 +38,8 @@ class Headroom:
         longest_window_s: the longest time between two readings of `waited`, which is to be a
             second.
         stalls: of each processor.
-        others: share of the machine's processor time that processes outside the lab used; None:
-            unknown.
+        others: share of the machine's processor time that processes outside the lab used, as
+            `MachineTicks.others` has it; None: unknown.
         pressure: share of the time in which some task of the machine waited for a processor (PSI).
         stolen: share of the machine's processor time that its hypervisor took.
     """
@@ -71,7 +73,7 @@ class Watch:
     def __init__(self, processes: Mapping[str, int]) -> None:
         self._pressure = _pressure_us()
         self._ticks = _machine_ticks()
-        self._own_ticks = _own_ticks()
+        self._own_ticks = sum(process_status.ticks_of_all().values())
         self._began_s = time.monotonic()
         self._waits = WaitWatch(processes)
         self._cores = CoreTicks()
@@ -82,22 +84,23 @@ class Watch:
         stalls = self._cores.finish()
         duration_s = time.monotonic() - self._began_s
         gained = self._gained()
-        own_ticks = _own_ticks() - self._own_ticks
+        own_ticks = sum(process_status.ticks_of_all().values()) - self._own_ticks
         return Headroom(
             duration_s=duration_s,
             waited=waited,
             longest_window_s=longest_window_s,
             stalls=stalls,
-            others=max(0.0, gained["busy"] - own_ticks) / gained["all"] if gained else None,
+            others=gained.others(own_ticks) if gained else None,
             pressure=_share(self._pressure, _pressure_us(), duration_s * 1e6),
-            stolen=gained["stolen"] / gained["all"] if gained else None,
+            stolen=gained.stolen / gained.all if gained else None,
         )
 
-    def _gained(self) -> dict[str, int] | None:
+    def _gained(self) -> MachineTicks | None:
         before, after = self._ticks, _machine_ticks()
-        if before is None or after is None or after["all"] <= before["all"]:
+        if before is None or after is None:
             return None
-        return {name: after[name] - before[name] for name in after}
+        gained = after.since(before)
+        return gained if gained.all > 0 else None
 
 
 def _pressure_us() -> float | None:
@@ -108,24 +111,10 @@ def _pressure_us() -> float | None:
     return None
 
 
-def _machine_ticks() -> dict[str, int] | None:
-    """Processor time of the machine: in processes, taken by the hypervisor, and all of it."""
-    with suppress(OSError, ValueError, IndexError):
-        ticks = [int(each) for each in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
-        return {"busy": sum(ticks[:3]), "stolen": ticks[7], "all": sum(ticks[:8])}
+def _machine_ticks() -> MachineTicks | None:
+    with suppress(OSError, ValueError):
+        return machine_ticks.read()
     return None
-
-
-def _own_ticks() -> int:
-    """Processor time of all processes of this process's namespace, ended children included."""
-    total = 0
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with suppress(OSError, ValueError, IndexError):
-                # After the name in parentheses: state, parent, ...; utime is the 12th field.
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                total += sum(int(each) for each in fields[11:15])
-    return total
 
 
 def _share(before: float | None, after: float | None, of: float) -> float | None:

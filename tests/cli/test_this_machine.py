@@ -29,7 +29,7 @@ def sized(monkeypatch, selection, *, reached=(1.0,)):
             switch_cores=0.3,
         )
 
-    quiet = steadiness.Moment(late_p50_s=1e-4, late_p99_s=1e-3, others=0.0)
+    quiet = steadiness.Moment(late_p50_s=1e-4, late_p99_s=1e-3, others=0.0, stolen=0.0)
     monkeypatch.setattr(highest_rate, "attempt", attempt)
     monkeypatch.setattr(steadiness, "watch", lambda: quiet)
     printed = io.StringIO()

@@ -192,8 +192,10 @@ COUNTED = ["burst", "loss", "police", "blackout", "link-down", "crash"]
 def test_a_copied_impairment_counts_as_the_original(tmp_path, name):
     run = load(tmp_path, "impairment", name, copied(tmp_path, "impairment", name))
     (entry,) = run.config()["impairments"]
-    assert KINDS.entry(name).counts_as == name  # type: ignore[attr-defined]
-    assert KINDS.entry(entry["kind"]).counts_as == name  # type: ignore[attr-defined]
+    copy: Any = KINDS.entry(entry["kind"])
+    original: Any = KINDS.entry(name)
+    assert copy.counts_as == original.counts_as == name
+    assert copy.changes_rates == original.changes_rates != "anywhere"
 
 
 EXAMPLE_EDITS = {

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from controllers.impairments import KINDS, Impairment
 from testbed.experiment import Limits
 from testbed.verdict import links_under_load
 from testbed.verdict.links_under_load import LinksUnderLoad, of_link, spans_of_changes
@@ -18,7 +19,6 @@ from testbed.verdict.links_under_load import LinksUnderLoad, of_link, spans_of_c
 RATE_BPS = 100_000_000
 PER_S = RATE_BPS / 8
 QUEUE_BYTES = 150_000
-BUCKET = 6250
 FRAME = 1514
 STEP_S = 0.0005
 
@@ -152,9 +152,14 @@ def test_any_error_is_found_and_none_is_invented(error, seed, queue_bytes):
     assert gate.outcome == ("failed" if abs(error) > 0.03 else "passed")
 
 
+def _class(kind):
+    return Impairment if kind.endswith(".py") else KINDS.entry(kind)
+
+
 def event(action, at_s, kind="queue", target="server", name="slow"):
     return {
         "kind": kind,
+        "changes_rates": _class(kind).changes_rates,
         "name": name,
         "target": target,
         "action": action,
@@ -173,6 +178,11 @@ def event(action, at_s, kind="queue", target="server", name="slow"):
         ("link-down", "s1->s2", {"s1", "s3"}, False),
         ("loss", "server", {"server", "s1"}, False),
         ("burst", "server", {"server", "s1"}, False),
+        ("background", "server", {"server", "s1"}, False),
+        ("host-burst", "server", {"server", "s1"}, False),
+        ("crash", "server", {"server", "s1"}, False),
+        ("police", "server", {"server", "s1"}, False),
+        ("blackout", "server", {"server", "s1"}, False),
         ("./mine.py", "worker-1", {"server", "s1"}, True),  # nobody knows what it changes
     ],
 )
