@@ -1,9 +1,9 @@
-"""What this machine holds at the moment: a probe of at most ten seconds.
+"""What this machine holds at the moment: a probe of five seconds, and four for each rate more.
 
 Machines of one kind differ, and one machine differs from hour to hour. Timers tell how late a
 program wakes up, /proc/stat how much of the processors others take, and a lab of four hosts which
-link rate arrives. `./lab check` prints it, tests take their rates from it, and `./lab run` chooses
-an experiment's profile for slow machines by it.
+link rate arrives. Tests take their rates from it, and `./lab run` chooses an experiment's profile
+for slow machines by it. `./lab check` prints what can be seen without a lab.
 """
 
 from __future__ import annotations

@@ -166,10 +166,10 @@ _DELAY = Explanation(
 GATES: dict[str, Explanation] = {
     "rate_error": Explanation(
         title="rate",
-        measured="Before training, every path carries as much as it can, for 0.2 s or longer. Each "
-        "stretch of 5 ms is a trial, and the median of all trials is the path's rate. The gate "
-        "takes the worst path's error. Frames that the links are configured to lose count as "
-        "carried.",
+        measured="Before training, every path carries as much as it can, for about 0.2 s. Each "
+        "stretch of 5 ms is a trial; both are longer where links have jitter or low rates. The "
+        "median of all trials is the path's rate. The gate takes the worst path's error. Frames "
+        "that the links are configured to lose count as carried.",
         evidence="calibration.json: links[].rate_bps beside links[].configured_rate_bps; "
         "links[].rate_trials",
         causes="The rate is too high for the processors, or other programs took them meanwhile.",

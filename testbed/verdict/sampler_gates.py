@@ -1,4 +1,4 @@
-"""The gate of the sampler: what it missed, no gate that reads its samples could see."""
+"""The gate of the sampler. Gates that read its samples cannot see what it missed."""
 
 from __future__ import annotations
 

@@ -84,7 +84,8 @@ class Middle:
     def slots(self) -> int:
         """The frames for which one direction needs memory.
 
-        Room for the smallest frames at the link's full rate for as long as the delay, and more.
+        Room for the smallest frames at the link's full rate, but no more of them than a lab can
+        move, for as long as the delay, and more.
         """
         rate_bps = self.rate_bps or 1_000_000_000
         smallest_per_s = min(rate_bps / _SMALLEST_BITS, _MOST_FRAMES_PER_S)

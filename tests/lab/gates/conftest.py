@@ -1,4 +1,7 @@
-"""Every gate is shown to trip on a lab that is wrong in exactly that way."""
+"""Gates are shown to trip, each on a lab that is wrong in exactly that way.
+
+`cpu_wait` alone has no lab of its own: that of a starved switch asserts `cpu_wait_s`.
+"""
 
 from __future__ import annotations
 
