@@ -18,6 +18,8 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 
+from testbed.lab.helpers.process import run_at_once
+
 LOOK_EVERY_S = 0.004
 # A look costs about 50 microseconds: with more processors each is looked at less often.
 _MOST_LOOKS_PER_S = 500
@@ -88,8 +90,7 @@ class CoreTicks:
 
 def prefer(thread: int) -> bool:
     """Give a thread real-time priority, or the best that is allowed; returns whether it has it."""
-    with suppress(OSError):
-        os.sched_setscheduler(thread, os.SCHED_FIFO, os.sched_param(1))
+    if run_at_once(thread):
         return True
     with suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, thread, -20)

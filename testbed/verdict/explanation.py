@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from testbed.shared import run_directory
+from testbed.verdict.gate import STOPPING
 from testbed.verdict.limits import GATES, Explanation
 
 _LOG_LINES = 15
 _LOG = re.compile(r"logs/[\w.-]+\.log")
-_STOPPING = ("failed", "not measured")
 # What stands for keys of a gate that an earlier version did not write.
 _EARLIER = {"key": "", "outcome": "unknown", "where": "", "note": "", "waived": ""}
 _FORMER_GATE = Explanation(
@@ -143,8 +143,8 @@ def explain(directory: Path) -> Explained:
         meaning=MEANINGS[verdict],
         causes=causes,
         remedy=_with_whole_command(remedy, directory),
-        gates=[each for each in found if each.record["outcome"] in _STOPPING],
-        passed=[each for each in found if each.record["outcome"] not in _STOPPING],
+        gates=[each for each in found if each.record["outcome"] in STOPPING],
+        passed=[each for each in found if each.record["outcome"] not in STOPPING],
         log=log,
         log_end=_end_of(directory / log) if log else [],
     )

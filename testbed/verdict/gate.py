@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 Outcome = Literal["passed", "failed", "not measured", "not applicable"]
+STOPPING: tuple[Outcome, ...] = ("failed", "not measured")  # with these a run does not count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +46,7 @@ class Gate:
     @property
     def stops(self) -> bool:
         """Whether the run must not count because of it."""
-        return self.outcome in ("failed", "not measured") and self.decides
+        return self.outcome in STOPPING and self.decides
 
     def sentence(self) -> str:
         """What it found, for the reason of a run's status."""

@@ -8,12 +8,35 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from testbed.verdict import gate
+
 # Shares are of at least this many packets: one odd packet on an idle link proves nothing.
 LEAST_PACKETS = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
-class LinkLedger:
+class _Balance:
+    """What both sorts of ledgers add up; each says what that is."""
+
+    sent: int
+    down: int = 0
+    hidden: int = 0
+    missing_before: int = 0
+    missing_after: int = 0
+
+    @property
+    def unexplained(self) -> int:
+        """Packets that vanished and packets that appeared: neither makes up for the other."""
+        return abs(self.missing_before) + abs(self.missing_after)
+
+    @property
+    def share(self) -> float:
+        """The unexplained packets as a share of those sent."""
+        return self.unexplained / max(LEAST_PACKETS, self.sent)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkLedger(_Balance):
     """One direction of a link, in packets.
 
     Attributes:
@@ -42,7 +65,6 @@ class LinkLedger:
     offered: int | None
     queue_drops: int
     filtered: int
-    sent: int
     interface_drops: int
     delay_drops: int
     delay_lost: int
@@ -50,20 +72,6 @@ class LinkLedger:
     injected: int
     received: int
     went_down: bool = False
-    down: int = 0
-    hidden: int = 0
-    missing_before: int = 0
-    missing_after: int = 0
-
-    @property
-    def unexplained(self) -> int:
-        """Packets that vanished and packets that appeared: neither makes up for the other."""
-        return abs(self.missing_before) + abs(self.missing_after)
-
-    @property
-    def share(self) -> float:
-        """The unexplained packets as a share of those sent."""
-        return self.unexplained / max(LEAST_PACKETS, self.sent)
 
     @property
     def emulator_losses(self) -> dict[str, int]:
@@ -78,7 +86,7 @@ class LinkLedger:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SwitchLedger:
+class SwitchLedger(_Balance):
     """One switch, in packets.
 
     Attributes:
@@ -105,21 +113,6 @@ class SwitchLedger:
     flow_drops: int
     meter_drops: int
     queue_drops: int
-    sent: int
-    down: int = 0
-    hidden: int = 0
-    missing_before: int = 0
-    missing_after: int = 0
-
-    @property
-    def unexplained(self) -> int:
-        """Packets that vanished and packets that appeared: neither makes up for the other."""
-        return abs(self.missing_before) + abs(self.missing_after)
-
-    @property
-    def share(self) -> float:
-        """The unexplained packets as a share of those sent."""
-        return self.unexplained / max(LEAST_PACKETS, self.sent)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,16 +140,16 @@ class Conservation:
         """The largest share of unexplained packets, and where."""
         shares = [(each.share, f"{each.link} from {each.sender}") for each in self.links]
         shares += [(each.share, f"switch {each.switch}") for each in self.switches]
-        return max(shares, default=(0.0, ""))
+        return gate.worst([(0.0, ""), *shares])
 
-    def worst_loss(self) -> tuple[int, str]:
+    def worst_loss(self) -> tuple[float, str]:
         """The most packets that one part of the emulator lost by accident, and where."""
-        losses = [
+        losses: list[tuple[float, str]] = [
             (lost, f"{each.link} from {each.sender}: {part}")
             for each in self.links
             for part, lost in each.emulator_losses.items()
         ]
-        return max(losses, default=(0, ""))
+        return gate.worst([(0, ""), *losses])
 
     def most_hidden(self) -> tuple[int, float, str]:
         """The most packets that could have vanished unseen, as a share of those sent, and where."""

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from testbed.lab.kernel.shaping import ETHERNET_FRAME_BYTES, LinkShape
 from testbed.shared import run_directory
-from testbed.verdict.gate import Gate, compared, not_applicable, not_measured
+from testbed.verdict.gate import Gate, compared, not_applicable, not_measured, worst
 
 FILE = "links_under_load.json"
 # Less is not judged: a stall of some milliseconds, which a machine may have, would decide. It may
@@ -74,7 +74,7 @@ class LinkUnderLoad:
     def error(self) -> float:
         """How far its rate was from the configured one, as a share of it; 0 where nothing tells."""
         shares = [abs(each - 1) for each in (self.delivered, self.worst) if each is not None]
-        return max(*shares, (self.most or 0.0) - 1, 0.0, 0.0)
+        return worst((each, "") for each in (0.0, *shares, (self.most or 0.0) - 1))[0]
 
     @property
     def place(self) -> str:
@@ -171,14 +171,14 @@ def of_link(
         kept &= (t_s[1:] < began_s) | (t_s[:-1] > ended_s)
     waiting = backlog_bytes[:-1] > 0
     loaded = kept & (backlog_bytes[:-1] >= per_s * spans_s + bucket)
-    delivered = worst = worst_s = None
+    delivered = farthest_off = farthest_s = None
     loaded_s = float(spans_s[loaded].sum())
     if loaded_s >= LEAST_S:
         delivered = float(sent[loaded].sum() / (per_s * loaded_s))
         shares, begins = _windows(spans_s[loaded], sent[loaded], min(WINDOW_S, loaded_s))
         farthest = int(np.abs(shares / per_s - 1).argmax())
-        worst = float(shares[farthest] / per_s)
-        worst_s = float(t_s[:-1][loaded][begins[farthest]])
+        farthest_off = float(shares[farthest] / per_s)
+        farthest_s = float(t_s[:-1][loaded][begins[farthest]])
     return LinkUnderLoad(
         link=link,
         sender=sender,
@@ -189,8 +189,8 @@ def of_link(
         loaded_s=loaded_s,
         left_out_s=float(spans_s[waiting & ~kept].sum()),
         delivered=delivered,
-        worst=worst,
-        worst_s=worst_s,
+        worst=farthest_off,
+        worst_s=farthest_s,
         most=_most(spans_s, sent, kept, per_s, bucket),
     )
 
@@ -252,13 +252,15 @@ def _packets(load: LinksUnderLoad, limit: float) -> Gate:
     samples = sum(link.samples for link in load.links)
     if load.failure or not samples:
         return not_measured(name, key, limit, load.failure or "no queue was sampled")
-    waited = [(link.packet_bytes, link) for link in load.links if link.packet_bytes is not None]
+    waited = [
+        (link.packet_bytes, link.place) for link in load.links if link.packet_bytes is not None
+    ]
     if not waited:
         return not_applicable(name, key, limit, f"none of {samples} samples found a packet waiting")
-    size, link = max(waited, key=lambda each: each[0])
+    size, place = worst(waited)
     backlogged = sum(link.backlogged for link in load.links)
     note = f"{backlogged} of {samples} samples found packets waiting"
-    return compared(name, key, size, limit, where=link.place, note=note)
+    return compared(name, key, size, limit, where=place, note=note)
 
 
 def _rates(load: LinksUnderLoad, limit: float) -> Gate:
@@ -272,7 +274,7 @@ def _rates(load: LinksUnderLoad, limit: float) -> Gate:
     )
     if left_out_s:
         note += f"; {left_out_s:.1f} s left out, in which impairments may have changed rates"
-    worst = max(load.links, key=lambda link: link.error)
-    if not judged and worst.error <= limit:
+    error, place = worst((link.error, link.place) for link in load.links)
+    if not judged and error <= limit:
         return not_applicable(name, key, limit, note)
-    return compared(name, key, worst.error, limit, where=worst.place, note=note)
+    return compared(name, key, error, limit, where=place, note=note)

@@ -139,15 +139,15 @@ def gates(
             return [compared(NAME, KEY, 0.0, allowed, missing="; ".join(missing))]
         return [not_applicable(NAME, KEY, allowed, note or "no loss met a packet")]
     false_alarms = FALSE_ALARMS / len(samples)
-    worst = max(samples, key=lambda it: it.difference / (allowed + it.by_chance(false_alarms)))
+    farthest = max(samples, key=lambda it: it.difference / (allowed + it.by_chance(false_alarms)))
     return [
         compared(
             NAME,
             KEY,
-            worst.difference,
-            allowed + worst.by_chance(false_alarms),
-            where=worst.where,
-            note="; ".join(filter(None, (_resolution(worst, samples, false_alarms), note))),
+            farthest.difference,
+            allowed + farthest.by_chance(false_alarms),
+            where=farthest.where,
+            note="; ".join(filter(None, (_resolution(farthest, samples, false_alarms), note))),
             missing="; ".join(missing),
         )
     ]

@@ -14,9 +14,9 @@ def marked(gate: Gate, limits: Mapping[str, Any]) -> Gate:
     """The gate, with what the experiment says about it.
 
     Where `limits.waive` names it, it does not decide. A looser limit decides, but is told to
-    whoever reads the results. Keys with one explanation belong to one gate.
+    whoever reads the results. Keys that share one explanation belong to one gate.
     """
-    keys = [key for key, about in GATES.items() if about.title == GATES[gate.key].title]
+    keys = [key for key, about in GATES.items() if about is GATES[gate.key]]
     named = [key for key in keys if key in limits["waive"]]
     loose = [
         f"{key}, by a limit of {limits[key]:g} instead of {default:g}"

@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from testbed.machine import capabilities, steadiness
+from testbed.verdict.gate import STOPPING
 from tests.conftest import MACHINE
 from tests.documentation.described import undescribed
 
@@ -126,9 +127,6 @@ def unchanged_host() -> Iterator[None]:
     assert after == before
 
 
-_STOPPING = ("failed", "not measured")
-
-
 class Results:
     """The finished run of a small experiment, and how the command ended."""
 
@@ -154,7 +152,7 @@ class Results:
         assert found, self.output
         for status in map(json.loads, (path.read_text() for path in found)):
             assert status["verdict"] in ("ok", "invalid"), status
-            stopping = [each for each in status["gates"] if each["outcome"] in _STOPPING]
+            stopping = [each for each in status["gates"] if each["outcome"] in STOPPING]
             assert {each["key"] for each in stopping} <= TIMING, status
         assert self.status in (0, 1), self.output
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -154,6 +155,13 @@ def test_any_error_is_found_and_none_is_invented(error, seed, queue_bytes):
 
 def _class(kind):
     return Impairment if kind.endswith(".py") else KINDS.entry(kind)
+
+
+@pytest.mark.parametrize("key", ["delivered", "worst", "most"])
+def test_a_rate_that_is_no_number_does_not_hide(key):
+    gate = rate_gate(link(), replace(link(), **{key: float("nan")}), link())
+    assert (gate.outcome, gate.where) == ("not measured", "server--s1 from s1")
+    assert "is nan" in gate.note
 
 
 def event(action, at_s, kind="queue", target="server", name="slow"):

@@ -210,14 +210,17 @@ def say(record: Mapping[str, object]) -> None:
     print(json.dumps(dict(record)), flush=True)
 
 
-def run_at_once(pid: int = 0) -> None:
+def run_at_once(pid: int = 0) -> bool:
     """Let a process (by default this one) run before all others as soon as it has something to do.
 
-    Where that is not allowed nothing changes. Only for programs that hardly ever run: even with
-    the best niceness a busy processor lets a program wait for the next tick of 4 ms now and then.
+    Where that is not allowed nothing changes, and it returns False. Only for programs that
+    hardly ever run: even with the best niceness a busy processor lets a program wait for the next
+    tick of 4 ms now and then.
     """
     with contextlib.suppress(OSError):
         os.sched_setscheduler(pid, os.SCHED_FIFO, os.sched_param(1))
+        return True
+    return False
 
 
 def run_as_others(niceness: int) -> None:

@@ -19,6 +19,7 @@ import psutil
 import yaml
 
 from testbed.lab.kernel.shaping import inside
+from testbed.verdict.gate import STOPPING
 from tests.lab.conftest import Results, find_process, training_has_begun, wait_for
 from tests.lab.gates import altered
 
@@ -142,11 +143,7 @@ def assert_invalid(
     told = json.dumps(status, indent=1)
     assert status["verdict"] == "invalid", told
     assert results.status == 1, results.output
-    stopping = {
-        each["key"]: each
-        for each in status["gates"]
-        if each["outcome"] not in ("passed", "not applicable")
-    }
+    stopping = {each["key"]: each for each in status["gates"] if each["outcome"] in STOPPING}
     assert key in stopping, told
     gate = stopping.pop(key)
     for other in stopping.values():

@@ -1,0 +1,170 @@
+"""What a faithful lab leaves for the gates to judge, with what a test changes in it."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+
+from testbed.experiment import Limits
+from testbed.lab.network import LabInfo, LinkEnds, Port
+from testbed.verdict.calibration import Calibration, PathCalibration
+from testbed.verdict.core_ticks import Stall
+from testbed.verdict.gates import Evidence, judge
+from testbed.verdict.ledgers import Conservation, LinkLedger
+from testbed.verdict.links_under_load import LinksUnderLoad, LinkUnderLoad
+from testbed.verdict.processor_headroom import Headroom
+from testbed.verdict.processor_waits import Wait
+from testbed.verdict.queue_calibration import QueueCalibration
+
+# What a network without delayed links has no use for.
+WITHOUT_DELAYS = ("relay_late_s", "relay_late_max_s", "delay_error_s")
+
+
+def path(**changes):
+    facts = {
+        "sender": "worker-1",
+        "receiver": "server",
+        "configured_rate_bps": 100_000_000,
+        "rate_bps": 99e6,
+        "rtt_s": 0.0001,
+        "probes_sent": 20,
+        "probes_lost": 0,
+    }
+    return PathCalibration(**{**facts, **changes})
+
+
+def queue(**changes):
+    facts = {
+        "link": "server--s1",
+        "sender": "s1",
+        "limit_bytes": 150_000,
+        "peak_bytes": 148_372,
+        "resolution_bytes": 4_000,
+        "refused": 4,
+    }
+    return QueueCalibration(**{**facts, **changes})
+
+
+def waited(share, mean_s=0.0001):
+    return Wait(share=share, share_at_s=3.0, mean_s=mean_s, mean_at_s=4.0)
+
+
+def stalled(longest_s, **changes):
+    facts = {"processor": 0, "at_s": 2.0, "looks": 1000, "real_time": True}
+    return Stall(longest_s=longest_s, **{**facts, **changes})
+
+
+def headroom(**changes):
+    facts = {
+        "duration_s": 10.0,
+        "waited": {"ovs-vswitchd": waited(0.1)},
+        "longest_window_s": 1.001,
+        "stalls": [stalled(0.004)],
+        "others": 0.02,
+        "pressure": 0.4,
+        "stolen": 0.0,
+    }
+    return Headroom(**{**facts, **changes})
+
+
+def ledger(**changes):
+    none = dict.fromkeys(
+        (
+            *("queue_drops", "filtered", "interface_drops", "delay_drops", "delay_lost"),
+            *("socket_drops", "injected"),
+        ),
+        0,
+    )
+    own = {"link": "server--s1", "sender": "s1", "offered": None, "sent": 5000, "received": 5000}
+    return LinkLedger(**{**none, **own, **changes})
+
+
+def under_load(**changes):
+    facts = {
+        "link": "server--s1",
+        "sender": "s1",
+        "rate_bps": 100_000_000,
+        "samples": 1000,
+        "backlogged": 100,
+        "packet_bytes": 1514.0,
+        "loaded_s": 0.8,
+        "left_out_s": 0.0,
+        "delivered": 0.999,
+        "worst": 0.99,
+        "worst_s": 5.0,
+        "most": 0.999,
+    }
+    return LinkUnderLoad(**{**facts, **changes})
+
+
+def conserved(*links, quiet=True):
+    return Conservation(links=list(links), switches=[], hosts=[], quiet=quiet, duration_s=10.0)
+
+
+def sampler(folder, **changes):
+    parts = {"queues": {"errors": 0}, "live": {"errors": 50, "last_error": "disk"}}
+    facts = {"ticks": 900, "samples_lost": 9, "largest_gap_s": 0.1, "parts": parts, "problems": []}
+    (folder / "samples").mkdir(exist_ok=True)
+    (folder / "samples" / "sampler.json").write_text(json.dumps({**facts, **changes}))
+    return folder
+
+
+FOLDER = tempfile.TemporaryDirectory()  # of a run; removed when the tests end
+LOSS = {"kind": "loss", "name": "loss", "host": "server", "leg": "gather", "rounds": [0], "q": 0.1}
+LOST = {
+    "name": "loss",
+    "kind": "loss",
+    "counts_as": "loss",
+    "action": "end",
+    "round": 0,
+    "leg": "gather",
+    "planned_s": 6.0,
+    "acknowledged_s": 6.0,
+    "met": 5000,
+    "dropped": 510,
+}
+
+
+def evidence(paths=None, queues=None, limits=None, deepest_queue_bytes=150_000, **changes):
+    port = Port(node="s1", interface="s1-eth1", number=1, pid=None)
+    link = LinkEnds(
+        name="server--s1",
+        first=Port(node="server", interface="server-eth0", number=1, pid=1),
+        second=port,
+        rate_bps=100_000_000,
+        queue_bytes=deepest_queue_bytes,
+    )
+    facts = {
+        "directory": sampler(Path(FOLDER.name)),
+        "config": {"limits": Limits(**(limits or {})).model_dump(), "impairments": [LOSS]},
+        "network": LabInfo(switches={"s1": 1}, hosts={}, links=[link]),
+        "calibration": Calibration(paths=paths or [path()], queues=queues or [queue()]),
+        "ledgers": conserved(ledger()),
+        "headroom": headroom(),
+        "events": [{**LOST, "action": "begin"}, LOST],
+        "load": LinksUnderLoad(links=[under_load()]),
+        "switch_holds_bytes": 44_000_000,
+    }
+    return Evidence(**{**facts, **changes})
+
+
+def judged(paths=None, queues=None, **changes):
+    return judge(evidence(paths, queues, **changes))
+
+
+def stopping(*arguments, outcome="failed", **keywords):
+    """The keys of the gates with an outcome; each stops the run."""
+    found = [gate for gate in judged(*arguments, **keywords) if gate.outcome == outcome]
+    assert all(gate.stops for gate in found)
+    return [gate.key for gate in found]
+
+
+def broken(*arguments, **keywords):
+    assert stopping(*arguments, outcome="not measured", **keywords) == []
+    return stopping(*arguments, **keywords)
+
+
+def unmeasured(*arguments, **keywords):
+    assert stopping(*arguments, **keywords) == []
+    return stopping(*arguments, outcome="not measured", **keywords)

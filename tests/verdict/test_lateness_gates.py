@@ -1,0 +1,64 @@
+"""The gate of impairments that are late, or never come."""
+
+from __future__ import annotations
+
+import pytest
+
+from testbed.experiment import Limits
+from testbed.verdict import lateness_gates
+
+IMPAIRMENTS = [{"name": "loss", "rounds": [3, 7], "leg": "both"}, {"name": "cut", "at_s": [2.0]}]
+
+
+def occurrence(name, number, *late_s, actions=("begin", "end")):
+    return [
+        {"name": name, "action": action, "round": number, "planned_s": 5.0}
+        | {"acknowledged_s": 5.0 + late}
+        for action, late in zip(actions, late_s or (0.001, 0.002), strict=True)
+    ]
+
+
+def times(*last, losses=3):
+    """The events of three occurrences of `loss` and one of `cut`, and those of the last one."""
+    events = [each for _ in range(losses) for each in occurrence("loss", 3)]
+    return [*events, *occurrence("cut", -1), *(last or occurrence("loss", 7))]
+
+
+def lateness(events):
+    config = {"limits": Limits().model_dump(), "impairments": IMPAIRMENTS}
+    (gate,) = lateness_gates.gates(events, config)
+    return gate
+
+
+@pytest.mark.parametrize("late_s", [(0.02, 0.001), (0.001, 0.02)])
+def test_the_latest_impairment_counts_however_many_there_are(late_s):
+    assert lateness(times(*occurrence("loss", 7, 0.009, 0.001))).outcome == "passed"
+    gate = lateness(times(*occurrence("loss", 7, *late_s), losses=400))
+    assert (gate.outcome, gate.value) == ("failed", pytest.approx(0.02))
+    assert "of loss in round 7" in gate.where
+
+
+def test_an_occurrence_that_was_due_before_it_was_skipped_was_late():
+    early = occurrence("loss", 7, -0.3, actions=("skipped",))
+    assert lateness(times(*early)).outcome == "passed"
+    assert "1 of loss skipped, since their leg" in lateness(times(*early)).note
+    assert lateness(times(*occurrence("loss", 7, 0.3, actions=("skipped",)))).outcome == "failed"
+
+
+@pytest.mark.parametrize(
+    ("events", "words"),
+    [
+        (times(losses=2), "1 of 4 occurrences of loss neither began nor were skipped"),
+        (times()[:-1], "1 of 4 occurrences of loss did not end"),
+        (occurrence("cut", -1), "no occurrence of loss began"),
+        ([], "no occurrence of cut began"),
+        (
+            [*occurrence("cut", -1), *occurrence("loss", 3, -1, actions=("skipped",)) * 4],
+            "no occurrence of loss began",
+        ),
+    ],
+)
+def test_an_impairment_that_never_began_or_ended_is_found(events, words):
+    gate = lateness(events)
+    assert (gate.outcome, gate.stops) == ("not measured", True)
+    assert words in gate.note
