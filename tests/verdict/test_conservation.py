@@ -68,6 +68,7 @@ def counters(
     lookups: int | None = None,
     socket_drops: int = 0,
     refused_by_b: int = 0,
+    delay_drops: int = 0,
     whole: bool = True,
     quiet: bool = True,
     made_at_s: float = 0.0,
@@ -76,7 +77,7 @@ def counters(
     """Host a sends `packets` through s1 to b, where `at_b` of them arrive."""
     wanted = packets - socket_drops if offered is None else offered
     left = (packets - socket_drops) - drops - given_up
-    arrived = left - refused_by_b if at_b is None else at_b
+    arrived = left - refused_by_b - delay_drops if at_b is None else at_b
     namespaces: dict[int | None, NamespaceCounters] = {
         11: NamespaceCounters(
             interfaces={"lo": interface(), "a-eth0": interface(packets)},
@@ -126,7 +127,7 @@ def counters(
         sockets={"s1-eth1": (packets, socket_drops), "s1-eth2": (0, 0)},
         switches={"s1": switch},
         filter_drops={"a": 0, "b": injected},
-        delayed={},
+        delayed={("b--s1", "s1"): (delay_drops, 0)},
         whole_batches=whole,
     )
 
@@ -189,6 +190,7 @@ def test_a_leak_shows_where_it_is(after, where, unexplained):
         ({"socket_drops": 2500}, "a--s1 from a: the socket of the switch's port", 2500),
         # Such a packet counts as dropped at both ends of the link.
         ({"refused_by_b": 1}, "b--s1 from s1: an interface on the way", 1),
+        ({"delay_drops": 7}, "b--s1 from s1: the middle of the delayed link", 7),
     ],
 )
 def test_what_the_emulator_lost_is_explained_and_stops_the_run(after, part, lost):

@@ -101,6 +101,14 @@ def test_half_a_second_at_twice_the_rate_is_found_although_its_queue_is_empty():
     assert rate_gate(found).outcome == "failed"
 
 
+def test_a_link_that_was_too_fast_is_found_although_it_was_never_loaded():
+    found = link(share=lambda _: 2.0, offered=lambda t_s: 1.5 if 10 <= t_s < 11 else 0.3)
+    assert found.delivered is None
+    gate = rate_gate(link(lasts_s=1, offered=lambda _: 0.3), found)
+    assert gate.outcome == "failed"
+    assert gate.value == pytest.approx(0.5, abs=0.05)
+
+
 def test_a_queue_that_runs_empty_between_samples_is_no_slow_link():
     # Bunches of 60 kB come every 10 ms, just before a sample: each finds packets waiting.
     found = link(offered=lambda t_s: 9.6 if (t_s + STEP_S) % 0.01 < STEP_S else 0.0)
@@ -217,6 +225,13 @@ def test_single_packets_pass_and_their_number_is_told():
     gate = gates(link(lasts_s=1))["packet_bytes"]
     assert (gate.outcome, gate.value) == ("passed", FRAME)
     assert gate.note == "99 of 100 samples found packets waiting"
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_queue_of_clumps_is_not_hidden_by_another_of_packets(first):
+    links = [replace(link(clump=10, lasts_s=2), sender="server"), link(lasts_s=2)]
+    gate = gates(*(links if first else links[::-1]))["packet_bytes"]
+    assert (gate.outcome, gate.where) == ("failed", "server--s1 from server")
 
 
 def counters(*pairs):

@@ -187,6 +187,16 @@ def test_the_resolution_is_near_that_of_a_test_that_knows_the_number_of_packets(
         assert 5.3 < (packets / 10 - fewest) / sigma < 6.3
 
 
+def test_each_side_is_compared_with_its_own_bound():
+    """Two losses of 1000 are expected: two too few are nothing, and 18 too many are much."""
+    rare = MODELS["rare"]
+    fewest, most = explained_by_chance(rare, [1000], 1e-6)
+    assert most - 2 > 5 * (2 - fewest)
+    for lost, edge in ((0, fewest), (20, most)):
+        sample = realised_loss.Sample(where="", model=rare, met=[1000], lost=lost)
+        assert sample.by_chance(1e-6) == pytest.approx(abs(edge - 2) / 1000)
+
+
 # The gates
 
 
@@ -238,6 +248,16 @@ def test_the_worst_impairment_is_named_with_what_could_have_been_seen():
     few = judged(ended("one", 40_000, 4100), ended("other", 20, 2))
     assert few.outcome == "passed"
     assert "(other: 20 packets)" in few.note
+
+
+def test_many_tests_together_raise_no_more_false_alarms_than_one():
+    alone = judged(ended("one", 40_000, 4800))
+    beside = judged(ended("one", 40_000, 4800), ended("other", 40_000, 4000))
+    allowed, chance = Limits().loss_error, explained_by_chance(BERNOULLI, [40_000], 1e-6)[1]
+    assert alone.limit == pytest.approx(allowed + chance / 40_000 - 0.1)
+    half = explained_by_chance(BERNOULLI, [40_000], 0.5e-6)[1]
+    assert beside.limit == pytest.approx(allowed + half / 40_000 - 0.1)
+    assert beside.limit > alone.limit
 
 
 def test_one_long_occurrence_is_not_hidden_by_the_others():
