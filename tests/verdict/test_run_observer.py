@@ -11,7 +11,7 @@ import pytest
 
 from testbed.verdict import run_observer
 from testbed.verdict.gate import Gate
-from tests.verdict.test_gates import LOSS, LOST, evidence, sampler
+from tests.verdict.evidence_of_gates import LOSS, LOST, evidence, sampler
 from tests.verdict.test_links_under_load import event, sampled, stored
 
 
