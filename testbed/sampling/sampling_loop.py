@@ -107,6 +107,7 @@ class Sampler:
                 part.run(self._ticks, measured=measured)
             self._ticks += 1
         ended_s, cpu_s = time.monotonic(), _cpu_s() - began_cpu_s
+        self._largest_gap_s = max(self._largest_gap_s, ended_s - last_s)
         self._finish(began_s, ended_s, cpu_s)
         # Last: a sampler that is killed before all is written leaves the latest view.
         self._live.remove()

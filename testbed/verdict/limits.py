@@ -68,7 +68,8 @@ class Limits(Section):
             frame has 1514; more is a clump, which the queue counts and drops as one packet.
         rate_under_load: how far a link's rate may be from the configured one while packets wait,
             over the whole training and in any half second, as a share of it.
-        samples_missing: share of the samples of queues, flows or processes that may be missing.
+        samples_missing: share of the samples of queues, flows or processes that may be missing; a
+            second without any of them is too much in any case.
         run_timeout_s: a run that takes longer is ended and has failed.
         waive: keys of `limits` whose gates do not decide. They are measured and shown, and the
             report says that they were waived. So it does of a limit that is looser than its
@@ -327,8 +328,11 @@ GATES: dict[str, Explanation] = {
     "samples_missing": Explanation(
         title="samples",
         measured="The sampler reads queues, flows and processes a hundred times a second. The gate "
-        "takes the share of these samples that it was too late for, or of one kind that failed.",
-        evidence="samples/sampler.json: samples_lost and parts.*.errors beside ticks",
+        "takes the share of these samples that it was too late for, that the kernel answered too "
+        "late or in part, or of one kind that failed. More than a second without any sample "
+        "leaves the gate not measured.",
+        evidence="samples/sampler.json: samples_lost, answers_left_out, answers_too_late and "
+        "parts.*.errors beside ticks; largest_gap_s",
         causes="The sampler waited for a processor, or it died.",
         remedy=f"{_ALONE} See logs/sampler.log if it died.",
     ),

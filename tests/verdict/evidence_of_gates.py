@@ -105,6 +105,7 @@ def conserved(*links, quiet=True):
 def sampler(folder, **changes):
     parts = {"queues": {"errors": 0}, "live": {"errors": 50, "last_error": "disk"}}
     facts = {"ticks": 900, "samples_lost": 9, "largest_gap_s": 0.1, "parts": parts, "problems": []}
+    facts |= {"answers_left_out": 2, "answers_too_late": 1}
     (folder / "samples").mkdir(exist_ok=True)
     (folder / "samples" / "sampler.json").write_text(json.dumps({**facts, **changes}))
     return folder

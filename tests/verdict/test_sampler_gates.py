@@ -13,7 +13,16 @@ from tests.verdict.evidence_of_gates import sampler
     ("changes", "outcome", "words"),
     [
         ({}, "passed", "0.100 s"),
-        ({"samples_lost": 300, "largest_gap_s": 3.0}, "failed", "3.000 s"),
+        ({"samples_lost": 300, "largest_gap_s": 3.0}, "failed", "no sample for 3.0 s"),
+        # A minute of five is less than the share that may be missing.
+        (
+            {"ticks": 24_100, "samples_lost": 5900, "largest_gap_s": 59.0},
+            "not measured",
+            "no sample for 59.0 s",
+        ),
+        ({"largest_gap_s": 0.9}, "passed", "0.900 s"),
+        ({"answers_left_out": 120, "answers_too_late": 100}, "failed", "lacked a queue"),
+        ({"answers_left_out": 120, "answers_too_late": 20}, "passed", "lacked a queue"),
         ({"parts": {"queues": {"errors": 400, "last_error": "gone"}}}, "failed", "queues: gone"),
         ({"problems": ["flows: OSError: x"]}, "not measured", "flows: OSError: x"),
     ],
