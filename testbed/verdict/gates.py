@@ -20,6 +20,7 @@ from testbed.verdict import (
     headroom_gates,
     impairments_met,
     lateness_gates,
+    link_settings,
     links_under_load,
     realised_loss,
     sampler_gates,
@@ -28,6 +29,7 @@ from testbed.verdict import (
 from testbed.verdict.calibration import Calibration
 from testbed.verdict.gate import Gate
 from testbed.verdict.ledgers import Conservation
+from testbed.verdict.link_settings import SettingsReader
 from testbed.verdict.links_under_load import LinksUnderLoad
 from testbed.verdict.processor_headroom import Headroom
 
@@ -43,6 +45,7 @@ class Evidence:
         ledgers: None where the counters could not be read; `unreadable` says why.
         events: the records of `events/impairments.jsonl`.
         load: what the samples of queues tell.
+        settings: how the kernel shaped the links before and after the training.
         switch_holds_bytes: what the switch's socket buffer holds.
         other_programs: those outside the lab that used most of the processors, in words.
     """
@@ -55,6 +58,7 @@ class Evidence:
     headroom: Headroom
     events: Sequence[Mapping[str, Any]]
     load: LinksUnderLoad
+    settings: SettingsReader
     switch_holds_bytes: int
     unreadable: str = ""
     other_programs: str = ""
@@ -72,6 +76,7 @@ def judge(seen: Evidence) -> list[Gate]:
         *lateness_gates.gates(seen.events, seen.config),
         *impairments_met.gates(seen.events, limits),
         *realised_loss.gates(seen.config, seen.network, seen.events, seen.ledgers),
+        *link_settings.gates(seen.settings, limits),
         *links_under_load.gates(seen.load, limits),
         *sampler_gates.gates(seen.directory, limits),
         *delay_gates.gates(seen.directory / "delay.json", seen.network, limits),

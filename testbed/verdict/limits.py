@@ -64,6 +64,8 @@ class Limits(Section):
             still.
         socket_buffer_bytes: how many bytes of the deepest queue the switch's socket buffer may
             fail to hold.
+        link_settings: how many settings of links (rate, bucket, queue, segments of a packet) may
+            differ from the configured ones, before and after the training.
         packet_bytes: the largest mean size of the packets in a queue, in bytes. A full Ethernet
             frame has 1514; more is a clump, which the queue counts and drops as one packet.
         rate_under_load: how far a link's rate may be from the configured one while packets wait,
@@ -96,6 +98,7 @@ class Limits(Section):
     delay_error_s: float = Field(default=0.0005, gt=0)
     clock_stall_s: float = Field(default=0.025, gt=0)
     socket_buffer_bytes: int = Field(default=0, ge=0)
+    link_settings: int = Field(default=0, ge=0)
     packet_bytes: int = Field(default=1514, ge=1514)
     rate_under_load: float = Field(default=0.03, gt=0)
     samples_missing: float = Field(default=0.2, gt=0, le=1)
@@ -215,6 +218,17 @@ GATES: dict[str, Explanation] = {
         causes="An ordinary user may not enlarge the buffer. A queue that does not fit never "
         "drops.",
         remedy="Choose a smaller queue_bytes, or run as root.",
+    ),
+    "link_settings": Explanation(
+        title="settings",
+        measured="Before and after the training, the kernel is asked how it shapes every link: "
+        "HTB's rate, ceiling and bucket, the queue's limit, and the most segments of a packet. The "
+        "gate counts the settings that are not as configured.",
+        evidence="link_settings.json: differences[]",
+        causes="A program outside the lab changed an interface, or an impairment did not set back "
+        "what it had changed.",
+        remedy="Leave the lab's interfaces alone while it runs; ./lab shell and impairments change "
+        "them on the record.",
     ),
     "packet_bytes": Explanation(
         title="packets",

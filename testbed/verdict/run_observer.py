@@ -14,6 +14,7 @@ from testbed.verdict.calibration import Calibration
 from testbed.verdict.counters import CounterReader, Counters
 from testbed.verdict.gate import Gate
 from testbed.verdict.ledgers import Conservation
+from testbed.verdict.link_settings import SettingsReader
 from testbed.verdict.processor_headroom import Watch
 
 _SWITCH_DAEMON = "ovs-vswitchd"
@@ -44,6 +45,7 @@ class Observation:
         self._reader: CounterReader | None = None
         self._before: Counters | None = None
         self._watch: Watch | None = None
+        self._settings = SettingsReader(network)
         self._own = {name: pid for name, pid in processes.items() if name in _EMULATOR}
         try:
             self._reader = CounterReader(network, processes[_SWITCH_DAEMON])
@@ -58,6 +60,7 @@ class Observation:
                 self._before = self._reader.read()
             except (OSError, CommandError) as error:
                 self._failure = str(error)
+        self._settings.look("before")
         self._watch = Watch(self._own)
 
     def judge(
@@ -70,6 +73,8 @@ class Observation:
         """
         assert self._watch is not None, "begin() comes first"
         headroom = self._watch.finish()
+        self._settings.look("after")
+        self._settings.store(self._directory)
         events = gates.read_events(self._directory / "events" / "impairments.jsonl")
         ledgers = self._ledgers(events)
         proof = {"schema": run_directory.SCHEMA, "headroom": headroom.as_json()}
@@ -87,6 +92,7 @@ class Observation:
                 headroom=headroom,
                 events=events,
                 load=load,
+                settings=self._settings,
                 switch_holds_bytes=switch_holds_bytes,
                 unreadable=self._failure,
                 other_programs=other_programs,

@@ -12,6 +12,7 @@ from testbed.verdict.calibration import Calibration, PathCalibration
 from testbed.verdict.core_ticks import Stall
 from testbed.verdict.gates import Evidence, judge
 from testbed.verdict.ledgers import Conservation, LinkLedger
+from testbed.verdict.link_settings import SettingsReader
 from testbed.verdict.links_under_load import LinksUnderLoad, LinkUnderLoad
 from testbed.verdict.processor_headroom import Headroom
 from testbed.verdict.processor_waits import Wait
@@ -136,10 +137,14 @@ def evidence(paths=None, queues=None, limits=None, deepest_queue_bytes=150_000, 
         rate_bps=100_000_000,
         queue_bytes=deepest_queue_bytes,
     )
+    network = LabInfo(switches={"s1": 1}, hosts={}, links=[link])
+    settings = SettingsReader(network)
+    settings.read = settings.wanted  # all were as configured
     facts = {
         "directory": sampler(Path(FOLDER.name)),
         "config": {"limits": Limits(**(limits or {})).model_dump(), "impairments": [LOSS]},
-        "network": LabInfo(switches={"s1": 1}, hosts={}, links=[link]),
+        "network": network,
+        "settings": settings,
         "calibration": Calibration(paths=paths or [path()], queues=queues or [queue()]),
         "ledgers": conserved(ledger()),
         "headroom": headroom(),

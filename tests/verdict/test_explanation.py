@@ -18,7 +18,7 @@ from testbed.shared import run_directory
 from testbed.shared.input_error import InputError
 from testbed.verdict.explanation import MEANINGS, explain
 from testbed.verdict.limits import GATES, Limits
-from tests.verdict.test_gates import judged, queue
+from tests.verdict.evidence_of_gates import judged, queue
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "concepts" / "verdicts.md"
 

@@ -29,7 +29,7 @@ _REPLACE, _EXCLUSIVE, _CREATE = 0x100, 0x200, 0x400
 _UP, _NO_ARP = 0x1, 0x80
 _TOGETHER = 64  # messages: their answers take 53 kB of the 213 kB that a socket holds by default
 # The unit of time in queueing disciplines' messages.
-_TICK_S = 64e-9
+TICK_S = 64e-9
 _GET_INDEX, _ETHTOOL = 0x8933, 0x8946  # ioctl
 # By ethtool's names: the commands to ask for and to set each (ETHTOOL_G..., ETHTOOL_S...).
 _OFFLOADS = {
@@ -87,6 +87,10 @@ class Rtnetlink:
         for message, refusal in zip(messages, answers, strict=True):
             if refusal is not None:
                 raise CommandError(f"{message.what}: {refusal.strerror}")
+
+    def dump(self, kind: int, content: bytes) -> list[tuple[int, memoryview]]:
+        """Ask for a whole table, as `netlink.dump` does."""
+        return netlink.dump(self._socket, kind, content)
 
     def index(self, interface: str) -> int:
         """The number by which the kernel knows an interface of this namespace.
@@ -209,7 +213,7 @@ def htb_class(
     rate = rate_bps // 8
     # With link layer Ethernet the kernel does not ask for a table of packet times.
     spec = struct.pack("=BBHhHI", 0, 1, 0, 0, 0, min(rate, 0xFFFFFFFF))
-    ticks = round(burst_bytes / rate / _TICK_S)
+    ticks = round(burst_bytes / rate / TICK_S)
     parameters = spec + spec + struct.pack("=IIIII", ticks, ticks, quantum_bytes, 0, 0)
     options = attribute(1, parameters)
     if rate > 0xFFFFFFFF:

@@ -35,7 +35,7 @@ def test_a_waived_gate_does_not_stop_the_run_and_is_told(wrong_lab: WrongLab):
     results = wrong_lab.run(
         altered_by={"testbed.verdict.counters": UNREADABLE},
         rounds=10,
-        limits={"waive": ["conservation", *timing]},
+        limits={"waive": ["conservation", "emulator_losses", *timing]},
     )
     status = results.verdict()
     assert (status["verdict"], status["reason"]) == ("ok", ""), status

@@ -1,0 +1,99 @@
+"""Reads back how the kernel shapes an interface: HTB's rates and bucket, the queue, segments."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from testbed.lab.kernel import netlink
+from testbed.lab.kernel.commands import CommandError
+from testbed.lab.kernel.rtnetlink import GET_QDISC, TCMSG, TICK_S, Rtnetlink
+
+_GET_CLASS = 42
+_QUEUE_PARENT = (1 << 16) | 0x10  # class 1:10, below which the queue is
+_KIND, _OPTIONS = 1, 2
+_HTB_PARAMETERS, _RATE64, _CEIL64 = 1, 6, 7
+_RED_PARAMETERS = 1
+# struct tc_htb_opt: two tc_ratespec, whose rate is their last word, then bucket and its ceiling.
+_RATE_AT, _CEIL_AT, _BUCKET_AT = 8, 20, 24
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShapeInForce:
+    """What decides how packets leave an interface, by the kernel.
+
+    Attributes:
+        rate_bps, ceiling_bps: of HTB's class, bit/s of Ethernet frames.
+        burst_bytes: HTB's bucket.
+        queue_bytes: the limit of the queue in that class; None: it has none in bytes.
+        most_segments: the most that one packet may hold.
+    """
+
+    rate_bps: int
+    ceiling_bps: int
+    burst_bytes: int
+    queue_bytes: int | None
+    most_segments: int
+
+
+def read(kernel: Rtnetlink, interface: str) -> ShapeInForce:
+    """How an interface in the namespace of `kernel` is shaped.
+
+    Raises:
+        CommandError: there is no such interface, or it is not shaped as a link is.
+        OSError: the kernel refuses.
+    """
+    index = kernel.index(interface)
+    for _, content in kernel.dump(_GET_CLASS, TCMSG.pack(0, index, 0, 0, 0)):
+        if TCMSG.unpack_from(content)[2] == _QUEUE_PARENT:
+            rate, ceiling, ticks = _htb(content)
+            return ShapeInForce(
+                rate_bps=8 * rate,
+                ceiling_bps=8 * ceiling,
+                burst_bytes=round(ticks * TICK_S * rate),
+                queue_bytes=_queue_bytes(kernel, index),
+                most_segments=kernel.most_segments(interface),
+            )
+    raise CommandError(f"{interface}: nothing limits its rate")
+
+
+def _htb(content: memoryview) -> tuple[int, int, int]:
+    """Rate and ceiling in byte/s and the bucket in the kernel's units of time."""
+    options = _attribute(content, TCMSG.size, len(content), _OPTIONS)
+    begin, end = options or (0, 0)
+    parameters = _attribute(content, begin, end, _HTB_PARAMETERS)
+    if parameters is None:
+        raise CommandError("a class of a link is not HTB's")
+    at = parameters[0]
+    rate, ceiling, ticks = (
+        int(struct.unpack_from("=I", content, at + place)[0])
+        for place in (_RATE_AT, _CEIL_AT, _BUCKET_AT)
+    )
+    if wide := _attribute(content, begin, end, _RATE64):
+        rate = int(struct.unpack_from("=Q", content, wide[0])[0])
+    if wide := _attribute(content, begin, end, _CEIL64):
+        ceiling = int(struct.unpack_from("=Q", content, wide[0])[0])
+    return rate, ceiling, ticks
+
+
+def _queue_bytes(kernel: Rtnetlink, index: int) -> int | None:
+    for _, content in kernel.dump(GET_QDISC, TCMSG.pack(0, index, 0, 0, 0)):
+        _, owner, _, parent, _ = TCMSG.unpack_from(content)
+        if owner != index or parent != _QUEUE_PARENT:
+            continue
+        kind = _attribute(content, TCMSG.size, len(content), _KIND)
+        options = _attribute(content, TCMSG.size, len(content), _OPTIONS)
+        name = bytes(content[slice(*kind)]).rstrip(b"\0") if kind else b""
+        if options and name == b"red":
+            options = _attribute(content, *options, _RED_PARAMETERS)
+        if options and name in (b"bfifo", b"red"):  # both begin with the limit
+            return int(struct.unpack_from("=I", content, options[0])[0])
+    return None
+
+
+def _attribute(content: memoryview, begin: int, end: int, wanted: int) -> tuple[int, int] | None:
+    """Where the value of an attribute begins and ends."""
+    for kind, first, last in netlink.attributes(content, begin, end):
+        if kind == wanted:
+            return first, last
+    return None
