@@ -21,7 +21,7 @@ def leak(lab: RunningLab, pid: int, hook: str, interface: str) -> None:
     lab.run_in(pid, "nft", rules)
 
 
-@pytest.mark.parametrize("hook", ["ingress", "egress"])
+@pytest.mark.parametrize("hook", ["ingress", pytest.param("egress", marks=pytest.mark.long)])
 def test_a_leak_that_nobody_counts_is_found_and_its_link_named(wrong_lab: WrongLab, hook: str):
     def one_in_a_hundred(lab: RunningLab) -> None:
         # Where they arrive at the server, or in front of the queue of the switch port that leads
@@ -45,6 +45,7 @@ def port_to(lab: RunningLab, host: str) -> str:
     return next(each["ifname"] for each in others if each["ifindex"] == own["link_index"])
 
 
+@pytest.mark.long
 def test_a_link_that_goes_down_hides_no_leak_elsewhere(wrong_lab: WrongLab):
     topology = {"name": "leaf-spine", "workers": 2, "spines": 2, "queue_bytes": 150_000}
     down = {"kind": "link-down", "link": ["leaf-2", "spine-1"], "leg": "gather"}

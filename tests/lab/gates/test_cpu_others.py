@@ -12,6 +12,7 @@ from tests.lab.gates.harness import RunningLab, WrongLab, assert_invalid
 pytestmark = pytest.mark.lab
 
 
+@pytest.mark.long
 def test_programs_that_take_the_processors_are_found_and_named(wrong_lab: WrongLab):
     busy: list[subprocess.Popen[bytes]] = []
 

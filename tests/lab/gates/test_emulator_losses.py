@@ -24,6 +24,7 @@ def ledger(results: Results, link: str, sender: str) -> dict[str, Any]:
     )
 
 
+@pytest.mark.long
 def test_a_socket_of_the_switch_that_holds_two_frames(wrong_lab: WrongLab):
     def shrink(lab: RunningLab) -> None:
         found = sockets_of(lab.switches(), socket.AF_PACKET)

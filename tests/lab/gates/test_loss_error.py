@@ -33,7 +33,13 @@ EVERY_ROUND = {"kind": "loss", "name": "tenth", "rounds": {"every": 1, "from": 0
     ("module", "name", "target", "rounds"),
     [
         ("packet_filter", "PacketFilter", {"host": "server"}, ROUNDS),
-        ("xdp_filter", "XdpFilter", {"link": ["worker-1", "s1"]}, 2 * ROUNDS),
+        pytest.param(
+            "xdp_filter",
+            "XdpFilter",
+            {"link": ["worker-1", "s1"]},
+            2 * ROUNDS,
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_twelve_per_cent_where_ten_were_asked_are_found(
@@ -64,6 +70,7 @@ DelayLine.set = _set
 """
 
 
+@pytest.mark.long
 def test_a_link_that_loses_more_by_itself_than_it_should_is_found(wrong_lab: WrongLab):
     topology = {
         "name": "star",

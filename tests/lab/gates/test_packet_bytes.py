@@ -28,7 +28,9 @@ class UdpSocket(UdpSocket):
     ("protocol", "module", "change", "least_bytes"),
     [
         ("tcp", "testbed.lab.kernel.rtnetlink", KERNEL, 8_000),
-        ("fixed-low", "testbed.transport.udp_socket", ENDPOINT, 2_000),
+        pytest.param(
+            "fixed-low", "testbed.transport.udp_socket", ENDPOINT, 2_000, marks=pytest.mark.long
+        ),
     ],
 )
 def test_clumps_in_a_queue_are_found(

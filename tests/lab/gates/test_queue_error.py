@@ -18,7 +18,7 @@ def bfifo(index, *, limit_bytes, name=""):
 """
 
 
-@pytest.mark.parametrize("percent", [80, 120])
+@pytest.mark.parametrize("percent", [80, pytest.param(120, marks=pytest.mark.long)])
 def test_a_queue_whose_limit_is_off_by_a_fifth_is_found(wrong_lab: WrongLab, percent: int):
     change = CHANGED_LIMIT.format(percent=percent)
     results = wrong_lab.run(altered_by={"testbed.lab.kernel.rtnetlink": change}, rounds=10)

@@ -9,7 +9,7 @@ from tests.lab.gates.harness import RunningLab, WrongLab, assert_invalid
 pytestmark = pytest.mark.lab
 
 
-@pytest.mark.parametrize("share", [0.95, 1.05])
+@pytest.mark.parametrize("share", [0.95, pytest.param(1.05, marks=pytest.mark.long)])
 def test_a_rate_that_changes_by_a_twentieth_is_found_and_its_link_named(
     wrong_lab: WrongLab, share: float
 ):

@@ -64,6 +64,7 @@ DelayLine.set = _set
     assert assert_invalid(results, "delay_error_s")["value"] > 0.0009
 
 
+@pytest.mark.long
 def test_a_delay_that_changed_meanwhile_is_found_and_its_link_named(wrong_lab: WrongLab):
     def lengthen(lab: RunningLab) -> None:
         root = f"/proc/{lab.switches()}/root{PRIVATE_DIRECTORY}"
@@ -78,11 +79,13 @@ def test_a_delay_that_changed_meanwhile_is_found_and_its_link_named(wrong_lab: W
     assert 0.0005 < gate["value"] < 0.002
 
 
+@pytest.mark.long
 def test_a_delayed_lab_with_nothing_wrong_is_ok(wrong_lab: WrongLab):
     results = wrong_lab.run(**delayed(wrong_lab, jitter_s=0.001))
     assert results.verdict()["verdict"] == "ok", results.verdict()["reason"]
 
 
+@pytest.mark.long
 def test_a_relay_that_dies_fails_the_run_and_is_named(wrong_lab: WrongLab):
     results = wrong_lab.run(meanwhile=lambda lab: lab.process(RELAY).kill(), **delayed(wrong_lab))
     status = results.verdict()

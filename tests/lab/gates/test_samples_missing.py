@@ -11,6 +11,7 @@ from tests.lab.gates.harness import RunningLab, WrongLab, assert_invalid
 pytestmark = pytest.mark.lab
 
 
+@pytest.mark.long
 def test_a_sampler_that_stops_for_a_while_is_found(wrong_lab: WrongLab):
     def stop(lab: RunningLab) -> None:
         sampler = lab.process("testbed.sampling")
