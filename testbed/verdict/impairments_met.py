@@ -18,17 +18,22 @@ NAME, KEY = "impairments that met nothing", "impairments_unmet"
 def gates(events: Sequence[Mapping[str, Any]], limits: Mapping[str, Any]) -> list[Gate]:
     """The number of entries none of whose occurrences met anything.
 
-    One of several occurrences may fall into a pause; the note tells how many did.
+    One of several occurrences may fall into a pause; the note tells how many did, and which kinds
+    cannot tell what they met, such as a link that goes down or a crash.
 
     Args:
         events: the records of `events/impairments.jsonl`.
     """
     met: dict[str, list[int]] = {}
+    silent: set[str] = set()
     for each in events:
         if each["action"] == "end" and each.get("met") is not None:
             met.setdefault(each["name"], []).append(each["met"])
+        elif each["action"] == "end":
+            silent.add(str(each["kind"]))
+    untold = [f"not known of {', '.join(sorted(silent))}, which count nothing"] if silent else []
     if not met:
-        why = "no impairment began that counts what it meets"
+        why = "; ".join(["no impairment began that counts what it meets", *untold])
         return [not_applicable(NAME, KEY, limits[KEY], why)]
     unmet = [name for name, counts in met.items() if not any(counts)]
     pauses = [
@@ -36,6 +41,5 @@ def gates(events: Sequence[Mapping[str, Any]], limits: Mapping[str, Any]) -> lis
         for name, counts in met.items()
         if name not in unmet and 0 in counts
     ]
-    return [
-        compared(NAME, KEY, len(unmet), limits[KEY], where=", ".join(unmet), note="; ".join(pauses))
-    ]
+    note = "; ".join([*pauses, *untold])
+    return [compared(NAME, KEY, len(unmet), limits[KEY], where=", ".join(unmet), note=note)]

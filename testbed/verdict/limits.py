@@ -70,8 +70,8 @@ class Limits(Section):
             frame has 1514; more is a clump, which the queue counts and drops as one packet.
         rate_under_load: how far a link's rate may be from the configured one while packets wait,
             over the whole training and in any half second, as a share of it.
-        samples_missing: share of the samples of queues, flows or processes that may be missing; a
-            second without any of them is too much in any case.
+        samples_missing: share of the samples of queues, flows or processes that may be missing; two
+            seconds without any of them are too much in any case.
         run_timeout_s: a run that takes longer is ended and has failed.
         waive: keys of `limits` whose gates do not decide. They are measured and shown, and the
             report says that they were waived. So it does of a limit that is looser than its
@@ -343,8 +343,8 @@ GATES: dict[str, Explanation] = {
         title="samples",
         measured="The sampler reads queues, flows and processes a hundred times a second. The gate "
         "takes the share of these samples that it was too late for, that the kernel answered too "
-        "late or in part, or of one kind that failed. More than a second without any sample "
-        "leaves the gate not measured.",
+        "late or in part, or of one kind that failed. More than two seconds without any sample "
+        "leave the gate not measured.",
         evidence="samples/sampler.json: samples_lost, answers_left_out, answers_too_late and "
         "parts.*.errors beside ticks; largest_gap_s",
         causes="The sampler waited for a processor, or it died.",

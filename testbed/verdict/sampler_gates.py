@@ -11,8 +11,9 @@ from testbed.verdict.gate import Gate, compared, not_measured, worst
 
 _FILE = "samples/sampler.json"
 _VIEW = "live"  # for who watches: no gate reads it
-# A longer time without a sample hides too much, however long the run is. Healthy ones: up to 0.4 s.
-_LONGEST_GAP_S = 1.0
+# A longer time without a sample hides too much, however long the run is. In runs that counted, on a
+# machine that others used, it was up to 0.89 s.
+_LONGEST_GAP_S = 2.0
 
 
 def gates(directory: Path, limits: Mapping[str, Any]) -> list[Gate]:
