@@ -116,7 +116,7 @@ def _attempt(
         options.out, run, shown.record, capture=capture, retries=options.retries
     )
     for number, outcome in enumerate(tries, start=1):
-        if outcome.verdict == "invalid" and number <= options.retries:
+        if outcome.may_differ and number <= options.retries:
             shown.again(outcome, number, options.retries)
     shown.end(outcome)
     return outcome

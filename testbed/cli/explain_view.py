@@ -19,9 +19,11 @@ def show(directory: Path, console: Console) -> None:
     _facts(console, _verdict_facts(found))
     for gate in found.gates:
         _show_gate(console, gate, directory)
-    if found.passed:
+    for gate in found.waived:
+        _show_gate(console, gate, directory)
+    if found.others:
         say(console, "")
-        _show_passed(console, found.passed)
+        _show_others(console, found.others)
     if found.log_end:
         say(console, f"\n{directory / found.log} ends:")
         for line in found.log_end:
@@ -40,7 +42,9 @@ def _verdict_facts(found: Explained) -> dict[str, str]:
 def _show_gate(console: Console, gate: GateFinding, directory: Path) -> None:
     record, about = gate.record, gate.about
     value = f"{record['value']:.4g}" if record["value"] is not None else "not measured"
-    say(console, f"\ngate '{about.title}' {record['outcome']}: {record['name']}")
+    decides = record["decides"]
+    outcome = record["outcome"] + ("" if decides else ", but waived, so it does not decide")
+    say(console, f"\ngate '{about.title}' {outcome}: {record['name']}")
     facts = {
         "value": f"{value}; limit {record['limit']:g} ({gate.limit_from})",
         "where": record["where"],
@@ -48,24 +52,25 @@ def _show_gate(console: Console, gate: GateFinding, directory: Path) -> None:
         "waived": record["waived"],
         "measured": about.measured,
         "evidence": f"{directory}/{about.evidence}",
-        "usual cause": about.causes if record["outcome"] == "failed" else "",
-        "what to do": about.remedy,
+        "usual cause": about.causes if decides and record["outcome"] == "failed" else "",
+        "what to do": about.remedy if decides else "",
     }
     _facts(console, facts)
 
 
-def _show_passed(console: Console, passed: list[GateFinding]) -> None:
+def _show_others(console: Console, others: list[GateFinding]) -> None:
     table = Table(
-        "gate that passed", "value", "limit", "what is measured", box=None, pad_edge=False
+        *("other gates", "key", "outcome", "limit", "what is measured"), box=None, pad_edge=False
     )
-    for each in passed:
+    for each in others:
         record = each.record
-        value = record["outcome"] if record["value"] is None else f"{record['value']:.4g}"
+        value = "" if record["value"] is None else f": {record['value']:.4g}"
         remarks = [record["waived"] and f"waived: {record['waived']}"]
         if record["value"] is None:
             remarks.append(record["note"])
         told = "; ".join(filter(None, (record["name"], *remarks)))
-        table.add_row(each.about.title, value, f"{record['limit']:g}", told)
+        outcome = record["outcome"] + value
+        table.add_row(each.about.title, record["key"], outcome, f"{record['limit']:g}", told)
     console.print(table)
 
 

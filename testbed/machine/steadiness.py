@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from testbed.lab.kernel import machine_ticks
 from testbed.machine import highest_rate
+from testbed.verdict.limits import Limits
 
 RATES_BPS = (100_000_000, 50_000_000, 20_000_000)
 # Of a rate in both directions at once, for 1.2 s. A pause of the senders alone takes some per cent:
@@ -31,6 +32,7 @@ _SLEEPERS = 2
 DISTURBED_OTHERS = 0.10
 DISTURBED_LATE_S = 0.002
 _TOLD = 0.005  # a share that is not 0 % when it is printed
+_MOST = Limits().cpu_others
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,9 +62,10 @@ class Moment:
 
     def sentence(self) -> str:
         """It in words."""
+        told = "; runs may be invalid; close other programs" if self.others > _MOST else ""
         return (
             f"timers {self.late_p50_s * 1e3:.2f} ms late, p99 {self.late_p99_s * 1e3:.2f} ms; "
-            f"{self._taken()} of {os.cpu_count()} processors"
+            f"{self._taken()} of {os.cpu_count()} processors{told}"
         )
 
     def _taken(self) -> str:

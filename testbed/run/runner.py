@@ -5,7 +5,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,8 @@ from testbed.shared import run_directory, sizes
 from testbed.shared.input_error import InputError
 from testbed.shared.progress_pipe import TRAINING
 from testbed.shared.run_directory import RunDirectory, Verdict
+from testbed.verdict.gate import STOPPING
+from testbed.verdict.limits import REPEATABLE
 
 OnProgress = Callable[[dict[str, Any]], None]
 
@@ -32,13 +34,19 @@ class DiskFullError(InputError):
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one run ended. `executed` is False when it had been done before."""
+    """How one run ended.
+
+    Attributes:
+        executed: False when it had been done before.
+        may_differ: it is invalid, and may go better another time.
+    """
 
     run: Run
     directory: Path
     verdict: Verdict
     reason: str
     executed: bool
+    may_differ: bool = False
 
 
 def directory_of(results: Path, run: Run) -> RunDirectory:
@@ -118,7 +126,21 @@ def execute(
         return Outcome(run, place.path, "ok", "", executed=False)
     config = run.config() | {"capture": list(capture)}
     found = carry_out(place, config, on_progress, continues=True)
-    return Outcome(run, place.path, found["verdict"], found["reason"], executed=True)
+    return Outcome(
+        run,
+        place.path,
+        found["verdict"],
+        found["reason"],
+        executed=True,
+        may_differ=_may_differ(found),
+    )
+
+
+def _may_differ(status: Mapping[str, Any]) -> bool:
+    stopping = {
+        gate["key"] for gate in status["gates"] if gate["decides"] and gate["outcome"] in STOPPING
+    }
+    return status["verdict"] == "invalid" and not (stopping and stopping <= REPEATABLE)
 
 
 def carry_out(
@@ -165,10 +187,10 @@ def attempts(
     capture: Sequence[str] = (),
     retries: int = 0,
 ) -> Iterator[Outcome]:
-    """Execute one run, again while it is invalid, up to `retries` times; yields every outcome.
+    """Execute one run, again while it may go better, up to `retries` times; yields every outcome.
 
-    Invalid means that the machine, not the protocol, was the limit, so it may go better another
-    time. Directories of earlier attempts are kept.
+    Mostly, invalid means that the machine, not the protocol, was the limit. Directories of earlier
+    attempts are kept.
 
     Raises:
         InUseError, KeyboardInterrupt: as `execute` does.
@@ -176,7 +198,7 @@ def attempts(
     for _ in range(retries + 1):
         outcome = execute(results, run, on_progress, capture=capture)
         yield outcome
-        if outcome.verdict != "invalid":
+        if not outcome.may_differ:
             return
 
 

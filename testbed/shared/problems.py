@@ -159,6 +159,8 @@ def _in_words(each: Mapping[str, Any], kind: Any, place: Place) -> str | None:
         if sort.startswith(sorts):
             if sort.startswith("model_"):
                 words += _required(kind)
+            if sort.startswith("list_") and _is_of_texts(kind) and isinstance(each["input"], str):
+                words += f": write [{each['input']}]"
             numeric = sort.startswith(("int_", "float_", "finite_"))
             return words + (_range(kind) + units.hint(key, each["input"]) if numeric else "")
     return None
@@ -271,6 +273,10 @@ def _required(kind: Any) -> str:
     plain = _plain(kind)
     names = [repr(name) for name, field in plain.model_fields.items() if field.is_required()]
     return f", with the key {' and '.join(names)}" if names else ""
+
+
+def _is_of_texts(kind: Any) -> bool:
+    return typing.get_args(_plain(kind)) == (str,)
 
 
 def _takes_any(kind: Any) -> bool:

@@ -20,7 +20,7 @@ from testbed.verdict.limits import GATES, Explanation
 _LOG_LINES = 15
 _LOG = re.compile(r"logs/[\w.-]+\.log")
 # What stands for keys of a gate that an earlier version did not write.
-_EARLIER = {"key": "", "outcome": "unknown", "where": "", "note": "", "waived": ""}
+_EARLIER = {"key": "", "outcome": "unknown", "where": "", "note": "", "waived": "", "decides": True}
 _FORMER_GATE = Explanation(
     title="a gate of an earlier version",
     measured="",
@@ -30,9 +30,10 @@ _FORMER_GATE = Explanation(
 )
 
 MEANINGS = {
-    "ok": "Every gate has passed that was not waived. The run counts in all tables.",
-    "invalid": "The emulator, and not the protocol, was the limit, or it could not be told. The "
-    "tables leave the run out.",
+    "ok": "Every gate that was not waived has passed or did not apply. The run counts in all "
+    "tables.",
+    "invalid": "The emulator, and not the protocol, was the limit, or it could not be told, or the "
+    "experiment did not do what it says. The tables leave the run out.",
     "failed": "Something broke before the run was done. The tables leave the run out.",
     "unsupported": "This machine or user lacks what the run needs. Nothing was run.",
     "interrupted": "The command ended before the run did. The tables leave the run out.",
@@ -105,8 +106,9 @@ class Explained:
     """All that is known of how a run ended.
 
     Attributes:
-        gates: those that failed or were not measured, also where they do not decide.
-        passed: all other gates.
+        gates: those that failed or were not measured, and so decided.
+        waived: those that failed or were not measured, but did not decide.
+        others: all other gates.
         log, log_end: the log that the failure is in, and its last lines.
     """
 
@@ -117,7 +119,8 @@ class Explained:
     causes: str = ""
     remedy: str = ""
     gates: list[GateFinding] = field(default_factory=list)
-    passed: list[GateFinding] = field(default_factory=list)
+    waived: list[GateFinding] = field(default_factory=list)
+    others: list[GateFinding] = field(default_factory=list)
     log: str = ""
     log_end: list[str] = field(default_factory=list)
 
@@ -134,6 +137,7 @@ def explain(directory: Path) -> Explained:
         GateFinding(record=_EARLIER | each, about=_about(str(each.get("key")), directory))
         for each in status["gates"]
     ]
+    beyond = [each for each in found if each.record["outcome"] in STOPPING]
     causes, remedy = _causes(directory, verdict, reason)
     log = _log_of(directory, reason) if verdict == "failed" else ""
     return Explained(
@@ -143,8 +147,9 @@ def explain(directory: Path) -> Explained:
         meaning=MEANINGS[verdict],
         causes=causes,
         remedy=_with_whole_command(remedy, directory),
-        gates=[each for each in found if each.record["outcome"] in STOPPING],
-        passed=[each for each in found if each.record["outcome"] not in STOPPING],
+        gates=[each for each in beyond if each.record["decides"]],
+        waived=[each for each in beyond if not each.record["decides"]],
+        others=[each for each in found if each not in beyond],
         log=log,
         log_end=_end_of(directory / log) if log else [],
     )

@@ -51,7 +51,8 @@ def _others(headroom: Headroom, limits: Mapping[str, Any], programs: str) -> Gat
     key, limit = "cpu_others", limits["cpu_others"]
     if headroom.contended is None:
         return not_measured(name, key, limit, "/proc/stat cannot be read")
-    return compared(name, key, headroom.contended, limit, where=programs)
+    where = f"programs outside the lab: {programs}" if programs else ""
+    return compared(name, key, headroom.contended, limit, where=where)
 
 
 def _stalled(headroom: Headroom, limits: Mapping[str, Any]) -> Gate:

@@ -27,6 +27,10 @@ FORMER = {
 }
 
 
+# What these found, they would find again: they judge what the experiment says, not the machine.
+REPEATABLE = frozenset({"impairments_unmet"})
+
+
 class Limits(Section):
     """Gates: beyond them the emulator, not the protocol, decided, and the run is invalid.
 
@@ -118,9 +122,17 @@ class Limits(Section):
     @field_validator("waive")
     @classmethod
     def _gates_are_known(cls, keys: list[str]) -> list[str]:
+        titles = {about.title: key for key, about in reversed(GATES.items())}
         for key in keys:
-            if key not in GATES:
-                raise ValueError(f"{key!r} is no gate; {one_of(key, sorted(GATES))}")
+            if key in GATES:
+                continue
+            if key in FORMER:
+                raise ValueError(f"{key!r} {FORMER[key]}")
+            if key.lower() in titles:
+                valid = ", ".join(sorted(GATES))
+                meant = titles[key.lower()]
+                raise ValueError(f"{key!r} is no gate; valid: {valid}; did you mean {meant!r}?")
+            raise ValueError(f"{key!r} is no gate; {one_of(key, sorted(GATES))}")
         return keys
 
 
@@ -303,7 +315,7 @@ GATES: dict[str, Explanation] = {
         "with the share of each. If it names none, they ran in another container or virtual "
         "machine.",
         remedy="Close the programs that the reason names, or run when the machine is idle. "
-        "./lab resume tries again.",
+        "ps -eo pid,pcpu,args --sort=-pcpu shows which they are. ./lab resume tries again.",
     ),
     "impairment_late_s": Explanation(
         title="lateness",

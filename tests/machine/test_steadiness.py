@@ -64,6 +64,12 @@ def test_a_machine_is_disturbed_by_others_or_by_late_timers(found, words):
     assert bool(found.disturbed) is bool(words)
 
 
+@pytest.mark.parametrize(("others", "told"), [(0.2, False), (0.5, True)])
+def test_others_that_a_gate_would_not_pass_are_told(others, told):
+    words = Moment(late_p50_s=0.0001, late_p99_s=0.001, others=others, stolen=0.0).sentence()
+    assert ("runs may be invalid; close other programs" in words) is told
+
+
 def test_a_busy_neighbour_is_seen_and_this_process_is_not():
     busy = subprocess.Popen([sys.executable, "-c", "while True: pass"], start_new_session=True)
     try:

@@ -61,6 +61,30 @@ def test_only_invalid_runs_are_tried_again_and_every_attempt_is_kept(
     assert runner.directory_of(out, run).verdict() == executed[-1]
 
 
+@pytest.mark.parametrize(
+    ("failed", "waived", "attempts"),
+    [
+        (["impairments_unmet"], [], 1),
+        (["impairments_unmet"], ["cpu_others"], 1),
+        (["impairments_unmet", "cpu_others"], [], 3),
+        (["cpu_others"], ["impairments_unmet"], 3),
+    ],
+)
+def test_what_another_attempt_would_find_again_is_not_tried_again(
+    run, tmp_path, monkeypatch, failed, waived, attempts
+):
+    gates = [
+        {"key": key, "outcome": "failed", "decides": key in failed} for key in failed + waived
+    ] + [{"key": "rate_error", "outcome": "passed", "decides": True}]
+
+    def in_sandbox(directory: Path, on_progress: runner.OnProgress) -> int:
+        write_status(directory, "invalid", "a reason", gates=gates)
+        return 0
+
+    monkeypatch.setattr(runner, "_in_sandbox", in_sandbox)
+    assert len(list(runner.attempts(tmp_path, run, lambda record: None, retries=2))) == attempts
+
+
 def test_a_run_that_is_ok_is_not_executed_again(run, tmp_path, monkeypatch):
     places = ending(monkeypatch, "ok")
     for executed in (True, False):

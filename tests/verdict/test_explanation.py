@@ -107,6 +107,35 @@ def test_a_waived_gate_is_shown_as_waived_whatever_it_found(tmp_path):
     assert "waived: queue_error, by limits.waive" in text
     assert "waived: idle_loss, by limits.waive" in text
     assert "waived: cpu_wait, by a limit of 1000 instead of" in text
+    assert GATES["queue_error"].remedy.split(". ")[0] not in text
+
+
+def test_gates_that_decide_come_first_and_waived_ones_are_without_advice(tmp_path):
+    queues = [queue(peak_bytes=None, reason="too deep")]
+    gates = judged(queues=queues, switch_holds_bytes=1, limits={"waive": ["queue_error"]})
+    text = shown(ended(tmp_path, "invalid", "socket buffer", gates))
+    decides, waived, others = (
+        text.index(words)
+        for words in (
+            "gate 'socket buffer' failed: ",
+            "gate 'queue' not measured, but waived, so it does not decide: ",
+            "other gates",
+        )
+    )
+    assert decides < waived < others
+    assert "what to do: " in text[decides:waived]
+    assert "what to do: " not in text[waived:others]
+
+
+def test_other_gates_are_shown_with_key_and_outcome(tmp_path):
+    wide = io.StringIO()
+    directory = ended(tmp_path, "ok", "", judged())
+    explain_view.show(directory, Console(file=wide, width=300))
+    (relay,) = [line for line in wide.getvalue().splitlines() if " relay_late_s " in line]
+    assert " not applicable " in relay
+    (queues,) = [line for line in wide.getvalue().splitlines() if " queue_error " in line]
+    assert " passed: 0 " in queues
+    assert "passed or did not apply" in wide.getvalue()
 
 
 def test_gates_of_an_earlier_version_are_shown_all_the_same(tmp_path):
