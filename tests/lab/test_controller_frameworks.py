@@ -18,7 +18,7 @@ TIMELINE = [
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_forwarding_loss_and_burst_take_effect(run_small, framework):
+def test_forwarding_loss_and_burst_take_effect(run_small, framework, held_rate_bps):
     results = run_small(controller=framework, rounds=6, impairments=TIMELINE)
     results.assert_trained()
     manifest = json.loads((results.run() / "manifest.json").read_text())
@@ -32,7 +32,8 @@ def test_forwarding_loss_and_burst_take_effect(run_small, framework):
     # Two workers' gradients are some hundreds of chunks; half of what is sent is lost.
     assert ended["half"]["dropped"] > 50
     # Three times the link's rate: the queue takes a little, the link a third.
-    assert ended["flood"]["frames_sent"] > 1000
+    frames = 3 * held_rate_bps * 0.05 / (1514 * 8)
+    assert 0.8 * frames < ended["flood"]["frames_sent"] < 1.2 * frames
     assert 0.4 < ended["flood"]["dropped"] / ended["flood"]["frames_sent"] < 0.9
 
 
