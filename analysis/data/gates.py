@@ -25,11 +25,15 @@ def stops(gate: dict[str, Any]) -> bool:
     return calls_attention(gate) and gate.get("decides") is not False
 
 
-def waived(runs: Iterable[Run]) -> dict[str, list[str]]:
-    """Each way in which an experiment loosened a gate, with the keys of the runs."""
+def waived(runs: Iterable[Run], *, beyond: bool = False) -> dict[str, list[str]]:
+    """Each way in which an experiment loosened a gate, with the keys of the runs.
+
+    Args:
+        beyond: only where the gate failed or was not measured.
+    """
     found: dict[str, list[str]] = {}
     for run in runs:
         for gate in run.gates:
-            if words := gate.get("waived"):
+            if (words := gate.get("waived")) and (calls_attention(gate) or not beyond):
                 found.setdefault(str(words), []).append(run.key)
     return found

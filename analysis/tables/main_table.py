@@ -14,6 +14,7 @@ from analysis.tables.cells import measured, missing
 from analysis.tables.rendering import Cell, Table, row
 from analysis.words.formatting import DASH, Unit, metric_unit
 
+WAIVED = "With waived gates: "  # begins a note; the cautions tell more of it
 ROWS = (
     "round_latency_s.burst_mean",
     IMPAIRED,  # one row per kind of impairment, where there are several
@@ -141,7 +142,7 @@ def _notes(summary: dict[str, Any]) -> list[str]:
         planned = sum(verdicts.values())
         notes.append(f"Left out of these numbers: {', '.join(left_out)} (of {planned}).")
     if waived := summary.get("waived_gates"):
-        notes.append(f"With waived gates: {'; '.join(waived)}.")
+        notes.append(f"{WAIVED}{'; '.join(waived)}.")
     return notes
 
 

@@ -64,9 +64,17 @@ def _waived(runs: Sequence[Run]) -> list[str]:
     found = gates.waived(runs)
     if not found:
         return []
-    counts = {words: len(set(keys)) for words, keys in found.items()}
-    some = {words: f" ({n} of {len(runs)} ok runs)" for words, n in counts.items() if n < len(runs)}
-    listed = "; ".join(f"{words}{some.get(words, '')}" for words in found)
+    beyond = gates.waived(runs, beyond=True)
+
+    def told(words: str) -> str:
+        count = len(set(found[words]))
+        some = f"{count} of {len(runs)} ok runs" if count < len(runs) else ""
+        stopped = len(set(beyond.get(words, [])))
+        in_so_many = f"failed or not measured in {stopped}" if stopped else ""
+        details = "; ".join(filter(None, (some, in_so_many)))
+        return f"{words} ({details})" if details else words
+
+    listed = "; ".join(map(told, found))
     return [
         f"Results with waived gates: {listed}. These runs count although the emulator was held to "
         "less than the default limits ask. The section on gates has the values."

@@ -1,10 +1,12 @@
 """Writes and prints the reports of finished runs, from their directories alone."""
 
 import shlex
+from dataclasses import replace
 
 from rich.console import Console
 
 import analysis
+from analysis.tables.main_table import WAIVED
 from analysis.tables.rendering import to_text
 from testbed.cli.places import Place
 from testbed.shared.yaml_input import InputError
@@ -23,7 +25,10 @@ def write(place: Place) -> None:
         for name in _names(place):
             paths = analysis.write_report(place.results, name)
             if paths.verdicts.get("ok"):
-                console.print("", to_text(paths.main_table, width=width), sep="\n")
+                table = paths.main_table  # a caution tells the waived gates
+                notes = [each for each in table.notes if not each.startswith(WAIVED)]
+                shown = to_text(replace(table, notes=notes), width=width)
+                console.print("", shown, sep="\n")
             else:
                 counts = ", ".join(f"{n} {word}" for word, n in paths.verdicts.items() if n)
                 console.print(f"\n{paths.experiment}: no run is ok ({counts})")

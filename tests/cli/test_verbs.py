@@ -1,6 +1,7 @@
 """The command: exit status and one line for what a person can get wrong."""
 
 import io
+import json
 import os
 import re
 import subprocess
@@ -110,6 +111,19 @@ def test_a_report_names_what_to_do_and_has_no_table_without_an_ok_run(tmp_path):
     said = lab("report", "--out", str(tmp_path)).stdout
     assert "Runs (n)" in said
     assert f"./lab resume {folder}" in said
+
+
+def test_waived_gates_are_printed_once(tmp_path):
+    directory = ResultsBuilder(tmp_path).run(arm="dblp", seed=2)
+    status = json.loads((directory / "status.json").read_text())
+    status["gates"] = [
+        {"name": "a", "key": "cpu_others", "value": 0.4, "limit": 0.25, "outcome": "failed"}
+        | {"waived": "cpu_others, by limits.waive", "decides": False}
+    ]
+    (directory / "status.json").write_text(json.dumps(status))
+    said = lab("report", "--out", str(tmp_path)).stdout
+    assert said.count("cpu_others, by limits.waive") == 1
+    assert "cpu_others, by limits.waive (failed or not measured in 1)" in said
 
 
 def test_an_output_folder_that_cannot_be_written_is_named(tmp_path):
