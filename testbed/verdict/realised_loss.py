@@ -30,6 +30,8 @@ NAME, KEY = "difference between realised and configured loss", "loss_error"
 FALSE_ALARMS = 1e-6
 # An occurrence that met so many packets is tested by itself, too.
 _LONG_PACKETS = 1000
+# Filters draw numbers of 31 or 32 bits: what is rarer than half of one never happens.
+NEVER = 2.0**-33
 # From what ten million packets need to what a handful needs; a step of 1.5 costs 2 % of resolution.
 _TILTS = [sign * 0.001 * 1.5**step for step in range(26) for sign in (1, -1)]
 
@@ -97,7 +99,7 @@ def _growth(model: LossModel, tilt: float) -> tuple[float, float]:
     """
     good, bad = (1 - loss + loss * math.exp(tilt) for loss in (model.loss_good, model.loss_bad))
     leave, back = model.p_good_to_bad, model.p_bad_to_good
-    if leave == 0:
+    if leave < NEVER:
         return math.log(good), 0.0
     stay, remain = good * (1 - leave), bad * (1 - back)
     around = good * leave * bad * back

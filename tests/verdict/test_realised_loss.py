@@ -101,6 +101,7 @@ def runs(p_good_to_bad: float, p_bad_to_good: float) -> LossModel:
 @example(runs(1e-5, 0.25))
 @example(runs(0.001, 0.001))
 @example(LossModel(loss_good=1.0, p_good_to_bad=1e-5, p_bad_to_good=0.25))
+@example(LossModel(loss_good=1.0, loss_bad=0.0, p_good_to_bad=5e-324))
 def test_so_it_is_with_any_model(model):
     """And with tilts up to 25: there the two states differ by a factor of 10^11."""
     met = [3, 30]
@@ -114,7 +115,7 @@ def test_so_it_is_with_any_model(model):
         )
         leave, back = model.p_good_to_bad, model.p_bad_to_good
         matrix = per_packet * [[1 - leave, leave], [back, 1 - back]]
-        if leave == 0:  # the bad state is never met
+        if leave < realised_loss.NEVER:  # the bad state is never met
             assert (growth, spread) == (pytest.approx(np.log(matrix[0, 0]), abs=1e-9), 0)
             continue
         largest = np.exp(growth)

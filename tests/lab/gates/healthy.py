@@ -11,7 +11,7 @@ TOPOLOGIES: dict[str, dict[str, Any]] = {
     "star": {"workers": 2},
     "dumbbell": {"workers": 2},
     "leaf-spine": {"workers": 2, "leaves": 2, "spines": 2},
-    "fat-tree": {"workers": 2, "k": 4},
+    "fat-tree": {"workers": 1, "k": 2},
     "two-datacentres": {"workers": 2, "core": {"delay_s": 0.005}},
 }
 # One process switches for all switches: each frame costs it as often as it crosses one.
