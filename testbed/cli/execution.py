@@ -25,7 +25,8 @@ def run(selection: Selection, options: Execution) -> bool:
     """
     chosen = choosing.chosen(selection, options.out)
     runner.require_writable(chosen.results)
-    if not options.dry_run:
+    hosts_to_capture(chosen.runs, options.pcap)  # a wrong one is told before seconds of probing
+    if not options.dry_run and runner.unfinished(chosen.results, chosen.runs):
         chosen = this_machine.sized(chosen, terminal.console())
     if not options.dry_run and not runner.unfinished(chosen.results, chosen.runs):
         _refuse_recording_what_is_done(replace(options, out=chosen.results), chosen.runs)

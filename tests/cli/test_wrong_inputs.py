@@ -16,7 +16,7 @@ import yaml
 
 import controllers.__main__
 import testbed.__main__
-from testbed.machine import capabilities
+from testbed.machine import capabilities, steadiness
 from testbed.run import runner
 
 TABLE = yaml.safe_load(Path(__file__).with_name("wrong_inputs.yaml").read_text(encoding="utf-8"))
@@ -35,6 +35,7 @@ def answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
         monkeypatch.setattr(sys, "argv", ["lab", *words])
         monkeypatch.setattr(runner, "attempts", build)
         monkeypatch.setattr(capabilities, "require", build)
+        monkeypatch.setattr(steadiness, "probe", build)
         for name, content in files.items():
             text = content if isinstance(content, bytes) else content.encode()
             (tmp_path / name).write_bytes(text)
