@@ -42,5 +42,5 @@ def test_what_an_overfull_queue_loses_is_what_it_counts(tmp_path: Path):
         for each in flows:
             with each:
                 pass
-    assert refused[0] > 100  # far fewer on a machine where senders are late
+    assert refused[0] > 20  # three senders in one Python process are late at times
     assert received + sum(refused) == 3 * PACKETS
