@@ -1,0 +1,126 @@
+"""A lab of one run: its links are calibrated, its use is watched, and its gates are judged.
+
+What runs in its hosts is a workload's matter. The built-in training is one; it and all others get
+the same lab, the same samples and the same gates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from controllers import framework_choice
+from testbed import sampling
+from testbed.capture import recorder
+from testbed.lab.delay import link_report
+from testbed.lab.network import LabInfo
+from testbed.run import manifest
+from testbed.run.assembly import Lab
+from testbed.run.processes import Processes
+from testbed.sampling import other_programs
+from testbed.shared import run_directory
+from testbed.verdict import calibration
+from testbed.verdict.gate import Gate
+from testbed.verdict.run_observer import Observation
+
+
+class ObservedLab:
+    """A lab that is built, and whose observation has begun.
+
+    Args:
+        config: of the run.
+        directory: of the run; logs, samples and what is measured go there.
+        private: the sandbox's private folder.
+        processes: starts and watches the lab's processes.
+        data_ports: the first and the last port on which the workload sends its data, if it says.
+
+    Raises:
+        MissingCapabilityError, CommandError, ProcessError: with a one-line reason.
+    """
+
+    def __init__(
+        self,
+        config: dict[str, Any],
+        directory: Path,
+        *,
+        private: Path,
+        processes: Processes,
+        data_ports: tuple[int, int] | None,
+    ) -> None:
+        self.config = config
+        self.directory = directory
+        self.private = private
+        self.processes = processes
+        self.lab = Lab(
+            config,
+            private=private,
+            logs=directory / "logs",
+            impairment_log=directory / "events" / "impairments.jsonl",
+            processes=processes,
+            data_ports=data_ports,
+        )
+        self._facts = manifest.of_machine()
+        self._observation = Observation(directory, config, self.info, processes.pids())
+
+    @property
+    def info(self) -> LabInfo:
+        """The network as plain data."""
+        return self.lab.network.info
+
+    def calibrate(self) -> None:
+        """Measure every link, before anything else uses it; write calibration and manifest."""
+        calibration.warm_up(self.info)
+        self._buffers = self.lab.switch.deepen_buffers()
+        self._calibrated = calibration.calibrate(self.info)
+        run_directory.write_json(
+            self.directory / "calibration.json",
+            {"schema": run_directory.SCHEMA, **self._calibrated.as_json()},
+        )
+        framework = framework_choice.describe(self.config["controller"])
+        run_directory.write_json(
+            self.directory / "manifest.json",
+            self._facts
+            | manifest.of_lab(self.info, self._buffers)
+            | {"seed": self.config["seed"], "controller": framework}
+            | {"code": self.config.get("code", {})},
+        )
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Sample, record and count while the body runs the workload."""
+        order = sampling.order_of(
+            self.info,
+            training_hosts=self.lab.training_hosts,
+            processes=self.processes.pids(),
+            config=self.config,
+        )
+        self._observation.begin()
+        with (
+            link_report.recorded(self.info.as_json(), self.directory / "delay.json"),
+            sampling.sampled(self.directory, order),
+            self._captured(self.config["capture"]),
+        ):
+            yield
+
+    def judge(self) -> list[Gate]:
+        """Compare what was measured, before and while the workload ran, with the run's limits."""
+        return self._observation.judge(
+            self._calibrated,
+            switch_holds_bytes=self._buffers.queue_bytes,
+            other_programs=other_programs.largest(self.directory),
+        )
+
+    @contextmanager
+    def _captured(self, names: Sequence[str]) -> Iterator[None]:
+        """Record the links of some hosts; what was recorded is added to the manifest."""
+        recordings: list[dict[str, Any]] = []
+        try:
+            with recorder.recording(self.info.hosts, names, self.directory / "pcap") as recordings:
+                yield
+        finally:
+            facts = run_directory.read_json(self.directory / "manifest.json")
+            run_directory.write_json(
+                self.directory / "manifest.json", facts | {"captures": recordings}
+            )

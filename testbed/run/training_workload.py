@@ -1,0 +1,87 @@
+"""The built-in workload: training across the lab's hosts, as the supervisor sees it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from testbed.lab import paths as lab_paths
+from testbed.run.observed_lab import ObservedLab
+from testbed.run.processes import ProcessError, Processes
+from testbed.shared.progress_pipe import ProgressWriter
+from testbed.shared.run_directory import LOADED, LOST_WORKERS
+from testbed.transport.wire import DATA_PORTS
+from testbed.verdict import congestion_read_back
+
+_LOAD_TIMEOUT_S = 300.0
+_NAME = "training"
+
+
+class TrainingWorkload:
+    """Loads while the network is built, then trains.
+
+    Args:
+        directory: of the run.
+        processes: starts and watches the lab's processes.
+        progress: is told each round.
+    """
+
+    data_ports = DATA_PORTS
+
+    def __init__(self, directory: Path, processes: Processes, progress: ProgressWriter) -> None:
+        self._directory = directory
+        self._processes = processes
+        self._progress = progress
+        # Importing torch takes longest, so it begins first and goes on while the network is built.
+        self._launcher = processes.spawn(
+            _NAME,
+            [sys.executable, "-m", "testbed.run.training_launcher", str(directory)],
+            stdin=subprocess.PIPE,
+            pass_fds=(progress.descriptor,),
+        )
+
+    def wait_until_loaded(self) -> None:
+        """Return once it takes the processors no more: calibration must have them for itself.
+
+        Raises:
+            ProcessError: model or data could not be loaded.
+        """
+        self._processes.wait_for(self._directory / "logs" / LOADED, _NAME, _LOAD_TIMEOUT_S)
+
+    def run(self, lab: ObservedLab) -> None:
+        """Train to the end.
+
+        Raises:
+            ProcessError: it failed, or did not end in time.
+        """
+        hosts, names = lab.info.hosts, lab.lab.training_hosts
+        order = {
+            "hosts": {name: vars(hosts[name]) for name in names},
+            "fair_shares_bps": lab_paths.fair_shares_bps(lab.info.as_json(), names[1:]),
+            "controller_socket": str(lab.lab.controller_socket),
+            "coordination_socket": str(lab.private / "coordination.sock"),
+            "progress_descriptor": self._progress.descriptor,
+        }
+        assert self._launcher.stdin is not None
+        self._launcher.stdin.write(json.dumps(order).encode() + b"\n")
+        self._launcher.stdin.close()
+        self._processes.wait_until_done(_NAME, lab.config["limits"]["run_timeout_s"])
+
+    def check(self, lab: ObservedLab) -> None:
+        """Make sure that what ran is what was configured.
+
+        Raises:
+            ProcessError: the congestion control that was read back is another one.
+        """
+        wanted = lab.config["protocol"]["congestion_control"]
+        if different := congestion_read_back.difference(self._directory, wanted):
+            raise ProcessError(different)
+
+    def remark(self) -> str:
+        """The workers that training lost and went on without, with the reasons; empty for none."""
+        words = self._directory / "logs" / LOST_WORKERS
+        if not words.exists():
+            return ""
+        return f"went on without {'; '.join(words.read_text(encoding='utf-8').splitlines())}"
