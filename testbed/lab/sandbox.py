@@ -12,7 +12,7 @@ import sys
 import threading
 from pathlib import Path
 
-from testbed.lab import leftovers
+from testbed.lab import host_names, leftovers
 from testbed.lab.kernel.commands import run
 
 # This folder exists wherever Open vSwitch is installed; inside the sandbox a private tmpfs covers
@@ -110,9 +110,10 @@ def end_with_lifeline(descriptor: int = 0) -> None:
 
 
 def prepare() -> Path:
-    """Inside: make the private folder and bring up loopback; return the folder."""
+    """Inside: make the private folder and /etc/hosts, bring up loopback; return the folder."""
     if os.getpid() != 1:
         raise RuntimeError("this prepares the inside of a sandbox; use testbed.lab.sandbox.start")
     run(["mount", "-t", "tmpfs", "-o", "mode=0700", "tmpfs", str(PRIVATE_DIRECTORY)])
     run(["ip", "link", "set", "lo", "up"])
+    host_names.cover(PRIVATE_DIRECTORY)
     return PRIVATE_DIRECTORY

@@ -8,6 +8,7 @@ from typing import Any
 
 import topologies
 from controllers.controller_socket import ControllerClient
+from testbed.lab import host_names
 from testbed.lab.kernel.commands import CommandError
 from testbed.lab.network import CONTROLLER_ADDRESS, Network
 from testbed.lab.openvswitch import OpenVSwitch
@@ -66,6 +67,8 @@ class Lab:
             data_ports=data_ports,
             seed=config["seed"],
         )
+        hosts = self.network.info.hosts.values()
+        host_names.tell(private, ((host.name, host.address) for host in hosts))
         if self.network.relay is not None:
             processes.adopt({"delay-relay": self.network.relay.process})
         description = private / "lab.json"

@@ -1,0 +1,74 @@
+"""Starts a program in an emulated host, from inside the sandbox: the one way in which this is done.
+
+A thread of its own enters the host's namespaces and starts the program there, which inherits them.
+Nothing runs between the fork and the program, so this is safe in a process of many threads, and
+what cannot be started is an error of one line. Names of hosts resolve inside (see `host_names`).
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from testbed.lab.kernel import namespaces
+from testbed.lab.kernel.commands import CommandError
+from testbed.lab.network import HostInfo
+
+Stream = int | None  # a file descriptor, or one of subprocess's constants
+
+
+class ProgramError(CommandError):
+    """A program cannot be started in a host; the message is one line that names both."""
+
+
+def start(
+    host: HostInfo,
+    argv: Sequence[str],
+    *,
+    stdin: Stream = subprocess.DEVNULL,
+    stdout: Stream = subprocess.DEVNULL,
+    stderr: Stream = subprocess.DEVNULL,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+) -> subprocess.Popen[bytes]:
+    """Start a program in a host, in a session of its own: `os.killpg` reaches what it starts.
+
+    Args:
+        argv: the program, by path or name, and its arguments; no shell reads them.
+        env: all of its environment; None: this process's.
+        cwd: its current folder; None: this process's.
+
+    Raises:
+        ProgramError: there is no such program or folder, or the kernel refuses it.
+    """
+    if not argv or not argv[0]:
+        raise ProgramError(f"{host.name}: no program is given")
+    place = f"{host.name}: {argv[0]}"
+
+    def begin() -> subprocess.Popen[bytes]:
+        namespaces.settle(host.pid)
+        # The program inherits what is done to this thread. What it may use is limited here.
+        return subprocess.Popen(
+            list(argv),
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            env=env,
+            cwd=str(cwd or Path.cwd()),
+            start_new_session=True,
+        )
+
+    try:
+        with ThreadPoolExecutor(1, "host-program") as own_thread:
+            return own_thread.submit(begin).result()
+    except FileNotFoundError as error:
+        missing = "there is no such program"
+        if error.filename != argv[0]:  # the folder, or the host
+            missing = f"cannot be started: there is no {error.filename}"
+        raise ProgramError(f"{place}: {missing}") from None
+    except (OSError, ValueError) as error:  # ValueError: a zero byte in an argument
+        words = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else error
+        raise ProgramError(f"{place}: cannot be started: {words}") from None

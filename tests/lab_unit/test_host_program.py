@@ -1,0 +1,145 @@
+"""Programs are started in the namespaces of a process that stands for an emulated host."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from testbed.lab import host_program
+from testbed.lab.host_program import ProgramError
+from testbed.lab.network import HostInfo
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root enters namespaces here")
+
+
+@pytest.fixture(scope="module")
+def host():
+    # It says when it is there; `cat` then lives until its input ends.
+    argv = ["unshare", "--net", "--mount", "sh", "-c", "mount -t sysfs sysfs /sys; echo; exec cat"]
+    process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    process.stdout.readline()
+    yield HostInfo(
+        name="worker-1",
+        address="10.0.0.1",
+        mac="00:00:00:00:00:01",
+        pid=process.pid,
+        interface="worker-1-eth0",
+        switch="s1",
+        switch_port=1,
+        switch_interface="s1-eth1",
+        rate_bps=100_000_000,
+        queue_bytes=150_000,
+    )
+    process.stdin.close()
+    process.wait()
+    process.stdout.close()
+
+
+def output_of(host, argv, **options):
+    process = host_program.start(host, argv, stdout=subprocess.PIPE, **options)
+    output, _ = process.communicate(timeout=10)
+    return process.returncode, output.decode()
+
+
+def test_a_program_runs_in_the_hosts_network_and_sees_its_interfaces(host):
+    shown = ["sh", "-c", "readlink /proc/self/ns/net /proc/self/ns/mnt; ls /sys/class/net"]
+    status, output = output_of(host, shown)
+    of_host = [str(Path(f"/proc/{host.pid}/ns/{kind}").readlink()) for kind in ("net", "mnt")]
+    assert status == 0
+    assert output.split() == [*of_host, "lo"]
+
+
+def test_the_thread_that_asks_stays_where_it_is(host):
+    def places():
+        return [Path(f"/proc/thread-self/ns/{kind}").readlink() for kind in ("net", "mnt")]
+
+    before = places(), Path.cwd()
+    output_of(host, ["true"])
+    assert (places(), Path.cwd()) == before
+
+
+def test_programs_start_while_other_threads_work(host):
+    """Forking a process of many threads is safe here: none is caught with a lock held."""
+    stop = threading.Event()
+
+    def work():
+        while not stop.is_set():
+            subprocess.run(["true"], check=True)
+
+    others = [threading.Thread(target=work) for _ in range(3)]
+    for each in others:
+        each.start()
+    try:
+        for number in range(20):
+            assert output_of(host, ["echo", str(number)]) == (0, f"{number}\n")
+    finally:
+        stop.set()
+        for each in others:
+            each.join()
+
+
+def test_a_program_gets_its_input_environment_and_folder(host, tmp_path):
+    text = tmp_path / "text"
+    text.write_text("hello")
+    with text.open("rb") as stdin:
+        status, output = output_of(
+            host,
+            ["sh", "-c", "cat; pwd; echo $COLOUR $HOME"],
+            stdin=stdin.fileno(),
+            env={"COLOUR": "blue", "PATH": os.environ["PATH"]},
+            cwd=tmp_path,
+        )
+    assert (status, output) == (0, f"hello{tmp_path}\nblue\n")
+
+
+def test_a_signal_to_its_group_reaches_what_it_has_started(host, tmp_path):
+    script = "sleep 60 & echo $! > child; wait"
+    process = host_program.start(host, ["sh", "-c", script], cwd=tmp_path)
+    deadline_s = time.monotonic() + 5
+    while not (tmp_path / "child").exists() or not (tmp_path / "child").read_text():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGTERM)
+    assert process.wait(5) == -signal.SIGTERM
+    child = int((tmp_path / "child").read_text())
+    while Path(f"/proc/{child}/stat").exists():
+        if Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+            break
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        ([], "worker-1: no program is given"),
+        ([""], "worker-1: no program is given"),
+        (["no-such-thing"], "worker-1: no-such-thing: there is no such program"),
+        (["/etc/passwd"], "worker-1: /etc/passwd: cannot be started: Permission denied"),
+        (["echo", "a\0b"], "worker-1: echo: cannot be started: embedded null byte"),
+    ],
+)
+def test_what_cannot_be_started_is_named_in_one_line(host, argv, words):
+    with pytest.raises(ProgramError) as error:
+        host_program.start(host, argv)
+    assert str(error.value) == words
+
+
+def test_a_folder_that_is_not_there_is_not_taken_for_a_missing_program(host, tmp_path):
+    with pytest.raises(ProgramError, match=r"^worker-1: true: .*: there is no .*/nowhere$"):
+        host_program.start(host, ["true"], cwd=tmp_path / "nowhere")
+
+
+def test_a_host_that_has_gone_is_an_error_of_one_line(host):
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    gone = HostInfo(**{**vars(host), "pid": ended.pid})
+    with pytest.raises(ProgramError, match=rf"^worker-1: true: .*: there is no /proc/{ended.pid}/"):
+        host_program.start(gone, ["true"])
