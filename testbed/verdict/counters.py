@@ -60,11 +60,23 @@ class CounterReader:
     def read(self) -> Counters:
         """Wait until no packet moves, three seconds at most, then read all counters.
 
+        They lie in different places and are read one after another. If a packet moved meanwhile,
+        some have it and others have not, so all are read again.
+
         Raises:
             CommandError: a program that is asked does not answer.
             OSError: a namespace is gone.
         """
-        namespaces, quiet = self._when_quiet()
+        # Frames in flight on a delayed link are in no counter until they arrive.
+        longest_s = max((link.delay_s + link.jitter_s for link in self._network.links), default=0.0)
+        deadline_s = time.monotonic() + _PATIENCE_S + 4 * longest_s
+        while True:
+            namespaces, quiet = self._when_quiet(deadline_s, _QUIET_S + 2 * longest_s)
+            found = self._all(namespaces, quiet)
+            if not quiet or _moved(namespaces) == _moved(self._namespaces()):
+                return found
+
+    def _all(self, namespaces: dict[int | None, NamespaceCounters], quiet: bool) -> Counters:
         return Counters(
             at_s=time.monotonic(),
             quiet=quiet,
@@ -84,14 +96,13 @@ class CounterReader:
             (each["link"], each["from"]): (each["dropped"], each["lost"]) for each in directions
         }
 
-    def _when_quiet(self) -> tuple[dict[int | None, NamespaceCounters], bool]:
-        """The kernel's counters when they stand still and no queue holds a packet."""
-        # Frames in flight on a delayed link are in no counter until they arrive.
-        longest_s = max((link.delay_s + link.jitter_s for link in self._network.links), default=0.0)
-        deadline_s = time.monotonic() + _PATIENCE_S + 4 * longest_s
+    def _when_quiet(
+        self, deadline_s: float, quiet_s: float
+    ) -> tuple[dict[int | None, NamespaceCounters], bool]:
+        """The kernel's counters when they stand still so long, and no queue holds a packet."""
         before = self._namespaces()
         while time.monotonic() < deadline_s:
-            time.sleep(_QUIET_S + 2 * longest_s)
+            time.sleep(quiet_s)
             now = self._namespaces()
             if _moved(before) == _moved(now) and not _waiting(now):
                 return now, True

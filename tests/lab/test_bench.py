@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from testbed.lab.delay.relay import GRAIN_S
+
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("unchanged_host")]
 
 CONTRACT = {
@@ -91,5 +93,6 @@ def test_the_delay_line_adds_its_delay():
     measured = json.loads(done.stdout)
     times_ms = sorted(measured["times"])
     assert len(times_ms) == 40
-    assert times_ms[0] >= 9.9
+    # On either way, a frame may leave half a grain before its time.
+    assert times_ms[0] >= 10 - GRAIN_S * 1e3
     assert times_ms[20] < 14  # two relays and two hosts share the processors with whatever else

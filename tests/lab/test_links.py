@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from testbed.lab import sandbox
+from testbed.lab.delay.relay import GRAIN_S
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("unchanged_host")]
 
@@ -40,8 +41,8 @@ def test_round_trips_are_twice_the_configured_delay(found_capabilities):
     usual_s, longest_s = statistics.median(found["plain"]), max(found["plain"])
     for name, delay_s in (("one", 0.001), ("five", 0.005), ("twenty", 0.02)):
         assert len(found[name]) == 60
-        # On either way, a frame may leave a tenth of a millisecond before its time.
-        assert min(found[name]) >= 2 * delay_s - 0.0002
+        # On either way, a frame may leave half a grain before its time.
+        assert min(found[name]) >= 2 * delay_s - GRAIN_S
         assert statistics.median(found[name]) < 2 * delay_s + usual_s + LATE_S
     # Jitter of 4 ms around 5 ms on either way: a round trip between 2 and 18 ms, spread widely.
     assert 0.0019 < min(found["jittery"]) < 0.007 + usual_s

@@ -1,0 +1,51 @@
+"""Counters that lie in different places are read at a moment at which none of them moves."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from testbed.lab.kernel.link_counters import Interface, NamespaceCounters
+from testbed.verdict import counters
+from testbed.verdict.counters import CounterReader
+
+
+class Scripted(CounterReader):
+    """Sees one interface, which has sent so many packets at each look."""
+
+    def __init__(self, sent: Iterable[int]) -> None:
+        self._network: Any = SimpleNamespace(links=[])
+        self._sent = iter(sent)
+        self.readings = 0
+
+    def _namespaces(self) -> dict[int | None, NamespaceCounters]:
+        zeros = dict.fromkeys(Interface.__dataclass_fields__, 0)
+        interface = Interface(**zeros | {"sent": next(self._sent)})
+        return {None: NamespaceCounters(interfaces={"s1-eth1": interface})}
+
+    def _all(self, namespaces: dict[int | None, NamespaceCounters], quiet: bool) -> Any:
+        self.readings += 1
+        return namespaces[None].interfaces["s1-eth1"].sent, quiet
+
+
+def test_what_moves_while_counters_are_read_is_read_again():
+    # Two looks until it is quiet, one after the reading: a packet came, so all begins anew.
+    reader = Scripted([5, 5, 6, 6, 6, 6])
+    assert reader.read() == (6, True)
+    assert reader.readings == 2
+
+
+def test_what_never_rests_is_said_to_be_moving(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(counters, "_PATIENCE_S", 0.1)
+    reader = Scripted(itertools.count())
+    _, quiet = reader.read()
+    assert not quiet
+    assert reader.readings == 1
+    pairs = itertools.chain.from_iterable(zip(itertools.count(), itertools.count(), strict=True))
+    reader = Scripted(pairs)  # it rests at each two looks, and never while all is read
+    _, quiet = reader.read()
+    assert not quiet
