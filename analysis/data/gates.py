@@ -25,6 +25,13 @@ def stops(gate: dict[str, Any]) -> bool:
     return calls_attention(gate) and gate.get("decides") is not False
 
 
+def another_attempt_may_help(run: Run) -> bool:
+    """Whether a run is not ok, and not only for gates that would find the same again."""
+    stopping = [gate for gate in run.gates if stops(gate)]
+    repeats = bool(stopping) and all(gate.get("repeats") is True for gate in stopping)
+    return run.verdict != "ok" and not repeats
+
+
 def waived(runs: Iterable[Run], *, beyond: bool = False) -> dict[str, list[str]]:
     """Each way in which an experiment loosened a gate, with the keys of the runs.
 

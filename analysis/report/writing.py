@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from analysis.data import gates
 from analysis.data.load import Results, load
 from analysis.data.metrics import METRICS
 from analysis.figures import catalogue
@@ -33,7 +34,8 @@ _FEW_RUNS = 24  # more are folded away on the page, those that are not ok except
 class ReportPaths:
     """The files that `write_report` wrote, the main table, and what to know before its numbers.
 
-    `overview` is the index of the reports of all experiments.
+    `overview` is the index of the reports of all experiments. `resumable`: some run is not ok, and
+    may be at another attempt.
     """
 
     index: Path
@@ -45,6 +47,7 @@ class ReportPaths:
     verdicts: dict[str, int]
     main_table: Table
     cautions: list[str]
+    resumable: bool
 
 
 def write_report(results_dir: Path, experiment: str | None = None) -> ReportPaths:
@@ -79,7 +82,12 @@ def write_report(results_dir: Path, experiment: str | None = None) -> ReportPath
         verdicts=summary["verdicts"],
         main_table=tables["main"],
         cautions=summary["cautions"],
+        resumable=_resumable(results),
     )
+
+
+def _resumable(results: Results) -> bool:
+    return any(gates.another_attempt_may_help(run) for run in results.runs)
 
 
 def _tables(results: Results, summary: dict[str, Any]) -> dict[str, Table]:
@@ -133,6 +141,7 @@ def render_page(
         ],
         not_ok=to_html(verdicts.not_ok_table(results)),
         has_not_ok=any(run.verdict != "ok" for run in results.runs),
+        resumable=_resumable(results),
         many=len(results.runs) > _FEW_RUNS,
         assumptions=methods.assumptions(results),
         tables={name: to_html(table) for name, table in tables.items()},

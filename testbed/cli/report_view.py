@@ -37,10 +37,8 @@ def write(place: Place) -> None:
             console.print(f"report: {paths.index}")
             if sum(paths.verdicts.values()) > paths.verdicts.get("ok", 0):
                 folder = shlex.quote(str(place.results / paths.experiment))
-                console.print(
-                    f"what to do: ./lab explain {folder} says why runs are not ok, "
-                    f"./lab resume {folder} runs them"
-                )
+                again = f", ./lab resume {folder} runs them" if paths.resumable else ""
+                console.print(f"what to do: ./lab explain {folder} says why runs are not ok{again}")
     except ValueError as error:
         raise InputError(str(error)) from None
     if place.known()[1:]:

@@ -19,7 +19,6 @@ from testbed.shared.input_error import InputError
 from testbed.shared.progress_pipe import TRAINING
 from testbed.shared.run_directory import RunDirectory, Verdict
 from testbed.verdict.gate import STOPPING
-from testbed.verdict.limits import REPEATABLE
 
 OnProgress = Callable[[dict[str, Any]], None]
 
@@ -137,10 +136,9 @@ def execute(
 
 
 def _may_differ(status: Mapping[str, Any]) -> bool:
-    stopping = {
-        gate["key"] for gate in status["gates"] if gate["decides"] and gate["outcome"] in STOPPING
-    }
-    return status["verdict"] == "invalid" and not (stopping and stopping <= REPEATABLE)
+    stopping = [gate for gate in status["gates"] if gate["decides"] and gate["outcome"] in STOPPING]
+    repeats = bool(stopping) and all(gate["repeats"] for gate in stopping)
+    return status["verdict"] == "invalid" and not repeats
 
 
 def carry_out(

@@ -31,6 +31,8 @@ class Gate:
         waived: how the experiment loosened the gate; empty: it did not.
         decides: whether the run counts only if this gate allows it; false where `limits.waive`
             names it.
+        repeats: whether another attempt would find the same, since the gate judges what the
+            experiment says and not the machine.
     """
 
     name: str
@@ -42,6 +44,7 @@ class Gate:
     note: str = ""
     waived: str = ""
     decides: bool = True
+    repeats: bool = False
 
     @property
     def stops(self) -> bool:

@@ -8,6 +8,7 @@ sent, how often a slowed process was stopped.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from testbed.verdict.gate import Gate, compared, not_applicable
@@ -42,4 +43,5 @@ def gates(events: Sequence[Mapping[str, Any]], limits: Mapping[str, Any]) -> lis
         if name not in unmet and 0 in counts
     ]
     note = "; ".join([*pauses, *untold])
-    return [compared(NAME, KEY, len(unmet), limits[KEY], where=", ".join(unmet), note=note)]
+    found = compared(NAME, KEY, len(unmet), limits[KEY], where=", ".join(unmet), note=note)
+    return [replace(found, repeats=True)]

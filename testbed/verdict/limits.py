@@ -27,10 +27,6 @@ FORMER = {
 }
 
 
-# What these found, they would find again: they judge what the experiment says, not the machine.
-REPEATABLE = frozenset({"impairments_unmet"})
-
-
 class Limits(Section):
     """Gates: beyond them the emulator, not the protocol, decided, and the run is invalid.
 

@@ -113,6 +113,31 @@ def test_a_report_names_what_to_do_and_has_no_table_without_an_ok_run(tmp_path):
     assert f"./lab resume {folder}" in said
 
 
+@pytest.mark.parametrize(
+    ("stopping", "resumable"),
+    [
+        (["impairments_unmet"], False),
+        (["impairments_unmet", "cpu_others"], True),
+        (["cpu_others"], True),
+        ([], True),
+    ],
+)
+def test_a_report_does_not_advise_to_resume_what_would_end_the_same(tmp_path, stopping, resumable):
+    built = ResultsBuilder(tmp_path)
+    directory = built.run(arm="dblp", seed=1, verdict="invalid", reason="gates")
+    status = json.loads((directory / "status.json").read_text())
+    status["gates"] = [
+        {"name": key, "key": key, "value": 1, "limit": 0, "outcome": "failed", "decides": True}
+        | {"repeats": key == "impairments_unmet"}
+        for key in stopping
+    ]
+    (directory / "status.json").write_text(json.dumps(status))
+    said = lab("report", "--out", str(tmp_path)).stdout
+    page = (directory.parent / "report" / "index.html").read_text()
+    assert "./lab explain " in said and "./lab explain " in page
+    assert ("./lab resume " in said, "./lab resume " in page) == (resumable, resumable)
+
+
 def test_waived_gates_are_printed_once(tmp_path):
     directory = ResultsBuilder(tmp_path).run(arm="dblp", seed=2)
     status = json.loads((directory / "status.json").read_text())

@@ -74,8 +74,9 @@ def test_what_another_attempt_would_find_again_is_not_tried_again(
     run, tmp_path, monkeypatch, failed, waived, attempts
 ):
     gates = [
-        {"key": key, "outcome": "failed", "decides": key in failed} for key in failed + waived
-    ] + [{"key": "rate_error", "outcome": "passed", "decides": True}]
+        {"outcome": "failed", "decides": key in failed, "repeats": key == "impairments_unmet"}
+        for key in failed + waived
+    ] + [{"outcome": "passed", "decides": True, "repeats": False}]
 
     def in_sandbox(directory: Path, on_progress: runner.OnProgress) -> int:
         write_status(directory, "invalid", "a reason", gates=gates)

@@ -305,3 +305,4 @@ def test_an_impairment_that_met_nothing_is_named_and_a_pause_is_told():
     assert untold == "not known of ./mine.py, crash, which count nothing"
     (gate,) = impairments_met.gates([*met, ended("other", 0, 0)], {"impairments_unmet": 0})
     assert (gate.outcome, gate.value, gate.where) == ("failed", 1, "other")
+    assert gate.repeats
