@@ -73,7 +73,7 @@ _TRAINING: dict[str, Any] = {
         "rtt_error_s": 0.2,
         "idle_loss": 0.5,
         "impairment_late_s": 30,
-        "cpu_wait": 1000,
+        "cpu_wait_s": 10,
         "cpu_others": 100,
         "clock_stall_s": 30,
         "run_timeout_s": 500,

@@ -17,33 +17,28 @@ def gates(headroom: Headroom, limits: Mapping[str, Any], other_programs: str) ->
         other_programs: those outside the lab that used most of the processors, in words.
     """
     return [
-        *_waited(headroom, limits),
+        _waited(headroom, limits),
         _others(headroom, limits, other_programs),
         _stalled(headroom, limits),
     ]
 
 
-def _waited(headroom: Headroom, limits: Mapping[str, Any]) -> list[Gate]:
-    share = "share of its worst second that the emulator waited for a processor"
-    mean = "mean wait of the emulator for a processor, in its worst second (s)"
+def _waited(headroom: Headroom, limits: Mapping[str, Any]) -> Gate:
+    name, key = "mean wait of the emulator for a processor, in its worst second (s)", "cpu_wait_s"
     gone = [process for process, wait in headroom.waited.items() if wait is None]
     missing = [f"no scheduling statistics of {', '.join(gone)}"] if gone else []
     if headroom.longest_window_s > 2 * WINDOW_S:
         missing.append(f"{headroom.longest_window_s:.1f} s were read as one")
     told = "; ".join(missing)
-    known = [(name, wait) for name, wait in headroom.waited.items() if wait is not None]
-    if not known:
-        told = told or "no process was watched"
-        return [
-            not_measured(name, key, limits[key], told)
-            for name, key in ((mean, "cpu_wait_s"), (share, "cpu_wait"))
-        ]
-    mean_s, slow = worst((wait.mean_s, _at(name, wait.mean_at_s)) for name, wait in known)
-    most, starved = worst((wait.share, _at(name, wait.share_at_s)) for name, wait in known)
-    return [
-        compared(mean, "cpu_wait_s", mean_s, limits["cpu_wait_s"], where=slow, missing=told),
-        compared(share, "cpu_wait", most, limits["cpu_wait"], where=starved, missing=told),
+    waits = [
+        (wait.mean_s, _at(process, wait.at_s))
+        for process, wait in headroom.waited.items()
+        if wait is not None
     ]
+    if not waits:
+        return not_measured(name, key, limits[key], told or "no process was watched")
+    mean_s, where = worst(waits)
+    return compared(name, key, mean_s, limits[key], where=where, missing=told)
 
 
 def _others(headroom: Headroom, limits: Mapping[str, Any], programs: str) -> Gate:

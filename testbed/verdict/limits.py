@@ -23,7 +23,9 @@ def _with_keys_of_gates(schema: dict[str, Any]) -> None:
 
 FORMER = {
     "clock_drift": "is no gate any more, since it compared two views of one clock; leave it out: "
-    "clock_stall_s finds processors that stood still"
+    "clock_stall_s finds processors that stood still",
+    "cpu_wait": "is no gate any more; leave it out: cpu_wait_s judges how long packets wait for "
+    "the switch, and what a starved one loses or does not carry has gates of its own",
 }
 
 
@@ -46,8 +48,6 @@ class Limits(Section):
             may lose by accident.
         cpu_wait_s: how long a thread of the emulator may have waited to run, once it was ready, in
             the mean of its worst second.
-        cpu_wait: share of its worst second that a thread of the emulator may have been ready to
-            run without running.
         cpu_others: share of the machine's processor time that processes outside the lab may have
             used while something waited for a processor.
         impairment_late_s: how late any impairment may begin or end.
@@ -87,7 +87,6 @@ class Limits(Section):
     conservation: float = Field(default=0.001, gt=0, le=1)
     emulator_losses: int = Field(default=0, ge=0)
     cpu_wait_s: float = Field(default=0.0005, gt=0)
-    cpu_wait: float = Field(default=0.5, gt=0)
     cpu_others: float = Field(default=0.25, gt=0)
     impairment_late_s: float = Field(default=0.010, gt=0)
     impairments_unmet: int = Field(default=0, ge=0)
@@ -288,15 +287,6 @@ GATES: dict[str, Explanation] = {
         "controller and the delay relay was ready but did not run, and how often. The gate takes "
         "the second in which the mean wait of a thread was longest. Packets wait so much longer "
         "than the links make them.",
-        evidence="conservation.json: headroom.waited",
-        causes="The hosts' training and other programs leave the emulator too little time.",
-        remedy=f"{_ALONE} Use fewer workers, a smaller model, or a lower rate.",
-    ),
-    "cpu_wait": Explanation(
-        title="processor share",
-        measured="The same counts. The gate takes the second in which a thread was ready but did "
-        "not run for longest, as a share of that second. A switch that waits most of a second "
-        "cannot catch up with its packets.",
         evidence="conservation.json: headroom.waited",
         causes="The hosts' training and other programs leave the emulator too little time.",
         remedy=f"{_ALONE} Use fewer workers, a smaller model, or a lower rate.",

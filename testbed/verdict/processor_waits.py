@@ -3,15 +3,14 @@
 For every thread, the kernel sums up the time in which it was ready and waited for a processor (run
 delay, second number of /proc/PID/task/TID/schedstat), and counts how often it began to run (third
 number). An average over a run would hide a second in which the switch hardly ran, so the sums are
-read once a second and the worst second counts, in two ways. The mean wait is what a packet waits
-for the switch, beside what it waits in queues. The share of the second says whether the switch had
-time to catch up at all.
+read once a second and the second with the longest mean wait counts. That is what a packet waits for
+the switch, beside what it waits in queues. A switch that waits often but shortly delays no packet
+by more; what it then cannot carry shows as lost packets and missed rates.
 
 Measured on 2 cores in the training of `quick`, where four processes compute: a switch began to run
-3000 times a second, and its worst second had a mean wait of 39 to 62 microseconds and a share of
-0.09 to 0.17 (seven runs). Beside programs that took a third to two thirds of the processors they
-were 130 to 340 microseconds and 0.2 to 0.4; beside real-time programs that took half of both
-processors, 580 and 0.52; beside four busy sessions, 1430 and 0.38.
+3000 times a second, and waited for 39 to 62 microseconds in the mean of its worst second (seven
+runs). Beside programs that took a third to two thirds of the processors it was 130 to 340; beside
+real-time programs that took half of both processors, 580; beside four busy sessions, 1430.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from testbed.verdict.core_ticks import prefer
@@ -34,20 +33,15 @@ _NANO = 1e-9
 
 @dataclass(frozen=True, kw_only=True)
 class Wait:
-    """The worst seconds of one process.
+    """The worst second of one process.
 
     Attributes:
-        share: of its worst second, in which one of its threads was ready and did not run. A wait
-            counts in the second in which it ends, so a longer one gives more than 1.
-        share_at_s: when that second began, after the begin of the watch.
         mean_s: the mean wait of a thread, in the second in which that was longest.
-        mean_at_s: when that second began.
+        at_s: when that second began, after the begin of the watch.
     """
 
-    share: float = 0.0
-    share_at_s: float = 0.0
     mean_s: float = 0.0
-    mean_at_s: float = 0.0
+    at_s: float = 0.0
 
 
 class WaitWatch:
@@ -71,7 +65,7 @@ class WaitWatch:
         """Stop watching.
 
         Returns:
-            The worst seconds of each process, None where the kernel counts nothing or the process
+            The worst second of each process, None where the kernel counts nothing or the process
             is gone; and the longest time between two readings.
         """
         self._done.set()
@@ -83,30 +77,21 @@ class WaitWatch:
         prefer(threading.get_native_id())
         while not self._done.wait(WINDOW_S):
             self.read()
-        self.read()  # what is left of a second counts as a share of a whole one
+        self.read()  # what is left of a second
 
     def read(self) -> None:
         """Judge the time since the last reading."""
         before, began_s = self._last, self._read_s
         self._last = {name: run_delays(pid) for name, pid in self._processes.items()}
         self._read_s = time.monotonic()
-        window_s = self._read_s - began_s
-        self._longest_window_s = max(self._longest_window_s, window_s)
+        self._longest_window_s = max(self._longest_window_s, self._read_s - began_s)
         for name, after in self._last.items():
             for thread, (waited_s, runs) in after.items():
                 # A thread that began meanwhile has waited since then.
                 earlier_s, earlier_runs = before[name].get(thread, (0.0, 0))
-                self._note(name, waited_s - earlier_s, runs - earlier_runs, began_s, window_s)
-
-    def _note(self, name: str, waited_s: float, runs: int, began_s: float, window_s: float) -> None:
-        worst, at_s = self._worst[name], began_s - self._began_s
-        share = waited_s / max(window_s, WINDOW_S)
-        mean_s = waited_s / max(runs, _LEAST_WAITS)
-        if share > worst.share:
-            worst = replace(worst, share=share, share_at_s=at_s)
-        if mean_s > worst.mean_s:
-            worst = replace(worst, mean_s=mean_s, mean_at_s=at_s)
-        self._worst[name] = worst
+                mean_s = (waited_s - earlier_s) / max(runs - earlier_runs, _LEAST_WAITS)
+                if mean_s > self._worst[name].mean_s:
+                    self._worst[name] = Wait(mean_s=mean_s, at_s=began_s - self._began_s)
 
 
 def run_delays(pid: int) -> dict[int, tuple[float, int]]:

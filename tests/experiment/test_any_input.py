@@ -45,7 +45,7 @@ _BASE = {
     ],
     "factors": {"rounds": [10, 20]},
     "profiles": {"server": {"rounds": 30}},
-    "limits": {"cpu_wait": 0.5},
+    "limits": {"cpu_others": 0.5},
 }
 _WORDS = ["star", "loss", "dblp", "zero", "fixed:rate_bps=20e6", "phased:low=x", "5ms", "100Mbit"]
 _TEXTS = st.sampled_from([*_WORDS, "", "a\nb", "./no.py", "x:y", "\x1b[31m", "{", "=", "é"]) | (

@@ -47,8 +47,8 @@ def queue(**changes):
     return QueueCalibration(**{**facts, **changes})
 
 
-def waited(share, mean_s=0.0001):
-    return Wait(share=share, share_at_s=3.0, mean_s=mean_s, mean_at_s=4.0)
+def waited(mean_s):
+    return Wait(mean_s=mean_s, at_s=4.0)
 
 
 def stalled(longest_s, **changes):
@@ -59,7 +59,7 @@ def stalled(longest_s, **changes):
 def headroom(**changes):
     facts = {
         "duration_s": 10.0,
-        "waited": {"ovs-vswitchd": waited(0.1)},
+        "waited": {"ovs-vswitchd": waited(0.0001)},
         "longest_window_s": 1.001,
         "stalls": [stalled(0.004)],
         "others": 0.02,

@@ -101,12 +101,12 @@ def test_an_ok_run_shows_its_gates_and_says_what_was_not_checked(tmp_path):
 
 def test_a_waived_gate_is_shown_as_waived_whatever_it_found(tmp_path):
     queues = [queue(peak_bytes=None, reason="too deep")]
-    waived = {"waive": ["queue_error", "idle_loss"], "cpu_wait": 1000.0}
+    waived = {"waive": ["queue_error", "idle_loss"], "cpu_wait_s": 10.0}
     text = " ".join(shown(ended(tmp_path, "ok", "", judged(queues=queues, limits=waived))).split())
     assert "gate 'queue' not measured" in text
     assert "waived: queue_error, by limits.waive" in text
     assert "waived: idle_loss, by limits.waive" in text
-    assert "waived: cpu_wait, by a limit of 1000 instead of" in text
+    assert "waived: cpu_wait_s, by a limit of 10 instead of" in text
     assert GATES["queue_error"].remedy.split(". ")[0] not in text
 
 

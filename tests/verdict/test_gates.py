@@ -53,15 +53,15 @@ UNFILLED = {"peak_bytes": None, "reason": "too deep"}
             "conservation emulator_losses",
             "still moving",
         ),
-        ({"headroom": headroom(waited={})}, "cpu_wait_s cpu_wait", "no process"),
+        ({"headroom": headroom(waited={})}, "cpu_wait_s", "no process"),
         (
-            {"headroom": headroom(waited={"ovs-vswitchd": waited(0.1), "controller": None})},
-            "cpu_wait_s cpu_wait",
-            "no scheduling statistics of controller; the worst of the others was 0.1 .ovs-vswitchd",
+            {"headroom": headroom(waited={"ovs-vswitchd": waited(0.0001), "controller": None})},
+            "cpu_wait_s",
+            "no scheduling statistics of controller; the worst .* was 0.0001 .ovs-vswitchd",
         ),
         (
             {"headroom": headroom(longest_window_s=5.2)},
-            "cpu_wait_s cpu_wait",
+            "cpu_wait_s",
             "5.2 s were read as one",
         ),
         ({"headroom": headroom(others=None)}, "cpu_others", "/proc/stat"),
@@ -137,8 +137,7 @@ def test_packets_that_vanish_or_multiply_are_found_and_named(unexplained, passed
 @pytest.mark.parametrize(
     ("changes", "keys"),
     [
-        ({"waited": {"controller": waited(0.01), "ovs-vswitchd": waited(0.7)}}, ["cpu_wait"]),
-        ({"waited": {"controller": waited(0), "relay": waited(0.1, 0.001)}}, ["cpu_wait_s"]),
+        ({"waited": {"controller": waited(0), "relay": waited(0.001)}}, ["cpu_wait_s"]),
         ({"others": 0.6, "pressure": 0.9}, ["cpu_others"]),
         ({"others": 0.6, "pressure": 0.1}, []),  # busy neighbours on a machine with room
         ({"stalls": [stalled(0.2), stalled(0.001, processor=1)]}, ["clock_stall_s"]),

@@ -38,9 +38,7 @@ def test_a_thread_that_shares_its_processor_waits_and_one_that_sleeps_does_not()
     busy_waited, idle_waited = found.waited["busy"], found.waited["idle"]
     assert busy_waited is not None
     assert idle_waited is not None
-    assert busy_waited.share > 0.4  # two thirds of the time the other two ran
     assert busy_waited.mean_s > 0.0005
-    assert idle_waited.share < 0.2
     assert idle_waited.mean_s < 0.0005
     assert 1.2 < found.duration_s < 30
     assert {each.processor for each in found.stalls} == os.sched_getaffinity(0)
@@ -57,11 +55,11 @@ def test_the_worst_second_counts_and_not_the_mean(monkeypatch):
     watch = WaitWatch({"switch": 7})
     for _ in readings[1:4]:
         watch.read()
-    expected = {"share": 0.5, "share_at_s": 1.0, "mean_s": 0.5 / 2000, "mean_at_s": 1.0}
-    assert watch.finish() == ({"switch": Wait(**expected)}, 1.0)
+    expected = Wait(mean_s=0.5 / 2000, at_s=1.0)
+    assert watch.finish() == ({"switch": expected}, 1.0)
     watch.read()
     # One long wait of a thread that hardly runs is no mean of a second.
-    assert watch.finish()[0]["switch"] == Wait(**expected)
+    assert watch.finish()[0]["switch"] == expected
 
 
 @NEEDS_SCHEDSTAT

@@ -1,7 +1,4 @@
-"""Gates are shown to trip, each on a lab that is wrong in exactly that way.
-
-`cpu_wait` alone has no lab of its own: that of a starved switch asserts `cpu_wait_s`.
-"""
+"""Gates are shown to trip, each on a lab that is wrong in exactly that way."""
 
 from __future__ import annotations
 
