@@ -51,6 +51,13 @@ def good(kind: str) -> str:
     return _OTHERS.get(kind) or (EXAMPLES / f"own_{kind}.py").read_text(encoding="utf-8")
 
 
+def place(folder: Path, kind: str, text: str | None = None) -> Path:
+    """Put a user's file into a folder: one that is good, unless its text is given."""
+    path = folder / "mine.py"
+    path.write_text(good(kind) if text is None else text)
+    return path
+
+
 def write(folder: Path, kind: str, reference: str = "./mine.py", **changes: Any) -> Path:
     """An experiment that uses the code of a reference."""
     document = {
@@ -67,7 +74,12 @@ def write(folder: Path, kind: str, reference: str = "./mine.py", **changes: Any)
     return path
 
 
+def load_all(path: Path) -> list[Run]:
+    """The runs of an experiment's file."""
+    return experiment.load(str(path))
+
+
 def load(folder: Path, kind: str, reference: str = "./mine.py") -> Run:
     """The run of such an experiment."""
-    (run,) = experiment.load(str(write(folder, kind, reference)))
+    (run,) = load_all(write(folder, kind, reference))
     return run

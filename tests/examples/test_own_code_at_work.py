@@ -1,0 +1,202 @@
+"""Each kind of a user's own code does in a run what its author wrote."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+import topologies
+from controllers import lab_file
+from testbed.shared.yaml_input import InputError
+from testbed.training import datasets, optimisers, prerequisites
+from testbed.training.filling import FILLINGS
+from testbed.training.learner import Replica
+from testbed.training.learning_rate import Position
+from testbed.training.models import build
+from testbed.training.phases import Observation
+from testbed.transport import (
+    CONGESTION_CONTROLS,
+    ORDERS,
+    REPAIRS,
+    OrderContext,
+    ProtocolConfig,
+    as_policy,
+)
+from tests.controllers.test_lab_file import EXAMPLE
+from tests.examples.places import EXAMPLES, good, load, load_all, place, write
+from tests.training.one_round import LAYOUT, estimate, gradients_of
+from tests.transport.virtual import Network, bernoulli, layout_of, random_payload, transfer
+
+
+def lossy(seed=3):
+    return Network(survives=bernoulli(0.2, seed))
+
+
+def test_an_own_congestion_control_order_and_repair_carry_a_transfer(tmp_path):
+    layout = layout_of(300)
+    payload = random_payload(layout)
+    protocol = ProtocolConfig(
+        name="mine",
+        repair=str(EXAMPLES / "own_repair.py"),
+        order={"name": str(EXAMPLES / "own_order.py"), "stride": 5},  # type: ignore[arg-type]
+        congestion_control=f"{EXAMPLES}/own_congestion_control.py:Aimd:decrease=0.7",
+    )
+    control = CONGESTION_CONTROLS.create(protocol.congestion_control, datagram_bytes=60)
+    outcome = transfer(
+        payload,
+        layout,
+        network=lossy(),
+        congestion=control,
+        order=ORDERS.create(protocol.order),
+        repair=REPAIRS.create(protocol.repair),
+    )
+    assert np.array_equal(outcome.into, payload)
+    assert control.window_bytes != 600  # it has heard of the path
+    described: dict[str, Any] = protocol.describe()
+    assert ProtocolConfig(**described) == protocol
+
+
+def test_an_own_order_is_a_permutation(tmp_path):
+    order = ORDERS.create(f"{EXAMPLES}/own_order.py:stride=4")
+
+    layout = layout_of(10)
+    rows = layout.rows(layout.new_buffer())
+    found = order.permutation(OrderContext(transfer=0, layout=layout, rows=rows))
+    assert found.tolist() == [0, 4, 8, 1, 5, 9, 2, 6, 3, 7]
+
+
+def test_an_own_tolerance_stops_a_transfer_by_its_own_rule():
+    policy = as_policy({"policy": str(EXAMPLES / "own_tolerance.py"), "share": 0.5, "passes": 3})
+    layout = layout_of(200)
+    outcome = transfer(
+        random_payload(layout),
+        layout,
+        rule=policy.stop_rule(critical=False)(layout),
+        network=Network(survives=lambda sequence, nth: sequence < 150),
+    )
+    assert outcome.sender.report("x").passes == 3
+    assert outcome.receiver.received_count == 150
+    assert as_policy(str(policy)) == policy
+    assert str(policy).endswith("own_tolerance.py:share=0.5,passes=3")
+
+
+def test_a_tolerance_that_derives_from_a_built_in_one_does_not_pass_for_it(tmp_path):
+    """A run is described by text: one that names `fixed` would run `fixed`."""
+    text = "from testbed.transport.tolerance import Fixed\nclass Mine(Fixed): pass\n"
+    path = place(tmp_path, "tolerance", text)
+    assert str(as_policy(f"{path}:tolerance=0.1")) == f"{path}:tolerance=0.1"
+    place(tmp_path, "tolerance", text.replace("pass", "__str__ = lambda self: 'fixed'"))
+    with pytest.raises(InputError, match="Mine must not define __str__"):
+        as_policy(f"{path}:tolerance=0.1")
+
+
+def test_an_own_filling_fills_a_round():
+    filling = FILLINGS.create(f"{EXAMPLES}/own_filling.py:fade=0.25")
+    gradients = gradients_of(1)
+    buffers = [LAYOUT.new_buffer()]
+    first = estimate(filling, gradients, [np.ones(4, dtype=bool)], buffers=buffers).copy()
+    second = estimate(filling, gradients, [np.zeros(4, dtype=bool)], buffers=buffers)
+    assert np.allclose(second, 0.25 * first)
+
+
+def test_an_own_detector_watches_rounds(tmp_path):
+    place(tmp_path, "detector")
+    detector = load(tmp_path, "detector").experiment.phases.create(rounds_per_epoch=10)
+    seen = []
+    for number, size in enumerate((4.0, 1.0, 3.0)):
+        gradient = np.full(4, size, dtype=np.float32)
+        detector.observe(
+            Observation(
+                round_number=number, gradient=gradient, learning_rate=0.1, next_learning_rate=0.1
+            )
+        )
+        seen.append(detector.critical)
+    assert seen == [True, False, True]
+    assert detector.state()["_largest"] == pytest.approx(8.0)
+
+
+def test_an_own_model_learns_own_data(tmp_path):
+    for kind in ("model", "dataset", "optimiser", "schedule"):
+        (tmp_path / f"{kind}.py").write_text(good(kind))
+    training = {
+        "model": "./model.py",
+        "dataset": {"name": "./dataset.py", "arguments": {"noise": 0.1}},
+        "optimiser": "./optimiser.py",
+        "schedule": {"kind": "./schedule.py"},
+    }
+    (run,) = load_all(write(tmp_path, "model", training=training))
+    assert set(run.config()["code"]) == {str(tmp_path / f"{each}.py") for each in training}
+    prerequisites.prepare([run.training_need], print)
+    found = run.experiment.training
+    data = datasets.load(found.dataset)
+    learner = Replica(
+        build(found.model, 1, classes=data.classes, input_shape=data.input_shape),
+        dataset=data,
+        batches=datasets.batches(np.arange(1000), 32, 1, 0),
+        optimiser={
+            "name": found.optimiser,
+            "learning_rate": 0.1,
+            "momentum": 0.5,
+            "weight_decay": 0.0,
+        },
+    )
+    gradient = np.empty(sum(each.numel() for each in learner._trained), dtype=np.float32)
+    rate = found.schedule.factor(Position(round_number=0, rounds=9, rounds_per_epoch=3))
+    assert rate == 0.5
+    for _ in range(20):
+        learner.gradient(gradient)
+        learner.apply(gradient, 0.1 * rate)
+    assert learner.evaluate() > 0.9
+
+
+def test_an_own_topology_is_built(tmp_path):
+    place(tmp_path, "topology")
+    topology = topologies.build(load(tmp_path, "topology").experiment.topology)
+    assert topology.switches() == ["s1", "s2", "s3"]
+    assert sorted(topology.hosts()) == ["server", "worker-1", "worker-2"]
+
+
+def test_an_own_impairment_has_a_short_label_and_keys_of_its_own(tmp_path):
+    place(tmp_path, "impairment")
+    (entry,) = load(tmp_path, "impairment").config()["impairments"]
+    assert entry["kind"] == str(tmp_path / "mine.py")
+    assert entry["name"] == "mine-server"
+    assert entry["share"] == 0.25
+
+
+@pytest.mark.parametrize("framework_free", [True, False])
+def test_a_controller_by_hand_takes_an_own_impairment_that_needs_openflow_alone(
+    tmp_path, framework_free
+):
+    place(tmp_path, "impairment", good("impairment") + f"    openflow_only = {framework_free}\n")
+    document = yaml.safe_load(EXAMPLE.read_text())
+    host = next(iter(document["hosts"]))
+    document["impairments"] = [{"kind": "./mine.py", "host": host, "at_s": [1], "duration_s": 1}]
+    path = tmp_path / "lab.yaml"
+    path.write_text(yaml.safe_dump(document))
+    if framework_free:
+        assert lab_file.read(path)["impairments"][0]["kind"] == str(tmp_path / "mine.py")
+    else:
+        with pytest.raises(InputError, match=r"impairments\.0\.kind: .*mine\.py.* valid: burst"):
+            lab_file.read(path)
+
+
+def test_the_optimisers_of_a_user_get_what_they_take(tmp_path):
+    text = (
+        "import torch\n"
+        "class Plain(torch.optim.Optimizer):\n"
+        "    def __init__(self, params, lr): super().__init__(params, {'lr': lr})\n"
+        "    def step(self):\n"
+        "        for group in self.param_groups:\n"
+        "            for each in group['params']: each.data -= group['lr'] * each.grad\n"
+    )
+    path = place(tmp_path, "optimiser", text)
+    weight = torch.nn.Parameter(torch.tensor([1.0]))
+    found = optimisers.build(str(path), [weight], learning_rate=0.5, momentum=0.9, weight_decay=0.1)
+    weight.grad = torch.tensor([1.0])
+    found.step()
+    assert weight.item() == 0.5

@@ -1,0 +1,136 @@
+"""A user's own code counts in the key of a run, wherever it lies and however it is named."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+
+import pytest
+from typer.testing import CliRunner
+
+import topologies
+from testbed.cli.verbs import app
+from testbed.shared import own_code
+from testbed.shared.yaml_input import InputError
+from tests.examples.places import EXAMPLES, PLACES, good, load, load_all, place
+
+
+@pytest.mark.parametrize("kind", PLACES)
+def test_a_run_names_the_file_and_its_hash_and_depends_on_it(tmp_path, kind):
+    path = place(tmp_path, kind)
+    first = load(tmp_path, kind)
+    sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+    assert first.config()["code"] == {str(path): sha256}
+    assert str(path) in json.dumps(first.config()[config_key(kind)])
+    assert load(tmp_path, kind).key == first.key
+    place(tmp_path, kind, good(kind) + "# another content\n")
+    assert load(tmp_path, kind).key != first.key
+
+
+def config_key(kind):
+    arm = ("tolerance", "repair", "order", "congestion_control")
+    keys = {"filling": "filling", "impairment": "impairments", "topology": "topology"}
+    return (
+        "protocol"
+        if kind in arm
+        else keys.get(kind, "phases" if kind == "detector" else "training")
+    )
+
+
+@pytest.mark.parametrize("kind", PLACES)
+def test_the_same_files_in_another_folder_are_the_same_run(tmp_path, kind):
+    keys = set()
+    drawn: set[str] = set()
+    for folder in (tmp_path / "one", tmp_path / "two"):
+        folder.mkdir()
+        place(folder, kind)
+        run = load(folder, kind)
+        keys.add(run.key)
+        drawn.update(str(each["rounds"]) for each in run.config()["impairments"])
+    assert len(keys) == 1
+    assert len(drawn) <= 1
+
+
+@pytest.mark.parametrize("kind", PLACES)
+def test_the_module_form_and_a_name_will_do(tmp_path, kind):
+    package = tmp_path / f"package_of_{kind}"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "parts.py").write_text(good(kind))
+    place(tmp_path, kind)
+    name = name_in(tmp_path, kind)
+    by_name = load(tmp_path, kind, f"./mine.py:{name}")
+    assert list(by_name.config()["code"]) == [str(tmp_path / "mine.py")]
+    by_module = load(tmp_path, kind, f"{package.name}.parts:{name}")
+    assert list(by_module.config()["code"]) == [f"{tmp_path}/{package.name}.parts"]
+    (package / "__init__.py").write_text("# counts too\n")
+    assert load(tmp_path, kind, f"{package.name}.parts:{name}").key != by_module.key
+
+
+def name_in(folder, kind):
+    names = {
+        "tolerance": "AfterPasses",
+        "repair": "LostLast",
+        "order": "Interleaved",
+        "congestion_control": "Aimd",
+        "filling": "Faded",
+        "impairment": "FlappingRate",
+        "topology": "Topology",
+        "detector": "Parameters",
+        "model": "build",
+        "dataset": "load",
+        "optimiser": "Mine",
+        "schedule": "Halves",
+    }
+    return names[kind]
+
+
+@pytest.mark.parametrize("kind", PLACES)
+def test_a_process_of_the_run_refuses_a_file_that_has_changed(tmp_path, kind):
+    path = place(tmp_path, kind)
+    planned = load(tmp_path, kind).config()["code"]
+    own_code.expect(planned)
+    place(tmp_path, kind, good(kind) + "# changed\n")
+    with pytest.raises(InputError, match=r"mine\.py: has changed since the run was planned"):
+        own_code.load(str(path), axis=kind, default="", base=None)
+    with pytest.raises(InputError, match=r"mine\.py: has changed since the run was planned"):
+        own_code.expect(planned)
+
+
+def test_the_file_is_executed_once_for_each_content(tmp_path):
+    counted = (
+        "from pathlib import Path\n"
+        "with Path(__file__).with_name('n').open('a') as file: file.write('x')\n"
+    )
+    place(tmp_path, "order", counted + good("order"))
+    for _ in range(3):
+        load(tmp_path, "order")
+    assert (tmp_path / "n").read_text() == "x"
+
+
+def test_what_is_validated_elsewhere_needs_no_folder(tmp_path, monkeypatch):
+    """A resolved configuration is read by processes that run in other folders."""
+    place(tmp_path, "topology")
+    config = load(tmp_path, "topology").config()
+    monkeypatch.chdir("/")
+    assert topologies.parse(config["topology"]).host_names()[0] == "server"
+
+
+def test_the_example_is_planned_and_names_all_its_files(tmp_path):
+    done = CliRunner().invoke(
+        app, ["plan", str(EXAMPLES / "own.yaml"), "--out", str(tmp_path / "out")]
+    )
+    assert done.exit_code == 0, done.output
+    used = set()
+    for run in load_all(EXAMPLES / "own.yaml"):
+        used |= {place.rpartition("/")[2] for place in run.code}
+    assert used == {path.name for path in EXAMPLES.glob("*.py")}
+
+
+def test_the_examples_need_nothing_of_the_folder_they_are_in(tmp_path):
+    for path in EXAMPLES.iterdir():
+        if path.is_file():
+            shutil.copy(path, tmp_path)
+    here = [run.key for run in load_all(tmp_path / "own.yaml")]
+    assert here == [run.key for run in load_all(EXAMPLES / "own.yaml")]
