@@ -89,6 +89,7 @@ def under_load(**changes):
         "samples": 1000,
         "backlogged": 100,
         "packet_bytes": 1514.0,
+        "holds_enough": True,
         "loaded_s": 0.8,
         "left_out_s": 0.0,
         "delivered": 0.999,

@@ -22,6 +22,7 @@ PER_S = RATE_BPS / 8
 QUEUE_BYTES = 150_000
 FRAME = 1514
 STEP_S = 0.0005
+LIMITS = {"rate_bps": RATE_BPS, "queue_bytes": QUEUE_BYTES}
 
 
 def sampled(
@@ -57,7 +58,8 @@ def sampled(
 
 
 def link(changed=(), **facts):
-    return of_link("server--s1", "s1", RATE_BPS, *sampled(**facts), changed=changed)
+    limits = {**LIMITS, "queue_bytes": facts.get("queue_bytes", QUEUE_BYTES)}
+    return of_link("server--s1", "s1", *sampled(**facts), **limits, changed=changed)
 
 
 def gates(*links, failure="", **limits):
@@ -120,6 +122,23 @@ def test_a_queue_that_runs_empty_between_samples_is_no_slow_link():
 
 def test_a_link_that_is_never_loaded_is_not_applicable():
     assert rate_gate(link(offered=lambda _: 0.9)).outcome == "not applicable"
+
+
+@pytest.mark.parametrize("share", [1.0, 0.9])
+def test_a_queue_that_just_holds_what_leaves_between_two_samples_is_enough(share):
+    gate = rate_gate(link(share=lambda _: share, offered=lambda _: 1.5, queue_bytes=133_000))
+    assert gate.outcome == ("passed" if share == 1 else "failed")
+    assert "cannot hold" not in gate.note
+
+
+def test_queues_that_are_too_small_to_tell_are_named():
+    small = link(queue_bytes=100_000, share=lambda _: 0.9)
+    gate = rate_gate(small, link())
+    assert gate.outcome == "passed"
+    assert gate.note.endswith("leaves between two samples: server--s1 from s1")
+    gate = rate_gate(*[small] * 5)
+    assert gate.outcome == "not applicable"
+    assert gate.note.endswith("server--s1 from s1 and 2 more")
 
 
 def test_a_gap_in_the_samples_is_no_slow_link():
@@ -238,7 +257,7 @@ def counters(*pairs):
     """Samples with these bytes and packets waiting."""
     held, packets = np.array(pairs, dtype=np.float64).T
     t_s = np.linspace(0.0, 0.01 * len(pairs), len(pairs))
-    return of_link("server--s1", "s1", RATE_BPS, t_s, np.zeros(len(pairs)), held, packets)
+    return of_link("server--s1", "s1", t_s, np.zeros(len(pairs)), held, packets, **LIMITS)
 
 
 def test_a_packet_that_comes_between_two_reads_is_no_clump():
@@ -268,9 +287,7 @@ def stored(directory: Path, columns) -> Path:
     pl.DataFrame({"link": ["server--s1"] * count, "from": ["s1"] * count, **table}).write_parquet(
         samples / "queues.parquet"
     )
-    described = [
-        {"link": "server--s1", "from": end, "rate_bps": RATE_BPS} for end in ("s1", "server")
-    ]
+    described = [{"link": "server--s1", "from": end, **LIMITS} for end in ("s1", "server")]
     (samples / "sampler.json").write_text(json.dumps({"directed_links": described}))
     return directory
 
@@ -309,5 +326,5 @@ def test_a_broken_table_was_not_measured(tmp_path: Path):
 
 
 def test_an_empty_table_was_not_measured():
-    empty = of_link("server--s1", "s1", RATE_BPS, *(np.zeros(0) for _ in range(4)))
+    empty = of_link("server--s1", "s1", *(np.zeros(0) for _ in range(4)), **LIMITS)
     assert {gate.outcome for gate in gates(empty).values()} == {"not measured"}
