@@ -131,8 +131,17 @@ def measure(directory: Path, events: Sequence[Mapping[str, Any]]) -> LinksUnderL
                 for each in columns
             )
             changed = spans_of_changes(events, nodes[link])
-            limits = {"rate_bps": facts["rate_bps"], "queue_bytes": facts["queue_bytes"]}
-            found.append(of_link(link, sender, t_s, *counters, **limits, changed=changed))
+            found.append(
+                of_link(
+                    link,
+                    sender,
+                    t_s,
+                    *counters,
+                    rate_bps=facts["rate_bps"],
+                    queue_bytes=facts["queue_bytes"],
+                    changed=changed,
+                )
+            )
     except (OSError, ValueError, KeyError, pl.exceptions.PolarsError) as error:
         return LinksUnderLoad(links=[], failure=f"no samples of queues: {error}")
     return LinksUnderLoad(links=found)

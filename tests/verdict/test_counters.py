@@ -29,23 +29,23 @@ class Scripted(CounterReader):
 
     def _all(self, namespaces: dict[int | None, NamespaceCounters], quiet: bool) -> Any:
         self.readings += 1
-        return namespaces[None].interfaces["s1-eth1"].sent, quiet
+        sent = namespaces[None].interfaces["s1-eth1"].sent
+        return SimpleNamespace(sent=sent, quiet=quiet)
 
 
 def test_what_moves_while_counters_are_read_is_read_again():
     # Two looks until it is quiet, one after the reading: a packet came, so all begins anew.
     reader = Scripted([5, 5, 6, 6, 6, 6])
-    assert reader.read() == (6, True)
+    found: Any = reader.read()
+    assert (found.sent, found.quiet) == (6, True)
     assert reader.readings == 2
 
 
 def test_what_never_rests_is_said_to_be_moving(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(counters, "_PATIENCE_S", 0.1)
     reader = Scripted(itertools.count())
-    _, quiet = reader.read()
-    assert not quiet
+    assert not reader.read().quiet
     assert reader.readings == 1
     pairs = itertools.chain.from_iterable(zip(itertools.count(), itertools.count(), strict=True))
     reader = Scripted(pairs)  # it rests at each two looks, and never while all is read
-    _, quiet = reader.read()
-    assert not quiet
+    assert not reader.read().quiet

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -22,7 +23,7 @@ PER_S = RATE_BPS / 8
 QUEUE_BYTES = 150_000
 FRAME = 1514
 STEP_S = 0.0005
-LIMITS = {"rate_bps": RATE_BPS, "queue_bytes": QUEUE_BYTES}
+LIMITS: dict[str, Any] = {"rate_bps": RATE_BPS, "queue_bytes": QUEUE_BYTES}
 
 
 def sampled(
