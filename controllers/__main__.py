@@ -4,6 +4,7 @@ Further options are the framework's own, for example `--ofp-tcp-listen-port=6653
 """
 
 import argparse
+import importlib
 import sys
 from pathlib import Path
 
@@ -22,13 +23,22 @@ def main() -> None:
     parser.add_argument(
         "--lab-file", type=Path, required=True, help="network and impairments: see by-hand.yaml"
     )
+    parser.add_argument(
+        "--when-told",
+        action="store_true",
+        help="get ready first, and read the file when a line has come on standard input",
+    )
     arguments, others = parser.parse_known_args(sys.argv[1:])
+    framework_choice.choose(arguments.framework)
+    if arguments.when_told:
+        importlib.import_module("controllers.app")  # takes longer than all else
+        if not sys.stdin.readline():
+            sys.exit(1)
     try:
         lab_file.read(arguments.lab_file)
     except InputError as error:
         print(error, file=sys.stderr)
         sys.exit(2)
-    framework_choice.choose(arguments.framework)
     from controllers.framework import run_application
 
     run_application("controllers.app", [f"--lab-file={arguments.lab_file}", *others])

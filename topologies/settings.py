@@ -7,7 +7,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-MOST_WORKERS = 64
+MOST_WORKERS = 127  # with the server 128 hosts: a fat tree of k = 8
 MOST_EXTRA_HOSTS = 32
 FRAME_BYTES = 1514
 _QUEUE_BYTES = 150_000

@@ -130,6 +130,17 @@ class Experiment(Section):
         return self
 
     @model_validator(mode="after")
+    def _processes_fit(self) -> Experiment:
+        together = getattr(self.training.pace, "workers_per_process", None) or 1
+        for index, each in enumerate(self.impairments if together > 1 else []):
+            if each.needs_training_host:
+                raise ValueError(
+                    f"training.pace.workers_per_process: {together}, but impairments.{index} "
+                    f"({each.kind}) acts on one worker's process; valid: 1, or leave the key out"
+                )
+        return self
+
+    @model_validator(mode="after")
     def _training_fits(self) -> Experiment:
         prerequisites.check(self.training_need(self.seeds[0]))
         return self

@@ -183,6 +183,7 @@ def _build(topology: Any) -> Any:
     from testbed.lab.mininet_parts import (
         LabController,
         LabHost,
+        LabInterface,
         LabLink,
         LabMininet,
         LabSwitch,
@@ -196,6 +197,7 @@ def _build(topology: Any) -> Any:
         host=LabHost,
         switch=switch,
         link=LabLink,
+        intf=LabInterface,
         controller=None,
         autoSetMacs=True,
         autoStaticArp=True,

@@ -233,7 +233,7 @@ def _tun_device() -> None:
 
 
 def _host() -> str:
-    """Start a host as a run does: a shell in network and mount namespaces, with its own `/sys`."""
+    """Make a host as a run does: network and mount namespaces, with its own `/sys`."""
     for program in ("mnexec", "ifconfig"):  # without them Mininet would end this process
         if shutil.which(program) is None:
             raise CommandError(f"{program}: not installed")

@@ -1,8 +1,10 @@
 """Builds a lab inside a sandbox: Open vSwitch, Mininet, link shaping, the controller."""
 
 import json
+import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +56,18 @@ class Lab:
         self.controller_socket = private / "controller.sock"
         self.impairment_log = impairment_log
         self.processes = processes
+        description = private / "lab.json"
+        address, port = CONTROLLER_ADDRESS
+        # Its imports take longer than the network, which is built meanwhile.
+        controller = processes.spawn(
+            "controller",
+            [
+                *(sys.executable, "-m", "controllers", f"--framework={config['controller']}"),
+                *(f"--lab-file={description}", "--when-told"),
+                *(f"--ofp-listen-host={address}", f"--ofp-tcp-listen-port={port}"),
+            ],
+            stdin=subprocess.PIPE,
+        )
         self.switch = OpenVSwitch(private, logs)
         self.switch.start()
         processes.adopt(self.switch.processes)
@@ -71,7 +85,6 @@ class Lab:
         host_names.tell(private, ((host.name, host.address) for host in hosts))
         if self.network.relay is not None:
             processes.adopt({"delay-relay": self.network.relay.process})
-        description = private / "lab.json"
         document = {
             "network": self.network.info.as_json(),
             "impairments": config["impairments"],
@@ -80,15 +93,9 @@ class Lab:
             "log": str(impairment_log),
         }
         description.write_text(json.dumps(document))
-        address, port = CONTROLLER_ADDRESS
-        processes.spawn(
-            "controller",
-            [
-                *(sys.executable, "-m", "controllers", f"--framework={config['controller']}"),
-                f"--lab-file={description}",
-                *(f"--ofp-listen-host={address}", f"--ofp-tcp-listen-port={port}"),
-            ],
-        )
+        assert controller.stdin is not None
+        with suppress(BrokenPipeError), controller.stdin:  # it has ended: the wait says why
+            controller.stdin.write(b"\n")
         processes.wait_for(self.controller_socket, "controller", _START_TIMEOUT_S)
         self.network.start()
         client = ControllerClient(self.controller_socket, timeout_s=_START_TIMEOUT_S)

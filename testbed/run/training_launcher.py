@@ -22,6 +22,7 @@ import torch
 from controllers.controller_socket import ControllerClient
 from testbed.lab.helpers.process import Requests
 from testbed.lab.kernel import namespaces
+from testbed.run import shared_processes
 from testbed.shared import failure, own_code, run_directory
 from testbed.shared.progress_pipe import ProgressWriter
 from testbed.training import checkpoint, coordination, server, worker
@@ -73,18 +74,22 @@ def main() -> None:
         vectors = SharedVectors(context.workers, context.layout.element_count)
     # The children wait until the controller knows them, because it may act in the first round.
     known, tell = os.pipe()
-    children: dict[int, str] = {}
-    for name, host in order["hosts"].items():
-        if name == "server":
-            task: Callable[[], None] = functools.partial(
-                server.run, context, listener, progress, vectors
-            )
-        else:
-            task = functools.partial(worker.run, context, name, vectors)
-        children[_fork(name, host["pid"], task, directory, (known, tell))] = name
+    gate = known, tell
+    hosts = {name: int(host["pid"]) for name, host in order["hosts"].items()}
+    serve = functools.partial(server.run, context, listener, progress, vectors)
+    children = {_fork("server", {"server": (hosts["server"], serve)}, directory, gate): "server"}
+    pids: dict[str, int] = {}
+    for group in shared_processes.groups(context.config, context.workers):
+        tasks = {
+            name: (hosts[name], functools.partial(worker.run, context, name, vectors))
+            for name in group
+        }
+        child = _fork(shared_processes.name_of(group), tasks, directory, gate)
+        children[child] = shared_processes.name_of(group)
+        pids |= dict.fromkeys(group, child)
     listener.close()
     controller = ControllerClient(context.controller_socket)
-    controller.processes({name: pid for pid, name in children.items()})
+    controller.processes(pids | {name: pid for pid, name in children.items() if name in hosts})
     controller.close()
     os.close(tell)
     status = _await(children, directory, outlive=context.survives_workers)
@@ -113,34 +118,43 @@ def _context(order: dict[str, Any], directory: Path, model_and_data: ModelAndDat
 
 
 def _fork(
-    name: str, host_pid: int, task: Callable[[], None], directory: Path, gate: tuple[int, int]
+    name: str,
+    tasks: Mapping[str, tuple[int, Callable[[], None]]],
+    directory: Path,
+    gate: tuple[int, int],
 ) -> int:
-    """Run `task` in a child process inside the network namespace of `host_pid`.
+    """Run tasks in a child process, each inside the network namespace of a host's process.
 
-    It begins when the other holders of the pipe `gate` have closed its writing end.
+    They begin when the other holders of the pipe `gate` have closed its writing end.
     """
     child = os.fork()
     if child:
         return child
-    status = _OWN_FAULT
     try:
         os.environ[failure.REASON_FILE] = str(_reason_of(directory, name))
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         log = os.open(directory / "logs" / f"{name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         for standard in (1, 2):
             os.dup2(log, standard)
-        namespaces.enter(host_pid)
+        if len(tasks) == 1:
+            namespaces.enter(tasks[name][0])
         known, tell = gate
         os.close(tell)
         os.read(known, 1)
-        task()
-        status = 0
+        if len(tasks) == 1:
+            tasks[name][1]()
+        else:
+            shared_processes.run(tasks, lambda error, of: _end(error, f"{name}: {of}"))
     except BaseException as error:  # SystemExit too: own code may call for it
+        _end(error, name)
+    os._exit(0)
+
+
+def _end(error: BaseException, name: str) -> NoReturn:
+    try:
         failure.record(error, name)
-        if isinstance(error, _FAULTS_OF_OTHERS):
-            status = _ANOTHERS_FAULT
     finally:
-        os._exit(status)
+        os._exit(_ANOTHERS_FAULT if isinstance(error, _FAULTS_OF_OTHERS) else _OWN_FAULT)
 
 
 def _await(children: dict[int, str], directory: Path, *, outlive: bool) -> int:

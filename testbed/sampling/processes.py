@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +31,16 @@ class _Process:
     descriptor: int
     name: str
     scans: int = 1
+    # Of a process that workers share the workers' threads are followed, and not itself.
+    threads: set[int] = field(default_factory=set)
+    sharers: int = 1  # of the memory
 
 
 class ProcessSampler:
     """Follows all processes of the sandbox except shells and processes seen only once.
 
-    A training process has its host's name, another program in a host is `host:program`.
+    A training process has its host's name, another program in a host is `host:program`. Where
+    workers share a process, each has its own thread's time and an equal share of the memory.
 
     Attributes:
         latest: name -> (time, processor seconds, resident bytes).
@@ -70,7 +74,7 @@ class ProcessSampler:
             self._scan_s = now_s + (_FIRST_SCANS_S if early else _SCAN_S)
         latest = {}
         for pid, process in list(self._followed.items()):
-            if process.scans < 2:
+            if process.scans < 2 or process.threads:
                 continue
             read_s = time.monotonic()
             fields = _fields(process.descriptor)
@@ -78,7 +82,7 @@ class ProcessSampler:
                 self._drop(pid)
                 continue
             cpu_s = (int(fields[USER_TICKS]) + int(fields[SYSTEM_TICKS])) / _TICKS_PER_S
-            resident_bytes = int(fields[RESIDENT_PAGES]) * _PAGE_BYTES
+            resident_bytes = int(fields[RESIDENT_PAGES]) * _PAGE_BYTES // process.sharers
             number = self._numbers.setdefault(process.name, len(self._numbers))
             self.table.take(1)[0] = (read_s, number, cpu_s, resident_bytes)
             latest[process.name] = (read_s, cpu_s, resident_bytes)
@@ -88,6 +92,8 @@ class ProcessSampler:
     def _scan(self) -> None:
         self._scans += 1
         present = {int(name) for name in os.listdir("/proc") if name.isdigit()} - self._ignored  # noqa: PTH208 - four times as fast
+        for known in list(self._followed.values()):
+            present |= known.threads
         for pid in set(self._followed) - present:
             self._drop(pid)
         for pid in present:
@@ -97,6 +103,7 @@ class ProcessSampler:
             elif process.scans < _SCANS_UNTIL_FINAL:
                 process.scans += 1
                 process.name = self._name(pid, process.descriptor) or process.name
+                self._follow_threads(pid, process)
 
     def _follow(self, pid: int) -> None:
         try:
@@ -108,6 +115,27 @@ class ProcessSampler:
             os.close(descriptor)
         else:
             self._followed[pid] = _Process(descriptor, name)
+
+    def _follow_threads(self, pid: int, process: _Process) -> None:
+        """Follow the threads of a process of training that live in hosts, when it does not."""
+        fields = _fields(process.descriptor)
+        try:
+            if fields is None or int(fields[PARENT]) != self._launcher or self._host_of(pid):
+                return
+            tasks = {int(each) for each in os.listdir(f"/proc/{pid}/task")}  # noqa: PTH208
+            process.threads = {each for each in tasks if self._host_of(each)}
+            for each in process.threads - self._followed.keys():
+                descriptor = os.open(f"/proc/{pid}/task/{each}/stat", os.O_RDONLY)
+                name = self._host_of(each) or ""
+                self._followed[each] = _Process(descriptor, name, _SCANS_UNTIL_FINAL)
+            for each in process.threads:
+                self._followed[each].sharers = len(process.threads)
+        except OSError:  # it has ended
+            return
+
+    def _host_of(self, number: int) -> str | None:
+        """The host in whose network a process or a thread is; OSError when that has ended."""
+        return self._hosts.get(_namespace(number))
 
     def _drop(self, pid: int) -> None:
         os.close(self._followed.pop(pid).descriptor)
@@ -121,7 +149,7 @@ class ProcessSampler:
         if fields is None or program in ("bash", "sh", ""):
             return None
         try:
-            host = self._hosts.get(_namespace(pid))
+            host = self._host_of(pid)
         except OSError:
             return None
         if host is None:

@@ -20,6 +20,9 @@ from testbed.shared import run_directory
 
 SCHEMA = 1
 RATE_HZ = 100.0
+# The kernel takes 4 microseconds for each end of a link. With more links, samples come less often,
+# so that they cost the same.
+_FULL_RATE_LINKS = 64
 # Cost is measured at one tick in so many, since the clock costs as much as a read. The number is a
 # prime, so that work done at every 10th or 25th tick is measured in proportion.
 _MEASURED_EVERY = 17
@@ -52,19 +55,27 @@ class _Part:
         return {"cpu_s_per_tick": cost_s, "errors": self.errors, **error}
 
 
+def rate_for(links: int) -> float:
+    """How many times a second a lab of so many links is sampled."""
+    return RATE_HZ * min(1.0, _FULL_RATE_LINKS / max(1, links))
+
+
 class Sampler:
     """Samples one lab from `run` on.
 
     Args:
         directory: the run directory.
         order: what `sampling.order_of` made.
+        rate_hz: None: what suits its number of links.
     """
 
-    def __init__(self, directory: Path, order: dict[str, Any], *, rate_hz: float = RATE_HZ) -> None:
+    def __init__(
+        self, directory: Path, order: dict[str, Any], *, rate_hz: float | None = None
+    ) -> None:
         self._directory = directory
         self._folder = directory / "samples"
         self._folder.mkdir(exist_ok=True)
-        self._rate_hz = rate_hz
+        rate_hz = self._rate_hz = rate_hz or rate_for(len(order["links"]))
         hosts = order["hosts"]
         self._queues = QueueSampler(self._folder, order["links"], rate_hz)
         training = {name: hosts[name] for name in order["training_hosts"]}

@@ -47,6 +47,15 @@ class PayloadOnly(Section):
         le=1,
         description="each layer's size is multiplied with it: less than 1 suits slow links",
     )
+    workers_per_process: int | None = Field(
+        default=None,
+        ge=1,
+        le=256,
+        # Without it, runs have the keys that they had before there was this key.
+        exclude_if=lambda value: value is None,
+        description="how many workers share a process, each in its own host's network; unless "
+        "given, up to 16 workers have a process each, and more share them, 32 in each",
+    )
 
 
 def scaled(

@@ -234,10 +234,14 @@ def _first_process(unshare_pid: int) -> int:
 
 
 def _outer_pids(first_pid: int) -> dict[int, int]:
-    """Process ids outside by those inside, of all processes of a sandbox."""
+    """Process ids outside by those inside, of all processes of a sandbox.
+
+    With the threads of the first one, which hold the hosts' namespaces.
+    """
     space = Path(f"/proc/{first_pid}/ns/pid").readlink()
     found = {}
-    for entry in Path("/proc").glob("[0-9]*"):
+    holders = Path(f"/proc/{first_pid}/task").iterdir()
+    for entry in [*Path("/proc").glob("[0-9]*"), *holders]:
         try:
             if (entry / "ns/pid").readlink() != space:
                 continue

@@ -262,7 +262,9 @@ def redirected() -> dict[str, Any]:
         socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0x0300) as two,
     ):
         with Rtnetlink() as kernel:
-            kernel.send([rtnetlink.up(kernel.index(name)) for name in ("outera", "outerb")])
+            kernel.send(
+                [rtnetlink.up(kernel.index(name), arp=False) for name in ("outera", "outerb")]
+            )
         one.bind(("outera", 0x0003))
         two.bind(("outerb", 0x0003))
         for source, sink in ((one, two), (two, one)):

@@ -33,7 +33,9 @@ def start(tmp_path, monkeypatch):
         mnexec.write_text(f"#!/bin/sh\n{script}\n")
         mnexec.chmod(0o755)
         monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-        return LabHost("worker-1", inNamespace=False)
+        host = LabHost("worker-1", inNamespace=False)
+        assert host.shell is None, "it has a shell before anybody asked for one"
+        return host
 
     yield make
     for process in hosts:
@@ -44,7 +46,7 @@ def start(tmp_path, monkeypatch):
 def test_a_shell_that_cannot_start_is_a_missing_capability_with_mnexecs_own_words(start):
     began_s = time.monotonic()
     with pytest.raises(MissingCapabilityError) as raised:
-        start("echo 'mount: Operation not permitted' >&2; exit 1")
+        start("echo 'mount: Operation not permitted' >&2; exit 1").cmd("true")
     assert str(raised.value) == (
         "mnexec cannot start the shell of worker-1: mount: Operation not permitted"
     )
@@ -53,14 +55,14 @@ def test_a_shell_that_cannot_start_is_a_missing_capability_with_mnexecs_own_word
 
 def test_a_shell_that_ends_without_a_word(start):
     with pytest.raises(MissingCapabilityError, match=r"cannot start the shell of worker-1$"):
-        start("exit 1")
+        start("exit 1").cmd("true")
 
 
 @pytest.mark.parametrize("says", ["", "echo waiting for something;"])
 def test_a_shell_without_a_prompt_ends_the_wait(start, monkeypatch, says):
     monkeypatch.setattr(LabHost, "shell_timeout_s", 0.3)
     with pytest.raises(CommandError) as raised:
-        start(f"{says} exec sleep 60")
+        start(f"{says} exec sleep 60").cmd("true")
     assert not isinstance(raised.value, MissingCapabilityError)
     words = ": waiting for something" if says else ""
     assert (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -42,3 +43,31 @@ def test_a_shell_is_sampled_from_when_it_becomes_another_program(sampler: Proces
     finally:
         shell.kill()
         shell.wait()
+
+
+HOLDS_TWO = """
+from testbed.lab.kernel import namespaces
+print(namespaces.hold("h1"), namespaces.hold("h2"), flush=True)
+input()
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="makes network namespaces: needs root")
+def test_workers_that_share_a_process_are_sampled_by_their_threads(tmp_path, sampler):
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDS_TWO], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as shared:
+        assert shared.stdout is not None and shared.stdin is not None
+        numbers = shared.stdout.readline().split()
+        hosts = {f"h{rank}": {"pid": int(each)} for rank, each in enumerate(numbers, 1)}
+        sampler = ProcessSampler(tmp_path, hosts, {"training": os.getpid()})
+        sampler._ignored.clear()  # here they are the workers as well
+        for _ in range(8):
+            sampler.sample()
+        of_shared = {name: each for name, each in sampler.latest.items() if name in hosts}
+        assert set(of_shared) == {"h1", "h2"}
+        memory = [resident_bytes for _, _, resident_bytes in of_shared.values()]
+        resident = Path(f"/proc/{shared.pid}/statm").read_text().split()[1]
+        assert sum(memory) == pytest.approx(int(resident) * os.sysconf("SC_PAGE_SIZE"), rel=0.05)
+        assert not [name for name in sampler.latest if name.startswith("-c")]
+        shared.stdin.write("\n")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import os
+import queue
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,14 +14,14 @@ from pathlib import Path
 CLONE_NEWNET = 0x40000000
 _CLONE_NEWNS = 0x00020000
 _CLONE_FS = 0x00000200
+_PR_SET_NAME, _LONGEST_NAME = 15, 15
+_MS_RECURSIVE, _MS_PRIVATE = 1 << 14, 1 << 18
 _LIBC = ctypes.CDLL(None, use_errno=True)  # Python 3.11 has neither os.setns nor os.unshare
 
 
 def _setns(descriptor: int, kind: int = CLONE_NEWNET) -> None:
-    if _LIBC.setns(descriptor, kind) != 0:
-        number = ctypes.get_errno()
-        word = "mount" if kind == _CLONE_NEWNS else "network"
-        raise OSError(number, f"cannot enter a {word} namespace: {os.strerror(number)}")
+    word = "mount" if kind == _CLONE_NEWNS else "network"
+    _checked(_LIBC.setns(descriptor, kind), f"cannot enter a {word} namespace")
 
 
 def enter(pid: int) -> None:
@@ -39,11 +41,54 @@ def settle(pid: int) -> None:
         Path(f"/proc/{pid}/ns/net").open("rb") as net,
         Path(f"/proc/{pid}/ns/mnt").open("rb") as mounts,
     ):
-        if _LIBC.unshare(_CLONE_FS) != 0:
-            number = ctypes.get_errno()
-            raise OSError(number, f"cannot leave the shared folder: {os.strerror(number)}")
+        _checked(_LIBC.unshare(_CLONE_FS), "cannot leave the shared folder")
         _setns(net.fileno())
         _setns(mounts.fileno(), _CLONE_NEWNS)
+
+
+def hold(name: str) -> int:
+    """Make a network and a mount namespace, with a `/sys` that shows the network's interfaces.
+
+    A thread of this process lives in them, and they last as long as the process. A thread takes
+    0.3 ms and no memory to speak of, where a shell takes 15 ms and 2 MB. The kernel and `top -H`
+    call it by the given name.
+
+    Returns:
+        The thread's number, which is good wherever the number of a process in a namespace is.
+
+    Raises:
+        OSError: the kernel refuses.
+    """
+    made: queue.SimpleQueue[int | OSError] = queue.SimpleQueue()
+
+    def live() -> None:
+        try:
+            _checked(_LIBC.unshare(CLONE_NEWNET | _CLONE_NEWNS), "unshare")
+            # What is mounted here must not show up in the namespace that this one copies.
+            _mount(b"none", b"/", None, _MS_PRIVATE | _MS_RECURSIVE)
+            _mount(b"sysfs", b"/sys", b"sysfs", 0)
+            _LIBC.prctl(_PR_SET_NAME, name.encode()[:_LONGEST_NAME])
+        except OSError as error:
+            made.put(error)
+            return
+        made.put(threading.get_native_id())
+        threading.Event().wait()
+
+    threading.Thread(target=live, name=f"namespaces of {name}", daemon=True).start()
+    found = made.get()
+    if isinstance(found, OSError):
+        raise found
+    return found
+
+
+def _mount(source: bytes, target: bytes, kind: bytes | None, flags: int) -> None:
+    _checked(_LIBC.mount(source, target, kind, flags, None), f"mount {target.decode()}")
+
+
+def _checked(result: int, what: str) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
 
 
 @contextmanager

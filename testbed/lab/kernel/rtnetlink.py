@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import fcntl
+import ipaddress
 import socket
 import struct
 from collections.abc import Sequence
@@ -23,10 +24,11 @@ from testbed.lab.kernel.netlink import attribute, text
 NEW_QDISC, GET_QDISC = 36, 38
 TCMSG = struct.Struct("=BxxxiIII")  # family, interface index, handle, parent, info
 ROOT = 0xFFFFFFFF  # as parent
-_NEW_LINK, _GET_LINK, _SET_LINK, _NEW_CLASS = 16, 18, 19, 40
+_NEW_LINK, _GET_LINK, _SET_LINK, _NEW_ADDRESS, _NEW_NEIGHBOUR, _NEW_CLASS = 16, 18, 19, 20, 28, 40
 _GSO_MAX_SEGMENTS = 40  # IFLA_GSO_MAX_SEGS
 _REPLACE, _EXCLUSIVE, _CREATE = 0x100, 0x200, 0x400
 _UP, _NO_ARP = 0x1, 0x80
+_PERMANENT = 0x80  # state of a neighbour
 _TOGETHER = 64  # messages: their answers take 53 kB of the 213 kB that a socket holds by default
 # The unit of time in queueing disciplines' messages.
 TICK_S = 64e-9
@@ -157,7 +159,7 @@ def bring_up_silent(interface: str) -> None:
     with Rtnetlink() as kernel:
         kernel.disable_offloads(interface)
         index = kernel.index(interface)
-        kernel.send([single_segments(index, name=interface), up(index, name=interface)])
+        kernel.send([single_segments(index, name=interface), up(index, arp=False, name=interface)])
 
 
 # Messages
@@ -180,11 +182,32 @@ def veth(
     return Message(_NEW_LINK, _CREATE | _EXCLUSIVE, body, f"veth pair {name}, {peer}")
 
 
-def up(index: int, *, name: str = "") -> Message:
-    """Bring an interface up without ARP, so that it sends nothing of its own accord."""
-    flags = _UP | _NO_ARP
+def up(index: int, *, arp: bool = True, name: str = "") -> Message:
+    """Bring an interface up; without ARP it sends nothing of its own accord."""
+    flags = _UP if arp else _UP | _NO_ARP
     header = struct.pack("=BxHiII", 0, 0, index, flags, flags)
     return Message(_SET_LINK, 0, header, f"up {name or index}")
+
+
+def hardware_address(index: int, mac: str, *, name: str = "") -> Message:
+    """Give an interface another hardware address."""
+    return Message(_SET_LINK, 0, _link_header(index) + _mac(mac), f"address of {name or index}")
+
+
+def address(index: int, with_length: str, *, name: str = "") -> Message:
+    """Give an interface an IPv4 address such as `10.0.0.1/8`, and the network's broadcast."""
+    own = ipaddress.IPv4Interface(with_length)
+    body = struct.pack("=BBBBI", socket.AF_INET, own.network.prefixlen, 0, 0, index)
+    for kind, each in ((2, own), (1, own), (4, own.network.broadcast_address)):
+        body += attribute(kind, each.packed)  # IFA_LOCAL, IFA_ADDRESS, IFA_BROADCAST
+    return Message(_NEW_ADDRESS, _CREATE | _REPLACE, body, f"{with_length} at {name or index}")
+
+
+def neighbour(index: int, *, address: str, mac: str) -> Message:
+    """Let an interface know the hardware address behind an IPv4 address, for good."""
+    body = struct.pack("=BxxxiHBB", socket.AF_INET, index, _PERMANENT, 0, 0)
+    body += attribute(1, socket.inet_aton(address)) + attribute(2, _bytes(mac))  # DST, LLADDR
+    return Message(_NEW_NEIGHBOUR, _CREATE | _REPLACE, body, f"neighbour {address}")
 
 
 def single_segments(index: int, *, name: str = "") -> Message:
@@ -233,7 +256,11 @@ def bfifo(index: int, *, limit_bytes: int, new: bool = True, name: str = "") -> 
 
 
 def _mac(address: str | None) -> bytes:
-    return b"" if address is None else attribute(1, bytes.fromhex(address.replace(":", "")))
+    return b"" if address is None else attribute(1, _bytes(address))
+
+
+def _bytes(mac: str) -> bytes:
+    return bytes.fromhex(mac.replace(":", ""))
 
 
 def _link_header(index: int) -> bytes:

@@ -57,8 +57,10 @@ class RunningLab:
         return found[-1]
 
     def host(self, name: str) -> int:
-        """A process in a host's network namespace. Its interface is `NAME-eth0`."""
-        return self.process(f"mininet:{name}").pid
+        """A thread in a host's network namespace. Its interface is `NAME-eth0`."""
+        threads = Path(f"/proc/{self.process('testbed.run.supervisor').pid}/task").iterdir()
+        (found,) = (each for each in threads if (each / "comm").read_text().strip() == name)
+        return int(found.name)
 
     def switches(self) -> int:
         """A process in the network namespace that all switches share. `s1-eth1` is s1's port to

@@ -1,0 +1,75 @@
+"""Runs several workers in one process, each in a thread inside its own host's network namespace.
+
+A worker that computes nothing mostly waits for packets, so many fit into one process. An impairment
+that acts on one worker's process would hit its companions too: then each has a process of its own.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from queue import SimpleQueue
+from typing import Any, NoReturn
+
+from controllers.impairments import parameters_of
+from testbed.lab.kernel import namespaces
+from testbed.shared import own_code
+
+# A thread that computes is asked for the interpreter by the others after this time.
+_SWITCH_INTERVAL_S = 0.0005
+_MANY_WORKERS, _TOGETHER = 16, 32
+
+
+def groups(config: Mapping[str, Any], workers: Sequence[str]) -> list[list[str]]:
+    """Which workers of a run share a process, in rank order.
+
+    Unless the pace says how many, more than 16 that compute nothing do so, up to 32 in each.
+    """
+    pace = config["training"]["pace"]
+    size = pace.get("workers_per_process")
+    if pace["kind"] != "payload-only" or any(map(_acts_on_process, config["impairments"])):
+        size = 1
+    elif size is None:
+        size = _TOGETHER if len(workers) > _MANY_WORKERS else 1
+    return [list(workers[first : first + size]) for first in range(0, len(workers), size)]
+
+
+def name_of(group: Sequence[str]) -> str:
+    """What to call the process of a group of workers: for one worker, its own name."""
+    return group[0] if len(group) == 1 else f"{group[0]}-to-{group[-1].rpartition('-')[2]}"
+
+
+def run(
+    tasks: Mapping[str, tuple[int, Callable[[], None]]],
+    give_up: Callable[[BaseException, str], NoReturn],
+) -> None:
+    """Run all tasks side by side, and return when all are done.
+
+    Args:
+        tasks: name -> process id in a network namespace, and what to run there.
+        give_up: ends the process with the first task's exception and name.
+    """
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    done: SimpleQueue[tuple[BaseException | None, str]] = SimpleQueue()
+
+    def live(name: str, host_pid: int, task: Callable[[], None]) -> None:
+        error: BaseException | None = None
+        try:
+            namespaces.enter(host_pid)
+            task()
+        except BaseException as found:  # SystemExit too: own code may call for it
+            error = found
+        done.put((error, name))
+
+    for name, (host_pid, task) in tasks.items():
+        threading.Thread(target=live, args=(name, host_pid, task), name=name, daemon=True).start()
+    for _ in tasks:
+        error, name = done.get()
+        if error is not None:
+            give_up(error, name)
+
+
+def _acts_on_process(impairment: Mapping[str, Any]) -> bool:
+    kind = str(impairment["kind"])
+    return own_code.is_own(kind) or parameters_of(kind).needs_training_host
