@@ -4,9 +4,10 @@
     ./mine.py:Name         the class or function of that name
     package.module:Name    the same, in a module: beside the experiment, or where Python looks
 
-A file counts with its own SHA-256, and what it imports does not; a module counts with the sources
-of its whole top-level package. `located` gives every text an absolute form, which any process can
-load, whatever its folder. Everything that is wrong is an InputError: one line that names the file.
+A file counts with its SHA-256, a module with the sources of its whole top-level package, and both
+with what they import from their own folder (`imports_beside`). `located` gives every text an
+absolute form, which any process can load, whatever its folder. Everything that is wrong is an
+InputError: one line that names the file.
 
 Needs the standard library alone.
 """
@@ -27,6 +28,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from testbed.shared import imports_beside
 from testbed.shared.input_error import InputError
 
 FORMS = "./FILE.py, ./FILE.py:NAME, package.module:NAME"
@@ -103,16 +105,19 @@ def located(text: str, folders: Sequence[Path] = ()) -> str:
 def fingerprint(place: str) -> str:
     """The SHA-256 of a file, or of all sources of a module's top-level package.
 
-    Nothing is executed. Empty for an installed package: the manifest has its version.
+    What they import from the folder in which they lie is part of it. Nothing is executed. Empty for
+    an installed package: the manifest has its version.
     """
-    if place.endswith(".py"):
-        return hashlib.sha256(_source(Path(place))).hexdigest()
-    files = _files(place)
-    if not files or any(_INSTALLED.intersection(file.parts) for file in files):
+    is_file = place.endswith(".py")
+    files = [Path(place)] if is_file else _files(place)
+    if not files or any(not is_file and _INSTALLED.intersection(file.parts) for file in files):
         return ""
+    beside = sorted(_beside(place))
+    if is_file and not beside:
+        return hashlib.sha256(_source(Path(place))).hexdigest()
     digest = hashlib.sha256()
-    for file in files:
-        content = file.read_bytes()
+    for file in [*files, *beside]:
+        content = _source(file)
         digest.update(f"{file.name} {len(content)}\n".encode() + content)
     return digest.hexdigest()
 
@@ -255,7 +260,16 @@ def files() -> set[str]:
 
 
 def _sources(place: str) -> set[str]:
-    return {place} if place.endswith(".py") else set(map(str, _files(place)))
+    own = [Path(place)] if place.endswith(".py") else _files(place)
+    return set(map(str, [*own, *_beside(place)]))
+
+
+def _beside(place: str) -> dict[Path, str]:
+    """The files that a place imports from its folder, each with its module's name."""
+    if place.endswith(".py"):
+        return imports_beside.files([Path(place)], Path(place).parent)
+    folder = place.rpartition("/")[0]
+    return imports_beside.files(_files(place), Path(folder)) if folder else {}
 
 
 def _brief(value: Any) -> str:
@@ -275,20 +289,27 @@ def _fits(found: Any, base: type | None) -> bool:
 def _from_file(path: Path) -> ModuleType:
     """The file as a module, executed once per content."""
     source = _source(path)
-    sha256 = hashlib.sha256(source).hexdigest()
-    _check_content(str(path), sha256)
+    _check_content(str(path), fingerprint(str(path)))
     name = f"own_code_{hashlib.sha256(str(path).encode() + source).hexdigest()[:16]}"
     if name in sys.modules:
         return sys.modules[name]
     made = ModuleType(name)
     made.__file__ = str(path)
     sys.modules[name] = made  # pydantic and dataclasses look up annotations here
+    imports_beside.find_also_in(str(path.parent))
     try:
         # Not through Python's import machinery: its cache of compiled files goes by time.
         exec(compile(source, str(path), "exec"), vars(made))  # noqa: S102 (asked for)
     except BaseException:
         del sys.modules[name]
         raise
+    for file, module in _beside(str(path)).items():
+        loaded = getattr(sys.modules.get(module), "__file__", None)
+        if loaded is not None and Path(loaded).resolve() != file.resolve():
+            raise InputError(
+                f"{path}: imports {module}, and Python has loaded another one: {loaded}; "
+                "give one of the two files another name"
+            )
     return made
 
 
@@ -303,9 +324,7 @@ def _from_module(place: str) -> ModuleType:
         module = importlib.import_module(name)
     finally:
         sys.path.remove(folder)
-        # What the module imports later is found as well, but can no longer hide other modules.
-        if folder not in sys.path:
-            sys.path.append(folder)
+        imports_beside.find_also_in(folder)  # for what the module imports later
     if module.__file__ is None or not Path(module.__file__).is_relative_to(folder):
         raise InputError(f"{place}: Python has loaded another module {name!r}: {module.__file__}")
     return module
