@@ -7,7 +7,6 @@ import shutil
 import signal
 import socket
 import struct
-import sys
 import time
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from controllers.impairments.helper import start_helper
 from testbed.lab.helpers.process import HelperError, HelperProcess, run_at_once
 from testbed.lab.kernel.namespaces import socket_in
 from testbed.lab.kernel.process_sockets import sockets_of
+from testbed.shared import python_module
 from testbed.shared.problems import form
 from testbed.transport.tcp_socket import (
     available_congestion_controls,
@@ -168,7 +168,7 @@ class Background(Impairment[BackgroundParameters]):
         wanted, target = self.parameters, self._receiver.address
         serve = ("iperf3", "-s", "-1", "-J", "-i", str(_REPORT_EVERY_S), "-B", target, "-p", port)
         send = [
-            *(sys.executable, "-m", "testbed.lab.helpers.held_start"),
+            *python_module.command("testbed.lab.helpers.held_start"),
             *("iperf3", "-c", target, "-p", port, "-B", self._sender.address, "-J"),
             # No time limit, because iperf3 takes whole seconds only; the impairment's end stops it.
             *("-t", "0", "-i", "0"),

@@ -26,7 +26,7 @@ def start_helper(
     priority = ["nice", "-n", str(-niceness)] if ordinary and niceness < 0 else []
     return HelperProcess(
         [*priority, *inside(pid), *argv],
-        name=argv[2] if argv[1] == "-m" else argv[0],
+        name=argv[argv.index("-m") + 1] if "-m" in argv else argv[0],
         readable=lab.readable,
     )
 

@@ -7,7 +7,6 @@ socket in the host's network namespace and share every queue on their way.
 from __future__ import annotations
 
 import socket
-import sys
 
 from pydantic import Field, model_validator
 
@@ -19,6 +18,7 @@ from testbed.lab.helpers.traffic import SMALLEST_FRAME_BYTES
 from testbed.lab.kernel.namespaces import socket_in
 from testbed.lab.kernel.packet_filter import ArrivalCounter
 from testbed.lab.kernel.shaping import ETHERNET_FRAME_BYTES
+from testbed.shared import python_module
 
 _ANSWER_TIMEOUT_S = 2.0
 _DRAIN_SLACK_S = 0.02
@@ -84,7 +84,7 @@ class HostBurst(Impairment[HostBurstParameters]):
             *("--rate-bps", self.rate_bps, "--frame-bytes", parameters.frame_bytes),
         )
         self._blaster = start_helper(
-            [sys.executable, "-m", "testbed.lab.helpers.traffic", *map(str, arguments)],
+            python_module.command("testbed.lab.helpers.traffic", *map(str, arguments)),
             pid=sender.pid,
             lab=lab,
         )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from contextlib import suppress
 from typing import Literal
 
@@ -18,6 +17,7 @@ from controllers.impairments.base import Effect, Impairment, ImpairmentParameter
 from controllers.impairments.helper import start_helper, training_process
 from testbed.lab.helpers.process import HelperError
 from testbed.lab.kernel.link_counters import offered
+from testbed.shared import python_module
 
 _ANSWER_TIMEOUT_S = 2.0
 _LOWEST_RATE_BPS = 10_000
@@ -70,7 +70,7 @@ class _SlowProcess:
     def __init__(self, parameters: StragglerParameters, lab: LabAccess) -> None:
         self._parameters = parameters
         self._lab = lab
-        argv = [sys.executable, "-m", "testbed.lab.helpers.slowdown"]
+        argv = python_module.command("testbed.lab.helpers.slowdown")
         self._helper = start_helper(argv, pid=None, lab=lab)
         self._pid = 0
         self._slowed: dict[str, float] = {}

@@ -15,7 +15,6 @@ cost with `python -m tests.benchmarks.sampler_cost`.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -23,6 +22,7 @@ from typing import Any
 
 from testbed.lab.helpers.process import HelperError, HelperProcess
 from testbed.lab.network import LabInfo
+from testbed.shared import python_module
 
 # Writing the files of an hour's run takes a few seconds.
 _TIMEOUT_S = 60.0
@@ -71,7 +71,7 @@ def sampled(directory: Path, order: Mapping[str, Any]) -> Iterator[None]:
     """Sample for the duration of the body; all files are complete when this returns."""
     with (directory / "logs" / "sampler.log").open("ab") as log:
         helper = HelperProcess(
-            [sys.executable, "-m", "testbed.sampling", str(directory)],
+            python_module.command("testbed.sampling", str(directory)),
             name="sampler",
             stderr=log,
             # numpy's threads would only take memory here.

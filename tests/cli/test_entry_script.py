@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -88,3 +91,54 @@ def test_a_package_that_apt_get_does_not_have_ends_it_in_one_line(system):
     done = system.lab("setup", "--packages")
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1].startswith("lab: apt-get could not install: mininet - ")
+
+
+def test_nothing_is_imported_from_the_current_folder(tmp_path):
+    project = tmp_path / "project"
+    (project / ".venv" / "bin").mkdir(parents=True)
+    (project / "vagrant").mkdir()
+    shutil.copy(LAB, project / "lab")
+    for name in ("pyproject.toml", "vagrant/constraints.txt"):
+        (project / name).touch()
+    python = project / ".venv/bin/python"
+    python.write_text('#!/bin/bash\necho "$PYTHONPATH" "$@"\n')
+    python.chmod(0o755)
+    version = subprocess.run(["/usr/bin/python3", "--version"], capture_output=True, check=True)
+    told = version.stdout + f"{project} torch 1\n".encode()
+    stamp = hashlib.sha256((project / "lab").read_bytes() + told).hexdigest()
+    (project / ".venv/ready").write_text(f"{stamp}  -\n")
+    done = subprocess.run(
+        [project / "lab", "list"],
+        env={**os.environ, "PYTHONPATH": ":/one::/two:"},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.stdout == "/one:/two -P -m testbed list\n", done.stderr
+
+
+def test_modules_beside_the_user_change_nothing(tmp_path):
+    for name in ("yaml", "torch", "typer", "random"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('from the current folder')\n")
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "testbed", "plan", "quick", "--out", "out"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(LAB.parent)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_all_processes_of_the_lab_are_started_so():
+    argument = re.compile(r"sys\.executable, \"-m\"")
+    found = [
+        path.relative_to(LAB.parent)
+        for room in ("testbed", "controllers")
+        for path in (LAB.parent / room).rglob("*.py")
+        if argument.search(path.read_text()) and path.parent.name != "cli"
+    ]
+    assert found == []  # `python_module.command` is for that

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import socket
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
@@ -16,6 +15,7 @@ from typing import Any
 from testbed.lab.delay.delay_settings import Middle, RelayReport
 from testbed.lab.helpers.process import HelperError, HelperProcess
 from testbed.lab.kernel.commands import CommandError
+from testbed.shared import python_module
 
 _ANSWER_TIMEOUT_S = 5.0
 _START_TIMEOUT_S = 60.0  # it imports numpy, which takes long on an emulated processor
@@ -116,7 +116,7 @@ class Relay:
         seed: int | None = None,
     ) -> None:
         self.path = path
-        argv = [sys.executable, "-m", "testbed.lab.delay.relay"]
+        argv = python_module.command("testbed.lab.delay.relay")
         with log.open("ab") if log is not None else nullcontext() as stderr:
             self._helper = HelperProcess(argv, name="delay relay", stderr=stderr)
         self.process = self._helper.process
