@@ -7,12 +7,14 @@ import os
 import shlex
 import signal
 import sys
+from pathlib import Path
 from typing import Any
 
 import typer
 
 from testbed.cli import usage_errors
 from testbed.cli.verbs import app
+from testbed.lab.kernel import privileges
 from testbed.shared.run_directory import InUseError
 from testbed.shared.yaml_input import InputError
 
@@ -29,6 +31,8 @@ def main() -> None:
     for each in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(each) == signal.SIG_DFL:  # `nohup` ignores one of them
             signal.signal(each, _interrupt)
+    if told := privileges.become_caller(Path(__file__).resolve().parents[1]):
+        print(f"lab: {told}", file=sys.stderr)
     try:
         words = _with_default_host(sys.argv[1:])
         status = app(words, standalone_mode=False, prog_name="./lab")

@@ -70,22 +70,18 @@ def _execute(chosen: choosing.Chosen, options: Execution) -> bool:
     for remark in remarks:
         terminal.say(console, remark)
     outcomes = []
-    try:
-        with progress.runs_shown(console, len(runs)) as shown:
-            for each in runs:
-                runner.require_space(options.out, each)
-                shown.begin(each.label)
-                outcomes.append(_attempt(each, options, capture, shown))
-        if any(outcome.verdict == "interrupted" for outcome in outcomes):  # by a full disk
-            runner.require_space(options.out, runs[-1])
-    finally:
-        runner.hand_over(options.out)
+    with progress.runs_shown(console, len(runs)) as shown:
+        for each in runs:
+            runner.require_space(options.out, each)
+            shown.begin(each.label)
+            outcomes.append(_attempt(each, options, capture, shown))
+    if any(outcome.verdict == "interrupted" for outcome in outcomes):  # by a full disk
+        runner.require_space(options.out, runs[-1])
     from testbed.cli import report_view  # imports what draws figures, which takes a second
 
     report_view.write(places.Place(results=options.out, experiment=runs[0].experiment.name))
     for line in _captures(outcomes):
         print(line)
-    runner.hand_over(options.out)
     return not any(outcome.verdict in ("failed", "invalid") for outcome in outcomes)
 
 

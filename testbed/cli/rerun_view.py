@@ -30,10 +30,7 @@ def rerun(directory: Path, console: Console) -> bool:
     place = repeating.place_beside(directory, config, target)
     say = partial(terminal.say, console)
     say(f"repeating {directory} into {place.path}")
-    try:
-        runner.carry_out(place, config, lambda record: None)
-    finally:
-        runner.hand_over(target)
+    runner.carry_out(place, config, lambda record: None)
     before, after = (
         run_directory.read_json(each / "status.json") for each in (directory, place.path)
     )

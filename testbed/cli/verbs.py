@@ -99,7 +99,6 @@ def plan(selection: Selection, out: Out = RESULTS, pcap: Pcap = None) -> None:
     plan_view.show_unsupported(chosen.runs, screen)
     plan_view.show_numbers(chosen.selections, chosen.results, screen)
     plan_topology_view.show(chosen.runs, folder, screen)
-    runner.hand_over(chosen.results)
     for remark in remarks:
         say(screen, remark)
 
@@ -323,8 +322,11 @@ def schema() -> None:
 def test(context: typer.Context) -> None:
     """Run the linters and the tests, with --long also the longest; other arguments go to pytest."""
     from testbed.cli import self_test
+    from testbed.lab.kernel import privileges
 
-    raise typer.Exit(self_test.run(context.args))
+    with privileges.taken_up():
+        status = self_test.run(context.args)
+    raise typer.Exit(status)
 
 
 @app.command(epilog="Example: ./lab clean --yes    or, all of one experiment: ./lab clean quick")

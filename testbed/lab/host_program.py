@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from testbed.lab.kernel import namespaces
+from testbed.lab.kernel import namespaces, privileges
 from testbed.lab.kernel.commands import CommandError
 from testbed.lab.network import HostInfo
 
@@ -36,6 +36,8 @@ def start(
 ) -> subprocess.Popen[bytes]:
     """Start a program in a host, in a session of its own: `os.killpg` reaches what it starts.
 
+    It has given up root's powers, all but those over the host's own network.
+
     Args:
         argv: the program, by path or name, and its arguments; no shell reads them.
         env: all of its environment; None: this process's.
@@ -50,7 +52,8 @@ def start(
 
     def begin() -> subprocess.Popen[bytes]:
         namespaces.settle(host.pid)
-        # The program inherits what is done to this thread. What it may use is limited here.
+        # The program inherits what is done to this thread.
+        privileges.give_up()
         return subprocess.Popen(
             list(argv),
             stdin=stdin,

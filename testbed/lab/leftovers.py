@@ -11,10 +11,11 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from testbed.lab.kernel import process_status
+from testbed.lab.kernel import privileges, process_status
 
 OWNER_VARIABLE = "LAB_SANDBOX_OWNER"
 
@@ -35,7 +36,11 @@ def owner_of_now() -> str:
 
 def find() -> list[Leftover]:
     """This user's processes whose sandbox has lost its command, oldest first."""
-    found = []
+    with privileges.taken_up():
+        return sorted(_find(), key=lambda each: (each.started, each.pid))
+
+
+def _find() -> Iterator[Leftover]:
     for entry in Path("/proc").iterdir():
         if not entry.name.isdecimal():
             continue
@@ -54,8 +59,7 @@ def find() -> list[Leftover]:
             if each.startswith(prefix)
         ]
         if command and owners and _is_gone(owners[0]):
-            found.append(Leftover(pid=int(entry.name), started=started, command=command.strip()))
-    return sorted(found, key=lambda each: (each.started, each.pid))
+            yield Leftover(pid=int(entry.name), started=started, command=command.strip())
 
 
 def end(leftovers: list[Leftover], *, timeout_s: float = 5.0) -> list[Leftover]:
@@ -71,7 +75,8 @@ def end(leftovers: list[Leftover], *, timeout_s: float = 5.0) -> list[Leftover]:
             continue
         try:
             if _lives(each):
-                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+                with privileges.taken_up():
+                    signal.pidfd_send_signal(descriptor, signal.SIGKILL)
         except (ProcessLookupError, PermissionError):
             continue
         finally:

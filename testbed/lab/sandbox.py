@@ -13,16 +13,19 @@ import threading
 from pathlib import Path
 
 from testbed.lab import host_names, leftovers
+from testbed.lab.kernel import privileges
 from testbed.lab.kernel.commands import run
+from testbed.shared import python_module
 
 # This folder exists wherever Open vSwitch is installed; inside the sandbox a private tmpfs covers
 # it. Its short path keeps UNIX socket names below their limit of 107 bytes.
 PRIVATE_DIRECTORY = Path("/etc/openvswitch")
+_ROOT = Path(__file__).resolve().parents[2]
 
 
 def is_root() -> bool:
     """Whether this is root, whose sandbox needs no user namespace."""
-    return os.geteuid() == 0
+    return privileges.may_be_root()
 
 
 def start(
@@ -43,23 +46,42 @@ def start(
     namespaces = ["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
     if not is_root():
         namespaces = ["--user", "--map-root-user", *namespaces]
-    return subprocess.Popen(
-        [
-            # The signal ends the sandbox at once when the command is killed. The lifeline does so
-            # where the kernel forgets the signal, as it does on entering a user namespace.
-            *("setpriv", "--pdeathsig", "KILL"),
-            *("unshare", *namespaces),
-            *(sys.executable, "-m", module, *arguments),
-        ],
-        # `./lab clean` recognises a sandbox by this, and whether its command still lives.
-        env=os.environ | {leftovers.OWNER_VARIABLE: leftovers.owner_of_now()},
-        stdin=None if terminal else subprocess.PIPE,
-        stdout=stdout,
-        stderr=stderr,
-        pass_fds=pass_fds,
-        # Ctrl-C at the terminal goes to the command only, which ends the sandbox in order.
-        start_new_session=not terminal,
-    )
+    with privileges.taken_up():
+        return subprocess.Popen(
+            [
+                # The signal ends the sandbox at once when the command is killed. The lifeline does
+                # so where the kernel forgets the signal: on entering a user namespace.
+                *("setpriv", "--pdeathsig", "KILL"),
+                *("unshare", *namespaces),
+                *python_module.command(module, *arguments),
+            ],
+            # `./lab clean` recognises a sandbox by this, and whether its command still lives.
+            env=_environment() | {leftovers.OWNER_VARIABLE: leftovers.owner_of_now()},
+            stdin=None if terminal else subprocess.PIPE,
+            stdout=stdout,
+            stderr=stderr,
+            pass_fds=pass_fds,
+            # Ctrl-C at the terminal goes to the command only, which ends the sandbox in order.
+            start_new_session=not terminal,
+        )
+
+
+def _environment() -> dict[str, str]:
+    found = dict(os.environ)
+    if (who := privileges.caller()) is not None:
+        found |= who.environment()
+    elif not is_root():  # an ordinary user's sandbox has nobody else's powers to hand on
+        found.pop("SUDO_UID", None)
+    if not sys.flags.safe_path:  # this project may have been found in the current folder
+        places = [*filter(None, found.get("PYTHONPATH", "").split(os.pathsep)), str(_ROOT)]
+        found["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(places))
+    return found
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """End `unshare`, whose `--kill-child` takes the sandbox's first process with it."""
+    with privileges.taken_up():
+        process.kill()
 
 
 def stop(process: subprocess.Popen[bytes], *, patience_s: float = 3.0) -> int:
@@ -69,7 +91,7 @@ def stop(process: subprocess.Popen[bytes], *, patience_s: float = 3.0) -> int:
     try:
         return process.wait(patience_s)
     except subprocess.TimeoutExpired:
-        process.kill()  # `unshare --kill-child` takes the sandbox's first process with it
+        _kill(process)
         return process.wait()
 
 
@@ -90,7 +112,7 @@ def output_of(module: str, *arguments: str, timeout_s: float = 300.0) -> tuple[b
         output, errors = process.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
         late = f"\n{module}: not done within {timeout_s:g} s"
-        process.kill()  # `unshare --kill-child` takes the sandbox's first process with it
+        _kill(process)
         output, errors = process.communicate()
     finally:
         lifeline.close()
@@ -113,7 +135,7 @@ def prepare() -> Path:
     """Inside: make the private folder and /etc/hosts, bring up loopback; return the folder."""
     if os.getpid() != 1:
         raise RuntimeError("this prepares the inside of a sandbox; use testbed.lab.sandbox.start")
-    run(["mount", "-t", "tmpfs", "-o", "mode=0700", "tmpfs", str(PRIVATE_DIRECTORY)])
+    run(["mount", "-t", "tmpfs", "-o", "mode=0711", "tmpfs", str(PRIVATE_DIRECTORY)])
     run(["ip", "link", "set", "lo", "up"])
     host_names.cover(PRIVATE_DIRECTORY)
     return PRIVATE_DIRECTORY

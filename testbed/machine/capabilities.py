@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from controllers import framework_choice
-from testbed.lab import loss_table, sandbox
+from testbed.lab import sandbox
 from testbed.lab.delay import netem
 from testbed.lab.kernel import shaping
 from testbed.lab.kernel.commands import CommandError, run
@@ -251,8 +251,7 @@ def _shaping() -> None:
 
 
 def _packet_filter() -> None:
-    table = loss_table.drawn(LossModel(loss_good=0.5), "probe")
-    PacketFilter(os.getpid(), "probe1", table).lose(data_ports=DATA_PORTS)
+    PacketFilter(os.getpid(), "probe1").lose(LossModel(loss_good=0.5), data_ports=DATA_PORTS)
 
 
 def _switch(switch: OpenVSwitch) -> str:

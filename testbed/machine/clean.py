@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from testbed.lab import leftovers
+from testbed.lab.kernel import privileges
 from testbed.lab.leftovers import Leftover
 from testbed.shared import run_directory, sizes
 from testbed.shared.yaml_input import InputError
@@ -55,6 +56,7 @@ def clean_experiment(
     if not confirm(f"Delete {folder} ({size})?"):
         return False
     try:
+        privileges.hand_over_below(folder)
         shutil.rmtree(folder)
     except OSError as error:
         raise InputError(f"{error.filename or folder}: {error.strerror}") from None
@@ -139,6 +141,7 @@ def _remove(folder: StaleFolder) -> None:
     if run_directory.in_use(folder.path):
         raise InputError(f"{folder.path}: a process uses it since it was shown; not removed")
     try:
+        privileges.hand_over_below(folder.path)  # a killed command has left it root's
         shutil.rmtree(folder.path)
     except OSError as error:
         raise InputError(f"{error.filename or folder.path}: {error.strerror}") from None

@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -11,10 +10,12 @@ from typing import Any
 import topologies
 from controllers.controller_socket import ControllerClient
 from testbed.lab import host_names
+from testbed.lab.kernel import privileges
 from testbed.lab.kernel.commands import CommandError
 from testbed.lab.network import CONTROLLER_ADDRESS, Network
 from testbed.lab.openvswitch import OpenVSwitch
 from testbed.run.processes import Processes
+from testbed.shared import python_module
 
 _START_TIMEOUT_S = 90.0  # an emulated processor imports for long; a process that ends is noticed
 
@@ -62,7 +63,7 @@ class Lab:
         controller = processes.spawn(
             "controller",
             [
-                *(sys.executable, "-m", "controllers", f"--framework={config['controller']}"),
+                *python_module.command("controllers", f"--framework={config['controller']}"),
                 *(f"--lab-file={description}", "--when-told"),
                 *(f"--ofp-listen-host={address}", f"--ofp-tcp-listen-port={port}"),
             ],
@@ -97,6 +98,7 @@ class Lab:
         with suppress(BrokenPipeError), controller.stdin:  # it has ended: the wait says why
             controller.stdin.write(b"\n")
         processes.wait_for(self.controller_socket, "controller", _START_TIMEOUT_S)
+        privileges.hand_over(self.controller_socket)  # the training's processes connect to it
         self.network.start()
         client = ControllerClient(self.controller_socket, timeout_s=_START_TIMEOUT_S)
         client.wait_ready()

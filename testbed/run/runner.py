@@ -12,6 +12,7 @@ from typing import Any
 
 from testbed.experiment import Run
 from testbed.lab import sandbox
+from testbed.lab.kernel import privileges
 from testbed.run import resuming
 from testbed.sampling.other_programs import OtherPrograms
 from testbed.shared import run_directory, sizes
@@ -81,8 +82,9 @@ def require_writable(results: Path) -> None:
             pass
     except OSError as error:
         where = "" if there == results.absolute() else f" in {there}"
+        whom = " to the user who called sudo" if privileges.caller() else ""
         raise InputError(
-            f"--out {results}: no results can be written{where}: {error.strerror}"
+            f"--out {results}: no results can be written{where}: {error.strerror}{whom}"
         ) from None
 
 
@@ -173,6 +175,8 @@ def carry_out(
         except KeyboardInterrupt:
             end("interrupted", "interrupted by the user")
             raise
+        finally:
+            privileges.hand_over_below(directory)
         end("failed", f"the supervisor ended with status {status}, without a verdict")
     return run_directory.read_json(place.path / "status.json")
 
@@ -226,12 +230,3 @@ def _in_sandbox(directory: Path, on_progress: OnProgress) -> int:
     finally:
         others.end()
         sandbox.stop(process)
-
-
-def hand_over(results: Path) -> None:
-    """Under sudo: give the results to the user who called it."""
-    user, group = os.environ.get("SUDO_UID"), os.environ.get("SUDO_GID")
-    if os.geteuid() != 0 or not user or not group:
-        return
-    for path in (results, *results.rglob("*")):
-        os.chown(path, int(user), int(group), follow_symlinks=False)

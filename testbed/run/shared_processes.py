@@ -13,7 +13,7 @@ from queue import SimpleQueue
 from typing import Any, NoReturn
 
 from controllers.impairments import parameters_of
-from testbed.lab.kernel import namespaces
+from testbed.lab.kernel import namespaces, privileges
 from testbed.shared import own_code
 
 # A thread that computes is asked for the interpreter by the others after this time.
@@ -47,7 +47,8 @@ def run(
     """Run all tasks side by side, and return when all are done.
 
     Args:
-        tasks: name -> process id in a network namespace, and what to run there.
+        tasks: name -> process id in a network namespace, and what to run there, without root's
+            powers.
         give_up: ends the process with the first task's exception and name.
     """
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
@@ -57,6 +58,7 @@ def run(
         error: BaseException | None = None
         try:
             namespaces.enter(host_pid)
+            privileges.give_up()
             task()
         except BaseException as found:  # SystemExit too: own code may call for it
             error = found
@@ -64,6 +66,8 @@ def run(
 
     for name, (host_pid, task) in tasks.items():
         threading.Thread(target=live, args=(name, host_pid, task), name=name, daemon=True).start()
+    privileges.give_up()
+    privileges.die_with_parent()
     for _ in tasks:
         error, name = done.get()
         if error is not None:

@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from testbed.lab import sandbox
+from testbed.lab.kernel import privileges
 from testbed.lab.kernel.commands import CommandError
 from testbed.lab.kernel.shaping import MissingCapabilityError
 from testbed.run import requirements
@@ -35,6 +36,7 @@ def execute(directory: Path, progress: ProgressWriter) -> tuple[list[Gate], str]
         InputError: own code that has changed, or does not fit.
     """
     config = run_directory.read_json(directory / "config.json")
+    privileges.admit(directory)
     own_code.expect(config.get("code", {}))
     names = topology_of(config).all_host_names()
     if lacking := requirements.lacking(config["protocol"], config["impairments"], names):

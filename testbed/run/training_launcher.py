@@ -4,7 +4,6 @@ The supervisor starts it early. It waits on standard input for one JSON line tha
 Importing once and forking makes a worker ready in about 50 ms and shares memory.
 """
 
-import ctypes
 import functools
 import importlib
 import json
@@ -21,7 +20,7 @@ import torch
 
 from controllers.controller_socket import ControllerClient
 from testbed.lab.helpers.process import Requests
-from testbed.lab.kernel import namespaces
+from testbed.lab.kernel import namespaces, privileges
 from testbed.run import shared_processes
 from testbed.shared import failure, own_code, run_directory
 from testbed.shared.progress_pipe import ProgressWriter
@@ -31,7 +30,6 @@ from testbed.training.run_context import RunContext
 from testbed.training.vectors import SharedVectors
 from testbed.transport import PeerLost
 
-_PR_SET_PDEATHSIG = 1
 # numpy imports these on first use; without this, each process would do so in its first round.
 _USED_LATER = ("numpy.ma", "numpy.random")
 _LOG_PATIENCE_S = 1.0
@@ -44,6 +42,7 @@ _CULPRIT_PATIENCE_S = 3.0
 def main() -> None:
     """`python -m testbed.run.training_launcher RUN_DIRECTORY`, with the order on standard input."""
     directory = Path(sys.argv[1])
+    privileges.lay_aside()  # own code is loaded here
     failure.answer_where()
     torch.set_num_threads(1)  # before the fork, and before any operation starts threads
     torch.use_deterministic_algorithms(True)
@@ -66,7 +65,9 @@ def main() -> None:
     except BaseException as error:
         _give_up(error)
     run_directory.write_json(directory / "training.json", {"schema": run_directory.SCHEMA, **facts})
-    listener = coordination.listen(context.coordination_socket)
+    with privileges.taken_up():
+        listener = coordination.listen(context.coordination_socket)
+        privileges.hand_over(context.coordination_socket)
     progress = ProgressWriter(order["progress_descriptor"])
 
     vectors = None
@@ -132,12 +133,14 @@ def _fork(
         return child
     try:
         os.environ[failure.REASON_FILE] = str(_reason_of(directory, name))
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         log = os.open(directory / "logs" / f"{name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         for standard in (1, 2):
             os.dup2(log, standard)
+        privileges.take_up()
         if len(tasks) == 1:
             namespaces.enter(tasks[name][0])
+            privileges.give_up()
+            privileges.die_with_parent()
         known, tell = gate
         os.close(tell)
         os.read(known, 1)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 from testbed.lab import paths as lab_paths
 from testbed.run.observed_lab import ObservedLab
 from testbed.run.processes import ProcessError, Processes
+from testbed.shared import python_module
 from testbed.shared.progress_pipe import ProgressWriter
 from testbed.shared.run_directory import LOADED, LOST_WORKERS
 from testbed.transport.wire import DATA_PORTS
@@ -37,7 +37,7 @@ class TrainingWorkload:
         # Importing torch takes longest, so it begins first and goes on while the network is built.
         self._launcher = processes.spawn(
             _NAME,
-            [sys.executable, "-m", "testbed.run.training_launcher", str(directory)],
+            python_module.command("testbed.run.training_launcher", str(directory)),
             stdin=subprocess.PIPE,
             pass_fds=(progress.descriptor,),
         )

@@ -19,7 +19,7 @@ from testbed.bench.transport.cases import select
 from testbed.bench.transport.network import LinkKind, Network, build
 from testbed.bench.transport.records import record_of
 from testbed.lab import sandbox
-from testbed.lab.kernel.commands import CommandError, run
+from testbed.lab.kernel.commands import CommandError
 
 # After its last result it only takes its networks down.
 _END_TIMEOUT_S = 30.0
@@ -33,11 +33,8 @@ def measure(
     pattern: str, *, quick: bool, begins: Callable[[str], None] = lambda name: None
 ) -> Iterator[dict[str, Any]]:
     """Run the cases that match and yield their records; `begins` is told each name before."""
-    with (
-        tempfile.TemporaryDirectory(prefix="lab-bench-") as folder,
-        tempfile.TemporaryFile() as errors,  # a pipe would fill up, since it is read last
-    ):
-        arguments = ["--cases", pattern, "--folder", folder, *(["--quick"] if quick else [])]
+    with tempfile.TemporaryFile() as errors:  # a pipe would fill up, since it is read last
+        arguments = ["--cases", pattern, *(["--quick"] if quick else [])]
         process = sandbox.start(
             __spec__.name, *arguments, stdout=subprocess.PIPE, stderr=errors.fileno()
         )
@@ -74,14 +71,12 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--cases", default="*")
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--folder", required=True, help="for temporary files; the caller's")
     given = parser.parse_args()
-    tempfile.tempdir = given.folder
+    tempfile.tempdir = str(sandbox.prepare())  # it goes with the sandbox, however that ends
     with contextlib.suppress(OSError):  # where allowed: less of what else the machine does
         os.setpriority(os.PRIO_PROCESS, 0, -15)
     results = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # whatever a library prints is not a result
-    run(["ip", "link", "set", "lo", "up"])
     at: LinkKind | None = None
     network: Network | None = None
     for case in select(given.cases, quick=given.quick):
@@ -103,8 +98,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if os.getpid() == 1:
-        # Forked processes must not inherit the thread that watches the lifeline: forking is
-        # done by the main thread only, and the children end with this process's namespace.
-        sandbox.end_with_lifeline()
+    # Forked processes must not inherit the thread that watches the lifeline: forking is done by the
+    # main thread only, and the children end with this process's namespace.
+    sandbox.end_with_lifeline()
     main()

@@ -1,0 +1,276 @@
+"""Root's powers: laid aside where none is needed, and given up for good where users' code runs.
+
+Under `sudo` the command, and what it writes, belong to the user who called it: `lay_aside` makes
+this process that user, and `taken_up` is for the moments that need root. Workers and programs in
+hosts call `give_up` for good. Under `sudo` they are the caller then; as root alone they stay
+user 0, and in a user namespace the user that made it.
+
+What they keep are the powers over a network namespace. They reach no further than the host that
+the process is in, because without CAP_SYS_ADMIN it can enter no other. capabilities(7) says what
+each is, credentials(7) what a change of users does.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import platform
+import pwd
+import signal
+import stat
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+_DAC_READ_SEARCH, _NET_BIND_SERVICE, _NET_ADMIN, _NET_RAW, _LAST = 2, 10, 12, 13, 63
+# ping and tcpdump need raw sockets; a socket of a congestion control that the machine does not
+# allow to everybody needs CAP_NET_ADMIN (tcp(7), tcp_allowed_congestion_control).
+_NETWORK = (_NET_BIND_SERVICE, _NET_ADMIN, _NET_RAW)
+# Without it, root would be shut out from a project in the home of a user.
+_AS_ROOT = (_DAC_READ_SEARCH, *_NETWORK)
+
+_PR_SET_PDEATHSIG, _PR_SET_KEEPCAPS = 1, 8
+_PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT = 24, 38, 47
+_AMBIENT_RAISE, _AMBIENT_CLEAR_ALL = 2, 4
+_CAPABILITY_VERSION = 0x20080522
+# setgroups, setresgid, setresuid of one thread: those of libc change all threads of a process.
+_CALLS = {"x86_64": (116, 119, 117), "aarch64": (159, 149, 147), "riscv64": (159, 149, 147)}
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_original_groups: list[int] = []
+
+
+@dataclass(frozen=True, kw_only=True)
+class Caller:
+    """The user who called `sudo`."""
+
+    uid: int
+    gid: int
+
+    @property
+    def groups(self) -> list[int]:
+        """All groups of the user; those alone that sudo named where the system knows no user."""
+        try:
+            return os.getgrouplist(pwd.getpwuid(self.uid).pw_name, self.gid)
+        except KeyError:
+            return [self.gid]
+
+    def environment(self) -> dict[str, str]:
+        """Where the user is at home: programs look there for settings and caches."""
+        try:
+            known = pwd.getpwuid(self.uid)
+        except KeyError:
+            return {"HOME": "/"}
+        return {"HOME": known.pw_dir, "USER": known.pw_name, "LOGNAME": known.pw_name}
+
+
+def may_be_root() -> bool:
+    """Whether this process is root, or has laid that aside."""
+    return 0 in os.getresuid()
+
+
+def caller() -> Caller | None:
+    """The user who called `sudo`, for a process that is or may be root; None: nobody else."""
+    uid, gid = os.environ.get("SUDO_UID", ""), os.environ.get("SUDO_GID", "")
+    if not may_be_root() or not uid.isdecimal() or not gid.isdecimal() or int(uid) == 0:
+        return None
+    return Caller(uid=int(uid), gid=int(gid))
+
+
+def lay_aside() -> None:
+    """Act as the caller from now on, and without root's powers; `taken_up` brings them back.
+
+    As root without a caller, files of others can be read but not changed.
+    """
+    if (who := caller()) is None:
+        _set_capabilities(effective=_AS_ROOT, keep_permitted=True)
+        return
+    _original_groups[:] = os.getgroups()
+    os.setgroups(who.groups)
+    os.setresgid(who.gid, who.gid, 0)
+    os.setresuid(who.uid, who.uid, 0)
+
+
+def take_up() -> None:
+    """Be root again, after `lay_aside`."""
+    if os.geteuid() == 0:
+        _set_capabilities(effective=None, keep_permitted=True)
+        return
+    os.setresuid(-1, 0, -1)  # the other calls need what this brings back
+    os.setresgid(0, 0, 0)
+    os.setgroups(_original_groups)
+    os.setresuid(0, 0, 0)
+
+
+@contextmanager
+def taken_up() -> Iterator[None]:
+    """Be root for the time of the body, where this process was and has become the caller."""
+    if not may_be_root() or os.geteuid() == 0:
+        yield
+        return
+    take_up()
+    try:
+        yield
+    finally:
+        lay_aside()
+
+
+def become_caller(needed: Path) -> str:
+    """Under `sudo`: become the caller for all that this command does itself.
+
+    Args:
+        needed: what the caller has to be able to read. Where that is not so, this stays root's
+            command, and all that it writes is root's.
+
+    Returns:
+        What to tell the user; empty for nothing.
+    """
+    if (who := caller()) is None:
+        return ""
+    if not reaches(who, needed.resolve(), "r"):
+        _forget_caller()
+        return f"user {who.uid}, who called sudo, cannot read {needed}: what is written is root's"
+    os.environ.update(who.environment())
+    lay_aside()
+    return ""
+
+
+def admit(directory: Path) -> None:
+    """As root: let those who will have given up its powers write to a run's directory.
+
+    Where the caller has no way to it, nobody becomes the caller.
+    """
+    if (who := caller()) is None:
+        return
+    if not reaches(who, directory.parent.resolve(), "x"):
+        _forget_caller()
+        return
+    for folder in (directory, *(each for each in directory.iterdir() if each.is_dir())):
+        hand_over(folder)
+
+
+def hand_over(path: Path) -> None:
+    """As root under `sudo`: give one file, folder or socket of root's to the caller.
+
+    A symbolic link is not followed. What is not root's is left alone, and a file with several
+    names, too: another one may lie anywhere.
+    """
+    if (who := caller()) is not None:
+        _give(who, str(path), None)
+
+
+def hand_over_below(directory: Path) -> None:
+    """`hand_over` for a folder that this command made, and for all below."""
+    if (who := caller()) is None:
+        return
+    with taken_up():
+        # By open folders: the caller may exchange one for a link meanwhile, which leads nowhere.
+        for _, _, files, descriptor in os.fwalk(directory):
+            for name in (".", *files):
+                _give(who, name, descriptor)
+
+
+def _give(who: Caller, name: str, folder: int | None) -> None:
+    state = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    if state.st_uid == 0 and (stat.S_ISDIR(state.st_mode) or state.st_nlink == 1):
+        os.chown(name, who.uid, who.gid, dir_fd=folder, follow_symlinks=False)
+
+
+def reaches(who: Caller, path: Path, mode: str) -> bool:
+    """As root: whether a user may read (`r`), write (`w`) or enter (`x`) a path."""
+    asked = subprocess.run(
+        ["test", f"-{mode}", str(path)],
+        user=who.uid,
+        group=who.gid,
+        extra_groups=who.groups,
+        cwd="/",
+        check=False,
+    )
+    return asked.returncode == 0
+
+
+def give_up() -> None:
+    """Give up root's powers for good: for this thread, and for all that it starts.
+
+    The kernel forgets with them who was to be told of the parent's end, so `die_with_parent` comes
+    later. A process with such a thread must not use `lay_aside`: libc changes all threads alike.
+
+    Raises:
+        OSError: the kernel refuses it.
+    """
+    who = caller()
+    kept = _AS_ROOT if who is None else _NETWORK
+    for number in range(_LAST + 1):
+        if number in kept:
+            continue
+        try:
+            _prctl(_PR_CAPBSET_DROP, number)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            break  # the kernel knows no capability of this number
+    if who is not None:
+        _become(who)
+    _set_capabilities(effective=kept, keep_permitted=False)
+    _prctl(_PR_CAP_AMBIENT, _AMBIENT_CLEAR_ALL)
+    for number in kept:
+        _prctl(_PR_CAP_AMBIENT, _AMBIENT_RAISE, number)  # so that programs keep them
+    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill this process when the thread that made it ends."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _forget_caller() -> None:
+    """Treat this process, and what it starts, as root's own."""
+    for name in ("SUDO_UID", "SUDO_GID"):
+        os.environ.pop(name, None)
+
+
+def _become(who: Caller) -> None:
+    """Change the user and groups of this thread alone, and keep its capabilities."""
+    setgroups, setresgid, setresuid = _CALLS[platform.machine()]
+    groups = who.groups
+    _prctl(_PR_SET_KEEPCAPS, 1)
+    _call(setgroups, len(groups), (ctypes.c_uint32 * len(groups))(*groups))
+    _call(setresgid, *[ctypes.c_uint32(who.gid)] * 3)
+    _call(setresuid, *[ctypes.c_uint32(who.uid)] * 3)
+
+
+def _call(number: int, *arguments: object) -> None:
+    _require(_LIBC.syscall(ctypes.c_long(number), *arguments))
+
+
+def _prctl(option: int, *arguments: int) -> None:
+    words = [ctypes.c_ulong(each) for each in (*arguments, 0, 0, 0, 0)[:4]]
+    _require(_LIBC.prctl(option, *words))
+
+
+def _set_capabilities(*, effective: tuple[int, ...] | None, keep_permitted: bool) -> None:
+    """Set the capabilities of this thread, as far as it has them.
+
+    Args:
+        effective: those in force; None: all that are permitted.
+        keep_permitted: whether they can be raised again; else those in force are all that is left,
+            and programs inherit them.
+    """
+    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0)
+    data = (ctypes.c_uint32 * 6)()  # effective, permitted, inheritable: low halves, high halves
+    _require(_LIBC.capget(header, data))
+    permitted = data[1] | data[4] << 32
+    wanted = permitted if effective is None else sum(1 << each for each in effective) & permitted
+    left = permitted if keep_permitted else wanted
+    inherited = data[2] | data[5] << 32 if keep_permitted else wanted
+    for place, value in enumerate((wanted, left, inherited)):
+        data[place], data[place + 3] = value & 0xFFFFFFFF, value >> 32
+    _require(_LIBC.capset(header, data))
+
+
+def _require(result: int) -> None:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"cannot give up root's powers: {os.strerror(number)}")

@@ -1,0 +1,91 @@
+"""A run that `sudo` has started: its workers, and all of its files, are the caller's."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from testbed.lab.kernel import privileges
+from testbed.lab.kernel.privileges import Caller
+from tests.lab.conftest import SMALL, Results
+from tests.lab_unit.test_privileges import reachable  # noqa: F401 - a fixture
+
+ROOT = Path(__file__).resolve().parents[2]
+NOBODY = 65534
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.usefixtures("unchanged_host"),
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root"),
+]
+
+MODEL = """
+import json, math, os
+from pathlib import Path
+import torch
+
+def tried():
+    found = {"user": os.geteuid()}
+    for name, attempt in (
+        ("chown", lambda: os.chown("/etc/hostname", 1, 1)),
+        ("write", lambda: open("/etc/new-file", "w")),
+        ("shadow", lambda: open("/etc/shadow")),
+        ("network", lambda: open("/proc/1/ns/net")),
+    ):
+        try:
+            attempt()
+            found[name] = "done"
+        except PermissionError:
+            found[name] = "refused"
+    return found
+
+loaded = tried()
+
+class Net(torch.nn.Sequential):
+    def forward(self, pixels):
+        Path(__file__).with_name(f"tried-{os.getpid()}").write_text(json.dumps([loaded, tried()]))
+        return super().forward(pixels)
+
+def build(classes, input_shape):
+    return Net(torch.nn.Flatten(), torch.nn.Linear(math.prod(input_shape), classes))
+"""
+
+
+def test_a_run_under_sudo_is_the_callers(reachable, held_rate_bps, tmp_path):  # noqa: F811
+    if not privileges.reaches(Caller(uid=NOBODY, gid=NOBODY), ROOT, "r"):
+        pytest.skip("the project lies where no other user has a way")
+    reachable.chmod(0o1777)
+    (reachable / "net.py").write_text(MODEL)
+    path = reachable / "small.yaml"
+    # TCP with a congestion control that the machine need not allow to everybody; an impairment
+    # that stops a worker.
+    changes = {
+        "arms": {"tcp": {"protocol": "tcp", "congestion_control": "cubic"}},
+        "training": {**SMALL["training"], "model": "./net.py"},
+        "impairments": [{"kind": "straggler", "host": "worker-1", "factor": 2, "rounds": [2]}],
+    }
+    path.write_text(yaml.safe_dump({**SMALL, **changes}))
+    out = reachable / "out"
+    done = subprocess.run(
+        [sys.executable, "-m", "testbed", "run", str(path), "--out", str(out), "--retries", "0"],
+        env=os.environ | {"SUDO_UID": str(NOBODY), "SUDO_GID": str(NOBODY)},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    results = Results(done.returncode, done.stdout + done.stderr, out)
+    results.assert_trained()
+    [event] = [each for each in results.events("impairments", "tcp") if each["action"] == "end"]
+    assert event["met"] > 0
+    made = [out, *out.rglob("*")]
+    assert {each.lstat().st_uid for each in made} == {NOBODY}
+    refused = {"user": NOBODY} | dict.fromkeys(("chown", "write", "shadow", "network"), "refused")
+    tried = [json.loads(each.read_text()) for each in reachable.glob("tried-*")]
+    assert tried == [[refused, refused]] * len(tried)
+    assert len(tried) >= 3  # server and workers, perhaps the command itself

@@ -1,0 +1,212 @@
+"""What of root's powers is laid aside or given up, tried in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from testbed.lab.kernel import privileges
+from testbed.lab.kernel.privileges import Caller
+
+ROOT = Path(__file__).resolve().parents[2]
+NOBODY = 65534
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+EMPTY: Mapping[str, str] = {}
+SUDO = {"SUDO_UID": str(NOBODY), "SUDO_GID": str(NOBODY)}
+
+# In network and mount namespaces of its own, as a program in a host is.
+ATTEMPTS = """
+import ctypes, json, os, socket, subprocess
+from testbed.lab.kernel import privileges
+
+def attempt(what):
+    try:
+        return what() or "done"
+    except OSError as error:
+        return os.strerror(error.errno)
+
+def mount():
+    if ctypes.CDLL(None, use_errno=True).mount(b"x", b"/mnt", b"tmpfs", 0, None):
+        raise OSError(ctypes.get_errno(), "mount")
+
+def other_network():
+    with open("/proc/1/ns/net", "rb") as outside:
+        if ctypes.CDLL(None, use_errno=True).setns(outside.fileno(), 0):
+            raise OSError(ctypes.get_errno(), "setns")
+
+def a_program():
+    done = subprocess.run(["sh", "-c", "grep -hE 'Cap(Eff|Bnd)|NoNew' /proc/self/status"],
+                          capture_output=True, text=True, check=True)
+    return done.stdout.split()[1::2]
+
+subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=0755", "x", "/mnt"], check=True)
+open("/mnt/of-root", "w").close()
+privileges.give_up()
+print(json.dumps({
+    "user": os.getresuid(),
+    "groups": os.getgroups(),
+    "chown": attempt(lambda: os.chown("/mnt/of-root", 1, 1)),
+    "write": attempt(lambda: open("/mnt/new", "w").close()),
+    "mount": attempt(mount),
+    "shadow": attempt(lambda: open("/etc/shadow").close()),
+    "other network": attempt(other_network),
+    "become root": attempt(lambda: os.setresuid(0, 0, 0)),
+    "raw socket": attempt(lambda: socket.socket(socket.AF_INET, socket.SOCK_RAW, 1).close()),
+    "low port": attempt(lambda: socket.socket().bind(("127.0.0.1", 80))),
+    "program": a_program(),
+}))
+"""
+
+
+def attempts(
+    before: tuple[str, ...] = (), environment: Mapping[str, str] = EMPTY
+) -> dict[str, object]:
+    """What a process can still do after `give_up`."""
+    outside = {key: each for key, each in os.environ.items() if not key.startswith("SUDO_")}
+    done = subprocess.run(
+        [*(before or ("unshare", "--net", "--mount")), sys.executable, "-c", ATTEMPTS],
+        cwd=ROOT,
+        env=outside | dict(environment),
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return dict(json.loads(done.stdout))
+
+
+def test_under_sudo_a_program_is_the_caller_and_has_its_hosts_network_alone():
+    assert attempts(environment=SUDO) == {
+        "user": [NOBODY] * 3,
+        "groups": [NOBODY],
+        "chown": "Operation not permitted",
+        "write": "Permission denied",
+        "mount": "Operation not permitted",
+        "shadow": "Permission denied",
+        "other network": "Permission denied",
+        "become root": "Operation not permitted",
+        "raw socket": "done",
+        "low port": "done",
+        "program": ["0000000000003400", "0000000000003400", "1"],
+    }
+
+
+@pytest.mark.parametrize(
+    "before", [(), ("unshare", "--user", "--map-root-user", "--net", "--mount")]
+)
+def test_as_root_alone_a_program_stays_user_0_without_roots_powers(before):
+    found = attempts(before=before)
+    assert found["user"] == [0] * 3
+    assert found["mount"] in ("Operation not permitted", "Permission denied")
+    # In a user namespace, user 1 does not exist.
+    assert found["chown"] in ("Operation not permitted", "Invalid argument")
+    assert found["other network"] in ("Operation not permitted", "Permission denied")
+    assert found["raw socket"] == found["low port"] == found["write"] == "done"
+    assert found["program"] == ["0000000000003404", "0000000000003404", "1"]
+
+
+@pytest.fixture
+def reachable() -> Iterator[Path]:
+    """A folder of root's to which everybody has a way, unlike to pytest's own."""
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def under_sudo(monkeypatch):
+    for name, value in SUDO.items():
+        monkeypatch.setenv(name, value)
+
+
+def test_only_roots_own_files_of_one_name_are_handed_over(reachable, under_sudo, tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "file").touch()
+    run = reachable / "run"
+    (run / "logs").mkdir(parents=True)
+    (run / "logs" / "a.log").touch()
+    (run / "another's").touch()
+    os.chown(run / "another's", 1, 1)
+    (run / "link").symlink_to(elsewhere / "file")
+    (run / "folder").symlink_to(elsewhere)
+    outside = reachable / "outside"
+    outside.touch()
+    (run / "second-name").hardlink_to(outside)
+
+    privileges.hand_over_below(run)
+
+    def owner(path: Path) -> int:
+        return path.lstat().st_uid
+
+    assert [owner(each) for each in (run, run / "logs", run / "logs/a.log")] == [NOBODY] * 3
+    assert owner(run / "another's") == 1
+    assert [owner(each) for each in (outside, elsewhere, elsewhere / "file", reachable)] == [0] * 4
+
+
+def test_without_sudo_nothing_is_handed_over(reachable, monkeypatch):
+    monkeypatch.delenv("SUDO_UID", raising=False)
+    (reachable / "file").touch()
+    privileges.hand_over_below(reachable)
+    assert (reachable / "file").lstat().st_uid == 0
+
+
+def test_whether_a_user_has_a_way_to_a_folder_is_asked_of_the_kernel(reachable):
+    nobody = Caller(uid=NOBODY, gid=NOBODY)
+    inner = reachable / "inner"
+    inner.mkdir()
+    assert privileges.reaches(nobody, inner, "x")
+    assert not privileges.reaches(nobody, inner, "w")
+    reachable.chmod(0o700)
+    assert not privileges.reaches(nobody, inner, "x")
+    assert os.geteuid() == 0
+
+
+def lab(*words: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A verb, as `sudo` starts it: with root's user number and the caller's in the environment."""
+    return subprocess.run(
+        [sys.executable, "-P", "-m", "testbed", *words],
+        cwd=cwd,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"} | environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_under_sudo_a_plan_is_the_callers_and_nothing_else_changes(reachable):
+    if not privileges.reaches(Caller(uid=NOBODY, gid=NOBODY), ROOT, "r"):
+        pytest.skip("the project lies where no other user has a way")
+    reachable.chmod(0o1777)
+    (reachable / "of-root").mkdir()
+    (reachable / "of-root" / "file").touch()
+    (reachable / "of-root" / "link").symlink_to(reachable / "of-root" / "file")
+    done = lab("plan", "quick", "--out", str(reachable), cwd=reachable, **SUDO)
+    assert done.returncode == 0, done.stderr
+    made = [reachable / "quick", *(reachable / "quick").rglob("*")]
+    assert len(made) > 1
+    assert {each.lstat().st_uid for each in made} == {NOBODY}
+    before = [reachable, *reachable.glob("of-root/**/*"), reachable / "of-root"]
+    assert {each.lstat().st_uid for each in before} == {0}
+
+
+def test_under_sudo_a_link_leads_no_further_than_the_caller_may_go(reachable):
+    secret = reachable / "secret"
+    secret.mkdir(mode=0o755)
+    (reachable / "results").symlink_to(secret)
+    done = lab("plan", "quick", "--out", str(reachable / "results"), cwd=reachable, **SUDO)
+    assert done.returncode == 2
+    assert done.stderr.endswith("Permission denied to the user who called sudo\n")
+    assert not list(secret.iterdir())
+    assert secret.lstat().st_uid == 0
