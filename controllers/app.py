@@ -35,6 +35,7 @@ from controllers.impairment_runner import ImpairmentRunner
 from controllers.lab_access import ControllerLabAccess
 from controllers.routing import Routing
 from controllers.timeline import Timeline
+from testbed.lab.kernel.commands import CommandError
 from testbed.shared import failure
 from testbed.shared.jsonl import JsonLinesWriter
 
@@ -151,8 +152,10 @@ class LabController(Application):
         stream = connection.makefile("rwb")
         while line := stream.readline(LINE_LIMIT_BYTES):
             try:
-                reply: dict[str, Any] = {"active": self._obey(parse_request(line))}
-            except ValueError as error:
+                request = parse_request(line)
+                changed = self._link(request) if request["do"] == "link" else {}
+                reply = {"active": self._obey(request), **changed}
+            except (ValueError, CommandError) as error:
                 reply = {"error": str(error)}
             except Exception as error:
                 # The error must reach training, which must not go on without the impairment.
@@ -161,11 +164,21 @@ class LabController(Application):
             stream.write(json.dumps(reply).encode() + b"\n")
             stream.flush()
 
+    def _link(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Change a direction of a link, if anything of it is to be set; tell what it is now."""
+        way = request["from"], request["to"]
+        sent_s = time.monotonic()
+        self._lab.links.change(*way, request["set"])
+        times = {"sent_s": sent_s, "acknowledged_s": time.monotonic()}
+        return {"now": self._lab.links.now(*way), **times}
+
     def _obey(self, request: dict[str, Any]) -> list[str]:
         # Both use this machine's clock, so the time in the socket counts as lateness too.
         at_s = request.get("at_s") or time.monotonic()
         if request["do"] == "wait-ready":
             self._ready.wait()
+        elif request["do"] == "link":
+            return self._runner.active
         elif request["do"] == "processes":
             self._lab.processes.update(request["pids"])
         elif request["do"] == "begin":

@@ -6,6 +6,8 @@ A request is one JSON object per line, and so is its reply:
 * `{"do": "begin"|"end", "round": 3, "leg": "gather"}` announces a leg; `round` as leg means all of
   it.
 * `{"do": "finish"}` ends all impairments.
+* `{"do": "link", "from": "worker-1", "to": "s1", "set": {"rate_bps": 1000000}}` changes a direction
+  of a link. The reply says what it is set to `now`, and when it was changed.
 * `{"do": "processes", "pids": {"worker-1": 17}}` names the training processes.
 
 `begin`, `end` and `finish` may carry `"at_s"`, the sender's monotonic time, which is then the
@@ -25,7 +27,8 @@ from typing import Any
 
 LINE_LIMIT_BYTES = 1 << 16
 LEGS = ("gather", "broadcast", "round")
-REQUESTS = ("wait-ready", "processes", "begin", "end", "finish")
+REQUESTS = ("wait-ready", "processes", "begin", "end", "finish", "link")
+LINK_SETTINGS = ("rate_bps", "queue_bytes", "delay_s", "jitter_s", "loss")
 
 
 class ControllerError(ConnectionError):
@@ -46,6 +49,8 @@ def parse_request(line: bytes) -> dict[str, Any]:
         raise ValueError(f"'do' must be one of {', '.join(REQUESTS)}")
     if request["do"] == "processes":
         _check_pids(request.get("pids"))
+    elif request["do"] == "link":
+        _check_link(request)
     elif request["do"] in ("begin", "end"):
         number = request.get("round")
         if not isinstance(number, int) or isinstance(number, bool) or number < 0:
@@ -64,6 +69,18 @@ def _check_pids(pids: Any) -> None:
     )
     if not fits:
         raise ValueError("'pids' must map names to process numbers above 1")
+
+
+def _check_link(request: Mapping[str, Any]) -> None:
+    if not all(isinstance(request.get(key), str) for key in ("from", "to")):
+        raise ValueError("'from' and 'to' must name the ends of a link")
+    settings = request.get("set")
+    fits = isinstance(settings, dict) and all(
+        key in LINK_SETTINGS and isinstance(each, int | float) and not isinstance(each, bool)
+        for key, each in settings.items()
+    )
+    if not fits:
+        raise ValueError(f"'set' must map some of {', '.join(LINK_SETTINGS)} to numbers")
 
 
 class ControllerClient:
@@ -99,6 +116,17 @@ class ControllerClient:
         """End all impairments; returns once the end of each is logged."""
         self._announce({"do": "finish"})
 
+    def link(self, sender: str, receiver: str, settings: Mapping[str, float]) -> dict[str, Any]:
+        """Change settings of a link's direction, or none; returns the reply.
+
+        Its `now` has all `LINK_SETTINGS` as they are, `sent_s` and `acknowledged_s` are the times.
+
+        Raises:
+            ControllerError: there is no such link, or it cannot have these settings.
+        """
+        request = {"do": "link", "from": sender, "to": receiver, "set": dict(settings)}
+        return self._reply(request)
+
     def close(self) -> None:
         self._replies.close()
         self._socket.close()
@@ -107,6 +135,9 @@ class ControllerClient:
         return self._ask({**request, "at_s": time.monotonic()})
 
     def _ask(self, request: dict[str, Any]) -> list[str]:
+        return list(self._reply(request)["active"])
+
+    def _reply(self, request: dict[str, Any]) -> dict[str, Any]:
         try:
             self._socket.sendall(json.dumps(request).encode() + b"\n")
             line = self._replies.readline(LINE_LIMIT_BYTES)
@@ -117,4 +148,4 @@ class ControllerClient:
         reply = json.loads(line)
         if "error" in reply:
             raise ControllerError(f"controller: {reply['error']}")
-        return list(reply["active"])
+        return dict(reply)

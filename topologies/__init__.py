@@ -30,6 +30,7 @@ TOPOLOGIES: Registry[Any] = Registry(
         "leaf-spine": "topologies.leaf_spine:Topology",
         "fat-tree": "topologies.fat_tree:Topology",
         "two-datacentres": "topologies.two_datacentres:Topology",
+        "graph": "topologies.graph:Topology",
     },
     own="Topology",
     base="mininet.topo:Topo",

@@ -142,6 +142,8 @@ class Experiment(Section):
 
     @model_validator(mode="after")
     def _training_fits(self) -> Experiment:
+        if "server" not in self.topology.host_names():
+            raise ValueError("topology.hosts: training needs a server, worker-1, worker-2, ...")
         prerequisites.check(self.training_need(self.seeds[0]))
         return self
 

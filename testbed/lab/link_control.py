@@ -18,6 +18,8 @@ from testbed.lab.kernel.commands import CommandError
 from testbed.lab.kernel.rtnetlink import Rtnetlink
 from testbed.lab.kernel.shaping import LinkShape
 
+_OF_MIDDLE = ("delay_s", "jitter_s", "loss")
+
 
 class LinkControl:
     """The directed links of a lab; may be made in any process that may enter its namespaces.
@@ -56,6 +58,29 @@ class LinkControl:
         """Delay, jitter and loss of a direction as they are now."""
         self._require(first, second)
         return self._settings[first, second]
+
+    def now(self, first: str, second: str) -> dict[str, Any]:
+        """All settings of a direction, by the names that `change` takes."""
+        shape, delay = self.shape(first, second), self.delay(first, second)
+        queue = {"rate_bps": shape.rate_bps, "queue_bytes": shape.queue_bytes}
+        return queue | asdict(delay)
+
+    def change(self, first: str, second: str, settings: Mapping[str, float]) -> None:
+        """Change several settings of a direction, by name; those that are not given stay.
+
+        Raises:
+            CommandError: as of the other methods. What may be refused comes first.
+        """
+        self._require(first, second)
+        now = self.now(first, second)
+        changes = {key: each for key, each in settings.items() if now[key] != each}
+        of_middle = {key: each for key, each in changes.items() if key in _OF_MIDDLE}
+        if of_middle:
+            self.change_delay(first, second, **of_middle)
+        if "rate_bps" in changes:
+            self.change_rate(first, second, int(changes["rate_bps"]))
+        if "queue_bytes" in changes:
+            self.change_queue(first, second, int(changes["queue_bytes"]))
 
     def change_rate(self, first: str, second: str, rate_bps: int) -> float:
         """Change a direction's rate; returns the monotonic time of the change in seconds.
@@ -102,7 +127,10 @@ class LinkControl:
         """
         link, _ = self._require(first, second)
         if link["middle"] is None:
-            raise CommandError(f"link {link['name']} was made without a delay: it cannot get one")
+            raise CommandError(
+                f"link {link['name']} was made without delay and loss, and cannot get them; valid: "
+                "a delay_s, jitter_s or loss in the topology, or a lab with adjustable=True"
+            )
         given = {"delay_s": delay_s, "jitter_s": jitter_s, "loss": loss}
         changes = {key: value for key, value in given.items() if value is not None}
         try:

@@ -236,11 +236,12 @@ class LabLink(Link):
 
     Names and ports of the outer ends are Mininet's own. The inner ends are in the switches'
     namespace, which is this process's. `middle` has the names of the inner ends next to the first
-    and to the second node; it is None for a single pair.
+    and to the second node; it is None for a single pair. With `adjustable` there are two in any
+    case, so that delay and loss can be set later.
     """
 
-    def __init__(self, node1: Any, node2: Any, **options: Any) -> None:
-        delayed = any(options.get(key) for key in ("delay_s", "jitter_s", "loss"))
+    def __init__(self, node1: Any, node2: Any, *, adjustable: bool = False, **options: Any) -> None:
+        delayed = adjustable or any(options.get(key) for key in ("delay_s", "jitter_s", "loss"))
         number = next(_link_numbers)
         self.middle = (f"mid{number}a", f"mid{number}b") if delayed else None
         super().__init__(node1, node2, **options)

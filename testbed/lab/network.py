@@ -111,6 +111,7 @@ class Network:
         delayed_by: str = "auto",
         data_ports: tuple[int, int] | None = None,
         seed: int | None = None,
+        adjustable: bool = False,
     ) -> None:
         """Build hosts, switches and links.
 
@@ -120,13 +121,14 @@ class Network:
             delayed_by: `netem`, `relay`, or `auto`: netem where the kernel has it.
             data_ports: what the workload declares; no socket gets one of them by chance.
             seed: of the relay's jitter and loss; None for any. Netem has seeds of its own.
+            adjustable: whether links made without delay and loss can get them later.
 
         Raises:
             MissingCapabilityError: links are to be delayed by netem, which this kernel lacks, or
                 by the relay, which has no room for so long a delay, or a host's shell cannot start.
             CommandError: the kernel refuses something else, or a shell does not come up in time.
         """
-        self.mininet = _build(topology)
+        self.mininet = _build(topology, adjustable=adjustable)
         self.info = replace(_describe(self.mininet), data_ports=data_ports)
         if data_ports is not None:
             for host in self.info.hosts.values():
@@ -177,7 +179,7 @@ def _interfaces(links: list[LinkEnds]) -> Iterator[tuple[int | None, str]]:
         yield from ((None, inner) for inner in link.middle or ())
 
 
-def _build(topology: Any) -> Any:
+def _build(topology: Any, *, adjustable: bool) -> Any:
     import functools
 
     from testbed.lab.mininet_parts import (
@@ -196,7 +198,7 @@ def _build(topology: Any) -> Any:
         topo=topology,
         host=LabHost,
         switch=switch,
-        link=LabLink,
+        link=functools.partial(LabLink, adjustable=adjustable),
         intf=LabInterface,
         controller=None,
         autoSetMacs=True,

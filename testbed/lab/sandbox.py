@@ -35,23 +35,26 @@ def start(
     stdout: int | None = None,
     stderr: int | None = None,
     terminal: bool = False,
+    outlives_thread: bool = False,
 ) -> subprocess.Popen[bytes]:
     """Start `python -m module arguments` as the first process of a new sandbox.
 
     The returned process holds the sandbox's lifeline as its `stdin`: closing it (or dying) ends
     the sandbox, because the module is expected to call `end_with_lifeline`. With `terminal` the
     module keeps the caller's own standard input instead, and the sandbox ends with the caller by
-    the parent-death signal alone.
+    the parent-death signal alone. That signal comes with the end of the thread that calls this;
+    with `outlives_thread` there is none, and the lifeline alone ends the sandbox.
     """
     namespaces = ["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
     if not is_root():
         namespaces = ["--user", "--map-root-user", *namespaces]
+    # The signal ends the sandbox at once when the command is killed. The lifeline does so where the
+    # kernel forgets the signal: on entering a user namespace.
+    signal = [] if outlives_thread else ["setpriv", "--pdeathsig", "KILL"]
     with privileges.taken_up():
         return subprocess.Popen(
             [
-                # The signal ends the sandbox at once when the command is killed. The lifeline does
-                # so where the kernel forgets the signal: on entering a user namespace.
-                *("setpriv", "--pdeathsig", "KILL"),
+                *signal,
                 *("unshare", *namespaces),
                 *python_module.command(module, *arguments),
             ],

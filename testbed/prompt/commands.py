@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.table import Table
 
 from controllers.controller_socket import ControllerClient
-from testbed.prompt.manual_impairments import ManualImpairment
 from testbed.run.assembly import Lab
+from testbed.run.manual_impairments import ManualImpairment
 
 _WELCOME = """\
 Mininet's prompt in the network of {experiment}: {hosts}. Nothing trains here.

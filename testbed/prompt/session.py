@@ -11,7 +11,7 @@ import sys
 from typing import Any
 
 from testbed.lab import sandbox
-from testbed.prompt import manual_impairments
+from testbed.run import manual_impairments
 from testbed.run.assembly import Lab
 from testbed.run.processes import Processes
 from testbed.shared import own_code

@@ -36,7 +36,7 @@ class Lab:
     """A running emulated network.
 
     Args:
-        config: a run's configuration; topology, impairments and seed are used.
+        config: a run's configuration; topology, impairments, seed and `adjustable` are used.
         private: the sandbox's private folder.
         logs: folder for the logs of all programs.
         impairment_log: file to which the controller appends what it did.
@@ -81,6 +81,7 @@ class Lab:
             delayed_by=parameters.delayed_by,
             data_ports=data_ports,
             seed=config["seed"],
+            adjustable=config.get("adjustable", False),
         )
         hosts = self.network.info.hosts.values()
         host_names.tell(private, ((host.name, host.address) for host in hosts))

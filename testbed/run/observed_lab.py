@@ -69,15 +69,22 @@ class ObservedLab:
         """The network as plain data."""
         return self.lab.network.info
 
-    def calibrate(self) -> None:
-        """Measure every link, before anything else uses it; write calibration and manifest."""
+    def warm_up(self) -> None:
+        """Send a packet over every path, which sets up the switch, and write the manifest."""
         calibration.warm_up(self.info)
         self._buffers = self.lab.switch.deepen_buffers()
+        self._write_manifest()
+
+    def calibrate(self) -> None:
+        """Warm up, then measure every link, before anything else uses it."""
+        self.warm_up()
         self._calibrated = calibration.calibrate(self.info)
         run_directory.write_json(
             self.directory / "calibration.json",
             {"schema": run_directory.SCHEMA, **self._calibrated.as_json()},
         )
+
+    def _write_manifest(self) -> None:
         framework = framework_choice.describe(self.config["controller"])
         run_directory.write_json(
             self.directory / "manifest.json",
@@ -88,7 +95,7 @@ class ObservedLab:
         )
 
     @contextmanager
-    def watched(self) -> Iterator[None]:
+    def watched(self) -> Iterator[sampling.RunningSampler]:
         """Sample, record and count while the body runs the workload."""
         order = sampling.order_of(
             self.info,
@@ -99,10 +106,10 @@ class ObservedLab:
         self._observation.begin()
         with (
             link_report.recorded(self.info.as_json(), self.directory / "delay.json"),
-            sampling.sampled(self.directory, order),
+            sampling.sampled(self.directory, order) as sampler,
             self._captured(self.config["capture"]),
         ):
-            yield
+            yield sampler
 
     def judge(self) -> list[Gate]:
         """Compare what was measured, before and while the workload ran, with the run's limits."""

@@ -47,6 +47,12 @@ class Processes:
         """Exit status of each process by name; None while it runs."""
         return {name: process.poll() for name, process in self._running.items()}
 
+    def first_ended(self) -> str:
+        """Why a process has ended, of the first one that has; empty while all run."""
+        ended = (name for name, status in self.statuses().items() if status is not None)
+        name = next(ended, None)
+        return "" if name is None else self._reason(name)
+
     def pids(self) -> dict[str, int]:
         return {name: process.pid for name, process in self._running.items()}
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed.lab.helpers.process import HelperError, HelperProcess
+from testbed.lab.kernel.commands import CommandError
 from testbed.lab.network import LabInfo
 from testbed.shared import python_module
 
@@ -66,8 +67,29 @@ def order_of(
     }
 
 
+class RunningSampler:
+    """A sampler at work."""
+
+    def __init__(self, helper: HelperProcess) -> None:
+        self._helper = helper
+
+    def write(self) -> None:
+        """Write what was sampled so far into the parquet files, and go on.
+
+        Raises:
+            CommandError: the sampler has failed.
+        """
+        try:
+            self._helper.tell(do="write")
+            problems = self._helper.hear(_TIMEOUT_S)["problems"]
+        except HelperError as error:
+            problems = [str(error)]
+        if problems:
+            raise CommandError(f"no samples: {'; '.join(problems)}")
+
+
 @contextmanager
-def sampled(directory: Path, order: Mapping[str, Any]) -> Iterator[None]:
+def sampled(directory: Path, order: Mapping[str, Any]) -> Iterator[RunningSampler]:
     """Sample for the duration of the body; all files are complete when this returns."""
     with (directory / "logs" / "sampler.log").open("ab") as log:
         helper = HelperProcess(
@@ -81,6 +103,6 @@ def sampled(directory: Path, order: Mapping[str, Any]) -> Iterator[None]:
         with suppress(HelperError):  # its log says why; a sampler that fails costs no run
             helper.tell(**order)
             helper.hear()
-        yield
+        yield RunningSampler(helper)
     finally:
         helper.finish(_TIMEOUT_S)

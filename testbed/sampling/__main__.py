@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import sys
 import threading
@@ -17,7 +18,7 @@ _NICE = -10
 
 
 def main() -> None:
-    """Sample until the input ends."""
+    """Sample until the input ends; each further request is to write what there is."""
     requests = Requests()
     order = requests.wait()
     if order is None:
@@ -25,16 +26,17 @@ def main() -> None:
     with suppress(OSError):  # an ordinary user may not
         os.nice(_NICE)
     gc.disable()  # nothing here makes cycles, and a collection would be a gap
-    stop = threading.Event()
-    threading.Thread(target=_await_end, args=[requests, stop], daemon=True).start()
+    stop, write = threading.Event(), threading.Event()
+    threading.Thread(target=_listen, args=[requests, stop, write], daemon=True).start()
     sampler = Sampler(Path(sys.argv[1]), order)
     say({"ready": True})  # the training may begin
-    sampler.run(stop)
+    sampler.run(stop, write, lambda problems: say({"problems": problems}))
 
 
-def _await_end(requests: Requests, stop: threading.Event) -> None:
+def _listen(requests: Requests, stop: threading.Event, write: threading.Event) -> None:
     while requests.wait() is not None:
-        pass
+        importlib.import_module("polars")  # takes a while, in which sampling goes on
+        write.set()
     stop.set()
 
 

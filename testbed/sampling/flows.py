@@ -129,8 +129,8 @@ class FlowSampler:
                     record = json.loads(line)
                     self.latest[name, peer] = {each: record.get(each) for each in STATE}
 
-    def finish(self, path: Path) -> None:
-        """Write the parquet file from these samples and the endpoints' logs."""
+    def write(self, path: Path, *, last: bool) -> None:
+        """Write the parquet file from the samples so far and the endpoints' logs."""
         import polars as pl
 
         self._decode()
@@ -157,4 +157,4 @@ class FlowSampler:
                 pl.lit("tcp").alias("kind"),
             ).select(COLUMNS)
 
-        self.table.finish(path, decode, further=further)
+        self.table.write(path, decode, further=further, last=last)

@@ -158,9 +158,12 @@ class ProcessSampler:
         used = {each.name for other, each in self._followed.items() if other != pid}
         return name if name not in used else f"{name}.{pid}"
 
-    def finish(self, path: Path) -> None:
+    def write(self, path: Path, *, last: bool) -> None:
+        """Write the samples so far to a parquet file; after the `last` time there are no more."""
         names = list(self._numbers)
-        self.table.finish(path, lambda frame: frame.with_columns(index_names("name", names)))
+        self.table.write(
+            path, lambda frame: frame.with_columns(index_names("name", names)), last=last
+        )
 
 
 def _namespace(pid: int) -> int:

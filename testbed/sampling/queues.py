@@ -112,7 +112,8 @@ class QueueSampler:
         self.highest_bytes[:] = 0
         return highest
 
-    def finish(self, path: Path) -> None:
+    def write(self, path: Path, *, last: bool) -> None:
+        """Write the samples so far to a parquet file; after the `last` time there are no more."""
         self.decode()
         links = [link for link, _ in self.ends]
         senders = [sender for _, sender in self.ends]
@@ -127,4 +128,4 @@ class QueueSampler:
                 pl.col(*_TYPES).cast(pl.Int64),
             )
 
-        self.table.finish(path, decode)
+        self.table.write(path, decode, last=last)

@@ -98,8 +98,18 @@ class Sampler:
         self._lost = 0
         self._largest_gap_s = 0.0
 
-    def run(self, stop: threading.Event) -> None:
-        """Sample until `stop` is set, then write all files."""
+    def run(
+        self,
+        stop: threading.Event,
+        write: threading.Event | None = None,
+        written: Callable[[list[str]], object] = list,
+    ) -> None:
+        """Sample until `stop` is set, then write all files.
+
+        Args:
+            write: when it is set, the samples so far are written.
+            written: called then, with what went wrong.
+        """
         period_s = 1 / self._rate_hz
         began_s = next_s = last_s = time.monotonic()
         began_cpu_s = _cpu_s()
@@ -117,6 +127,9 @@ class Sampler:
             for part in self._parts.values():
                 part.run(self._ticks, measured=measured)
             self._ticks += 1
+            if write is not None and write.is_set():
+                write.clear()
+                written(self._write(last=False))
         ended_s, cpu_s = time.monotonic(), _cpu_s() - began_cpu_s
         self._largest_gap_s = max(self._largest_gap_s, ended_s - last_s)
         self._finish(began_s, ended_s, cpu_s)
@@ -129,14 +142,19 @@ class Sampler:
             self._live_s = now_s + live.INTERVAL_S
             self._live.write()
 
-    def _finish(self, began_s: float, ended_s: float, cpu_s: float) -> None:
+    def _write(self, *, last: bool) -> list[str]:
+        """Write the files of all tables; returns what went wrong."""
         problems = []
         for name, each in self._samplers.items():
             try:
-                each.finish(self._folder / f"{name}.parquet")
+                each.write(self._folder / f"{name}.parquet", last=last)
             except Exception as error:  # one broken table must not take the others with it
                 problems.append(f"{name}: {type(error).__name__}: {error}")
                 print(problems[-1], file=sys.stderr)
+        return problems
+
+    def _finish(self, began_s: float, ended_s: float, cpu_s: float) -> None:
+        problems = self._write(last=True)
         if not problems:
             (self._folder / CHUNKS).rmdir()
         elapsed_s = max(ended_s - began_s, 1e-9)

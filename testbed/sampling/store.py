@@ -1,7 +1,8 @@
 """Stores samples on disk with bounded memory: chunks during the run, one parquet file at its end.
 
 Every few seconds the rows in memory become a chunk file, in numpy's own format because that costs
-next to nothing; at the end the chunks are joined. A killed run leaves whole chunks or none.
+next to nothing; at the end, or when somebody asks, the chunks are joined. A killed run leaves whole
+chunks or none.
 """
 
 from __future__ import annotations
@@ -57,8 +58,18 @@ class ChunkedTable:
         self._chunks.append(path)
         self._filled = 0
 
-    def finish(self, path: Path, decode: Decode, *, further: Sequence[pl.LazyFrame] = ()) -> None:
-        """Join all chunks, decoded, and the frames of `further` into one parquet file."""
+    def write(
+        self,
+        path: Path,
+        decode: Decode,
+        *,
+        further: Sequence[pl.LazyFrame] = (),
+        last: bool = True,
+    ) -> None:
+        """Join all chunks, decoded, and the frames of `further` into one parquet file.
+
+        Unless this is the `last` time, the chunks stay, and more may follow.
+        """
         import polars as pl
 
         self._write()
@@ -69,7 +80,8 @@ class ChunkedTable:
             part = chunk.with_suffix(".parquet")
             columns = {name: np.ascontiguousarray(rows[name]) for name in rows.dtype.names}
             decode(pl.DataFrame(columns)).write_parquet(part)
-            chunk.unlink()
+            if last:
+                chunk.unlink()
             made.append(part)
             parts.append(pl.scan_parquet(part))
         empty = {name: self._memory[name][:0] for name in self._memory.dtype.names}

@@ -133,7 +133,7 @@ def warm_up(network: LabInfo) -> None:
 
 
 def calibrate(network: LabInfo, *, budget_s: float = _BUDGET_S) -> Calibration:
-    """Measure both directions between the server and every worker, and every link's queue.
+    """Measure both directions between the server and every other host, and every link's queue.
 
     Rates are measured one after another. If all would take longer than `budget_s`, only some paths
     of each kind (rate, round-trip time, number of links) are measured, spread over the hosts.
@@ -172,7 +172,8 @@ def idle_round_trip_s(network: LabInfo) -> float:
 
 def _pairs(network: LabInfo) -> Iterator[_Path]:
     description = network.as_json()
-    server = network.hosts["server"]
+    # A network whose hosts have names of their own is measured from the first one.
+    server = network.hosts.get("server") or next(iter(network.hosts.values()))
     for host in network.hosts.values():
         if host is server:
             continue

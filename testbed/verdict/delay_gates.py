@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,20 @@ _LATE_MAX = ("relay lateness of a single frame (s)", "relay_late_max_s")
 _DELAY = ("delay of a link in its worst quarter of a second, off by (s)", "delay_error_s")
 
 
-def gates(record: Path, network: LabInfo, limits: Mapping[str, Any]) -> list[Gate]:
+def gates(
+    record: Path,
+    network: LabInfo,
+    limits: Mapping[str, Any],
+    *,
+    changed: Collection[tuple[str, str]] = (),
+) -> list[Gate]:
     """Judge `delay.json`, which was written as the training ended.
 
     Args:
         record: its path.
         network: the lab, with the delays as configured.
+        changed: directions (a link's name and its sender) whose delay was changed by hand; it is
+            not compared.
     """
 
     def without(value: Callable[..., Gate], why: str, *names: tuple[str, str]) -> list[Gate]:
@@ -34,7 +42,7 @@ def gates(record: Path, network: LabInfo, limits: Mapping[str, Any]) -> list[Gat
     except (OSError, ValueError) as error:
         why = f"{record.name} cannot be read: {error}"
         return without(not_measured, why, _LATE, _LATE_MAX, _DELAY)
-    delay = _delayed(found, network, limits)
+    delay = _delayed(found, network, limits, changed)
     if found["by"] != "relay":
         order = "" if found["in_order"] else "; frames may overtake each other (in_order is false)"
         why = f"the kernel's netem delays the links, and does not say how late it is{order}"
@@ -59,20 +67,32 @@ def _late(found: Mapping[str, Any], limits: Mapping[str, Any]) -> Iterator[Gate]
     yield compared(*_LATE_MAX, value_s, limits["relay_late_max_s"], note=scheduled)
 
 
-def _delayed(found: Mapping[str, Any], network: LabInfo, limits: Mapping[str, Any]) -> Gate:
+def _delayed(
+    found: Mapping[str, Any],
+    network: LabInfo,
+    limits: Mapping[str, Any],
+    changed: Collection[tuple[str, str]],
+) -> Gate:
     """The delay of every direction, as a multiple of what may be: the worst one is told."""
     links = {link.name: link for link in network.links}
     errors: dict[str, tuple[float, float, str]] = {}
+    by_hand = ", ".join(f"{link} from {sender}" for link, sender in sorted(changed))
+    told = f"set by hand, so not compared: {by_hand}" if by_hand else ""
     for each in found["delays"]:
+        if (each["link"], each["from"]) in changed:
+            continue
         link = links[each["link"]]
         error_s, _ = worst((error_s, "") for error_s in _errors_s(each, link))
         errors[f"{link.name} from {each['from']}"] = error_s, *_delay_limit(link, limits)
+    if not errors:
+        return not_applicable(*_DELAY, limits[_DELAY[1]], told)
     _, place = worst((error_s / limit_s, place) for place, (error_s, limit_s, _) in errors.items())
     error_s, limit_s, key = errors[place]
     few = sum(each["wait_most_s"] is None for each in found["delays"])
     note = f"{few} of {len(errors)} directions carried too few frames to tell" if few else ""
     if found["by"] != "relay":
         note = "what netem was set to in the end; how long frames waited is not known"
+    note = "; ".join(filter(None, (note, told)))
     return compared(_DELAY[0], key, error_s, limit_s, where=place, note=note)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from testbed.verdict import (
 from testbed.verdict.calibration import Calibration
 from testbed.verdict.gate import Gate
 from testbed.verdict.ledgers import Conservation
+from testbed.verdict.link_changes import LinkChanges
 from testbed.verdict.link_settings import SettingsReader
 from testbed.verdict.links_under_load import LinksUnderLoad
 from testbed.verdict.processor_headroom import Headroom
@@ -46,6 +47,7 @@ class Evidence:
         events: the records of `events/impairments.jsonl`.
         load: what the samples of queues tell.
         settings: how the kernel shaped the links before and after the training.
+        changes: of links, by hand.
         switch_holds_bytes: what the switch's socket buffer holds.
         other_programs: those outside the lab that used most of the processors, in words.
     """
@@ -60,6 +62,7 @@ class Evidence:
     load: LinksUnderLoad
     settings: SettingsReader
     switch_holds_bytes: int
+    changes: LinkChanges = field(default_factory=LinkChanges)
     unreadable: str = ""
     other_programs: str = ""
 
@@ -67,7 +70,11 @@ class Evidence:
 def judge(seen: Evidence) -> list[Gate]:
     """Compare a finished run with the limits of its experiment."""
     limits = seen.config["limits"]
-    deepest_bytes = max(link.queue_bytes for link in seen.network.links)
+    deepest_bytes = max(
+        max(link.queue_bytes, seen.changes.shape(link, end.node).queue_bytes)
+        for link in seen.network.links
+        for end in (link.first, link.second)
+    )
     found = [
         *calibration_gates.gates(seen.calibration, limits),
         *calibration_gates.socket_gates(deepest_bytes, seen.switch_holds_bytes, limits),
@@ -75,11 +82,22 @@ def judge(seen: Evidence) -> list[Gate]:
         *headroom_gates.gates(seen.headroom, limits, seen.other_programs),
         *lateness_gates.gates(seen.events, seen.config),
         *impairments_met.gates(seen.events, limits),
-        *realised_loss.gates(seen.config, seen.network, seen.events, seen.ledgers),
+        *realised_loss.gates(
+            seen.config,
+            seen.network,
+            seen.events,
+            seen.ledgers,
+            changed=seen.changes.of(seen.network, "loss"),
+        ),
         *link_settings.gates(seen.settings, limits),
         *links_under_load.gates(seen.load, limits),
         *sampler_gates.gates(seen.directory, limits),
-        *delay_gates.gates(seen.directory / "delay.json", seen.network, limits),
+        *delay_gates.gates(
+            seen.directory / "delay.json",
+            seen.network,
+            limits,
+            changed=seen.changes.of(seen.network, "delay_s", "jitter_s"),
+        ),
     ]
     return [waivers.marked(gate, limits) for gate in found]
 

@@ -20,6 +20,7 @@ from testbed.lab.kernel.shaping import LinkShape
 from testbed.lab.network import LabInfo, LinkEnds, Port
 from testbed.shared import run_directory
 from testbed.verdict.gate import Gate, compared
+from testbed.verdict.link_changes import LinkChanges
 
 FILE = "link_settings.json"
 KEY = "link_settings"
@@ -73,8 +74,12 @@ class SettingsReader:
         """How many directions are to be read, before and after the training together."""
         return 4 * len(self._network.links)
 
-    def look(self, when: str) -> None:
-        """Compare the kernel's settings with the configured ones, `before` or `after`."""
+    def look(self, when: str, changes: LinkChanges | None = None) -> None:
+        """Compare the kernel's settings with the configured ones, `before` or `after`.
+
+        Args:
+            changes: what was configured meanwhile.
+        """
         by_namespace: dict[int | None, list[tuple[LinkEnds, Port]]] = {}
         for link in self._network.links:
             for end in (link.first, link.second):
@@ -83,18 +88,21 @@ class SettingsReader:
             try:
                 with Rtnetlink(pid) as kernel:
                     for link, end in members:
-                        self._compare(when, link, end, kernel)
+                        shape = link.shape if changes is None else changes.shape(link, end.node)
+                        self._compare(when, link.name, end, shape, kernel)
             except (OSError, CommandError) as error:
                 self.failures.append(f"{when} the training: {error}")
 
-    def _compare(self, when: str, link: LinkEnds, end: Port, kernel: Rtnetlink) -> None:
+    def _compare(
+        self, when: str, link: str, end: Port, shape: LinkShape, kernel: Rtnetlink
+    ) -> None:
         found = shape_in_force.read(kernel, end.interface)
         self.read += 1
-        for setting, configured, value in differing(link.shape, found):
+        for setting, configured, value in differing(shape, found):
             self.differences.append(
                 Difference(
                     when=when,
-                    link=link.name,
+                    link=link,
                     sender=end.node,
                     setting=setting,
                     configured=configured,

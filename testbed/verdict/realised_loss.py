@@ -15,7 +15,7 @@ does not hold there, and in no case for a loss that comes in runs.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -117,6 +117,8 @@ def gates(
     network: LabInfo,
     events: Sequence[Mapping[str, Any]],
     ledgers: Conservation | None,
+    *,
+    changed: Collection[tuple[str, str]] = (),
 ) -> list[Gate]:
     """Tests every loss of a run: of its impairments, and of links that lose by themselves.
 
@@ -124,6 +126,8 @@ def gates(
         config: of the run.
         events: the records of `events/impairments.jsonl`.
         ledgers: None where the counters could not be read.
+        changed: directions (a link's name and its sender) whose loss was changed by hand; their
+            own loss is not compared.
     """
     allowed = config["limits"][KEY]
     missing: list[str] = []
@@ -136,6 +140,10 @@ def gates(
         links = {link.name for link in network.links}
         samples = [each for each in samples if each.where.partition(" from ")[0] not in links]
         note = f"links' own loss not compared: {', '.join(own)} may have changed it"
+    if by_hand := {f"{link} from {sender}" for link, sender in changed}:
+        samples = [each for each in samples if each.where not in by_hand]
+        told = f"set by hand, so not compared: {', '.join(sorted(by_hand))}"
+        note = "; ".join(filter(None, (note, told)))
     if not samples:
         if missing:
             return [compared(NAME, KEY, 0.0, allowed, missing="; ".join(missing))]

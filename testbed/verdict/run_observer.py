@@ -9,7 +9,7 @@ from typing import Any
 from testbed.lab.kernel.commands import CommandError
 from testbed.lab.network import LabInfo
 from testbed.shared import run_directory
-from testbed.verdict import conservation, gates, links_under_load
+from testbed.verdict import conservation, gates, link_changes, links_under_load
 from testbed.verdict.calibration import Calibration
 from testbed.verdict.counters import CounterReader, Counters
 from testbed.verdict.gate import Gate
@@ -73,14 +73,17 @@ class Observation:
         """
         assert self._watch is not None, "begin() comes first"
         headroom = self._watch.finish()
-        self._settings.look("after")
+        changes = link_changes.LinkChanges.read(self._directory)
+        self._settings.look("after", changes)
         self._settings.store(self._directory)
         events = gates.read_events(self._directory / "events" / "impairments.jsonl")
         ledgers = self._ledgers(events)
         proof = {"schema": run_directory.SCHEMA, "headroom": headroom.as_json()}
         proof |= ledgers.as_json() if ledgers is not None else {"failure": self._failure}
         run_directory.write_json(self._directory / "conservation.json", proof)
-        load = links_under_load.measure(self._directory, events)
+        load = links_under_load.measure(
+            self._directory, [*events, *changes.as_events(self._network)]
+        )
         load.store(self._directory)
         return gates.judge(
             gates.Evidence(
@@ -93,6 +96,7 @@ class Observation:
                 events=events,
                 load=load,
                 settings=self._settings,
+                changes=changes,
                 switch_holds_bytes=switch_holds_bytes,
                 unreadable=self._failure,
                 other_programs=other_programs,

@@ -24,6 +24,7 @@ def host():
     # It says when it is there; `cat` then lives until its input ends.
     argv = ["unshare", "--net", "--mount", "sh", "-c", "mount -t sysfs sysfs /sys; echo; exec cat"]
     process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdin is not None and process.stdout is not None
     process.stdout.readline()
     yield HostInfo(
         name="worker-1",

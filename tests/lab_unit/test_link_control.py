@@ -43,7 +43,7 @@ def test_unknown_links_are_named():
 
 def test_a_link_that_was_made_without_delay_cannot_get_one():
     links = LinkControl(network())
-    with pytest.raises(CommandError, match="link a--s1 was made without a delay"):
+    with pytest.raises(CommandError, match="link a--s1 was made without delay"):
         links.change_delay("a", "s1", delay_s=0.01)
 
 

@@ -51,7 +51,7 @@ def test_a_folder_that_cannot_be_written_is_an_input_error(tmp_path):
 def test_no_two_nodes_are_drawn_at_the_same_place(tmp_path):
     import topologies
 
-    for name in topologies.TOPOLOGIES:
+    for name in set(topologies.TOPOLOGIES) - {"graph"}:  # which is written out
         parameters = topologies.parse({"name": name, "workers": 15})
         places = topology_picture.layout(topologies.build(parameters))
         assert len(set(places.values())) == len(places), name

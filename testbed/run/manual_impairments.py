@@ -1,6 +1,6 @@
-"""The experiment's impairments for the prompt, where each begins and ends by command.
+"""An experiment's impairments where each begins and ends by command: at the prompt, or in Python.
 
-Each is anchored to a round of its own number, and no rounds go by in a shell. The prompt announces
+Each is anchored to a round of its own number, and no rounds go by there. Who commands announces
 that round's begin to the controller to begin the impairment, and its end to end it.
 """
 

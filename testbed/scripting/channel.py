@@ -1,0 +1,85 @@
+"""The connection between a script and the first process of its lab: requests, answers, open files.
+
+A message is one JSON object on a line. The script asks, the steward answers, one at a time. A
+message may carry open files, which the kernel hands over with its first byte.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+_MOST_FILES = 8
+_READ_BYTES = 1 << 16
+
+
+class ChannelError(ConnectionError):
+    """The other side has gone, or says what is no message."""
+
+
+class Channel:
+    """One end of the connection.
+
+    Args:
+        connected: a UNIX stream socket.
+    """
+
+    def __init__(self, connected: socket.socket) -> None:
+        self._socket = connected
+        self._rest = b""
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def send(self, message: Mapping[str, Any], files: Sequence[int] = ()) -> None:
+        """Send a message and files, which stay open here.
+
+        Raises:
+            ChannelError: the other side has gone.
+        """
+        data = json.dumps(message).encode() + b"\n"
+        try:
+            sent = socket.send_fds(self._socket, [data], files)
+            self._socket.sendall(data[sent:])
+        except OSError as error:
+            raise ChannelError(f"cannot send: {error.strerror}") from None
+
+    def receive(self) -> tuple[dict[str, Any], list[int]]:
+        """The next message and its files, which are now this process's to close.
+
+        Raises:
+            ChannelError: the other side has gone, or this is no message; its files are closed.
+        """
+        parts, files = [self._rest], []
+        try:
+            while b"\n" not in parts[-1]:
+                data, received, flags, _ = socket.recv_fds(self._socket, _READ_BYTES, _MOST_FILES)
+                files += received
+                for file in received:  # Python 3.11 takes no flag that does so at once
+                    os.set_inheritable(file, False)
+                if not data:
+                    raise ChannelError("closed")
+                if flags & socket.MSG_CTRUNC:
+                    raise ChannelError("handed over more files than there is room for")
+                parts.append(data)
+            line, _, self._rest = b"".join(parts).partition(b"\n")
+            message = json.loads(line)
+            if not isinstance(message, dict):
+                raise ChannelError("a message is not an object")
+        except (OSError, ValueError) as error:
+            for file in files:
+                os.close(file)
+            if isinstance(error, ChannelError):
+                raise
+            raise ChannelError(f"cannot receive: {error}") from None
+        return message, files
+
+    def close(self) -> None:
+        """End the connection, also for copies of this end in other processes."""
+        with suppress(OSError):  # the other side was faster
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()

@@ -1,0 +1,128 @@
+"""The configuration of a script's lab: that of an experiment's run, or one made of a topology."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pydantic import TypeAdapter, ValidationError
+
+import topologies
+from controllers import framework_choice, impairment_plan
+from controllers.impairments import AnyImpairment, ImpairmentParameters
+from testbed.shared import own_code, problems
+from testbed.shared.input_error import InputError
+from testbed.verdict.limits import Limits
+
+if TYPE_CHECKING:
+    from mininet.topo import Topo
+
+_NAME = "script"
+_ENTRIES: TypeAdapter[list[ImpairmentParameters]] = TypeAdapter(list[AnyImpairment])
+
+
+def of_experiment(
+    name: str,
+    *,
+    overrides: Sequence[str],
+    arm: str | None,
+    seed: int | None,
+    profile: str | None,
+) -> dict[str, Any]:
+    """The configuration of one run of an experiment.
+
+    Raises:
+        InputError: one line that names the file, the key, the value and what would be valid.
+    """
+    from testbed import experiment
+    from testbed.experiment import profiles
+
+    runs = experiment.load(
+        name,
+        overrides=[*overrides, *([] if seed is None else [f"seeds=[{seed}]"])],
+        arms=[] if arm is None else [arm],
+        profile=profile or profiles.DEFAULT_PROFILE,
+    )
+    return runs[0].config() | {"capture": []}
+
+
+def of_topology(
+    topology: topologies.TopologyParameters | Topo | Mapping[str, Any] | str,
+    *,
+    impairments: Sequence[Mapping[str, Any]],
+    seed: int,
+) -> dict[str, Any]:
+    """The configuration of a lab in which nothing is set but its network.
+
+    Raises:
+        InputError: no such topology, or one that cannot be built; wrong impairments.
+    """
+    parameters = _parameters(topology)
+    try:
+        built = topologies.build(parameters)
+    except ValueError as error:
+        raise InputError(f"topology: {error}") from None
+    # An anchor of its own for each, so that none contradicts another: see `manual_impairments`.
+    anchored = [
+        {**each, "rounds": [number], "leg": "round"} for number, each in enumerate(impairments)
+    ]
+    places = impairment_plan.Places(
+        hosts=built.hosts(), switches=built.switches(), links=built.links()
+    )
+    try:
+        entries = _ENTRIES.validate_python(anchored)
+        resolved = impairment_plan.resolve(entries, places, rounds=len(entries), seed=seed)
+    except ValidationError as error:
+        found = [
+            each._replace(place=("impairments", *each.place))
+            for each in problems.of(error, ImpairmentParameters)
+        ]
+        raise InputError(problems.explain(found)) from None
+    except ValueError as error:
+        raise InputError(str(error)) from None
+    own = own_code.places([parameters.name, *(each.kind for each in entries)])
+    document = {
+        "experiment": _NAME,
+        "arm": _NAME,
+        "seed": seed,
+        "factors": {},
+        "code": {place: own_code.fingerprint(place) for place in own},
+        "topology": parameters.model_dump(mode="json"),
+        "impairments": resolved,
+        "limits": Limits().model_dump(mode="json"),
+        "controller": framework_choice.preferred(),
+        # Nothing of ours is transported.
+        "protocol": {"carrier": "none"},
+        "rounds": len(entries),
+    }
+    digest = hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
+    return {"schema": 1, "key": f"{_NAME}-{digest[:10]}", **document, "capture": []}
+
+
+def _parameters(
+    given: topologies.TopologyParameters | Topo | Mapping[str, Any] | str,
+) -> topologies.TopologyParameters:
+    if isinstance(given, topologies.TopologyParameters):
+        return given
+    if isinstance(given, str):
+        given = {"name": given}
+    try:
+        if not isinstance(given, Mapping):
+            from mininet.topo import Topo
+
+            from topologies import graph
+
+            if not isinstance(given, Topo):
+                raise InputError(
+                    f"{type(given).__name__}: valid: a Mininet Topo that has been built, the "
+                    "parameters of a topology, or a name"
+                )
+            given = graph.described(given)
+        return topologies.parse(given)
+    except ValidationError as error:
+        found = problems.of(error, topologies.TopologyParameters)
+        raise InputError(f"topology.{problems.explain(found)}") from None
+    except ValueError as error:
+        raise InputError(f"topology: {error}") from None

@@ -1,0 +1,325 @@
+"""`Lab`: an emulated network with real programs in it, for the body of a `with`."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import tempfile
+import threading
+import weakref
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from testbed.lab import sandbox
+from testbed.scripting import configuration
+from testbed.scripting.channel import Channel, ChannelError
+from testbed.scripting.controls import Impairment, Link
+from testbed.scripting.host import Host
+from testbed.shared import failure, run_directory
+from testbed.shared.input_error import InputError
+from testbed.shared.registry import one_of
+from testbed.verdict.gate import Gate
+
+if TYPE_CHECKING:
+    import polars as pl
+    from mininet.topo import Topo
+
+    from topologies import TopologyParameters
+
+_LAST_WORDS_BYTES = 2000
+
+
+class LabError(RuntimeError):
+    """The lab cannot be built, cannot do what was asked, or has ended; the message is one line."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Samples:
+    """What was sampled so far, as polars data frames; docs/reference/samples.md has the columns."""
+
+    queues: pl.DataFrame
+    flows: pl.DataFrame
+    processes: pl.DataFrame
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """Whether what was measured in the lab can be believed.
+
+    Attributes:
+        status: `ok`, or `invalid`: the emulator may have been the limit.
+        reasons: a sentence for each gate that stops it; empty for `ok`.
+        gates: all of them.
+    """
+
+    status: str
+    reasons: list[str]
+    gates: list[Gate]
+
+
+class Lab:
+    """A running lab. Make one with `from_experiment` or `from_topology`, and use it in a `with`.
+
+    It ends with the block, with `close`, or with this process, however that ends; nothing is left
+    behind. Several can run at once, and all methods may be called from any thread.
+
+    Attributes:
+        hosts: the hosts by name.
+        links: the names of all links.
+        impairments: the names of the experiment's impairments.
+        directory: of the run, if the lab has one.
+    """
+
+    def __init__(self, config: dict[str, Any], *, out: Path | str | None, calibrated: bool) -> None:
+        """Build the lab of a run's configuration; see `from_experiment`."""
+        self.directory: Path | None = None
+        self._place = ExitStack()
+        self._lock = threading.Lock()
+        self._verdict: Verdict | None = None
+        self._calibrated = calibrated
+        self._end_sandbox: weakref.finalize[Any, Lab] | None = None
+        try:
+            if out is not None:
+                if not calibrated:
+                    raise InputError("out: a run directory is of a lab that is calibrated")
+                place = run_directory.RunDirectory(Path(out).absolute())
+                self._finished = place.path
+                self.directory = self._place.enter_context(place.open(config))
+            self._start()
+            order = {
+                "config": config,
+                "directory": None if self.directory is None else str(self.directory),
+                "calibrated": calibrated,
+            }
+            found, _ = self._ask(order, [])
+        except BaseException as error:
+            self._close(error)
+            raise
+        self.hosts: Mapping[str, Host] = MappingProxyType(
+            {name: Host(name, address, self._ask) for name, address in found["hosts"].items()}
+        )
+        self._links = {name: (first, second) for name, first, second in found["links"]}
+        self.links: list[str] = list(self._links)
+        self.impairments: list[str] = found["impairments"]
+
+    @classmethod
+    def from_experiment(
+        cls,
+        name: str | Path,
+        *,
+        overrides: Sequence[str] = (),
+        arm: str | None = None,
+        seed: int | None = None,
+        profile: str | None = None,
+        out: Path | str | None = None,
+        calibrated: bool = True,
+        adjustable: bool = False,
+    ) -> Lab:
+        """The lab of an experiment's run. Nothing trains in it.
+
+        Args:
+            name: an experiment that comes with the project, or the path of a YAML file.
+            overrides: `key.path=value`, as `--set` of the command line.
+            arm, seed: of the run; None: the experiment's first.
+            profile: the size of machine that the experiment has one for.
+            out: the run directory to make; None: none is kept. What is there already is not
+                overwritten but gets another name.
+            calibrated: whether every link is measured first, which takes seconds. Without, there is
+                no verdict.
+            adjustable: whether delay, jitter and loss of every link can be set, also of those that
+                are made without. Each such link costs some processor time.
+
+        Raises:
+            InputError: the experiment, or a value, is wrong; one line.
+            LabError: this machine cannot build the lab; one line. `./lab check` says more.
+        """
+        config = configuration.of_experiment(
+            str(name), overrides=overrides, arm=arm, seed=seed, profile=profile
+        )
+        return cls(config | {"adjustable": adjustable}, out=out, calibrated=calibrated)
+
+    @classmethod
+    def from_topology(
+        cls,
+        topology: TopologyParameters | Topo | Mapping[str, Any] | str,
+        *,
+        impairments: Sequence[Mapping[str, Any]] = (),
+        seed: int = 1,
+        out: Path | str | None = None,
+        calibrated: bool = True,
+        adjustable: bool = False,
+    ) -> Lab:
+        """The lab of a topology alone.
+
+        Args:
+            topology: a Mininet `Topo` that has been built; a topology's name, or a mapping, as in
+                an experiment's `topology` section; or parameters that were made of one.
+            impairments: as in an experiment's `impairments`, without anchors such as `rounds`.
+            seed: of whatever is drawn at random.
+            out, calibrated, adjustable: as of `from_experiment`.
+
+        Raises:
+            InputError, LabError: as `from_experiment`.
+        """
+        config = configuration.of_topology(topology, impairments=impairments, seed=seed)
+        return cls(config | {"adjustable": adjustable}, out=out, calibrated=calibrated)
+
+    def link(self, first: str, second: str) -> Link:
+        """The link between two nodes, in either order.
+
+        Raises:
+            InputError: there is none.
+        """
+        for name, ends in self._links.items():
+            if {first, second} == set(ends):
+                return Link(name, ends, self._ask)
+        wanted = f"{first}--{second}"
+        raise InputError(f"link {wanted!r}: {one_of(wanted, self._links)}")
+
+    def impair(self, name: str) -> Impairment:
+        """An impairment of the experiment: `with lab.impair(name):`, or its `begin` and `end`.
+
+        Raises:
+            InputError: there is none of this name.
+        """
+        if name not in self.impairments:
+            raise InputError(f"impairment {name!r}: {one_of(name, self.impairments)}")
+        return Impairment(name, self._ask)
+
+    def samples(self) -> Samples:
+        """What was sampled of queues, flows and processes so far.
+
+        Raises:
+            LabError: the sampler has failed.
+        """
+        import polars as pl
+
+        _, files = self._ask({"do": "samples"}, [])
+        frames = []
+        for file in files:
+            with os.fdopen(file, "rb") as stream:
+                frames.append(pl.read_parquet(stream))
+        queues, flows, processes = frames
+        return Samples(queues=queues, flows=flows, processes=processes)
+
+    def verdict(self) -> Verdict:
+        """Judge all that happened in the lab so far. Ask at its end: sampling ends with this.
+
+        Later calls return the same. A lab with a run directory is judged at its end if not before.
+
+        Raises:
+            InputError: the lab was made with `calibrated=False`.
+            LabError: a part of the lab has failed.
+        """
+        if self._verdict is None:
+            found, _ = self._ask({"do": "verdict"}, [])
+            judged = [Gate(**each) for each in found["gates"]]
+            reasons = [gate.sentence() for gate in judged if gate.stops]
+            self._verdict = Verdict(status=found["status"], reasons=reasons, gates=judged)
+        return self._verdict
+
+    def close(self) -> None:
+        """End the lab and all programs in it; again and again, if need be.
+
+        Raises:
+            LabError: a lab with a run directory cannot be judged: a part of it has failed.
+        """
+        self._close(None)
+
+    def __enter__(self) -> Lab:
+        return self
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        self._close(error)
+
+    def __repr__(self) -> str:
+        names = ", ".join(getattr(self, "hosts", ()))
+        return f"<Lab {'of' if self._is_alive else 'that has ended, of'} {names}>"
+
+    @property
+    def _is_alive(self) -> bool:
+        return self._end_sandbox is not None and self._end_sandbox.alive
+
+    def _start(self) -> None:
+        ours, theirs = socket.socketpair()
+        self._channel = Channel(ours)
+        script = os.pidfd_open(os.getpid())
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 (it lasts as long as the lab)
+        try:
+            process = sandbox.start(
+                "testbed.scripting.steward",
+                *(str(theirs.fileno()), str(script)),
+                pass_fds=(theirs.fileno(), script),
+                stdout=self._log.fileno(),
+                stderr=self._log.fileno(),
+                outlives_thread=True,
+            )
+        except FileNotFoundError as error:
+            raise LabError(f"{error.filename}: not installed; see ./lab check") from None
+        finally:
+            theirs.close()
+            os.close(script)
+        self._end_sandbox = weakref.finalize(self, _end, process, os.getpid())
+
+    def _ask(self, request: dict[str, Any], files: Sequence[int] = ()) -> tuple[Any, list[int]]:
+        """Ask the steward.
+
+        Raises:
+            InputError: the request is wrong.
+            LabError: it cannot be carried out, or the lab has ended.
+        """
+        try:
+            with self._lock:
+                self._channel.send(request, files)
+                answer, received = self._channel.receive()
+        except ChannelError:
+            raise LabError(f"the lab has ended{self._last_words()}") from None
+        if "error" in answer:
+            raise (InputError if answer.get("bad") else LabError)(answer["error"])
+        return answer, received
+
+    def _last_words(self) -> str:
+        """What the sandbox printed last, such as why it could not begin; empty for nothing."""
+        if self._log.closed:
+            return ""
+        size = self._log.seek(0, os.SEEK_END)
+        self._log.seek(max(0, size - _LAST_WORDS_BYTES))
+        lines = self._log.read().decode(errors="replace").split("\n")
+        said = [" ".join(line.split()) for line in lines if line.strip()]
+        return f": {said[-1]}" if said else ""
+
+    def _close(self, error: BaseException | None) -> None:
+        """End everything; `error` is what ended the script's use of the lab."""
+        unjudged = None
+        try:
+            if self.directory is not None and error is None and self._is_alive:
+                self.verdict()
+        except (LabError, InputError) as found:
+            error = unjudged = found
+        if self._end_sandbox is not None:
+            self._end_sandbox()
+        for opened in ("_channel", "_log"):
+            if hasattr(self, opened):
+                getattr(self, opened).close()
+        if self.directory not in (None, getattr(self, "_finished", None)):
+            if not (self.directory / "status.json").exists():
+                interrupted = isinstance(error, KeyboardInterrupt)
+                reason = failure.in_words(error) if error is not None else ""
+                run_directory.write_status(
+                    self.directory, "interrupted" if interrupted else "failed", reason
+                )
+            self._place.close()
+            self.directory = self._finished
+        if unjudged is not None:
+            raise unjudged
+
+
+def _end(process: subprocess.Popen[bytes], owner: int) -> None:
+    """End a sandbox, in the process that has started it and not in what that has forked."""
+    if os.getpid() == owner:
+        sandbox.stop(process)

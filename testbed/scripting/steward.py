@@ -1,0 +1,278 @@
+"""The first process inside: builds the lab of a script, and carries out what the script asks for.
+
+It ends, and the lab with it, when the script closes its connection or the script's process ends,
+whatever threads started the lab and whatever the script has forked.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+from controllers.controller_socket import ControllerClient
+from testbed.lab import host_program, leftovers, sandbox
+from testbed.lab.kernel.commands import CommandError
+from testbed.run import manual_impairments
+from testbed.run.link_changes import made
+from testbed.run.manual_impairments import ManualImpairment
+from testbed.run.observed_lab import ObservedLab
+from testbed.run.processes import ProcessError, Processes
+from testbed.scripting.channel import Channel, ChannelError
+from testbed.shared import failure, own_code, run_directory
+from testbed.shared.input_error import InputError
+from testbed.shared.registry import one_of
+from testbed.verdict import gates, link_changes
+
+SAMPLES = ("queues", "flows", "processes")
+Answer = tuple[dict[str, Any], list[int]]
+_EXPECTED = (InputError, CommandError, ProcessError, ConnectionError)
+
+
+class Steward:
+    """A lab that is built and watched, and the programs that the script has started in it.
+
+    Args:
+        order: the script's first request: configuration, folder and whether to calibrate.
+        channel: to the script.
+    """
+
+    def __init__(self, order: dict[str, Any], channel: Channel) -> None:
+        self._channel = channel
+        self._began_at, self._began_s = run_directory.now(), time.monotonic()
+        self._config: dict[str, Any] = order["config"]
+        own_code.expect(self._config.get("code", {}))
+        self._impairments = manual_impairments.by_name(self._config["impairments"])
+        self._config["impairments"] = [each.document for each in self._impairments.values()]
+        private = sandbox.prepare()
+        if order["directory"] is None:
+            # In memory, and gone with the sandbox.
+            self._directory = private / "run"
+            for name in ("events", "logs"):
+                (self._directory / name).mkdir(parents=True)
+        else:
+            self._directory = Path(order["directory"])
+        self._processes = Processes(self._directory / "logs")
+        self._lab = ObservedLab(
+            self._config,
+            self._directory,
+            private=private,
+            processes=self._processes,
+            data_ports=None,
+        )
+        self._judged = order["calibrated"]
+        if self._judged:
+            self._lab.calibrate()
+        else:
+            self._lab.warm_up()
+        self._controller = ControllerClient(self._lab.lab.controller_socket)
+        self._changes = link_changes.Log(self._directory, self._lab.info)
+        self._watched = ExitStack()
+        self._sampler = self._watched.enter_context(self._lab.watched())
+        self._verdict: dict[str, Any] | None = None
+        self._programs: dict[int, tuple[subprocess.Popen[bytes], int]] = {}
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(channel, selectors.EVENT_READ)
+
+    def description(self) -> dict[str, Any]:
+        """What the script knows of the lab."""
+        info = self._lab.info
+        return {
+            "hosts": {name: host.address for name, host in info.hosts.items()},
+            "links": [(each.name, each.first.node, each.second.node) for each in info.links],
+            "impairments": list(self._impairments),
+        }
+
+    def serve(self) -> None:
+        """Answer requests, and tell how programs end, until the script has gone."""
+        while True:
+            for key, _ in self._selector.select():
+                if key.data is not None:
+                    self._ended(key.data)
+                    continue
+                try:
+                    request, files = self._channel.receive()
+                    answer, ours = self._answered(request, files)
+                    self._channel.send(answer, ours)
+                except ChannelError:
+                    return
+                for file in (*files, *ours):
+                    os.close(file)
+
+    def _answered(self, request: dict[str, Any], files: list[int]) -> Answer:
+        """The answer to a request; what cannot be done is answered with the reason."""
+        try:
+            obey = getattr(self, f"do_{request.get('do')}", None)
+            if obey is None:
+                raise InputError(f"there is no request {request.get('do')!r}")
+            if broken := self._processes.first_ended():
+                raise ProcessError(broken)
+            answer: Answer = obey(request, files)
+        except Exception as error:
+            if not isinstance(error, _EXPECTED):
+                traceback.print_exc()
+            return {"error": failure.in_words(error), "bad": isinstance(error, InputError)}, []
+        return answer
+
+    def do_start(self, request: dict[str, Any], files: list[int]) -> Answer:
+        """Start a program: its stdin, stdout, stderr, and where to tell its status, are `files`."""
+        host = self._lab.info.hosts.get(request["host"])
+        if host is None:
+            raise InputError(f"{request['host']}: {one_of(request['host'], self._lab.info.hosts)}")
+        stdin, stdout, stderr, tell = files
+        owner = leftovers.OWNER_VARIABLE
+        program = host_program.start(
+            host,
+            request["argv"],
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            env=request["env"] | {owner: os.environ[owner]},
+            cwd=Path(request["cwd"]),
+        )
+        ended = os.pidfd_open(program.pid)
+        self._programs[ended] = program, os.dup(tell)
+        return {"number": ended}, [os.dup(ended)]
+
+    def do_watch(self, request: dict[str, Any], _files: list[int]) -> Answer:
+        """Tell a program's status when it has ended: its process id is known, and may vanish."""
+        self._selector.register(request["number"], selectors.EVENT_READ, request["number"])
+        return {}, []
+
+    def do_signal(self, request: dict[str, Any], _files: list[int]) -> Answer:
+        """Send a signal to a program's session, unless the program has ended."""
+        if request["number"] in self._programs:
+            program, _ = self._programs[request["number"]]
+            with suppress(ProcessLookupError):
+                os.killpg(program.pid, request["signal"])
+        return {}, []
+
+    def do_link(self, request: dict[str, Any], _files: list[int]) -> Answer:
+        """Change a direction of a link, or nothing of it, and say what it is set to."""
+        sender, receiver = request["way"]
+        done = made(self._controller, (sender, receiver), request["changes"])
+        if request["changes"]:
+            self._changes.add(sender, receiver, done)
+        return {"now": done["now"]}, []
+
+    def do_begin(self, request: dict[str, Any], _files: list[int]) -> Answer:
+        """Begin an impairment."""
+        impairment = self._impairment(request["name"])
+        if impairment.name in self._controller.active():
+            raise ProcessError(f"impairment {impairment.name} is in force already")
+        active = self._controller.begin(impairment.round_number, "round")
+        if impairment.name not in active and not impairment.ends_by_itself:
+            raise ProcessError(f"impairment {impairment.name} did not begin")
+        return {}, []
+
+    def do_end(self, request: dict[str, Any], _files: list[int]) -> Answer:
+        """End an impairment; one that ends by itself may still be `active` afterwards."""
+        impairment = self._impairment(request["name"])
+        if not impairment.ends_by_itself:
+            self._controller.end(impairment.round_number, "round")
+        ends = [
+            each
+            for each in gates.read_events(self._lab.lab.impairment_log)
+            if (each["name"], each["action"]) == (impairment.name, "end")
+        ]
+        active = impairment.name in self._controller.active()
+        known = ("met", "dropped", "frames_sent")
+        effect = {key: ends[-1].get(key) for key in known} | ends[-1]["details"] if ends else {}
+        return {"active": active, "effect": effect}, []
+
+    def do_samples(self, _request: dict[str, Any], _files: list[int]) -> Answer:
+        """Hand over the files of all samples so far."""
+        if self._verdict is None:
+            self._sampler.write()
+        folder = self._directory / "samples"
+        return {}, [os.open(folder / f"{name}.parquet", os.O_RDONLY) for name in SAMPLES]
+
+    def do_verdict(self, _request: dict[str, Any], _files: list[int]) -> Answer:
+        """End sampling and judge the lab: once, further requests get the same."""
+        if not self._judged:
+            raise InputError("calibrated=False: there is nothing to judge this lab by")
+        if self._verdict is None:
+            self._controller.finish()
+            self._watched.close()
+            begun = {each["name"] for each in gates.read_events(self._lab.lab.impairment_log)}
+            # The others were there for the taking: that they did not begin is no fault.
+            self._config["impairments"][:] = [
+                each.document for each in self._impairments.values() if each.name in begun
+            ]
+            found = self._lab.judge()
+            status: run_directory.Verdict = "invalid" if any(g.stops for g in found) else "ok"
+            run_directory.write_status(
+                self._directory,
+                status,
+                gates.reasons(found),
+                began_at=self._began_at,
+                wall_s=time.monotonic() - self._began_s,
+                gates=[gate.as_json() for gate in found],
+            )
+            self._verdict = {"status": status, "gates": [gate.as_json() for gate in found]}
+        return self._verdict, []
+
+    def _impairment(self, name: str) -> ManualImpairment:
+        if name not in self._impairments:
+            raise InputError(f"impairment {name!r}: {one_of(name, self._impairments)}")
+        return self._impairments[name]
+
+    def _ended(self, number: int) -> None:
+        """Tell the status of a program that has ended."""
+        self._selector.unregister(number)
+        program, tell = self._programs.pop(number)
+        with suppress(BrokenPipeError):  # the script has dropped it
+            os.write(tell, str(program.wait()).encode())
+        for file in (number, tell):
+            os.close(file)
+
+
+def _end_with(script: int) -> None:
+    """End this process, and with it the sandbox, when the process of a pidfd ends."""
+
+    def watch() -> None:
+        select.select([script], [], [])
+        os._exit(1)
+
+    threading.Thread(target=watch, name="script", daemon=True).start()
+
+
+def main() -> None:
+    """Serve the script whose channel and pidfd are the arguments."""
+    sandbox.end_with_lifeline()
+    connected, script = map(int, sys.argv[1:])
+    for file in (connected, script):
+        os.set_inheritable(file, False)
+    _end_with(script)
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    channel = Channel(socket.socket(fileno=connected))
+    try:
+        order, _ = channel.receive()
+        try:
+            steward = Steward(order, channel)
+        except Exception as error:
+            if not isinstance(error, _EXPECTED):
+                traceback.print_exc()
+            channel.send({"error": failure.in_words(error)})
+        else:
+            channel.send(steward.description())
+            steward.serve()
+    except ChannelError:
+        pass
+    sys.stderr.flush()
+    # The first process does not unwind: its end is the end of the lab.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""The connection between a script and its lab: messages, files, and what is no message."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+
+import pytest
+
+from testbed.scripting.channel import Channel, ChannelError
+
+
+@pytest.fixture
+def ends():
+    one, other = socket.socketpair()
+    pair = Channel(one), Channel(other)
+    yield pair
+    for each in pair:
+        each.close()
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+
+
+@pytest.mark.parametrize("size", [0, 1, 100_000, 3_000_000])
+def test_a_message_of_any_size_arrives_whole(ends, size):
+    one, other = ends
+    sender = threading.Thread(target=one.send, args=[{"text": "x" * size}])
+    sender.start()
+    assert other.receive() == ({"text": "x" * size}, [])
+    sender.join()
+
+
+def test_texts_that_are_no_utf_8_survive(ends):
+    """File names on Linux are bytes; Python writes what is no UTF-8 as surrogates."""
+    one, other = ends
+    name = os.fsdecode(b"caf\xe9")
+    one.send({"argv": [name]})
+    assert other.receive()[0]["argv"] == [name]
+
+
+def test_open_files_go_along_and_children_do_not_inherit_them(ends):
+    one, other = ends
+    reading, writing = os.pipe()
+    one.send({"do": "start"}, [writing])
+    os.close(writing)
+    _, (received,) = other.receive()
+    assert not os.get_inheritable(received)
+    os.write(received, b"hello")
+    os.close(received)
+    assert os.read(reading, 10) == b"hello"
+    assert os.read(reading, 10) == b""
+    os.close(reading)
+
+
+@pytest.mark.parametrize("words", [b"{\n", b"[1]\n", b"\xff\n", b"\n", b"3\n"])
+def test_what_is_no_message_is_an_error_and_leaves_no_file_open(words):
+    one, other = socket.socketpair()
+    channel = Channel(other)
+    reading, writing = os.pipe()
+    before = open_files()
+    socket.send_fds(one, [words], [writing])
+    with pytest.raises(ChannelError):
+        channel.receive()
+    assert open_files() == before
+    for each in (reading, writing):
+        os.close(each)
+    one.close()
+    channel.close()
+
+
+def test_the_other_sides_end_is_an_error_for_both_directions(ends):
+    one, other = ends
+    one.close()
+    with pytest.raises(ChannelError, match="closed"):
+        other.receive()
+    with pytest.raises(ChannelError, match="cannot send"):
+        for _ in range(100):
+            other.send({"text": "x" * 10_000})
+
+
+def test_closing_ends_it_although_a_forked_process_holds_a_copy():
+    one, other = socket.socketpair()
+    copy = one.dup()
+    Channel(one).close()
+    with pytest.raises(ChannelError, match="closed"):
+        Channel(other).receive()
+    copy.close()
+    other.close()

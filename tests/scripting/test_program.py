@@ -1,0 +1,192 @@
+"""Programs as a script sees them, started here on this machine by a stand-in for the steward."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+import time
+
+import pytest
+
+from testbed.scripting.host import Host
+from testbed.scripting.lab import LabError
+
+
+class OwnMachine:
+    """Does what a steward does for programs, without a lab."""
+
+    def __init__(self):
+        self.running, self.tells = {}, {}
+
+    def __call__(self, request, files=()):
+        if request["do"] == "watch":
+            program, tell = self.running[request["number"]], self.tells.pop(request["number"])
+            threading.Thread(target=self.tell, args=[program, tell], daemon=True).start()
+            return {}, []
+        if request["do"] == "signal":
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.running[request["number"]].pid, request["signal"])
+            return {}, []
+        stdin, stdout, stderr, tell = files
+        try:
+            program = subprocess.Popen(
+                request["argv"],
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
+                env=request["env"],
+                cwd=request["cwd"],
+                start_new_session=True,
+            )
+        except FileNotFoundError:
+            raise LabError(f"{request['host']}: {request['argv'][0]}: none") from None
+        self.running[program.pid] = program
+        self.tells[program.pid] = os.dup(tell)
+        return {"number": program.pid}, [os.pidfd_open(program.pid)]
+
+    def tell(self, program, file):
+        with contextlib.suppress(BrokenPipeError):
+            os.write(file, str(program.wait()).encode())
+        os.close(file)
+
+
+@pytest.fixture
+def host():
+    return Host("worker-1", "10.0.0.2", OwnMachine())
+
+
+def test_a_program_runs_to_its_end(host):
+    done = host.run(["sh", "-c", "echo out; echo err >&2; exit 3"])
+    assert isinstance(done, subprocess.CompletedProcess)
+    assert (done.returncode, done.stdout, done.stderr) == (3, "out\n", "err\n")
+    assert done.args[0] == "sh"
+
+
+def test_a_status_is_an_error_only_if_it_is_asked_for(host):
+    with pytest.raises(subprocess.CalledProcessError) as error:
+        host.run(["sh", "-c", "echo why; exit 3"], check=True)
+    assert (error.value.returncode, error.value.stdout) == (3, "why\n")
+
+
+def test_it_reads_nothing_unless_it_is_given_something(host):
+    assert host.run(["cat"], timeout_s=5).stdout == ""
+    assert host.run(["cat"], input="x" * 500_000).stdout == "x" * 500_000
+    assert host.run(["cat"], input=b"\xff\x00", text=False).stdout == b"\xff\x00"
+
+
+def test_outputs_of_any_size_are_read_side_by_side(host):
+    script = "import sys\nfor _ in range(300): print('o'*9999); print('e'*9999, file=sys.stderr)"
+    done = host.run(["python3", "-c", script])
+    assert (len(done.stdout), len(done.stderr)) == (3_000_000, 3_000_000)
+
+
+def test_what_is_no_text_does_not_end_the_script(host):
+    assert host.run(["printf", r"caf\351\r\nx"]).stdout == "caf\ufffd\nx"
+
+
+def test_a_program_that_takes_too_long_is_killed_with_what_it_has_started(host, tmp_path):
+    began_s = time.monotonic()
+    with pytest.raises(subprocess.TimeoutExpired) as error:
+        host.run(["sh", "-c", "echo begun; sleep 60 & sleep 60"], timeout_s=0.5)
+    assert time.monotonic() - began_s < 5
+    assert error.value.stdout == "begun\n"
+
+
+def test_a_program_goes_on_while_the_script_does_other_things(host):
+    program = host.popen(["sh", "-c", "read line; echo got $line"], stdin=subprocess.PIPE,
+                         stdout=subprocess.PIPE)  # fmt: skip
+    assert program.poll() is None
+    with pytest.raises(subprocess.TimeoutExpired):
+        program.wait(0.05)
+    assert program.communicate("word\n", timeout=5) == ("got word\n", None)
+    assert (program.returncode, program.poll(), program.wait()) == (0, 0, 0)
+
+
+def test_a_communication_that_took_too_long_can_be_taken_up_again(host):
+    program = host.popen(["sh", "-c", "echo one; sleep 0.5; echo two"], stdout=subprocess.PIPE)
+    with pytest.raises(subprocess.TimeoutExpired):
+        program.communicate(timeout=0.2)
+    assert program.communicate(timeout=5) == ("one\ntwo\n", None)
+
+
+def test_its_pid_is_that_of_this_machine_and_signals_reach_it(host):
+    program = host.popen(["sleep", "60"])
+    os.kill(program.pid, 0)
+    program.terminate()
+    assert program.wait(5) == -signal.SIGTERM
+    program.kill()  # no error, as of subprocess
+    assert "returncode=-15" in repr(program)
+
+
+def test_errors_and_output_can_go_to_one_file(host, tmp_path):
+    with (tmp_path / "log").open("w") as log:
+        program = host.popen(
+            ["sh", "-c", "echo a; echo b >&2"], stdout=log, stderr=subprocess.STDOUT
+        )
+    assert program.wait(5) == 0
+    assert (tmp_path / "log").read_text() == "a\nb\n"
+
+
+def test_environment_and_folder_are_the_scripts_unless_it_says_otherwise(
+    host, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("COLOUR", "blue")
+    monkeypatch.chdir(tmp_path)
+    assert host.run(["sh", "-c", "pwd; echo $COLOUR"]).stdout == f"{tmp_path}\nblue\n"
+    env = {"PATH": os.environ["PATH"]}
+    assert host.run(["sh", "-c", "pwd; echo $COLOUR"], env=env, cwd="/").stdout == "/\n\n"
+
+
+def test_many_programs_at_once_leave_no_file_open(host):
+    host.run(["true"])
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    found = []
+
+    def one(number):
+        found.append(host.run(["sh", "-c", f"exit {number}"]).returncode)
+
+    threads = [threading.Thread(target=one, args=[number]) for number in range(20)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert sorted(found) == list(range(20))
+    deadline_s = time.monotonic() + 5
+    while len(os.listdir("/proc/self/fd")) > before:  # noqa: PTH208
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+
+
+def test_a_program_that_cannot_be_started_leaves_no_file_open(host):
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    with pytest.raises(LabError, match=r"^worker-1: nothing-here: none$"):
+        host.run(["nothing-here"])
+    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+
+
+def test_a_text_is_no_list_of_arguments(host):
+    with pytest.raises(TypeError, match="a list of texts"):
+        host.run("ping server")
+
+
+def test_a_program_ends_with_its_lab():
+    def vanish(request, files=()):
+        if request["do"] == "watch":
+            return {}, []
+        sleeper = subprocess.Popen(["sleep", "0.2"])
+        copies = [os.dup(each) for each in files]
+
+        def end():
+            sleeper.wait()
+            for each in copies:
+                os.close(each)
+
+        threading.Thread(target=end).start()
+        return {"number": 1}, [os.pidfd_open(sleeper.pid)]
+
+    program = Host("server", "10.0.0.1", vanish).popen(["sleep", "60"])
+    assert program.poll() is None
+    assert program.wait(5) == -signal.SIGKILL
