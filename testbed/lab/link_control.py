@@ -140,7 +140,9 @@ class LinkControl:
         if self._delayed_by == "netem":
             changed_s = netem.change(Middle.of_link(link), first, settings)
         else:
-            changed_s = self._client().change(link["name"], first, **asdict(settings))
+            changed_s = self._client().change(
+                link["name"], first, on_record=True, **asdict(settings)
+            )
         self._settings[first, second] = settings
         return changed_s
 

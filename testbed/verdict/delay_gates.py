@@ -89,7 +89,11 @@ def _delayed(
     _, place = worst((error_s / limit_s, place) for place, (error_s, limit_s, _) in errors.items())
     error_s, limit_s, key = errors[place]
     few = sum(each["wait_most_s"] is None for each in found["delays"])
-    note = f"{few} of {len(errors)} directions carried too few frames to tell" if few else ""
+    left_out = sum(each["left_out"] or 0 for each in found["delays"])
+    notes = [f"{few} of {len(errors)} directions carried too few frames to tell"] if few else []
+    if left_out:
+        notes.append(f"{left_out} frames left out, which left while impairments changed delays")
+    note = "; ".join(notes)
     if found["by"] != "relay":
         note = "what netem was set to in the end; how long frames waited is not known"
     note = "; ".join(filter(None, (note, told)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict
 from typing import Any
 
@@ -91,6 +92,7 @@ def test_descriptions_survive_json():
         wait_mean_s=0.0051,
         wait_least_s=None,
         wait_most_s=None,
+        left_out=0,
         slots=512,
         most_waiting=3,
     )
@@ -189,15 +191,31 @@ def test_each_direction_has_the_means_of_its_quarters_of_a_second():
     for tick in range(500):
         left(watched, 0, tick / 100, wait_ms=6 if 200 <= tick < 300 else 5)
     left(watched, 0, 5.0, way=1)
-    (frames, mean_s, least_s, most_s), other = watched.waits()
-    assert frames == 500
+    (frames, mean_s, least_s, most_s, left_out), other = watched.waits()
+    assert (frames, left_out) == (500, 0)
     assert mean_s == pytest.approx(0.0052)
     assert least_s == pytest.approx(0.005)
     assert most_s == pytest.approx(0.006, abs=1e-5)
-    assert other == (1, pytest.approx(0.005), None, None)
+    assert other == (1, pytest.approx(0.005), None, None, 0)
     watched.begin(6 * SECOND)
-    assert watched.waits() == [(0, None, None, None)] * 2
+    assert watched.waits() == [(0, None, None, None, 0)] * 2
     assert watched.worst() is None
+
+
+def test_a_delay_that_is_changed_on_purpose_is_in_no_mean_of_its_direction():
+    watched = Punctuality(WAYS, 0)
+    for tick in range(500):
+        if tick == 200:
+            watched.leave_out(0, math.inf)
+        if tick == 300:
+            watched.leave_out(0, 3.1 * SECOND)
+        for way in (0, 1):
+            left(watched, 0, tick / 100, way=way, wait_ms=50 if 200 <= tick < 310 else 5)
+    (frames, _, _, most_s, left_out), (_, _, _, other_most_s, other_left_out) = watched.waits()
+    assert (frames, left_out) == (390, 110)
+    assert most_s == pytest.approx(0.005)
+    assert (other_most_s, other_left_out) == (pytest.approx(0.05), 0)
+    assert watched.summary_s()[2] == 0
 
 
 def test_the_same_seed_decides_the_same_whatever_the_batches():

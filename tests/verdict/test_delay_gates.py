@@ -31,6 +31,7 @@ STRETCH = {
     "late_max_s": 0.0012,
 }
 WAITS = {"frames": 90_000, "wait_mean_s": 0.0051, "wait_least_s": 0.005, "wait_most_s": 0.0052}
+WAITS |= {"left_out": 0}
 
 
 def direction(sender: str = "s1", **changes: Any) -> dict[str, Any]:
@@ -128,6 +129,13 @@ def test_a_direction_without_frames_is_told(tmp_path):
     gate = judged(tmp_path, quiet)["delay_error_s"]
     assert gate.outcome == "passed"
     assert gate.note == "1 of 2 directions carried too few frames to tell"
+
+
+def test_frames_that_left_while_an_impairment_had_changed_the_delay_are_told(tmp_path):
+    changed = record(delays=[direction("server", left_out=700), direction()])
+    gate = judged(tmp_path, changed)["delay_error_s"]
+    assert gate.outcome == "passed"
+    assert gate.note == "700 frames left out, which left while impairments changed delays"
 
 
 def test_no_frames_or_no_record_do_not_pass(tmp_path):

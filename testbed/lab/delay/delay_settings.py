@@ -167,6 +167,7 @@ class DirectionDelay:
         wait_mean_s: the time between a frame's arrival and its departure; None: too few frames.
         wait_least_s, wait_most_s: the least and the largest mean of a quarter of a second, or of
             20 frames where it has fewer.
+        left_out: frames that left while an impairment had changed the delay, and are in no mean.
         most_waiting: the most frames that waited at once.
     """
 
@@ -180,6 +181,7 @@ class DirectionDelay:
     wait_mean_s: float | None = None
     wait_least_s: float | None = None
     wait_most_s: float | None = None
+    left_out: int | None = None
     most_waiting: int | None = None
 
 

@@ -59,6 +59,8 @@ class Punctuality:
         self._late_ns: NDArray[np.int64] = np.zeros(_COLLECTED, dtype=np.int64)
         self._wait_ns: NDArray[np.int64] = np.zeros(_COLLECTED, dtype=np.int64)
         self._number: NDArray[np.int64] = np.zeros(_COLLECTED, dtype=np.int64)
+        self._usual: NDArray[np.bool_] = np.zeros(_COLLECTED, dtype=np.bool_)
+        self._unusual_until_ns = [0.0] * len(directions)
         self.begin(now_ns)
 
     def begin(self, now_ns: int) -> None:
@@ -79,6 +81,11 @@ class Punctuality:
         self._new_waits_ns: NDArray[np.float64] = np.zeros(count)
         self._least_ns: NDArray[np.float64] = np.full(count, np.inf)
         self._most_ns: NDArray[np.float64] = np.full(count, -np.inf)
+        self._left_out: NDArray[np.int64] = np.zeros(count, dtype=np.int64)
+
+    def leave_out(self, number: int, until_ns: float) -> None:
+        """Take no mean of the waits in direction `number` until then: its delay was changed."""
+        self._unusual_until_ns[number] = until_ns
 
     def add(
         self, number: int, now_ns: int, due_ns: NDArray[np.int64], came_ns: NDArray[np.int64]
@@ -90,13 +97,14 @@ class Punctuality:
             self._mean_ends_ns = now_ns + round(MEAN_S * 1e9)
         if now_ns >= self._ends_ns:
             self._end_stretch(now_ns)
+        usual = now_ns >= self._unusual_until_ns[number]
         done = 0
         while done < len(due_ns):
             count = min(len(due_ns) - done, _COLLECTED - self._used)
             span = slice(self._used, self._used + count)
             np.subtract(now_ns, due_ns[done : done + count], out=self._late_ns[span])
             np.subtract(now_ns, came_ns[done : done + count], out=self._wait_ns[span])
-            self._number[span] = number
+            self._number[span], self._usual[span] = number, usual
             self._used += count
             done += count
             if self._used == _COLLECTED:
@@ -114,6 +122,9 @@ class Punctuality:
         bins = np.clip(late_ns // _BIN_NS, 0, _BINS - 1)
         self._counts += np.bincount(bins, minlength=_BINS)
         count = len(self._directions)
+        usual = self._usual[: self._used]
+        self._left_out += np.bincount(number[~usual], minlength=count)
+        number, wait_ns = number[usual], wait_ns[usual]
         self._new_frames += np.bincount(number, minlength=count)
         self._new_waits_ns += np.bincount(number, weights=wait_ns, minlength=count)
         self._used = 0
@@ -173,8 +184,9 @@ class Punctuality:
             return last
         return self._worst
 
-    def waits(self) -> list[tuple[int, float | None, float | None, float | None]]:
-        """Of each direction: frames, their mean wait, and the least and the most mean of `MEAN_S`.
+    def waits(self) -> list[tuple[int, float | None, float | None, float | None, int]]:
+        """Of each direction: frames, their mean wait, and the least and the most mean of `MEAN_S`;
+        and frames left out of all that.
 
         Waits are in seconds; None: too few frames.
         """
@@ -189,6 +201,7 @@ class Punctuality:
                 if np.isfinite(self._least_ns[number])
                 else None,
                 float(self._most_ns[number] / 1e9) if np.isfinite(self._most_ns[number]) else None,
+                int(self._left_out[number]),
             )
             for number in range(len(self._directions))
         ]

@@ -4,7 +4,7 @@ A helper process in the namespace of the inner interfaces: its first request nam
 several processes of a lab change delays, further requests come on a UNIX socket instead of standard
 input, one JSON object per message, and are answered the same way:
 
-    {"do": "change", "link": "a--b", "from": "a", "delay_s": 0.01}
+    {"do": "change", "link": "a--b", "from": "a", "delay_s": 0.01, "on_record": true}
     {"do": "begin"}      what was measured so far is forgotten, apart from counters
     {"do": "report", "first": 0}      directions from this one on, as many as fit into a message
 
@@ -189,7 +189,11 @@ class _Relay:
                 settings = replace(line.settings, **given)
                 self._middles[number].require_room(settings)
                 line.collect()  # what has arrived came under the old ones
+                waits = line.settings.delay_s, line.settings.jitter_s
                 line.set(settings)
+                if request.get("on_record") and waits != (settings.delay_s, settings.jitter_s):
+                    until_ns = line.unusual_until_ns(time.monotonic_ns())
+                    self._punctuality.leave_out(number, until_ns)
                 return {"settings": asdict(settings), "changed_s": time.monotonic()}
         raise ValueError(f"no delayed link {request['link']!r} from {request['from']!r}")
 

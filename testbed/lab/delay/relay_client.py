@@ -39,12 +39,16 @@ class RelayClient:
         except OSError as error:
             raise CommandError(f"the delay relay at {path} does not answer: {error}") from error
 
-    def change(self, link: str, sender: str, **settings: float) -> float:
+    def change(
+        self, link: str, sender: str, *, on_record: bool = False, **settings: float
+    ) -> float:
         """Changes `delay_s`, `jitter_s` or `loss` of a direction; frames in flight keep order.
 
         Args:
             link: the link's name, "a--b".
             sender: the end at which the direction begins.
+            on_record: whether the experiment wants it, as of an impairment. Until the delay is as
+                it was at first, the mean waits of the direction leave its frames out.
 
         Returns:
             When it took effect, on the monotonic clock in seconds.
@@ -52,7 +56,8 @@ class RelayClient:
         Raises:
             CommandError: no such direction, a value out of range, or no answer.
         """
-        answer = self._ask({"do": "change", "link": link, "from": sender, **settings})
+        change = {"do": "change", "link": link, "from": sender, "on_record": on_record}
+        answer = self._ask(change | settings)
         return float(answer["changed_s"])
 
     def begin(self) -> None:

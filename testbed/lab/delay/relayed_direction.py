@@ -9,6 +9,7 @@ microsecond, so a relay that wakes up late adds nothing to the delay of frames t
 from __future__ import annotations
 
 import contextlib
+import math
 import mmap
 import socket
 import struct
@@ -43,6 +44,7 @@ _HEADER_FIELDS = struct.Struct("=4xI4xH2xII")
 _SCANNED_AT_ONCE = 256
 _SECOND_NS = 1_000_000_000
 _TRIES, _SAME_MOMENT_NS = 5, 10_000
+_LATEST_NS = 20_000_000  # a frame that is later fails a run for itself
 
 
 class DelayLine:
@@ -104,6 +106,7 @@ class DelayLine:
         self._looked_ns = time.monotonic_ns()
         self._seen = self._left = self._refused = self._lost = self._overrun = 0
         self.set(settings)
+        self._usual_ns = self._delay_ns, self._jitter_ns
         self._in.bind((source, _ETH_P_ALL))  # from here on frames come
 
     def fileno(self) -> int:
@@ -222,9 +225,17 @@ class DelayLine:
                 self._refused += 1
                 done += 1
 
-    def delay(self, waits: tuple[int, float | None, float | None, float | None]) -> DirectionDelay:
+    def unusual_until_ns(self, now_ns: int) -> float:
+        """When frames wait as they did at first: never, or once those in flight have left."""
+        if (self._delay_ns, self._jitter_ns) != self._usual_ns:
+            return math.inf
+        return max(now_ns, self._last_due_ns) + _LATEST_NS
+
+    def delay(
+        self, waits: tuple[int, float | None, float | None, float | None, int]
+    ) -> DirectionDelay:
         """The settings and what came of them; `waits` as of `Punctuality.waits`."""
-        frames, mean_s, least_s, most_s = waits
+        frames, mean_s, least_s, most_s, left_out = waits
         return DirectionDelay(
             link=self.link,
             sender=self.sender,
@@ -233,6 +244,7 @@ class DelayLine:
             wait_mean_s=mean_s,
             wait_least_s=least_s,
             wait_most_s=most_s,
+            left_out=left_out,
             slots=self._slots,
             most_waiting=self.most_waiting,
         )
