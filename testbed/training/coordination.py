@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 _LINE_LIMIT_BYTES = 4096
+_MOST_WAITING = 512
 
 
 class CoordinationError(ConnectionError):
@@ -138,8 +139,11 @@ class Follower:
 
 
 def listen(path: Path) -> socket.socket:
-    """Open the listening socket for a `Coordinator`."""
+    """Open the listening socket for a `Coordinator`.
+
+    All workers may connect before the first one is accepted: one that finds no room is refused.
+    """
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(str(path))
-    listener.listen(64)
+    listener.listen(_MOST_WAITING)
     return listener

@@ -162,6 +162,4 @@ def _packet_socket(end: Port) -> socket.socket:
 def _backlog(end: Port) -> tuple[int, str]:
     """Bytes that wait at an interface, and the kind of queue that they wait in."""
     with entered(end.pid):
-        found = link_counters.queues().get(end.interface, [])
-    waiting = sum(queue.backlog_bytes for queue in found if queue.is_root)
-    return waiting, next((queue.kind for queue in found if not queue.is_root), "")
+        return link_counters.waiting(end.interface)

@@ -12,7 +12,15 @@ from pathlib import Path
 
 from testbed.lab.kernel import netlink
 from testbed.lab.kernel.namespaces import entered
-from testbed.lab.kernel.rtnetlink import GET_QDISC, NEW_QDISC, ROOT, TCMSG
+from testbed.lab.kernel.netlink import NetlinkError
+from testbed.lab.kernel.rtnetlink import (
+    GET_QDISC,
+    IN_CLASS,
+    NEW_QDISC,
+    ROOT,
+    TCMSG,
+    interface_index,
+)
 
 # Attributes of a queueing discipline, and those in its STATS2 (linux/gen_stats.h).
 _KIND, STATS2 = 1, 7
@@ -88,6 +96,25 @@ def queues() -> dict[str, list[Queue]]:
                 queue = _queue(names[owner], parent, content)
                 found.setdefault(queue.interface, []).append(queue)
     return found
+
+
+def waiting(interface: str) -> tuple[int, str]:
+    """Bytes that wait at a shaped interface of this namespace, and the kind of their queue.
+
+    It takes 0.1 ms, however many other interfaces there are. The kind is empty where there is no
+    queue below the shaper.
+    """
+    with netlink.connect(netlink.ROUTE) as opened:
+        index = interface_index(opened, interface)
+        found = []
+        for parent in (ROOT, IN_CLASS):
+            try:
+                content = netlink.ask(opened, GET_QDISC, TCMSG.pack(0, index, 0, parent, 0))
+            except NetlinkError:
+                break
+            found.append(_queue(interface, parent, content))
+    backlog_bytes = found[0].backlog_bytes if found else 0
+    return backlog_bytes, found[1].kind if len(found) > 1 else ""
 
 
 def _queue(interface: str, parent: int, data: memoryview) -> Queue:

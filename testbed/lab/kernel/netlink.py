@@ -161,6 +161,26 @@ def request(
     return [answers[number] for number in range(first, opened.sequence + 1)]
 
 
+def ask(opened: Socket, kind: int, content: bytes) -> memoryview:
+    """Ask for one thing; returns the content of the answer.
+
+    Raises:
+        NetlinkError: the kernel refused, for instance because there is no such thing.
+    """
+    opened.sequence += 1
+    # ECHO makes older kernels send the answer to us as well as to those who listen.
+    opened.send(pack(kind, ECHO, content, opened.sequence))
+    while True:
+        data = memoryview(_receive(opened))
+        for found, begin, end in messages(data, 0, len(data)):
+            if number_of(data, begin - HEADER.size) != opened.sequence:
+                opened.strangers += 1
+            elif found == ERROR:
+                raise refusal(data, begin)
+            else:
+                return data[begin:end]
+
+
 def dump(opened: Socket, kind: int, content: bytes) -> list[tuple[int, memoryview]]:
     """Ask for a whole table; returns type and content of each message of the answer.
 

@@ -24,6 +24,7 @@ from testbed.lab.kernel.netlink import attribute, text
 NEW_QDISC, GET_QDISC = 36, 38
 TCMSG = struct.Struct("=BxxxiIII")  # family, interface index, handle, parent, info
 ROOT = 0xFFFFFFFF  # as parent
+IN_CLASS = (1 << 16) | 0x10  # as parent: HTB's class 1:10, in which the queue is
 _NEW_LINK, _GET_LINK, _SET_LINK, _NEW_ADDRESS, _NEW_NEIGHBOUR, _NEW_CLASS = 16, 18, 19, 20, 28, 40
 _GSO_MAX_SEGMENTS = 40  # IFLA_GSO_MAX_SEGS
 _REPLACE, _EXCLUSIVE, _CREATE = 0x100, 0x200, 0x400
@@ -93,6 +94,10 @@ class Rtnetlink:
     def dump(self, kind: int, content: bytes) -> list[tuple[int, memoryview]]:
         """Ask for a whole table, as `netlink.dump` does."""
         return netlink.dump(self._socket, kind, content)
+
+    def ask(self, kind: int, content: bytes) -> memoryview:
+        """Ask for one thing, as `netlink.ask` does."""
+        return netlink.ask(self._socket, kind, content)
 
     def index(self, interface: str) -> int:
         """The number by which the kernel knows an interface of this namespace.

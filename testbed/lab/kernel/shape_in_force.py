@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from testbed.lab.kernel import netlink
 from testbed.lab.kernel.commands import CommandError
-from testbed.lab.kernel.rtnetlink import GET_QDISC, TCMSG, TICK_S, Rtnetlink
+from testbed.lab.kernel.netlink import NetlinkError
+from testbed.lab.kernel.rtnetlink import GET_QDISC, IN_CLASS, TCMSG, TICK_S, Rtnetlink
 
 _GET_CLASS = 42
-_QUEUE_PARENT = (1 << 16) | 0x10  # class 1:10, below which the queue is
 _KIND, _OPTIONS = 1, 2
 _HTB_PARAMETERS, _RATE64, _CEIL64 = 1, 6, 7
 _RED_PARAMETERS = 1
@@ -45,7 +45,7 @@ def read(kernel: Rtnetlink, interface: str) -> ShapeInForce:
     """
     index = kernel.index(interface)
     for _, content in kernel.dump(_GET_CLASS, TCMSG.pack(0, index, 0, 0, 0)):
-        if TCMSG.unpack_from(content)[2] == _QUEUE_PARENT:
+        if TCMSG.unpack_from(content)[2] == IN_CLASS:
             rate, ceiling, ticks = _htb(content)
             return ShapeInForce(
                 rate_bps=8 * rate,
@@ -77,17 +77,17 @@ def _htb(content: memoryview) -> tuple[int, int, int]:
 
 
 def _queue_bytes(kernel: Rtnetlink, index: int) -> int | None:
-    for _, content in kernel.dump(GET_QDISC, TCMSG.pack(0, index, 0, 0, 0)):
-        _, owner, _, parent, _ = TCMSG.unpack_from(content)
-        if owner != index or parent != _QUEUE_PARENT:
-            continue
-        kind = _attribute(content, TCMSG.size, len(content), _KIND)
-        options = _attribute(content, TCMSG.size, len(content), _OPTIONS)
-        name = bytes(content[slice(*kind)]).rstrip(b"\0") if kind else b""
-        if options and name == b"red":
-            options = _attribute(content, *options, _RED_PARAMETERS)
-        if options and name in (b"bfifo", b"red"):  # both begin with the limit
-            return int(struct.unpack_from("=I", content, options[0])[0])
+    try:
+        content = kernel.ask(GET_QDISC, TCMSG.pack(0, index, 0, IN_CLASS, 0))
+    except NetlinkError:
+        return None
+    kind = _attribute(content, TCMSG.size, len(content), _KIND)
+    options = _attribute(content, TCMSG.size, len(content), _OPTIONS)
+    name = bytes(content[slice(*kind)]).rstrip(b"\0") if kind else b""
+    if options and name == b"red":
+        options = _attribute(content, *options, _RED_PARAMETERS)
+    if options and name in (b"bfifo", b"red"):  # both begin with the limit
+        return int(struct.unpack_from("=I", content, options[0])[0])
     return None
 
 
