@@ -16,11 +16,9 @@ from pydantic import Field
 from controllers.impairments.base import Effect, Impairment, ImpairmentParameters, LabAccess
 from controllers.impairments.link_directions import direction
 from testbed.lab.kernel.packet_filter import ArrivalCounter
-from testbed.lab.kernel.shaping import ETHERNET_FRAME_BYTES
+from testbed.lab.kernel.shaping import ETHERNET_FRAME_BYTES, OWN_ETHERTYPE
 from testbed.lab.paced_frames import PacedFrames
 
-# IEEE 802 local experimental EtherType: the receiving kernel ignores these frames.
-_ETHERTYPE = 0x88B5
 _SOURCE_MAC = bytes.fromhex("02000000bb01")
 # No host's address: a switch that receives such a frame has no rule for it and drops it.
 _NOBODY_MAC = "02:00:00:00:bb:02"
@@ -78,7 +76,7 @@ class Burst(Impairment[BurstParameters]):
         self._arrived: ArrivalCounter | None = None
         if at.receiver.interface:
             self._arrived = ArrivalCounter(
-                at.receiver.pid, at.receiver.interface, f"ether type {_ETHERTYPE:#06x}"
+                at.receiver.pid, at.receiver.interface, f"ether type {OWN_ETHERTYPE:#06x}"
             )
 
     def begin(self) -> None:
@@ -128,4 +126,4 @@ class Burst(Impairment[BurstParameters]):
 
 def _frame(destination_mac: str, size_bytes: int) -> bytes:
     destination = bytes.fromhex(destination_mac.replace(":", ""))
-    return (destination + _SOURCE_MAC + struct.pack("!H", _ETHERTYPE)).ljust(size_bytes, b"\0")
+    return (destination + _SOURCE_MAC + struct.pack("!H", OWN_ETHERTYPE)).ljust(size_bytes, b"\0")

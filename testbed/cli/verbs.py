@@ -60,9 +60,11 @@ def check(
         capabilities.show(found, screen)
         screen.print(f"now: {steadiness.watch().sentence()}", highlight=False)
     if deep and not capabilities.missing(found):
-        highest = highest_rate.search(highest_rate.printer(screen))
-        document["highest-link-rate"] = highest.as_json()
-        screen.print(highest.sentence())
+        kernel = found["switch-kernel"].available
+        for key, datapath in highest_rate.searches(kernel=kernel).items():
+            highest = highest_rate.search(highest_rate.printer(screen), datapath)
+            document[key] = highest.as_json()
+            screen.print(highest.sentence())
     if as_json:
         print(json.dumps(document, indent=2))
     if capabilities.missing(found, capabilities.QUICK):

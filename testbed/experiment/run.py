@@ -94,6 +94,9 @@ class Run(BaseModel):
         document = self._identity()
         # Once a key of every topology: without it all earlier runs would have other keys.
         document["topology"]["sha256"] = None
+        if document["datapath"] == "auto":
+            # It is the same run on every machine; which datapath it had, its manifest says.
+            del document["datapath"]
         if document["phases"]["detector"] == "schedule":
             # The rounds count, and not the run that they came from.
             document["phases"].pop("from", None)

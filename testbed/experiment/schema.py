@@ -11,6 +11,7 @@ from controllers import framework_choice, impairment_plan
 from controllers.framework_choice import Framework
 from controllers.impairments import AnyImpairment
 from testbed.experiment.arm import Arm
+from testbed.lab.datapath import Wanted
 from testbed.shared import own_code
 from testbed.shared.problems import form
 from testbed.shared.section import Section
@@ -103,6 +104,11 @@ class Experiment(Section):
         default_factory=framework_choice.preferred,
         json_schema_extra={"default": "ryu"},
         description="the SDN framework; unless given, it is os-ken where Ryu is not installed",
+    )
+    datapath: Wanted = Field(
+        default="auto",
+        description="of Open vSwitch: its module in the kernel, or its daemon; `auto`: the "
+        "kernel's where it works",
     )
 
     @field_validator("seeds")

@@ -7,8 +7,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from testbed.lab import datapath, freed_senders
+from testbed.lab.datapath import Datapath
 from testbed.lab.delay import Middle, Relay, netem
 from testbed.lab.kernel import local_ports, packet_steering, shaping
+from testbed.lab.kernel.commands import CommandError
 from testbed.lab.kernel.shaping import LinkShape, MissingCapabilityError, Output
 
 _LINK_OPTIONS = {"rate_bps", "queue_bytes", "delay_s", "jitter_s", "loss", "ecn_threshold_bytes"}
@@ -76,7 +79,8 @@ class LabInfo:
     """The network as plain data, for the controller and the training.
 
     `delayed_by` says what delays frames in the middles of links: "netem", or "relay" with its
-    socket; None if no link has a middle. `in_order` is false if netem's frames may overtake.
+    socket; None if no link has a middle. `in_order` is false if frames may overtake each other: by
+    netem, or in the kernel's datapath.
     `data_ports` are the first and the last port on which the workload says that it sends its data;
     None: it says nothing, or anything may run here.
     """
@@ -88,6 +92,7 @@ class LabInfo:
     in_order: bool = True
     relay_socket: str | None = None
     data_ports: tuple[int, int] | None = None
+    datapath: Datapath = "userspace"
 
     def as_json(self) -> dict[str, Any]:
         """Plain dictionaries, for the file that the controller and the training launcher read."""
@@ -109,6 +114,7 @@ class Network:
         private: Path,
         logs: Path,
         delayed_by: str = "auto",
+        datapath: Datapath = "userspace",
         data_ports: tuple[int, int] | None = None,
         seed: int | None = None,
         adjustable: bool = False,
@@ -119,6 +125,7 @@ class Network:
             topology: a Mininet `Topo`.
             private, logs: folders.
             delayed_by: `netem`, `relay`, or `auto`: netem where the kernel has it.
+            datapath: Open vSwitch's, of all switches.
             data_ports: what the workload declares; no socket gets one of them by chance.
             seed: of the relay's jitter and loss; None for any. Netem has seeds of its own.
             adjustable: whether links made without delay and loss can get them later.
@@ -128,11 +135,13 @@ class Network:
                 by the relay, which has no room for so long a delay, or a host's shell cannot start.
             CommandError: the kernel refuses something else, or a shell does not come up in time.
         """
-        self.mininet = _build(topology, adjustable=adjustable)
-        self.info = replace(_describe(self.mininet), data_ports=data_ports)
+        self.mininet = _build(topology, datapath, adjustable=adjustable)
+        self.info = replace(_describe(self.mininet), data_ports=data_ports, datapath=datapath)
         if data_ports is not None:
             for host in self.info.hosts.values():
                 local_ports.reserve(host.pid, *data_ports)
+        if datapath == "kernel":
+            self._steer()
         delayed = [link for link in self.info.links if link.middle is not None]
         middles = [Middle.of_link(asdict(link)) for link in delayed]
         self.relay: Relay | None = None
@@ -143,8 +152,8 @@ class Network:
             raise MissingCapabilityError(f"netem: {missing}")
         if delayed_by != "relay" and not missing:
             netem.setup(middles)
-            steered = packet_steering.set_rps(_interfaces(self.info.links))
-            self.info = replace(self.info, delayed_by="netem", in_order=steered)
+            self._steer()
+            self.info = replace(self.info, delayed_by="netem")
         else:
             try:
                 for middle in middles:
@@ -160,9 +169,19 @@ class Network:
 
         Raises:
             MissingCapabilityError: this kernel cannot do what a link asks for.
-            CommandError: the kernel refuses something else, or there is no relay.
+            CommandError: the kernel refuses something else, there is no relay, or Open vSwitch uses
+                another datapath.
         """
         self.mininet.start()
+        if (used := datapath.in_use(self.info.switches)) != self.info.datapath:
+            raise CommandError(f"Open vSwitch uses the {used} datapath, not {self.info.datapath}")
+        if used == "kernel":
+            freed_senders.free(
+                end.interface
+                for link in self.info.links
+                for end in (link.first, link.second)
+                if end.pid is None
+            )
         shaping.shape_all(
             Output(interface=end.interface, pid=end.pid, shape=link.shape)
             for link in self.info.links
@@ -170,6 +189,10 @@ class Network:
         )
         if self.relay is not None:
             self.relay.wait_until_ready()
+
+    def _steer(self) -> None:
+        in_order = packet_steering.set_rps(_interfaces(self.info.links))
+        self.info = replace(self.info, in_order=in_order)
 
 
 def _interfaces(links: list[LinkEnds]) -> Iterator[tuple[int | None, str]]:
@@ -179,7 +202,7 @@ def _interfaces(links: list[LinkEnds]) -> Iterator[tuple[int | None, str]]:
         yield from ((None, inner) for inner in link.middle or ())
 
 
-def _build(topology: Any, *, adjustable: bool) -> Any:
+def _build(topology: Any, datapath: Datapath, *, adjustable: bool) -> Any:
     import functools
 
     from testbed.lab.mininet_parts import (
@@ -192,7 +215,10 @@ def _build(topology: Any, *, adjustable: bool) -> Any:
     )
 
     switch = functools.partial(
-        LabSwitch, datapath="user", failMode="secure", protocols="OpenFlow13"
+        LabSwitch,
+        datapath="user" if datapath == "userspace" else "kernel",  # Mininet's words
+        failMode="secure",
+        protocols="OpenFlow13",
     )
     net = LabMininet(
         topo=topology,

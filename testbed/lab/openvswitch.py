@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from testbed.lab.datapath import Datapath
 from testbed.lab.kernel.commands import CommandError, run
 from testbed.lab.kernel.process_sockets import sockets_of
 from testbed.lab.kernel.shaping import ETHERNET_FRAME_BYTES
@@ -21,29 +22,38 @@ RECEIVE_BUFFER_BYTES = 8 << 20
 # What the kernel charges for a full frame: 92 of them exhaust its default buffer of 212,992 bytes.
 FRAME_MEMORY_BYTES = 2304
 
+FLOWS_KEPT_MS = 24 * 3600 * 1000  # in the datapath, since they were last used
+
 _SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 32, 33
+_GENERIC_NETLINK = 16
 
 
 @dataclass(frozen=True, kw_only=True)
 class SocketBuffers:
-    """What the kernel granted to the switch's packet sockets, and how many there are.
+    """What the kernel granted to the switch's sockets, and how many there are.
 
-    `whole_batches`: a full queue refuses single packets, and not the rest of their batch.
+    In the userspace datapath they carry all packets; in the kernel's, first packets to the daemon,
+    and `send_bytes` is None. `whole_batches`: a full queue refuses single packets, and not the rest
+    of their batch.
     """
 
     sockets: int
-    send_bytes: int
+    send_bytes: int | None
     receive_bytes: int
     whole_batches: bool = False
 
     @property
-    def queue_bytes(self) -> int:
-        """Bytes of full frames that may wait in the queues of all ports together."""
+    def queue_bytes(self) -> int | None:
+        """Bytes of full frames that may wait in the queues of all ports together; None: any."""
+        if self.send_bytes is None:
+            return None
         return self.send_bytes // FRAME_MEMORY_BYTES * ETHERNET_FRAME_BYTES
 
 
 class OpenVSwitch:
     """ovsdb-server and ovs-vswitchd, both children of this process.
+
+    `datapath` is what its switches are made with; whoever makes them sets it.
 
     Args:
         directory: private folder for database, sockets and pid files.
@@ -53,6 +63,7 @@ class OpenVSwitch:
     def __init__(self, directory: Path, logs: Path) -> None:
         self.directory = directory
         self.logs = logs
+        self.datapath: Datapath = "userspace"
         self._children: list[subprocess.Popen[bytes]] = []
 
     def start(self, *, timeout_s: float = 10.0) -> None:
@@ -68,7 +79,9 @@ class OpenVSwitch:
         remote = self.directory / "db.sock"
         self._spawn("ovsdb-server", f"--remote=punix:{remote}", "--pidfile", str(database))
         self._await(remote, timeout_s)
-        run(["ovs-vsctl", "--no-wait", "init"])
+        # Else whatever paused for ten seconds would pay for its first packet again.
+        kept = f"other_config:max-idle={FLOWS_KEPT_MS}"
+        run(["ovs-vsctl", "--no-wait", "init", "--", "set", "Open_vSwitch", ".", kept])
         self._spawn("ovs-vswitchd", "--pidfile", f"unix:{remote}")
         self._await(self.directory / "ovs-vswitchd.pid", timeout_s)
 
@@ -77,9 +90,11 @@ class OpenVSwitch:
         return {Path(str(child.args[0])).name: child for child in self._children}  # type: ignore[index]
 
     def deepen_buffers(self) -> SocketBuffers:
-        """Give the switch's packet sockets buffers that no queue limit can exhaust.
+        """Give the switch's sockets buffers that no queue limit, and no burst, can exhaust.
 
-        A packet that a queue refuses no longer takes the rest of its batch with it, either.
+        In the kernel's datapath these are the sockets by which it asks the daemon about the first
+        packets of flows. The rest is about the userspace one, whose sockets carry all packets. A
+        packet that a queue refuses no longer takes the rest of its batch with it, either.
 
         All ports send through one AF_PACKET socket whose buffer holds the packets that wait in
         *every* port's queue: at the kernel's default, 92 packets at one congested port starve all
@@ -90,6 +105,8 @@ class OpenVSwitch:
         Call it after the first packet was forwarded, which makes the sending socket.
         """
         pid = self._children[-1].pid
+        if self.datapath == "kernel":
+            return _deepen_upcalls(pid)
         with ExitStack() as opened:
             found = [opened.enter_context(each) for each in sockets_of(pid, socket.AF_PACKET)]
             if not found:
@@ -128,15 +145,30 @@ class OpenVSwitch:
             raise CommandError(": ".join([f"{program} {what}", *said[-1:]]))
 
 
-def _enlarge(packet_socket: socket.socket) -> tuple[int, int]:
-    wanted = (
-        (socket.SO_SNDBUF, _SO_SNDBUFFORCE, SEND_BUFFER_BYTES),
-        (socket.SO_RCVBUF, _SO_RCVBUFFORCE, RECEIVE_BUFFER_BYTES),
+def _deepen_upcalls(pid: int) -> SocketBuffers:
+    with ExitStack() as opened:
+        found = [opened.enter_context(each) for each in sockets_of(pid, socket.AF_NETLINK)]
+        upcalls = [each for each in found if each.proto == _GENERIC_NETLINK]
+        granted = [
+            _set_buffer(each, socket.SO_RCVBUF, _SO_RCVBUFFORCE, RECEIVE_BUFFER_BYTES)
+            for each in upcalls
+        ]
+    return SocketBuffers(
+        sockets=len(granted),
+        send_bytes=None,
+        receive_bytes=min(granted, default=0),
+        whole_batches=True,
     )
-    for option, force, size in wanted:
-        try:
-            packet_socket.setsockopt(socket.SOL_SOCKET, force, size)
-        except PermissionError:
-            packet_socket.setsockopt(socket.SOL_SOCKET, option, size)
-    send, receive = (packet_socket.getsockopt(socket.SOL_SOCKET, each[0]) for each in wanted)
-    return send, receive
+
+
+def _enlarge(packet_socket: socket.socket) -> tuple[int, int]:
+    send = _set_buffer(packet_socket, socket.SO_SNDBUF, _SO_SNDBUFFORCE, SEND_BUFFER_BYTES)
+    return send, _set_buffer(packet_socket, socket.SO_RCVBUF, _SO_RCVBUFFORCE, RECEIVE_BUFFER_BYTES)
+
+
+def _set_buffer(opened: socket.socket, option: int, force: int, size: int) -> int:
+    try:
+        opened.setsockopt(socket.SOL_SOCKET, force, size)
+    except PermissionError:
+        opened.setsockopt(socket.SOL_SOCKET, option, size)
+    return opened.getsockopt(socket.SOL_SOCKET, option)

@@ -16,7 +16,7 @@ import socket
 from collections.abc import Iterable, Sequence
 
 from testbed.lab.kernel.commands import CommandError
-from testbed.lab.kernel.packet_filter import Nftables
+from testbed.lab.kernel.packet_filter import Nftables, egress_chains
 
 _MARK = 0x10AD
 _TABLE = "netdev whole_batches"
@@ -28,16 +28,9 @@ def keep_whole(senders: Sequence[socket.socket], interfaces: Iterable[str]) -> b
     Returns:
         False: this kernel cannot (it takes Linux 5.16 with nftables' `fwd`).
     """
-    lines = [f"add table {_TABLE}"]
-    for number, name in enumerate(interfaces):
-        chain = f"{_TABLE} port{number}"
-        lines += [
-            f"add chain {chain} "
-            f'{{ type filter hook egress device "{name}" priority 0 ; policy accept ; }}',
-            f'add rule {chain} meta mark {_MARK} meta mark set 0 fwd to "{name}"',
-        ]
+    onward = f'meta mark {_MARK} meta mark set 0 fwd to "{{interface}}"'
     try:
-        Nftables(None).run(*lines)
+        Nftables(None).run(*egress_chains(_TABLE, interfaces, onward))
     except CommandError:
         return False
     for each in senders:

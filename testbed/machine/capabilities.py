@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from controllers import framework_choice
-from testbed.lab import sandbox
+from testbed.lab import datapath, sandbox
 from testbed.lab.delay import netem
 from testbed.lab.kernel import shaping
 from testbed.lab.kernel.commands import CommandError, run
@@ -193,8 +193,8 @@ def _inside() -> dict[str, Capability]:
         ),
         "switch-kernel": _attempt(
             lambda: _kernel_datapath(switch_works=switch_found.available),
-            "nothing yet: the lab uses the userspace datapath",
-            f"modprobe openvswitch; {_STOCK}",
+            "datapath: kernel, which auto takes (else userspace)",
+            f"modprobe openvswitch nft_dup_netdev; {_STOCK}",
         ),
         "deep-switch-buffers": _attempt(
             _deep_buffers,
@@ -279,9 +279,8 @@ def _framework(name: str) -> str:
 def _kernel_datapath(*, switch_works: bool) -> None:
     if not switch_works:
         raise CommandError("Open vSwitch does not run")
-    run(["ovs-vsctl", "add-br", "kernel", "--", "set", "bridge", "kernel", "datapath_type=system"])
-    if "system@" not in run(["ovs-appctl", "dpctl/dump-dps"]):
-        raise CommandError("the kernel has no openvswitch module")
+    if reason := datapath.missing():
+        raise CommandError(reason)
 
 
 def _deep_buffers() -> None:

@@ -4,7 +4,8 @@ A round's pattern runs through a real lab, both directions at once: all workers 
 (incast) while the server sends to all workers. A rate is *held* if in both directions at least 97 %
 of it arrives at the receiving programs, and some processor time is left over.
 
-Each rate is tried in a lab of its own. Run as a module this is the inside of one: it prints JSON.
+Each rate is tried in a lab of its own, and so is each of Open vSwitch's datapaths that works here.
+Run as a module this is the inside of one lab: it prints JSON.
 """
 
 from __future__ import annotations
@@ -19,12 +20,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from rich.console import Console
 
 from controllers import framework_choice
 from testbed.lab import sandbox
+from testbed.lab.datapath import Datapath, Wanted
 from testbed.lab.kernel import machine_ticks, process_status
 from testbed.shared.yaml_input import InputError
 
@@ -56,6 +59,7 @@ class Trial:
         lab_cores: processor time of all processes of the lab, in cores.
         switch_cores: the share of ovs-vswitchd in that.
         rtt_s: the median round trip before anything else was sent.
+        datapath: of Open vSwitch.
     """
 
     rate_bps: int
@@ -65,6 +69,7 @@ class Trial:
     lab_cores: float
     switch_cores: float
     rtt_s: float = 0.0
+    datapath: Datapath = "userspace"
 
     @property
     def reached(self) -> float:
@@ -110,7 +115,7 @@ class Highest:
     def sentence(self) -> str:
         if self.best is None:
             return f"no rate was held; limited by {self.limited_by}"
-        best = f"{self.best.rate_bps / 1e6:g} Mbit/s"
+        best = f"{self.best.rate_bps / 1e6:g} Mbit/s in the {self.best.datapath} datapath"
         return f"highest link rate for 4 hosts: {best}; beyond, limited by {self.limited_by}"
 
     def as_json(self) -> dict[str, Any]:
@@ -137,7 +142,8 @@ def printer(console: Console) -> Callable[[Trial], None]:
 
     def show(trial: Trial) -> None:
         console.print(
-            f"{trial.rate_bps / 1e6:6g} Mbit/s -> incast {trial.incast_bps / 1e6:.0f}, "
+            f"{trial.datapath:9} {trial.rate_bps / 1e6:6g} Mbit/s -> "
+            f"incast {trial.incast_bps / 1e6:.0f}, "
             f"broadcast {trial.broadcast_bps / 1e6:.0f}, {trial.idle:.0%} idle: "
             f"{'held' if trial.held else 'not held'}",
             highlight=False,
@@ -146,14 +152,24 @@ def printer(console: Console) -> Callable[[Trial], None]:
     return show
 
 
-def search(on_trial: Callable[[Trial], None]) -> Highest:
+def searches(*, kernel: bool) -> dict[str, Wanted]:
+    """What there is to search for: by its key in `check --deep --json`, the datapath.
+
+    Args:
+        kernel: whether the kernel's datapath works, which `auto` takes then.
+    """
+    wanted: dict[str, Wanted] = {"highest-link-rate": "auto"}
+    return wanted | ({"highest-link-rate-userspace": "userspace"} if kernel else {})
+
+
+def search(on_trial: Callable[[Trial], None], datapath: Wanted = "auto") -> Highest:
     """Climb the ladder of rates until one is not held, then halve the step; about a minute.
 
     Raises:
         InputError: a lab for it could not be built.
     """
     trials = []
-    for trial in climb(attempt, time.monotonic() + _LONGEST_S - _LAB_S):
+    for trial in climb(partial(attempt, datapath=datapath), time.monotonic() + _LONGEST_S - _LAB_S):
         trials.append(trial)
         on_trial(trial)
     return Highest(trials)
@@ -187,13 +203,13 @@ def climb(trial_of: Callable[[int], Trial], deadline_s: float) -> Iterator[Trial
         held, broken = (trial.rate_bps, broken) if trial.held else (held, trial.rate_bps)
 
 
-def attempt(rate_bps: int) -> Trial:
+def attempt(rate_bps: int, *, datapath: Wanted = "auto") -> Trial:
     """Try one rate in a lab of its own, in about four seconds.
 
     Raises:
         InputError: the lab could not be built.
     """
-    output, error = sandbox.output_of(__spec__.name, str(rate_bps))
+    output, error = sandbox.output_of(__spec__.name, str(rate_bps), datapath)
     if not output:
         raise InputError(f"no lab can be built: {''.join(error.splitlines()[-1:])}")
     return Trial(**json.loads(output))
@@ -202,7 +218,7 @@ def attempt(rate_bps: int) -> Trial:
 # The inside
 
 
-def _inside(rate_bps: int) -> Trial:
+def _inside(rate_bps: int, datapath: str) -> Trial:
     """Build the lab, run the pattern for a second, count what arrives."""
     import topologies
     from testbed.run.assembly import Lab
@@ -220,6 +236,7 @@ def _inside(rate_bps: int) -> Trial:
             "topology": shape,
             "impairments": [],
             "controller": framework_choice.preferred(),
+            "datapath": datapath,
             "seed": 1,
         },
         private=private,
@@ -261,6 +278,7 @@ def _inside(rate_bps: int) -> Trial:
         lab_cores=(sum(spent_later.values()) - sum(spent.values())) / ticks_per_core,
         switch_cores=(spent_later[switch] - spent[switch]) / ticks_per_core,
         rtt_s=rtt_s,
+        datapath=lab.network.info.datapath,
     )
 
 
@@ -335,10 +353,10 @@ def _send(_: socket.socket, addresses: list[str], rate_bps: float) -> None:
 
 
 def main() -> None:
-    """The inside of a sandbox: try the rate that is the first argument."""
+    """The inside of a sandbox: try the rate and the datapath that are the arguments."""
     output = os.dup(1)
     os.dup2(2, 1)  # Mininet's remarks are not results
-    trial = _inside(int(sys.argv[1]))
+    trial = _inside(int(sys.argv[1]), sys.argv[2])
     os.write(output, json.dumps(asdict(trial)).encode())
     os._exit(0)
 

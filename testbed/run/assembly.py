@@ -9,7 +9,7 @@ from typing import Any
 
 import topologies
 from controllers.controller_socket import ControllerClient
-from testbed.lab import host_names
+from testbed.lab import datapath, host_names
 from testbed.lab.kernel import privileges
 from testbed.lab.kernel.commands import CommandError
 from testbed.lab.network import CONTROLLER_ADDRESS, Network
@@ -36,7 +36,8 @@ class Lab:
     """A running emulated network.
 
     Args:
-        config: a run's configuration; topology, impairments, seed and `adjustable` are used.
+        config: a run's configuration; topology, datapath, impairments, seed and `adjustable` are
+            used.
         private: the sandbox's private folder.
         logs: folder for the logs of all programs.
         impairment_log: file to which the controller appends what it did.
@@ -72,6 +73,8 @@ class Lab:
         self.switch = OpenVSwitch(private, logs)
         self.switch.start()
         processes.adopt(self.switch.processes)
+        # Earlier versions stored configurations without it.
+        self.switch.datapath = datapath.choose(config.get("datapath", "auto"))
         parameters = topology_of(config)
         self.training_hosts = parameters.host_names()
         self.network = Network(
@@ -79,6 +82,7 @@ class Lab:
             private=private,
             logs=logs,
             delayed_by=parameters.delayed_by,
+            datapath=self.switch.datapath,
             data_ports=data_ports,
             seed=config["seed"],
             adjustable=config.get("adjustable", False),

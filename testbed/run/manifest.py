@@ -63,6 +63,8 @@ def of_lab(lab: LabInfo, buffers: SocketBuffers) -> dict[str, Any]:
             "receive_bytes": buffers.receive_bytes,
             "whole_batches": buffers.whole_batches,
         },
+        "datapath": lab.datapath,
+        "in_order": lab.in_order,
         "delayed_by": lab.delayed_by,
         "links": _links(lab),
     }

@@ -15,8 +15,8 @@ FOLDER = "reruns"  # below the results: a folder of results of its own
 # Of the manifest: what else decides a run, in the order in which it is told.
 _FACTS = (
     *("commit", "cpu", "cpus", "memory_bytes", "machine", "kernel", "distribution", "python"),
-    *("packages", "openvswitch", "mininet", "controller", "sysctls", "delayed_by"),
-    "user_namespace",
+    *("packages", "openvswitch", "mininet", "controller", "sysctls", "datapath"),
+    *("delayed_by", "user_namespace"),
 )
 
 

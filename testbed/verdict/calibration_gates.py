@@ -43,15 +43,19 @@ def gates(calibration: Calibration, limits: Mapping[str, Any]) -> list[Gate]:
     ]
 
 
-def socket_gates(deepest_bytes: int, holds_bytes: int, limits: Mapping[str, Any]) -> list[Gate]:
+def socket_gates(
+    deepest_bytes: int, holds_bytes: int | None, limits: Mapping[str, Any]
+) -> list[Gate]:
     """All ports send through one socket: a queue that it cannot hold would never fill.
 
     Args:
         deepest_bytes: the limit of the deepest queue.
-        holds_bytes: what the switch's socket buffer holds.
+        holds_bytes: what the switch's socket buffer holds; None: the switch sends by no socket.
     """
     key = "socket_buffer_bytes"
     name = "queue bytes that the switch's socket buffer cannot hold"
+    if holds_bytes is None:
+        return [not_applicable(name, key, limits[key], "the kernel's datapath sends by no socket")]
     return [compared(name, key, max(0, deepest_bytes - holds_bytes), limits[key])]
 
 

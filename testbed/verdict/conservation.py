@@ -6,8 +6,9 @@ uncounted shows. For a directed link, before its queue (at a switch) and after i
     offered by flows and PacketOuts  =  refused by the queue + sent by the shaper (tc)
     sent by the shaper  =  arrived at the far end + drops that were counted on the way
 
-A host's IP layer counts what arrived at the host; the packet socket of a port counts what arrived
-at the switch. The shaper itself may drop only in its own queue. For a switch, before and after its
+A host's IP layer counts what arrived at the host. The packet socket of a port counts what arrived
+at the switch or, in the kernel's datapath, the port's interface does, and impairments' drops come
+later. The shaper itself may drop only in its own queue. For a switch, before and after its
 tables:
 
     arrived  =  looked up in the first table
@@ -62,6 +63,7 @@ def close(
         hosts=[books.host(name) for name in network.hosts],
         quiet=before.quiet and after.quiet,
         duration_s=after.at_s - before.at_s,
+        lost_upcalls=after.lost_upcalls - before.lost_upcalls,
     )
 
 
@@ -93,7 +95,7 @@ class _Books:
         way = (link.name, sender.node)
         delay_drops, delay_lost = _gained(self._before.delayed, self._after.delayed, way)
         interface_drops, at_entry = self._interface_drops(link, sender, receiver, delay_drops)
-        arrived, socket_drops = self._arrived(receiver)
+        arrived, socket_drops = self._arrived(sender, receiver)
         if receiver.pid is not None:
             arrived -= at_entry  # the host counts what its interface did not accept as received
         injected = self._injected(sender, receiver)
@@ -129,7 +131,10 @@ class _Books:
 
     def switch(self, name: str) -> SwitchLedger:
         ends = list(self._ends(name))
-        arrivals = [self._arrived(port) for _, port in ends]
+        arrivals = [
+            self._arrived(link.second if port is link.first else link.first, port)
+            for link, port in ends
+        ]
         arrived = sum(packets - drops for packets, drops in arrivals)
         queues = [self._queue(port) for _, port in ends]
         queue = _QueueSums(*map(sum, zip(*queues, strict=True)))
@@ -228,8 +233,11 @@ class _Books:
                 drops += refused
         return _QueueSums(sent=sent, drops=drops, filtered=all_drops - drops)
 
-    def _arrived(self, port: Port) -> tuple[int, int]:
+    def _arrived(self, sender: Port, port: Port) -> tuple[int, int]:
         """Packets that the far end of a link counted; how many of them found a socket full."""
+        if port.pid is None and self._network.datapath == "kernel":
+            came = self._interface(None, port.interface, "received")
+            return came - self._injected(sender, port), 0
         if port.pid is None:
             return _gained(self._before.sockets, self._after.sockets, port.interface)
         old, new = self._namespace(port.pid)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from testbed.lab import datapath
 from testbed.lab.delay import link_report
 from testbed.lab.kernel import link_counters
 from testbed.lab.kernel.link_counters import NamespaceCounters
@@ -26,6 +27,8 @@ _PATIENCE_S = 3.0
 class Counters:
     """One reading. Namespaces by process id (None: the switches'), sockets by interface.
 
+    The kernel's datapath has no sockets at its ports; `lost_upcalls` are packets that it could not
+    hand to the daemon, which the userspace one does not do.
     `filter_drops` are packets dropped on purpose at hosts' interfaces, by host. `delayed` has, for
     each direction (link, sender) that something delays in the middle, what it dropped and lost.
     `whole_batches`: a full queue refuses single packets of Open vSwitch, not the rest of a batch.
@@ -39,6 +42,7 @@ class Counters:
     filter_drops: dict[str, int]
     delayed: dict[tuple[str, str], tuple[int, int]]
     whole_batches: bool
+    lost_upcalls: int = 0
 
 
 class CounterReader:
@@ -55,7 +59,8 @@ class CounterReader:
         self._filters = {name: DropCounter(host.pid) for name, host in network.hosts.items()}
         for pid in self._pids:
             _silence_ipv6(pid)
-        self._sockets = PortSockets(switch_pid)
+        in_kernel = network.datapath == "kernel"
+        self._sockets = None if in_kernel else PortSockets(switch_pid)
 
     def read(self) -> Counters:
         """Wait until no packet moves, three seconds at most, then read all counters.
@@ -81,11 +86,12 @@ class CounterReader:
             at_s=time.monotonic(),
             quiet=quiet,
             namespaces=namespaces,
-            sockets=self._sockets.read(),
+            sockets=self._sockets.read() if self._sockets else {},
             switches=switch_counters.read(self._network.switches),
             filter_drops={name: each.total() for name, each in self._filters.items()},
             delayed=self._delayed(),
-            whole_batches=self._sockets.whole_batches(),
+            whole_batches=self._sockets.whole_batches() if self._sockets else True,
+            lost_upcalls=0 if self._sockets else datapath.lost_upcalls(),
         )
 
     def _delayed(self) -> dict[tuple[str, str], tuple[int, int]]:

@@ -48,7 +48,7 @@ class Evidence:
         load: what the samples of queues tell.
         settings: how the kernel shaped the links before and after the training.
         changes: of links, by hand.
-        switch_holds_bytes: what the switch's socket buffer holds.
+        switch_holds_bytes: what the switch's socket buffer holds; None: it sends by no socket.
         other_programs: those outside the lab that used most of the processors, in words.
     """
 
@@ -61,7 +61,7 @@ class Evidence:
     events: Sequence[Mapping[str, Any]]
     load: LinksUnderLoad
     settings: SettingsReader
-    switch_holds_bytes: int
+    switch_holds_bytes: int | None
     changes: LinkChanges = field(default_factory=LinkChanges)
     unreadable: str = ""
     other_programs: str = ""

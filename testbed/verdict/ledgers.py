@@ -91,7 +91,7 @@ class SwitchLedger(_Balance):
 
     Attributes:
         switch: its name.
-        arrived: packets that Open vSwitch took from the sockets of its ports.
+        arrived: packets that Open vSwitch took from its ports.
         looked_up: packets that entered its tables.
         packet_outs: frames that bursts sent to its ports.
         table_misses: packets that no flow entry matched.
@@ -128,13 +128,18 @@ class HostLedger:
 
 @dataclass(frozen=True, kw_only=True)
 class Conservation:
-    """The ledgers over one phase. `quiet`: no packet moved at either reading."""
+    """The ledgers over one phase. `quiet`: no packet moved at either reading.
+
+    `lost_upcalls`: first packets of flows that the kernel's datapath could not hand to Open
+    vSwitch's daemon; which switch lost them is not known.
+    """
 
     links: list[LinkLedger]
     switches: list[SwitchLedger]
     hosts: list[HostLedger]
     quiet: bool
     duration_s: float
+    lost_upcalls: int = 0
 
     def worst(self) -> tuple[float, str]:
         """The largest share of unexplained packets, and where."""
@@ -149,7 +154,8 @@ class Conservation:
             for each in self.links
             for part, lost in each.emulator_losses.items()
         ]
-        return gate.worst([(0, ""), *losses])
+        upcalls = (self.lost_upcalls, "the kernel's datapath: first packets of flows")
+        return gate.worst([(0, ""), upcalls, *losses])
 
     def most_hidden(self) -> tuple[int, float, str]:
         """The most packets that could have vanished unseen, as a share of those sent, and where."""
@@ -166,6 +172,7 @@ class Conservation:
         return {
             "duration_s": self.duration_s,
             "drained": self.quiet,
+            "lost_upcalls": self.lost_upcalls,
             "links": links,
             "switches": [_with_sums(each) for each in self.switches],
             "hosts": [asdict(each) for each in self.hosts],

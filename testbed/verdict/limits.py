@@ -220,7 +220,8 @@ GATES: dict[str, Explanation] = {
     "socket_buffer_bytes": Explanation(
         title="socket buffer",
         measured="All ports of the switch send through one socket. The gate takes the bytes by "
-        "which the deepest queue exceeds that socket's buffer.",
+        "which the deepest queue exceeds that socket's buffer. The kernel's datapath has no such "
+        "socket.",
         evidence="manifest.json: switch_sockets.send_bytes",
         causes="An ordinary user may not enlarge the buffer. A queue that does not fit never "
         "drops.",
@@ -272,11 +273,12 @@ GATES: dict[str, Explanation] = {
     "emulator_losses": Explanation(
         title="emulator's losses",
         measured="After training, the packets that a part of the emulator lost by accident: the "
-        "socket of a switch's port, an interface on a link, or the middle of a delayed link. The "
+        "socket of a switch's port, an interface on a link, or the middle of a delayed link. In "
+        "the kernel's datapath, also first packets of flows that its daemon was too late for. The "
         "gate takes the part that lost most. A full queue and a full socket of a worker are no "
         "accidents: what they lose is a result.",
-        evidence="conservation.json: links[].socket_drops, links[].interface_drops and "
-        "links[].delay_drops",
+        evidence="conservation.json: links[].socket_drops, links[].interface_drops, "
+        "links[].delay_drops and lost_upcalls",
         causes="The switch or the delay relay did not run for a while, and what waited for it "
         "did not fit.",
         remedy=f"{_SLOWER} {_ALONE}",

@@ -19,11 +19,16 @@ from typing import Any
 from testbed.lab.kernel import link_counters
 from testbed.lab.kernel.namespaces import entered, socket_in
 from testbed.lab.kernel.rtnetlink import Rtnetlink
-from testbed.lab.kernel.shaping import ETHERNET_FRAME_BYTES, LinkShape, rate_message
+from testbed.lab.kernel.shaping import (
+    ETHERNET_FRAME_BYTES,
+    OWN_ETHERTYPE,
+    LinkShape,
+    rate_message,
+)
 from testbed.lab.network import LabInfo, LinkEnds, Port
 
-# Destination, source (locally administered, of no host), IEEE 802 local experimental EtherType.
-_HEADER = bytes.fromhex("02000000ca1b 02000000ca1c 88b5")
+# Destination, source (locally administered, of no host).
+_HEADER = bytes.fromhex("02000000ca1b 02000000ca1c") + OWN_ETHERTYPE.to_bytes(2)
 _FRAME = _HEADER.ljust(ETHERNET_FRAME_BYTES, b"\0")
 _SO_SNDBUFFORCE = 32
 _SEND_BUFFER_BYTES = 128 << 20

@@ -64,7 +64,11 @@ class Observation:
         self._watch = Watch(self._own)
 
     def judge(
-        self, calibrated: Calibration, *, switch_holds_bytes: int, other_programs: str = ""
+        self,
+        calibrated: Calibration,
+        *,
+        switch_holds_bytes: int | None,
+        other_programs: str = "",
     ) -> list[Gate]:
         """Read everything again, store it in the run's directory, and compare with the limits.
 

@@ -54,6 +54,19 @@ def test_key_depends_on_what_is_run_and_not_on_its_description(tmp_path):
     assert experiment.load(write(tmp_path, rounds=11))[0].key != first
 
 
+def test_the_datapath_is_part_of_the_key_only_where_it_is_chosen(tmp_path):
+    """`auto` takes what the machine has, and a key is the same on every machine."""
+
+    def key(*overrides):
+        return experiment.load(write(tmp_path), overrides=overrides)[0].key
+
+    assert experiment.load(write(tmp_path))[0].config()["datapath"] == "auto"
+    assert key() == key("datapath=auto")
+    assert len({key(), key("datapath=kernel"), key("datapath=userspace")}) == 3
+    with pytest.raises(InputError, match=r"datapath: 'ebpf'; valid: auto, kernel, userspace"):
+        key("datapath=ebpf")
+
+
 def test_key_depends_on_the_code_of_a_user_s_own_model(tmp_path):
     def key(**changes: object) -> str:
         return experiment.load(write(tmp_path, **changes))[0].key
@@ -147,7 +160,7 @@ def test_every_experiment_that_comes_with_the_lab_is_valid():
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"rouns": 3}, "rouns: unknown key; valid: arms, controller, description,"),
+        ({"rouns": 3}, "rouns: unknown key; valid: arms, controller, datapath, description,"),
         ({"rounds": 0}, "rounds: 0: must be a whole number from 1 to 1_000_000"),
         ({"topology": {"name": "star", "rate_bps": 0}}, "topology.rate_bps: 0: "),
         ({"topology": {"name": "star", "workers": 0}}, "topology.workers: 0: "),

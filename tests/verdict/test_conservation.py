@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from testbed.experiment import Limits
@@ -43,8 +45,10 @@ NETWORK = LabInfo(
 )
 
 
-def interface(sent=0, receive_drops=0, send_drops=0):
-    return Interface(received=0, receive_drops=receive_drops, sent=sent, send_drops=send_drops)
+def interface(sent=0, receive_drops=0, send_drops=0, received=0):
+    return Interface(
+        received=received, receive_drops=receive_drops, sent=sent, send_drops=send_drops
+    )
 
 
 def queues(name, *, sent=0, drops=0, root_drops=None):
@@ -73,6 +77,7 @@ def counters(
     quiet: bool = True,
     made_at_s: float = 0.0,
     drops_began_at: int = 0,
+    lost_upcalls: int = 0,
 ) -> Counters:
     """Host a sends `packets` through s1 to b, where `at_b` of them arrive."""
     wanted = packets - socket_drops if offered is None else offered
@@ -92,7 +97,7 @@ def counters(
         ),
         None: NamespaceCounters(
             interfaces={
-                "s1-eth1": interface(),
+                "s1-eth1": interface(received=packets),
                 "s1-eth2": interface(left, send_drops=refused_by_b),
             },
             queues={
@@ -129,12 +134,13 @@ def counters(
         filter_drops={"a": 0, "b": injected},
         delayed={("b--s1", "s1"): (delay_drops, 0)},
         whole_batches=whole,
+        lost_upcalls=lost_upcalls,
     )
 
 
-def books(events=(), *, whole=True, before=None, **after):
+def books(events=(), *, whole=True, before=None, network=NETWORK, **after):
     first = counters(whole=whole, **(before or {}))
-    return conservation.close(NETWORK, first, counters(whole=whole, **after), list(events))
+    return conservation.close(network, first, counters(whole=whole, **after), list(events))
 
 
 def link(found, name, sender):
@@ -222,6 +228,37 @@ def test_elsewhere_a_refusal_explains_no_more_than_a_batch_and_the_ledger_says_s
     # Refusals of frames that a burst put into the queue excuse nothing.
     burst = {"counts_as": "burst", "action": "end", "target": "b", "dropped": 3, "frames_sent": 0}
     assert to_b(3, 10, [burst])[:2] == (10, 0)
+
+
+IN_KERNEL = replace(NETWORK, datapath="kernel")
+LOST_INTO_SWITCH = {"counts_as": "loss", "action": "end", "target": "a->s1", "dropped": 50}
+
+
+def test_in_the_kernel_an_impairment_s_drops_come_after_the_port_s_count():
+    found = books(
+        [LOST_INTO_SWITCH], packets=5000, lookups=4950, offered=4950, given_up=50, network=IN_KERNEL
+    )
+    assert found.worst() == (0, "")
+    to_switch, switch = link(found, "a--s1", "a"), found.switches[0]
+    assert (to_switch.injected, to_switch.received, switch.arrived) == (50, 4950, 4950)
+
+
+@pytest.mark.parametrize("vanished", [10, -10])
+def test_in_the_kernel_a_leak_between_port_and_tables_shows(vanished):
+    looked_up = 5000 - vanished
+    found = books(
+        packets=5000, lookups=looked_up, offered=looked_up, given_up=vanished, network=IN_KERNEL
+    )
+    assert found.switches[0].missing_before == vanished
+    assert gate(found, "conservation").outcome == "failed"
+
+
+def test_first_packets_that_the_daemon_was_too_late_for_stop_the_run():
+    found = books(packets=5000, lost_upcalls=3, network=IN_KERNEL)
+    refused = gate(found, "emulator_losses")
+    assert (refused.outcome, refused.value) == ("failed", 3)
+    assert refused.where == "the kernel's datapath: first packets of flows"
+    assert found.as_json()["lost_upcalls"] == 3
 
 
 def down(target):

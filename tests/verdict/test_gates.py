@@ -147,8 +147,19 @@ def test_a_machine_that_was_not_there_is_found(changes, keys):
     assert broken(headroom=headroom(**changes)) == keys
 
 
+def test_a_switch_that_sends_by_no_socket_has_none_to_judge():
+    in_kernel = SocketBuffers(sockets=2, send_bytes=None, receive_bytes=8 << 20)
+    (gate,) = (
+        each
+        for each in judged(switch_holds_bytes=in_kernel.queue_bytes, deepest_queue_bytes=1 << 26)
+        if each.key == "socket_buffer_bytes"
+    )
+    assert (gate.outcome, gate.stops) == ("not applicable", False)
+
+
 def test_a_queue_that_the_switch_s_socket_cannot_hold_is_found():
     shallow = SocketBuffers(sockets=5, send_bytes=425_984, receive_bytes=425_984).queue_bytes
+    assert shallow is not None
     assert 150_000 < shallow < 1_000_000
     assert broken(switch_holds_bytes=shallow) == []
     assert broken(switch_holds_bytes=shallow, deepest_queue_bytes=1_000_000) == [

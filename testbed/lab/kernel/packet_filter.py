@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from testbed.lab.kernel.commands import CommandError
@@ -48,6 +49,21 @@ class Nftables:
         if status != 0:
             raise CommandError(f"nftables: {commands[0]}: {' '.join(error.split())}")
         return str(output)
+
+
+def egress_chains(table: str, interfaces: Iterable[str], *rules: str) -> Iterator[str]:
+    """Commands for a table with the same rules at the egress hook of every interface.
+
+    The hook comes before the interface's queue (Linux 5.16). Rules may name `{interface}`.
+    """
+    yield f"add table {table}"
+    for number, name in enumerate(interfaces):
+        chain = f"{table} port{number}"
+        yield (
+            f"add chain {chain} "
+            f'{{ type filter hook egress device "{name}" priority 0 ; policy accept ; }}'
+        )
+        yield from (f"add rule {chain} {each.format(interface=name)}" for each in rules)
 
 
 class _ArrivalTable:

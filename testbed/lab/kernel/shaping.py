@@ -12,6 +12,8 @@ from testbed.lab.kernel.commands import CommandError, run
 from testbed.lab.kernel.rtnetlink import Rtnetlink
 
 ETHERNET_FRAME_BYTES = 1514  # what the kernel counts for a full frame: no preamble, no FCS
+# IEEE 802 local experimental: of bursts and of what fills queues. Receiving kernels ignore it.
+OWN_ETHERTYPE = 0x88B5
 BURST_TIME_S = 0.0005
 
 

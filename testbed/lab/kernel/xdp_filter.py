@@ -1,9 +1,9 @@
 """Random loss of what arrives at a switch's interface, by an XDP program.
 
 Open vSwitch's userspace datapath receives through a packet socket. That socket gets its copy of a
-packet before any netfilter or traffic-control hook sees it; only XDP runs still earlier. The
-program has some eighty instructions, so it is written here in the kernel's own format (linux/bpf.h)
-and needs no compiler. Loading it needs real root.
+packet before any netfilter or traffic-control hook sees it; only XDP runs still earlier, and before
+the kernel's datapath, too. The program has some eighty instructions, so it is written here in the
+kernel's own format (linux/bpf.h) and needs no compiler. Loading it needs real root.
 """
 
 from __future__ import annotations

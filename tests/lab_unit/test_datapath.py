@@ -1,0 +1,83 @@
+"""Which datapath a lab takes, and what Open vSwitch prints about it."""
+
+from __future__ import annotations
+
+import pytest
+
+from testbed.lab import datapath
+from testbed.lab.kernel.commands import CommandError
+from testbed.lab.kernel.shaping import MissingCapabilityError
+
+# Of OVS 3.1 on Linux 6.1, shortened.
+SHOWN = """\
+netdev@ovs-netdev: hit:12 missed:4
+  s2:
+    s2 65534/1: (tap)
+    s2-eth1 1/2: (system)
+system@ovs-system: hit:48 missed:3
+  s1:
+    s1 65534/1: (internal)
+    s1-eth1 1/2: (system)
+"""
+STATISTICS = """\
+system@ovs-system:
+  lookups: hit:48 missed:3 lost:7
+  flows: 0
+  masks: hit:61 total:0 hit/pkt:1.20
+  caches:
+    masks-cache: size:256
+  port 0: ovs-system (internal)
+system@other:
+  lookups: hit:0 missed:9 lost:2
+"""
+
+
+def printing(monkeypatch, text):
+    monkeypatch.setattr(datapath, "run", lambda _argv: text)
+
+
+def test_auto_takes_the_kernels_where_it_works(monkeypatch):
+    monkeypatch.setattr(datapath, "missing", lambda: None)
+    assert datapath.choose("auto") == "kernel"
+    monkeypatch.setattr(datapath, "missing", lambda: "no module")
+    assert datapath.choose("auto") == "userspace"
+
+
+def test_the_kernels_where_it_is_missing_is_refused_with_the_reason(monkeypatch):
+    monkeypatch.setattr(datapath, "missing", lambda: "no module")
+    with pytest.raises(MissingCapabilityError, match=r"^datapath kernel: no module$"):
+        datapath.choose("kernel")
+
+
+def test_the_userspace_one_asks_nobody(monkeypatch):
+    monkeypatch.setattr(datapath, "missing", lambda: pytest.fail("asked"))
+    assert datapath.choose("userspace") == "userspace"
+
+
+def test_a_refused_trial_is_the_reason(monkeypatch):
+    def refuse(argv):
+        raise CommandError(f"{argv[0]}: No such file or directory")
+
+    monkeypatch.setattr(datapath, "run", refuse)
+    assert "no openvswitch module" in (datapath.missing() or "")
+    assert "No such file or directory" in (datapath.missing() or "")
+
+
+@pytest.mark.parametrize(
+    ("switches", "kind"), [(["s1"], "kernel"), (["s2"], "userspace"), (["s2", "s2"], "userspace")]
+)
+def test_the_daemon_says_which_one_forwards(monkeypatch, switches, kind):
+    printing(monkeypatch, SHOWN)
+    assert datapath.in_use(switches) == kind
+
+
+@pytest.mark.parametrize("switches", [["s1", "s2"], ["s3"], []])
+def test_switches_without_a_common_one_are_an_error(monkeypatch, switches):
+    printing(monkeypatch, SHOWN)
+    with pytest.raises(CommandError, match="no datapath in common"):
+        datapath.in_use(switches)
+
+
+def test_lost_first_packets_are_added_up(monkeypatch):
+    printing(monkeypatch, STATISTICS)
+    assert datapath.lost_upcalls() == 9
