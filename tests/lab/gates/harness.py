@@ -75,7 +75,7 @@ class RunningLab:
 
 
 class WrongLab:
-    """Runs the small experiment by the real command.
+    """Runs the small experiment as `./lab run` does.
 
     Args:
         folder: for everything that it writes.
@@ -92,6 +92,7 @@ class WrongLab:
         altered_by: Mapping[str, str] | None = None,
         meanwhile: Callable[[RunningLab], object] | None = None,
         after_s: float = 0.3,
+        reported: bool = False,
         **changes: Any,
     ) -> Results:
         """Run it to its end.
@@ -101,14 +102,17 @@ class WrongLab:
                 name of the module that it is added to.
             meanwhile: breaks the lab while it trains.
             after_s: how long after the first round that is called.
+            reported: by the command itself, which writes a report.
             changes: keys of the experiment.
         """
         path = self.folder / "gates.yaml"
         path.write_text(yaml.safe_dump(experiment(self.rate_bps, **changes)))
         results = self.folder / "out"
-        words = ["run", str(path), "--out", str(results), "--retries", "0"]
+        words = ["tests.lab.execute", str(path), str(results)]
+        if reported:
+            words = ["testbed", "run", str(path), "--out", str(results), "--retries", "0"]
         process = subprocess.Popen(
-            [sys.executable, "-m", "testbed", *words],
+            [sys.executable, "-m", *words],
             env=altered.environment(self.folder / "altered", altered_by or {}),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

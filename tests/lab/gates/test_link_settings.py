@@ -25,6 +25,7 @@ def test_a_core_that_is_slower_than_configured_is_found(wrong_lab: WrongLab):
     altered = CORE_AT_A_THIRD.replace("CORE_BPS", str(core_bps))
     results = wrong_lab.run(
         altered_by={"testbed.lab.kernel.shaping": altered},
+        rounds=3,
         topology={
             "name": "dumbbell",
             "workers": 2,

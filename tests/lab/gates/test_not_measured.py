@@ -34,6 +34,7 @@ def test_a_waived_gate_does_not_stop_the_run_and_is_told(wrong_lab: WrongLab):
     timing += ["rate_under_load", "rtt_error_s", "samples_missing"]
     results = wrong_lab.run(
         altered_by={"testbed.verdict.counters": UNREADABLE},
+        reported=True,
         rounds=10,
         limits={"waive": ["conservation", "emulator_losses", *timing]},
     )

@@ -20,6 +20,6 @@ def rate_message(index, link, name):
 
 
 def test_a_link_that_is_five_percent_slow_is_found(wrong_lab: WrongLab):
-    results = wrong_lab.run(altered_by={"testbed.lab.kernel.shaping": FIVE_PERCENT_SLOW})
+    results = wrong_lab.run(altered_by={"testbed.lab.kernel.shaping": FIVE_PERCENT_SLOW}, rounds=3)
     gate = assert_invalid(results, "rate_error", where="server to")
     assert 0.045 < gate["value"] < 0.055

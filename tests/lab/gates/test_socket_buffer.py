@@ -21,6 +21,6 @@ def _enlarge(opened):
 
 def test_a_socket_buffer_of_two_frames_is_found(wrong_lab: WrongLab):
     # Queues of a few frames, so that the switch's sends hardly wait and the training ends.
-    results = wrong_lab.run(altered_by={"testbed.lab.openvswitch": TWO_FRAMES}, rounds=10)
+    results = wrong_lab.run(altered_by={"testbed.lab.openvswitch": TWO_FRAMES}, rounds=3)
     gate = assert_invalid(results, "socket_buffer_bytes")
     assert gate["value"] > 100_000

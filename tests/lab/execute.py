@@ -1,0 +1,33 @@
+"""Executes the runs of an experiment's file as `./lab run` does, but for its report.
+
+`python -m tests.lab.execute FILE OUT` prints a line for each run, and ends with status 1 if one
+failed or was invalid. To draw the report takes longer than many of these runs, and its tests are
+elsewhere.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from testbed import experiment
+from testbed.run import planning, runner
+from testbed.training import prerequisites
+
+
+def main() -> None:
+    """Execute every run once."""
+    path, results = sys.argv[1], Path(sys.argv[2])
+    runs = experiment.load(path)
+    prerequisites.prepare([run.training_need for run in runs], lambda *_: None)
+    planning.extend(results, runs)
+    outcomes = [
+        outcome for run in runs for outcome in runner.attempts(results, run, lambda record: None)
+    ]
+    for each in outcomes:
+        print(f"{each.run.label}: {each.verdict}: {each.reason}")
+    sys.exit(any(each.verdict in ("failed", "invalid") for each in outcomes))
+
+
+if __name__ == "__main__":
+    main()
