@@ -96,6 +96,7 @@ class Host:
             pipes=ours,
             status=status,
             send_signal=lambda sig: self._signal(number, sig),
+            listens=lambda: self._listens(number),
             text=text,
         )
 
@@ -141,6 +142,12 @@ class Host:
         if check and status != 0:
             raise subprocess.CalledProcessError(status, program.args, output, errors)
         return subprocess.CompletedProcess(program.args, status, output, errors)
+
+    def _listens(self, number: int) -> bool:
+        answer, _ = self._ask({"do": "listens", "number": number})
+        if not answer["runs"]:
+            raise ProcessLookupError(f"{self.name}: it has ended")
+        return bool(answer["listens"])
 
     def _signal(self, number: int, sig: int) -> None:
         self._ask({"do": "signal", "number": number, "signal": int(signal.Signals(sig))})

@@ -16,13 +16,14 @@ from typing import IO, Any
 _READ_BYTES = 1 << 16
 _PIPES = ("stdin", "stdout", "stderr")
 SendSignal = Callable[[int], None]
+_POLL_S = 0.01
 
 
 class Program:
     """Made by `Host.popen`. Its methods and attributes are those of `subprocess.Popen`.
 
-    Two things differ. Signals go to the program and to what it has started, which is its session.
-    And it cannot outlive its lab: then its `returncode` is -9.
+    Three things differ. `wait_until_listening` is its own. Signals go to the program and to what it
+    has started, which is its session. And it cannot outlive its lab: then its `returncode` is -9.
 
     Attributes:
         args: the program and its arguments.
@@ -39,6 +40,7 @@ class Program:
         pipes: Sequence[int | None],
         status: int,
         send_signal: SendSignal,
+        listens: Callable[[], bool],
         text: bool,
     ) -> None:
         """`pipes` are this side's ends, and the steward writes the exit status to `status`."""
@@ -50,6 +52,7 @@ class Program:
         self.stdin, self.stdout, self.stderr = streams
         self._status = status
         self._send_signal = send_signal
+        self._listens = listens
         self._lock = threading.Lock()
         self._transfers: list[threading.Thread] = []
         self._outputs: dict[IO[Any], bytearray] = {}
@@ -69,6 +72,19 @@ class Program:
         if found is None:
             raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
         return found
+
+    def wait_until_listening(self, timeout: float | None = 10.0) -> None:
+        """Return when it waits for connections (TCP), or has a socket that is bound (UDP).
+
+        Raises:
+            subprocess.TimeoutExpired: it does not within `timeout` seconds.
+            ProcessLookupError: it has ended.
+        """
+        deadline_s = None if timeout is None else time.monotonic() + timeout
+        while not self._listens():
+            if deadline_s is not None and time.monotonic() > deadline_s:
+                raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+            time.sleep(_POLL_S)
 
     def communicate(self, input: Any = None, timeout: float | None = None) -> tuple[Any, Any]:
         """Write `input`, read stdout and stderr to their ends, wait for the end; returns both.

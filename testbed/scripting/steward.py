@@ -16,12 +16,14 @@ import sys
 import threading
 import time
 import traceback
+from collections import Counter
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 from controllers.controller_socket import ControllerClient
 from testbed.lab import host_program, leftovers, sandbox
+from testbed.lab.kernel import listening
 from testbed.lab.kernel.commands import CommandError
 from testbed.run import manual_impairments
 from testbed.run.link_changes import made
@@ -79,6 +81,7 @@ class Steward:
         self._changes = link_changes.Log(self._directory, self._lab.info)
         self._watched = ExitStack()
         self._sampler = self._watched.enter_context(self._lab.watched())
+        self._begun: Counter[str] = Counter()
         self._verdict: dict[str, Any] | None = None
         self._programs: dict[int, tuple[subprocess.Popen[bytes], int]] = {}
         self._selector = selectors.DefaultSelector()
@@ -157,6 +160,12 @@ class Steward:
                 os.killpg(program.pid, request["signal"])
         return {}, []
 
+    def do_listens(self, request: dict[str, Any], _files: list[int]) -> Answer:
+        """Whether a program listens, and whether it runs at all."""
+        found = self._programs.get(request["number"])
+        listens = found is not None and listening.listens(found[0].pid)
+        return {"listens": listens, "runs": found is not None}, []
+
     def do_link(self, request: dict[str, Any], _files: list[int]) -> Answer:
         """Change a direction of a link, or nothing of it, and say what it is set to."""
         sender, receiver = request["way"]
@@ -173,6 +182,7 @@ class Steward:
         active = self._controller.begin(impairment.round_number, "round")
         if impairment.name not in active and not impairment.ends_by_itself:
             raise ProcessError(f"impairment {impairment.name} did not begin")
+        self._begun[impairment.name] += 1
         return {}, []
 
     def do_end(self, request: dict[str, Any], _files: list[int]) -> Answer:
@@ -185,7 +195,8 @@ class Steward:
             for each in gates.read_events(self._lab.lab.impairment_log)
             if (each["name"], each["action"]) == (impairment.name, "end")
         ]
-        active = impairment.name in self._controller.active()
+        # Its record follows its end, once what it did is measured.
+        active = len(ends) < self._begun[impairment.name]
         known = ("met", "dropped", "frames_sent")
         effect = {key: ends[-1].get(key) for key in known} | ends[-1]["details"] if ends else {}
         return {"active": active, "effect": effect}, []

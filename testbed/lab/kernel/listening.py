@@ -1,0 +1,51 @@
+"""Tells whether a program listens: a socket of it waits for connections, or for datagrams."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+# /proc/PID/net/tcp and udp (proc_pid_net(5)): the fields of a line, and states in them.
+_LOCAL, _STATE, _INODE = 1, 3, 9
+_LISTEN, _UNCONNECTED = "0A", "07"
+_WAITING = {"tcp": _LISTEN, "tcp6": _LISTEN, "udp": _UNCONNECTED, "udp6": _UNCONNECTED}
+_SOCKET = "socket:["
+
+
+def listens(pid: int) -> bool:
+    """Whether a process, or one of its session, listens on TCP, or has a bound socket of UDP.
+
+    The session is what the process has started, unless that began a session of its own. A process
+    that has gone does not listen.
+    """
+    waiting = set(_waiting(pid))
+    return bool(waiting) and any(not waiting.isdisjoint(_sockets(each)) for each in _session(pid))
+
+
+def _waiting(pid: int) -> Iterator[str]:
+    """The inodes of all listening sockets of a process's network namespace."""
+    for name, state in _WAITING.items():
+        with suppress(OSError):  # gone, or a kernel without IPv6
+            for line in Path(f"/proc/{pid}/net/{name}").read_text().splitlines()[1:]:
+                fields = line.split()
+                if fields[_STATE] == state and not fields[_LOCAL].endswith(":0000"):
+                    yield fields[_INODE]
+
+
+def _session(pid: int) -> Iterator[int]:
+    for entry in Path("/proc").glob("[1-9]*"):
+        with suppress(OSError, ValueError):
+            other = int(entry.name)
+            if other == pid or os.getsid(other) == pid:
+                yield other
+
+
+def _sockets(pid: int) -> Iterator[str]:
+    with suppress(OSError):
+        for entry in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(OSError):  # closed since it was listed
+                target = str(entry.readlink())
+                if target.startswith(_SOCKET):
+                    yield target[len(_SOCKET) : -1]

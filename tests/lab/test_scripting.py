@@ -1,0 +1,220 @@
+"""The lab from Python, as its users use it: one lab for most tests, of the shipped fixture."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+import yaml
+
+from testbed.lab import Lab, leftovers
+from testbed.scripting.lab import LabError
+from testbed.scripting.pytest_plugin import open_lab as open_lab
+from testbed.shared import run_directory
+from testbed.shared.input_error import InputError
+from tests.documentation import shown
+from tests.documentation.described import undescribed
+from tests.lab.conftest import SMALL, TIMING, is_alive, wait_for
+
+pytestmark = pytest.mark.lab
+
+PAGE = shown.ROOT / "docs" / "how-to" / "lab-in-python.md"
+RATE_BPS = 20_000_000
+IMPAIRMENTS = [
+    {"kind": "loss", "name": "half", "q": 0.5, "rounds": [2]},
+    {"kind": "burst", "name": "flood", "rounds": [4], "rate_factor": 3, "duration_s": 0.2},
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("scripting")
+
+
+@pytest.fixture(scope="module")
+def lab(open_lab, folder):
+    path = folder / "small.yaml"
+    topology = {**SMALL["topology"], "rate_bps": RATE_BPS}
+    path.write_text(yaml.safe_dump({**SMALL, "topology": topology, "impairments": IMPAIRMENTS}))
+    return open_lab(str(path), out=folder / "run")
+
+
+def received_bps(lab, seconds=1):
+    flow = ["iperf3", "-c", "server", "-C", "cubic", "-t", str(seconds), "-J"]
+    done = lab.hosts["worker-1"].run(flow, check=True, timeout_s=20)
+    return json.loads(done.stdout)["end"]["sum_received"]["bits_per_second"]
+
+
+def test_programs_talk_over_links_whose_rate_can_be_changed(lab):
+    with lab.hosts["server"].popen(["iperf3", "-s"], stdout=subprocess.DEVNULL) as server:
+        server.wait_until_listening()
+        assert 0.85 * RATE_BPS < received_bps(lab) < RATE_BPS
+        link = lab.link("s1", "worker-1")  # either order
+        link.set(rate_bps="5Mbit", toward="s1")
+        assert link.settings(toward="s1").rate_bps == 5_000_000
+        assert link.settings(toward="worker-1").rate_bps == RATE_BPS
+        with pytest.raises(InputError, match="directions differ"):
+            link.settings()
+        # What waited at the old rate leaves at the new one.
+        assert 0.7 * 5e6 < received_bps(lab) < 5.2e6
+        link.set(rate_bps=RATE_BPS, queue_bytes="60kB")
+        assert (link.settings().rate_bps, link.settings().queue_bytes) == (RATE_BPS, 60_000)
+        server.kill()
+    assert server.returncode == -signal.SIGKILL
+
+
+def test_impairments_begin_and_end_on_demand(lab):
+    worker = lab.hosts["worker-2"]
+    ping = ["ping", "-q", "-c", "200", "-i", "0.005", "-W", "1", lab.hosts["server"].address]
+    with lab.impair("half") as half:
+        with pytest.raises(LabError, match="half is in force already"):
+            half.begin()
+        (received,) = map(int, re.findall(r"(\d+) received", worker.run(ping).stdout))
+    assert half.effect["dropped"] == 200 - received
+    assert 57 < received < 143  # six standard deviations
+    flood = lab.impair("flood")
+    flood.begin()
+    flood.end()  # it ends by itself, which this waits for
+    assert flood.effect["frames_sent"] == pytest.approx(3 * RATE_BPS * 0.2 / (1514 * 8), abs=4)
+
+
+def test_samples_are_data_frames_while_the_lab_runs(lab):
+    time.sleep(1.2)
+    samples = lab.samples()
+    assert {"t_s", "link", "from", "sent_bytes"} <= set(samples.queues.columns)
+    assert {"ovs-vswitchd", "controller"} <= set(samples.processes["name"])
+    more = lab.samples()
+    assert more.queues.height > samples.queues.height
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (lambda lab: lab.hosts["server"].run(["no-such"]), "server: no-such: there is no such pro"),
+        (lambda lab: lab.hosts["server"].run(["ls"], cwd="/none"), "server: ls: .*no /none"),
+        (lambda lab: lab.link("worker-1", "worker-2"), "link 'worker-1--worker-2': "),
+        (lambda lab: lab.link("worker-1", "s1").set(rate_bps="fast"), "rate_bps: 'fast': "),
+        (lambda lab: lab.link("worker-1", "s1").set(loss=2), "loss: 2: "),
+        (
+            lambda lab: lab.link("worker-1", "s1").set(delay_s=0.1),
+            "worker-1--s1 .* adjustable=True",
+        ),
+        (lambda lab: lab.link("worker-1", "s1").set(loss=0, toward="s2"), "toward: 's2': "),
+        (lambda lab: lab.impair("fog"), "impairment 'fog': .*half"),
+    ],
+)
+def test_what_is_wrong_is_one_line_and_the_lab_goes_on(lab, wrong, words):
+    with pytest.raises((LabError, InputError), match=words) as error:
+        wrong(lab)
+    assert "\n" not in str(error.value)
+    assert lab.hosts["server"].run(["echo", "on"]).stdout == "on\n"
+
+
+def test_the_verdict_takes_no_change_for_a_fault_and_the_directory_is_complete(lab, folder):
+    """The last test of the shared lab: a rate is left as another than the configured one."""
+    lab.link("worker-2", "s1").set(rate_bps="2Mbit")
+    verdict = lab.verdict()
+    assert verdict is lab.verdict()
+    stopped = {gate.key for gate in verdict.gates if gate.stops}
+    assert stopped <= TIMING - {"rate_under_load"}, verdict.reasons
+    assert verdict.status == ("invalid" if stopped else "ok")
+    assert len(verdict.reasons) == len(stopped)
+    lab.close()
+    lab.close()
+    assert lab.directory == folder / "run"
+    assert undescribed(lab.directory) == []
+    status = run_directory.read_json(lab.directory / "status.json")
+    assert status["verdict"] == verdict.status
+    explained = subprocess.run(
+        [sys.executable, "-m", "testbed", "explain", str(lab.directory)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "rate_under_load" in explained.stdout
+    with pytest.raises(LabError, match="the lab has ended"):
+        lab.hosts["server"].run(["true"])
+
+
+KILLED = """
+import os, signal, subprocess, threading, time
+from testbed.lab import Lab
+labs = []
+thread = threading.Thread(
+    target=lambda: labs.append(Lab.from_topology("star", calibrated=False, out=None))
+)
+thread.start()
+thread.join()
+time.sleep(0.2)  # the thread's end must not be the lab's
+sleeper = labs[0].hosts["server"].popen(["sleep", "1000"])
+os.kill(sleeper.pid, 0)
+if os.fork() == 0:  # holds copies of all that is open here
+    time.sleep(8)
+    os._exit(0)
+print(sleeper.pid, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_lab_ends_with_its_script_and_not_with_a_thread_or_a_fork(unchanged_host):
+    script = subprocess.Popen([sys.executable, "-c", KILLED], stdout=subprocess.PIPE, text=True)
+    assert script.stdout is not None
+    sleeper = psutil.Process(int(script.stdout.readline()))
+    wait_for(lambda: not is_alive(sleeper), timeout_s=5)
+    wait_for(lambda: not leftovers.find(), timeout_s=5)
+    assert script.wait(5) == -signal.SIGKILL
+    script.stdout.close()
+
+
+def test_a_steward_that_dies_is_told_and_two_labs_are_apart():
+    one, two = (Lab.from_topology("star", calibrated=False) for _ in range(2))
+    with two:
+        sleeper = one.hosts["server"].popen(["sleep", "1000"])
+        inside = psutil.Process(sleeper.pid).parent()
+        inside.kill()
+        assert sleeper.wait(5) == -signal.SIGKILL
+        with pytest.raises(LabError, match="the lab has ended"):
+            one.samples()
+        one.close()
+        assert two.hosts["worker-1"].run(["ping", "-c", "1", "server"]).returncode == 0
+    assert "has ended" in repr(two)
+
+
+def _shown() -> list[shown.Block]:
+    return [each for each in shown.blocks(PAGE) if each.kind == "python"]
+
+
+@pytest.mark.parametrize("block", [each for each in _shown() if not each.file], ids=str)
+def test_what_the_page_shows_runs(block, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", block.text],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(shown.ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+
+
+def test_the_test_that_the_page_shows_passes(tmp_path):
+    for block in _shown():
+        if block.file:
+            (tmp_path / block.file).write_text(block.text)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", str(tmp_path), "-p", "no:cacheprovider"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(shown.ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert "1 passed" in done.stdout, done.stdout + done.stderr
