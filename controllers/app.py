@@ -181,6 +181,8 @@ class LabController(Application):
             return self._runner.active
         elif request["do"] == "processes":
             self._lab.processes.update(request["pids"])
+        elif request["do"] == "start":
+            self._runner.start(at_s)
         elif request["do"] == "begin":
             return self._runner.leg_begins(request["round"], request["leg"], at_s)
         elif request["do"] == "end":

@@ -3,6 +3,8 @@
 A request is one JSON object per line, and so is its reply:
 
 * `{"do": "wait-ready"}` waits until the forwarding rules are installed.
+* `{"do": "start"}` begins the time from which impairments count seconds. The first `begin` does so,
+  too.
 * `{"do": "begin"|"end", "round": 3, "leg": "gather"}` announces a leg; `round` as leg means all of
   it.
 * `{"do": "finish"}` ends all impairments.
@@ -10,7 +12,7 @@ A request is one JSON object per line, and so is its reply:
   of a link. The reply says what it is set to `now`, and when it was changed.
 * `{"do": "processes", "pids": {"worker-1": 17}}` names the training processes.
 
-`begin`, `end` and `finish` may carry `"at_s"`, the sender's monotonic time, which is then the
+Those about time may carry `"at_s"`, the sender's monotonic time, which is then the
 planned instant. A reply carries `"active"`, the names of the impairments in force; the reply to
 `end` names all that were in force during the leg. An invalid request gets `"error"` and changes
 nothing.
@@ -27,7 +29,7 @@ from typing import Any
 
 LINE_LIMIT_BYTES = 1 << 16
 LEGS = ("gather", "broadcast", "round")
-REQUESTS = ("wait-ready", "processes", "begin", "end", "finish", "link")
+REQUESTS = ("wait-ready", "processes", "start", "begin", "end", "finish", "link")
 LINK_SETTINGS = ("rate_bps", "queue_bytes", "delay_s", "jitter_s", "loss")
 
 
@@ -103,6 +105,10 @@ class ControllerClient:
     def processes(self, pids: Mapping[str, int]) -> None:
         """Name the training processes by host, so that impairments can act on them."""
         self._ask({"do": "processes", "pids": dict(pids)})
+
+    def start(self) -> None:
+        """Let the time begin from which impairments count seconds."""
+        self._announce({"do": "start"})
 
     def begin(self, round_number: int, leg: str) -> list[str]:
         """Announce a leg's begin; return the names of the impairments now in force."""

@@ -10,6 +10,7 @@
     experiment    YAML files, their schema, and their expansion into runs
     capture       recording links, and reading captures
     sampling      queues, flows and processes while a run goes on
+    workload      programs of a user's own on the hosts, in place of training
     training      the workload: server, workers, models, data
     verdict       whether a run can be believed: calibration, counters, gates
     lab           the emulated network (below `controllers`, which hurts it)

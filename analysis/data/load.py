@@ -15,7 +15,7 @@ from typing import Any
 
 import polars as pl
 
-from analysis.data import not_planned, records, run_directories
+from analysis.data import not_planned, programs, records, run_directories
 
 VERDICTS = ("ok", "failed", "invalid", "unsupported", "interrupted")
 MISSING = "missing"  # planned, but nothing of it is on disk: not started yet
@@ -23,6 +23,7 @@ FACTOR_PREFIX = "factor."  # of the columns that hold a run's point in the sweep
 
 _IMPAIRMENTS = "impairments.jsonl"
 _EFFECTS = "effects.jsonl"
+_ROUNDS = "rounds.jsonl"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +115,11 @@ class Results:
         return [run for run in self.runs if run.verdict == "ok"]
 
     @property
+    def runs_programs(self) -> bool:
+        """Whether the workload was programs, and not the built-in training."""
+        return any(programs.runs_programs(run.config) for run in self.runs)
+
+    @property
     def factor_columns(self) -> list[str]:
         """The columns that hold a run's point in the sweep."""
         return [name for name in self.rounds.columns if name.startswith(FACTOR_PREFIX)]
@@ -154,7 +160,7 @@ def load(results_dir: Path, experiment: str | None = None) -> Results:
     if not runs:
         raise ValueError(f"{folder}: no runs found; valid: a folder that ./lab run has filled")
     ok_runs = [run for run in runs if run.verdict == "ok"]
-    rounds = _frame(ok_runs, "rounds.jsonl", records.ROUNDS)
+    rounds = _frame(ok_runs, _ROUNDS, records.ROUNDS)
     _remark_on_missing_rounds(ok_runs, rounds)
     published = document.get("published")
     layers: list[pl.DataFrame] = []
@@ -246,7 +252,10 @@ def _read(entry: dict[str, Any], directory: Path, note: str) -> Run:
     if verdict == "ok":
         for name in ("manifest", "calibration"):
             facts[name] = records.read_document(directory / f"{name}.json", problems)
-        facts["congestion_controls"] = records.read_congestion_controls(directory)
+        found = records.read_congestion_controls(directory)
+        if programs.runs_programs(config):
+            found = programs.congestion_controls(directory)
+        facts["congestion_controls"] = found
     gates, wall_s = status.get("gates"), status.get("wall_s")
     return Run(
         **_identity(config | entry),
@@ -304,6 +313,9 @@ def _frame(
 
 def _is_expected(pattern: str, config: dict[str, Any]) -> bool:
     """Whether a run with this configuration writes such a log at all."""
+    if programs.runs_programs(config) and pattern != _IMPAIRMENTS:
+        # Whether programs announce rounds is up to them, unless the experiment states how many.
+        return pattern == _ROUNDS and bool(config.get("rounds"))
     if pattern == _EFFECTS:
         return bool(records.section(config, "training").get("measure_every"))
     return pattern != _IMPAIRMENTS or bool(config.get("impairments"))

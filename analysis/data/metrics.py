@@ -12,6 +12,8 @@ from typing import Any
 
 import polars as pl
 
+from analysis.data import program_metrics
+
 LEGS = ("gather", "broadcast")
 TASK_METRICS = ("accuracy", "perplexity")
 ALL_BURSTS = "round_latency_s.burst_mean"
@@ -302,4 +304,6 @@ def describe(name: str) -> Metric:
             log="impaired_rounds",
             value=_LATENCY.filter(pl.col("kind") == kind).mean(),
         )
+    if (found := program_metrics.fields(name)) is not None:
+        return Metric(**found, value=pl.col(name))
     return _BY_NAME[name]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from analysis.data import learning
+from analysis.data import learning, program_metrics, programs
 from analysis.data.load import FACTOR_PREFIX, Results, factor_text, impairment_kinds
 from analysis.data.metrics import IMPAIRED, METRICS, describe
 
@@ -42,17 +42,40 @@ def per_run(results: Results) -> pl.DataFrame:
         measured = rows.group_by("run_key").agg(values)
         frame = frame.join(measured, on="run_key", how="left", maintain_order="left")
     whole = (pl.col("_logged") == pl.col("_planned")) | pl.col("_planned").is_null()
-    return frame.with_columns(
+    frame = frame.with_columns(
         pl.when(whole).then(pl.col(each.name)).alias(each.name)
         for each in METRICS
         if each.whole_log
     ).drop("_logged", "_planned")
+    return _with_programs(results, frame) if results.runs_programs else frame
+
+
+def _with_programs(results: Results, frame: pl.DataFrame) -> pl.DataFrame:
+    """The same for programs: with what the lab measured of them."""
+    rows = {run.key: programs.measured(run.directory) for run in results.ok_runs if run.directory}
+    names = sorted({name for each in rows.values() for name in each}, key=program_metrics.order)
+    return frame.with_columns(
+        pl.Series(name, [rows[key].get(name) for key in frame["run_key"]], dtype=pl.Float64)
+        for name in names
+    )
 
 
 def metric_names(frame: pl.DataFrame) -> list[str]:
-    """The metrics among the columns of `per_run`'s frame, in the registry's order."""
+    """The metrics among the columns of `per_run`'s frame, in the registry's order.
+
+    Of programs those that a run has: most are about training.
+    """
     kinds = sorted(name for name in frame.columns if name.startswith(IMPAIRED))
-    return [metric.name for metric in METRICS if metric.name in frame.columns] + kinds
+    of_programs = [name for name in frame.columns if program_metrics.fields(name)]
+    return [
+        *(
+            metric.name
+            for metric in METRICS
+            if metric.name in frame.columns and (not of_programs or frame[metric.name].count())
+        ),
+        *of_programs,
+        *kinds,
+    ]
 
 
 def logs(results: Results) -> dict[str, pl.DataFrame]:

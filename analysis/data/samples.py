@@ -19,7 +19,9 @@ FLOWS: Schema = {
     "t_s": pl.Float64,
     **columns(pl.String, "host peer leg kind"),
     **columns(pl.Float64, "cwnd_bytes rtt_s rate_bps retransmits"),
+    **columns(pl.Float64, "port peer_port acked_bytes"),
 }
+_NEWER = ("port", "peer_port", "acked_bytes")
 PROCESSES: Schema = {
     "t_s": pl.Float64,
     "name": pl.String,
@@ -53,9 +55,14 @@ def sampler(run: Path) -> dict[str, Any]:
 
 
 def _table(run: Path, name: str, schema: Schema) -> pl.DataFrame:
-    """A table with the columns of a schema; empty where it is missing or cannot be read."""
+    """A table with the columns of a schema; empty where it is missing or cannot be read.
+
+    Columns that flows did not have in earlier versions are null.
+    """
     try:
         frame = pl.read_parquet(run / "samples" / f"{name}.parquet")
+        newer = [each for each in _NEWER if each in schema and each not in frame.columns]
+        frame = frame.with_columns(pl.lit(None).alias(each) for each in newer)
         return frame.select(pl.col(each).cast(kind) for each, kind in schema.items())
     except (OSError, pl.exceptions.PolarsError):
         return pl.DataFrame(schema=schema)

@@ -9,7 +9,7 @@ from typing import Any
 
 from analysis.data import gates
 from analysis.data.load import Results, load
-from analysis.data.metrics import METRICS
+from analysis.data.metrics import METRICS, describe
 from analysis.figures import catalogue
 from analysis.report import index
 from analysis.report.folder import FOLDER, SUMMARY, replaced
@@ -17,10 +17,12 @@ from analysis.report.html import inline_svg, render, to_html
 from analysis.report.timeline import FILE as TIMELINE
 from analysis.report.timeline import timeline_page
 from analysis.summary.document import summarise, write_json
+from analysis.summary.lookup import of_programs
 from analysis.tables import by_sweep_point, setup, verdicts
 from analysis.tables.chunk_loss_by_layer import layer_loss_table
 from analysis.tables.critical_rounds import critical_rounds_table
 from analysis.tables.main_table import main_table
+from analysis.tables.programs import program_table
 from analysis.tables.published_values import experiment_table
 from analysis.tables.ratios import ratio_table
 from analysis.tables.rendering import Table, to_csv, to_latex, to_markdown
@@ -106,7 +108,7 @@ def _tables(results: Results, summary: dict[str, Any]) -> dict[str, Table]:
         **{f"point-{number}": table for number, table in enumerate(by_point, start=1)},
         **{f"point-ratios-{number}": each for number, each in enumerate(ratios_by_point, start=1)},
         "layers": layer_loss_table(results.experiment, results.layer_loss, results.arms),
-        "arms": setup.arm_settings_table(results),
+        "arms": (program_table if results.runs_programs else setup.arm_settings_table)(results),
         "coverage": verdicts.coverage_table(results),
     }
 
@@ -147,7 +149,7 @@ def render_page(
         tables={name: to_html(table) for name, table in tables.items()},
         has={name: bool(table.rows) for name, table in tables.items()},
         machines=[to_html(table) for table in setup.machine_tables(results)],
-        definitions=METRICS,
+        definitions=[describe(each) for each in of_programs(summary["arms"])] or METRICS,
         timeline=TIMELINE if timeline else None,
         drawings=[
             (each, inline_svg(each.svg, name=each.name, description=each.title))

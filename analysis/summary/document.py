@@ -56,6 +56,9 @@ def summarise(results: Results) -> dict[str, Any]:
         **_cells(measured, results.arms),
         "unpaired": _unpaired(results.runs, results.arms),
     }
+    if results.runs_programs:
+        summary["workload"] = "programs"
+        del summary["task_metric"], summary["paces"]
     for arm, cell in summary["arms"].items():
         cell["congestion_control"] = results.congestion_controls(arm)
     # What belongs to single points of the sweep is compared there, not with the mean of all.
@@ -180,6 +183,7 @@ def _cells(measured: pl.DataFrame, arms: Sequence[str]) -> dict[str, Any]:
             name: difference_interval(*table.paired(left, right, name)).as_json()
             | {"p_value": p_values[left, right, name]}
             for name in TASK_METRICS
+            if name in columns
         }
     return document
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from analysis.data import program_metrics
 from analysis.data.metrics import IMPAIRED
 from analysis.statistics.intervals import NOTHING, Estimate
 
@@ -58,6 +59,18 @@ def with_impairment_kinds(metrics: Sequence[str], arms: Mapping[str, Any]) -> li
         elif len(kinds) > 1:
             found.extend(IMPAIRED + kind for kind in kinds)
     return found
+
+
+def of_programs(arms: Mapping[str, Any]) -> list[str]:
+    """The metrics of programs that a summary's arms have, by quantity."""
+    found = {
+        f"{section}.{who}.{quantity}"
+        for cell in arms.values()
+        for section in program_metrics.SECTIONS
+        for who, quantities in cell.get(section, {}).items()
+        for quantity in quantities
+    }
+    return sorted(found, key=program_metrics.order)
 
 
 def points(summary: Mapping[str, Any]) -> list[dict[str, Any]]:

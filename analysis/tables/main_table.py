@@ -9,7 +9,7 @@ from typing import Any
 from analysis.data.metrics import IMPAIRED, TASK_METRICS, describe
 from analysis.statistics.intervals import ENOUGH_SEEDS, Estimate
 from analysis.summary import phases
-from analysis.summary.lookup import entry, points, with_impairment_kinds
+from analysis.summary.lookup import entry, of_programs, points, with_impairment_kinds
 from analysis.tables.cells import measured, missing
 from analysis.tables.rendering import Cell, Table, row
 from analysis.words.formatting import DASH, Unit, metric_unit
@@ -67,7 +67,7 @@ def main_table(
         rows.append(row("Congestion control, read back", *(each or DASH for each in used)))
     estimates = {
         name: [entry(summary, "arms", arm, name) for arm in arms]
-        for name in with_impairment_kinds(shown, arms)
+        for name in [*of_programs(arms), *with_impairment_kinds(shown, arms)]
     }
     # All latencies share a unit, so that they can be compared within a column too.
     latencies = [
@@ -105,6 +105,8 @@ def main_table(
 
 def _is_shown(summary: dict[str, Any], name: str, estimates: list[Estimate]) -> bool:
     known = any(each.value is not None for each in estimates)
+    if summary.get("workload") == "programs":  # which of all metrics they have is up to them
+        return known
     if name == "workers_lost":
         return any(each.value for each in estimates)
     if name == "accuracy":
@@ -119,7 +121,8 @@ def _cell(estimate: Estimate, unit: Unit, absent: str, n_runs: int) -> Cell:
 
 
 def _notes(summary: dict[str, Any]) -> list[str]:
-    seeds = [entry(summary, "arms", arm, "rounds_per_s").n for arm in summary["arms"]]
+    measure = next(iter(of_programs(summary["arms"])), "rounds_per_s")
+    seeds = [entry(summary, "arms", arm, measure).n for arm in summary["arms"]]
     fewest = min(filter(None, seeds), default=0)
     most = max(seeds, default=0)
     notes = []

@@ -5,17 +5,18 @@ A sentence says no more than its interval: where the interval includes "no diffe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from analysis.data.metrics import ALL_BURSTS, IMPAIRED
+from analysis.data.metrics import ALL_BURSTS, IMPAIRED, describe
 from analysis.statistics.intervals import ENOUGH_SEEDS, Estimate, true_reduction
 from analysis.summary import phases
-from analysis.summary.lookup import BASELINE, entry, factors_text, pairs, points
+from analysis.summary.lookup import BASELINE, entry, factors_text, of_programs, pairs, points
 from analysis.words import formatting
 from analysis.words.formatting import PERCENT
 
 Summary = Mapping[str, Any]
+_FLOWS_TOLD = 3
 
 
 def sentences(summary: Summary) -> list[str]:
@@ -25,13 +26,16 @@ def sentences(summary: Summary) -> list[str]:
     for left, right in compared[:1]:
         found += _latency(summary, left, right)
         found += _along_the_sweep(summary, left, right)
+    of_flows = [name for name in of_programs(summary["arms"]) if name.endswith(".goodput_bps")]
     for left, right in compared:
+        found += _goodput(summary, left, right, of_flows[:_FLOWS_TOLD])
         found += _training_time(summary, left, right)
         if (left, right) == compared[0]:
             found += _task_metric(summary, left, right)
     if not found:
         return [_nothing_compared(summary)]
-    seeds = [entry(summary, "ratios", f"{a}/{b}", "training_time_s").n for a, b in compared]
+    measure = next(iter(of_programs(summary["arms"])), "training_time_s")
+    seeds = [entry(summary, "ratios", f"{a}/{b}", measure).n for a, b in compared]
     fewest = min(filter(None, seeds), default=0)
     if max(seeds) == 1:
         found.append("n = 1 paired seed: there are no intervals, so any difference may be chance.")
@@ -113,6 +117,22 @@ def _training_time(summary: Summary, left: str, right: str) -> list[str]:
     ]
 
 
+def _goodput(summary: Summary, left: str, right: str, names: Sequence[str]) -> list[str]:
+    found = []
+    for name in names:
+        ratio = entry(summary, "ratios", f"{left}/{right}", name)
+        ours, theirs = (entry(summary, "arms", arm, name) for arm in (right, left))
+        if ratio.value is None:
+            continue
+        unit = formatting.unit_for("bps", (ours.value, theirs.value))
+        found.append(
+            f"{describe(name).label}: {_quantity(ours, unit)} with {right}, "
+            f"{_quantity(theirs, unit)} with {left}; {left}/{right} is "
+            f"{formatting.with_interval(ratio)}{_doubt(ratio, 1)}."
+        )
+    return found
+
+
 def _task_metric(summary: Summary, left: str, right: str) -> list[str]:
     task = summary.get("task_metric") or "accuracy"
     difference = entry(summary, "differences", f"{right}-{left}", task)
@@ -138,6 +158,12 @@ def _nothing_compared(summary: Summary) -> str:
             f"Nothing can be compared yet: that needs an ok run of {reference} and one of another "
             "arm with the same seed. The table of runs says what happened."
         )
+    measure = next(iter(of_programs(arms)), None)
+    for arm in arms if measure else ():
+        metric, value = describe(str(measure)), entry(summary, "arms", arm, str(measure))
+        if value.value is not None:
+            unit = formatting.unit_for(metric.unit, (value.value,))
+            return f"{arm}: {metric.label}: {formatting.with_interval(value, unit)}."
     for arm in arms:
         time = entry(summary, "arms", arm, "training_time_s")
         if time.value is not None:

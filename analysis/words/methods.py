@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -27,6 +28,11 @@ def sentences(results: Results) -> list[str]:
     machines = _distinct(machine_text(run.manifest) for run in runs if run.manifest)
     software = _distinct(_software(run.manifest) for run in runs)
     networks = _distinct(_network(section(run.config, "topology")) for run in runs)
+    commands = _distinct(
+        f"{each.get('name')} on {each.get('host')}: {shlex.join(map(str, each.get('run') or []))}"
+        for run in runs
+        for each in section(run.config, "workload").get("programs") or []
+    )
     trainings = _distinct(_training(section(run.config, "training")) for run in runs)
     rounds = " or ".join(map(str, sorted({run.config.get("rounds") or 0 for run in runs} - {0})))
     impairments = _distinct(
@@ -42,6 +48,7 @@ def sentences(results: Results) -> list[str]:
         ("Software: {}.", "; or ".join(software)),
         ("Network: {}.", "; or ".join(networks[:_MOST_LISTED])),
         (f"Training: {{}}; {rounds} rounds.", "; or ".join(trainings[:_MOST_LISTED])),
+        ("Programs: {}.", "; ".join(commands[:_MOST_LISTED])),
         ("Impairments (a seed draws their rounds, or the experiment lists them): {}.", listed),
     )
     found = [sentence.format(text) for sentence, text in said if text]
@@ -54,13 +61,13 @@ def _pruned(runs: Sequence[Run]) -> list[str]:
         return []
     return [
         f"Samples of {count} runs were pruned later: the timeline lacks their queues, flows and "
-        "processes. No table comes from samples."
+        "processes. No table of training comes from samples; those of programs do."
     ]
 
 
 def assumptions(results: Results) -> list[str]:
     """Our choices where the paper is silent, read from the first ok run's configuration."""
-    if not results.ok_runs:
+    if not results.ok_runs or results.runs_programs:
         return []
     config = results.ok_runs[0].config
     topology, training = section(config, "topology"), section(config, "training")
@@ -169,12 +176,14 @@ def _design(results: Results) -> str:
     profiles = _distinct(str(run.config.get("profile") or "") for run in results.ok_runs)
     profile = f"profile {' and '.join(profiles)}, " if profiles else ""
     factors = "" if points == {"{}"} else f", {len(points)} points of the factors"
+    fixed = "initial weights, data order, shares and the rounds that are hit"
+    if results.runs_programs:
+        fixed = "when impairments hit"
     listed = ", ".join(map(str, seeds[:12])) + (", ..." if len(seeds) > 12 else "")
     return (
         f"Design: {profile}{_count(results.arms, 'arm')}{factors}, "
         f"{_count(seeds, 'seed')} ({listed}), {len(results.runs)} runs planned, "
-        f"{len(results.ok_runs)} ok. A seed fixes initial weights, data order, shares and the "
-        "rounds that are hit; it is the same for every arm."
+        f"{len(results.ok_runs)} ok. A seed fixes {fixed}; it is the same for every arm."
     )
 
 

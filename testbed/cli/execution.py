@@ -57,7 +57,8 @@ def _execute(chosen: choosing.Chosen, options: Execution) -> bool:
         plan_view.show_durations(options.out, runs, console)
         return True
     _refuse_recording_what_is_done(options, runs)
-    if importlib.util.find_spec("torch") is None:
+    trains = any(run.experiment.trains for run in runs)
+    if trains and importlib.util.find_spec("torch") is None:
         raise InputError("training needs torch, which was left out here: LAB_TORCH=1 ./lab setup")
     planning.check(options.out, runs)
     progress.meet_prerequisites(runs, console)

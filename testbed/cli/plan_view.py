@@ -50,7 +50,7 @@ def show_unsupported(runs: Sequence[Run], console: Console) -> None:
     for run in runs:
         hosts = run.experiment.topology.all_host_names()
         timeline = run.experiment.resolved_impairments(run.seed)
-        lacking = requirements.lacking(run.protocol.describe(), timeline, hosts)
+        lacking = requirements.lacking(run.config(), timeline, hosts)
         if lacking is not None and run.arm not in arms.setdefault(lacking, []):
             arms[lacking].append(run.arm)
     for lacking, names in arms.items():
@@ -67,6 +67,8 @@ def show_numbers(selections: Sequence[Selection], results: Path, console: Consol
     selection = selections[0]
     loaded = [run for each in selections for run in each.loaded(results=results)]
     runs = list({run.key: run for run in loaded}.values())
+    if not runs[0].experiment.trains:
+        return
     found = _numbers_of(runs, _sayer(console))
     _show_numbers(found, console)
     if runs[0].profile == REFERENCE_PROFILE:
@@ -99,6 +101,8 @@ def show_durations(results: Path, runs: Sequence[Run], console: Console) -> None
     rows = []
     for number, (run, each) in enumerate(zip(left, found, strict=True), start=1):
         source = f"{each.earlier} earlier" if each.earlier else "prediction"
+        if not each.earlier and not run.experiment.trains:
+            source = "time limits"
         taken = (durations.in_words(each.run_s), sizes.in_words(each.disk_bytes))
         rows.append([str(number), run.key, run.arm, str(run.seed), _factors(run), *taken, source])
     _add_shortened(table, rows)
@@ -131,7 +135,7 @@ def _say_too_long(
     late = [
         (each.run_s, run.experiment.limits.run_timeout_s)
         for run, each in pairs
-        if each.run_s > run.experiment.limits.run_timeout_s
+        if each.run_s is not None and each.run_s > run.experiment.limits.run_timeout_s
     ]
     if not late:
         return

@@ -17,6 +17,7 @@ from rich.progress import (
 from rich.text import Text
 
 from testbed.experiment import Run
+from testbed.run import requirements
 from testbed.run.runner import Outcome
 from testbed.shared.yaml_input import InputError
 from testbed.training import prerequisites
@@ -114,13 +115,18 @@ def runs_shown(console: Console, total: int) -> Iterator[RunProgress]:
 
 
 def meet_prerequisites(runs: Sequence[Run], console: Console) -> None:
-    """Download and check what these runs train, before the first of them.
+    """Download and check what these runs train, or find their programs, before the first of them.
 
     Raises:
         InputError: one line; something cannot be had.
     """
     try:
-        _meet([run.training_need for run in runs], console)
+        _meet([run.training_need for run in runs if run.experiment.trains], console)
+        for run in runs:
+            if not run.experiment.trains:
+                programs = run.config()["workload"]["programs"]
+                if missing := requirements.missing_program(programs, run.folder):
+                    raise InputError(f"workload.programs: {missing}")
     except InputError as error:
         source = next((run.source for run in runs if run.source is not None), None)
         raise InputError(f"{source}: {error}" if source else str(error)) from error

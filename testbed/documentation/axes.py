@@ -41,6 +41,7 @@ _SECTIONS = {
     "training.split": "Splits",
     "training.schedule": "Learning-rate schedules",
     "training.pace": "Paces",
+    "workload": "Workloads",
     "phases": "Phase detectors",
     "topology": "Topologies",
     "impairments[]": "Impairments",

@@ -26,6 +26,7 @@ from testbed.shared.named_sections import OneOf, all_sections
 from testbed.training.learning_rate import Schedule
 from testbed.training.settings import Training
 from testbed.transport import protocols
+from testbed.workload.settings import Program, ProgramsArm
 from topologies import LinkParameters, TopologyParameters
 
 Model = type[BaseModel]
@@ -69,6 +70,9 @@ def reference() -> str:
             _table(TopologyParameters, leave_out=link - {"rate_bps"}),
             _section("topology: keys of a link", LinkParameters),
             variants["topology"],
+            _heading(2, "workload", _WORKLOAD),
+            variants["workload"],
+            _section("workload.programs[]", Program),
             _section("training", Training, level=2),
             variants["training.dataset"],
             variants["training.split"],
@@ -82,6 +86,8 @@ def reference() -> str:
             _heading(2, "arms", _ARMS),
             *map(_protocol, protocols.PRESETS),
             _section("arms.NAME.filling", Filling),
+            _heading(3, "arms.NAME, of programs", _ARMS_OF_PROGRAMS),
+            _table(ProgramsArm),
             _heading(2, "impairments", _IMPAIRMENTS),
             _heading(3, "impairments[]: keys of all kinds", _introduction(ImpairmentParameters)),
             _table(ImpairmentParameters, leave_out={"kind"}),
@@ -102,6 +108,15 @@ _ARMS = (
     "Each arm has a name, a `protocol`, and the keys in which it differs from that preset. "
     "An axis takes an entry's name, with options after a colon: `streaming:residual=0.05`. "
     "[The axes](axes.md) list all entries and options."
+)
+_WORKLOAD = (
+    "What runs on the hosts. Without this key it is the built-in training. "
+    "[Programs](../how-to/programs.md) take its place; then there are no keys of training, "
+    "transport and phases, and `rounds` may be left out."
+)
+_ARMS_OF_PROGRAMS = (
+    "Each arm says what it changes: the key below, or by the name of a program a mapping of "
+    "[its keys](#workloadprograms). Without `arms` there is one, `programs`, which changes nothing."
 )
 _IMPAIRMENTS = "A list; each entry has a `kind` and says whom it hits, when, and for how long."
 _REPETITION = "Either a list of rounds (of seconds), or one of these mappings."

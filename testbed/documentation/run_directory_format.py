@@ -73,6 +73,7 @@ def files() -> str:
 def metrics() -> str:
     """The metrics of `summary.json` with their units and meanings."""
     from analysis.data.metrics import METRICS
+    from analysis.data.program_metrics import KINDS
 
     rows = [
         (
@@ -82,6 +83,9 @@ def metrics() -> str:
         )
         for each in METRICS
     ]
+    for (section, quantity), (unit, _, meaning) in KINDS.items():
+        name = markup.code(f"{section}.NAME.{quantity}")
+        rows.append((name, _OWN_UNITS.get(unit, unit), markup.sentence(meaning)))
     return markup.table(("metric", "unit", "meaning"), rows)
 
 

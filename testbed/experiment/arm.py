@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import (
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     ValidationInfo,
     field_validator,
     model_validator,
@@ -20,6 +18,7 @@ from testbed.shared.registry import did_you_mean
 from testbed.shared.section import Section
 from testbed.training.filling import DEFAULT_FILLING, FILLINGS, PRESET_FILLINGS
 from testbed.transport import protocols
+from testbed.workload.settings import AnyArm
 
 _LEGS = ("gather", "broadcast")
 
@@ -53,7 +52,7 @@ def _on_both_legs(filling: Any) -> Any:
     return filling
 
 
-class Arm(BaseModel):
+class Arm(AnyArm):
     """A protocol's preset and, in all further keys, what differs from it.
 
     The transport knows which keys a preset has and says so when one is wrong; `filling` alone is
@@ -63,8 +62,6 @@ class Arm(BaseModel):
         protocol: a preset, or `tcp-NAME` for kernel TCP with that congestion control.
         filling: what stands in for what a leg did not deliver; the preset's own where it is none.
     """
-
-    model_config = ConfigDict(extra="allow", frozen=True)
 
     protocol: str
     filling: Annotated[Filling, BeforeValidator(_on_both_legs)] = Filling()

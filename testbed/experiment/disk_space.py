@@ -34,8 +34,6 @@ def predicted_bytes(run: Run, *, payload_bytes: int, run_s: float, wire_s: float
     """
     experiment = run.experiment
     workers, rounds = experiment.topology.workers, experiment.rounds
-    link_ends = 2 * len(topologies.build(experiment.topology).link_options())
-    per_s = _PER_LINK_END_BYTES_PER_S * link_ends + _PER_HOST_BYTES_PER_S * (workers + 1)
     if run.protocol.carrier == "udp":
         observed = workers * (2 * rounds + _OBSERVED_HZ * wire_s)
         sending_bytes = _PER_OBSERVATION_BYTES * observed
@@ -46,7 +44,16 @@ def predicted_bytes(run: Run, *, payload_bytes: int, run_s: float, wire_s: float
     if training.checkpoint_every:
         kept += _CHECKPOINT_PAYLOADS * workers * payload_bytes
     events = rounds * (_PER_ROUND_BYTES + workers * _PER_ROUND_AND_WORKER_BYTES)
-    return _FIXED_BYTES + per_s * run_s + sending_bytes + events + kept
+    return samples_bytes(run, run_s=run_s) + sending_bytes + events + kept
+
+
+def samples_bytes(run: Run, *, run_s: float) -> float:
+    """What any workload leaves behind: the fixed files, and samples of queues and processes."""
+    topology = run.experiment.topology
+    link_ends = 2 * len(topologies.build(topology).link_options())
+    hosts = len(run.experiment.working_hosts)
+    per_s = _PER_LINK_END_BYTES_PER_S * link_ends + _PER_HOST_BYTES_PER_S * hosts
+    return _FIXED_BYTES + per_s * run_s
 
 
 def whole_bytes(directory: Path) -> int:

@@ -22,11 +22,12 @@ class Duration:
     """What one run takes: the mean of `earlier` runs, or a prediction where that is 0.
 
     Attributes:
+        run_s: None where nobody can tell: programs without time limits.
         disk_bytes: of its directory, without captures.
         computing: whether the time for computing is in it.
     """
 
-    run_s: float
+    run_s: float | None
     disk_bytes: float
     earlier: int
     computing: bool = True
@@ -43,7 +44,7 @@ def of_runs(results: Path, runs: Sequence[Run], say: Callable[[str], None]) -> l
         InputError: a user's model or data cannot be had.
     """
     earlier = _earlier(results / runs[0].experiment.name)
-    unknown = [run for run in runs if _kind(run.config()) not in earlier]
+    unknown = [run for run in runs if run.experiment.trains and _kind(run.config()) not in earlier]
     sizes = layouts(unknown, say)
     predictions = iter(zip(sizes, computing.of_runs(unknown, say), strict=True))
     found = []
@@ -58,8 +59,10 @@ def of_runs(results: Path, runs: Sequence[Run], say: Callable[[str], None]) -> l
                     earlier=len(known),
                 )
             )
-        else:
+        elif run.experiment.trains:
             found.append(_predicted(run, *next(predictions)))
+        else:
+            found.append(_limited(run))
     return found
 
 
@@ -74,6 +77,17 @@ def _predicted(run: Run, layout: PayloadLayout, computes: computing.Computing | 
         wire_s=idle_s - dimensionless.LAB_S - given_s,
     )
     return Duration(run_s=run_s, disk_bytes=disk_bytes, earlier=0, computing=computes is not None)
+
+
+def _limited(run: Run) -> Duration:
+    """What programs take at most, by their time limits."""
+    limits_s = [each.time_limit_s for each in run.programs.programs if not each.service]
+    run_s = None if None in limits_s else max(filter(None, limits_s))
+    return Duration(
+        run_s=None if run_s is None else run_s + dimensionless.LAB_S,
+        disk_bytes=disk_space.samples_bytes(run, run_s=run_s or 0.0),
+        earlier=0,
+    )
 
 
 def layouts(runs: Iterable[Run], say: Callable[[str], None]) -> list[PayloadLayout]:
@@ -98,18 +112,22 @@ def layouts(runs: Iterable[Run], say: Callable[[str], None]) -> list[PayloadLayo
 
 def total(found: Sequence[Duration]) -> str:
     """Say in one sentence how long all of them take, and how much disk."""
-    total_s = sum(each.run_s for each in found)
+    told = in_words(sum(each.run_s or 0.0 for each in found))
+    if any(each.run_s is None for each in found):
+        told += " and unknown times"
     disk = sizes.in_words(sum(each.disk_bytes for each in found))
     known = sum(each.earlier > 0 for each in found)
     source = f"{known} from earlier runs" if known else ""
     if known < len(found):
         source += (", " if source else "") + f"{len(found) - known} predicted"
     runs = "1 run" if len(found) == 1 else f"{len(found)} runs"
-    return f"{runs} to do, about {in_words(total_s)} and {disk} on disk ({source})"
+    return f"{runs} to do, about {told} and {disk} on disk ({source})"
 
 
-def in_words(duration_s: float) -> str:
+def in_words(duration_s: float | None) -> str:
     """A duration with the two digits that an estimate deserves."""
+    if duration_s is None:
+        return "unknown"
     if duration_s < 90:
         return f"{duration_s:.0f} s"
     if duration_s < 2 * 3600:

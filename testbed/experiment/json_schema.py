@@ -17,7 +17,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import core_schema
 
 from testbed.experiment import Experiment, profiles
-from testbed.experiment.arm import Filling
+from testbed.experiment.arm import Arm, Filling
 from testbed.shared import docstrings, own_code, units
 from testbed.shared.named_sections import Schema, name_schema, when
 from testbed.shared.registry import Registry
@@ -26,6 +26,7 @@ from testbed.training.models import BUILDERS
 from testbed.training.optimisers import OPTIMISERS
 from testbed.transport import protocols
 from testbed.transport.tolerance import POLICIES, Fixed
+from testbed.workload.settings import ProgramsArm
 
 _AXES: dict[str, Registry[Any]] = {**protocols.REGISTRIES, "filling": FILLINGS}
 _FRACTION: Schema = {"type": "number", "minimum": 0, "exclusiveMaximum": 1}
@@ -36,14 +37,38 @@ def build() -> Schema:
     found = of(Experiment)
     definitions, keys = found["$defs"], found["properties"]
     definitions |= {f"axis.{key}": _axis(registry) for key, registry in _AXES.items()}
+    arm, changes = of(Arm), of(ProgramsArm)
+    definitions |= arm.pop("$defs")
     for leg in definitions["Filling"]["properties"].values():
         leg["anyOf"] = [{"$ref": "#/$defs/axis.filling"}, {"type": "null"}]
-    definitions["Arm"] = _arm(definitions["Arm"]["properties"])
+    definitions["Arm"] = _arm(arm["properties"])
+    of_program = {**definitions["Program"], "required": []}
+    definitions["ProgramsArm"] = {
+        "type": "object",
+        "properties": changes["properties"],
+        "additionalProperties": of_program,
+    }
+    definitions.pop("AnyArm", None)
     definitions["Training"]["properties"]["model"] |= name_schema(BUILDERS)
     definitions["Training"]["properties"]["optimiser"] |= name_schema(OPTIMISERS)
     keys["factors"] |= _factors()
     keys["profiles"] |= _profiles()
     keys["arms"]["additionalProperties"] = False
+    (form,) = keys["arms"]["patternProperties"]
+    described = keys["arms"]["description"]
+
+    def rule(arm: str, needed: list[str]) -> Schema:
+        arms = {form: {"$ref": f"#/$defs/{arm}"}}
+        arms_key = {"description": described, "patternProperties": arms}
+        return {"properties": {"arms": arms_key}, "required": needed}
+
+    keys["arms"]["patternProperties"] = {form: True}
+    keys["rounds"].pop("default", None)
+    found["required"] = [each for each in found["required"] if each != "arms"]
+    chosen = {"properties": {"workload": {"properties": {"kind": {"const": "programs"}}}}}
+    chosen = {**chosen, "required": ["workload"]}
+    found |= {"if": chosen, "then": rule("ProgramsArm", [])}
+    found["else"] = rule("Arm", ["rounds", "arms"])
     return {
         "$schema": GenerateJsonSchema.schema_dialect,
         "$id": "urn:bounded-loss-testbed:experiment",

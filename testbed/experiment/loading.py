@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from testbed.experiment import arm_labels, factors, profiles
+from testbed.experiment import arm_labels, factors, profiles, shipped
 from testbed.experiment.arm_labels import Variant
 from testbed.experiment.run import NOT_OF_A_RUN, Run
 from testbed.experiment.schema import Experiment
@@ -57,6 +57,7 @@ def load(
         profiles.apply(document, profile)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
+    shipped.give_arm(document)
     in_file = copy.deepcopy(document.get("arms"))
     options = [(f"--set {text}", yaml_input.override(document, text)) for text in overrides]
     if controller is not None:
@@ -104,7 +105,9 @@ def load(
             profile=profile,
             code={
                 place: fingerprint(place)
-                for place in experiments[number, variant.label].own_code(variant.name)
+                for place in experiments[number, variant.label].own_code(
+                    variant.name, path.resolve().parent
+                )
             },
             settings=settings,
             definition=variant.definition,
@@ -137,7 +140,7 @@ def _refuse_unknown_keys_of_profiles(document: dict[str, Any], path: Path, *, ch
         if not changed:
             continue
         # One key that is wrong for sure keeps the checks of the whole away: they take time.
-        sized["rounds"] = None
+        sized["seeds"] = None
         try:
             Experiment.model_validate(sized, context={"folders": [path.parent]})
         except ValidationError as error:

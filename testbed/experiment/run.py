@@ -21,6 +21,7 @@ from testbed.experiment.profiles import DEFAULT_PROFILE
 from testbed.experiment.schema import Experiment
 from testbed.training import prerequisites
 from testbed.transport import protocols
+from testbed.workload.settings import Programs
 
 SCHEMA = 1
 _LONGEST_LABEL = 96  # characters of it in the name of a run's folder
@@ -71,8 +72,13 @@ class Run(BaseModel):
 
     @property
     def protocol(self) -> protocols.ProtocolConfig:
-        """The arm's transport configuration."""
-        return self.experiment.arms[self.name_in_file].resolved()
+        """The arm's transport configuration, of an experiment that trains."""
+        return self.experiment.protocol_arm(self.name_in_file).resolved()
+
+    @property
+    def programs(self) -> Programs:
+        """The arm's programs, of an experiment that does not train."""
+        return self.experiment.programs(self.name_in_file)
 
     def config(self) -> dict[str, Any]:
         """The fully resolved configuration, as written to `config.json`."""
@@ -97,7 +103,7 @@ class Run(BaseModel):
         if document["datapath"] == "auto":
             # It is the same run on every machine; which datapath it had, its manifest says.
             del document["datapath"]
-        if document["phases"]["detector"] == "schedule":
+        if document.get("phases", {}).get("detector") == "schedule":
             # The rounds count, and not the run that they came from.
             document["phases"].pop("from", None)
         text = json.dumps(document, sort_keys=True, separators=(",", ":"))
@@ -115,12 +121,18 @@ class Run(BaseModel):
             "arm": self.arm,
             "seed": self.seed,
             "factors": self.factors,
-            "protocol": self.protocol.describe(),
-            "filling": self.experiment.arms[self.name_in_file].resolved_filling(),
             **({"code": self.code} if self.code else {}),
             **shared,
+            **self._of_arm(),
             "impairments": self.experiment.resolved_impairments(self.seed),
         }
+
+    def _of_arm(self) -> dict[str, Any]:
+        """What the arm decides: the protocol, or the programs as it changes them."""
+        if not self.experiment.trains:
+            return {"workload": self.programs.model_dump(mode="json")}
+        arm = self.experiment.protocol_arm(self.name_in_file)
+        return {"protocol": self.protocol.describe(), "filling": arm.resolved_filling()}
 
 
 def ordered(runs: Sequence[Run]) -> list[Run]:

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, cast
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 import topologies
 from controllers import framework_choice, impairment_plan
@@ -12,14 +24,15 @@ from controllers.framework_choice import Framework
 from controllers.impairments import AnyImpairment
 from testbed.experiment.arm import Arm
 from testbed.lab.datapath import Wanted
-from testbed.shared import own_code
-from testbed.shared.problems import form
+from testbed.shared import own_code, problems
+from testbed.shared.problems import Problem, form
 from testbed.shared.section import Section
 from testbed.training import phases, prerequisites
 from testbed.training.phases import AnyPhases
 from testbed.training.settings import Training
 from testbed.transport import path_mtu, protocols
 from testbed.verdict.limits import Limits
+from testbed.workload.settings import AnyArm, AnyWorkload, BuiltIn, Programs, ProgramsArm
 
 LAB_MTU_BYTES = 1500
 Name = Annotated[
@@ -33,7 +46,9 @@ ArmName = Annotated[
         "names of up to 64 lower-case letters, digits, hyphens and full stops",
     ),
 ]
+_MOST_ROUNDS = 1_000_000
 _MOST_SEED = 2**63 - 1
+_OF_TRAINING = ("training", "transport", "phases", "published")
 
 
 class Transport(Section):
@@ -64,19 +79,38 @@ class Transport(Section):
         return chunk_bytes
 
 
+def _arm(given: Any, info: ValidationInfo) -> AnyArm:
+    """An arm, as the workload that stands above it has arms."""
+    kind = ProgramsArm if isinstance(info.data.get("workload"), Programs) else Arm
+    try:
+        return kind.model_validate(given, context=info.context)
+    except ValidationError as error:
+        raise problems.raised(problems.of(error, kind)) from None
+
+
+def _rounds(given: Any, check: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
+    """The number of rounds, which programs need not state; 0 stands for that."""
+    if given is not None:
+        return check(given)
+    if isinstance(info.data.get("workload"), Programs):
+        return 0
+    raise problems.raised([Problem((), "this key is missing", problems.MISSING)])
+
+
 class Experiment(Section):
     """One YAML file: one of `experiments/`, or any other by its path.
 
     Attributes:
         name: names the folder of results, and the experiment in reports.
         description: one line for `./lab list` and the report.
-        rounds: rounds of training in each run.
+        workload: what runs on the hosts: the built-in training, or programs of your own.
+        rounds: rounds of training in each run; of programs, the rounds that they announce.
         seeds: one run per arm, point of the factors and seed; distinct numbers, 0 or more.
         topology: the network.
         training: what the workers compute.
         transport: what all arms share.
         phases: what decides whether a round is critical.
-        arms: the protocols that are compared, by names of your own.
+        arms: the protocols that are compared, by names of your own; of programs, what is changed.
         impairments: what is done to the network, and when.
         factors: the points of a sweep: a key path with its values, or any name with labelled
             levels, each of which replaces several key paths.
@@ -86,13 +120,16 @@ class Experiment(Section):
 
     name: Name
     description: str = ""
-    rounds: int = Field(ge=1, le=1_000_000)
+    workload: AnyWorkload = BuiltIn()
+    rounds: Annotated[
+        int, Field(ge=1, le=_MOST_ROUNDS), WrapValidator(_rounds), Field(validate_default=True)
+    ] = cast(int, None)
     seeds: list[int] = Field(min_length=1)
     topology: topologies.AnyTopology
     training: Training = Training()
     transport: Transport = Transport()
     phases: AnyPhases = phases.DEFAULT
-    arms: dict[ArmName, Arm] = Field(min_length=1)
+    arms: dict[ArmName, Annotated[AnyArm, BeforeValidator(_arm)]] = Field(min_length=1)
     impairments: list[AnyImpairment] = Field(default_factory=list)
     factors: dict[str, list[Any]] = Field(default_factory=dict)
     profiles: dict[Name, dict[str, Any]] = Field(default_factory=dict)
@@ -130,6 +167,22 @@ class Experiment(Section):
         return framework
 
     @model_validator(mode="after")
+    def _programs_fit(self) -> Experiment:
+        if self.trains:
+            return self
+        if useless := self.model_fields_set.intersection(_OF_TRAINING):
+            said = "belongs to the built-in training, and workload.kind is 'programs'"
+            raise problems.raised([Problem((key,), said, problems.UNKNOWN) for key in useless])
+        for name in self.arms:
+            try:
+                self.programs(name).check_hosts(self.topology.all_host_names())
+            except ValidationError as error:
+                found = problems.of(error, Programs)
+                below = [each._replace(place=("arms", name, *each.place)) for each in found]
+                raise problems.raised(below) from None
+        return self
+
+    @model_validator(mode="after")
     def _impairments_fit(self) -> Experiment:
         for seed in self.seeds:
             self.resolved_impairments(seed)
@@ -148,24 +201,69 @@ class Experiment(Section):
 
     @model_validator(mode="after")
     def _training_fits(self) -> Experiment:
+        if not self.trains:
+            return self
         if "server" not in self.topology.host_names():
             raise ValueError("topology.hosts: training needs a server, worker-1, worker-2, ...")
         prerequisites.check(self.training_need(self.seeds[0]))
         return self
 
-    def own_code(self, arm: str) -> list[str]:
-        """The files and modules of a user's own that a run of this arm executes."""
-        protocol = self.arms[arm].resolved().describe()
-        training = self.training
-        return own_code.places(
+    @model_serializer(mode="wrap")
+    def _without_the_other_workload(self, serialise: SerializerFunctionWrapHandler) -> Any:
+        """Its keys but for those of the workload that it has not."""
+        unused = {"workload"} if self.trains else set(_OF_TRAINING)
+        if not self.rounds:
+            unused.add("rounds")
+        return {key: each for key, each in serialise(self).items() if key not in unused}
+
+    @property
+    def trains(self) -> bool:
+        """Whether the workload is the built-in training."""
+        return isinstance(self.workload, BuiltIn)
+
+    def protocol_arm(self, name: str) -> Arm:
+        """An arm of an experiment that trains."""
+        arm = self.arms[name]
+        assert isinstance(arm, Arm), "programs have no protocol"
+        return arm
+
+    def programs(self, arm: str) -> Programs:
+        """The programs of an arm, of an experiment that does not train.
+
+        Raises:
+            ValidationError: the arm does not fit them.
+        """
+        changes = self.arms[arm]
+        assert isinstance(self.workload, Programs) and isinstance(changes, ProgramsArm)
+        return changes.applied(self.workload)
+
+    @property
+    def working_hosts(self) -> list[str]:
+        """The hosts that train, or on which programs run."""
+        if isinstance(self.workload, Programs):
+            return self.workload.hosts
+        return self.topology.host_names()
+
+    def own_code(self, arm: str, folder: Path) -> list[str]:
+        """The files and modules of a user's own that a run of this arm executes.
+
+        Args:
+            arm: its name in the file.
+            folder: in which the programs run.
+        """
+        of_all = own_code.places([*(each.kind for each in self.impairments), self.topology.name])
+        if not self.trains:
+            return sorted({*of_all, *self.programs(arm).files(folder)})
+        protocol, training = self.protocol_arm(arm).resolved().describe(), self.training
+        of_training = own_code.places(
             [
                 *(protocol[key] for key in protocols.REGISTRIES),
-                *self.arms[arm].resolved_filling().values(),
-                *(each.kind for each in self.impairments),
+                *self.protocol_arm(arm).resolved_filling().values(),
                 *(training.model, training.optimiser, training.schedule.kind),
-                *(training.dataset.name, self.phases.detector, self.topology.name),
+                *(training.dataset.name, self.phases.detector),
             ]
         )
+        return sorted({*of_all, *of_training})
 
     def training_need(self, seed: int) -> prerequisites.Need:
         """What a run with this seed trains."""
@@ -193,6 +291,18 @@ class Experiment(Section):
             hosts=self.topology.all_host_names(),
             switches=network.switches(),
             links=network.links(),
-            training_hosts=self.topology.host_names(),
+            training_hosts=self.working_hosts,
         )
-        return impairment_plan.resolve(self.impairments, places, rounds=self.rounds, seed=seed)
+        if not self.rounds:
+            self._refuse_open_ends()
+        rounds = self.rounds or _MOST_ROUNDS
+        return impairment_plan.resolve(self.impairments, places, rounds=rounds, seed=seed)
+
+    def _refuse_open_ends(self) -> None:
+        """Refuse a repetition that goes on to a last round that nobody has stated."""
+        for number, each in enumerate(self.impairments):
+            if getattr(each.rounds, "until", 0) is None:
+                raise ValueError(
+                    f"impairments.{number}.rounds: has no end; valid: with until, a list, or "
+                    "beside the key rounds of the experiment"
+                )

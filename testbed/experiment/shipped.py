@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from testbed.experiment import factors, profiles
 from testbed.shared import yaml_input
@@ -26,12 +28,20 @@ def summary(name: str) -> Summary:
     """What `./lab list` says of an experiment."""
     document = yaml_input.read(find(name))
     profiles.apply(document, profiles.DEFAULT_PROFILE)
+    give_arm(document)
     points = list(factors.points(document.get("factors") or {}))
     return Summary(
         name=name,
         runs=len(document["arms"]) * len(points) * len(document["seeds"]),
         description=document.get("description", ""),
     )
+
+
+def give_arm(document: dict[str, Any]) -> None:
+    """Give programs that are compared with nothing the one arm that an experiment must have."""
+    workload = document.get("workload")
+    if isinstance(workload, Mapping) and workload.get("kind") == "programs":
+        document.setdefault("arms", {"programs": {}})
 
 
 def find(name_or_path: str) -> Path:

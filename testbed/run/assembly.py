@@ -76,7 +76,6 @@ class Lab:
         # Earlier versions stored configurations without it.
         self.switch.datapath = datapath.choose(config.get("datapath", "auto"))
         parameters = topology_of(config)
-        self.training_hosts = parameters.host_names()
         self.network = Network(
             topologies.build(parameters),
             private=private,

@@ -6,7 +6,7 @@ the same lab, the same samples and the same gates.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -95,11 +95,15 @@ class ObservedLab:
         )
 
     @contextmanager
-    def watched(self) -> Iterator[sampling.RunningSampler]:
-        """Sample, record and count while the body runs the workload."""
+    def watched(self, flows: Mapping[str, Any]) -> Iterator[sampling.RunningSampler]:
+        """Sample, record and count while the body runs the workload.
+
+        Args:
+            flows: what the workload lets flow between hosts, as the sampler takes it.
+        """
         order = sampling.order_of(
             self.info,
-            training_hosts=self.lab.training_hosts,
+            flows=flows,
             processes=self.processes.pids(),
             config=self.config,
         )

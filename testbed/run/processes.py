@@ -65,7 +65,7 @@ class Processes:
         deadline_s = time.monotonic() + timeout_s
         while not path.exists():
             if self._running[name].poll() is not None:
-                raise ProcessError(self._reason(name))
+                raise ProcessError(self.reason(name))
             if time.monotonic() > deadline_s:
                 raise ProcessError(f"{name}: not ready within {timeout_s:g} s{self._whereabouts()}")
             time.sleep(0.005)
@@ -86,23 +86,27 @@ class Processes:
             )
         others = sorted(ended - {awaited})
         if others:
-            raise ProcessError(self._reason(others[0]))
+            raise ProcessError(self.reason(others[0]))
         if self._running[awaited].wait() != 0:
-            raise ProcessError(self._reason(awaited))
+            raise ProcessError(self.reason(awaited))
 
-    def _reason(self, name: str) -> str:
+    def reason(self, name: str) -> str:
         """Why a process ended: what it wrote, else its signal or status and its log's end."""
-        status = self._running[name].wait()
+        self._running[name].wait()
         words = self._logs / f"{name}.reason"
         if words.exists() and (text := words.read_text(encoding="utf-8").strip()):
             # The launcher hands on the words of a process that it started.
             log = text.partition(":")[0]
             log = log if (self._logs / f"{log}.log").exists() else name
             return f"{text}; see logs/{log}.log"
-        ended = f"ended with status {status}"
+        return f"{name}: {self.how_ended(name)}; {self.end_of_log(name)}"
+
+    def how_ended(self, name: str) -> str:
+        """The signal or the status with which a process ended, in words."""
+        status = self._running[name].wait()
         if status < 0:
-            ended = f"killed by {signal.Signals(-status).name}"
-        return f"{name}: {ended}; {self._end_of_log(name)}"
+            return f"killed by {signal.Signals(-status).name}"
+        return f"ended with status {status}"
 
     def _whereabouts(self) -> str:
         """Where processes are that can tell, and that are in own code; empty for none."""
@@ -118,15 +122,20 @@ class Processes:
             f"; {name} was in {words}, see logs/{name}.log" for name, words in said if words
         )
 
-    def _end_of_log(self, name: str) -> str:
-        log = self._logs / f"{name}.log"
-        with contextlib.suppress(OSError), log.open("rb") as stream:
-            stream.seek(max(0, log.stat().st_size - _LAST_BYTES))
-            lines = stream.read().decode(errors="replace").splitlines()
-            last = [" ".join(line.split()) for line in lines if line.strip()][-_LAST_LINES:]
-            if last:
-                return f"logs/{name}.log ends: {' | '.join(last)}"
-        return f"logs/{name}.log is empty"
+    def end_of_log(self, name: str) -> str:
+        """The last lines that a process printed, in one line."""
+        return end_of(self._logs / f"{name}.log", f"logs/{name}.log")
+
+
+def end_of(path: Path, name: str) -> str:
+    """The last lines of a file, in one line that gives it this name."""
+    with contextlib.suppress(OSError), path.open("rb") as stream:
+        stream.seek(max(0, path.stat().st_size - _LAST_BYTES))
+        lines = stream.read().decode(errors="replace").splitlines()
+        last = [" ".join(line.split()) for line in lines if line.strip()][-_LAST_LINES:]
+        if last:
+            return f"{name} ends: {' | '.join(last)}"
+    return f"{name} is empty"
 
 
 def _forked(pid: int, logs: Path) -> Iterator[tuple[str, int]]:

@@ -6,7 +6,8 @@ A plan says what is lacking; the run itself then ends as *unsupported*, before a
 from __future__ import annotations
 
 import platform
-from collections.abc import Collection, Mapping
+import shutil
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,23 +18,47 @@ _MODULES = Path("/lib/modules")
 
 
 def lacking(
-    protocol: Mapping[str, Any], timeline: Collection[Mapping[str, Any]], hosts: Collection[str]
+    config: Mapping[str, Any], timeline: Collection[Mapping[str, Any]], hosts: Collection[str]
 ) -> str | None:
     """What is lacking for a run, in words; None: nothing.
 
     Args:
-        protocol: the arm's, as in `config.json`.
+        config: the run's `protocol` or `workload`, and its `folder`, as in `config.json`.
         timeline: the impairments, as in `config.json`.
         hosts: the names of all hosts.
     """
-    if protocol["carrier"] == "tcp" and (missing := _congestion_control(protocol)):
-        return missing
+    if "workload" in config:
+        if missing := missing_program(config["workload"]["programs"], config.get("folder")):
+            return missing
+        wanted = {each["congestion_control"] for each in config["workload"]["programs"]} - {None}
+    else:
+        protocol = config["protocol"]
+        wanted = {protocol["congestion_control"]} if protocol["carrier"] == "tcp" else set()
+    for each in sorted(wanted):
+        if missing := _congestion_control(each):
+            return missing
     found = (impairments.read(each).lacking(hosts) for each in timeline)
     return next((each for each in found if each is not None), None)
 
 
-def _congestion_control(protocol: Mapping[str, Any]) -> str | None:
-    listed, wanted = available_congestion_controls(), protocol["congestion_control"]
+def missing_program(programs: Sequence[Mapping[str, Any]], folder: Path | str | None) -> str | None:
+    """The first program that this machine does not have, with its host; None: it has all.
+
+    Args:
+        programs: of a workload, as in `config.json`.
+        folder: in which they run.
+    """
+    for each in programs:
+        program = each["run"][0]
+        # With a slash it is a path, and a relative one begins in the folder.
+        place = Path(folder or ".", program) if "/" in program else program
+        if shutil.which(place) is None:
+            return f"there is no program {program!r}, for {each['name']} on host {each['host']!r}"
+    return None
+
+
+def _congestion_control(wanted: str) -> str | None:
+    listed = available_congestion_controls()
     if not listed or wanted in listed:
         return None
     said = f"this kernel has no TCP congestion control {wanted!r}; it has {', '.join(listed)}"

@@ -17,7 +17,7 @@ from testbed.run import resuming
 from testbed.sampling.other_programs import OtherPrograms
 from testbed.shared import run_directory, sizes
 from testbed.shared.input_error import InputError
-from testbed.shared.progress_pipe import TRAINING
+from testbed.shared.progress_pipe import MEASURED
 from testbed.shared.run_directory import RunDirectory, Verdict
 from testbed.verdict.gate import STOPPING
 
@@ -224,7 +224,7 @@ def _in_sandbox(directory: Path, on_progress: OnProgress) -> int:
             for line in lines:
                 record = json.loads(line)
                 on_progress(record)
-                if record.get("stage") == TRAINING:
+                if record.get("stage") in MEASURED:
                     others.begin()
         return process.wait()
     finally:

@@ -16,10 +16,11 @@ from testbed.run import requirements
 from testbed.run.assembly import topology_of
 from testbed.run.observed_lab import ObservedLab
 from testbed.run.processes import ProcessError, Processes
+from testbed.run.program_workload import ProgramWorkload
 from testbed.run.training_workload import TrainingWorkload
 from testbed.shared import failure, own_code, run_directory
 from testbed.shared.input_error import InputError
-from testbed.shared.progress_pipe import TRAINING, ProgressWriter
+from testbed.shared.progress_pipe import ProgressWriter
 from testbed.verdict import gates
 from testbed.verdict.gate import Gate
 
@@ -39,20 +40,21 @@ def execute(directory: Path, progress: ProgressWriter) -> tuple[list[Gate], str]
     privileges.admit(directory)
     own_code.expect(config.get("code", {}))
     names = topology_of(config).all_host_names()
-    if lacking := requirements.lacking(config["protocol"], config["impairments"], names):
+    if lacking := requirements.lacking(config, config["impairments"], names):
         raise UnsupportedError(lacking)
     private = sandbox.prepare()
     processes = Processes(directory / "logs")
     progress.stage("building the network")
-    workload = TrainingWorkload(directory, processes, progress)
+    kind = ProgramWorkload if "workload" in config else TrainingWorkload
+    workload = kind(config, directory, processes, progress)
     lab = ObservedLab(
         config, directory, private=private, processes=processes, data_ports=workload.data_ports
     )
     workload.wait_until_loaded()
     progress.stage("calibrating")
     lab.calibrate()
-    with lab.watched():
-        progress.stage(TRAINING)
+    with lab.watched(workload.flows):
+        progress.stage(workload.stage)
         workload.run(lab)
     workload.check(lab)
     return lab.judge(), workload.remark()

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from testbed.lab import paths as lab_paths
+from testbed.run.assembly import topology_of
 from testbed.run.observed_lab import ObservedLab
 from testbed.run.processes import ProcessError, Processes
 from testbed.shared import python_module
-from testbed.shared.progress_pipe import ProgressWriter
+from testbed.shared.progress_pipe import TRAINING, ProgressWriter
 from testbed.shared.run_directory import LOADED, LOST_WORKERS
 from testbed.transport.wire import DATA_PORTS
 from testbed.verdict import congestion_read_back
@@ -23,14 +26,25 @@ class TrainingWorkload:
     """Loads while the network is built, then trains.
 
     Args:
+        config: of the run.
         directory: of the run.
         processes: starts and watches the lab's processes.
         progress: is told each round.
     """
 
+    stage = TRAINING
     data_ports = DATA_PORTS
 
-    def __init__(self, directory: Path, processes: Processes, progress: ProgressWriter) -> None:
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        directory: Path,
+        processes: Processes,
+        progress: ProgressWriter,
+    ) -> None:
+        self._hosts = topology_of(config).host_names()
+        ports = DATA_PORTS if config["protocol"]["carrier"] == "tcp" else None
+        self.flows = {"hosts": self._hosts, "ports": ports, "centre": "server"}
         self._directory = directory
         self._processes = processes
         self._progress = progress
@@ -56,7 +70,7 @@ class TrainingWorkload:
         Raises:
             ProcessError: it failed, or did not end in time.
         """
-        hosts, names = lab.info.hosts, lab.lab.training_hosts
+        hosts, names = lab.info.hosts, self._hosts
         order = {
             "hosts": {name: vars(hosts[name]) for name in names},
             "fair_shares_bps": lab_paths.fair_shares_bps(lab.info.as_json(), names[1:]),

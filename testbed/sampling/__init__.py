@@ -15,7 +15,7 @@ cost with `python -m tests.benchmarks.sampler_cost`.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ _TIMEOUT_S = 60.0
 def order_of(
     network: LabInfo,
     *,
-    training_hosts: Sequence[str],
+    flows: Mapping[str, Any],
     processes: Mapping[str, int],
     config: Mapping[str, Any],
 ) -> dict[str, Any]:
@@ -40,7 +40,7 @@ def order_of(
 
     Args:
         network: the lab's description.
-        training_hosts: the hosts between which training's data flows.
+        flows: what flows between hosts, as `flows.FlowSampler` takes it.
         processes: name -> process id, of the processes that the supervisor started.
         config: the run's configuration.
     """
@@ -60,9 +60,8 @@ def order_of(
         "hosts": {
             name: {"pid": host.pid, "address": host.address} for name, host in network.hosts.items()
         },
-        "training_hosts": list(training_hosts),
         "processes": dict(processes),
-        "carrier": config["protocol"]["carrier"],
+        "flows": dict(flows),
         "run": {name: config.get(name) for name in ("key", "arm", "seed", "rounds", "experiment")},
     }
 

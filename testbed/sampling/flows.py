@@ -1,4 +1,4 @@
-"""Samples the congestion state of the training's data flows.
+"""Samples the congestion state of the workload's data flows.
 
 For kernel TCP it asks for TCP_INFO of each connection at its sending end. The endpoints of our own
 transport write congestion logs themselves (`training.events`); these are read at the end
@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import json
 import time
+from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from testbed.sampling import tcp_reader
 from testbed.sampling.store import ChunkedTable, index_names
 from testbed.sampling.tail import Tail
 from testbed.sampling.tcp_reader import STATE, TcpReader
-from testbed.transport.wire import DATA_PORTS
 
 if TYPE_CHECKING:
     import polars as pl
@@ -29,39 +29,64 @@ _MOST_TURNS = 4
 # A search walks the kernel's whole table of sockets, so it is rare once all flows are found.
 _SEEK_S, _SEEK_AGAIN_S = 0.25, 5.0
 _CHUNK_ROWS = 20_000
+# How many hosts a search asks.
+_HOSTS_PER_SEARCH = 4
 _MOST_ANSWERS = 500
-COLUMNS = ("t_s", "host", "peer", "leg", "kind", *STATE)
+COLUMNS = ("t_s", "host", "peer", "leg", "kind", "port", "peer_port", *STATE)
+_TEXTS = ("host", "peer", "leg", "kind")
 _DTYPE = [("t_s", "f8"), ("flow", "u4"), *((name, "f8") for name in STATE)]
-_SERVER = "server"
+_LEGS = ("gather", "broadcast")
+
+
+class Flow(NamedTuple):
+    """What one host sends to another; of TCP, through one connection."""
+
+    host: str
+    peer: str
+    port: int = 0
+    peer_port: int = 0
 
 
 class FlowSampler:
-    """Samples both directions of each worker's traffic.
+    """Samples both directions of the traffic between the hosts of a lab.
+
+    Args:
+        folder: of the samples.
+        hosts: name -> `pid` and `address`, of all hosts.
+        flows: what flows: `hosts` between which it does, `ports` of TCP (null: another transport,
+            whose endpoints write logs), `centre`, a host that all of it begins or ends at (null:
+            none), to and from which data flow in legs.
+        events: the folder of the endpoints' logs.
 
     Attributes:
-        latest: (host, peer) -> its last values, for the live view.
+        latest: flow -> its last values, for the live view.
     """
 
     def __init__(
-        self, folder: Path, hosts: Mapping[str, Mapping[str, Any]], carrier: str, events: Path
+        self,
+        folder: Path,
+        hosts: Mapping[str, Mapping[str, Any]],
+        flows: Mapping[str, Any],
+        events: Path,
     ) -> None:
         self.table = ChunkedTable(folder, "flows", _DTYPE, chunk_rows=_CHUNK_ROWS)
-        self.latest: dict[tuple[str, str], dict[str, Any]] = {}
+        self.latest: dict[Flow, dict[str, Any]] = {}
         self._events = events
+        self._hosts = hosts
         self._names = {host["address"]: name for name, host in hosts.items()}
-        self._workers = len(hosts) - 1
-        self._tcp = carrier == "tcp" and _SERVER in hosts
+        self._ports = flows["ports"]
+        self._centre = flows["centre"]
+        self._among = list(flows["hosts"])
+        self._to_ask = deque([self._centre] if self._centre else self._among)
         self._readers: dict[str, TcpReader] = {}
         self._tails: dict[str, Tail] = {}
-        for name, host in hosts.items():
-            if self._tcp:
-                self._readers[name] = TcpReader(host["pid"])
-            else:
-                self._tails[name] = Tail(events / f"congestion-{name}.jsonl")
-        self._flows: dict[tuple[str, str], bytes] = {}
-        self._order: list[tuple[str, str]] = []
-        self._numbers: dict[tuple[str, str], int] = {}
-        self._answers: list[tuple[float, tuple[str, str], bytes]] = []
+        if self._ports is None:
+            self._tails = {each: Tail(events / f"congestion-{each}.jsonl") for each in self._among}
+        self._flows: dict[Flow, bytes] = {}
+        self._order: list[Flow] = []
+        self._numbers: dict[Flow, int] = {}
+        self._used: set[tuple[str, str, str]] = set()  # host, peer, congestion control
+        self._answers: list[tuple[float, Flow, bytes]] = []
         self._seek_s = 0.0
 
     @property
@@ -76,16 +101,16 @@ class FlowSampler:
 
     def sample(self, tick: int) -> None:
         """Read the state of the connections whose turn it is; OSError if the kernel refuses."""
-        if not self._tcp:
+        if self._ports is None:
             return
         now_s = time.monotonic()
         if now_s >= self._seek_s:
             self._seek(now_s)
         count, turn, turns = len(self._order), tick % self.turns, self.turns
-        for host, peer in self._order[count * turn // turns : count * (turn + 1) // turns]:
+        for flow in self._order[count * turn // turns : count * (turn + 1) // turns]:
             now_s = time.monotonic()
-            answer = self._readers[host].ask(self._flows[host, peer])
-            self._answers.append((now_s, (host, peer), answer))
+            answer = self._reader(flow.host).ask(self._flows[flow])
+            self._answers.append((now_s, flow, answer))
         if len(self._answers) > _MOST_ANSWERS:
             self._decode()
 
@@ -97,6 +122,10 @@ class FlowSampler:
         which, states = tcp_reader.decode([answer for *_, answer in answers])
         if len(which) < len(answers):  # a connection is gone: perhaps there is another
             self._seek_s = min(self._seek_s, time.monotonic() + _SEEK_S)
+            for index in set(range(len(answers))) - set(which.tolist()):
+                self._flows.pop(answers[index][1], None)
+                self.latest.pop(answers[index][1], None)
+            self._order = sorted(self._flows)
         rows = self.table.take(len(which))
         rows["t_s"] = [answers[index][0] for index in which]
         flows = [answers[index][1] for index in which]
@@ -107,15 +136,32 @@ class FlowSampler:
             self.latest[flow] = dict(zip(STATE, state, strict=True))
 
     def _seek(self, now_s: float) -> None:
-        for connection in self._readers[_SERVER].connections(*DATA_PORTS):
-            peer = self._names.get(connection.peer_address)
-            if peer is None:
-                continue
-            self._flows[_SERVER, peer] = connection.lookup()
-            self._flows[peer, _SERVER] = connection.reversed.lookup()
+        for _ in range(min(_HOSTS_PER_SEARCH, len(self._to_ask))):
+            host = self._to_ask[0]
+            self._to_ask.rotate(-1)
+            for each in self._reader(host).connections(*self._ports):
+                peer = self._names.get(each.peer_address)
+                if peer is None or peer == host:
+                    continue
+                flow = Flow(host, peer, each.port, each.peer_port)
+                self._flows[flow] = each.lookup()
+                back = Flow(peer, host, each.peer_port, each.port)
+                self._flows[back] = each.reversed.lookup()
+                self._used.add((host, peer, each.congestion_control))
         self._order = sorted(self._flows)
-        complete = len(self._order) >= 2 * self._workers
+        # Others may open connections at any time.
+        complete = self._centre and len(self._order) >= 2 * (len(self._among) - 1)
         self._seek_s = now_s + (_SEEK_AGAIN_S if complete else _SEEK_S)
+
+    def _reader(self, host: str) -> TcpReader:
+        if host not in self._readers:
+            self._readers[host] = TcpReader(self._hosts[host]["pid"])
+        return self._readers[host]
+
+    def congestion_controls(self) -> list[dict[str, str]]:
+        """What the connections of each host towards each other used, as far as they were seen."""
+        keys = ("host", "peer", "congestion_control")
+        return [dict(zip(keys, each, strict=True)) for each in sorted(self._used)]
 
     def look(self) -> None:
         self._decode()
@@ -127,7 +173,7 @@ class FlowSampler:
             for peer, line in newest.items():
                 with suppress(ValueError):
                     record = json.loads(line)
-                    self.latest[name, peer] = {each: record.get(each) for each in STATE}
+                    self.latest[Flow(name, peer)] = {each: record.get(each) for each in STATE}
 
     def write(self, path: Path, *, last: bool) -> None:
         """Write the parquet file from the samples so far and the endpoints' logs."""
@@ -135,8 +181,7 @@ class FlowSampler:
 
         self._decode()
         schema: dict[str, Any] = {
-            name: pl.String if name in ("host", "peer", "leg", "kind") else pl.Float64
-            for name in COLUMNS
+            name: pl.String if name in _TEXTS else pl.Float64 for name in COLUMNS
         }
         logs = sorted(self._events.glob("congestion-*.jsonl"))
         further = [
@@ -144,10 +189,10 @@ class FlowSampler:
             for log in logs
             if log.stat().st_size
         ]
-        hosts = [host for host, _ in self._numbers]
-        peers = [peer for _, peer in self._numbers]
+        known = list(self._numbers)
+        hosts, peers = [each.host for each in known], [each.peer for each in known]
         # The leg in which a host sends.
-        legs = ["broadcast" if host == _SERVER else "gather" for host in hosts]
+        legs = [_LEGS[each == self._centre] if self._centre else "" for each in hosts]
 
         def decode(frame: pl.DataFrame) -> pl.DataFrame:
             return frame.with_columns(
@@ -155,6 +200,16 @@ class FlowSampler:
                 index_names("flow", peers).alias("peer"),
                 index_names("flow", legs).alias("leg"),
                 pl.lit("tcp").alias("kind"),
+                _numbers("port", [each.port for each in known]),
+                _numbers("peer_port", [each.peer_port for each in known]),
             ).select(COLUMNS)
 
         self.table.write(path, decode, further=further, last=last)
+
+
+def _numbers(name: str, of_flows: list[int]) -> pl.Expr:
+    """A column of numbers, by the number of each row's flow."""
+    import polars as pl
+
+    flows = list(range(len(of_flows)))
+    return pl.col("flow").replace_strict(flows, of_flows, return_dtype=pl.Float64).alias(name)

@@ -81,8 +81,8 @@ class LiveView:
             ],
             "queues": self._queue_rows(now_s),
             "flows": [
-                {"host": host, "peer": peer, **state}
-                for (host, peer), state in sorted(self._flows.latest.items())
+                {"host": flow.host, "peer": flow.peer, **state}
+                for flow, state in sorted(self._flows.latest.items())
             ],
             "processes": self._process_rows(),
         }

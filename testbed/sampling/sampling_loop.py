@@ -78,8 +78,12 @@ class Sampler:
         rate_hz = self._rate_hz = rate_hz or rate_for(len(order["links"]))
         hosts = order["hosts"]
         self._queues = QueueSampler(self._folder, order["links"], rate_hz)
-        training = {name: hosts[name] for name in order["training_hosts"]}
-        self._flows = FlowSampler(self._folder, training, order["carrier"], directory / "events")
+        self._flows = FlowSampler(
+            self._folder,
+            hosts,
+            order["flows"],
+            directory / "events",
+        )
         self._processes = ProcessSampler(self._folder, hosts, order["processes"])
         self._samplers: dict[str, Any] = {
             "queues": self._queues,
@@ -192,6 +196,7 @@ class Sampler:
                 "cpu_share": cpu_s / elapsed_s,
                 "rows": {name: each.table.rows for name, each in self._samplers.items()},
                 "parts": {name: part.as_json() for name, part in self._parts.items()},
+                "congestion_controls": self._flows.congestion_controls(),
                 "problems": problems,
             },
         )

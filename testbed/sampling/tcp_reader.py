@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,30 +17,37 @@ from testbed.lab.kernel import netlink
 
 # Columns of a connection's state. The window is in bytes: segments times their size; the rate is
 # the kernel's latest sample of the delivery rate, 0 before the first; retransmits are segments sent
-# again since the connection began.
-STATE = ("cwnd_bytes", "rtt_s", "rate_bps", "retransmits")
+# again, and acked_bytes what the other end has confirmed, since the connection began.
+STATE = ("cwnd_bytes", "rtt_s", "rate_bps", "retransmits", "acked_bytes")
 
 _SOCK_DIAG_BY_FAMILY = 20
 _ESTABLISHED = 1 << 1
 _WANT_INFO, _INFO = 1 << 1, 2
+_WANT_CONGESTION_CONTROL, _CONGESTION_CONTROL = 1 << 3, 4
 _REQUEST = struct.Struct("=BBBxI")  # family, protocol, extensions, states
 _NO_COOKIE = b"\xff" * 8
 _IDENTITY_BYTES = 48  # ports, addresses, interface, cookie
 _MESSAGE_BYTES = 72
 _IDENTITY = slice(4, 4 + _IDENTITY_BYTES)  # of an inet_diag_msg
-_SND_MSS, _RTT_US, _CWND, _RETRANSMITS, _DELIVERY_RATE = 16, 68, 80, 100, 160
+_SND_MSS, _RTT_US, _CWND, _RETRANSMITS, _ACKED_BYTES, _DELIVERY_RATE = 16, 68, 80, 100, 120, 160
 _ANSWER_BYTES = 2048
+_MAPPED = bytes(10) + b"\xff\xff"  # an IPv4 address as one of IPv6 (RFC 4291)
 _TIMEOUT_S = 1  # no answer of the kernel takes so long
 
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """An established IPv4 connection, seen from one of its ends."""
+    """An established IPv4 connection, seen from one of its ends.
+
+    Attributes:
+        congestion_control: of this end; empty where it is not known.
+    """
 
     address: str
     port: int
     peer_address: str
     peer_port: int
+    congestion_control: str = ""
 
     @property
     def reversed(self) -> Connection:
@@ -72,16 +79,28 @@ class TcpReader:
 
     def connections(self, first_port: int, last_port: int) -> list[Connection]:
         """Established connections with either port in a range; OSError when the kernel refuses."""
-        content = _REQUEST.pack(socket.AF_INET, socket.IPPROTO_TCP, 0, _ESTABLISHED)
-        request = content + bytes(_IDENTITY_BYTES)
-        found: list[Connection] = []
+        return [
+            found
+            for family in (socket.AF_INET, socket.AF_INET6)
+            for found in self._connections(family)
+            if first_port <= found.port <= last_port or first_port <= found.peer_port <= last_port
+        ]
+
+    def _connections(self, family: int) -> Iterator[Connection]:
+        """All of IPv4; a socket of IPv6 that accepts both families may hold them."""
+        request = _REQUEST.pack(
+            family, socket.IPPROTO_TCP, _WANT_CONGESTION_CONTROL, _ESTABLISHED
+        ) + bytes(_IDENTITY_BYTES)
         for _, message in netlink.dump(self._socket, _SOCK_DIAG_BY_FAMILY, request):
-            identity = message[_IDENTITY]
+            identity = bytes(message[_IDENTITY])
+            ends = identity[4:20], identity[20:36]
+            if family == socket.AF_INET6:
+                if not all(end.startswith(_MAPPED) for end in ends):
+                    continue
+                ends = ends[0][len(_MAPPED) :], ends[1][len(_MAPPED) :]
+            address, peer = (socket.inet_ntoa(end[:4]) for end in ends)
             port, peer_port = struct.unpack_from("!HH", identity, 0)
-            if first_port <= port <= last_port or first_port <= peer_port <= last_port:
-                address, peer = (socket.inet_ntoa(identity[at : at + 4]) for at in (4, 20))
-                found.append(Connection(address, port, peer, peer_port))
-        return found
+            yield Connection(address, port, peer, peer_port, _congestion_control(message))
 
     def ask(self, request: bytes) -> bytes:
         """The kernel's answer to a `lookup`, for `decode`; OSError when it gives none."""
@@ -102,7 +121,7 @@ class TcpReader:
 
 
 def decode(answers: Sequence[bytes]) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
-    """The answers that hold a connection's state, and the states: shape (k, 4), columns STATE.
+    """The answers that hold a connection's state, and the states: shape (k, 5), columns STATE.
 
     Answers about closed connections hold none.
     """
@@ -128,6 +147,7 @@ def decode(answers: Sequence[bytes]) -> tuple[NDArray[np.intp], NDArray[np.float
             column(_RTT_US) * 1e-6,
             column(_DELIVERY_RATE, "u8") * 8,
             column(_RETRANSMITS),
+            column(_ACKED_BYTES, "u8"),
         )
         which.append(alike)
         states.append(np.stack(values, axis=1))
@@ -135,6 +155,13 @@ def decode(answers: Sequence[bytes]) -> tuple[NDArray[np.intp], NDArray[np.float
         return np.empty(0, dtype=np.intp), np.empty((0, len(STATE)))
     order = np.argsort(np.concatenate(which))
     return np.concatenate(which)[order], np.concatenate(states)[order]
+
+
+def _congestion_control(message: memoryview) -> str:
+    for each, first, last in netlink.attributes(message, _MESSAGE_BYTES, len(message)):
+        if each == _CONGESTION_CONTROL:
+            return bytes(message[first:last]).rstrip(b"\0").decode(errors="replace")
+    return ""
 
 
 def _info_offset(answer: bytes) -> int | None:

@@ -80,12 +80,17 @@ class Steward:
         self._controller = ControllerClient(self._lab.lab.controller_socket)
         self._changes = link_changes.Log(self._directory, self._lab.info)
         self._watched = ExitStack()
-        self._sampler = self._watched.enter_context(self._lab.watched())
+        self._sampler = self._watched.enter_context(self._lab.watched(self._flows()))
         self._begun: Counter[str] = Counter()
         self._verdict: dict[str, Any] | None = None
         self._programs: dict[int, tuple[subprocess.Popen[bytes], int]] = {}
         self._selector = selectors.DefaultSelector()
         self._selector.register(channel, selectors.EVENT_READ)
+
+    def _flows(self) -> dict[str, Any]:
+        """Any host may open TCP connections to any other."""
+        hosts = list(self._lab.info.hosts)
+        return {"hosts": hosts, "ports": (1, 65535), "centre": None}
 
     def description(self) -> dict[str, Any]:
         """What the script knows of the lab."""

@@ -108,7 +108,7 @@ def fingerprint(place: str) -> str:
     What they import from the folder in which they lie is part of it. Nothing is executed. Empty for
     an installed package: the manifest has its version.
     """
-    is_file = place.endswith(".py")
+    is_file = place.endswith(".py") or Path(place).is_file()  # a program may have any ending
     files = [Path(place)] if is_file else _files(place)
     if not files or any(not is_file and _INSTALLED.intersection(file.parts) for file in files):
         return ""
@@ -268,6 +268,8 @@ def _beside(place: str) -> dict[Path, str]:
     """The files that a place imports from its folder, each with its module's name."""
     if place.endswith(".py"):
         return imports_beside.files([Path(place)], Path(place).parent)
+    if Path(place).is_file():
+        return {}
     folder = place.rpartition("/")[0]
     return imports_beside.files(_files(place), Path(folder)) if folder else {}
 

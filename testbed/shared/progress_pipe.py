@@ -7,7 +7,8 @@ import json
 import os
 from typing import Any
 
-TRAINING = "training"  # the stage that is measured
+# The stage that is measured, by workload.
+TRAINING, PROGRAMS = MEASURED = ("training", "programs")
 
 
 class ProgressWriter:

@@ -7,8 +7,10 @@ says of every socket after the last round, for our own transport what its sender
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+
+from testbed.shared import run_directory
 
 KEY = "congestion_control"
 
@@ -26,6 +28,24 @@ def difference(directory: Path, wanted: str) -> str:
     place, used = found[0]
     more = f", and {len(found) - 1} more" if found[1:] else ""
     return f"congestion control {wanted!r} was asked for, and {place} used {used!r}{more}"
+
+
+def difference_of_hosts(directory: Path, wanted: Mapping[str, str]) -> str:
+    """Where connections of hosts used another congestion control, in words; empty where none did.
+
+    Args:
+        directory: of the run, whose sampler has ended and says what connections it has seen use.
+        wanted: host -> its congestion control.
+    """
+    sampled = run_directory.read_or_empty(directory / "samples" / "sampler.json")
+    for each in sampled.get("congestion_controls", []):
+        asked = wanted.get(each["host"], each[KEY])
+        if each[KEY] != asked:
+            return (
+                f"congestion control {asked!r} was asked for, and a connection of {each['host']} "
+                f"towards {each['peer']} used {each[KEY]!r}"
+            )
+    return ""
 
 
 def _in_use(directory: Path) -> Iterator[tuple[str, str]]:

@@ -41,8 +41,7 @@ def line(live: dict[str, Any]) -> str:
     """The state of the run in one line, for logs."""
     if "queues" not in live:
         return str(live.get("stage", "starting"))
-    run = live.get("run") or {}
-    words = [f"round {live.get('rounds_done', 0)} of {run.get('rounds', '?')}"]
+    words = [_progress(live) or f"{live.get('elapsed_s', 0):.0f} s"]
     if live.get("latencies_s"):
         words.append(f"latency {_seconds(live['latencies_s'][-1])}")
     fullest = max(live["queues"], key=lambda each: each["highest_bytes"], default=None)
@@ -61,8 +60,7 @@ def _header(live: dict[str, Any], width: int) -> list[Text]:
     title.append(f"{run.get('arm', '?')} seed {run.get('seed', '?')}", style="bold cyan")
     if "queues" not in live:
         return [_cut(title, width), Text(str(live.get("stage", "starting")))]
-    done, rounds = live.get("rounds_done", 0), run.get("rounds", 0)
-    title.append(f"  round {done} of {rounds}")
+    title.append(f"  {_progress(live)}")
     if live.get("critical") is not None:
         title.append("  critical phase" if live["critical"] else "  relaxed phase")
     title.append(f"  {live.get('elapsed_s', 0):.0f} s", style="dim")
@@ -85,6 +83,14 @@ def _header(live: dict[str, Any], width: int) -> list[Text]:
     if not in_force:
         impairments.append("no impairment", style="dim")
     return [_cut(each, width) for each in (title, latency, impairments)]
+
+
+def _progress(live: Mapping[str, Any]) -> str:
+    """How many rounds are over; empty where programs have announced none."""
+    done, rounds = live.get("rounds_done", 0), (live.get("run") or {}).get("rounds")
+    if rounds:
+        return f"round {done} of {rounds}"
+    return f"round {done}" if done else ""
 
 
 def sparkline(values: Sequence[float]) -> str:

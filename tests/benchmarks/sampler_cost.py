@@ -21,6 +21,7 @@ from testbed.lab import sandbox
 from testbed.lab.kernel import namespaces, shaping
 from testbed.lab.kernel.commands import run
 from testbed.lab.kernel.shaping import LinkShape
+from testbed.transport.wire import DATA_PORTS
 
 _SHAPE = LinkShape(rate_bps=100_000_000, queue_bytes=150_000)
 
@@ -51,9 +52,8 @@ def main() -> None:
             for name, host in hosts.items()
         ],
         "hosts": hosts,
-        "training_hosts": names,
         "processes": {},
-        "carrier": "tcp" if tcp else "udp",
+        "flows": {"hosts": names, "ports": DATA_PORTS if tcp else None, "centre": "server"},
         "run": {"key": "cost"},
     }
     with tempfile.TemporaryDirectory() as folder:

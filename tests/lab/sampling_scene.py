@@ -19,6 +19,7 @@ from testbed.lab import sandbox
 from testbed.lab.kernel import namespaces, shaping
 from testbed.lab.kernel.commands import run
 from testbed.lab.kernel.shaping import LinkShape, Output
+from testbed.transport.wire import DATA_PORTS
 
 RATE_BPS = 20_000_000
 QUEUE_BYTES = 60_000
@@ -94,9 +95,8 @@ def _order(hosts: dict[str, int]) -> dict[str, Any]:
     return {
         "links": links,
         "hosts": {name: {"pid": pid, "address": HOSTS[name]} for name, pid in hosts.items()},
-        "training_hosts": list(hosts),
         "processes": {},
-        "carrier": "tcp",
+        "flows": {"hosts": list(hosts), "ports": DATA_PORTS, "centre": "server"},
         "run": {"key": "scene"},
     }
 

@@ -11,7 +11,7 @@ from testbed.cli import plan_view
 from testbed.run import requirements
 from testbed.transport import protocols
 
-TCP = protocols.preset("tcp-warp").describe()
+TCP = {"protocol": protocols.preset("tcp-warp").describe()}
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def test_a_congestion_control_that_the_kernel_lacks_is_named(kernel: Path):
 
 @pytest.mark.parametrize("name", ["tcp-cubic", "dblp"])
 def test_what_the_kernel_has_or_does_not_need_is_no_obstacle(kernel, name):
-    assert requirements.lacking(protocols.preset(name).describe(), [], []) is None
+    assert requirements.lacking({"protocol": protocols.preset(name).describe()}, [], []) is None
 
 
 def test_a_kernel_that_does_not_say_is_tried(kernel, monkeypatch):

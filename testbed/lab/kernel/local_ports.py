@@ -23,7 +23,8 @@ def reserve(pid: int | None, first: int, last: int) -> None:
     Raises:
         CommandError: the kernel refuses, or keeps another range.
     """
-    wanted = f"{first}-{last}"
+    # The kernel shows a range of one as that one.
+    wanted = f"{first}-{last}" if first < last else f"{first}"
     with entered(pid):
         try:
             _RESERVED.write_text(wanted)

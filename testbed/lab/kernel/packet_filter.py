@@ -120,7 +120,8 @@ class PacketFilter:
             low, high = data_ports
             data = f"meta l4proto {{ tcp, udp }} meta length > {LARGEST_CONTROL_PACKET_BYTES} th"
             # Both directions of a connection count, but `goto` draws lots only once per packet.
-            wanted = [f"{data} dport {low}-{high}", f"{data} sport {low}-{high}"]
+            ports = f"{low}-{high}" if low < high else f"{low}"
+            wanted = [f"{data} dport {ports}", f"{data} sport {ports}"]
         lose = f"counter name {_DROP_COUNTER} drop"
         self._table.run(
             *(f"add rule {name} arriving {each} goto chosen" for each in wanted),

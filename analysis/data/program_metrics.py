@@ -1,0 +1,57 @@
+"""The metrics of a user's own programs: their names, units and meanings.
+
+A name has the program, flow, host or link in it, such as `flows.a->b.goodput_bps`. To add one, an
+entry here, and its value in `programs`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+# Section and quantity -> unit, label, meaning; `{}` stands for the program, flow, host or link.
+KINDS = {
+    ("programs", "duration_s"): ("s", "Duration of {}", "from the start of a program to its end"),
+    ("flows", "goodput_bps"): (
+        "bps",
+        "Goodput {}",
+        "bits that the receiver's kernel has confirmed, by the time between the first and the last "
+        "sample of the flow's TCP connections",
+    ),
+    ("flows", "bytes"): ("bytes", "Bytes {}", "what TCP connections have delivered in a whole run"),
+    ("flows", "retransmits"): ("count", "Retransmits {}", "segments that TCP has sent again"),
+    ("flows", "rtt_p50_s"): ("s", "Round trip {}, median", "as the sender's TCP smooths it"),
+    ("flows", "rtt_p95_s"): ("s", "Round trip {}, p95", "as the sender's TCP smooths it"),
+    ("hosts", "sent_bps"): ("bps", "Sent by {}", "frames on its link, while programs ran"),
+    ("hosts", "received_bps"): ("bps", "Received by {}", "frames on its link, while programs ran"),
+    ("queues", "delay_p50_s"): ("s", "Queue delay {}, median", "backlog by rate, over all samples"),
+    ("queues", "delay_p95_s"): ("s", "Queue delay {}, p95", "backlog by rate, over all samples"),
+}
+SECTIONS = tuple(dict.fromkeys(section for section, _ in KINDS))
+
+
+def fields(name: str) -> dict[str, Any] | None:
+    """What describes a metric of these; None for a name of another form."""
+    section, who, quantity = _divided(name)
+    if (section, quantity) not in KINDS:
+        return None
+    unit, label, meaning = KINDS[section, quantity]
+    return {
+        "name": name,
+        "label": label.format(who.replace("->", " \u2192 ")),
+        "unit": unit,
+        "meaning": meaning,
+        "absent": "not sampled in this arm's runs",
+        "optional": True,
+    }
+
+
+def order(name: str) -> tuple[int, str]:
+    """A sort key of these metrics: by quantity, then by name."""
+    section, who, quantity = _divided(name)
+    return list(KINDS).index((section, quantity)), who
+
+
+def _divided(name: str) -> tuple[str, str, str]:
+    section, _, rest = name.partition(".")
+    who, _, quantity = rest.rpartition(".")
+    return section, who, quantity

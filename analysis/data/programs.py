@@ -1,0 +1,133 @@
+"""Measures runs of a user's own programs: from the lab's own samples, whatever programs print."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from analysis.data import samples
+
+_LEAST_BYTES = 10_000  # a flow of less only answers
+_LEAST_QUEUE_BYTES = 3_000  # two packets: with less, nothing ever had to wait
+Found = Iterator[tuple[str, float]]  # the name of a metric (`program_metrics`), and its value
+
+
+def runs_programs(config: Mapping[str, Any]) -> bool:
+    """Whether a run's workload was programs, and not the built-in training."""
+    return isinstance(config.get("workload"), dict)
+
+
+def workload(directory: Path | None) -> list[dict[str, Any]]:
+    """The programs in a run's `workload.json`: what became of each; empty where there is none."""
+    try:
+        document = json.loads(((directory or Path()) / "workload.json").read_bytes())
+    except (OSError, ValueError):
+        return []
+    found = document.get("programs") if isinstance(document, dict) else None
+    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+
+
+def measured(directory: Path) -> dict[str, float]:
+    """The metrics of a run, by name."""
+    programs = workload(directory)
+    times = [
+        (float(each["began_s"]), float(each["ended_s"]))
+        for each in programs
+        if each.get("began_s") and each.get("ended_s")
+    ]
+    if not times:
+        return {}
+    began_s, ended_s = min(began for began, _ in times), max(ended for _, ended in times)
+    inside = pl.col("t_s").is_between(began_s, ended_s)
+    queues = samples.queues(directory).filter(inside)
+    hosts = {str(each.get("host")) for each in programs}
+    return dict(
+        [
+            *_durations(programs),
+            *_flows(samples.flows(directory)),
+            *_hosts(queues, hosts),
+            *_queues(queues, samples.sampler(directory)),
+        ]
+    )
+
+
+def congestion_controls(directory: Path) -> list[str]:
+    """The congestion controls of all connections between hosts that the sampler has seen."""
+    found = samples.sampler(directory).get("congestion_controls")
+    listed = found if isinstance(found, list) else []
+    names = {str(each.get("congestion_control")) for each in listed if isinstance(each, dict)}
+    return sorted(names - {""})
+
+
+def _durations(programs: list[dict[str, Any]]) -> Found:
+    for each in programs:
+        if each.get("began_s") and each.get("ended_s") and not each.get("service"):
+            yield f"programs.{_key(each['name'])}.duration_s", each["ended_s"] - each["began_s"]
+
+
+def _flows(flows: pl.DataFrame) -> Found:
+    connection = ["host", "peer", "port", "peer_port"]
+    big = pl.col("acked_bytes").max().over(connection) >= _LEAST_BYTES
+    for (host, peer), rows in (
+        flows.filter(big).sort("t_s").group_by(["host", "peer"], maintain_order=True)
+    ):
+        each = rows.group_by(connection).agg(
+            pl.col("acked_bytes").first().alias("first"),
+            pl.col("acked_bytes", "retransmits").last(),
+        )
+        place = f"flows.{_key(host)}->{_key(peer)}"
+        span_s = _number(rows["t_s"].max()) - _number(rows["t_s"].min())
+        if span_s > 0:
+            delivered = _number((each["acked_bytes"] - each["first"]).sum())
+            yield f"{place}.goodput_bps", delivered * 8 / span_s
+        yield f"{place}.bytes", _number(each["acked_bytes"].sum())
+        yield f"{place}.retransmits", _number(each["retransmits"].sum())
+        yield from _quantiles(f"{place}.rtt", rows["rtt_s"].drop_nulls())
+
+
+def _hosts(queues: pl.DataFrame, hosts: set[str]) -> Found:
+    for (link, sender), rows in queues.group_by(["link", "from"], maintain_order=True):
+        span_s = _number(rows["t_s"].max()) - _number(rows["t_s"].min())
+        ends = set(str(link).split("--"))
+        for host in sorted(ends & hosts):
+            if span_s > 0:
+                sent = _number(rows["sent_bytes"].max()) - _number(rows["sent_bytes"].min())
+                quantity = "sent_bps" if host == sender else "received_bps"
+                yield f"hosts.{_key(host)}.{quantity}", sent * 8 / span_s
+
+
+def _queues(queues: pl.DataFrame, facts: Mapping[str, Any]) -> Found:
+    """The links whose queue ever held more than a packet."""
+    links = facts.get("directed_links")
+    rates_bps = {
+        (each.get("link"), each.get("from")): each.get("rate_bps")
+        for each in (links if isinstance(links, list) else [])
+        if isinstance(each, dict)
+    }
+    for (link, sender), rows in queues.group_by(["link", "from"], maintain_order=True):
+        rate_bps = rates_bps.get((link, sender))
+        if not rate_bps or _number(rows["backlog_bytes"].max()) < _LEAST_QUEUE_BYTES:
+            continue
+        first, _, second = str(link).partition("--")
+        place = f"queues.{_key(sender)}->{_key(second if sender == first else first)}.delay"
+        yield from _quantiles(place, rows["backlog_bytes"] * (8 / rate_bps))
+
+
+def _quantiles(place: str, values: pl.Series) -> Found:
+    for percent in (50, 95):
+        found = values.quantile(percent / 100, interpolation="linear")
+        if found is not None:
+            yield f"{place}_p{percent}_s", float(found)
+
+
+def _number(value: Any) -> float:
+    return float(value or 0.0)
+
+
+def _key(name: object) -> str:
+    """A name as a part of a metric's, whose parts have dots between them."""
+    return str(name).replace(".", "_")

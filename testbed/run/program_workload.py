@@ -1,0 +1,319 @@
+"""Programs of a user's own on a lab's hosts, as the supervisor sees them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from controllers.controller_socket import ControllerClient
+from testbed.lab import host_program
+from testbed.lab.kernel import congestion_control, listening
+from testbed.run.observed_lab import ObservedLab
+from testbed.run.processes import ProcessError, Processes, end_of
+from testbed.shared import run_directory
+from testbed.shared.jsonl import JsonLinesWriter
+from testbed.shared.progress_pipe import PROGRAMS, ProgressWriter
+from testbed.verdict import congestion_read_back
+from testbed.workload import markers
+from testbed.workload.markers import MarkerSocket, Rounds
+
+FILE = "workload.json"
+OUTPUT = "output"  # folder of what programs printed
+_LOOK_S = 0.02  # from one look for a listening socket to the next
+_LISTEN_PATIENCE_S = 30.0
+_SERVICE_PATIENCE_S = 2.0
+
+
+class _Program:
+    """One program of the workload: its settings, and what became of it."""
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        self.settings = settings
+        self.name = str(settings["name"])
+        self.is_service = bool(settings["service"])
+        self.process: subprocess.Popen[bytes] | None = None
+        self.began_s: float | None = None
+        self.ended_s: float | None = None
+        self.listened_s: float | None = None
+
+    @property
+    def runs(self) -> bool:
+        return self.process is not None and self.ended_s is None
+
+    @property
+    def ended_well(self) -> bool:
+        return self.ended_s is not None and self.process is not None and not self.process.poll()
+
+    def listens(self) -> bool:
+        """Whether it waits for others; looked up until it does."""
+        if self.listened_s is None and self.runs:
+            assert self.process is not None
+            if listening.listens(self.process.pid):
+                self.listened_s = time.monotonic()
+        return self.listened_s is not None
+
+    def as_json(self) -> dict[str, Any]:
+        keys = ("name", "host", "run", "service", "congestion_control", "output")
+        times = {key: getattr(self, key) for key in ("began_s", "listened_s", "ended_s")}
+        status = None if self.process is None else self.process.poll()
+        return {key: self.settings[key] for key in keys} | times | {"exit_status": status}
+
+
+class ProgramWorkload:
+    """Starts programs in their order, and waits until all but services have ended.
+
+    Args:
+        config: of the run.
+        directory: of the run.
+        processes: watches the lab's processes, and these.
+        progress: is told each round that a program announces.
+    """
+
+    stage = PROGRAMS
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        directory: Path,
+        processes: Processes,
+        progress: ProgressWriter,
+    ) -> None:
+        section = config["workload"]
+        ports = section["data_ports"]
+        self.data_ports: tuple[int, int] | None = (ports[0], ports[1]) if ports else None
+        self.flows = {
+            "hosts": list(dict.fromkeys(each["host"] for each in section["programs"])),
+            "ports": self.data_ports or (1, 65535),
+            "centre": None,
+        }
+        self._directory = directory
+        self._processes = processes
+        self._progress = progress
+        self._programs = {each["name"]: _Program(each) for each in section["programs"]}
+        self._folder = Path(config["folder"] or Path.cwd())
+        self._rounds = config.get("rounds")
+        self._limit_s = float(config["limits"]["run_timeout_s"])
+        self._log: JsonLinesWriter | None = None
+        self._refused = 0
+
+    def wait_until_loaded(self) -> None:
+        """Nothing is loaded: programs begin when the network is calibrated."""
+
+    def run(self, lab: ObservedLab) -> None:
+        """Run the programs to their end.
+
+        Raises:
+            ProcessError: one failed or did not end in time, a service or a part of the lab ended.
+        """
+        self._controller = ControllerClient(lab.lab.controller_socket)
+        # The path must be short (107 bytes), and programs of other users have to reach it.
+        lab.private.chmod(0o711)
+        place = lab.private / "markers.sock"
+        rounds = Rounds(self._controller, self._write_round)
+        socket = MarkerSocket(place, rounds)
+        self._environment = os.environ | {markers.ENVIRONMENT: str(place)}
+        began_s = time.monotonic()
+        try:
+            self._controller.start()
+            while any(not each.is_service and not each.ended_s for each in self._all()):
+                waits = self._start_what_may(lab)
+                self._wait(socket, began_s, waits=waits)
+            rounds.finish()
+            self._controller.finish()
+            self._end_services()
+        finally:
+            self._refused = socket.refused
+            socket.close()
+            self._store(socket)
+            self._controller.close()
+            for each in self._all():  # and what they have left behind
+                if each.process is not None:
+                    with contextlib.suppress(OSError):
+                        os.killpg(each.process.pid, signal.SIGKILL)
+
+    def check(self, lab: ObservedLab) -> None:
+        """Make sure that hosts used the congestion control that was configured.
+
+        Raises:
+            ProcessError: connections of one used another.
+        """
+        wanted = {
+            str(each.settings["host"]): str(each.settings["congestion_control"])
+            for each in self._all()
+            if each.settings["congestion_control"]
+        }
+        if different := congestion_read_back.difference_of_hosts(self._directory, wanted):
+            raise ProcessError(different)
+
+    def remark(self) -> str:
+        """How many lines of markers were refused; empty for none."""
+        return f"{self._refused} lines of markers were refused" if self._refused else ""
+
+    def _all(self) -> list[_Program]:
+        return list(self._programs.values())
+
+    # Starts
+
+    def _start_what_may(self, lab: ObservedLab) -> bool:
+        """Start each program whose turn it is; returns whether others still wait."""
+        waits = False
+        for each in self._all():
+            if each.process is not None:
+                continue
+            first = self._programs.get(each.settings["after"] or "")
+            if first is None or first.ended_well or first.listens():
+                self._start(each, lab)
+                continue
+            waits = True
+            if first.began_s and time.monotonic() - first.began_s > _LISTEN_PATIENCE_S:
+                raise ProcessError(
+                    f"{each.name}: waited for {first.name}, which neither listened nor ended "
+                    f"within {_LISTEN_PATIENCE_S:g} s; {self._last_words(first)}"
+                )
+        return waits
+
+    def _start(self, program: _Program, lab: ObservedLab) -> None:
+        settings = program.settings
+        host = lab.info.hosts[settings["host"]]
+        if settings["congestion_control"]:
+            congestion_control.set_for(host.pid, settings["congestion_control"])
+        log = (self._directory / "logs" / f"{program.name}.log").open("ab")
+        output = log
+        if settings["output"]:
+            (self._directory / OUTPUT).mkdir(exist_ok=True)
+            output = self._output_of(program).open("wb")
+        with log, output:
+            program.began_s = time.monotonic()
+            program.process = host_program.start(
+                host,
+                settings["run"],
+                stdout=output.fileno(),
+                stderr=log.fileno(),
+                env=self._environment,
+                cwd=self._folder,
+            )
+        self._processes.adopt({program.name: program.process})
+        # An impairment of a host's process acts on its first program.
+        first = next(each for each in self._all() if each.settings["host"] == host.name)
+        if first is program:
+            self._controller.processes({host.name: program.process.pid})
+
+    # Waiting
+
+    def _wait(self, socket: MarkerSocket, began_s: float, *, waits: bool) -> None:
+        """Serve markers until a process ends, or something else is due."""
+        while True:
+            now_s = time.monotonic()
+            due_s, why = self._next_limit(began_s)
+            if now_s >= due_s:
+                raise ProcessError(why)
+            timeout_s = min(due_s - now_s, _LOOK_S) if waits else due_s - now_s
+            with self._selector(socket) as selector:
+                ready = selector.select(timeout_s)
+            for key, _ in ready:
+                if key.data is None:
+                    socket.serve(key.fd)
+            ended = [str(key.data) for key, _ in ready if key.data is not None]
+            if ended:
+                self._take_note(ended)
+            if ended or waits:
+                return
+
+    @contextlib.contextmanager
+    def _selector(self, socket: MarkerSocket) -> Iterator[selectors.BaseSelector]:
+        """Waits for markers (no data), and for the end of a process (its name)."""
+        descriptors = []
+        with selectors.DefaultSelector() as selector:
+            try:
+                for descriptor in socket.descriptors():
+                    selector.register(descriptor, selectors.EVENT_READ)
+                for name, pid in self._processes.pids().items():
+                    if name not in self._programs or self._programs[name].runs:
+                        descriptors.append(os.pidfd_open(pid))
+                        selector.register(descriptors[-1], selectors.EVENT_READ, name)
+                yield selector
+            finally:
+                for descriptor in descriptors:
+                    os.close(descriptor)
+
+    def _next_limit(self, began_s: float) -> tuple[float, str]:
+        """When the next limit is reached, and what is wrong then."""
+        words = f"not finished after {self._limit_s:g} s (limits.run_timeout_s)"
+        left = [each for each in self._all() if not each.is_service and not each.ended_s]
+        found = [(began_s + self._limit_s, f"{', '.join(each.name for each in left)}: {words}")]
+        for each in left:
+            limit_s = each.settings["time_limit_s"]
+            if each.began_s is not None and limit_s:
+                said = f"{each.name}: not finished after {limit_s:g} s (time_limit_s); "
+                found.append((each.began_s + limit_s, said + self._last_words(each)))
+        return min(found)
+
+    def _take_note(self, ended: list[str]) -> None:
+        """Note which programs have ended; refuse what was not to end, or ended badly."""
+        now_s = time.monotonic()
+        programs = [self._programs[name] for name in ended if name in self._programs]
+        for each in programs:
+            each.ended_s = now_s
+        for name in ended:
+            if name not in self._programs:  # a part of the lab
+                raise ProcessError(self._processes.reason(name))
+        for each in sorted(programs, key=lambda each: not each.is_service):
+            assert each.process is not None
+            status = each.process.wait()
+            if status or each.is_service:
+                early = f"{each.name}: ended before the others, as no service does; "
+                said = self._processes.how_ended(each.name)
+                said = f"{each.name}: {said}; " if status else early
+                raise ProcessError(said + self._last_words(each))
+
+    def _last_words(self, program: _Program) -> str:
+        log = self._directory / "logs" / f"{program.name}.log"
+        output = program.settings["output"]
+        if output and not (log.exists() and log.stat().st_size):
+            return end_of(self._output_of(program), f"{OUTPUT}/{output}")
+        return self._processes.end_of_log(program.name)
+
+    # The end
+
+    def _end_services(self) -> None:
+        """Ask all services to end, and insist after a while."""
+        services = [each for each in self._all() if each.runs and each.process is not None]
+        for each in services:
+            with contextlib.suppress(OSError):
+                os.killpg(each.process.pid, signal.SIGTERM)  # type: ignore[union-attr]
+        deadline_s = time.monotonic() + _SERVICE_PATIENCE_S
+        for each in services:
+            assert each.process is not None
+            try:
+                each.process.wait(max(0.0, deadline_s - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                os.killpg(each.process.pid, signal.SIGKILL)
+                each.process.wait()
+            each.ended_s = time.monotonic()
+
+    def _output_of(self, program: _Program) -> Path:
+        return self._directory / OUTPUT / str(program.settings["output"])
+
+    def _write_round(self, record: dict[str, Any]) -> None:
+        if self._log is None:
+            self._log = JsonLinesWriter(self._directory / "events" / "rounds.jsonl")
+        self._log.write(record)
+        if self._rounds:
+            self._progress.round(record["round"] + 1, self._rounds)
+
+    def _store(self, socket: MarkerSocket) -> None:
+        run_directory.write_json(
+            self._directory / FILE,
+            {
+                "schema": run_directory.SCHEMA,
+                "programs": [each.as_json() for each in self._all()],
+                "markers": {"accepted": socket.accepted, "refused": socket.refused},
+            },
+        )

@@ -1,0 +1,6 @@
+"""Workloads of a user's own: any programs on a lab's hosts, in place of the built-in training.
+
+`settings` is the section of YAML, and `markers` the protocol by which programs announce rounds.
+`testbed.run.program_workload` executes them. It may import the controller's socket and shared. To
+add a key of a program: a field in `settings`, and what it does in `program_workload`.
+"""

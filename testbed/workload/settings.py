@@ -1,0 +1,286 @@
+"""The YAML section `workload`: programs on hosts, and what an arm changes in them."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    WithJsonSchema,
+    model_validator,
+)
+
+from testbed.shared import problems
+from testbed.shared.named_sections import OneOf
+from testbed.shared.problems import Problem, form
+from testbed.shared.registry import Registry, one_of
+from testbed.shared.section import Section
+
+# Words that only a shell understands; a list of arguments may still hold them.
+_OF_SHELLS = frozenset(["|", "||", "&", "&&", ";", ">", ">>", "<", "2>", "2>&1", "&>"])
+# Their logs and samples have these names already.
+_TAKEN = (
+    *("controller", "ovs-vswitchd", "ovsdb-server", "delay-relay", "supervisor", "sampler"),
+    "training",
+)
+
+
+def _arguments(given: Any) -> Any:
+    """A command as a list of arguments; a text is divided as a shell would, without one."""
+    if isinstance(given, str):
+        words = shlex.split(given)
+        if found := [each for each in words if each in _OF_SHELLS]:
+            raise ValueError(
+                f"no shell reads this, so {found[0]!r} would be an argument; valid: one program, "
+                'or a list such as [sh, -c, "..."]'
+            )
+        given = words
+    if isinstance(given, list) and (not given or not str(given[0]).strip()):
+        raise ValueError("is empty; valid: a program and its arguments")
+    return given
+
+
+Command = Annotated[
+    list[Annotated[str, Field(max_length=10_000)]],
+    BeforeValidator(_arguments),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "array", "items": {"type": "string"}, "minItems": 1},
+                {"type": "string"},
+            ]
+        }
+    ),
+]
+ProgramName = Annotated[
+    str,
+    form(r"^[a-z0-9][a-z0-9-]{0,63}$", "names of up to 64 lower-case letters, digits and hyphens"),
+]
+CongestionControl = Annotated[str, form(r"^\w{1,15}$", "a name that the kernel knows, as cubic")]
+Port = Annotated[int, Field(ge=1, le=65535)]
+
+
+class Program(Section):
+    """A program on a host. It ends with status 0, or the run has failed."""
+
+    host: str = Field(description="the host that it runs on")
+    run: Command = Field(
+        description="the program and its arguments: a list, or a text that is divided at spaces, "
+        "with quotes; no shell reads it. Names of hosts resolve, and the experiment's folder is "
+        "the current one"
+    )
+    name: ProgramName | None = Field(
+        default=None, description="names it in logs and tables; none: the host's name"
+    )
+    after: str | None = Field(
+        default=None,
+        description="the name of a program that must listen (on TCP or UDP) or have ended first",
+    )
+    service: bool = Field(
+        default=False, description="it is ended when all that are no service have ended"
+    )
+    time_limit_s: float | None = Field(
+        default=None,
+        gt=0,
+        le=1e6,
+        description="the longest time that it may take; none: `limits.run_timeout_s` alone",
+    )
+    congestion_control: CongestionControl | None = Field(
+        default=None,
+        description="of all TCP connections of its host, whatever they ask for; none: what the "
+        "program asks for, else the kernel's default",
+    )
+    output: Annotated[
+        str | None,
+        form(
+            r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
+            "names of files: letters, digits, full stops, hyphens and underscores",
+        ),
+    ] = Field(
+        default=None,
+        description="the file in `output/` that gets its standard output; none: its log",
+    )
+
+    @property
+    def label(self) -> str:
+        return self.name or self.host
+
+
+class BuiltIn(Section):
+    """The built-in training; `training` and `arms` say more."""
+
+    kind: Literal["training"] = "training"
+
+
+class Programs(Section):
+    """Programs of your own, in place of the built-in training."""
+
+    kind: Literal["programs"] = "programs"
+    programs: list[Program] = Field(min_length=1, description="in the order of their starts")
+    data_ports: tuple[Port, Port] | None = Field(
+        default=None,
+        description="`[first, last]` of the ports that carry data: losses hit these alone, and "
+        "TCP connections on these are sampled; none: all ports",
+    )
+
+    @property
+    def hosts(self) -> list[str]:
+        """The hosts that run a program, each once."""
+        return list(dict.fromkeys(each.host for each in self.programs))
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Programs:
+        found = [*self._wrong_names(), *self._wrong_order(), *self._different_controls()]
+        if all(each.service for each in self.programs):
+            said = "all are services, so nothing would ever end; valid: at least one that is none"
+            found.append(Problem(("programs",), said))
+        if self.data_ports is not None and self.data_ports[0] > self.data_ports[1]:
+            first, last = self.data_ports
+            found.append(Problem(("data_ports",), f"[{first}, {last}]: valid: the lower one first"))
+        if found:
+            raise problems.raised(found)
+        return self
+
+    def _wrong_names(self) -> list[Problem]:
+        labels = [each.label for each in self.programs]
+        outputs = [each.output for each in self.programs]
+        found = []
+        for number, each in enumerate(self.programs):
+            key = "host" if each.name is None else "name"
+            if each.label in labels[:number]:
+                first = labels.index(each.label)
+                said = f"{each.label!r} is taken by programs.{first}; give them distinct names"
+                found.append(Problem(("programs", number, "name"), said))
+            elif each.label in _TAKEN:
+                said = f"{each.label!r}: a part of the lab has this name; valid: another"
+                found.append(Problem(("programs", number, key), said))
+            if each.output is not None and each.output in outputs[:number]:
+                said = f"{each.output!r}: programs.{outputs.index(each.output)} writes it, too"
+                found.append(Problem(("programs", number, "output"), said))
+        return found
+
+    def _wrong_order(self) -> list[Problem]:
+        after = {each.label: each.after for each in self.programs}
+        found = []
+        for number, each in enumerate(self.programs):
+            place = ("programs", number, "after")
+            if each.after is None:
+                continue
+            if each.after not in after:
+                said = f"unknown program {each.after!r}; {one_of(each.after, list(after))}"
+                found.append(Problem(place, said))
+            elif circle := _circle(each.label, after):
+                said = f"{each.after!r}: a circle: {' after '.join(circle)}"
+                found.append(Problem(place, said))
+        return found
+
+    def _different_controls(self) -> list[Problem]:
+        of_host: dict[str, tuple[int, str]] = {}
+        for number, each in enumerate(self.programs):
+            if each.congestion_control is None:
+                continue
+            first, known = of_host.setdefault(each.host, (number, each.congestion_control))
+            if known != each.congestion_control:
+                said = (
+                    f"{each.congestion_control!r}: programs.{first} sets {known!r} for host "
+                    f"{each.host!r}, and a host has one; valid: the same, or let the programs "
+                    "choose by arguments of their own"
+                )
+                return [Problem(("programs", number, "congestion_control"), said)]
+        return []
+
+    def check_hosts(self, hosts: Sequence[str]) -> None:
+        """Raise a problem for a program on a host that the network does not have."""
+        for number, each in enumerate(self.programs):
+            if each.host not in hosts:
+                said = f"unknown host {each.host!r}; {one_of(each.host, hosts)}"
+                raise problems.raised([Problem(("workload", "programs", number, "host"), said)])
+
+    def files(self, folder: Path) -> list[str]:
+        """The files beside the experiment that commands name, by their whole paths."""
+        words = dict.fromkeys(word for each in self.programs for word in each.run)
+        places = [folder / word for word in words if len(word) < 1000 and "\0" not in word]
+        return [
+            str(place.resolve())
+            for place in places
+            if place.is_file() and place.resolve().is_relative_to(folder.resolve())
+        ]
+
+
+def _circle(name: str, after: Mapping[str, str | None]) -> list[str]:
+    """The programs that wait for each other, from one to itself; empty where `name` is in none."""
+    way = [name]
+    while (following := after.get(way[-1])) is not None:
+        way.append(following)
+        if following == name:
+            return way
+        if following in way[:-1]:  # a circle of others
+            return []
+    return []
+
+
+WORKLOADS: Registry[Section] = Registry(
+    "workload", {"training": BuiltIn, "programs": Programs}, own=None
+)
+AnyWorkload = Annotated[
+    BuiltIn | Programs, OneOf(WORKLOADS, key="kind", base=Section, default="training")
+]
+
+
+class AnyArm(BaseModel):
+    """One of the variants that an experiment compares; the workload says which keys it has."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+
+class ProgramsArm(AnyArm):
+    """What an arm changes in the programs: keys of single ones, by name, or all at once.
+
+    Attributes:
+        congestion_control: of every program.
+    """
+
+    congestion_control: CongestionControl | None = None
+
+    def applied(self, workload: Programs) -> Programs:
+        """The workload of this arm.
+
+        Raises:
+            ValidationError: an unknown program or key, or what does not fit together; its places
+                begin below the arm.
+        """
+        changes: Mapping[str, Any] = self.model_extra or {}
+        labels = [each.label for each in workload.programs]
+        for name, keys in changes.items():
+            if name not in labels:
+                said = f"unknown key; {one_of(name, ['congestion_control', *labels])}"
+                raise problems.raised([Problem((name,), said, problems.UNKNOWN)])
+            if not isinstance(keys, Mapping):
+                said = "must be a mapping of a program's keys to values"
+                raise problems.raised([Problem((name,), said)])
+        document = workload.model_dump(mode="json")
+        for each, label in zip(document["programs"], labels, strict=True):
+            each["name"] = label
+            if self.congestion_control is not None:
+                each["congestion_control"] = self.congestion_control
+            each.update(changes.get(label, {}))
+        try:
+            return Programs.model_validate(document)
+        except ValidationError as error:
+            raise problems.raised(
+                [self._placed(each, labels) for each in problems.of(error, Programs)]
+            ) from None
+
+    def _placed(self, problem: Problem, labels: Sequence[str]) -> Problem:
+        """The same problem, where the arm has it."""
+        place = problem.place
+        if len(place) > 1 and place[0] == "programs" and isinstance(place[1], int):
+            place = (labels[place[1]], *place[2:])
+        return problem._replace(place=place)
