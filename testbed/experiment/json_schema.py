@@ -59,14 +59,13 @@ def build() -> Schema:
 
     def rule(arm: str, needed: list[str]) -> Schema:
         arms = {form: {"$ref": f"#/$defs/{arm}"}}
-        arms_key = {"description": described, "patternProperties": arms}
-        return {"properties": {"arms": arms_key}, "required": needed}
+        found: Schema = {"description": described, "patternProperties": arms}
+        return {"properties": {"arms": found}, "required": needed}
 
     keys["arms"]["patternProperties"] = {form: True}
     keys["rounds"].pop("default", None)
     found["required"] = [each for each in found["required"] if each != "arms"]
-    chosen = {"properties": {"workload": {"properties": {"kind": {"const": "programs"}}}}}
-    chosen = {**chosen, "required": ["workload"]}
+    chosen = when("workload", {"properties": {"kind": {"const": "programs"}}}, {})["if"]
     found |= {"if": chosen, "then": rule("ProgramsArm", [])}
     found["else"] = rule("Arm", ["rounds", "arms"])
     return {

@@ -51,7 +51,7 @@ class Processes:
         """Why a process has ended, of the first one that has; empty while all run."""
         ended = (name for name, status in self.statuses().items() if status is not None)
         name = next(ended, None)
-        return "" if name is None else self._reason(name)
+        return "" if name is None else self.reason(name)
 
     def pids(self) -> dict[str, int]:
         return {name: process.pid for name, process in self._running.items()}
