@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from controllers import impairments
@@ -21,6 +21,7 @@ class Places:
     switches: Collection[str]
     links: Sequence[tuple[str, str]]
     training_hosts: Collection[str] = ()  # hosts that train
+    rates_bps: Mapping[tuple[str, str], int] = field(default_factory=dict)  # of links, if known
 
     def place(self, parameters: ImpairmentParameters) -> str:
         """What an entry acts on: a host itself, or one direction (or both) of a link."""
@@ -60,6 +61,22 @@ class Places:
                 raise ValueError(
                     f"host: {parameters.host!r} does not train; valid: {', '.join(trains)}"
                 )
+        if self.rates_bps and "link" in parameters.allowed_targets:
+            parameters.check_link(self.rates_bps[self.link_of(parameters)])
+
+    def delays(self, entries: Sequence[ImpairmentParameters]) -> dict[tuple[str, str], float]:
+        """The links that entries delay, and for how long at most."""
+        found: dict[tuple[str, str], float] = {}
+        for each in entries:
+            if each.most_delay_s is not None:
+                ends = self.link_of(each)
+                found[ends] = max(found.get(ends, 0.0), each.most_delay_s)
+        return found
+
+    def link_of(self, parameters: ImpairmentParameters) -> tuple[str, str]:
+        """The link that an entry acts on, as it is named here."""
+        ends = set(parameters.link or self._last_link(parameters.host))
+        return next(link for link in self.links if set(link) == ends)
 
     def _last_link(self, host: str) -> tuple[str, str]:
         for first, second in self.links:

@@ -118,9 +118,13 @@ class ImpairmentRunner:
         ends_s = begun_s + occurrence.parameters.longest_s
         while (now_s := time.monotonic()) < ends_s:
             if impairment.ticks:
-                impairment.tick(now_s - begun_s)
-                hub.sleep(min(_TICK_S, ends_s - now_s))
-                stopped = ongoing.stop.is_set()
+                wait_s = impairment.tick(now_s - begun_s)
+                left_s = ends_s - time.monotonic()
+                if wait_s is None:
+                    hub.sleep(max(0.0, min(_TICK_S, left_s)))
+                    stopped = ongoing.stop.is_set()
+                else:
+                    stopped = ongoing.stop.wait(max(0.0, min(wait_s, left_s)))
             else:
                 stopped = ongoing.stop.wait(ends_s - now_s)
             if stopped:

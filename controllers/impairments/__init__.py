@@ -22,6 +22,7 @@ from controllers.impairments.loss import Loss
 from controllers.impairments.police import Police
 from controllers.impairments.queue import Queue
 from controllers.impairments.straggler import Straggler
+from controllers.impairments.trace import Trace
 from testbed.shared import own_code
 from testbed.shared.named_sections import OneOf
 from testbed.shared.registry import Registry
@@ -34,6 +35,7 @@ KINDS: Registry[Impairment[Any]] = Registry(
         "police": Police,
         "blackout": Blackout,
         "queue": Queue,
+        "trace": Trace,
         "link-down": LinkDown,
         "host-burst": HostBurst,
         "background": Background,

@@ -13,7 +13,7 @@ from testbed.lab.network import HostInfo
 
 ParametersT = TypeVar("ParametersT", bound=ImpairmentParameters)
 T = TypeVar("T")
-ChangesRates = Literal["no", "target", "anywhere"]
+ChangesRates = Literal["no", "target", "anywhere", "recorded"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,7 +140,7 @@ class Impairment(ABC, Generic[ParametersT]):
     An exception from any of them fails the run.
     """
 
-    ticks: ClassVar[bool] = False  # whether `tick` is called about every millisecond
+    ticks: ClassVar[bool] = False  # whether `tick` is called
     openflow_only: ClassVar[bool] = False  # whether it works with any OpenFlow 1.3 switch
     counts_as: ClassVar[str] = ""
     """How the run's accounts read its effect: as that of this built-in kind, whatever its own name.
@@ -156,6 +156,7 @@ class Impairment(ABC, Generic[ParametersT]):
 
     Their rates are not judged meanwhile. `no`: none. `target`: those at its target, which is a
     node, or that between `a->b`. `anywhere`: it is not known, as for a kind that does not say so.
+    `recorded`: links are judged by the rates that it wrote to `traces.jsonl`, as `trace`.
     """
 
     def __init__(self, parameters: ParametersT, lab: LabAccess) -> None:
@@ -166,8 +167,13 @@ class Impairment(ABC, Generic[ParametersT]):
     def begin(self) -> None:
         """Put it in force."""
 
-    def tick(self, elapsed_s: float) -> None:
-        """Do what is due now, `elapsed_s` after the begin was acknowledged."""
+    def tick(self, elapsed_s: float) -> float | None:
+        """Do what is due now, `elapsed_s` after the begin was acknowledged.
+
+        Returns:
+            In how many seconds it is to be called again; None: in about a millisecond.
+        """
+        return None
 
     @abstractmethod
     def end(self) -> None:

@@ -90,6 +90,17 @@ class ImpairmentParameters(BaseModel):
         """In which directions of its link (or a host's own link) it changes the rate."""
         return ""
 
+    @property
+    def most_delay_s(self) -> float | None:
+        """The longest time that it lets packets wait in the middle of its link, or a host's own.
+
+        None: it needs no middle there, since it changes neither delay nor jitter nor loss.
+        """
+        return None
+
+    def check_link(self, rate_bps: int) -> None:
+        """Raises ValueError, which begins with the key, where it does not fit its link's rate."""
+
     @model_validator(mode="after")
     def _target_is_one(self) -> ImpairmentParameters:
         given = {"host", "link"} & self.model_fields_set

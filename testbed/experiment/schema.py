@@ -292,6 +292,7 @@ class Experiment(Section):
             switches=network.switches(),
             links=network.links(),
             training_hosts=self.working_hosts,
+            rates_bps={ends: network.linkInfo(*ends)["rate_bps"] for ends in network.links()},
         )
         if not self.rounds:
             self._refuse_open_ends()

@@ -232,7 +232,7 @@ class LabSwitch(_ShellOnDemand, OVSSwitch):
 
 
 class LabLink(Link):
-    """A veth pair, or two with `delay_s`, `jitter_s` or `loss`; a delay joins their inner ends.
+    """A veth pair, or two if it delays or loses, now or later; a delay joins their inner ends.
 
     Names and ports of the outer ends are Mininet's own. The inner ends are in the switches'
     namespace, which is this process's. `middle` has the names of the inner ends next to the first
@@ -242,6 +242,7 @@ class LabLink(Link):
 
     def __init__(self, node1: Any, node2: Any, *, adjustable: bool = False, **options: Any) -> None:
         delayed = adjustable or any(options.get(key) for key in ("delay_s", "jitter_s", "loss"))
+        delayed = delayed or options.get("most_delay_s") is not None
         number = next(_link_numbers)
         self.middle = (f"mid{number}a", f"mid{number}b") if delayed else None
         super().__init__(node1, node2, **options)

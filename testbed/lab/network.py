@@ -14,7 +14,10 @@ from testbed.lab.kernel import local_ports, packet_steering, shaping
 from testbed.lab.kernel.commands import CommandError
 from testbed.lab.kernel.shaping import LinkShape, MissingCapabilityError, Output
 
-_LINK_OPTIONS = {"rate_bps", "queue_bytes", "delay_s", "jitter_s", "loss", "ecn_threshold_bytes"}
+_LINK_OPTIONS = {
+    *("rate_bps", "queue_bytes", "delay_s", "jitter_s", "loss"),
+    *("ecn_threshold_bytes", "most_delay_s"),
+}
 CONTROLLER_ADDRESS = ("127.0.0.1", 6653)  # loopback of the lab's own network namespace
 
 
@@ -34,7 +37,7 @@ class LinkEnds:
 
     `name` is the ends' names joined by two hyphens. `middle` has the interfaces in the middle of a
     link that delays or loses, next to the first and to the second end; they lie in the switches'
-    namespace.
+    namespace. `most_delay_s` is how long an impairment lets frames wait there; None: none does.
     """
 
     name: str
@@ -46,6 +49,7 @@ class LinkEnds:
     jitter_s: float = 0.0
     loss: float = 0.0
     ecn_threshold_bytes: int | None = None
+    most_delay_s: float | None = None
     middle: tuple[str, str] | None = None
 
     @property
@@ -157,7 +161,7 @@ class Network:
         else:
             try:
                 for middle in middles:
-                    middle.require_room(middle.settings)
+                    middle.require_room(middle.longest_s)
             except ValueError as error:
                 raise MissingCapabilityError(str(error)) from None
             path = private / "delay.sock"

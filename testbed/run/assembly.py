@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import topologies
+from controllers import impairments
 from controllers.controller_socket import ControllerClient
+from controllers.impairment_plan import Places
 from testbed.lab import datapath, host_names
 from testbed.lab.kernel import privileges
 from testbed.lab.kernel.commands import CommandError
@@ -76,8 +78,15 @@ class Lab:
         # Earlier versions stored configurations without it.
         self.switch.datapath = datapath.choose(config.get("datapath", "auto"))
         parameters = topology_of(config)
+        topology = topologies.build(parameters)
+        places = Places(
+            hosts=topology.hosts(), switches=topology.switches(), links=topology.links()
+        )
+        entries = [impairments.read(each) for each in config["impairments"]]
+        for ends, delay_s in places.delays(entries).items():
+            topology.linkInfo(*ends)["most_delay_s"] = delay_s
         self.network = Network(
-            topologies.build(parameters),
+            topology,
             private=private,
             logs=logs,
             delayed_by=parameters.delayed_by,

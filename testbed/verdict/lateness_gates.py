@@ -27,6 +27,9 @@ def gates(events: Events, config: Mapping[str, Any]) -> list[Gate]:
     if not planned:
         return [not_applicable(name, key, limit, "there is no impairment")]
     late = [(each["acknowledged_s"] - each["planned_s"], _place(each)) for each in events]
+    for each in events:
+        if (late_s := each.get("details", {}).get("late_max_s")) is not None:
+            late.append((late_s, f"a change of {each['name']}"))
     early = Counter(each["name"] for each in events if _ended_before(each))
     note = "; ".join(
         f"{count} of {name} skipped, since their leg or the run ended before they were due"

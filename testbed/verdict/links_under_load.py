@@ -19,6 +19,7 @@ segments, which are cut apart behind the queue.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -122,6 +123,7 @@ def measure(directory: Path, events: Sequence[Mapping[str, Any]]) -> LinksUnderL
         nodes: dict[str, set[str]] = {}
         for link, sender in directions:
             nodes.setdefault(link, set()).add(sender)
+        replayed = recorded_rates(directory)
         found = []
         for (link, sender), facts in directions.items():
             columns = ("t_s", "sent_bytes", "backlog_bytes", "backlog_packets")
@@ -131,6 +133,7 @@ def measure(directory: Path, events: Sequence[Mapping[str, Any]]) -> LinksUnderL
                 for each in columns
             )
             changed = spans_of_changes(events, nodes[link])
+            (receiver,) = nodes[link] - {sender}
             found.append(
                 of_link(
                     link,
@@ -140,11 +143,22 @@ def measure(directory: Path, events: Sequence[Mapping[str, Any]]) -> LinksUnderL
                     rate_bps=facts["rate_bps"],
                     queue_bytes=facts["queue_bytes"],
                     changed=changed,
+                    replayed=replayed.get(f"{sender}->{receiver}", ()),
                 )
             )
     except (OSError, ValueError, KeyError, pl.exceptions.PolarsError) as error:
         return LinksUnderLoad(links=[], failure=f"no samples of queues: {error}")
     return LinksUnderLoad(links=found)
+
+
+def recorded_rates(directory: Path) -> dict[str, list[tuple[float, float]]]:
+    """When each direction `a->b` got which rate by a trace."""
+    found: dict[str, list[tuple[float, float]]] = {}
+    file = directory / "events" / "traces.jsonl"
+    for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else ():
+        change = json.loads(line)
+        found.setdefault(change["link"], []).append((change["made_s"], change["rate_bps"]))
+    return found
 
 
 def spans_of_changes(
@@ -156,7 +170,7 @@ def spans_of_changes(
     for event in events:
         changes, name = event.get("changes_rates", "anywhere"), str(event.get("name"))
         hit = set(str(event.get("target")).split("->"))
-        if changes == "no" or (changes == "target" and not hit <= nodes):
+        if changes in ("no", "recorded") or (changes == "target" and not hit <= nodes):
             continue
         if event.get("action") == "begin":
             # The change happens between the order and its acknowledgement.
@@ -177,28 +191,41 @@ def of_link(
     rate_bps: int,
     queue_bytes: int,
     changed: Spans = (),
+    replayed: Spans = (),
 ) -> LinkUnderLoad:
     """Judge one direction by the samples of its queue, in the order of their times.
 
     Args:
         rate_bps, queue_bytes: as configured.
         changed: from when to when the rate may have been another than the configured one.
+        replayed: from when on the rate was which other one: it is judged by that.
     """
     per_s = rate_bps / 8
     bucket = LinkShape(rate_bps=rate_bps, queue_bytes=0).burst_bytes
     spans_s, sent = np.diff(t_s), np.diff(sent_bytes)
+    due = _due(t_s, rate_bps, replayed)
+    # A low rate sends whole frames, too: one more or less proves nothing.
+    odd = ETHERNET_FRAME_BYTES if replayed else 0
     kept = np.ones(len(spans_s), dtype=np.bool_)
     for began_s, ended_s in changed:
         kept &= (t_s[1:] < began_s) | (t_s[:-1] > ended_s)
     waiting = backlog_bytes[:-1] > 0
-    loaded = kept & (backlog_bytes[:-1] >= per_s * spans_s)
+    loaded = kept & (backlog_bytes[:-1] >= due)
+    before_bps: float = rate_bps
+    for at_s, changed_bps in replayed:
+        # The frame that left last still takes the time that it takes at the lower rate.
+        until_s = at_s + 8 * ETHERNET_FRAME_BYTES / before_bps
+        if changed_bps > before_bps:
+            loaded &= (t_s[1:] < at_s) | (t_s[:-1] > until_s)
+        before_bps = changed_bps
     delivered = farthest_off = farthest_s = None
     loaded_s = float(spans_s[loaded].sum())
     if loaded_s >= LEAST_S:
-        delivered = float(sent[loaded].sum() / (per_s * loaded_s))
-        shares, begins = _windows(spans_s[loaded], sent[loaded], min(WINDOW_S, loaded_s))
-        farthest = int(np.abs(shares / per_s - 1).argmax())
-        farthest_off = float(shares[farthest] / per_s)
+        delivered = float(_share(sent[loaded].sum(), due[loaded].sum(), odd))
+        windows = min(WINDOW_S, loaded_s)
+        shares, begins = _windows(spans_s[loaded], sent[loaded], due[loaded], windows, odd)
+        farthest = int(np.abs(shares - 1).argmax())
+        farthest_off = float(shares[farthest])
         farthest_s = float(t_s[:-1][loaded][begins[farthest]])
     return LinkUnderLoad(
         link=link,
@@ -213,38 +240,60 @@ def of_link(
         delivered=delivered,
         worst=farthest_off,
         worst_s=farthest_s,
-        most=_most(spans_s, sent, kept, per_s, bucket),
+        most=_most(spans_s, sent, due, kept, bucket + odd),
     )
 
 
-def _windows(spans_s: Floats, sent: Floats, least_s: float) -> tuple[Floats, NDArray[np.intp]]:
-    """Bytes a second in each window of at least so long, and where each begins.
+def _due(t_s: Floats, rate_bps: int, replayed: Spans) -> Floats:
+    """The bytes that the rate in force allows between each two samples."""
+    if not replayed:
+        return np.diff(t_s) * (rate_bps / 8)
+    at_s, rates_bps = np.array(replayed).T
+    first_s, last_s = min(t_s[0], at_s[0]) - 1, max(t_s[-1], at_s[-1]) + 1
+    knots_s = np.concatenate([[first_s], at_s, [last_s]])
+    held = np.diff(knots_s) * np.concatenate([[rate_bps], rates_bps]) / 8
+    return np.diff(np.interp(t_s, knots_s, np.concatenate([[0.0], np.cumsum(held)])))
+
+
+def _share(sent: Floats, due: Floats, odd: int) -> Floats:
+    """Bytes sent over those due, as if up to `odd` more or fewer were none."""
+    off = sent - due
+    found: Floats = 1 + np.sign(off) * np.maximum(0, np.abs(off) - odd) / due
+    return found
+
+
+def _windows(
+    spans_s: Floats, sent: Floats, due: Floats, least_s: float, odd: int
+) -> tuple[Floats, NDArray[np.intp]]:
+    """Bytes sent over those due in each window of at least so long, and where each begins.
 
     The last windows end where the intervals do.
     """
-    at_s = np.concatenate([[0.0], np.cumsum(spans_s)])
-    at_bytes = np.concatenate([[0.0], np.cumsum(sent)])
+    at_s, at_bytes, at_due = (
+        np.concatenate([[0.0], np.cumsum(each)]) for each in (spans_s, sent, due)
+    )
     ends = np.searchsorted(at_s, at_s + least_s - 1e-9)
     begins = np.flatnonzero(ends < len(at_s))
     ends = ends[begins]
-    return (at_bytes[ends] - at_bytes[begins]) / (at_s[ends] - at_s[begins]), begins
+    return _share(at_bytes[ends] - at_bytes[begins], at_due[ends] - at_due[begins], odd), begins
 
 
 def _most(
-    spans_s: Floats, sent: Floats, kept: NDArray[np.bool_], per_s: float, bucket: int
+    spans_s: Floats, sent: Floats, due: Floats, kept: NDArray[np.bool_], bucket: int
 ) -> float | None:
     """The most that left in a quarter of a second over what the rate allows; None: no time was."""
     most = None
     borders = np.flatnonzero(np.diff(np.concatenate([[False], kept, [False]]).astype(np.int8)))
     for first, last in zip(borders[::2], borders[1::2], strict=True):
-        at_s = np.concatenate([[0.0], np.cumsum(spans_s[first:last])])
-        at_bytes = np.concatenate([[0.0], np.cumsum(sent[first:last])])
+        at_s, at_bytes, at_due = (
+            np.concatenate([[0.0], np.cumsum(each[first:last])]) for each in (spans_s, sent, due)
+        )
         ends = np.searchsorted(at_s, at_s + LEAST_S)
         begins = np.flatnonzero(ends < len(at_s))
         if not len(begins):
             continue
         left = at_bytes[ends[begins]] - at_bytes[begins] - bucket
-        share = float((left / (per_s * (at_s[ends[begins]] - at_s[begins]))).max())
+        share = float((left / (at_due[ends[begins]] - at_due[begins])).max())
         most = share if most is None else max(most, share)
     return most
 

@@ -136,10 +136,11 @@ def gates(
     # What users wrote may change a link's loss meanwhile, and no record says so.
     own = sorted({str(each["kind"]) for each in events} - set(impairments.KINDS)) if lossy else []
     note = ""
-    if own:
-        links = {link.name for link in network.links}
+    links = {link.name for link in network.links if own or link.most_delay_s is not None}
+    if lossy and links:
         samples = [each for each in samples if each.where.partition(" from ")[0] not in links]
-        note = f"links' own loss not compared: {', '.join(own)} may have changed it"
+        what = ", ".join(own) or f"a trace of {', '.join(sorted(links))}"
+        note = f"links' own loss not compared: {what} may have changed it"
     if by_hand := {f"{link} from {sender}" for link, sender in changed}:
         samples = [each for each in samples if each.where not in by_hand]
         told = f"set by hand, so not compared: {', '.join(sorted(by_hand))}"

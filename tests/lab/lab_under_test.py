@@ -171,6 +171,27 @@ class Flow:
         self._sent += count
         return list(range(first, self._sent))
 
+    def timed(
+        self, duration_s: float, *, payload_bytes: int, rate_bps: float
+    ) -> tuple[dict[int, float], dict[int, float]]:
+        """Send for a while; returns when each packet was sent, and when those that came arrived."""
+        sent: dict[int, float] = {}
+        arrived: dict[int, float] = {}
+        gap_s = (payload_bytes + 42) * 8 / rate_bps
+        filling = bytes(payload_bytes - 8)
+        began_s = time.monotonic()
+        while (now_s := time.monotonic()) < began_s + duration_s + 0.3:
+            if now_s < began_s + duration_s and now_s >= began_s + len(sent) * gap_s:
+                sent[self._sent] = now_s
+                self._out.send(self._sent.to_bytes(8, "big") + filling)
+                self._sent += 1
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    number = int.from_bytes(self._in.recv(2048)[:8], "big")
+                    arrived[number] = time.monotonic()
+            time.sleep(0.0002)
+        return sent, arrived
+
     def received(self, *, quiet_s: float = 0.1) -> list[int]:
         """Numbers of the packets that arrived since the last call, in order of arrival; returns
         when none has come for a while."""

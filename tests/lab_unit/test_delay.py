@@ -55,7 +55,7 @@ def test_the_relay_s_memory_holds_the_smallest_frames_at_full_rate(rate_bps, del
     frames_per_s = min(rate_bps / (60 * 8), 250_000)
     # And 20 ms of full-size frames that a relay is late.
     assert made.slots >= frames_per_s * delay_s + rate_bps * 0.02 / (1514 * 8)
-    made.require_room(made.settings)
+    made.require_room(made.settings.longest_s)
 
 
 def test_60_byte_frames_at_100_mbit_and_5_ms_fit():
@@ -70,10 +70,10 @@ def test_jitter_needs_room_too(loss):
 def test_a_delay_beyond_the_memory_is_refused_with_the_longest_that_fits():
     message = r"link a--b: a delay of 0.25 s at 100 Mbit/s does not fit .* 1792 frames; valid: up"
     with pytest.raises(ValueError, match=rf"{message} to 0\.217 s"):
-        middle(delay_s=0.005).require_room(DelaySettings(delay_s=0.25))
+        middle(delay_s=0.005).require_room(DelaySettings(delay_s=0.25).longest_s)
     message = r"link a--b: a delay of 9 s at 100 Mbit/s does not fit .* 65536 frames; valid: up"
     with pytest.raises(ValueError, match=rf"{message} to 7\.938 s"):
-        middle(delay_s=9).require_room(DelaySettings(delay_s=9))
+        middle(delay_s=9).require_room(DelaySettings(delay_s=9).longest_s)
 
 
 def test_descriptions_survive_json():

@@ -329,3 +329,26 @@ def test_a_broken_table_was_not_measured(tmp_path: Path):
 def test_an_empty_table_was_not_measured():
     empty = of_link("server--s1", "s1", *(np.zeros(0) for _ in range(4)), **LIMITS)
     assert {gate.outcome for gate in gates(empty).values()} == {"not measured"}
+
+
+def test_a_replayed_rate_is_judged_by_what_was_in_force():
+    """Half the rate from 2 s to 4 s, and a tenth until 5 s."""
+
+    def share(t_s):
+        return 1.0 if t_s < 2 or t_s >= 5 else 0.5 if t_s < 4 else 0.1
+
+    rate_bps = LIMITS["rate_bps"]
+    changes = [(0.0, rate_bps), (2.0, rate_bps / 2), (4.0, rate_bps / 10), (5.0, rate_bps)]
+
+    def judged(replayed, share=share):
+        columns = sampled(share=share, offered=lambda _: 2.0, lasts_s=6.0)
+        return of_link("server--s1", "s1", *columns, **LIMITS, replayed=replayed)
+
+    right = judged(changes)
+    assert right.error < 0.01
+    assert right.loaded_s > 5
+    assert right.left_out_s == 0
+    assert judged(()).error > 0.3
+    # The rate of a stretch that was not set.
+    assert judged(changes, lambda t_s: 1.0 if 2 <= t_s < 4 else share(t_s)).error > 0.3
+    assert judged(changes, lambda t_s: 0.4 if 2 <= t_s < 4 else share(t_s)).error > 0.15

@@ -72,6 +72,7 @@ class Middle:
         interfaces: the inner interface next to each of them.
         rate_bps: the link's shaped rate, the most that arrives; None if it is not shaped.
         settings: of both directions to begin with.
+        most_delay_s: the longest time that frames wait under later settings.
     """
 
     link: str
@@ -79,6 +80,12 @@ class Middle:
     interfaces: tuple[str, str]
     rate_bps: int | None
     settings: DelaySettings
+    most_delay_s: float = 0.0
+
+    @property
+    def longest_s(self) -> float:
+        """The longest time that a frame waits, now or later."""
+        return max(self.settings.longest_s, self.most_delay_s)
 
     @property
     def slots(self) -> int:
@@ -90,7 +97,7 @@ class Middle:
         rate_bps = self.rate_bps or 1_000_000_000
         smallest_per_s = min(rate_bps / _SMALLEST_BITS, _MOST_FRAMES_PER_S)
         late = _LATE_MARGIN * rate_bps * _LATE_S / _LARGEST_BITS
-        wanted = math.ceil((smallest_per_s * self.settings.longest_s + late) / _ROUNDED_SLOTS)
+        wanted = math.ceil((smallest_per_s * self.longest_s + late) / _ROUNDED_SLOTS)
         return min(MOST_SLOTS, max(1, wanted) * _ROUNDED_SLOTS)
 
     @classmethod
@@ -102,9 +109,10 @@ class Middle:
             interfaces=(link["middle"][0], link["middle"][1]),
             rate_bps=link["rate_bps"],
             settings=DelaySettings.of_link(link),
+            most_delay_s=link.get("most_delay_s") or 0.0,
         )
 
-    def require_room(self, settings: DelaySettings) -> None:
+    def require_room(self, longest_s: float) -> None:
         """Check that full-size frames at the link's full rate fit into a relay's memory.
 
         The settings to begin with have room for the smallest ones as well, up to `MOST_SLOTS`;
@@ -114,9 +122,9 @@ class Middle:
             ValueError: they do not.
         """
         frames_per_s = (self.rate_bps or 0) / _LARGEST_BITS
-        if frames_per_s * settings.longest_s > self.slots:
+        if frames_per_s * longest_s > self.slots:
             raise ValueError(
-                f"link {self.link}: a delay of {settings.longest_s:g} s at "
+                f"link {self.link}: a delay of {longest_s:g} s at "
                 f"{frames_per_s * _LARGEST_BITS / 1e6:g} Mbit/s does not fit into the relay's "
                 f"memory, which holds {self.slots} frames; valid: up to "
                 f"{self.slots / frames_per_s:.3f} s"

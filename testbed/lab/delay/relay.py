@@ -187,7 +187,7 @@ class _Relay:
             if (line.link, line.sender) == (request["link"], request["from"]):
                 given = {key: request[key] for key in asdict(line.settings) if key in request}
                 settings = replace(line.settings, **given)
-                self._middles[number].require_room(settings)
+                self._middles[number].require_room(settings.longest_s)
                 line.collect()  # what has arrived came under the old ones
                 waits = line.settings.delay_s, line.settings.jitter_s
                 line.set(settings)

@@ -1,0 +1,149 @@
+"""Traces: what is read from files, when what is due, and what is refused before a lab is built."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from controllers import impairments
+from controllers.impairment_plan import Places, resolve
+from controllers.impairments import trace_file
+from controllers.impairments.trace import TraceParameters
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def trace(folder: Path, text: str, **keys: Any) -> TraceParameters:
+    """The parameters of a trace in a file of a folder."""
+    (folder / "some.csv").write_text(text)
+    given = {"kind": "trace", "file": "some.csv", "link": ["a", "s"], "at_s": [0], **keys}
+    return TraceParameters.model_validate(given, context={"folders": [folder]})
+
+
+def test_a_csv_file_is_resolved_to_its_content_and_lasts_as_long(tmp_path):
+    text = "# made up\nt_s, rate_bps, loss\n0, 1e6, 0\n2, 0, 0.5\n3, 2000000, 0\n"
+    found = trace(tmp_path, text)
+    rates = [1e6, trace_file.SMALLEST_RATE_BPS, 2e6]
+    assert found.changes == {"t_s": [0, 2, 3], "rate_bps": rates, "loss": [0, 0.5, 0]}
+    assert (found.length_s, found.duration_s, found.file) == (4, 4, None)
+    elsewhere = tmp_path / "other"
+    elsewhere.mkdir()
+    one, other = (each.resolved(seed=1, rounds=1) for each in (found, trace(elsewhere, text)))
+    assert one == other
+    assert "some.csv" not in str(one)
+    assert impairments.read(one).changes == found.changes
+
+
+def test_what_is_due_repeats_and_begins_where_it_is_told(tmp_path):
+    found = trace(tmp_path, "t_s,rate_bps\n0.5,1e6\n2,2e6\n", start_s=1.0, duration_s=9)
+    assert found.at_begin() == {"rate_bps": 1e6}
+    due = [(at_s, row["rate_bps"]) for at_s, row in itertools.islice(found.after(1e-9), 4)]
+    # The last value holds as long as the one before it: 1.5 s.
+    assert due == [(1.0, 2e6), (3.0, 1e6), (4.5, 2e6), (6.5, 1e6)]
+    assert trace(tmp_path, "t_s,loss\n1,0.1\n").at_begin() == {}
+
+
+@given(st.lists(st.integers(0, 3000), min_size=1, max_size=300), st.sampled_from([0.02, 0.05, 0.3]))
+def test_mahimahi_s_packets_all_count_once(tmp_path_factory, times_ms, window_s):
+    times_ms = [*sorted(times_ms), 3001]
+    folder = tmp_path_factory.mktemp("trace")
+    (folder / "some.trace").write_text("\n".join(map(str, times_ms)))
+    found = trace_file._mahimahi(
+        [("", str(each)) for each in times_ms], window_s
+    )  # before small rates are raised
+    read = trace_file.read("some.trace", [folder], window_s=window_s)
+    assert read == found
+    assert read.length_s == 3.001
+    begins = read.changes["t_s"]
+    ends = [*begins[1:], read.length_s]
+    for begin, end, rate in zip(begins, ends, read.changes["rate_bps"], strict=True):
+        assert window_s / 2 < end - begin < window_s * 1.5 + 1e-9
+        last = end == read.length_s
+        count = sum(
+            begin <= each / 1000 + 1e-9 and (each / 1000 < end - 1e-9 or last) for each in times_ms
+        )
+        planned = max(trace_file.SMALLEST_RATE_BPS, count * 1514 * 8 / (end - begin))
+        assert rate == pytest.approx(planned, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("t_s,rate_mbps\n0,1\n", "some.csv: line 1: unknown column 'rate_mbps'; valid: rate_bps"),
+        ("t_s,delay_ms\n0,1\n", "line 1: unknown column 'delay_ms'; valid: delay_s"),
+        ("t_s,colour\n0,1\n", "line 1: unknown column 'colour'; valid: t_s, rate_bps"),
+        ("t_s,loss,loss\n0,1,1\n", "line 1: column 'loss' is there twice"),
+        ("rate_bps\n1\n", "line 1: valid: t_s and at least one of rate_bps, delay_s"),
+        ("t_s,loss\n", "line 1: no line follows"),
+        ("t_s,loss\n0,0\n1\n", "line 3: 1 values; valid: 2"),
+        ("t_s,loss\n0,some\n", "line 2: loss: 'some': valid: a number"),
+        ("t_s,loss\n0,1.5\n", "line 2: loss: 1.5: valid: 0 to 1"),
+        ("t_s,rate_bps\n0,-1\n", "line 2: rate_bps: -1: valid: 0 to 1e[+]10"),
+        ("t_s,rate_bps\n0,nan\n", "line 2: rate_bps: nan: valid: 0 to"),
+        ("t_s,delay_s\n0,11\n", "line 2: delay_s: 11: valid: 0 to 10"),
+        ("t_s,jitter_s\n0,0.1\n", "line 2: jitter_s: 0.1: valid: up to 0, the delay_s"),
+        ("t_s,loss\n0,0\n# gap\n2,0\n1,0\n", "line 5: t_s: 1: valid: 2.001 or more"),
+        ("t_s,loss\n-1,0\n", "line 2: t_s: -1: valid: 0 or more"),
+        ("\n", "some.csv: is empty"),
+        ("5\n3\n", "line 2: 3: valid: 5 or more, the time before"),
+        ("5\n3.5\n", "line 2: '3.5': valid: a time in whole milliseconds"),
+        ("0\n0\n", "line 2: 0: the last time is the trace's length; valid: 1 or more"),
+        ("-5\n", "line 1: '-5': valid: a time in whole milliseconds"),
+        (
+            "\n".join(["1"] * 60_000 + ["40"]),
+            "line 1: .* bit/s from 0 s on; valid: up to 1000000000",
+        ),
+    ],
+)
+def test_a_wrong_file_is_told_by_line_column_and_value(tmp_path, text, said):
+    with pytest.raises(ValidationError, match=said):
+        trace(tmp_path, text)
+
+
+def test_a_trace_without_a_file_is_refused(tmp_path):
+    with pytest.raises(ValidationError, match=r"none.csv: no such file; looked in"):
+        trace(tmp_path, "", file="none.csv")
+    with pytest.raises(ValidationError, match="needs file, or changes with length_s"):
+        trace(tmp_path, "", file=None, duration_s=1)
+    with pytest.raises(ValidationError, match="start_s: 7; valid: below 2"):
+        trace(tmp_path, "t_s,loss\n0,0\n1,0\n", start_s=7)
+
+
+def test_a_trace_is_held_against_its_link_and_against_other_entries(tmp_path):
+    places = Places(
+        hosts=["a", "b"],
+        switches={"s"},
+        links=[("a", "s"), ("b", "s")],
+        rates_bps={("a", "s"): 10_000_000, ("b", "s"): 10_000_000},
+    )
+    fast = trace(tmp_path, "t_s,rate_bps,delay_s,jitter_s\n0,2e7,0.1,0.02\n1,1e6,0,0\n")
+    with pytest.raises(ValueError, match=r"impairments.0.file: a rate of 20000000 bit/s; valid"):
+        resolve([fast], places, rounds=1, seed=1)
+    assert places.delays([fast]) == {("a", "s"): pytest.approx(0.12)}
+    rates = trace(tmp_path, "t_s,rate_bps\n0,1e6\n")
+    assert places.delays([rates]) == {}
+    queue = {
+        "kind": "queue",
+        "link": ["a", "s"],
+        "rate_factor": 0.5,
+        "at_s": [0.5],
+        "duration_s": 1,
+    }
+    with pytest.raises(ValueError, match="both set a rate at a->s"):
+        resolve([rates, impairments.read(queue)], places, rounds=1, seed=1)
+    lossy = trace(tmp_path, "t_s,loss\n0,0.5\n", link=["s", "a"])
+    assert places.delays([lossy]) == {("a", "s"): 0.0}
+    assert resolve([rates, lossy], places, rounds=1, seed=1)
+
+
+@pytest.mark.parametrize("name", ["handover.csv", "cellular.mahimahi"])
+def test_the_examples_are_valid(name):
+    found = trace_file.read(name, [EXAMPLES], window_s=0.05)
+    assert math.isclose(found.length_s, {"handover.csv": 3.3, "cellular.mahimahi": 1.0}[name])
