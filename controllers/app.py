@@ -54,7 +54,7 @@ class LabController(Application):
             os.setpriority(os.PRIO_PROCESS, 0, _NICENESS)
         document = lab_file.read(Path(Options.lab_file))
         self._network = document["network"]
-        self._lab = ControllerLabAccess(self._network)
+        self._lab = ControllerLabAccess(self._network, Path(document["log"]).parent)
         self._routing = Routing(self._network, self._lab, self.logger.info)
         places = places_of(self._network)
         self._ready = hub.Event()

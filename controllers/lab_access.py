@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from controllers.framework import eventlet, hub
@@ -19,9 +20,10 @@ T = TypeVar("T")
 class ControllerLabAccess(Switches):
     """Access to the switches, the lab's description, and ways to wait without blocking."""
 
-    def __init__(self, network: Mapping[str, Any]) -> None:
+    def __init__(self, network: Mapping[str, Any], records: Path) -> None:
         super().__init__({dpid: name for name, dpid in network["switches"].items()})
         self.network = network
+        self.records = records
         self.hosts: Mapping[str, HostInfo] = hosts_from_json(dict(network))
         self.processes: dict[str, int] = {}  # training processes, once the launcher has named them
         self._numbers = itertools.count(1)

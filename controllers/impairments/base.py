@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
 from controllers.impairments.common_settings import ImpairmentParameters
@@ -55,6 +56,10 @@ class LabAccess(Protocol):
     @property
     def hosts(self) -> Mapping[str, HostInfo]:
         """The hosts by name."""
+
+    @property
+    def records(self) -> Path:
+        """The folder for files of their own: that of the log of impairments."""
 
     @property
     def processes(self) -> Mapping[str, int]:

@@ -1,28 +1,35 @@
-"""`loss`: random packet loss on the wire, independent (Bernoulli) or bursty (Gilbert-Elliott).
+"""`loss`: packet loss on the wire, random or by a mask that says which packets are lost.
 
 Packets are dropped at the receiving end of the wire, so that lost packets have used the link like
 others. At a host, nftables' ingress hook drops packets; at a switch, an XDP program (which needs
-real root).
+real root). Both look each packet up by its index, counted from the occurrence's begin.
 
-Both follow the Gilbert-Elliott model: a packet is lost with probability `loss_good` or `loss_bad`,
-depending on the state; then the state changes with probability `p_good_to_bad` or `p_bad_to_good`.
+Random loss is drawn beforehand, with the run's seed, and follows the Gilbert-Elliott model: a
+packet is lost with probability `loss_good` or `loss_bad`, depending on the state; then the state
+changes with probability `p_good_to_bad` or `p_bad_to_good`.
 """
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Collection
+from typing import Any
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, model_validator
 
+from controllers.impairments import loss_mask
 from controllers.impairments.base import Effect, Impairment, ImpairmentParameters, LabAccess
 from controllers.impairments.link_directions import direction
 from testbed.lab.kernel import xdp_filter
 from testbed.lab.kernel.packet_filter import PacketFilter
 from testbed.lab.loss_model import LossModel
+from testbed.lab.loss_table import LossTable, drawn, given, mask_lines
+from testbed.shared.named_sections import folders
 
 
 class LossParameters(ImpairmentParameters):
-    """Either `q`, or the two probabilities of changing between a good and a bad state."""
+    """Either `q`, or the two probabilities of changing between two states, or a mask."""
 
     q: float | None = Field(default=None, gt=0, le=1, description="loss probability")
     p_good_to_bad: float | None = Field(
@@ -33,33 +40,83 @@ class LossParameters(ImpairmentParameters):
     )
     loss_good: float = Field(default=0.0, ge=0, le=1, description="loss probability when good")
     loss_bad: float = Field(default=1.0, gt=0, le=1, description="loss probability when bad")
+    mask: str | None = Field(
+        default=None,
+        description="a file with the indices of the packets that are lost, in place of "
+        "probabilities; each occurrence counts from 0",
+    )
+    lost_packets: str | None = Field(
+        default=None, description="the same as text, `3,7-9;12`: what a mask is resolved to"
+    )
+    seed: str = Field(
+        default="", description="of a random loss; by default the run's seed and the name"
+    )
+    record_mask: bool = Field(
+        default=False,
+        description="write which packets were lost to `events/NAME.mask`, in the form of a mask",
+    )
     spare_control: bool = Field(
         default=True,
         description="lose data packets alone: over 100 bytes, on the data ports that the training "
         "declares; false, or where nothing declares any: all of IPv4",
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _read_mask(cls, given: Any, info: ValidationInfo) -> Any:
+        """Of a mask, its content counts and not its place."""
+        if not isinstance(given, dict) or not isinstance(given.get("mask"), str):
+            return given
+        if given.get("lost_packets") is not None:
+            raise ValueError("lost_packets: excludes mask")
+        try:
+            lost = loss_mask.read(given["mask"], folders(info))
+        except ValueError as error:
+            raise ValueError(f"mask: {error}") from None
+        return {**given, "mask": None, "lost_packets": lost}
+
     @model_validator(mode="after")
     def _one_model(self) -> LossParameters:
         transitions = (self.p_good_to_bad, self.p_bad_to_good)
-        if self.q is None:
+        chosen = "q" if self.q is not None else "mask" if self.lost_packets is not None else ""
+        if self.lost_packets is not None:
+            if self.q is not None:
+                raise ValueError("q: excludes mask")
+            try:
+                given(loss_mask.parse(self.lost_packets))
+            except ValueError as error:
+                raise ValueError(f"lost_packets: {error}") from None
+        if not chosen:
             if None in transitions:
-                raise ValueError("needs either q, or both p_good_to_bad and p_bad_to_good")
+                raise ValueError("needs either q, or both p_good_to_bad and p_bad_to_good, or mask")
         else:
             extra = {"p_good_to_bad", "p_bad_to_good", "loss_good", "loss_bad"}
-            given = sorted(
+            extra_given = sorted(
                 key
                 for key in extra & self.model_fields_set
                 if getattr(self, key) != type(self).model_fields[key].default
             )
-            if given:
-                raise ValueError(f"{given[0]}: excludes q")
+            if extra_given:
+                raise ValueError(f"{extra_given[0]}: excludes {chosen}")
         return self
 
     def lacking(self, hosts: Collection[str]) -> str | None:
         if self.link is None or self.link[1] in hosts:
             return None
         return xdp_filter.missing()
+
+    def resolved(self, *, seed: int, rounds: int) -> dict[str, Any]:
+        document = super().resolved(seed=seed, rounds=rounds)
+        if self.lost_packets is None:
+            document["seed"] = self.seed or f"{seed}/{self.label}"
+        return document
+
+    @functools.cached_property
+    def table(self) -> LossTable:
+        """Which packets it loses; of resolved parameters."""
+        if self.lost_packets is not None:
+            return given(loss_mask.parse(self.lost_packets))
+        return drawn(self.model, self.seed)
 
     @property
     def model(self) -> LossModel:
@@ -74,7 +131,7 @@ class LossParameters(ImpairmentParameters):
 
 
 class Loss(Impairment[LossParameters]):
-    """Loses a random share of the packets of one direction."""
+    """Loses the packets of its table that go one direction."""
 
     counts_as = "loss"
     changes_rates = "no"
@@ -83,19 +140,30 @@ class Loss(Impairment[LossParameters]):
         super().__init__(parameters, lab)
         declared = lab.network.get("data_ports") if parameters.spare_control else None
         self._data_ports = (declared[0], declared[1]) if declared else None
+        self._table = parameters.table
+        self._occurrences = 0
         end = direction(lab.network, parameters).receiver
         self._filter: PacketFilter | xdp_filter.XdpFilter
         if end.pid is None:
-            self._filter = xdp_filter.filter_at(end.interface)
+            self._filter = xdp_filter.XdpFilter(end.interface, self._table)
         else:
-            self._filter = PacketFilter(end.pid, end.interface)
+            self._filter = PacketFilter(end.pid, end.interface, self._table)
 
     def begin(self) -> None:
-        self._filter.lose(self.parameters.model, data_ports=self._data_ports)
+        self._filter.lose(data_ports=self._data_ports, occurrence=self._occurrences)
+        self._occurrences += 1
 
     def end(self) -> None:
         self._filter.clear()
 
     def effect(self) -> Effect:
+        """With `planned`: how many of the packets that it met its table says to lose."""
         met, dropped = self._filter.take()
-        return Effect(met=met, dropped=dropped)
+        planned = self._table.losses(self._occurrences - 1, met)
+        if self.parameters.record_mask:
+            lines = [] if self._occurrences == 1 else ["next"]
+            lines += [f"# of {met} packets", *mask_lines(planned)]
+            name = re.sub(r"[^A-Za-z0-9._-]", "_", self.parameters.label)
+            with (self.lab.records / f"{name}.mask").open("a", encoding="utf-8") as file:
+                file.writelines(f"{line}\n" for line in lines)
+        return Effect(met=met, dropped=dropped, details={"planned": len(planned)})

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from controllers import framework_choice
-from testbed.lab import datapath, sandbox
+from testbed.lab import datapath, loss_table, sandbox
 from testbed.lab.delay import netem
 from testbed.lab.kernel import shaping
 from testbed.lab.kernel.commands import CommandError, run
@@ -251,7 +251,8 @@ def _shaping() -> None:
 
 
 def _packet_filter() -> None:
-    PacketFilter(os.getpid(), "probe1").lose(LossModel(loss_good=0.5), data_ports=DATA_PORTS)
+    table = loss_table.drawn(LossModel(loss_good=0.5), "probe")
+    PacketFilter(os.getpid(), "probe1", table).lose(data_ports=DATA_PORTS)
 
 
 def _switch(switch: OpenVSwitch) -> str:

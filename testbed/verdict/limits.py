@@ -328,10 +328,11 @@ GATES: dict[str, Explanation] = {
     ),
     "loss_error": Explanation(
         title="realised loss",
-        measured="For each impairment that loses packets at random, and each link with a loss, the "
-        "share of packets that were lost is compared with the configured one. The gate takes the "
-        "worst difference. It allows what chance explains, in all but one of a million runs; its "
-        "note says which difference could have been seen.",
+        measured="For each occurrence of a `loss`, the packets that were lost are compared with "
+        "those that its table says, and none may differ. For each link with a loss, and losses of "
+        "users' own, the share of packets that were lost is compared with the configured one. The "
+        "gate takes the worst difference. Of these it allows what chance explains, in all but one "
+        "of a million runs; its note says which difference could have been seen.",
         evidence="events/impairments.jsonl: dropped beside met; conservation.json: "
         "links[].delay_lost beside links[].sent",
         causes="A filter or the delay relay does not do what it was told, or something else "

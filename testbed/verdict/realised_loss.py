@@ -1,5 +1,8 @@
 """The gate of realised loss: whether as many packets were lost as was configured.
 
+A loss by a table says how many of the packets that it met it should have lost: that is exact. The
+rest, which is links that lose by themselves and losses of users' own, is tested as random.
+
 The test. A loss takes packets as a `LossModel` says: in a state s it loses one with probability
 l(s), then the state changes. For any tilt t, let A be the matrix A(s, s') = (1 - l(s) + l(s) e^t)
 P(s, s'), with its largest eigenvalue r and eigenvector h. Then, after n packets of which X were
@@ -14,6 +17,7 @@ does not hold there, and in no case for a loss that comes in runs.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -45,12 +49,14 @@ class Sample:
         model: what is configured.
         met: packets of each occurrence, all of which begin in the good state.
         lost: those of all of them that were lost.
+        planned: how many of them a table says to lose; None: chance decides.
     """
 
     where: str
     model: LossModel
     met: Sequence[int]
     lost: int
+    planned: int | None = None
 
     @property
     def packets(self) -> int:
@@ -58,7 +64,9 @@ class Sample:
 
     @property
     def expected(self) -> float:
-        """The mean number of losses."""
+        """The planned number of losses, or their mean."""
+        if self.planned is not None:
+            return self.planned
         return sum(map(self.model.expected_losses, self.met))
 
     @property
@@ -68,6 +76,8 @@ class Sample:
 
     def by_chance(self, false_alarms: float) -> float:
         """The largest `difference`, to the side that it has, that chance explains."""
+        if self.planned is not None:
+            return 0.0
         fewest, most = explained_by_chance(self.model, self.met, false_alarms)
         edge = most if self.lost > self.expected else fewest
         return abs(edge - self.expected) / self.packets
@@ -150,7 +160,11 @@ def gates(
             return [compared(NAME, KEY, 0.0, allowed, missing="; ".join(missing))]
         return [not_applicable(NAME, KEY, allowed, note or "no loss met a packet")]
     false_alarms = FALSE_ALARMS / len(samples)
-    farthest = max(samples, key=lambda it: it.difference / (allowed + it.by_chance(false_alarms)))
+    farthest = max(
+        samples,
+        # What a table plans may not differ at all.
+        key=lambda it: it.difference / (allowed + it.by_chance(false_alarms) or 1e-12),
+    )
     return [
         compared(
             NAME,
@@ -184,6 +198,15 @@ def _of_impairments(
         if each["action"] == "end" and each.get("counts_as") == "loss":
             ends.setdefault(each["name"], []).append(each)
     for name, records in ends.items():
+        planned = [each.get("details", {}).get("planned") for each in records]
+        if None not in planned and all(each.get("met") is not None for each in records):
+            for each in (one for one in records if one["met"]):
+                place = f"round {each['round']}" if each["round"] >= 0 else "by time"
+                yield dataclasses.replace(
+                    _sample(f"{name} {place} {each['leg']}", LossModel(), [each]),
+                    planned=each["details"]["planned"],
+                )
+            continue
         model = getattr(impairments.read(entries[name]), "model", None)
         if not isinstance(model, LossModel) or any(each.get("met") is None for each in records):
             missing.append(f"{name} counts as loss, but gives no `model` or not what it `met`")

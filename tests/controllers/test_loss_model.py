@@ -1,24 +1,23 @@
-"""The loss model's formulas against the channel played through packet by packet."""
+"""The loss model's formulas against the tables drawn with it, and the tables themselves."""
 
 import itertools
-import random
 import statistics
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from controllers.impairments import loss_mask
+from testbed.lab import loss_table
 from testbed.lab.loss_model import LossModel
 
-PACKETS = 200_000
+PACKETS = 131_072
 
 
-def lost(model: LossModel) -> list[bool]:
+def lost(model: LossModel, seed: str = "7") -> list[bool]:
     """Which packets of many the channel loses."""
-    draw, bad, found = random.Random(7), False, []
-    for _ in range(PACKETS):
-        found.append(draw.random() < (model.loss_bad if bad else model.loss_good))
-        if draw.random() < (model.p_bad_to_good if bad else model.p_good_to_bad):
-            bad = not bad
-    return found
+    return np.isin(np.arange(PACKETS), loss_table.drawn(model, seed).losses(0, PACKETS)).tolist()
 
 
 @pytest.mark.parametrize(
@@ -42,3 +41,80 @@ def test_the_classical_cases():
     assert gilbert.mean_loss == pytest.approx(0.02 / 0.22)
     assert gilbert.mean_burst_packets == pytest.approx(1 / 0.2)
     assert LossModel(loss_good=0.4).mean_burst_packets == pytest.approx(1 / 0.6)
+
+
+MODELS = st.builds(
+    LossModel,
+    loss_good=st.floats(0, 1),
+    loss_bad=st.floats(0, 1),
+    p_good_to_bad=st.floats(0.001, 1),
+    p_bad_to_good=st.floats(0.001, 1),
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(MODELS, st.text(max_size=8), st.integers(0, 2000), st.integers(0, 500_000))
+def test_the_same_seed_loses_the_same_packets_and_the_filters_agree(
+    model, seed, occurrence, packets
+):
+    one, same = loss_table.drawn(model, seed), loss_table.drawn(model, seed)
+    assert (one.size, one.lost.tolist()) == (same.size, same.lost.tolist())
+    found = one.losses(occurrence, packets)
+    # As nftables looks a packet up, and as the XDP program does.
+    first, period = one.span(occurrence)
+    indices = np.arange(packets)
+    assert 0 < period <= loss_table.MOST_PACKETS
+    assert np.flatnonzero(np.isin(indices % period + first, one.lost)).tolist() == found.tolist()
+    table, length = one.bits(occurrence)
+    bits = np.unpackbits(np.frombuffer(table, np.uint8), bitorder="little")[:length]
+    assert np.flatnonzero(bits[indices % length]).tolist() == found.tolist()
+
+
+def test_another_seed_and_another_occurrence_lose_others():
+    model = LossModel(loss_good=0.1)
+    table, other = (loss_table.drawn(model, seed) for seed in ("1/loss", "2/loss"))
+    some = [table.losses(number, 1000).tolist() for number in range(200)]
+    assert len({tuple(each) for each in some}) == 200
+    assert other.losses(0, 1000).tolist() != some[0]
+    # They do not meet the same stretch of the table either.
+    begins = sorted(table.span(number)[0] for number in range(200))
+    assert min(b - a for a, b in itertools.pairwise(begins)) > table.size / 2 / 200 / 3
+
+
+@given(st.lists(st.sets(st.integers(0, 5000)), min_size=1, max_size=5))
+def test_a_mask_that_was_written_is_read_the_same(tmp_path_factory, occurrences):
+    tables = [np.array(sorted(each), dtype=np.int64) for each in occurrences]
+    lines = [line for each in tables for line in ("next", *loss_table.mask_lines(each))][1:]
+    file = tmp_path_factory.mktemp("mask") / "some.mask"
+    file.write_text("# packets\n" + "\n".join([*lines, "# end"]))
+    if not lines:
+        with pytest.raises(ValueError, match="is empty"):
+            loss_mask.read(file.name, [file.parent])
+        return
+    table = loss_table.given(loss_mask.parse(loss_mask.read(file.name, [file.parent])))
+    for number, each in enumerate(tables):
+        assert table.losses(number, 5001).tolist() == each.tolist()
+    if len(tables) > 1:
+        assert not len(table.losses(len(tables), 5001))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("1\n5-2\n", "some.mask: line 2: '5-2': ends before it begins; valid: an index"),
+        ("# a\n\n-3", "some.mask: line 3: '-3'; valid: an index such as 12, a range such as"),
+        ("1\nthen\n", "some.mask: line 2: 'then'; valid: .*, or next"),
+        ("# nothing\n", "some.mask: is empty"),
+    ],
+)
+def test_a_wrong_mask_is_told_by_its_line(tmp_path, text, said):
+    (tmp_path / "some.mask").write_text(text)
+    with pytest.raises(ValueError, match=said):
+        loss_mask.read("some.mask", [tmp_path])
+
+
+def test_a_mask_that_no_filter_holds_is_refused():
+    with pytest.raises(ValueError, match="packet 4194304 of 1 occurrences; valid: below 4194304"):
+        loss_table.given([[range(4_194_304, 4_194_305)]])
+    with pytest.raises(ValueError, match="70000 packets are lost; valid: up to 65536"):
+        loss_table.given([[range(70_000)]])

@@ -18,6 +18,7 @@ CHANNEL = {"p_good_to_bad": 0.02, "p_bad_to_good": 0.2, "loss_bad": 0.9}
 UPLINK = ["worker-1", "leaf-2"]
 # A switch that has confirmed a rule still forwards by its cache for up to about 3 ms.
 CACHED_S = 0.03
+MASK = {"kind": "loss", "lost_packets": "0,7-9,100-149;3-4", "record_mask": True}
 ENTRIES: list[dict[str, Any]] = [
     {"kind": "loss", "name": "random", "host": "server", "rounds": [0], "q": 0.4},
     {"kind": "loss", "name": "random-up", "link": UPLINK, "rounds": [1], "q": 0.4},
@@ -59,6 +60,8 @@ ENTRIES: list[dict[str, Any]] = [
         "spare_control": False,
     },
     {"kind": "loss", "name": "data", "host": "server", "rounds": [13], "q": 1},
+    {**MASK, "name": "masked", "host": "server", "rounds": [15, 16]},
+    {**MASK, "name": "masked-up", "link": UPLINK, "rounds": [17, 18]},
     {
         "kind": "blackout",
         "name": "delayed",
@@ -130,6 +133,23 @@ def test_bernoulli_loss_is_what_it_says(lab, number, name):
         assert statistics.mean(runs_lost(sent, received)) == pytest.approx(1 / 0.6, rel=0.1)
         assert lab.ended(name)["dropped"] == len(sent) - len(received)
         assert_clean(flow)
+
+
+@pytest.mark.parametrize(("number", "name"), [(15, "masked"), (17, "masked-up")])
+def test_exactly_the_packets_of_a_mask_are_missing_and_are_recorded(lab, number, name):
+    with lab.flow("worker-1", "server") as flow:
+        for occurrence, planned in enumerate(([0, 7, 8, 9, *range(100, 150)], [3, 4])):
+            lab.begin(number + occurrence)
+            sent = flow.send(400)
+            arrived = set(flow.received())
+            lab.end(number + occurrence)
+            assert [each - sent[0] for each in sent if each not in arrived] == planned
+            record = lab.ended(name)
+            assert (record["met"], record["dropped"]) == (400, len(planned))
+            assert record["details"]["planned"] == len(planned)
+        assert_clean(flow)
+    recorded = (lab.logs / f"{name}.mask").read_text()
+    assert recorded == "# of 400 packets\n0\n7-9\n100-149\nnext\n# of 400 packets\n3-4\n"
 
 
 @pytest.mark.parametrize(("number", "name"), [(2, "runs"), (3, "runs-up")])

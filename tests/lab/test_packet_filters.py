@@ -21,9 +21,9 @@ from testbed.lab.kernel.packet_filter import DropCounter, PacketFilter
 from testbed.lab.kernel.rtnetlink import Rtnetlink, bring_up_silent
 from testbed.lab.kernel.xdp_filter import XdpFilter
 from testbed.lab.loss_model import LossModel
+from testbed.lab.loss_table import drawn, given
 
 PORTS = (47000, 47999)
-ALL = LossModel(loss_good=1.0)
 
 with Rtnetlink() as kernel:
     kernel.send([rtnetlink.veth("near", "far")])
@@ -43,8 +43,13 @@ def send(count=1, **fields):
     for _ in range(count):
         wire.send(one)
 
-def make(how):
-    return PacketFilter(os.getpid(), "far") if how == "nftables" else XdpFilter("far")
+def share(q, seed="any"):
+    return drawn(LossModel(loss_good=q), seed)
+
+def make(how, table):
+    if how == "nftables":
+        return PacketFilter(os.getpid(), "far", table)
+    return XdpFilter("far", table)
 
 subprocess.run(["nft", "-f", "-"], text=True, check=True, input='''
 table netdev behind {
@@ -82,9 +87,9 @@ def how(request: pytest.FixtureRequest) -> str:
 def test_only_what_could_be_lost_is_met(how):
     script = """
 found = {}
-filtered = make(how)
+filtered = make(how, share(1))
 for name, ports in (("data", PORTS), ("all", None)):
-    filtered.lose(ALL, data_ports=ports)
+    filtered.lose(data_ports=ports)
     for case, fields in (
         ("to the first port", {"target": 47000}),
         ("to the last port", {"target": 47999}),
@@ -113,14 +118,16 @@ print(json.dumps(found))
 
 def test_both_filters_of_two_processes_work_and_one_cannot_stop_the_other():
     script = """
-mine = make(how)
-mine.lose(LossModel(loss_good=0.5), data_ports=None)
+mine = make(how, share(0.5))
+mine.lose(data_ports=None)
 other = '''
 import os, sys
 from testbed.lab.kernel.packet_filter import PacketFilter
 from testbed.lab.loss_model import LossModel
-filtered = PacketFilter(os.getpid(), "far")
-filtered.lose(LossModel(loss_good=0.5), data_ports=None)
+from testbed.lab.loss_table import drawn
+table = drawn(LossModel(loss_good=0.5), "another seed")
+filtered = PacketFilter(os.getpid(), "far", table)
+filtered.lose(data_ports=None)
 print(flush=True)
 sys.stdin.read()
 filtered.clear()
@@ -149,7 +156,7 @@ print(json.dumps([both, mine.take(), [int(each) for each in theirs],
 
 def test_no_count_is_lost_while_thresholds_change(how):
     script = """
-filtered = make(how)
+filtered = make(how, share(0.9))
 sent, over = 0, threading.Event()
 
 def go_on():
@@ -164,7 +171,7 @@ sender.start()
 met = dropped = changes = 0
 until_s = time.monotonic() + 3
 while time.monotonic() < until_s:
-    filtered.lose(LossModel(loss_good=0.9), data_ports=PORTS)
+    filtered.lose(data_ports=PORTS, occurrence=changes)
     filtered.clear()
     changes += 1
     if changes % 10 == 0:
@@ -185,8 +192,8 @@ print(json.dumps([sent, met + more.met, dropped + more.dropped, passed(), change
 @pytest.mark.parametrize("q", [1e-4, 1.0])
 def test_very_small_and_certain_losses_are_exact(how, q):
     script = f"""
-filtered = make(how)
-filtered.lose(LossModel(loss_good={q}), data_ports=PORTS)
+filtered = make(how, share({q}))
+filtered.lose(data_ports=PORTS)
 send(200_000)
 print(json.dumps(filtered.take()))
 """
@@ -201,10 +208,10 @@ def test_a_switch_s_interface_refuses_a_second_loss_at_the_same_time():
         pytest.skip("loading an XDP program needs real root")
     script = """
 from testbed.lab.kernel.commands import CommandError
-filtered = make(how)
-filtered.lose(ALL, data_ports=None)
+filtered = make(how, share(1))
+filtered.lose(data_ports=None)
 try:
-    filtered.lose(LossModel(loss_good=0.1), data_ports=None)
+    make(how, share(0.1)).lose(data_ports=None)
     said = ""
 except CommandError as error:
     said = str(error)
@@ -214,3 +221,58 @@ print(json.dumps([said, filtered.take()]))
     said, counts = inside(script, "XDP")
     assert "far: another impairment" in said
     assert counts == [100, 100]
+
+
+def test_exactly_the_packets_of_the_table_are_missing_in_each_occurrence(how):
+    """Of a mask and of a drawn table, beyond the end of both; and by the seed alone."""
+    script = """
+import dataclasses
+from testbed.lab.kernel.packet_filter import _Counters
+counters = _Counters(None)
+arrived = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0800))
+arrived.bind(("far", 0x0800))
+arrived.setsockopt(socket.SOL_SOCKET, 33, 64 << 20)  # SO_RCVBUFFORCE
+arrived.setblocking(False)
+
+def lost(filtered, packets, occurrence):
+    if how == "nftables":  # whose packets a packet socket sees before they are dropped
+        before = counters.packets("passed")
+        found = []
+        filtered.lose(data_ports=PORTS, occurrence=occurrence)
+        for number in range(packets):
+            send()
+            now = counters.packets("passed")
+            found += [number] if now == before else []
+            before = now
+        filtered.clear()
+        return found
+    filtered.lose(data_ports=PORTS, occurrence=occurrence)
+    for number in range(packets):
+        wire.send(frame(source=number + 1, target=47000))
+    filtered.clear()
+    seen = set()
+    while True:
+        try:
+            seen.add(int.from_bytes(arrived.recv(100)[34:36], "big") - 1)
+        except BlockingIOError:
+            return sorted(set(range(packets)) - seen)
+
+packets = 1000
+short = dataclasses.replace(share(0.3), size=37)  # begins again within the occurrence
+mask = given([[range(0, 2), range(5, 6), range(31, 40)], [range(7, 8)]])
+found = []
+for table in (mask, short, share(0.2, "one"), share(0.2, "two")):
+    filtered = make(how, table)
+    for occurrence in (0, 1, 2):
+        hit = lost(filtered, packets, occurrence)
+        found.append([hit, table.losses(occurrence, packets).tolist(), *filtered.take()])
+print(json.dumps([packets, found]))
+"""
+    packets, found = inside(script, how)
+    for lost, planned, met, dropped in found:
+        assert lost == planned
+        assert (met, dropped) == (packets, len(planned))
+    assert found[0][0] == [0, 1, 5, *range(31, 40)]
+    assert found[1][0] == [7]
+    assert found[2][0] == []
+    assert found[6][0] != found[9][0]

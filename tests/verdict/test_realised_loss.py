@@ -268,6 +268,19 @@ def test_one_long_occurrence_is_not_hidden_by_the_others():
     assert (gate.outcome, gate.where) == ("failed", "one round 9 gather")
 
 
+def test_a_table_s_losses_are_exact():
+    def by_table(name: str, dropped: int, planned: int, **changes: Any) -> dict[str, Any]:
+        return ended(name, 400, dropped, details={"planned": planned}, **changes)
+
+    assert judged(by_table("one", 41, 41), by_table("other", 0, 0)).outcome == "passed"
+    # Few packets, too few for any test of chance; and losses that make up for each other.
+    odd = [by_table("one", 41, 40, round=3), by_table("one", 39, 40, round=4)]
+    gate = judged(*odd, ended("other", 40_000, 4000))
+    assert (gate.outcome, gate.where) == ("failed", "one round 3 gather")
+    assert gate.value == pytest.approx(1 / 400)
+    assert judged(by_table("one", 0, 1)).outcome == "failed"
+
+
 def test_a_link_s_own_loss_is_compared_in_each_direction():
     lossy = {"link_loss": 0.05}
     assert judged(**lossy, books=ledgers(sent=50_000, lost=2500)).outcome == "passed"

@@ -198,11 +198,13 @@ def _offloads(pid: int | None, interface: str, wanted: bool) -> None:
 
 def _lose(server: Host, loss: float) -> None:
     """Drops data that arrives at the server: UDP, and TCP segments that are not bare ACKs."""
+    from testbed.lab import loss_table
     from testbed.lab.kernel.packet_filter import PacketFilter
     from testbed.lab.loss_model import LossModel
 
     # The filter's table lives as long as the namespace.
-    PacketFilter(server.pid, "eth0").lose(LossModel(loss_good=loss), data_ports=DATA_PORTS)
+    table = loss_table.drawn(LossModel(loss_good=loss), "bench")
+    PacketFilter(server.pid, "eth0", table).lose(data_ports=DATA_PORTS)
 
 
 def _wait_until_reachable(worker: Host) -> None:

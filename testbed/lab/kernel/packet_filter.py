@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import secrets
+import struct
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from testbed.lab.kernel import netlink
 from testbed.lab.kernel.commands import CommandError
 from testbed.lab.kernel.namespaces import entered
-from testbed.lab.loss_model import LARGEST_CONTROL_PACKET_BYTES, Losses, LossModel
+from testbed.lab.loss_model import LARGEST_CONTROL_PACKET_BYTES, Losses
+from testbed.lab.loss_table import LossTable
 
 # Packet conservation adds up the counters of this name in every host: they are never reset.
 _DROP_COUNTER = "dropped"
 _MET_COUNTER = "met"
-# A power of two, which the kernel's 32 random bits hit evenly; the largest that they can.
-_RESOLUTION = 1 << 31
+# linux/netfilter/nf_tables.h: the request for objects, and attributes of a counter's object.
+_NETFILTER, _GET_OBJECT = 12, 10 << 8 | 19
+_TABLE, _NAME, _DATA, _PACKETS = 1, 2, 4, 2
+_OF_NETDEV = struct.pack("=BBH", 5, 0, 0)
 
 
 class Nftables:
@@ -30,14 +34,6 @@ class Nftables:
 
         with entered(pid):
             self._library: Any = nftables.Nftables()
-        self._library.set_json_output(True)
-
-    def packets(self, command: str, counter: str) -> int:
-        """The packets of all counters of one name among those that a command lists."""
-        text = self.run(command)
-        entries = json.loads(text)["nftables"] if text else []
-        counters = [entry["counter"] for entry in entries if "counter" in entry]
-        return sum(int(each["packets"]) for each in counters if each["name"] == counter)
 
     def run(self, *commands: str) -> str:
         """Execute commands as one transaction; returns what they print.
@@ -66,15 +62,42 @@ def egress_chains(table: str, interfaces: Iterable[str], *rules: str) -> Iterato
         yield from (f"add rule {chain} {each.format(interface=name)}" for each in rules)
 
 
+class _Counters:
+    """Reads nftables' counters of process `pid`'s network namespace.
+
+    libnftables would fetch all elements of all sets with them, in some 100 ms.
+    """
+
+    def __init__(self, pid: int | None) -> None:
+        self._socket = netlink.connect(_NETFILTER, pid)
+
+    def packets(self, name: str, table: str = "") -> int:
+        """The packets of all counters of one name, in one table or in all of interfaces."""
+        total = 0
+        for _, found in netlink.dump(self._socket, _GET_OBJECT, _OF_NETDEV):
+            inside = {
+                kind: (first, last)
+                for kind, first, last in netlink.attributes(found, len(_OF_NETDEV), len(found))
+            }
+            of, called = (bytes(found[slice(*inside[key])])[:-1] for key in (_TABLE, _NAME))
+            if called.decode() != name or (table and of.decode() != table):
+                continue
+            for kind, first, _ in netlink.attributes(found, *inside[_DATA]):
+                if kind == _PACKETS:
+                    total += int.from_bytes(found[first : first + 8], "big")
+        return total
+
+
 class _ArrivalTable:
     """An nftables table of its own with a chain for what arrives at one interface."""
 
     def __init__(self, pid: int | None, interface: str, *counters: str) -> None:
         self._taken = dict.fromkeys(counters, 0)
-        self._nft = Nftables(pid)
+        self._counters = _Counters(pid)
         # Other processes may have tables in the namespace, and another of this name is an error.
-        self.name = f"netdev lab{secrets.token_hex(8)}"
-        self.run = self._nft.run
+        self._short_name = f"lab{secrets.token_hex(8)}"
+        self.name = f"netdev {self._short_name}"
+        self.run = Nftables(pid).run
         self.run(
             f"create table {self.name}",
             *(f"add counter {self.name} {each}" for each in counters),
@@ -84,85 +107,69 @@ class _ArrivalTable:
 
     def take_hits(self, counter: str) -> int:
         """Packets that a counter saw since the last call; the counter itself goes on."""
-        total = self._nft.packets(f"list counter {self.name} {counter}", counter)
+        total = self._counters.packets(counter, self._short_name)
         taken, self._taken[counter] = total - self._taken[counter], total
         return taken
 
 
 class PacketFilter:
-    """Loses a random share of the packets that arrive at one interface of a host.
+    """Loses those packets of a table that arrive at one interface of a host.
 
-    The kernel keeps the loss model's state from packet to packet: the state is bad while a dynamic
-    set has its one possible element, which rules put in and take out at random.
+    The kernel counts packets from the begin of each loss on, and looks the count up in a set.
+    Loading the set takes up to 0.2 s, which the constructor does.
     """
 
-    def __init__(self, pid: int, interface: str) -> None:
+    def __init__(self, pid: int, interface: str, losses: LossTable) -> None:
         self._table = _ArrivalTable(pid, interface, _MET_COUNTER, _DROP_COUNTER)
+        self._losses = losses
         name = self._table.name
+        lost = ", ".join(map(str, losses.lost.tolist()))
         self._table.run(
-            f"add set {name} bad {{ type ether_type ; size 65535 ; flags dynamic ; }}",
-            f"add chain {name} in_bad",
-            f"add chain {name} in_good",
+            f"add set {name} lost {{ typeof numgen inc mod 2 ; }}",
+            *([f"add element {name} lost {{ {lost} }}"] if lost else []),
             f"add chain {name} chosen",
         )
 
-    def lose(self, model: LossModel, *, data_ports: tuple[int, int] | None) -> None:
-        """Start to lose packets, in the model's good state.
-
-        Probabilities have a resolution of 2^-31.
+    def lose(self, *, data_ports: tuple[int, int] | None, occurrence: int = 0) -> None:
+        """Start to lose packets.
 
         Args:
             data_ports: the first and the last port whose data is lost; None: all of IPv4 is.
+            occurrence: which one of the table's.
         """
         name = self._table.name
         wanted = ["meta protocol ip"]
         if data_ports is not None:
             low, high = data_ports
             data = f"meta l4proto {{ tcp, udp }} meta length > {LARGEST_CONTROL_PACKET_BYTES} th"
-            # Both directions of a connection count, but `goto` draws lots only once per packet.
+            # Both directions of a connection count, but `goto` counts only once per packet.
             ports = f"{low}-{high}" if low < high else f"{low}"
             wanted = [f"{data} dport {ports}", f"{data} sport {ports}"]
-        lose = f"counter name {_DROP_COUNTER} drop"
+        first, period = self._losses.span(occurrence)
         self._table.run(
             *(f"add rule {name} arriving {each} goto chosen" for each in wanted),
             f"add rule {name} chosen counter name {_MET_COUNTER}",
-            f"add rule {name} chosen meta protocol @bad goto in_bad",
-            f"add rule {name} chosen goto in_good",
-            *_rule(name, "in_good", model.p_good_to_bad, "add @bad { meta protocol }"),
-            *_rule(name, "in_good", model.loss_good, lose),
-            *_rule(name, "in_bad", model.p_bad_to_good, "delete @bad { meta protocol }"),
-            *_rule(name, "in_bad", model.loss_bad, lose),
+            f"add rule {name} chosen numgen inc mod {period} offset {first} @lost "
+            f"counter name {_DROP_COUNTER} drop",
         )
 
     def clear(self) -> None:
         name = self._table.name
-        self._table.run(
-            *(f"flush chain {name} {each}" for each in ("arriving", "chosen", "in_good", "in_bad")),
-            f"flush set {name} bad",
-        )
+        self._table.run(f"flush chain {name} arriving", f"flush chain {name} chosen")
 
     def take(self) -> Losses:
         """What it met and dropped since the last call."""
         return Losses(*(self._table.take_hits(each) for each in (_MET_COUNTER, _DROP_COUNTER)))
 
 
-def _rule(table: str, chain: str, probability: float, action: str) -> list[str]:
-    """A rule that acts with this probability; no rule for probability 0."""
-    threshold = round(probability * _RESOLUTION)
-    if threshold == 0:
-        return []
-    chance = f"numgen random mod {_RESOLUTION} < {threshold}" if threshold < _RESOLUTION else ""
-    return [f"add rule {table} {chain} {chance} {action}"]
-
-
 class DropCounter:
     """Counts what all `PacketFilter`s in the namespace of process `pid` have dropped."""
 
     def __init__(self, pid: int) -> None:
-        self._nft = Nftables(pid)
+        self._counters = _Counters(pid)
 
     def total(self) -> int:
-        return self._nft.packets("list counters", _DROP_COUNTER)
+        return self._counters.packets(_DROP_COUNTER)
 
 
 class ArrivalCounter:

@@ -1,4 +1,4 @@
-"""Random loss of what arrives at a switch's interface, by an XDP program.
+"""Loss of what arrives at a switch's interface, by an XDP program.
 
 Open vSwitch's userspace datapath receives through a packet socket. That socket gets its copy of a
 packet before any netfilter or traffic-control hook sees it; only XDP runs still earlier, and before
@@ -17,21 +17,24 @@ import socket
 import struct
 
 from testbed.lab.kernel.commands import CommandError
-from testbed.lab.loss_model import LARGEST_CONTROL_PACKET_BYTES, Losses, LossModel
+from testbed.lab.loss_model import LARGEST_CONTROL_PACKET_BYTES, Losses
+from testbed.lab.loss_table import MOST_PACKETS, LossTable
 
 _SYSCALLS = {"x86_64": 321, "aarch64": 280}
 _MAP_CREATE, _MAP_LOOKUP, _MAP_UPDATE, _PROG_LOAD, _LINK_CREATE = 0, 1, 2, 5, 28
 _MAP_TYPE_ARRAY, _PROG_TYPE_XDP, _ATTACH_XDP, _XDP_SKB_MODE = 2, 6, 37, 1 << 1
 _XDP_DROP, _XDP_PASS = 1, 2
-_HELPER_LOOKUP, _HELPER_RANDOM = 1, 7
+_HELPER_LOOKUP = 1
 
-# The map has two values of 64-bit words at these offsets. This process writes the first, which also
-# holds the model's state; thresholds are out of 2^32, and ports from 0 on are all of IPv4. Only the
-# program writes the second, so that no count is lost.
-_ENTER, _LEAVE, _LOSS_GOOD, _LOSS_BAD, _LOW, _HIGH, _BAD = range(0, 56, 8)
+# A map's value has 64-bit words at these offsets. This process writes the settings: how many
+# packets were met before, after how many the table begins again, and the data ports; from 0 on they
+# are all of IPv4, and up to 0 nothing is lost. Only the program writes the counters, so that no
+# count is lost. The bits of the table are in a map of their own.
+_BEFORE, _PERIOD, _LOW, _HIGH = range(0, 32, 8)
 _MET, _DROPPED = range(0, 16, 8)
-_VALUE = struct.Struct("=7Q")
+_VALUE = struct.Struct("=4Q")
 _SETTINGS, _COUNTERS = 0, 1
+_TABLE_BYTES = MOST_PACKETS // 8
 
 
 class _Assembler:
@@ -60,38 +63,43 @@ class _Assembler:
 
 # Opcodes: class | size or source | operation.
 _LOAD8, _LOAD16, _LOAD32, _LOAD64 = 0x71, 0x69, 0x61, 0x79
-_STORE64, _STORE32_CONST, _ATOMIC_ADD64, _LOAD_MAP = 0x7B, 0x62, 0xDB, 0x18
-_MOVE, _MOVE_CONST, _ADD_CONST, _SHIFT_LEFT, _SHIFT_RIGHT, _BIG_ENDIAN = (
-    0xBF, 0xB7, 0x07, 0x67, 0x77, 0xDC,
+_STORE32_CONST, _ATOMIC64, _LOAD_MAP, _FETCH_ADD = 0x62, 0xDB, 0x18, 0x01
+_MOVE, _MOVE_CONST, _ADD, _ADD_CONST, _AND_CONST, _MODULO, _BIG_ENDIAN = (
+    0xBF, 0xB7, 0x0F, 0x07, 0x57, 0x9F, 0xDC,
 )  # fmt: skip
+_SHIFT_RIGHT, _SHIFT_RIGHT_REG, _SUBTRACT = 0x77, 0x7F, 0x1F
 _JUMP, _IF_EQUAL, _IF_NOT_EQUAL, _IF_AT_MOST = 0x05, 0x15, 0x55, 0xB5
 _IF_MORE_REG, _IF_AT_LEAST_REG, _CALL, _EXIT = 0x2D, 0x3D, 0x85, 0x95
 
 
-def _program(map_descriptor: int) -> bytes:
-    """Lose a packet or pass it on. Registers: r6 counters, r7 packet, r9 settings."""
+def _program(states: int, bits: int) -> bytes:
+    """Lose a packet or pass it on. Registers: r6 counters, r7 packet (then index), r9 settings."""
     code = _Assembler()
+
+    def look_up(register: int, descriptor: int, key: int) -> None:
+        code.add(_STORE32_CONST, 10, 0, -4, key)
+        code.add(_MOVE, 2, 10)
+        code.add(_ADD_CONST, 2, value=-4)
+        code.add(_LOAD_MAP, 1, 1, 0, descriptor)
+        code.add(0)  # second half of a 64-bit constant
+        code.add(_CALL, value=_HELPER_LOOKUP)
+        code.add(_IF_EQUAL, 0, 0, "pass", 0)
+        code.add(_MOVE, register, 0)
+
     code.add(_LOAD32, 7, 1, 0)  # data
     code.add(_LOAD32, 8, 1, 4)  # data_end
     code.add(_MOVE, 2, 7)
     code.add(_ADD_CONST, 2, value=38)  # Ethernet, IPv4 without options, ports
     code.add(_IF_MORE_REG, 2, 8, "pass")
-    for register, key in ((9, _SETTINGS), (6, _COUNTERS)):
-        code.add(_STORE32_CONST, 10, 0, -4, key)
-        code.add(_MOVE, 2, 10)
-        code.add(_ADD_CONST, 2, value=-4)
-        code.add(_LOAD_MAP, 1, 1, 0, map_descriptor)
-        code.add(0)  # second half of a 64-bit constant
-        code.add(_CALL, value=_HELPER_LOOKUP)
-        code.add(_IF_EQUAL, 0, 0, "pass", 0)
-        code.add(_MOVE, register, 0)
+    look_up(9, states, _SETTINGS)
+    look_up(6, states, _COUNTERS)
     code.add(_LOAD64, 2, 9, _LOW)
     code.add(_LOAD64, 3, 9, _HIGH)
     code.add(_IF_EQUAL, 3, 0, "pass", 0)  # nothing is to be lost
     code.add(_LOAD16, 1, 7, 12)
     code.add(_BIG_ENDIAN, 1, value=16)
     code.add(_IF_NOT_EQUAL, 1, 0, "pass", 0x0800)
-    code.add(_IF_EQUAL, 2, 0, "draw", 0)
+    code.add(_IF_EQUAL, 2, 0, "count", 0)
     code.add(_LOAD8, 1, 7, 23)
     code.add(_IF_EQUAL, 1, 0, "length", socket.IPPROTO_UDP)
     code.add(_IF_NOT_EQUAL, 1, 0, "pass", socket.IPPROTO_TCP)
@@ -102,37 +110,31 @@ def _program(map_descriptor: int) -> bytes:
     code.add(_LOAD16, 1, 7, 34)
     code.add(_BIG_ENDIAN, 1, value=16)
     code.add(_IF_MORE_REG, 2, 1, "target port")
-    code.add(_IF_AT_LEAST_REG, 3, 1, "draw")
+    code.add(_IF_AT_LEAST_REG, 3, 1, "count")
     code.label("target port")
     code.add(_LOAD16, 1, 7, 36)
     code.add(_BIG_ENDIAN, 1, value=16)
     code.add(_IF_MORE_REG, 2, 1, "pass")
     code.add(_IF_MORE_REG, 1, 3, "pass")
-    code.label("draw")
+    code.label("count")
+    code.add(_MOVE_CONST, 7, value=1)
+    code.add(_ATOMIC64, 6, 7, _MET, _FETCH_ADD)
+    code.add(_LOAD64, 1, 9, _BEFORE)
+    code.add(_SUBTRACT, 7, 1)
+    code.add(_LOAD64, 1, 9, _PERIOD)
+    code.add(_MODULO, 7, 1)
+    look_up(8, bits, 0)
+    code.add(_MOVE, 1, 7)
+    code.add(_SHIFT_RIGHT, 1, value=3)
+    code.add(_AND_CONST, 1, value=_TABLE_BYTES - 1)  # as the kernel wants to see it
+    code.add(_ADD, 8, 1)
+    code.add(_LOAD8, 2, 8, 0)
+    code.add(_AND_CONST, 7, value=7)
+    code.add(_SHIFT_RIGHT_REG, 2, 7)
+    code.add(_AND_CONST, 2, value=1)
+    code.add(_IF_EQUAL, 2, 0, "pass", 0)
     code.add(_MOVE_CONST, 1, value=1)
-    code.add(_ATOMIC_ADD64, 6, 1, _MET)
-    for register in (7, 8):  # one lot for the change of state, one for the loss
-        code.add(_CALL, value=_HELPER_RANDOM)
-        code.add(_MOVE, register, 0)
-        code.add(_SHIFT_LEFT, register, value=32)
-        code.add(_SHIFT_RIGHT, register, value=32)
-    code.add(_LOAD64, 1, 9, _BAD)
-    code.add(_IF_NOT_EQUAL, 1, 0, "bad", 0)
-    code.add(_LOAD64, 2, 9, _LOSS_GOOD)
-    code.add(_LOAD64, 3, 9, _ENTER)
-    code.add(_MOVE_CONST, 4, value=1)
-    code.add(_JUMP, offset="apply")
-    code.label("bad")
-    code.add(_LOAD64, 2, 9, _LOSS_BAD)
-    code.add(_LOAD64, 3, 9, _LEAVE)
-    code.add(_MOVE_CONST, 4, value=0)
-    code.label("apply")
-    code.add(_IF_AT_LEAST_REG, 7, 3, "loss")
-    code.add(_STORE64, 9, 4, _BAD)
-    code.label("loss")
-    code.add(_IF_AT_LEAST_REG, 8, 2, "pass")
-    code.add(_MOVE_CONST, 1, value=1)
-    code.add(_ATOMIC_ADD64, 6, 1, _DROPPED)
+    code.add(_ATOMIC64, 6, 1, _DROPPED)
     code.add(_MOVE_CONST, 0, value=_XDP_DROP)
     code.add(_EXIT)
     code.label("pass")
@@ -141,61 +143,93 @@ def _program(map_descriptor: int) -> bytes:
     return code.assemble()
 
 
-class XdpFilter:
-    """Loses packets that arrive at an interface of the present namespace.
+class _Attached:
+    """The program at an interface of the present namespace.
 
-    It stays attached, losing nothing, until the object (or its process) is gone.
+    It stays, losing nothing, until the object (or its process) is gone.
     """
 
     def __init__(self, interface: str) -> None:
-        """Raises CommandError where this user may not load programs into the kernel."""
-        self._interface = interface
-        self._value = ctypes.create_string_buffer(_VALUE.size)
-        self._key = ctypes.create_string_buffer(4)
+        self.losing = False
+        self._key, self._value = (ctypes.create_string_buffer(each) for each in (4, _VALUE.size))
+        self._table = ctypes.create_string_buffer(_TABLE_BYTES)
+        self._settings: tuple[int, ...] = (0, 1, 0)
         self._taken = Losses(0, 0)
-        self._losing = False
-        self._map, loaded = _load()
+        self._states, self._bits, loaded = _load()
         index = socket.if_nametoindex(interface)
         self._link = _bpf(
             _LINK_CREATE, struct.pack("=IIII", loaded, index, _ATTACH_XDP, _XDP_SKB_MODE)
         )
         os.close(loaded)  # the link keeps it
 
-    def lose(self, model: LossModel, *, data_ports: tuple[int, int] | None) -> None:
-        """Start to lose packets, in the model's good state.
+    def begin(self, table: bytes, period: int, low: int, high: int) -> None:
+        """Lose by the bits of a table, from now on counted from 0."""
+        self.losing = True
+        self._table.raw = table.ljust(_TABLE_BYTES, b"\0")
+        self._access(_MAP_UPDATE, self._bits, 0, self._table)
+        self._settings = (self._counts().met, period, low)
+        # The last port alone says whether anything is lost, so no packet meets half of a change.
+        for last in (0, high):
+            self._write(*self._settings, last)
 
-        Args:
-            data_ports: the first and the last port whose data is lost; None: all of IPv4 is.
-
-        Raises:
-            CommandError: it loses packets already. An interface has room for one program, so two
-                impairments would undo each other.
-        """
-        if self._losing:
-            raise CommandError(f"{self._interface}: another impairment loses packets there")
-        self._losing = True
-        rates = (model.p_good_to_bad, model.p_bad_to_good, model.loss_good, model.loss_bad)
-        self._write(*(round(each * (1 << 32)) for each in rates), *(data_ports or (0, 0xFFFF)))
-
-    def clear(self) -> None:
-        self._write()
-        self._losing = False
+    def end(self) -> None:
+        self._write(*self._settings, 0)
+        self.losing = False
 
     def take(self) -> Losses:
         """What it met and dropped since the last call."""
-        self._access(_MAP_LOOKUP, _COUNTERS)
-        total = Losses(*_VALUE.unpack(self._value.raw)[:2])
-        before, self._taken = self._taken, total
+        total, before = self._counts(), self._taken
+        self._taken = total
         return Losses(total.met - before.met, total.dropped - before.dropped)
 
-    def _write(self, *words: int) -> None:
-        self._value.raw = _VALUE.pack(*words, *[0] * (7 - len(words)))
-        self._access(_MAP_UPDATE, _SETTINGS)
+    def _counts(self) -> Losses:
+        self._access(_MAP_LOOKUP, self._states, _COUNTERS, self._value)
+        return Losses(*_VALUE.unpack(self._value.raw)[:2])
 
-    def _access(self, command: int, of: int) -> None:
-        self._key.raw = struct.pack("=I", of)
-        key, value = ctypes.addressof(self._key), ctypes.addressof(self._value)
-        _bpf(command, struct.pack("=IxxxxQQQ", self._map, key, value, 0))
+    def _write(self, *words: int) -> None:
+        self._value.raw = _VALUE.pack(*words)
+        self._access(_MAP_UPDATE, self._states, _SETTINGS, self._value)
+
+    def _access(self, command: int, of: int, key: int, value: ctypes.Array[ctypes.c_char]) -> None:
+        self._key.raw = struct.pack("=I", key)
+        places = ctypes.addressof(self._key), ctypes.addressof(value)
+        _bpf(command, struct.pack("=IxxxxQQQ", of, *places, 0))
+
+
+# An interface has room for one program, which its impairments share.
+_attached = functools.cache(_Attached)
+
+
+class XdpFilter:
+    """Loses those packets of a table that arrive at an interface of the present namespace."""
+
+    def __init__(self, interface: str, losses: LossTable) -> None:
+        """Raises CommandError where this user may not load programs into the kernel."""
+        self._interface = interface
+        self._losses = losses
+        self._program = _attached(interface)
+
+    def lose(self, *, data_ports: tuple[int, int] | None, occurrence: int = 0) -> None:
+        """Start to lose packets.
+
+        Args:
+            data_ports: the first and the last port whose data is lost; None: all of IPv4 is.
+            occurrence: which one of the table's.
+
+        Raises:
+            CommandError: another filter of this interface loses packets: they would undo each
+                other.
+        """
+        if self._program.losing:
+            raise CommandError(f"{self._interface}: another impairment loses packets there")
+        self._program.begin(*self._losses.bits(occurrence), *(data_ports or (0, 0xFFFF)))
+
+    def clear(self) -> None:
+        self._program.end()
+
+    def take(self) -> Losses:
+        """What it met and dropped since the last call."""
+        return self._program.take()
 
 
 def missing() -> str | None:
@@ -209,25 +243,27 @@ def missing() -> str | None:
     return None
 
 
-@functools.cache
-def filter_at(interface: str) -> XdpFilter:
-    """The one filter of an interface of the present namespace, which its impairments share."""
-    return XdpFilter(interface)
+def _load() -> tuple[int, int, int]:
+    """Descriptors of two maps (settings and counters; the table) and of a program that reads them.
 
-
-def _load() -> tuple[int, int]:
-    """Descriptors of a map and of a program that reads it."""
-    states = _bpf(_MAP_CREATE, struct.pack("=IIII", _MAP_TYPE_ARRAY, 4, _VALUE.size, 2))
-    program = ctypes.create_string_buffer(_program(states))
-    licence = ctypes.create_string_buffer(b"MIT")
-    attributes = struct.pack(
-        "=IIQQIIQII", _PROG_TYPE_XDP, (len(program) - 1) // 8, ctypes.addressof(program),
-        ctypes.addressof(licence), 0, 0, 0, 0, 0,
-    )  # fmt: skip
+    Raises:
+        CommandError: this user may not, or the kernel cannot.
+    """
+    made: list[int] = []
     try:
-        return states, _bpf(_PROG_LOAD, attributes)
+        for value_bytes, entries in ((_VALUE.size, 2), (_TABLE_BYTES, 1)):
+            sizes = struct.pack("=IIII", _MAP_TYPE_ARRAY, 4, value_bytes, entries)
+            made.append(_bpf(_MAP_CREATE, sizes))
+        program = ctypes.create_string_buffer(_program(*made))
+        licence = ctypes.create_string_buffer(b"MIT")
+        attributes = struct.pack(
+            "=IIQQIIQII", _PROG_TYPE_XDP, (len(program) - 1) // 8, ctypes.addressof(program),
+            ctypes.addressof(licence), 0, 0, 0, 0, 0,
+        )  # fmt: skip
+        return made[0], made[1], _bpf(_PROG_LOAD, attributes)
     except CommandError:
-        os.close(states)
+        for each in made:
+            os.close(each)
         raise
 
 

@@ -1,0 +1,120 @@
+"""Which packets a loss takes, by their index: a table that is drawn with a seed, or that is given.
+
+The kernel's own random numbers have no seed. So what it is to lose is decided beforehand, and it
+looks each packet up by its index, counted from 0 since the loss began. Thus two labs with the same
+seed lose packets of the same indices, and the losses of one run can be given to another (a mask).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from testbed.lab.loss_model import LossModel
+
+Indices = NDArray[np.int64]
+
+# Half a megabyte of bits.
+MOST_PACKETS = 1 << 22
+# The elements of a set that nftables loads in some 0.15 s.
+_MOST_LOST = 1 << 16
+_INDICES = 1 << 32  # what nftables can count
+_GOLDEN = (math.sqrt(5) - 1) / 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossTable:
+    """The lost packets of all occurrences of a loss, in a row.
+
+    Attributes:
+        lost: the places of the lost packets in the table, ascending.
+        size: places of a drawn table, or of each occurrence of a mask.
+        occurrences: of a mask; 1: all occurrences lose the same, 0: a drawn table, in which
+            each occurrence begins at a place of its own.
+    """
+
+    lost: Indices
+    size: int
+    occurrences: int = 0
+
+    def span(self, occurrence: int) -> tuple[int, int]:
+        """The first place of an occurrence, and the packets after which it begins there again."""
+        if self.occurrences:
+            # One behind the last of a mask with several: it loses nothing.
+            last = min(occurrence, self.occurrences) if self.occurrences > 1 else 0
+            return last * self.size, self.size
+        # Steps of the golden ratio, whatever their number, lie apart as far as they can.
+        share = occurrence * _GOLDEN % 1 / 2
+        first = int(share * self.size)
+        return first, self.size - first
+
+    def losses(self, occurrence: int, packets: int) -> Indices:
+        """The indices of those that are lost among the first packets of an occurrence."""
+        first, period = self.span(occurrence)
+        low, high = np.searchsorted(self.lost, (first, first + period))
+        once = self.lost[low:high] - first
+        begins = period * np.arange(-(-packets // period))
+        found: Indices = (begins[:, None] + once).ravel()
+        return found[: np.searchsorted(found, packets)]
+
+    def bits(self, occurrence: int) -> tuple[bytes, int]:
+        """One bit for each packet of an occurrence, lowest first, and their number."""
+        _, period = self.span(occurrence)
+        which = np.zeros(period, dtype=np.bool_)
+        which[self.losses(occurrence, period)] = True
+        return np.packbits(which, bitorder="little").tobytes(), period
+
+
+def drawn(model: LossModel, seed: str) -> LossTable:
+    """The table of a random loss.
+
+    It has 4 194 304 places, or fewer where more than 65 536 would be lost. The channel goes through
+    it once, so an occurrence begins in the state that the channel has at its place.
+
+    Args:
+        seed: the same text gives the same table.
+    """
+    rarest = max(model.mean_loss, 1 / MOST_PACKETS)
+    size = min(MOST_PACKETS, int(_MOST_LOST / rarest))
+    random = np.random.default_rng(list(hashlib.sha256(seed.encode()).digest()))
+    bad = np.zeros(size, dtype=np.bool_)
+    place, is_bad = 0, False
+    while place < size and model.p_good_to_bad:
+        leaves = model.p_bad_to_good if is_bad else model.p_good_to_bad
+        stay = int(min(size, random.geometric(leaves))) if leaves else size
+        bad[place : place + stay] = is_bad
+        place, is_bad = place + stay, not is_bad
+    lost = random.random(size) < np.where(bad, model.loss_bad, model.loss_good)
+    return LossTable(lost=np.flatnonzero(lost), size=size)
+
+
+def given(occurrences: Sequence[Sequence[range]]) -> LossTable:
+    """The table of a mask: of each occurrence the lost packets.
+
+    Raises:
+        ValueError: there are too many, or one lies too far from the begin.
+    """
+    count = max(1, len(occurrences))
+    room = min(MOST_PACKETS, 1 << (_INDICES // (count + 1)).bit_length() - 1)
+    parts = []
+    for number, ranges in enumerate(occurrences):
+        found = np.unique(np.concatenate([np.zeros(0, np.int64), *map(np.asarray, ranges)]))
+        if len(found) and found[-1] >= room:
+            raise ValueError(f"packet {found[-1]} of {count} occurrences; valid: below {room}")
+        parts.append(found.astype(np.int64) + number * room)
+    lost = np.concatenate(parts) if parts else np.zeros(0, np.int64)
+    if len(lost) > _MOST_LOST:
+        raise ValueError(f"{len(lost)} packets are lost; valid: up to {_MOST_LOST}")
+    return LossTable(lost=lost, size=room, occurrences=count)
+
+
+def mask_lines(lost: Indices) -> Iterator[str]:
+    """The lines of a mask file for one occurrence."""
+    for run in np.split(lost, np.flatnonzero(np.diff(lost) > 1) + 1):
+        if len(run):
+            yield f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}"
