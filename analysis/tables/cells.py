@@ -21,7 +21,7 @@ def measured(
         f"n = {estimate.n}" if with_n else "",
         "" if p is None else f"p = {formatting.p_value(p)}",
     )
-    return Cell(text=formatting.number(estimate.value, unit), detail=joined(*details))
+    return Cell(text=formatting.number(estimate.value, unit), detail=formatting.joined(*details))
 
 
 def missing(*, note: str = "", detail: str = "") -> Cell:
@@ -34,8 +34,3 @@ def ratio(estimate: Estimate, unit: Unit = formatting.RATIO, *, p: float | None 
     if estimate.value is None:
         return missing(note="no pair of ok runs in which both arms have a value above 0")
     return measured(estimate, unit, p=p)
-
-
-def joined(*parts: str) -> str:
-    """The parts that are not empty, with commas between them."""
-    return ", ".join(filter(None, parts))

@@ -47,7 +47,7 @@ def _share(run: dict[str, Any]) -> float:
 def _extreme(runs: list[dict[str, Any]], place: int) -> Cell:
     """The lowest or the highest of runs in rising order, and which run it is of."""
     found = runs[place]
-    where = cells.joined(found["point"], f"seed {found['seed']}")
+    where = formatting.joined(found["point"], f"seed {found['seed']}")
     if _share(runs[0]) == _share(runs[-1]):
         where = "all runs" if len(runs) > 1 else where
     return Cell(text=formatting.number(_share(found), PERCENT), detail=where)

@@ -119,10 +119,12 @@ def _row(
     return [
         Cell(
             text=published["title"],
-            detail=cells.joined(f"ours at {point}" if point else "", compared, label),
+            detail=formatting.joined(f"ours at {point}" if point else "", compared, label),
         ),
         _ours(metric, ours, unit, without_ok_runs),
-        Cell(text=paper_text(published, unit), detail=cells.joined(both, published["condition"])),
+        Cell(
+            text=paper_text(published, unit), detail=formatting.joined(both, published["condition"])
+        ),
         _inside(ours, published),
         *(
             _reduction(definition, ours.value, *published_range(published))
@@ -154,12 +156,12 @@ def _inside(ours: Estimate, published: dict[str, Any]) -> Cell:
     if published["confidence"] == OWN_LIMIT:  # nothing to agree or disagree with
         return Cell(text="a limit", detail=side, tone="quiet")
     if published["inside_our_interval"] is None:
-        return Cell(text="no interval", detail=cells.joined(f"n = {ours.n}", side))
+        return Cell(text="no interval", detail=formatting.joined(f"n = {ours.n}", side))
     few = f"indicative: n = {ours.n}" if ours.n < ENOUGH_SEEDS else ""
     if published["inside_our_interval"]:
         overlap = "" if low == high else "the ranges overlap"
-        return Cell(text="yes", detail=cells.joined(overlap, few), tone="" if few else "good")
-    return Cell(text="no", detail=cells.joined(side, few), tone="" if few else "bad")
+        return Cell(text="yes", detail=formatting.joined(overlap, few), tone="" if few else "good")
+    return Cell(text="no", detail=formatting.joined(side, few), tone="" if few else "bad")
 
 
 def _reduction(

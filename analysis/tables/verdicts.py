@@ -10,10 +10,10 @@ from urllib.parse import quote
 from analysis.data import gates
 from analysis.data.load import MISSING, Results, Run
 from analysis.summary.lookup import factors_text
-from analysis.tables.cells import joined, missing
+from analysis.tables.cells import missing
 from analysis.tables.rendering import Cell, Table, row
 from analysis.words import formatting
-from analysis.words.formatting import short
+from analysis.words.formatting import joined, short
 
 _MOST_COLUMNS = 8  # of single runs in the table of gates
 _TONES = {"ok": "good", "failed": "bad", "invalid": "bad", MISSING: "quiet"}

@@ -117,3 +117,8 @@ def _decimals(value: float, unit: Unit) -> int:
         return 0
     exponent = int(f"{abs(value):.2e}".split("e")[1])  # after rounding: 9.999 has that of 10
     return min(6, max(0, 2 - exponent))
+
+
+def joined(*parts: str) -> str:
+    """The parts that are not empty, with commas between them."""
+    return ", ".join(filter(None, parts))

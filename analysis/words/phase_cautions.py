@@ -9,7 +9,7 @@ from typing import Any
 from analysis.data.load import Results
 from analysis.data.records import section
 from analysis.summary import phases
-from analysis.words.formatting import PERCENT, number
+from analysis.words.formatting import PERCENT, joined, number
 
 # Shares of critical rounds that differ by so much change the mean of DBLP's tolerances (0.8 and
 # 40.8 %) by 2 points, and the time of rounds that only bytes cost by 3.4 %: 0.05 x ((1 - 0.008) /
@@ -64,7 +64,7 @@ def _between_arms(points: Iterable[phases.Compared]) -> list[str]:
         for seed in sorted({seed for shares in each.shares.values() for seed in shares}, key=int):
             of_seed = {arm: found[seed] for arm, found in each.shares.items() if seed in found}
             if len(of_seed) > 1:
-                groups.append(_Group(_joined(each.point, f"seed {seed}"), of_seed))
+                groups.append(_Group(joined(each.point, f"seed {seed}"), of_seed))
     wide = [group for group in groups if group.spread > LIMIT]
     if not wide:
         return []
@@ -87,7 +87,7 @@ def _between_seeds(points: Iterable[phases.Compared]) -> list[str]:
     wide: dict[str, _Group] = {}
     for each in points:
         for arm, shares in each.shares.items():
-            group = _Group(_joined(arm, each.point and f"at {each.point}"), shares)
+            group = _Group(joined(arm, each.point and f"at {each.point}"), shares)
             if group.spread > LIMIT and (arm not in wide or group.spread > wide[arm].spread):
                 wide[arm] = group
     if not wide:
@@ -99,10 +99,6 @@ def _between_seeds(points: Iterable[phases.Compared]) -> list[str]:
         f"seed {worst.highest}. Every comparison with {_listed(list(wide))} averages over runs "
         "that tolerated different losses."
     ]
-
-
-def _joined(*parts: str) -> str:
-    return ", ".join(filter(None, parts))
 
 
 def _listed(names: list[str]) -> str:
