@@ -11,6 +11,8 @@ from collections import Counter
 from contextlib import suppress
 from typing import Any
 
+import psutil
+
 from testbed.lab import sandbox
 from testbed.lab.kernel.commands import run
 from testbed.lab.kernel.namespaces import socket_in
@@ -99,6 +101,15 @@ def received(sink: socket.socket) -> list[str]:
     return texts
 
 
+def memory_bytes() -> int:
+    """Of all processes of the sandbox, what they share divided among them."""
+    return sum(
+        each.memory_full_info().pss
+        for each in psutil.process_iter()
+        if each.status() != psutil.STATUS_ZOMBIE
+    )
+
+
 def failing_link(traffic: Traffic) -> dict[str, Any]:
     """Traffic before, while and after the link to spine-1 is down, and when it is up again."""
     link = next(each for each in traffic.info.links if each.name == "leaf-2--spine-1")
@@ -130,6 +141,7 @@ def main() -> None:
         result |= failing_link(traffic)
     else:
         result["pairs"] = traffic.pairs(with_server_only=what == "server")
+        result["memory_bytes"] = memory_bytes()
     print(json.dumps(result), flush=True)
     os.read(0, 1)  # until the test has looked at the clock
     os._exit(0)

@@ -18,10 +18,10 @@ from tests.lab.conftest import SMALL
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("unchanged_host")]
 
 
-def inside(folder: Path, topology: dict[str, Any], what: str) -> dict[str, Any]:
+def inside(folder: Path, topology: dict[str, Any], what: str, **changes: Any) -> dict[str, Any]:
     """What `inside_topology` saw; with the time that the sandbox took to end."""
     path = folder / "small.yaml"
-    path.write_text(yaml.safe_dump({**SMALL, "topology": topology}))
+    path.write_text(yaml.safe_dump({**SMALL, "topology": topology, **changes}))
     config = json.dumps(experiment.load(str(path))[0].config())
     process = sandbox.start(
         "tests.lab.inside_topology", config, what, stdout=subprocess.PIPE, stderr=subprocess.PIPE
