@@ -81,7 +81,10 @@ class Transport(Section):
 
 def _arm(given: Any, info: ValidationInfo) -> AnyArm:
     """An arm, as the workload that stands above it has arms."""
-    kind = ProgramsArm if isinstance(info.data.get("workload"), Programs) else Arm
+    workload = info.data.get("workload")
+    if workload is None:  # it is wrong: nobody knows what would be right here
+        return AnyArm()
+    kind = ProgramsArm if isinstance(workload, Programs) else Arm
     try:
         return kind.model_validate(given, context=info.context)
     except ValidationError as error:
@@ -92,7 +95,7 @@ def _rounds(given: Any, check: ValidatorFunctionWrapHandler, info: ValidationInf
     """The number of rounds, which programs need not state; 0 stands for that."""
     if given is not None:
         return check(given)
-    if isinstance(info.data.get("workload"), Programs):
+    if not isinstance(info.data.get("workload"), BuiltIn):
         return 0
     raise problems.raised([Problem((), "this key is missing", problems.MISSING)])
 
@@ -173,13 +176,18 @@ class Experiment(Section):
         if useless := self.model_fields_set.intersection(_OF_TRAINING):
             said = "belongs to the built-in training, and workload.kind is 'programs'"
             raise problems.raised([Problem((key,), said, problems.UNKNOWN) for key in useless])
+        assert isinstance(self.workload, Programs)
+        hosts = self.topology.all_host_names()
+        for each in self.workload.unknown_hosts(hosts):
+            raise problems.raised([each._replace(place=("workload", *each.place))])
         for name in self.arms:
             try:
-                self.programs(name).check_hosts(self.topology.all_host_names())
+                found = self.programs(name).unknown_hosts(hosts)
             except ValidationError as error:
                 found = problems.of(error, Programs)
+            if found:
                 below = [each._replace(place=("arms", name, *each.place)) for each in found]
-                raise problems.raised(below) from None
+                raise problems.raised(below)
         return self
 
     @model_validator(mode="after")

@@ -161,6 +161,9 @@ class Programs(Section):
             elif each.label in _TAKEN:
                 said = f"{each.label!r}: a part of the lab has this name; valid: another"
                 found.append(Problem(("programs", number, key), said))
+            if each.service and each.time_limit_s is not None:
+                said = "has no meaning for a service, which ends with the others; valid: none"
+                found.append(Problem(("programs", number, "time_limit_s"), said))
             if each.output is not None and each.output in outputs[:number]:
                 said = f"{each.output!r}: programs.{outputs.index(each.output)} writes it, too"
                 found.append(Problem(("programs", number, "output"), said))
@@ -196,12 +199,16 @@ class Programs(Section):
                 return [Problem(("programs", number, "congestion_control"), said)]
         return []
 
-    def check_hosts(self, hosts: Sequence[str]) -> None:
-        """Raise a problem for a program on a host that the network does not have."""
-        for number, each in enumerate(self.programs):
-            if each.host not in hosts:
-                said = f"unknown host {each.host!r}; {one_of(each.host, hosts)}"
-                raise problems.raised([Problem(("workload", "programs", number, "host"), said)])
+    def unknown_hosts(self, hosts: Sequence[str]) -> list[Problem]:
+        """The programs on hosts that the network does not have."""
+        return [
+            Problem(
+                ("programs", number, "host"),
+                f"unknown host {each.host!r}; {one_of(each.host, hosts)}",
+            )
+            for number, each in enumerate(self.programs)
+            if each.host not in hosts
+        ]
 
     def files(self, folder: Path) -> list[str]:
         """The files beside the experiment that commands name, by their whole paths."""

@@ -19,7 +19,8 @@ def main() -> None:
     """Execute every run once."""
     path, results = sys.argv[1], Path(sys.argv[2])
     runs = experiment.load(path)
-    prerequisites.prepare([run.training_need for run in runs], lambda *_: None)
+    needs = [run.training_need for run in runs if run.experiment.trains]
+    prerequisites.prepare(needs, lambda *_: None)
     planning.extend(results, runs)
     outcomes = [
         outcome for run in runs for outcome in runner.attempts(results, run, lambda record: None)

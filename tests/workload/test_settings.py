@@ -1,0 +1,192 @@
+"""The section `workload` and the arms beside it: what is valid, and the lines for all else."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from testbed import experiment
+from testbed.run import requirements
+from testbed.shared.input_error import InputError
+
+SERVER = {"host": "server", "run": "true -s", "service": True}
+CLIENT = {"host": "worker-1", "run": ["true", "-c", "server"], "after": "server"}
+SMALL: dict[str, Any] = {
+    "name": "mine",
+    "seeds": [1],
+    "topology": {"name": "star", "workers": 2},
+    "workload": {"kind": "programs", "programs": [SERVER, CLIENT]},
+}
+
+
+def load(folder: Path, given: dict[str, Any], **options: Any) -> list[Any]:
+    path = folder / "mine.yaml"
+    path.write_text(yaml.safe_dump(given), encoding="utf-8")
+    return experiment.load(str(path), **options)
+
+
+def with_programs(*programs: dict[str, Any], **further: Any) -> dict[str, Any]:
+    return {**SMALL, "workload": {"kind": "programs", "programs": list(programs)}, **further}
+
+
+def commands(run: Any) -> dict[str, list[str]]:
+    return {each["name"]: each["run"] for each in run.config()["workload"]["programs"]}
+
+
+def test_programs_need_no_rounds_no_arms_and_no_training(tmp_path: Path) -> None:
+    (run,) = load(tmp_path, SMALL)
+    config = run.config()
+    assert run.arm == "programs"
+    assert not {"rounds", "training", "transport", "phases", "protocol", "arms"} & config.keys()
+    assert commands(run) == {"server": ["true", "-s"], "worker-1": ["true", "-c", "server"]}
+
+
+def test_an_experiment_that_trains_knows_nothing_of_it() -> None:
+    run = experiment.load("quick")[0]
+    assert "workload" not in run.config()
+    assert "workload" not in run.settings
+
+
+def test_a_list_and_a_text_are_the_same_run_and_another_argument_is_none(tmp_path: Path) -> None:
+    (one,) = load(tmp_path, SMALL)
+    (same,) = load(tmp_path, with_programs({**SERVER, "run": ["true", "-s"]}, CLIENT))
+    (other,) = load(tmp_path, with_programs({**SERVER, "run": "true '-s '"}, CLIENT))
+    assert one.key == same.key != other.key
+
+
+def test_arms_change_all_programs_or_single_ones(tmp_path: Path) -> None:
+    arms = {
+        "all": {"congestion_control": "cubic"},
+        "one": {"worker-1": {"run": "true --fast", "time_limit_s": 3}},
+    }
+    first, second = load(tmp_path, {**SMALL, "arms": arms})
+    controls = [each["congestion_control"] for each in first.config()["workload"]["programs"]]
+    assert controls == ["cubic", "cubic"]
+    assert commands(second)["worker-1"] == ["true", "--fast"]
+    assert second.config()["workload"]["programs"][1]["time_limit_s"] == 3
+
+
+def test_options_of_the_command_line_and_factors_work(tmp_path: Path) -> None:
+    given = {**SMALL, "factors": {"workload.programs.1.run": ["true 1", "true 2"]}}
+    runs = load(tmp_path, given, congestion_control="bbr", seeds=2)
+    assert {run.arm for run in runs} == {"programs@congestion_control=bbr"}
+    assert [commands(run)["worker-1"] for run in runs] == [["true", "1"], ["true", "2"]] * 2
+    (run,) = load(tmp_path, SMALL, overrides=["workload.programs.1.run=true 3"])
+    assert commands(run)["worker-1"] == ["true", "3"]
+
+
+def test_a_changed_file_that_a_command_names_is_another_run(tmp_path: Path) -> None:
+    given = with_programs({"host": "server", "run": "python3 mine.py"})
+    (tmp_path / "mine.py").write_text("pass")
+    (before,) = load(tmp_path, given)
+    (tmp_path / "mine.py").write_text("print()")
+    (after,) = load(tmp_path, given)
+    assert before.key != after.key
+    assert list(after.code) == [str(tmp_path / "mine.py")]
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (
+            with_programs({**SERVER, "host": "sever"}, CLIENT | {"after": None}),
+            "workload.programs.0.host: unknown host 'sever'; valid: ...did you mean 'server'?",
+        ),
+        (
+            with_programs(SERVER, {**CLIENT, "after": "servr"}),
+            "workload.programs.1.after: unknown program 'servr'; valid: server, worker-1; did ...",
+        ),
+        (
+            with_programs({**SERVER, "after": "worker-1"}, CLIENT),
+            "workload.programs.0.after: 'worker-1': a circle: server after worker-1 after...",
+        ),
+        (
+            with_programs(SERVER),
+            "workload.programs: all are services, so nothing...",
+        ),
+        (
+            with_programs({**CLIENT, "run": ""}),
+            "workload.programs.0.run: ''...is empty;...",
+        ),
+        (
+            with_programs({**CLIENT, "run": []}),
+            "workload.programs.0.run: []...is empty;...",
+        ),
+        (
+            with_programs({"host": "server", "run": "true > log"}),
+            "workload.programs.0.run: ...no shell reads this, so '>' would be an argument; ...",
+        ),
+        (
+            with_programs({"host": "server", "run": "echo 'open"}),
+            "workload.programs.0.run: ...No closing quotation",
+        ),
+        (
+            with_programs(CLIENT | {"after": None}, CLIENT | {"after": None}),
+            "workload.programs.1.name: 'worker-1' is taken by programs.0; give them distinct names",
+        ),
+        (
+            with_programs({"host": "server", "run": "true", "name": "controller"}),
+            "workload.programs.0.name: 'controller': a part of the lab has this name...",
+        ),
+        (
+            with_programs({**SERVER, "time_limit_s": 3}, CLIENT),
+            "workload.programs.0.time_limit_s: has no meaning for a service...",
+        ),
+        (
+            with_programs(
+                {"host": "server", "run": "true", "congestion_control": "cubic"},
+                {"host": "server", "run": "true", "congestion_control": "bbr", "name": "b"},
+            ),
+            "workload.programs.1.congestion_control: 'bbr': programs.0 sets 'cubic' for host ...",
+        ),
+        (
+            {**SMALL, "workload": {**SMALL["workload"], "data_ports": [9, 3]}},
+            "workload.data_ports: [9, 3]: valid: the lower one first",
+        ),
+        (
+            {**SMALL, "workload": {**SMALL["workload"], "data_ports": [0, 3]}},
+            "workload.data_ports.0: 0: must be a whole number from 1 to 65_535",
+        ),
+        ({**SMALL, "training": {"model": "mlp"}}, "training: belongs to the built-in training,..."),
+        (
+            {**SMALL, "workload": {"kind": "program"}},
+            "workload.kind: unknown workload...",
+        ),
+        (
+            {**SMALL, "arms": {"a": {"protocol": "dblp"}}},
+            "arms.a.protocol: unknown key; valid: congestion_control, server, worker-1",
+        ),
+        (
+            {**SMALL, "arms": {"a": {"worker-1": {"runn": "x"}}}},
+            "arms.a.worker-1.runn: unknown key; valid: ...; did you mean 'run'?",
+        ),
+        (
+            {
+                **SMALL,
+                "impairments": [{"kind": "loss", "rounds": {"every": 3}, "q": 0.1}],
+            },
+            "impairments.0.rounds: has no end; valid: with until...",
+        ),
+    ],
+)
+def test_wrong_input_is_one_line(tmp_path: Path, given: dict[str, Any], says: str) -> None:
+    with pytest.raises(InputError) as caught:
+        load(tmp_path, given)
+    told = str(caught.value).removeprefix(f"{tmp_path / 'mine.yaml'}: ")
+    wanted = ".*".join(map(re.escape, says.split("...")))
+    assert re.fullmatch(wanted, told), told
+
+
+def test_a_program_that_is_not_there_is_named_with_its_host(tmp_path: Path) -> None:
+    (run,) = load(tmp_path, with_programs(SERVER, {**CLIENT, "run": "no-such-program -x"}))
+    config = run.config()
+    said = requirements.lacking(config, [], [])
+    assert said == "there is no program 'no-such-program', for worker-1 on host 'worker-1'"
+    (run,) = load(tmp_path, with_programs({"host": "server", "run": "./mine.sh"}))
+    assert requirements.lacking(run.config(), [], []) is not None
+    (tmp_path / "mine.sh").touch(mode=0o755)
+    assert requirements.lacking(run.config(), [], []) is None
