@@ -7,6 +7,8 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from topologies.presets import PRESETS, Preset
+
 MOST_WORKERS = 127  # with the server 128 hosts: a fat tree of k = 8
 MOST_EXTRA_HOSTS = 32
 FRAME_BYTES = 1514
@@ -22,6 +24,11 @@ class LinkParameters(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    preset: Preset | None = Field(
+        default=None,
+        exclude=True,
+        description="delay_s and loss of a common distance, where these keys are not given",
+    )
     rate_bps: int | None = Field(
         default=None, ge=100_000, le=10_000_000_000, description="bits of Ethernet frames a second"
     )
@@ -61,6 +68,15 @@ class LinkParameters(BaseModel):
         le=64 << 20,
         description="a queue longer than this marks packets (ECN); none: never",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _resolve_preset(cls, given: Any) -> Any:
+        """What a preset stands for counts in a run's key, and its name does not."""
+        if not isinstance(given, Mapping) or given.get("preset") not in [*PRESETS]:
+            return given
+        explicit = {key: value for key, value in given.items() if value is not None}
+        return {**PRESETS[given["preset"]], **explicit, "preset": None}
 
     @model_validator(mode="after")
     def _one_queue(self) -> Self:

@@ -137,3 +137,15 @@ def test_a_problem_is_at_its_key():
         topologies.parse({"name": "star", "links": {"server--s1": {"rate_bps": 1}}})
     (problem,) = caught.value.errors()
     assert problem["loc"] == ("links", "server--s1", "rate_bps")
+
+
+def test_a_preset_gives_a_link_its_delay_and_loss_and_own_keys_come_first():
+    preset = {"name": "dumbbell", "core": {"preset": "lossy-wan", "loss": 0.01}}
+    plain = {"name": "dumbbell", "core": {"delay_s": 0.045, "loss": 0.01}}
+    found, same = (topologies.parse(each) for each in (preset, plain))
+    options = topologies.build(found).link_options()
+    assert options == topologies.build(same).link_options()
+    assert (options["left--right"]["delay_s"], options["left--right"]["loss"]) == (0.045, 0.01)
+    assert found.model_dump() == same.model_dump()  # as it counts in a run's key
+    with pytest.raises(ValueError, match=r"lan.*metro.*continental"):
+        topologies.parse({"name": "star", "preset": "moon"})
