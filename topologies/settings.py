@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -140,6 +140,9 @@ class LinkParameters(BaseModel):
         return self.model_dump(include=set(LinkParameters.model_fields), exclude_none=True)
 
 
+Processors = Annotated[float, Field(ge=0.01, le=64, allow_inf_nan=False)]
+
+
 class TopologyParameters(LinkParameters):
     """What every topology has; the keys of a link apply to all links that nothing else is said of.
 
@@ -151,6 +154,8 @@ class TopologyParameters(LinkParameters):
             (`auto`), or one of the two, to compare them.
         core: links between switches.
         links: single links by name, `FIRST--SECOND` in either order.
+        host_cpu: how many processors all programs of a host may use together, by the host's name:
+            0.5 is half of one; hosts that are not named may use all.
     """
 
     name: str
@@ -165,6 +170,7 @@ class TopologyParameters(LinkParameters):
     delayed_by: Literal["auto", "netem", "relay"] = "auto"
     core: LinkParameters = LinkParameters()
     links: dict[str, LinkParameters] = Field(default_factory=dict)
+    host_cpu: dict[str, Processors] = Field(default_factory=dict)
 
     @model_validator(mode="before")
     @classmethod

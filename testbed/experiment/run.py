@@ -103,6 +103,8 @@ class Run(BaseModel):
         if document["datapath"] == "auto":
             # It is the same run on every machine; which datapath it had, its manifest says.
             del document["datapath"]
+        if not document["topology"].get("host_cpu"):
+            document["topology"].pop("host_cpu", None)  # a later key
         if document.get("phases", {}).get("detector") == "schedule":
             # The rounds count, and not the run that they came from.
             document["phases"].pop("from", None)

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from testbed.lab.kernel import namespaces, privileges
+from testbed.lab.kernel import cgroups, namespaces, privileges
 from testbed.lab.kernel.commands import CommandError
 from testbed.lab.network import HostInfo
 
@@ -51,6 +51,7 @@ def start(
     place = f"{host.name}: {argv[0]}"
 
     def begin() -> subprocess.Popen[bytes]:
+        cgroups.join(host.groups)
         namespaces.settle(host.pid)
         # The program inherits what is done to this thread.
         privileges.give_up()

@@ -58,7 +58,7 @@ def _find() -> Iterator[Leftover]:
             for each in environment
             if each.startswith(prefix)
         ]
-        if command and owners and _is_gone(owners[0]):
+        if command and owners and is_gone(owners[0]):
             yield Leftover(pid=int(entry.name), started=started, command=command.strip())
 
 
@@ -89,7 +89,7 @@ def end(leftovers: list[Leftover], *, timeout_s: float = 5.0) -> list[Leftover]:
     return remaining
 
 
-def _is_gone(owner: str) -> bool:
+def is_gone(owner: str) -> bool:
     """Whether a value of `OWNER_VARIABLE` names a process that no longer lives."""
     try:
         pid, started, namespace = owner.split(" ")

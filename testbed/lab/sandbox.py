@@ -12,7 +12,7 @@ import sys
 import threading
 from pathlib import Path
 
-from testbed.lab import host_names, leftovers
+from testbed.lab import host_names, host_shares, leftovers
 from testbed.lab.kernel import privileges
 from testbed.lab.kernel.commands import run
 from testbed.shared import python_module
@@ -20,6 +20,7 @@ from testbed.shared import python_module
 # This folder exists wherever Open vSwitch is installed; inside the sandbox a private tmpfs covers
 # it. Its short path keeps UNIX socket names below their limit of 107 bytes.
 PRIVATE_DIRECTORY = Path("/etc/openvswitch")
+_groups: dict[int, str] = {}  # of each sandbox that this process has started
 _ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -51,15 +52,18 @@ def start(
     # The signal ends the sandbox at once when the command is killed. The lifeline does so where the
     # kernel forgets the signal: on entering a user namespace.
     signal = [] if outlives_thread else ["setpriv", "--pdeathsig", "KILL"]
+    group = host_shares.name_of_next()
     with privileges.taken_up():
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [
                 *signal,
                 *("unshare", *namespaces),
                 *python_module.command(module, *arguments),
             ],
             # `./lab clean` recognises a sandbox by this, and whether its command still lives.
-            env=_environment() | {leftovers.OWNER_VARIABLE: leftovers.owner_of_now()},
+            env=_environment()
+            | {leftovers.OWNER_VARIABLE: leftovers.owner_of_now()}
+            | {host_shares.NAME_VARIABLE: group},
             stdin=None if terminal else subprocess.PIPE,
             stdout=stdout,
             stderr=stderr,
@@ -67,6 +71,9 @@ def start(
             # Ctrl-C at the terminal goes to the command only, which ends the sandbox in order.
             start_new_session=not terminal,
         )
+
+    _groups[process.pid] = group
+    return process
 
 
 def _environment() -> dict[str, str]:
@@ -92,10 +99,12 @@ def stop(process: subprocess.Popen[bytes], *, patience_s: float = 3.0) -> int:
     if process.stdin is not None:
         process.stdin.close()
     try:
-        return process.wait(patience_s)
+        status = process.wait(patience_s)
     except subprocess.TimeoutExpired:
         _kill(process)
-        return process.wait()
+        status = process.wait()
+    host_shares.remove(_groups.pop(process.pid, ""))
+    return status
 
 
 def output_of(module: str, *arguments: str, timeout_s: float = 300.0) -> tuple[bytes, str]:

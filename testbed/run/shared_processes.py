@@ -13,7 +13,7 @@ from queue import SimpleQueue
 from typing import Any, NoReturn
 
 from controllers.impairments import parameters_of
-from testbed.lab.kernel import namespaces, privileges
+from testbed.lab.kernel import cgroups, namespaces, privileges
 from testbed.shared import own_code
 
 # A thread that computes is asked for the interpreter by the others after this time.
@@ -43,6 +43,7 @@ def name_of(group: Sequence[str]) -> str:
 def run(
     tasks: Mapping[str, tuple[int, Callable[[], None]]],
     give_up: Callable[[BaseException, str], NoReturn],
+    groups: Mapping[str, Sequence[str]],
 ) -> None:
     """Run all tasks side by side, and return when all are done.
 
@@ -50,6 +51,7 @@ def run(
         tasks: name -> process id in a network namespace, and what to run there, without root's
             powers.
         give_up: ends the process with the first task's exception and name.
+        groups: name -> the control groups of its host.
     """
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     done: SimpleQueue[tuple[BaseException | None, str]] = SimpleQueue()
@@ -57,6 +59,7 @@ def run(
     def live(name: str, host_pid: int, task: Callable[[], None]) -> None:
         error: BaseException | None = None
         try:
+            cgroups.join(groups.get(name, ()))
             namespaces.enter(host_pid)
             privileges.give_up()
             task()

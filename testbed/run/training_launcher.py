@@ -12,7 +12,7 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -20,7 +20,7 @@ import torch
 
 from controllers.controller_socket import ControllerClient
 from testbed.lab.helpers.process import Requests
-from testbed.lab.kernel import namespaces, privileges
+from testbed.lab.kernel import cgroups, namespaces, privileges
 from testbed.run import shared_processes
 from testbed.shared import failure, own_code, run_directory
 from testbed.shared.progress_pipe import ProgressWriter
@@ -77,15 +77,17 @@ def main() -> None:
     known, tell = os.pipe()
     gate = known, tell
     hosts = {name: int(host["pid"]) for name, host in order["hosts"].items()}
+    groups = {name: host["groups"] for name, host in order["hosts"].items()}
     serve = functools.partial(server.run, context, listener, progress, vectors)
-    children = {_fork("server", {"server": (hosts["server"], serve)}, directory, gate): "server"}
+    first = {"server": (hosts["server"], serve)}
+    children = {_fork("server", first, directory, gate, groups): "server"}
     pids: dict[str, int] = {}
     for group in shared_processes.groups(context.config, context.workers):
         tasks = {
             name: (hosts[name], functools.partial(worker.run, context, name, vectors))
             for name in group
         }
-        child = _fork(shared_processes.name_of(group), tasks, directory, gate)
+        child = _fork(shared_processes.name_of(group), tasks, directory, gate, groups)
         children[child] = shared_processes.name_of(group)
         pids |= dict.fromkeys(group, child)
     listener.close()
@@ -123,6 +125,7 @@ def _fork(
     tasks: Mapping[str, tuple[int, Callable[[], None]]],
     directory: Path,
     gate: tuple[int, int],
+    groups: Mapping[str, Sequence[str]],
 ) -> int:
     """Run tasks in a child process, each inside the network namespace of a host's process.
 
@@ -138,6 +141,7 @@ def _fork(
             os.dup2(log, standard)
         privileges.take_up()
         if len(tasks) == 1:
+            cgroups.join(groups.get(name, ()))
             namespaces.enter(tasks[name][0])
             privileges.give_up()
             privileges.die_with_parent()
@@ -147,7 +151,7 @@ def _fork(
         if len(tasks) == 1:
             tasks[name][1]()
         else:
-            shared_processes.run(tasks, lambda error, of: _end(error, f"{name}: {of}"))
+            shared_processes.run(tasks, lambda error, of: _end(error, f"{name}: {of}"), groups)
     except BaseException as error:  # SystemExit too: own code may call for it
         _end(error, name)
     os._exit(0)

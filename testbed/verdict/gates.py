@@ -24,6 +24,7 @@ from testbed.verdict import (
     links_under_load,
     realised_loss,
     sampler_gates,
+    share_gates,
     waivers,
 )
 from testbed.verdict.calibration import Calibration
@@ -33,6 +34,7 @@ from testbed.verdict.link_changes import LinkChanges
 from testbed.verdict.link_settings import SettingsReader
 from testbed.verdict.links_under_load import LinksUnderLoad
 from testbed.verdict.processor_headroom import Headroom
+from testbed.verdict.share_gates import ShareUse
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +50,7 @@ class Evidence:
         load: what the samples of queues tell.
         settings: how the kernel shaped the links before and after the training.
         changes: of links, by hand.
+        host_cpu: what hosts with a share of the processors used of it.
         switch_holds_bytes: what the switch's socket buffer holds; None: it sends by no socket.
         other_programs: those outside the lab that used most of the processors, in words.
     """
@@ -62,6 +65,7 @@ class Evidence:
     load: LinksUnderLoad
     settings: SettingsReader
     switch_holds_bytes: int | None
+    host_cpu: Mapping[str, ShareUse] = field(default_factory=dict)
     changes: LinkChanges = field(default_factory=LinkChanges)
     unreadable: str = ""
     other_programs: str = ""
@@ -80,6 +84,7 @@ def judge(seen: Evidence) -> list[Gate]:
         *calibration_gates.socket_gates(deepest_bytes, seen.switch_holds_bytes, limits),
         *conservation_gates.gates(seen.ledgers, limits, seen.unreadable),
         *headroom_gates.gates(seen.headroom, limits, seen.other_programs),
+        *share_gates.gates(seen.host_cpu, limits),
         *lateness_gates.gates(seen.events, seen.config),
         *impairments_met.gates(seen.events, limits),
         *realised_loss.gates(

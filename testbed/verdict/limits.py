@@ -50,6 +50,7 @@ class Limits(Section):
             the mean of its worst second.
         cpu_others: share of the machine's processor time that processes outside the lab may have
             used while something waited for a processor.
+        host_cpu: how far the processor time of a host may exceed its share, as a part of the share.
         impairment_late_s: how late any impairment may begin or end.
         impairments_unmet: how many impairments may have met no packet, or nothing else to act on.
         loss_error: how far the share of packets that a loss took may be from the configured one;
@@ -88,6 +89,7 @@ class Limits(Section):
     emulator_losses: int = Field(default=0, ge=0)
     cpu_wait_s: float = Field(default=0.0005, gt=0)
     cpu_others: float = Field(default=0.25, gt=0)
+    host_cpu: float = Field(default=0.05, gt=0)
     impairment_late_s: float = Field(default=0.010, gt=0)
     impairments_unmet: int = Field(default=0, ge=0)
     loss_error: float = Field(default=0.0, ge=0, le=1)
@@ -304,6 +306,15 @@ GATES: dict[str, Explanation] = {
         "machine.",
         remedy="Close the programs that the reason names, or run when the machine is idle. "
         "ps -eo pid,pcpu,args --sort=-pcpu shows which they are. ./lab resume tries again.",
+    ),
+    "host_cpu": Explanation(
+        title="hosts' shares",
+        measured="The kernel counts the processor time of all programs in a host that has a share "
+        "(cpu). The gate takes the host that exceeded its share most while the run trained, as a "
+        "part of the share. Less is no error.",
+        evidence="conservation.json: host_cpu.*.used beside host_cpu.*.cpu",
+        causes="Something outside the lab changed the group, or moved a program out of it.",
+        remedy="Leave the control groups whose names begin with lab- alone while a run goes on.",
     ),
     "impairment_late_s": Explanation(
         title="lateness",

@@ -16,6 +16,7 @@ from testbed.verdict.gate import Gate
 from testbed.verdict.ledgers import Conservation
 from testbed.verdict.link_settings import SettingsReader
 from testbed.verdict.processor_headroom import Watch
+from testbed.verdict.share_gates import ShareWatch
 
 _SWITCH_DAEMON = "ovs-vswitchd"
 _EMULATOR = (_SWITCH_DAEMON, "controller", "delay-relay")
@@ -62,6 +63,7 @@ class Observation:
                 self._failure = str(error)
         self._settings.look("before")
         self._watch = Watch(self._own)
+        self._shares = ShareWatch(self._network.hosts)
 
     def judge(
         self,
@@ -76,13 +78,15 @@ class Observation:
             other_programs: those outside the lab that used most of the processors, in words.
         """
         assert self._watch is not None, "begin() comes first"
-        headroom = self._watch.finish()
+        headroom, host_cpu = self._watch.finish(), self._shares.finish()
         changes = link_changes.LinkChanges.read(self._directory)
         self._settings.look("after", changes)
         self._settings.store(self._directory)
         events = gates.read_events(self._directory / "events" / "impairments.jsonl")
         ledgers = self._ledgers(events)
         proof = {"schema": run_directory.SCHEMA, "headroom": headroom.as_json()}
+        if host_cpu:
+            proof["host_cpu"] = {name: each.as_json() for name, each in host_cpu.items()}
         proof |= ledgers.as_json() if ledgers is not None else {"failure": self._failure}
         run_directory.write_json(self._directory / "conservation.json", proof)
         load = links_under_load.measure(
@@ -97,6 +101,7 @@ class Observation:
                 calibration=calibrated,
                 ledgers=ledgers,
                 headroom=headroom,
+                host_cpu=host_cpu,
                 events=events,
                 load=load,
                 settings=self._settings,

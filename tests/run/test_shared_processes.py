@@ -79,7 +79,7 @@ both = threading.Barrier(2)
 def meet(): both.wait(5)
 def fail(): both.wait(5); raise ConnectionError("gone")
 tasks = {"one": (os.getpid(), meet), "two": (os.getpid(), globals()[sys.argv[1]])}
-shared_processes.run(tasks, end)
+shared_processes.run(tasks, end, {})
 print("done")
 """
 
