@@ -179,15 +179,17 @@ def training() -> str:
         expect(status["verdict"] == "ok", f"{status['verdict']}: {status['reason']}")
         rounds = _lines(directory / "events" / "rounds.jsonl")
         bursts = _lines(directory / "events" / "impairments.jsonl")
-        delayed_by = json.loads((directory / "manifest.json").read_text())["delayed_by"]
+        manifest = json.loads((directory / "manifest.json").read_text())
     numbers = {each["round"] for each in rounds}
     expect(len(numbers) == 3, f"rounds {sorted(numbers)}")
-    expect(delayed_by == "netem", f"links were delayed by {delayed_by}")
+    for key, wanted in (("delayed_by", "netem"), ("datapath", "kernel")):
+        expect(manifest[key] == wanted, f"{key}: {manifest[key]}, not {wanted}")
     ended = [each for each in bursts if each["action"] == "end"]
     expect(len(ended) == 1 and ended[0]["frames_sent"] > 0, f"the burst: {bursts}")
     return (
-        f"3 rounds over netem links, a burst of {ended[0]['frames_sent']} frames by the "
-        f"controller, {ended[0]['dropped']} of them dropped by the full queue"
+        f"3 rounds over netem links and the kernel's datapath, a burst of "
+        f"{ended[0]['frames_sent']} frames by the controller, {ended[0]['dropped']} of them "
+        "dropped by the full queue"
     )
 
 
