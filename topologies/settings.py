@@ -24,11 +24,6 @@ class LinkParameters(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    preset: Preset | None = Field(
-        default=None,
-        exclude=True,
-        description="delay_s and loss of a common distance, where these keys are not given",
-    )
     rate_bps: int | None = Field(
         default=None, ge=100_000, le=10_000_000_000, description="bits of Ethernet frames a second"
     )
@@ -67,6 +62,11 @@ class LinkParameters(BaseModel):
         ge=FRAME_BYTES,
         le=64 << 20,
         description="a queue longer than this marks packets (ECN); none: never",
+    )
+    preset: Preset | None = Field(
+        default=None,
+        exclude=True,
+        description="delay_s and loss of a common distance, where these keys are not given",
     )
 
     @model_validator(mode="before")
