@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +11,28 @@ from rich.console import Console
 from rich.table import Table
 
 from controllers.controller_socket import ControllerClient
+from testbed.lab.kernel.commands import CommandError
+from testbed.run import link_changes
 from testbed.run.assembly import Lab
 from testbed.run.manual_impairments import ManualImpairment
+from testbed.shared.input_error import InputError
 
 _WELCOME = """\
 Mininet's prompt in the network of {experiment}: {hosts}. Nothing trains here.
   worker-1 ping server        run a command on a host; names of hosts become addresses
-  lab                         hosts and links
+  lab                         hosts and links, as they are now
+  set worker-1--s1 rate 20Mbit   change a link: its rate, delay, jitter, loss or queue
   impair NAME on|off          begin or end an impairment: {names}
   status                      what is in force, and whether the lab's programs run
   help, exit (or Ctrl-D)"""
+
+_COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
+    "Mbit/s": lambda now: f"{now['rate_bps'] / 1e6:g}",
+    "queue (bytes)": lambda now: str(now["queue_bytes"]),
+    "delay (ms)": lambda now: f"{now['delay_s'] * 1e3:g}",
+    "jitter (ms)": lambda now: f"{now['jitter_s'] * 1e3:g}",
+    "loss": lambda now: f"{now['loss']:g}",
+}
 
 
 class Prompt(CLI):
@@ -72,16 +85,54 @@ class Prompt(CLI):
         for host in info.hosts.values():
             table.add_row(host.name, host.address, host.switch, host.interface)
         self._console.print(table, "")
-        table = Table("link", "Mbit/s", "queue (bytes)", "delay (ms)", "interfaces", box=None)
-        for link in info.links:
-            table.add_row(
-                link.name,
-                f"{link.rate_bps / 1e6:g}",
-                str(link.queue_bytes),
-                f"{link.delay_s * 1e3:g}",
-                f"{link.first.interface}, {link.second.interface}",
-            )
+        table = Table(box=None)
+        for title in ("link", "toward", *_COLUMNS):
+            table.add_column(title, no_wrap=True, overflow="ignore")  # a cut name is none
+        try:
+            client = self._client()
+            for link in info.links:
+                for sender, receiver in ((link.first, link.second), (link.second, link.first)):
+                    now = link_changes.made(client, (sender.node, receiver.node), {})["now"]
+                    cells = [show(now) for show in _COLUMNS.values()]
+                    table.add_row(link.name, receiver.node, *cells)
+            client.close()
+        except OSError as error:
+            self._say(str(error))
+            return
         self._console.print(table)
+
+    def do_set(self, line: str) -> None:
+        """Change a link while it works: `set LINK rate|delay|jitter|loss|queue VALUE [NODE]`.
+
+        LINK is a name that `lab` shows. With NODE, only the direction toward it changes.
+        Examples: `set worker-1--s1 rate 20Mbit`, `set worker-1--s1 queue 30kB worker-1`.
+        """
+        links = {
+            each.name: (each.first.node, each.second.node) for each in self._lab.network.info.links
+        }
+        words = line.split()
+        if not 3 <= len(words) <= 4:
+            self._say(f"set LINK {'|'.join(link_changes.WORDS)} VALUE [NODE]; see: lab")
+            return
+        name, word, value = words[:3]
+        try:
+            ends = link_changes.one(name, links, "link")
+            key = link_changes.one(word, link_changes.WORDS, "set")
+            changes = link_changes.checked({key: value})
+            client = self._client()
+            for way in link_changes.ways(ends, words[3] if len(words) == 4 else None):
+                now = link_changes.made(client, way, changes)["now"]
+                shown = ", ".join(f"{title} {show(now)}" for title, show in _COLUMNS.items())
+                self._say(f"{name} toward {way[1]}: {shown}")
+            client.close()
+        except (InputError, CommandError, OSError) as error:
+            self._say(f"set: {error}")
+
+    def complete_set(self, text: str, line: str, *_: int) -> list[str]:
+        """Names of links, then what of them can be set, for the tabulator key."""
+        names = [each.name for each in self._lab.network.info.links]
+        words = link_changes.WORDS if line[: -len(text) or None].count(" ") > 1 else names
+        return [each for each in words if each.startswith(text)]
 
     def do_impair(self, line: str) -> None:
         """Begin or end an impairment of the experiment: `impair NAME on|off`."""

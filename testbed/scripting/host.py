@@ -49,8 +49,9 @@ class Host:
 
         Args:
             args: the program and its arguments; no shell reads them.
-            stdin, stdout, stderr: as of `subprocess.Popen`: a file, `PIPE`, `DEVNULL`, and for
-                stderr `STDOUT`; None: the script's own. Nothing is read unless stdin is given.
+            stdin: a file, `PIPE` or `DEVNULL`, as of `subprocess.Popen`; None: the script's own.
+            stdout: the same.
+            stderr: the same, or `STDOUT`.
             text: whether pipes carry texts (UTF-8); otherwise bytes.
             env: all of its environment; None: the script's.
             cwd: its current folder; None: the script's.
@@ -120,7 +121,11 @@ class Host:
             input: what it reads; None: nothing.
             timeout_s: then it is killed, with all that it has started.
             check: whether a status other than 0 is an error.
-            text, stdout, stderr, env, cwd: as of `popen`, but output is captured.
+            text: whether input and output are texts; otherwise bytes.
+            stdout: where output goes that is not to be captured.
+            stderr: the same.
+            env: all of its environment; None: the script's.
+            cwd: its current folder; None: the script's.
 
         Raises:
             LabError: there is no such program, or the lab has ended; one line.

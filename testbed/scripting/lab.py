@@ -125,7 +125,8 @@ class Lab:
         Args:
             name: an experiment that comes with the project, or the path of a YAML file.
             overrides: `key.path=value`, as `--set` of the command line.
-            arm, seed: of the run; None: the experiment's first.
+            arm: of the run; None: the experiment's first.
+            seed: of the run; None: the experiment's first.
             profile: the size of machine that the experiment has one for.
             out: the run directory to make; None: none is kept. What is there already is not
                 overwritten but gets another name.
@@ -161,7 +162,9 @@ class Lab:
                 an experiment's `topology` section; or parameters that were made of one.
             impairments: as in an experiment's `impairments`, without anchors such as `rounds`.
             seed: of whatever is drawn at random.
-            out, calibrated, adjustable: as of `from_experiment`.
+            out: as of `from_experiment`, like the other two.
+            calibrated: whether every link is measured first.
+            adjustable: whether delay, jitter and loss of every link can be set.
 
         Raises:
             InputError, LabError: as `from_experiment`.
