@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 from pydantic import (
     BeforeValidator,
@@ -47,6 +48,7 @@ ArmName = Annotated[
     ),
 ]
 _MOST_ROUNDS = 1_000_000
+_UNSTATED = False  # a value that nobody gives, and that JSON has
 _MOST_SEED = 2**63 - 1
 _OF_TRAINING = ("training", "transport", "phases", "published")
 
@@ -88,12 +90,15 @@ def _arm(given: Any, info: ValidationInfo) -> AnyArm:
     try:
         return kind.model_validate(given, context=info.context)
     except ValidationError as error:
-        raise problems.raised(problems.of(error, kind)) from None
+        found = problems.of(error, kind)
+        if not found[0].place and not isinstance(given, Mapping):
+            raise ValueError(found[0].message) from None  # with the value before it
+        raise problems.raised(found) from None
 
 
 def _rounds(given: Any, check: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
     """The number of rounds, which programs need not state; 0 stands for that."""
-    if given is not None:
+    if given is not _UNSTATED:
         return check(given)
     if not isinstance(info.data.get("workload"), BuiltIn):
         return 0
@@ -125,8 +130,11 @@ class Experiment(Section):
     description: str = ""
     workload: AnyWorkload = BuiltIn()
     rounds: Annotated[
-        int, Field(ge=1, le=_MOST_ROUNDS), WrapValidator(_rounds), Field(validate_default=True)
-    ] = cast(int, None)
+        int,
+        Field(ge=1, le=_MOST_ROUNDS),
+        WrapValidator(_rounds),
+        Field(validate_default=True, json_schema_extra={"default": None}),
+    ] = _UNSTATED
     seeds: list[int] = Field(min_length=1)
     topology: topologies.AnyTopology
     training: Training = Training()
