@@ -5,6 +5,7 @@ Further options are the framework's own, for example `--ofp-tcp-listen-port=6653
 
 import argparse
 import importlib
+import ipaddress
 import sys
 from pathlib import Path
 
@@ -28,6 +29,14 @@ def main() -> None:
         action="store_true",
         help="get ready first, and read the file when a line has come on standard input",
     )
+    parser.add_argument(
+        "--ofp-listen-host",
+        type=_address,
+        default="127.0.0.1",
+        metavar="ADDRESS",
+        help="where switches may connect from outside this machine, such as 0.0.0.0 for anywhere: "
+        "whoever reaches it can pose as a switch (default: %(default)s)",
+    )
     arguments, others = parser.parse_known_args(sys.argv[1:])
     framework_choice.choose(arguments.framework)
     if arguments.when_told:
@@ -41,7 +50,17 @@ def main() -> None:
         sys.exit(2)
     from controllers.framework import run_application
 
-    run_application("controllers.app", [f"--lab-file={arguments.lab_file}", *others])
+    listen = f"--ofp-listen-host={arguments.ofp_listen_host}"
+    run_application("controllers.app", [f"--lab-file={arguments.lab_file}", listen, *others])
+
+
+def _address(text: str) -> str:
+    try:
+        return str(ipaddress.ip_address(text))
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no IP address; valid: one of this machine's, or 0.0.0.0 for all"
+        ) from None
 
 
 if __name__ == "__main__":

@@ -8,39 +8,42 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import json
 import os
-import socket
+import signal
 import time
 from pathlib import Path
 from typing import Any
 
 from controllers import impairments, lab_file
-from controllers.controller_socket import LINE_LIMIT_BYTES, parse_request
+from controllers.controller_server import ControllerServer
 from controllers.framework import (
     CONFIG_DISPATCHER,
     DEAD_DISPATCHER,
     MAIN_DISPATCHER,
     Application,
     Options,
-    eventlet,
     hub,
     ofp_event,
     ofproto_v1_3,
     set_ev_cls,
     string_option,
+    until_signal,
 )
 from controllers.impairment_plan import contradict, places_of
 from controllers.impairment_runner import ImpairmentRunner
 from controllers.lab_access import ControllerLabAccess
+from controllers.openflow_connection import ClosedError, Connection, LateError
 from controllers.routing import Routing
+from controllers.switch_plan import PortState, look
+from controllers.switches import Switches
 from controllers.timeline import Timeline
-from testbed.lab.kernel.commands import CommandError
-from testbed.shared import failure
 from testbed.shared.jsonl import JsonLinesWriter
 
 # Higher than the training processes, because an impairment that waits for a processor is late.
 _NICENESS = -10
+_END_S = 5.0
+_SETTLE_S = 0.2
+_POLL_S = 0.001
 
 string_option("lab-file", "JSON description of the network and its impairments")
 
@@ -53,15 +56,16 @@ class LabController(Application):
         with contextlib.suppress(OSError):  # without privileges the priority stays as it is
             os.setpriority(os.PRIO_PROCESS, 0, _NICENESS)
         document = lab_file.read(Path(Options.lab_file))
-        self._network = document["network"]
-        self._lab = ControllerLabAccess(self._network, Path(document["log"]).parent)
-        self._routing = Routing(self._network, self._lab, self.logger.info)
-        places = places_of(self._network)
+        network = document["network"]
+        self._switches = Switches(network["switches"])
+        self._lab = ControllerLabAccess(network, self._switches, Path(document["log"]).parent)
+        self._routing = Routing(network, self._switches, self.logger.info)
+        places = places_of(network)
         self._ready = hub.Event()
         self._confirmed: set[str] = set()  # switches whose forwarding rules are installed
         self._runner = ImpairmentRunner(
             Timeline(
-                [impairments.make(each, self._lab) for each in document["impairments"]],
+                [self._impairment(each) for each in document["impairments"]],
                 lambda first, second: contradict(first, second, places),
             ),
             JsonLinesWriter(Path(document["log"])),
@@ -69,100 +73,98 @@ class LabController(Application):
         self._lab.in_thread(time.monotonic)  # starts the threads before an impairment is due
         gc.freeze()
         if "socket" in document:
-            listener = eventlet.listen(document["socket"], family=socket.AF_UNIX)
-            hub.spawn(self._accept, listener)
+            server = ControllerServer(self._answer, self.logger)
+            hub.spawn(server.serve, document["socket"])
         else:  # by hand: no one announces rounds, so time counts from here
             hub.spawn(self._start_when_ready)
+            hub.spawn(self._end_when_told)
+
+    def _impairment(self, document: dict[str, Any]) -> impairments.Impairment[Any]:
+        label = impairments.read(document).label
+        return impairments.make(document, self._lab.of(f"impairment {label}"))
 
     def _start_when_ready(self) -> None:
         self._ready.wait()
         self._runner.start(time.monotonic())
 
-    # Forwarding
+    def _end_when_told(self) -> None:
+        """On Ctrl-C, end what is in force; the forwarding rules stay."""
+        number = until_signal(signal.SIGINT, signal.SIGTERM)
+        hub.spawn_after(_END_S, os._exit, 1)  # a switch that is gone confirms nothing
+        self._runner.finish(time.monotonic())
+        hub.sleep(_SETTLE_S)  # switches report ports that came up, and get their paths back
+        os._exit(128 + number)
+
+    # Switches
 
     @set_ev_cls(ofp_event.EventOFPSwitchFeatures, CONFIG_DISPATCHER)
     def _switch_connected(self, event: Any) -> None:
         datapath = event.msg.datapath
-        name = self._lab.name(datapath)
+        name = self._switches.name(datapath)
         if name is None:
             self.logger.warning(
                 "a switch connected that does not belong to this lab: %s", datapath.id
             )
             return
-        self._lab.connected(name, datapath)
-        hub.spawn(self._forward, name, datapath)
+        hub.spawn(self._bring_back, name, self._switches.opened(name, datapath))
 
-    def _forward(self, name: str, datapath: Any) -> None:
-        self._lab.learn_ports(name)
-        self._routing.connect(name, datapath)
-        self._lab.barrier(name)
+    def _bring_back(self, name: str, connection: Connection) -> None:
+        try:
+            found = look(connection)
+            self._routing.ports_are(
+                name, {port: each.is_live for port, each in found.ports.items()}
+            )
+            self._switches[name].bring_back(connection, found)
+        except ClosedError as error:
+            self.logger.warning("%s", error)
+            return
+        except LateError as error:
+            self.logger.warning("%s: it has to connect again", error)
+            connection.datapath.close()
+            return
         self._confirmed.add(name)
-        if self._confirmed == set(self._network["switches"]):
+        if self._confirmed == set(self._switches):
             self._ready.set()
 
     @set_ev_cls(ofp_event.EventOFPPortStatus, MAIN_DISPATCHER)
     def _port_changed(self, event: Any) -> None:
-        name = self._lab.name(event.msg.datapath)
+        message = event.msg
+        name, protocol = self._switches.name(message.datapath), message.datapath.ofproto
         if name is not None:
-            port, protocol = event.msg.desc, event.msg.datapath.ofproto
-            is_dead = bool(
-                port.config & protocol.OFPPC_PORT_DOWN or port.state & protocol.OFPPS_LINK_DOWN
-            )
-            hub.spawn(lambda: self._routing.port_state(name, port.port_no, up=not is_dead))
-
-    # Messages from switches
+            is_live = PortState.of(message.desc, protocol).is_live
+            is_there = message.reason != protocol.OFPPR_DELETE
+            port = message.desc.port_no
+            hub.spawn(self._routing.ports_are, name, {port: is_there and is_live})
 
     @set_ev_cls(
         [
             ofp_event.EventOFPBarrierReply,
             ofp_event.EventOFPDescStatsReply,
-            ofp_event.EventOFPFlowStatsReply,
+            ofp_event.EventOFPGroupDescStatsReply,
+            ofp_event.EventOFPMeterConfigStatsReply,
             ofp_event.EventOFPMeterStatsReply,
             ofp_event.EventOFPPortDescStatsReply,
         ],
         [CONFIG_DISPATCHER, MAIN_DISPATCHER],
     )
     def _answered(self, event: Any) -> None:
-        self._lab.answered(event.msg)
+        self._switches.answered(event.msg)
 
     @set_ev_cls(ofp_event.EventOFPErrorMsg, [CONFIG_DISPATCHER, MAIN_DISPATCHER])
-    def _refused(self, event: Any) -> None:
-        self._lab.refused(event.msg)
+    def _failed(self, event: Any) -> None:
+        self._switches.failed(event.msg)
 
     @set_ev_cls(ofp_event.EventOFPStateChange, DEAD_DISPATCHER)
     def _disconnected(self, event: Any) -> None:
-        name = self._lab.disconnected(event.datapath)
+        name = self._switches.closed(event.datapath)
         if name is not None:
-            self._routing.disconnect(name)
-            self.logger.warning("switch %s disconnected", name)
+            self.logger.warning("switch %s disconnected; it gets its rules again on return", name)
 
     # The UNIX socket
 
-    def _accept(self, listener: Any) -> None:
-        while True:
-            connection, _ = listener.accept()
-            hub.spawn(self._serve_until_gone, connection)
-
-    def _serve_until_gone(self, connection: Any) -> None:
-        # A client killed with unread replies must not end the controller.
-        with contextlib.suppress(ConnectionError):
-            self._serve(connection)
-
-    def _serve(self, connection: Any) -> None:
-        stream = connection.makefile("rwb")
-        while line := stream.readline(LINE_LIMIT_BYTES):
-            try:
-                request = parse_request(line)
-                changed = self._link(request) if request["do"] == "link" else {}
-                reply = {"active": self._obey(request), **changed}
-            except (ValueError, CommandError) as error:
-                reply = {"error": str(error)}
-            except Exception as error:
-                # The error must reach training, which must not go on without the impairment.
-                self.logger.exception("request %r failed", line)
-                reply = {"error": failure.in_words(error)}
-            stream.write(json.dumps(reply).encode() + b"\n")
-            stream.flush()
+    def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        changed = self._link(request) if request["do"] == "link" else {}
+        return {"active": self._obey(request), **changed}
 
     def _link(self, request: dict[str, Any]) -> dict[str, Any]:
         """Change a direction of a link, if anything of it is to be set; tell what it is now."""
@@ -177,6 +179,8 @@ class LabController(Application):
         at_s = request.get("at_s") or time.monotonic()
         if request["do"] == "wait-ready":
             self._ready.wait()
+            while not self._routing.is_settled:  # a port came up meanwhile
+                hub.sleep(_POLL_S)
         elif request["do"] == "link":
             return self._runner.active
         elif request["do"] == "processes":

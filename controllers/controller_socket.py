@@ -28,6 +28,8 @@ from pathlib import Path
 from typing import Any
 
 LINE_LIMIT_BYTES = 1 << 16
+_MOST_ROUNDS = 1 << 31
+_PID_LIMIT = 1 << 22  # the kernel's own
 LEGS = ("gather", "broadcast", "round")
 REQUESTS = ("wait-ready", "processes", "start", "begin", "end", "finish", "link")
 LINK_SETTINGS = ("rate_bps", "queue_bytes", "delay_s", "jitter_s", "loss")
@@ -45,7 +47,7 @@ def parse_request(line: bytes) -> dict[str, Any]:
     """
     try:
         request = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError("not JSON") from error
     if not isinstance(request, dict) or request.get("do") not in REQUESTS:
         raise ValueError(f"'do' must be one of {', '.join(REQUESTS)}")
@@ -55,8 +57,10 @@ def parse_request(line: bytes) -> dict[str, Any]:
         _check_link(request)
     elif request["do"] in ("begin", "end"):
         number = request.get("round")
-        if not isinstance(number, int) or isinstance(number, bool) or number < 0:
-            raise ValueError("'round' must be a number, 0 or more")
+        if not isinstance(number, int) or isinstance(number, bool):
+            raise ValueError("'round' must be a whole number")
+        if not 0 <= number < _MOST_ROUNDS:
+            raise ValueError(f"'round' must be from 0 to {_MOST_ROUNDS - 1}")
         if request.get("leg") not in LEGS:
             raise ValueError(f"'leg' must be one of {', '.join(LEGS)}")
     at_s = request.get("at_s", 0.0)
@@ -67,10 +71,11 @@ def parse_request(line: bytes) -> dict[str, Any]:
 
 def _check_pids(pids: Any) -> None:
     fits = isinstance(pids, dict) and all(
-        isinstance(pid, int) and not isinstance(pid, bool) and pid > 1 for pid in pids.values()
+        isinstance(pid, int) and not isinstance(pid, bool) and 1 < pid < _PID_LIMIT
+        for pid in pids.values()
     )
     if not fits:
-        raise ValueError("'pids' must map names to process numbers above 1")
+        raise ValueError(f"'pids' must map names to process numbers from 2 to {_PID_LIMIT - 1}")
 
 
 def _check_link(request: Mapping[str, Any]) -> None:
@@ -86,12 +91,21 @@ def _check_link(request: Mapping[str, Any]) -> None:
 
 
 class ControllerClient:
-    """Tells the controller about the training's progress; every call returns when it has acted."""
+    """Tells the controller about the training's progress; every call returns when it has acted.
+
+    Raises:
+        ControllerError: (also from each call) it is gone, or does not answer within `timeout_s`.
+    """
 
     def __init__(self, path: Path, *, timeout_s: float = 20.0) -> None:
+        self._timeout_s = timeout_s
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.settimeout(timeout_s)
-        self._socket.connect(str(path))
+        try:
+            self._socket.connect(str(path))
+        except OSError as error:
+            self._socket.close()
+            raise ControllerError(f"controller: cannot be reached: {error}") from error
         self._replies = self._socket.makefile("rb")
 
     def wait_ready(self) -> None:
@@ -147,10 +161,14 @@ class ControllerClient:
         try:
             self._socket.sendall(json.dumps(request).encode() + b"\n")
             line = self._replies.readline(LINE_LIMIT_BYTES)
+        except TimeoutError:
+            raise ControllerError(
+                f"controller: no answer to {request['do']!r} within {self._timeout_s:g} s"
+            ) from None
         except OSError as error:
-            raise ControllerError(f"controller: {error}") from error
-        if not line:
-            raise ControllerError("controller: closed its socket")
+            raise ControllerError(f"controller: gone: {error}") from error
+        if not line.endswith(b"\n"):
+            raise ControllerError("controller: gone: it closed its socket")
         reply = json.loads(line)
         if "error" in reply:
             raise ControllerError(f"controller: {reply['error']}")

@@ -13,6 +13,8 @@ import functools
 import importlib
 import logging
 import os
+import signal
+import socket
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -37,19 +39,21 @@ os.environ["OSKEN_HUB_TYPE"] = os.environ["RYU_HUB_TYPE"] = "eventlet"
 
 FRAMEWORK = os.environ.get(ENVIRONMENT_VARIABLE) or preferred()
 _PACKAGE = FRAMEWORKS[FRAMEWORK]
+_ECHO_S = 5.0
 
 
-def _module(name: str) -> Any:
+def module_of_framework(name: str) -> Any:
+    """A module of the framework in use, such as `ofproto.ofproto_v1_3_parser`."""
     return importlib.import_module(f"{_PACKAGE}.{name}")
 
 
-_app_manager = _module("base.app_manager")
-_controller = _module("controller.controller")  # registers the listener's options
-_handler = _module("controller.handler")
-hub = _module("lib.hub")
-ofp_event = _module("controller.ofp_event")
-ofproto_v1_3 = _module("ofproto.ofproto_v1_3")
-Options = _module("cfg").CONF
+_app_manager = module_of_framework("base.app_manager")
+_controller = module_of_framework("controller.controller")  # registers the listener's options
+_handler = module_of_framework("controller.handler")
+hub = module_of_framework("lib.hub")
+ofp_event = module_of_framework("controller.ofp_event")
+ofproto_v1_3 = module_of_framework("ofproto.ofproto_v1_3")
+Options = module_of_framework("cfg").CONF
 CONFIG_DISPATCHER = _handler.CONFIG_DISPATCHER
 MAIN_DISPATCHER = _handler.MAIN_DISPATCHER
 DEAD_DISPATCHER = _handler.DEAD_DISPATCHER
@@ -103,8 +107,26 @@ def set_ev_cls(event: Any, dispatchers: Any = None) -> Callable[..., Any]:
 
 def string_option(name: str, help_text: str) -> None:
     """Register a command-line option, read later as `Options.<name with underscores>`."""
-    option = _module("cfg").StrOpt(name, default="", help=help_text)
+    option = module_of_framework("cfg").StrOpt(name, default="", help=help_text)
     Options.register_cli_opts([option])
+
+
+def until_signal(*numbers: int) -> int:
+    """Wait, while other green threads run, until one of these signals comes; return its number."""
+    receiving, sending = socket.socketpair()
+    for each in (receiving, sending):
+        each.setblocking(False)
+    # Handlers run between instructions, and an idle process has none: the socket wakes it.
+    signal.set_wakeup_fd(sending.fileno(), warn_on_full_buffer=False)
+    for number in numbers:
+        signal.signal(number, lambda *_: None)
+    while True:
+        eventlet.hubs.trampoline(receiving, read=True)
+        came = receiving.recv(1)[0]
+        if came in numbers:
+            for number in numbers:
+                signal.signal(number, signal.SIG_DFL)  # the second one ends at once
+            return came
 
 
 def run_application(module: str, arguments: Sequence[str]) -> None:
@@ -117,5 +139,8 @@ def run_application(module: str, arguments: Sequence[str]) -> None:
     logging.basicConfig(stream=sys.stderr)  # the frameworks' own commands do the same
     __import__(module)  # registers the application's options before they are parsed
     Options(args=list(arguments), project=_PACKAGE, default_config_files=[])
+    # A switch that vanished without a word is noticed after some 15 s.
+    Options.set_override("echo_request_interval", _ECHO_S)
+    Options.set_override("maximum_unreplied_echo_requests", 2)
     failure.answer_where()
     _or_end(_app_manager.AppManager.run_apps)([module, f"{_PACKAGE}.controller.ofp_handler"])

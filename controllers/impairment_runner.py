@@ -7,6 +7,7 @@ from typing import Any
 
 from controllers.framework import hub
 from controllers.impairments import Effect, Impairment
+from controllers.impairments.base import NOT_MEASURED, NotMeasuredError
 from controllers.timeline import Occurrence, Timeline
 from testbed.shared.jsonl import JsonLinesWriter
 
@@ -99,7 +100,7 @@ class ImpairmentRunner:
             ended_s = time.monotonic()
             self._timeline.ended(occurrence)
             self._measuring[impairment] = ongoing
-            effect = impairment.effect()
+            effect = _effect_of(impairment)
             del self._measuring[impairment]
             self._record(occurrence, "end", (planned_s, sent_s, ended_s), effect)
         else:
@@ -157,3 +158,10 @@ class ImpairmentRunner:
             "details": dict(effect.details),
         }
         self._log.write(record)
+
+
+def _effect_of(impairment: Impairment[Any]) -> Effect:
+    try:
+        return impairment.effect()
+    except NotMeasuredError as error:
+        return Effect(details={NOT_MEASURED: str(error)})

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import functools
+import copy
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from controllers.framework import eventlet, hub
-from controllers.switches import Switches
+from controllers.openflow_messages import FORWARDING
+from controllers.switches import Switches, SwitchRequests
 from testbed.lab.kernel.commands import run
 from testbed.lab.link_control import LinkControl
 from testbed.lab.network import HostInfo, hosts_from_json
@@ -17,20 +18,29 @@ from testbed.lab.network import HostInfo, hosts_from_json
 T = TypeVar("T")
 
 
-class ControllerLabAccess(Switches):
+class ControllerLabAccess(SwitchRequests):
     """Access to the switches, the lab's description, and ways to wait without blocking."""
 
-    def __init__(self, network: Mapping[str, Any], records: Path) -> None:
-        super().__init__({dpid: name for name, dpid in network["switches"].items()})
+    def __init__(self, network: Mapping[str, Any], switches: Switches, records: Path) -> None:
+        super().__init__(switches, FORWARDING)
         self.network = network
         self.records = records
         self.hosts: Mapping[str, HostInfo] = hosts_from_json(dict(network))
         self.processes: dict[str, int] = {}  # training processes, once the launcher has named them
         self._numbers = itertools.count(1)
+        self._links: list[LinkControl] = []  # made on first use, one for all impairments
 
-    @functools.cached_property
+    def of(self, owner: str) -> ControllerLabAccess:
+        """The same access for one impairment, by whose name a switch's refusals are told."""
+        own = copy.copy(self)
+        own.owner = owner
+        return own
+
+    @property
     def links(self) -> LinkControl:
-        return LinkControl(self.network)
+        if not self._links:
+            self._links.append(LinkControl(self.network))
+        return self._links[0]
 
     def unique(self) -> int:
         return next(self._numbers)

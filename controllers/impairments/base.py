@@ -34,6 +34,13 @@ class Effect:
     details: Mapping[str, float | int | str] = field(default_factory=dict)
 
 
+NOT_MEASURED = "not_measured"  # the detail of an effect that is not known: why
+
+
+class NotMeasuredError(RuntimeError):
+    """An effect cannot be told; the message says why, in one line."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class MeterCounts:
     """Packets and bytes that reached a meter, and packets that it dropped."""
@@ -69,14 +76,20 @@ class LabAccess(Protocol):
     def links(self) -> LinkControl:
         """Changes rates, queues and delays of links while they work."""
 
-    def packet_out(self, switch: str, port: int, frame: bytes, copies: int) -> None:
-        """Emit `frame` `copies` times at a port, in one OpenFlow message."""
+    def packet_out(self, switch: str, port: int, frame: bytes, copies: int) -> bool:
+        """Emit `frame` `copies` times at a port, in one OpenFlow message.
+
+        Returns:
+            False where nothing was sent, because the switch is not connected.
+        """
 
     def barrier(self, switch: str) -> None:
         """Return when the switch has processed everything sent before.
 
+        A switch that is not connected is waited for. When it connects, it gets all that is set now.
+
         Raises:
-            ConnectionError: the switch refused one of the messages, or is gone.
+            ConnectionError: the switch refused one of this impairment's messages.
         """
 
     def intercept_flow(
@@ -109,10 +122,16 @@ class LabAccess(Protocol):
         """The packets that reached the meter, and those that its band dropped.
 
         These counts are exact, unlike a flow entry's, which Open vSwitch updates twice a second.
+
+        Raises:
+            NotMeasuredError: the switch has forgotten them, or does not answer.
         """
 
     def set_port(self, switch: str, port: int, *, up: bool) -> None:
-        """Take a port down or up (OpenFlow port-mod)."""
+        """Take a port down or up (OpenFlow port-mod).
+
+        A constructor that sets its port up brings back one that a killed controller left down.
+        """
 
     def unique(self) -> int:
         """A small number that no other impairment of this controller has; the first is 1."""
@@ -185,5 +204,9 @@ class Impairment(ABC, Generic[ParametersT]):
         """End it; it is no longer in force when this returns."""
 
     def effect(self) -> Effect:
-        """The effect since its last begin, measured after its end."""
+        """The effect since its last begin, measured after its end.
+
+        Raises:
+            NotMeasuredError: it is not known; the record's details then say why.
+        """
         return Effect()

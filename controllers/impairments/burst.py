@@ -57,7 +57,7 @@ class Burst(Impairment[BurstParameters]):
     changes_rates = "no"
     ticks = True
     openflow_only = True
-    _frames_sent = 0
+    _frames_sent = _frames_missed = 0
 
     def __init__(self, parameters: BurstParameters, lab: LabAccess) -> None:
         super().__init__(parameters, lab)
@@ -80,7 +80,7 @@ class Burst(Impairment[BurstParameters]):
             )
 
     def begin(self) -> None:
-        self._frames_sent = 0
+        self._frames_sent = self._frames_missed = 0
         if self._paced is None:
             self._send(1)
             self.lab.barrier(self._at.sender.node)
@@ -102,7 +102,9 @@ class Burst(Impairment[BurstParameters]):
 
     def effect(self) -> Effect:
         if self._arrived is None:
-            return Effect(met=self._frames_sent, frames_sent=self._frames_sent)
+            # Those that were due while the switch was not connected.
+            missed = {"frames_missed": self._frames_missed} if self._frames_missed else {}
+            return Effect(met=self._frames_sent, frames_sent=self._frames_sent, details=missed)
         drain_s = self._at.queue_bytes * 8 / self._at.rate_bps
         self.lab.sleep(drain_s + _DRAIN_SLACK_S)
         return Effect(
@@ -114,13 +116,16 @@ class Burst(Impairment[BurstParameters]):
     def _due(self, elapsed_s: float) -> int:
         """The number of frames to send now, `elapsed_s` after the begin."""
         until_s = min(elapsed_s, self.parameters.duration_s)
-        return int(until_s * self._frames_per_s) - self._frames_sent
+        return int(until_s * self._frames_per_s) - self._frames_sent - self._frames_missed
 
     def _send(self, frames: int) -> None:
         while frames > 0:
             copies = min(frames, _MOST_COPIES)
-            self.lab.packet_out(self._at.sender.node, self._at.sender.number, self._frame, copies)
-            self._frames_sent += copies
+            port = (self._at.sender.node, self._at.sender.number)
+            if self.lab.packet_out(*port, self._frame, copies):
+                self._frames_sent += copies
+            else:
+                self._frames_missed += copies
             frames -= copies
 
 

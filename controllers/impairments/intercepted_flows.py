@@ -83,13 +83,18 @@ class InterceptedFlows:
 
         What passes by the switch's cache still meets the meter. So this returns once that has
         ended, or nothing comes.
+
+        Raises:
+            NotMeasuredError: the switch has forgotten them, or does not answer.
         """
-        counts = self._lab.meter_counts(self.switch, self.cookie)
-        for _ in range(_MOST_LOOKS):
-            self._lab.sleep(_CACHED_S)
-            before, counts = counts, self._lab.meter_counts(self.switch, self.cookie)
-            if counts == before:
-                break
-        self._lab.remove_meter(self.switch, self.cookie)
-        self._lab.barrier(self.switch)
-        return counts
+        try:
+            counts = self._lab.meter_counts(self.switch, self.cookie)
+            for _ in range(_MOST_LOOKS):
+                self._lab.sleep(_CACHED_S)
+                before, counts = counts, self._lab.meter_counts(self.switch, self.cookie)
+                if counts == before:
+                    break
+            return counts
+        finally:
+            self._lab.remove_meter(self.switch, self.cookie)
+            self._lab.barrier(self.switch)

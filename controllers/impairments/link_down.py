@@ -34,6 +34,8 @@ class LinkDown(Impairment[LinkDownParameters]):
         if not link.get("middle") and at.receiver.interface:
             # The two ends of one cable: the other port loses its carrier at once.
             del self._ports[1:]
+        for switch, port in self._ports:  # a controller that was killed may have left it down
+            lab.set_port(switch, port, up=True)
 
     def begin(self) -> None:
         self._set(up=False)

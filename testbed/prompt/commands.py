@@ -10,7 +10,7 @@ from mininet.cli import CLI
 from rich.console import Console
 from rich.table import Table
 
-from controllers.controller_socket import ControllerClient
+from controllers.controller_socket import ControllerClient, ControllerError
 from testbed.lab.kernel.commands import CommandError
 from testbed.run import link_changes
 from testbed.run.assembly import Lab
@@ -187,7 +187,7 @@ class Prompt(CLI):
     def _client(self) -> ControllerClient:
         try:
             return ControllerClient(self._lab.controller_socket)
-        except (TimeoutError, ConnectionRefusedError, FileNotFoundError):
+        except ControllerError:
             raise ConnectionError("the controller does not answer") from None
 
     def _effect(self, name: str) -> str:

@@ -34,6 +34,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from controllers.impairments.base import NOT_MEASURED
 from testbed.lab.kernel.link_counters import NamespaceCounters
 from testbed.lab.network import LabInfo, LinkEnds, Port
 from testbed.verdict.counters import Counters
@@ -51,7 +52,13 @@ def close(
 
     Args:
         events: records of events/impairments.jsonl: PacketOut frames, drops by flows and meters.
+
+    Raises:
+        ValueError: what an impairment dropped is not known.
     """
+    for each in events:
+        if why := (each.get("details") or {}).get(NOT_MEASURED):
+            raise ValueError(f"what {each['name']} dropped is not known: {why}")
     books = _Books(network, before, after, events)
     return Conservation(
         links=[
@@ -146,9 +153,7 @@ class _Books:
         if flow_drops is None:
             old = {flow.identity: flow.packets for flow in before.flows}
             flow_drops = sum(
-                flow.packets - old.get(flow.identity, 0)
-                for flow in after.flows
-                if flow.actions == "drop"
+                flow.packets - old.get(flow.identity, 0) for flow in after.flows if flow.drops
             )
         meter_drops = self._dropped_by("police", name)
         if meter_drops is None:
@@ -325,18 +330,17 @@ class _Books:
         if any(self._dropped_by(kind, port.node) is not None for kind in ("police", "blackout")):
             return _Offered(None, exact=False)
         before, after = (each.switches[port.node] for each in (self._before, self._after))
-        number = str(port.number)
         total = self._packet_outs(port)
         pairs = lasting(before.flows, after.flows)
         for old, new in pairs:
-            total += new.output_ports().count(number) * (new.packets - old.packets)
+            total += new.ports.count(port.number) * (new.packets - old.packets)
         exact = len(pairs) == len(before.flows) == len(after.flows)
         if before.bucket_ports != after.bucket_ports:
             return _Offered(total, exact=False)
         for group, buckets in after.bucket_ports.items():
             gained = zip(after.bucket_packets[group], before.bucket_packets[group], strict=True)
             for ports, (late, early) in zip(buckets, gained, strict=True):
-                total += ports.count(number) * (late - early)
+                total += ports.count(port.number) * (late - early)
         return _Offered(total, exact=exact)
 
     # What cannot be known

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from testbed.verdict.gate import Gate, compared, not_applicable
+from controllers.impairments.base import NOT_MEASURED
+from testbed.verdict.gate import Gate, compared, not_applicable, not_measured
 
 NAME, KEY = "impairments that met nothing", "impairments_unmet"
 
@@ -20,19 +21,29 @@ def gates(events: Sequence[Mapping[str, Any]], limits: Mapping[str, Any]) -> lis
     """The number of entries none of whose occurrences met anything.
 
     One of several occurrences may fall into a pause; the note tells how many did, and which kinds
-    cannot tell what they met, such as a link that goes down or a crash.
+    cannot tell what they met, such as a link that goes down or a crash. An entry that should tell
+    and could not, as its switch had forgotten it, leaves the gate not measured.
 
     Args:
         events: the records of `events/impairments.jsonl`.
     """
     met: dict[str, list[int]] = {}
     silent: set[str] = set()
+    unknown: dict[str, str] = {}
     for each in events:
-        if each["action"] == "end" and each.get("met") is not None:
+        why = (each.get("details") or {}).get(NOT_MEASURED)
+        if each["action"] != "end":
+            continue
+        if why:
+            unknown[each["name"]] = f"{each['name']} was not measured: {why}"
+        elif each.get("met") is not None:
             met.setdefault(each["name"], []).append(each["met"])
-        elif each["action"] == "end":
+        else:
             silent.add(str(each["kind"]))
+    missing = "; ".join(unknown.values())
     untold = [f"not known of {', '.join(sorted(silent))}, which count nothing"] if silent else []
+    if not met and missing:
+        return [not_measured(NAME, KEY, limits[KEY], missing, where=", ".join(unknown))]
     if not met:
         why = "; ".join(["no impairment began that counts what it meets", *untold])
         return [not_applicable(NAME, KEY, limits[KEY], why)]
@@ -43,5 +54,6 @@ def gates(events: Sequence[Mapping[str, Any]], limits: Mapping[str, Any]) -> lis
         if name not in unmet and 0 in counts
     ]
     note = "; ".join([*pauses, *untold])
-    found = compared(NAME, KEY, len(unmet), limits[KEY], where=", ".join(unmet), note=note)
+    where = ", ".join(unmet)
+    found = compared(NAME, KEY, len(unmet), limits[KEY], where=where, note=note, missing=missing)
     return [replace(found, repeats=True)]

@@ -120,6 +120,6 @@ class Observation:
             return conservation.close(self._network, self._before, after, events)
         except (OSError, CommandError) as error:
             self._failure = str(error)
-        except (KeyError, ValueError) as error:  # an interface or its queue is not there
+        except (KeyError, ValueError) as error:  # an interface, its queue or an effect is missing
             self._failure = f"{type(error).__name__}: {error}"
         return None

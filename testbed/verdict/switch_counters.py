@@ -1,55 +1,19 @@
-"""Reads Open vSwitch's counters: packet sockets, table misses, flows, groups and meters.
-
-OpenFlow statistics exist as text only; the patterns here were written against OVS 2.17 to 3.1.
-"""
+"""Reads Open vSwitch's counters: packet sockets, table misses, flows, groups and meters."""
 
 from __future__ import annotations
 
-import re
 import socket
 import struct
-import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from testbed.lab.kernel.commands import CommandError, run
+from testbed.lab.kernel.commands import run
 from testbed.lab.kernel.process_sockets import sockets_of
+from testbed.lab.openflow_statistics import Flow, Statistics
 from testbed.lab.whole_batches import are_whole
 
 _SOL_PACKET, _PACKET_STATISTICS = 263, 6
-_OPENFLOW = ("ovs-ofctl", "-O", "OpenFlow13")
-_COUNTED = re.compile(r"n_packets=(\d+), n_bytes=\d+,")
-_VOLATILE = re.compile(
-    r"(duration=[\d.]+s|n_packets=\d+|n_bytes=\d+|idle_age=\d+|hard_age=\d+),? ?"
-)
-_AGE = re.compile(r"duration=([\d.]+)s")
-# By so much may the switch's own clock, which it reads once a turn, be behind.
-_CLOCK_S = 0.02
-_ACTIONS = re.compile(r"actions=(.*)$")
-_OUTPUT = re.compile(r"(?:^|,)output:\"?([\w-]+)\"?")
-_GROUP = re.compile(r"(?:^|,)group:(\d+)")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Flow:
-    """One flow entry. `identity` is its text without what changes as packets pass.
-
-    `since_s`: the span of the monotonic clock in which it was made.
-    """
-
-    identity: str
-    actions: str
-    packets: int
-    since_s: tuple[float, float] = (0.0, 0.0)
-
-    def output_ports(self) -> list[str]:
-        """Ports (numbers, or names where the switch prints them) that each packet leaves by."""
-        return _OUTPUT.findall(self.actions)
-
-    def groups(self) -> list[int]:
-        """Groups that it hands packets to."""
-        return [int(each) for each in _GROUP.findall(self.actions)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +27,7 @@ class SwitchCounters:
     lookups: int
     matched: int
     flows: list[Flow]
-    bucket_ports: dict[int, list[list[str]]]
+    bucket_ports: dict[int, list[tuple[int, ...]]]
     bucket_packets: dict[int, list[int]]
     meter_drops: int
 
@@ -114,54 +78,26 @@ def read(switches: Iterable[str]) -> dict[str, SwitchCounters]:
     """All counters of the named switches, after their caches have been written back.
 
     Raises:
-        CommandError: Open vSwitch does not answer.
+        CommandError, OSError: Open vSwitch does not answer.
     """
     # Packets are counted in the datapath's cache; a revalidator adds them to the flow entries.
     run(["ovs-appctl", "revalidator/wait"])
-    return {name: _read(name) for name in switches}
+    with ExitStack() as opened:
+        connections = {name: opened.enter_context(Statistics(name)) for name in switches}
+        return {name: _read(each) for name, each in connections.items()}
 
 
-def _read(switch: str) -> SwitchCounters:
-    asked_s = time.monotonic()
-    flows = run([*_OPENFLOW, "--no-names", "dump-flows", switch])
-    parsed = parse_flows(flows, (asked_s, time.monotonic()))
-    entered, lookups, matched = parse_tables(run([*_OPENFLOW, "dump-tables", switch]))
-    bucket_ports: dict[int, list[list[str]]] = {}
-    bucket_packets: dict[int, list[int]] = {}
-    if any(flow.groups() for flow in parsed):
-        bucket_ports = parse_group_ports(run([*_OPENFLOW, "--no-names", "dump-groups", switch]))
-        bucket_packets = parse_group_packets(run([*_OPENFLOW, "dump-group-stats", switch]))
-    meter_drops = 0
-    if "meter" in flows:
-        meter_drops = parse_meter_drops(run([*_OPENFLOW, "meter-stats", switch]))
+def _read(statistics: Statistics) -> SwitchCounters:
+    tables = statistics.tables()
     return SwitchCounters(
-        entered=entered,
-        lookups=lookups,
-        matched=matched,
-        flows=parsed,
-        bucket_ports=bucket_ports,
-        bucket_packets=bucket_packets,
-        meter_drops=meter_drops,
+        entered=tables[0].lookups,
+        lookups=sum(each.lookups for each in tables),
+        matched=sum(each.matched for each in tables),
+        flows=statistics.flows(),
+        bucket_ports=statistics.bucket_ports(),
+        bucket_packets=statistics.bucket_packets(),
+        meter_drops=statistics.meter_drops(),
     )
-
-
-def parse_flows(text: str, asked_s: tuple[float, float] = (0.0, 0.0)) -> list[Flow]:
-    """The entries that `ovs-ofctl dump-flows` printed, which ran between two monotonic times."""
-    found = []
-    for line in text.splitlines():
-        packets, actions = _COUNTED.search(line), _ACTIONS.search(line)
-        if packets and actions:
-            age = _AGE.search(line)
-            age_s = float(age.group(1)) if age else 0.0
-            found.append(
-                Flow(
-                    identity=_VOLATILE.sub("", line).strip(),
-                    actions=actions.group(1),
-                    packets=int(packets.group(1)),
-                    since_s=(asked_s[0] - age_s - _CLOCK_S, asked_s[1] - age_s + _CLOCK_S),
-                )
-            )
-    return found
 
 
 def lasting(before: Sequence[Flow], after: Sequence[Flow]) -> list[tuple[Flow, Flow]]:
@@ -176,49 +112,3 @@ def lasting(before: Sequence[Flow], after: Sequence[Flow]) -> list[tuple[Flow, F
         for early, late in pairs
         if early.since_s[0] <= late.since_s[1] and late.since_s[0] <= early.since_s[1]
     ]
-
-
-def parse_tables(text: str) -> tuple[int, int, int]:
-    """Lookups in the first table of `ovs-ofctl dump-tables`, lookups and matches over all tables.
-
-    A table that says `ditto` has the counts of the one before, which for an unused table are 0.
-
-    Raises:
-        CommandError: it has no table.
-    """
-    pairs = re.findall(r"lookup=(\d+), matched=(\d+)", text)
-    if not pairs:
-        raise CommandError(f"ovs-ofctl printed no tables: {text[:80]!r}")
-    return (
-        int(pairs[0][0]),
-        sum(int(pair[0]) for pair in pairs),
-        sum(int(pair[1]) for pair in pairs),
-    )
-
-
-def parse_group_ports(text: str) -> dict[int, list[list[str]]]:
-    """Group -> the output ports of each bucket, from `ovs-ofctl dump-groups`."""
-    return {
-        group: [re.findall(r"output:\"?([\w-]+)\"?", each) for each in line.split("bucket=")[1:]]
-        for group, line in _groups(text)
-    }
-
-
-def parse_group_packets(text: str) -> dict[int, list[int]]:
-    """Group -> packets through each bucket, from `ovs-ofctl dump-group-stats`."""
-    return {
-        group: [int(each) for each in re.findall(r"bucket\d+:packet_count=(\d+)", line)]
-        for group, line in _groups(text)
-    }
-
-
-def _groups(text: str) -> Iterator[tuple[int, str]]:
-    for line in text.splitlines():
-        if number := re.search(r"group_id=(\d+)", line):
-            yield int(number.group(1)), line
-
-
-def parse_meter_drops(text: str) -> int:
-    """Packets that the meters of `ovs-ofctl meter-stats` dropped."""
-    bands = re.findall(r"^\s*\d+:\s*packet_count:(\d+)", text, re.MULTILINE)
-    return sum(int(each) for each in bands)

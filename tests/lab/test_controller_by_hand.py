@@ -26,7 +26,7 @@ def test_openflow_kinds_work_on_a_bridge_that_the_lab_did_not_make(tmp_path: Pat
     ]
     path = tmp_path / "hand.yaml"
     path.write_text(yaml.safe_dump(description))
-    with sandboxed("tests.lab.inside_plain_bridge", str(path), tmp_path) as first_pid:
+    with sandboxed("tests.lab.inside_bridges", str(path), tmp_path) as first_pid:
         lab = LabUnderTest(tmp_path, first_pid)
         with lab.flow("a", "b") as flow:
 

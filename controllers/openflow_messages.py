@@ -1,0 +1,197 @@
+"""What a switch holds for this controller, as data, and the OpenFlow 1.3 messages that write it.
+
+All of it can be told from what others wrote: flows by their cookie, groups and meters, which have
+none, by a number in a range of ours.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from controllers.framework import Datapath
+
+# A packet passes these tables in this order: impairments of packets that arrive at a port,
+# impairments of packets that leave for a host, forwarding.
+ARRIVING_TABLE, LEAVING_TABLE, FORWARDING_TABLE = 0, 1, 2
+
+FORWARDING = "the forwarding rules"  # whose a message is, where it is no impairment's
+# The upper half of the cookie of our flows; the lower half is the number of an impairment, or 0.
+COOKIE = int.from_bytes(b"loss", "big") << 32
+_COOKIE_MASK = 0xFFFFFFFF << 32
+_WHOLE_COOKIE = (1 << 64) - 1
+GROUPS = range(0x6C6F0000, 0x6C700000)
+METERS = range(0x6C00, 0x7000)  # Open vSwitch has 262,144, many other switches fewer
+
+Match = tuple[tuple[str, Any], ...]
+Place = tuple[int, int, Match]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flow:
+    """A flow entry. It meters, then goes on to a table or a port; else it drops.
+
+    Attributes:
+        match: fields and values, in any order that is always the same.
+        ports: where packets leave; of several, a SELECT group chooses.
+        number: the impairment's, by which it is removed; 0: a forwarding rule.
+        open_vswitch_only: it matches what OpenFlow 1.3 itself cannot.
+    """
+
+    table: int
+    priority: int
+    match: Match = ()
+    meter: int | None = None
+    goto: int | None = None
+    ports: tuple[int, ...] = ()
+    number: int = 0
+    owner: str = FORWARDING
+    open_vswitch_only: bool = False
+
+    @property
+    def place(self) -> Place:
+        """Where it stands: a switch has one entry there at most."""
+        return self.table, self.priority, self.match
+
+
+@dataclass(frozen=True, kw_only=True)
+class Meter:
+    """A meter with one drop band; `burst_kb` in thousands of bits, as OpenFlow has it."""
+
+    rate_kbps: int
+    burst_kb: int
+    owner: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """A message to a switch, and what it writes for whom, to name it if the switch refuses."""
+
+    message: Any
+    what: str
+    owner: str = FORWARDING
+
+
+def add_flow(datapath: Datapath, flow: Flow, group: int | None) -> Order:
+    """Replaces any entry in the same place. `group` chooses where it has several ports."""
+    parser, protocol = datapath.ofproto_parser, datapath.ofproto
+    instructions: list[Any] = []
+    if flow.meter is not None:
+        instructions.append(parser.OFPInstructionMeter(flow.meter, protocol.OFPIT_METER))
+    if flow.ports:
+        action = (
+            parser.OFPActionOutput(flow.ports[0]) if group is None else parser.OFPActionGroup(group)
+        )
+        instructions.append(parser.OFPInstructionActions(protocol.OFPIT_APPLY_ACTIONS, [action]))
+    if flow.goto is not None:
+        instructions.append(parser.OFPInstructionGotoTable(flow.goto))
+    return Order(
+        message=parser.OFPFlowMod(
+            datapath,
+            cookie=COOKIE | flow.number,
+            table_id=flow.table,
+            priority=flow.priority,
+            match=parser.OFPMatch(**dict(flow.match)),
+            instructions=instructions,
+        ),
+        what="flow",
+        owner=flow.owner,
+    )
+
+
+def remove_flow(datapath: Datapath, flow: Flow) -> Order:
+    """Removes the entry in a flow's place, if it is one of ours."""
+    return _remove(
+        datapath,
+        flow.owner,
+        table_id=flow.table,
+        command=datapath.ofproto.OFPFC_DELETE_STRICT,
+        priority=flow.priority,
+        match=datapath.ofproto_parser.OFPMatch(**dict(flow.match)),
+        cookie=COOKIE,
+        cookie_mask=_COOKIE_MASK,
+    )
+
+
+def remove_numbered_flows(datapath: Datapath, number: int, owner: str) -> Order:
+    """Removes all entries of an impairment."""
+    return _remove(datapath, owner, cookie=COOKIE | number, cookie_mask=_WHOLE_COOKIE)
+
+
+def remove_our_flows(datapath: Datapath) -> Order:
+    """Removes every entry that has our cookie, whoever of us wrote it."""
+    return _remove(datapath, FORWARDING, cookie=COOKIE, cookie_mask=_COOKIE_MASK)
+
+
+def _remove(datapath: Datapath, owner: str, **which: Any) -> Order:
+    protocol = datapath.ofproto
+    wanted = {"table_id": protocol.OFPTT_ALL, "command": protocol.OFPFC_DELETE} | which
+    anywhere = {"out_port": protocol.OFPP_ANY, "out_group": protocol.OFPG_ANY}
+    message = datapath.ofproto_parser.OFPFlowMod(datapath, **wanted, **anywhere)
+    return Order(message=message, what="removal of flows", owner=owner)
+
+
+def add_group(datapath: Datapath, number: int, ports: tuple[int, ...]) -> Order:
+    """A SELECT group of which each bucket leads to a port."""
+    parser, protocol = datapath.ofproto_parser, datapath.ofproto
+    buckets = [
+        parser.OFPBucket(
+            weight=1,
+            watch_port=protocol.OFPP_ANY,
+            watch_group=protocol.OFPG_ANY,
+            actions=[parser.OFPActionOutput(port)],
+        )
+        for port in ports
+    ]
+    how = (protocol.OFPGC_ADD, protocol.OFPGT_SELECT, number, buckets)
+    return Order(message=parser.OFPGroupMod(datapath, *how), what="group")
+
+
+def remove_group(datapath: Datapath, number: int) -> Order:
+    """Removes a group, and with it all flows that use it."""
+    protocol = datapath.ofproto
+    how: tuple[Any, ...] = (protocol.OFPGC_DELETE, protocol.OFPGT_SELECT, number, [])
+    message = datapath.ofproto_parser.OFPGroupMod(datapath, *how)
+    return Order(message=message, what="removal of a group")
+
+
+def add_meter(datapath: Datapath, number: int, meter: Meter) -> Order:
+    """A meter that counts."""
+    parser, protocol = datapath.ofproto_parser, datapath.ofproto
+    flags = protocol.OFPMF_KBPS | protocol.OFPMF_BURST | protocol.OFPMF_STATS
+    band = parser.OFPMeterBandDrop(rate=meter.rate_kbps, burst_size=meter.burst_kb)
+    message = parser.OFPMeterMod(datapath, protocol.OFPMC_ADD, flags, number, [band])
+    return Order(message=message, what="meter", owner=meter.owner)
+
+
+def remove_meter(datapath: Datapath, number: int, owner: str = FORWARDING) -> Order:
+    """Removes a meter, and with it all flows that use it."""
+    parser, protocol = datapath.ofproto_parser, datapath.ofproto
+    message = parser.OFPMeterMod(datapath, protocol.OFPMC_DELETE, 0, number, [])
+    return Order(message=message, what="removal of a meter", owner=owner)
+
+
+def set_port(datapath: Datapath, port: int, address: str, owner: str, *, up: bool) -> Order:
+    """Takes a port down or up; `address` is its hardware address, which the message must name."""
+    down = datapath.ofproto.OFPPC_PORT_DOWN
+    change = (port, address, 0 if up else down, down, 0)
+    message = datapath.ofproto_parser.OFPPortMod(datapath, *change)
+    return Order(message=message, what=f"change of port {port}", owner=owner)
+
+
+def packet_out(datapath: Datapath, port: int, frame: bytes, copies: int, owner: str) -> Order:
+    """One message that emits a frame several times."""
+    parser, protocol = datapath.ofproto_parser, datapath.ofproto
+    message = parser.OFPPacketOut(
+        datapath=datapath,
+        buffer_id=protocol.OFP_NO_BUFFER,
+        in_port=protocol.OFPP_CONTROLLER,
+        actions=[parser.OFPActionOutput(port)] * copies,
+        data=frame,
+    )
+    return Order(message=message, what="packet", owner=owner)
+
+
+def barrier(datapath: Datapath) -> Order:
+    """What follows is processed after what came before."""
+    return Order(message=datapath.ofproto_parser.OFPBarrierRequest(datapath), what="barrier")

@@ -1,0 +1,207 @@
+"""Reads a bridge's OpenFlow 1.3 statistics from Open vSwitch's management socket of that bridge.
+
+Requests are multipart messages (OpenFlow Switch Specification 1.3.5, section 7.3.5). Counters have
+64 bits on the wire and are exact; the switch's own programs print less of some of them.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+_VERSION = 4
+_HELLO, _ERROR, _MULTIPART_REQUEST, _MULTIPART_REPLY = 0, 1, 18, 19
+_FLOW, _TABLE, _GROUP, _GROUP_DESC, _METER = 1, 3, 6, 7, 9
+_MORE = 1
+_APPLY_ACTIONS, _WRITE_ACTIONS, _OUTPUT, _GROUP_ACTION = 4, 3, 0, 22
+# By so much may the switch's own clock, which it reads once a turn, be behind.
+_CLOCK_S = 0.02
+_ANY, _ALL_GROUPS, _ALL_TABLES = 0xFFFFFFFF, 0xFFFFFFFC, 0xFF
+
+_HEADER = struct.Struct("!BBHI")
+_PART = struct.Struct("!HH4x")
+_FLOW_REQUEST = struct.Struct("!B3xII4xQQHH4x")
+_FLOW_FACTS = struct.Struct("!HBxIIHHHH4xQQQ")
+_TABLE_FACTS = struct.Struct("!B3xIQQ")
+_GROUP_FACTS = struct.Struct("!H2xII4xQQII")
+_METER_FACTS = struct.Struct("!IH6xIQQII")
+_COUNTS = struct.Struct("!QQ")
+_TYPE_AND_LENGTH = struct.Struct("!HH")
+
+
+class StatisticsError(OSError):
+    """A switch refused a request, or its answer is none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flow:
+    """One flow entry. `identity` is all of it that does not change as packets pass.
+
+    Attributes:
+        since_s: the span of the monotonic clock in which it was made.
+        ports, groups: where each packet leaves.
+        drops: whether it does nothing with a packet, not even to meter it.
+    """
+
+    identity: bytes
+    packets: int
+    since_s: tuple[float, float] = (0.0, 0.0)
+    ports: tuple[int, ...] = ()
+    groups: tuple[int, ...] = ()
+    drops: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """Packets that a table was asked about, and those that matched an entry."""
+
+    lookups: int
+    matched: int
+
+
+class Statistics(AbstractContextManager["Statistics"]):
+    """A connection to a bridge.
+
+    Args:
+        bridge: its name.
+        timeout_s: the longest wait for an answer.
+
+    Raises:
+        OSError: (also from each method) there is no such bridge, or it does not answer.
+    """
+
+    def __init__(self, bridge: str, *, timeout_s: float = 5.0) -> None:
+        self._bridge = bridge
+        self._xid = 0
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.settimeout(timeout_s)
+        folder = os.environ.get("OVS_RUNDIR", "/var/run/openvswitch")
+        try:
+            self._socket.connect(str(Path(folder, f"{bridge}.mgmt")))
+            self._stream = self._socket.makefile("rb")
+            self._send(_HELLO, b"")
+        except OSError:
+            self._socket.close()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+    def flows(self) -> list[Flow]:
+        """All flow entries."""
+        wanted = _FLOW_REQUEST.pack(_ALL_TABLES, _ANY, _ANY, 0, 0, 1, 4)
+        asked_s = time.monotonic()
+        body = self._ask(_FLOW, wanted)
+        span_s = asked_s - _CLOCK_S, time.monotonic() + _CLOCK_S
+        return [_flow(entry, span_s) for entry in _sized(body, length_at=0)]
+
+    def tables(self) -> list[Table]:
+        """The first table, and so on."""
+        facts = _TABLE_FACTS.iter_unpack(self._ask(_TABLE))
+        return [Table(lookups=lookups, matched=matched) for _, _, lookups, matched in facts]
+
+    def bucket_ports(self) -> dict[int, list[tuple[int, ...]]]:
+        """Group -> the output ports of each bucket."""
+        found: dict[int, list[tuple[int, ...]]] = {}
+        for entry in _sized(self._ask(_GROUP_DESC), length_at=0):
+            buckets = _sized(entry[8:], length_at=0)
+            (number,) = struct.unpack_from("!I", entry, 4)
+            found[number] = [_outputs(each[16:])[0] for each in buckets]
+        return found
+
+    def bucket_packets(self) -> dict[int, list[int]]:
+        """Group -> packets through each bucket."""
+        found = {}
+        for entry in _sized(self._ask(_GROUP, struct.pack("!I4x", _ALL_GROUPS)), length_at=0):
+            number = _GROUP_FACTS.unpack_from(entry)[1]
+            counts = _COUNTS.iter_unpack(entry[_GROUP_FACTS.size :])
+            found[number] = [packets for packets, _ in counts]
+        return found
+
+    def meter_drops(self) -> int:
+        """Packets that the bands of all meters dropped."""
+        body, drops = self._ask(_METER, struct.pack("!I4x", _ANY)), 0
+        for entry in _sized(body, length_at=4):
+            bands = _COUNTS.iter_unpack(entry[_METER_FACTS.size :])
+            drops += sum(packets for packets, _ in bands)
+        return drops
+
+    def _ask(self, kind: int, wanted: bytes = b"") -> bytes:
+        """The bodies of all parts of an answer."""
+        xid = self._send(_MULTIPART_REQUEST, _PART.pack(kind, 0) + wanted)
+        body = b""
+        while True:
+            _, what, length, answers = _HEADER.unpack(self._read(_HEADER.size))
+            message = self._read(length - _HEADER.size)
+            if answers != xid:
+                continue  # a greeting, or a question of the switch's own
+            if what == _ERROR:
+                code = struct.unpack_from("!HH", message)
+                raise StatisticsError(f"{self._bridge} refused statistics {kind}: error {code}")
+            if what != _MULTIPART_REPLY:
+                continue
+            body += message[_PART.size :]
+            if not _PART.unpack_from(message)[1] & _MORE:
+                return body
+
+    def _send(self, what: int, body: bytes) -> int:
+        self._xid += 1
+        header = _HEADER.pack(_VERSION, what, _HEADER.size + len(body), self._xid)
+        self._socket.sendall(header + body)
+        return self._xid
+
+    def _read(self, size: int) -> bytes:
+        found = self._stream.read(size)
+        if len(found) < size:
+            raise StatisticsError(f"{self._bridge} closed its management socket")
+        return found
+
+
+def _sized(body: bytes, *, length_at: int) -> Iterator[bytes]:
+    """The entries that follow each other in a body, each with its length in two bytes."""
+    while body:
+        (length,) = struct.unpack_from("!H", body, length_at)
+        if length <= length_at:
+            raise StatisticsError(f"an entry of {length} bytes")
+        yield body[:length]
+        body = body[length:]
+
+
+def _flow(entry: bytes, read_s: tuple[float, float]) -> Flow:
+    """An entry of an answer that was made between two monotonic times."""
+    facts = _FLOW_FACTS.unpack_from(entry)
+    age_s = facts[2] + facts[3] / 1e9
+    # What follows the counters is the match, padded to a multiple of 8 bytes, and instructions.
+    _, match_bytes = _TYPE_AND_LENGTH.unpack_from(entry, _FLOW_FACTS.size)
+    instructions = entry[_FLOW_FACTS.size + (match_bytes + 7) // 8 * 8 :]
+    ports: tuple[int, ...] = ()
+    groups: tuple[int, ...] = ()
+    for each in _sized(instructions, length_at=2):
+        if _TYPE_AND_LENGTH.unpack_from(each)[0] in (_APPLY_ACTIONS, _WRITE_ACTIONS):
+            more_ports, more_groups = _outputs(each[8:])
+            ports, groups = ports + more_ports, groups + more_groups
+    return Flow(
+        # Without its length, age and counters.
+        identity=entry[2:4] + entry[12:32] + entry[_FLOW_FACTS.size :],
+        packets=facts[9],
+        since_s=(read_s[0] - age_s, read_s[1] - age_s),
+        ports=ports,
+        groups=groups,
+        drops=not instructions,
+    )
+
+
+def _outputs(actions: bytes) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The ports and the groups that actions lead to."""
+    found = {_OUTPUT: (), _GROUP_ACTION: ()}  # type: dict[int, tuple[int, ...]]
+    for each in _sized(actions, length_at=2):
+        kind, _ = _TYPE_AND_LENGTH.unpack_from(each)
+        if kind in found:
+            found[kind] += struct.unpack_from("!I", each, 4)
+    return found[_OUTPUT], found[_GROUP_ACTION]

@@ -1,0 +1,282 @@
+"""A switch is brought back to its plan, and what it refuses or forgets is told."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from controllers import openflow_connection
+from controllers.framework import hub
+from controllers.impairments.base import NotMeasuredError
+from controllers.openflow_connection import ClosedError, LateError, RefusedError
+from controllers.openflow_messages import COOKIE, FORWARDING_TABLE, METERS, Flow
+from controllers.routing import Routing
+from controllers.switch_plan import Switch, look
+from controllers.switches import Switches, SwitchRequests
+from tests.controllers.fake_switch import FLOW_FAILED, FakeDatapath, FakeSwitch
+
+MACS = {"a": "00:00:00:00:00:01", "b": "00:00:00:00:00:02"}
+STRANGERS: dict[Any, tuple[int, str]] = {
+    (0, 500, "theirs"): (0x1234, "[]"),
+    (0, 0, "OFPMatch(oxm_fields={})"): (0, "[]"),
+}
+
+
+def diamond() -> dict[str, Any]:
+    """s1 and s4, two ways between them; host a at s1, host b at s4; port 1 leads to the host."""
+
+    def end(node: str, number: int) -> dict[str, Any]:
+        return {"node": node, "number": number}
+
+    ways = [("s1", 2, "s2", 1), ("s1", 3, "s3", 1), ("s2", 2, "s4", 2), ("s3", 2, "s4", 3)]
+    links = [{"first": end(a, i), "second": end(b, j)} for a, i, b, j in ways]
+    links += [
+        {"first": end(host, 0), "second": end(at, 1)} for host, at in (("a", "s1"), ("b", "s4"))
+    ]
+    hosts = {name: {"mac": mac} for name, mac in MACS.items()}
+    return {"switches": {f"s{each}": each for each in range(1, 5)}, "hosts": hosts, "links": links}
+
+
+class Fabric:
+    """A network of fake switches that routing looks after."""
+
+    def __init__(self) -> None:
+        network = diamond()
+        self.switches = Switches(network["switches"])
+        self.routing = Routing(network, self.switches, lambda _: None)
+        self.fakes = {name: FakeSwitch() for name in self.switches}
+
+    def connect(self, name: str) -> None:
+        """As the application does it."""
+        connection = FakeDatapath(self.fakes[name]).connection_of(self.switches[name])
+        found = look(connection)
+        self.routing.ports_are(name, self.switches[name].live_ports(found))
+        self.switches[name].bring_back(connection, found)
+
+    def connect_all(self) -> None:
+        for name in self.switches:
+            self.connect(name)
+
+    def impairment(self, name: str) -> SwitchRequests:
+        return SwitchRequests(self.switches, f"impairment {name}")
+
+    def ports_towards(self, switch: str, host: str) -> str:
+        """What the plain entry for a host does, in Ryu's words."""
+        for (table, priority, match), (_, text) in self.fakes[switch].flows.items():
+            if (table, priority) == (FORWARDING_TABLE, 10) and MACS[host] in match:
+                return text
+        return ""
+
+
+@pytest.fixture
+def fabric() -> Fabric:
+    made = Fabric()
+    made.connect_all()
+    return made
+
+
+def blackout(lab: SwitchRequests, switch: str, number: int, mac: str) -> None:
+    lab.set_meter(switch, number, rate_kbps=1000, burst_kb=1)
+    lab.intercept_flow(switch, {"eth_dst": mac}, cookie=number, meter=number, drop=True)
+
+
+def test_a_new_controller_finds_what_a_killed_one_left_and_removes_ours_alone(fabric):
+    fresh = {name: fake.contents() for name, fake in fabric.fakes.items()}
+    blackout(fabric.impairment("dark"), "s1", 1, MACS["b"])
+    fabric.fakes["s1"].flows |= STRANGERS
+    fabric.fakes["s1"].groups[7] = b"theirs"
+    fabric.fakes["s1"].meters[1] = b"theirs"
+    fakes, fabric = fabric.fakes, Fabric()  # the old controller is gone
+    fabric.fakes = fakes
+    fabric.connect_all()
+    fake = fakes["s1"]
+    assert fake.flows.items() >= STRANGERS.items()
+    assert (fake.groups.pop(7), fake.meters.pop(1)) == (b"theirs", b"theirs")
+    for place in STRANGERS:
+        del fake.flows[place]
+    assert {name: each.contents() for name, each in fakes.items()} == fresh
+
+
+@pytest.mark.parametrize("loses", ["everything", "nothing"])
+def test_a_switch_that_returns_has_what_is_in_force_now(fabric, loses):
+    dark, cut = fabric.impairment("dark"), fabric.impairment("cut")
+    blackout(dark, "s1", 1, MACS["b"])
+    blackout(fabric.impairment("over"), "s1", 2, MACS["a"])
+    cut.set_port("s1", 2, up=False)
+    fabric.routing.ports_are("s1", {2: False})
+    wanted = fabric.fakes["s1"].contents()
+    assert wanted[3] == {2}
+    if loses == "everything":
+        fabric.fakes["s1"] = FakeSwitch()
+    fabric.connect("s1")
+    assert fabric.fakes["s1"].contents() == wanted
+    dark.release_flows("s1", 1)
+    dark.remove_meter("s1", 1)
+    cut.set_port("s1", 2, up=True)
+    fabric.connect("s1")
+    cookies = {cookie for cookie, _ in fabric.fakes["s1"].flows.values()}
+    assert cookies == {COOKIE, COOKIE | 3}
+    assert set(fabric.fakes["s1"].meters) == {METERS.start + 2}
+    assert fabric.fakes["s1"].down == set()
+
+
+def test_what_changes_while_a_switch_is_away_is_there_when_it_returns(fabric):
+    before = fabric.ports_towards("s1", "b")
+    assert "group_id" in before
+    fabric.switches["s1"].closed(fabric.switches["s1"]._connection)
+    fabric.routing.ports_are("s2", {2: False})
+    assert fabric.ports_towards("s1", "b") == before
+    fabric.connect("s1")
+    assert "'port': 3" in fabric.ports_towards("s1", "b")
+    assert fabric.fakes["s1"].groups == {}
+    fabric.routing.ports_are("s2", {2: True})
+    assert len(fabric.fakes["s1"].groups) == 2
+
+
+def test_a_link_that_is_down_when_a_switch_connects_is_known():
+    fabric = Fabric()
+    fabric.fakes["s1"].dead = {3}
+    fabric.connect_all()
+    assert "'port': 2" in fabric.ports_towards("s1", "b")
+    assert fabric.fakes["s1"].groups == {}
+    assert fabric.routing.down == {frozenset(("s1", "s3"))}
+    assert "'port': 1" in fabric.ports_towards("s4", "b")
+    assert "'port': 2" in fabric.ports_towards("s4", "a")
+
+
+def test_a_port_that_a_killed_controller_left_down_comes_up_where_an_entry_sets_it():
+    fabric = Fabric()
+    for each in fabric.fakes.values():
+        each.down = {3}  # by whom is not known
+    fabric.impairment("cut").set_port("s1", 3, up=True)
+    fabric.connect_all()
+    assert fabric.fakes["s1"].down == set()
+    assert fabric.fakes["s4"].down == {3}
+
+
+def test_a_refusal_is_told_to_its_owner_in_the_words_of_the_specification(fabric):
+    fabric.fakes["s1"].refuse = lambda kind, _: (FLOW_FAILED, 1) if kind == 14 else None
+    dark, other = fabric.impairment("dark"), fabric.impairment("other")
+    blackout(dark, "s1", 1, MACS["b"])
+    other.barrier("s1")
+    with pytest.raises(RefusedError, match=r"^s1 refused flow of impairment dark: OFPFMFC_TABLE_F"):
+        dark.barrier("s1")
+    dark.barrier("s1")  # told once
+    fabric.fakes["s1"].refuse = lambda kind, _: (77, 5) if kind == 29 else None
+    dark.remove_meter("s1", 1)
+    with pytest.raises(RefusedError, match="removal of a meter of impairment dark: OpenFlow error"):
+        dark.barrier("s1")
+
+
+def test_a_plan_that_a_returning_switch_refuses_is_told(fabric):
+    fabric.fakes["s1"].refuse = lambda kind, _: (6, 3) if kind == 15 else None
+    with pytest.raises(
+        RefusedError, match=r"s1 refused .*group of the forwarding rules: OFPGMFC_OU"
+    ):
+        fabric.connect("s1")
+
+
+def test_a_switch_without_groups_or_meters_is_one_that_has_none(fabric, monkeypatch):
+    monkeypatch.setattr(openflow_connection, "_PAUSE_S", 0)
+    fake = fabric.fakes["s2"]
+    fake.refuse = lambda kind, body: (1, 2) if kind == 18 and body[1] in (7, 10) else None
+    fabric.connect("s2")
+    assert "'port': 2" in fabric.ports_towards("s2", "b")
+
+
+def test_counts_are_asked_for_again_and_then_said_to_be_unknown(fabric, monkeypatch):
+    monkeypatch.setattr(openflow_connection, "REPLY_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(openflow_connection, "_PAUSE_S", 0)
+    dark, fake = fabric.impairment("dark"), fabric.fakes["s1"]
+    blackout(dark, "s1", 1, MACS["b"])
+    fake.counted = 5
+    fake.mute = {9: 2}
+    assert dark.meter_counts("s1", 1).packets == 5
+    fake.mute = {9: 3}
+    with pytest.raises(NotMeasuredError, match=r"s1 did not answer .*counts of a meter within"):
+        dark.meter_counts("s1", 1)
+    answers = iter([(12, 3), None])
+    fake.refuse = lambda kind, _: next(answers) if kind == 18 else None
+    assert dark.meter_counts("s1", 1).packets == 5
+    fake.refuse = lambda kind, _: (12, 3) if kind == 18 else None
+    with pytest.raises(NotMeasuredError, match="OFPMMFC_UNKNOWN_METER"):
+        dark.meter_counts("s1", 1)
+    fake.refuse = lambda *_: None
+    fabric.connect("s1")
+    with pytest.raises(NotMeasuredError, match="s1 has reconnected"):
+        dark.meter_counts("s1", 1)
+
+
+def test_a_switch_that_does_not_say_what_ports_it_has_is_late(monkeypatch):
+    monkeypatch.setattr(openflow_connection, "REPLY_TIMEOUT_S", 0.01)
+    fake = FakeSwitch()
+    fake.mute = {13: 3}
+    with pytest.raises(
+        LateError, match=r"s1 did not answer a request for its ports within 0\.01 s"
+    ):
+        fake.connect(Switch("s1"))
+
+
+def test_who_confirms_waits_until_a_switch_that_is_gone_returns(fabric):
+    dark = fabric.impairment("dark")
+    switch = fabric.switches["s1"]
+    old = switch._connection
+    assert old is not None
+    switch.closed(old)
+    with pytest.raises(ClosedError, match="s1 is not connected"):
+        old.ask(lambda to: to.ofproto_parser.OFPDescStatsRequest(to), "its description")
+    blackout(dark, "s1", 1, MACS["b"])
+    assert dark.packet_out("s1", 1, b"", 1) is False
+    done: list[str] = []
+
+    def confirm() -> None:
+        dark.barrier("s1")
+        done.append("confirmed")
+
+    hub.spawn(confirm)
+    hub.sleep(0.01)
+    assert done == []
+    fabric.connect("s1")
+    hub.sleep(0.01)
+    assert done == ["confirmed"]
+    assert dark.meter_counts("s1", 1).packets == 0  # counted from its begin
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_happened_a_switch_holds_what_a_new_one_would_get(seed):
+    draw = random.Random(seed)
+    switches, fake = Switches({"s1": 1}), FakeSwitch()
+    switch, lab = switches["s1"], SwitchRequests(switches, "x")
+    connection = None
+    flows = [
+        Flow(table=2, priority=10, match=(("eth_dst", f"00:00:00:00:00:0{mac}"),), ports=ports)
+        for mac in range(1, 4)
+        for ports in ((1,), (1, 2), (2, 1), (1, 2, 3))
+    ]
+    for _ in range(60):
+        match draw.randrange(8):
+            case 0 | 1 | 2:
+                switch.put(*draw.sample(flows, 2))
+            case 3:
+                switch.drop(draw.choice(flows))
+                switch.drop_unused_groups()
+            case 4:
+                number = draw.randrange(1, 4)
+                if METERS.start + number in switch._meters:
+                    lab.release_flows("s1", number)
+                    lab.remove_meter("s1", number)
+                else:
+                    blackout(lab, "s1", number, MACS["a"])
+            case 5:
+                switch.set_port(draw.randrange(1, 5), "x", up=bool(draw.randrange(2)))
+            case 6 if connection is not None:
+                switch.closed(connection)
+            case 7:
+                connection = fake.connect(switch)
+    fake.connect(switch)
+    switch.drop_unused_groups()
+    new = FakeSwitch()
+    new.connect(switch)
+    assert fake.contents() == new.contents()
