@@ -1,0 +1,125 @@
+"""The controller's socket: hostile lines are refused and counted; clients learn that it is gone."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from controllers.controller_server import ControllerServer
+from controllers.controller_socket import LINE_LIMIT_BYTES, ControllerClient, ControllerError
+from controllers.framework import hub
+
+GOOD = b'{"do": "finish"}\n'
+
+
+@contextmanager
+def listening(path: Path, *replies: bytes) -> Iterator[None]:
+    """A controller that gives these replies to its first client and is then gone."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(path))
+        listener.listen()
+
+        def serve() -> None:
+            client, _ = listener.accept()
+            with client:
+                for reply in replies:
+                    client.recv(1000)
+                    client.sendall(reply)
+                if not replies:
+                    client.recv(1000)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"[" * 5000 + b"\n",
+        b"\xff\n",
+        b'{"do": "begin", "round": 1e400, "leg": "gather"}\n',
+        b'{"do": "begin", "round": %d, "leg": "gather"}\n' % (1 << 80),
+        b'{"do": "begin", "round": 1, "leg": ["gather"]}\n',
+        b'{"do": "finish", "at_s": NaN}\n',
+        b'{"do": "processes", "pids": {"a": %d}}\n' % (1 << 70),
+        b"x" * (2 * LINE_LIMIT_BYTES),
+        b"no end",
+    ],
+)
+def test_a_hostile_line_is_refused_and_counted_and_the_next_client_is_served(tmp_path, line):
+    path = str(tmp_path / "controller.sock")
+    Path(path).touch()  # what a killed one left
+    obeyed: list[Any] = []
+
+    def answer(request: dict[str, Any]) -> dict[str, Any]:
+        obeyed.append(request)
+        return {"active": []}
+
+    server = ControllerServer(answer, logging.getLogger("test"))
+    hub.spawn(server.serve, path)
+    hub.sleep(0.01)
+
+    def ask(text: bytes) -> dict[str, Any]:
+        from controllers.framework import eventlet
+
+        client = eventlet.connect(path, family=socket.AF_UNIX)
+        client.sendall(text)
+        client.shutdown(socket.SHUT_WR)
+        with client, client.makefile("rb") as stream:
+            return dict(json.loads(stream.readline()))
+
+    assert "error" in ask(line)
+    assert (server.refused, obeyed) == (1, [])
+    assert ask(GOOD) == {"active": []}
+    assert obeyed == [{"do": "finish"}]
+
+
+def test_a_client_learns_that_the_controller_is_gone_or_does_not_answer(tmp_path):
+    path = tmp_path / "controller.sock"
+    with pytest.raises(ControllerError, match="cannot be reached"):
+        ControllerClient(path)
+    with listening(path):
+        client = ControllerClient(path, timeout_s=0.05)
+        with pytest.raises(ControllerError, match="controller: gone"):
+            client.finish()
+        client.close()
+    path.unlink()
+    with listening(path, b'{"active": ["d'):
+        client = ControllerClient(path)
+        with pytest.raises(ControllerError, match=r"controller: gone: it closed its socket"):
+            client.finish()
+        client.close()
+    path.unlink()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as silent:
+        silent.bind(str(path))
+        silent.listen()
+        client = ControllerClient(path, timeout_s=0.05)
+        with pytest.raises(ControllerError, match=r"no answer to 'begin' within 0\.05 s"):
+            client.begin(1, "gather")
+        client.close()
+
+
+def test_an_address_to_listen_on_that_is_none_is_refused_in_one_line(tmp_path):
+    words = ["--lab-file", str(tmp_path / "x.yaml"), "--ofp-listen-host", "everywhere"]
+    done = subprocess.run(
+        [sys.executable, "-m", "controllers", *words],
+        capture_output=True,
+        text=True,
+        env=os.environ,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "--ofp-listen-host: 'everywhere' is no IP address; valid: one of" in done.stderr
