@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -213,11 +214,12 @@ class Programs(Section):
     def files(self, folder: Path) -> list[str]:
         """The files beside the experiment that commands name, by their whole paths."""
         words = dict.fromkeys(word for each in self.programs for word in each.run)
-        places = [folder / word for word in words if len(word) < 1000 and "\0" not in word]
+        # A word may be anything, such as a text that is too long for a name: that is no file.
+        found = [folder / word for word in words if os.path.isfile(folder / word)]  # noqa: PTH113
         return [
             str(place.resolve())
-            for place in places
-            if place.is_file() and place.resolve().is_relative_to(folder.resolve())
+            for place in found
+            if place.resolve().is_relative_to(folder.resolve())
         ]
 
 

@@ -89,6 +89,13 @@ def test_a_changed_file_that_a_command_names_is_another_run(tmp_path: Path) -> N
     assert list(after.code) == [str(tmp_path / "mine.py")]
 
 
+def test_an_argument_that_no_file_can_have_as_its_name_is_an_argument(tmp_path: Path) -> None:
+    words = ["true", "x" * 5000, "a\nb", "a\0b", ".."]
+    (run,) = load(tmp_path, with_programs({"host": "server", "run": words}))
+    assert run.code == {}
+    assert commands(run)["server"] == words
+
+
 @pytest.mark.parametrize(
     ("given", "says"),
     [

@@ -1,0 +1,115 @@
+"""Programs of one's own in real labs: rounds that they mark, and how they end badly."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import pytest
+
+from tests.lab.conftest import SMALL
+
+pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("unchanged_host")]
+
+SERVER = """
+import os, socket
+lab = socket.socket(socket.AF_UNIX)
+lab.connect(os.environ["LAB_MARKERS"])
+answers = lab.makefile("r")
+def mark(line):
+    lab.sendall(line.encode() + b"\\n")
+    print(answers.readline().strip(), flush=True)
+listener = socket.create_server(("", 6000))
+peer, _ = listener.accept()
+for number in range(4):
+    mark(f"begin {number} gather")
+    peer.sendall(b"g")
+    left = 300_000
+    while left:
+        left -= len(peer.recv(min(left, 65536)))
+    mark(f"end {number} gather")
+mark("end 9 gather")
+"""
+CLIENT = """
+import socket
+server = socket.create_connection(("server", 6000))
+while server.recv(1):
+    server.sendall(bytes(300_000))
+"""
+
+
+@pytest.fixture
+def run_programs(run_small, monkeypatch):
+    """Runs programs in place of the training of SMALL."""
+    for key in ("rounds", "training", "transport", "arms"):
+        monkeypatch.delitem(SMALL, key)
+
+    def run(*programs: dict[str, Any], **changes: Any):
+        workload = {"kind": "programs", "programs": list(programs), **changes.pop("workload", {})}
+        arms = {"mine": {"congestion_control": "reno"}}
+        return run_small(workload=workload, arms=arms, **changes)
+
+    return run
+
+
+def python(text: str) -> list[str]:
+    return [sys.executable, "-c", text]
+
+
+def test_marked_rounds_are_hit_by_a_loss_on_their_leg_and_measured(run_programs):
+    loss = {"kind": "loss", "name": "a loss", "host": "server", "rounds": [2], "q": 0.02}
+    results = run_programs(
+        {"host": "server", "run": python(SERVER), "output": "server.txt", "time_limit_s": 40},
+        {"host": "worker-1", "run": python(CLIENT), "after": "server"},
+        workload={"data_ports": [6000, 6000]},
+        impairments=[loss],
+    )
+    results.assert_trained()
+    folder = results.run("mine")
+    printed = (folder / "output" / "server.txt").read_text().splitlines()
+    assert printed[:-1] == ["ok"] * 4 + ["ok a_loss"] * 2 + ["ok"] * 2
+    assert printed[-1] == "refused: the gather of round 9 has not begun"
+    rounds = results.events("rounds", "mine")
+    assert [each["impairments"] for each in rounds] == [[], [], ["a loss"], []]
+    ideal_s = 300_000 * 8 / SMALL["topology"]["rate_bps"]
+    assert all(each["latency_s"] == each["gather_s"] > ideal_s for each in rounds)
+    (end,) = [each for each in results.events("impairments", "mine") if each["action"] == "end"]
+    assert end["met"] > 200  # 300 000 bytes are 208 segments
+    stored = json.loads((folder / "workload.json").read_text())
+    assert stored["markers"] == {"accepted": 8, "refused": 1}
+    assert [each["exit_status"] for each in stored["programs"]] == [0, 0]
+    sampled = json.loads((folder / "samples" / "sampler.json").read_text())
+    seen = {(each["host"], each["congestion_control"]) for each in sampled["congestion_controls"]}
+    assert seen <= {("server", "reno"), ("worker-1", "reno")}
+    assert "1 lines of markers were refused" in results.verdict("mine")["reason"]
+
+
+WAITS = python("import time; time.sleep(60)")
+FAILS = python("import sys; sys.exit('no disk')")
+
+
+@pytest.mark.parametrize(
+    ("programs", "says"),
+    [
+        ([{"host": "server", "run": FAILS}], "server: ended with status 1; logs/server.log ends: "),
+        pytest.param(
+            [{"host": "server", "run": WAITS, "time_limit_s": 0.5}],
+            "server: not finished after 0.5 s (time_limit_s); logs/server.log is empty",
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            [
+                {"host": "server", "run": python("pass"), "service": True},
+                {"host": "worker-1", "run": WAITS},
+            ],
+            "server: ended before the others, as no service does; logs/server.log is empty",
+            marks=pytest.mark.long,
+        ),
+    ],
+)
+def test_a_program_that_ends_badly_is_the_reason_with_its_last_words(run_programs, programs, says):
+    results = run_programs(*programs)
+    status = results.verdict("mine")
+    assert status["verdict"] == "failed"
+    assert status["reason"].startswith(says), status["reason"]
