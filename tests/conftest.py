@@ -8,6 +8,7 @@ failure is a failure.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -44,6 +45,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             continue
         once_more = pytest.mark.flaky(reruns=1, reruns_delay=2, condition=_disturbed_at(item))
         item.add_marker(once_more)
+
+
+@pytest.fixture(autouse=True)
+def _same_search_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a user's file brings to Python's search path is gone after the test, as after a call."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
 
 
 def _disturbed_at(item: pytest.Item) -> Callable[[BaseException | None], bool]:
