@@ -9,6 +9,7 @@ from pydantic import Field
 
 from controllers.impairments import Effect, Impairment, ImpairmentParameters, LabAccess
 from controllers.impairments.link_directions import direction
+from controllers.impairments.temporary_settings import TemporarySettings
 
 
 class Parameters(ImpairmentParameters):
@@ -31,8 +32,8 @@ class FlappingRate(Impairment[Parameters]):
     def __init__(self, parameters: Parameters, lab: LabAccess) -> None:
         super().__init__(parameters, lab)
         at = direction(lab.network, parameters)
-        self._ends = (at.sender.node, at.receiver.node)
-        self._rates = (at.rate_bps, max(10_000, round(at.rate_bps * parameters.share)))
+        self._link = TemporarySettings(lab.links, at.sender.node, at.receiver.node)
+        self._low_bps = max(10_000, round(at.rate_bps * parameters.share))
         self._low = False
         self._falls = 0
 
@@ -47,10 +48,12 @@ class FlappingRate(Impairment[Parameters]):
         self._set(low=False)
 
     def effect(self) -> Effect:
-        return Effect(details={"falls": self._falls, "low_rate_bps": self._rates[1]})
+        return Effect(details={"falls": self._falls, "low_rate_bps": self._low_bps})
 
     def _set(self, *, low: bool) -> None:
-        if low != self._low:
-            self.lab.links.change_rate(*self._ends, self._rates[low])
-            self._low = low
-            self._falls += low
+        if low and not self._low:
+            self._link.set({"rate_bps": self._low_bps})
+            self._falls += 1
+        elif self._low and not low:
+            self._link.undo()
+        self._low = low

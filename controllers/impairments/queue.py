@@ -2,7 +2,8 @@
 
 A direction's queue is at its sender's interface, hence at the switch port for packets to a host.
 The change is one message to the kernel. It neither drops nor reorders waiting packets; those beyond
-a smaller limit are still sent. Data and control packets share the queue.
+a smaller limit are still sent. Data and control packets share the queue. At the end the queue has
+what it had before, or what was set by hand meanwhile.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pydantic import Field, model_validator
 
 from controllers.impairments.base import Effect, Impairment, ImpairmentParameters, LabAccess
 from controllers.impairments.link_directions import direction
+from controllers.impairments.temporary_settings import TemporarySettings
 from testbed.lab.kernel.link_counters import offered
 from testbed.lab.kernel.shaping import ETHERNET_FRAME_BYTES
 
@@ -58,38 +60,26 @@ class Queue(Impairment[QueueParameters]):
     def __init__(self, parameters: QueueParameters, lab: LabAccess) -> None:
         super().__init__(parameters, lab)
         at = direction(lab.network, parameters)
-        self._ends = (at.sender.node, at.receiver.node)
+        self._link = TemporarySettings(lab.links, at.sender.node, at.receiver.node)
         self._output = (at.sender.interface, at.sender.pid)
         self._sent = self._dropped = 0
-        self._rates: tuple[int, int] | None = None
-        self._limits: tuple[int, int] | None = None
+        self._new: dict[str, int] = {}
         if parameters.rate_bps is not None or parameters.rate_factor is not None:
             rate = parameters.rate_bps or round(at.rate_bps * (parameters.rate_factor or 1))
-            self._rates = (at.rate_bps, max(10_000, rate))
+            self._new["rate_bps"] = max(10_000, rate)
         if parameters.queue_bytes is not None or parameters.queue_factor is not None:
             limit = parameters.queue_bytes or round(at.queue_bytes * (parameters.queue_factor or 1))
-            self._limits = (at.queue_bytes, max(2 * ETHERNET_FRAME_BYTES, limit))
+            self._new["queue_bytes"] = max(2 * ETHERNET_FRAME_BYTES, limit)
 
     def begin(self) -> None:
-        self._set(1)
+        self._link.set(self._new)
         self._before = offered(*self._output)
 
     def end(self) -> None:
-        self._set(0)
+        self._link.undo()
         sent, dropped = offered(*self._output)
         self._sent, self._dropped = sent - self._before[0], dropped - self._before[1]
 
     def effect(self) -> Effect:
         """The packets that came to the queue meanwhile, and those that it dropped."""
-        details = {}
-        if self._rates:
-            details["rate_bps"] = self._rates[1]
-        if self._limits:
-            details["queue_bytes"] = self._limits[1]
-        return Effect(met=self._sent + self._dropped, dropped=self._dropped, details=details)
-
-    def _set(self, which: int) -> None:
-        if self._rates:
-            self.lab.links.change_rate(*self._ends, self._rates[which])
-        if self._limits:
-            self.lab.links.change_queue(*self._ends, self._limits[which])
+        return Effect(met=self._sent + self._dropped, dropped=self._dropped, details=self._new)

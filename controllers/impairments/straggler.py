@@ -15,6 +15,7 @@ from pydantic import Field
 
 from controllers.impairments.base import Effect, Impairment, ImpairmentParameters, LabAccess
 from controllers.impairments.helper import start_helper, training_process
+from controllers.impairments.temporary_settings import TemporarySettings
 from testbed.lab.helpers.process import HelperError
 from testbed.lab.kernel.link_counters import offered
 from testbed.shared import python_module
@@ -103,35 +104,45 @@ class _SlowProcess:
 
 
 class _SlowLink:
-    """Slows both directions of all links of the host, as a slow network card does."""
+    """Slows both directions of all links of the host, as a slow network card does.
+
+    What is slowed is the rate in force when it begins.
+    """
 
     met = 0  # packets that came to the links' queues meanwhile
 
     def __init__(self, parameters: StragglerParameters, lab: LabAccess) -> None:
         self._lab = lab
-        self._rates: list[tuple[str, str, int, int]] = []
+        self._factor = parameters.factor
+        self._links: dict[tuple[str, str], TemporarySettings] = {}
         self._outputs: list[tuple[str, int | None]] = []
+        self._slowest_bps = 0
         for link in lab.network["links"]:
             nodes = (link["first"]["node"], link["second"]["node"])
             if parameters.host in nodes:
-                whole = int(link["rate_bps"])
-                reduced = max(_LOWEST_RATE_BPS, round(whole / parameters.factor))
-                self._rates += [(*nodes, whole, reduced), (*nodes[::-1], whole, reduced)]
+                for way in (nodes, nodes[::-1]):
+                    self._links[way] = TemporarySettings(lab.links, *way)
                 for end in (link["first"], link["second"]):
                     self._outputs.append((end["interface"], end["pid"]))
 
     def begin(self) -> None:
-        for first, second, _, reduced in self._rates:
-            self._lab.links.change_rate(first, second, reduced)
+        reduced = {way: self._reduced(*way) for way in self._links}
+        for way, link in self._links.items():
+            link.set({"rate_bps": reduced[way]})
+        self._slowest_bps = min(reduced.values())
         self.met = -self._offered()
 
     def end(self) -> None:
-        for first, second, whole, _ in self._rates:
-            self._lab.links.change_rate(first, second, whole)
+        for link in self._links.values():
+            link.undo()
         self.met += self._offered()
+
+    def _reduced(self, sender: str, receiver: str) -> int:
+        whole_bps = self._lab.links.shape(sender, receiver).rate_bps
+        return max(_LOWEST_RATE_BPS, round(whole_bps / self._factor))
 
     def _offered(self) -> int:
         return sum(sum(offered(*each)) for each in self._outputs)
 
     def details(self) -> dict[str, float | int | str]:
-        return {"resource": "link", "rate_bps": min(rate for *_, rate in self._rates)}
+        return {"resource": "link", "rate_bps": self._slowest_bps}

@@ -2,7 +2,8 @@
 
 Each change is one message to the kernel or to the relay (two where the rate changes as well), and
 is recorded in `events/traces.jsonl` with its planned time and when it was made. At the end
-the link has the values from before.
+the link has the values from before. A value that is set by hand meanwhile holds until the trace's
+next change, and again after the end.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pydantic import Field, ValidationInfo, model_validator
 from controllers.impairments import trace_file
 from controllers.impairments.base import Effect, Impairment, ImpairmentParameters, LabAccess
 from controllers.impairments.link_directions import direction
+from controllers.impairments.temporary_settings import TemporarySettings
 from testbed.lab.kernel.link_counters import offered
 from testbed.shared.jsonl import JsonLinesWriter
 from testbed.shared.named_sections import folders
@@ -156,7 +158,7 @@ class Trace(Impairment[TraceParameters]):
         at = direction(lab.network, parameters)
         self._ends = (at.sender.node, at.receiver.node)
         self._output = (at.sender.interface, at.sender.pid)
-        self._values = self._configured = lab.links.now(*self._ends)
+        self._link = TemporarySettings(lab.links, *self._ends)
         self._log = JsonLinesWriter(lab.records / LOG)
         self._late_s: list[float] = []
         self._began_s = 0.0
@@ -164,7 +166,9 @@ class Trace(Impairment[TraceParameters]):
     def begin(self) -> None:
         self._late_s = []
         self._before = offered(*self._output)
-        self._change(self.parameters.at_begin(), time.monotonic())
+        now_s = time.monotonic()
+        self._link.set(self.parameters.at_begin())
+        self._changed(now_s)
         self._due = self.parameters.after(1e-9)
         self._next = next(self._due)
         self._began_s = 0.0
@@ -174,13 +178,16 @@ class Trace(Impairment[TraceParameters]):
         now_s = time.monotonic()
         self._began_s = self._began_s or now_s - elapsed_s
         while self._began_s + self._next[0] <= now_s:
-            self._change(self._next[1], self._began_s + self._next[0])
+            self._link.set(self._next[1])
+            self._changed(self._began_s + self._next[0])
             self._next = next(self._due)
             now_s = time.monotonic()
         return self._began_s + self._next[0] - now_s
 
     def end(self) -> None:
-        self._change(self._configured, time.monotonic(), is_planned=False)
+        now_s = time.monotonic()
+        self._link.undo()
+        self._changed(now_s, is_planned=False)
         sent, dropped = offered(*self._output)
         self._met = sent + dropped - sum(self._before)
         self._dropped = dropped - self._before[1]
@@ -190,18 +197,17 @@ class Trace(Impairment[TraceParameters]):
         details = {"changes": len(self._late_s), "late_max_s": max(self._late_s, default=0.0)}
         return Effect(met=self._met, dropped=self._dropped, details=details)
 
-    def _change(self, to: dict[str, float], planned_s: float, *, is_planned: bool = True) -> None:
-        self.lab.links.change(*self._ends, to)
+    def _changed(self, planned_s: float, *, is_planned: bool = True) -> None:
+        """Note what the link has now."""
         made_s = time.monotonic()
         if is_planned:
             self._late_s.append(made_s - planned_s)
-        self._values = self.lab.links.now(*self._ends)
         self._log.write(
             {
                 "name": self.parameters.label,
                 "link": "->".join(self._ends),
                 "planned_s": planned_s,
                 "made_s": made_s,
-                **self._values,
+                **self.lab.links.now(*self._ends),
             }
         )

@@ -176,7 +176,7 @@ class Steward:
         sender, receiver = request["way"]
         done = made(self._controller, (sender, receiver), request["changes"])
         if request["changes"]:
-            self._changes.add(sender, receiver, done)
+            self._changes.add(sender, receiver, request["changes"], done)
         return {"now": done["now"]}, []
 
     def do_begin(self, request: dict[str, Any], _files: list[int]) -> Answer:

@@ -1,15 +1,16 @@
 """Changes of links that the lab's user made on purpose while it ran: kept, and excused by name.
 
-Each record in `events/link_changes.jsonl` says what a direction is set to from then on. While it
-has another rate than the configured one, its rate under load is not judged. At the end it must be
-set as the last record says. A loss or a delay that was changed is not compared with a configuration
-that held for a part of the time only.
+Each record in `events/link_changes.jsonl` says which settings of a direction were set, and all that
+it has from then on; those that were not set may be an impairment's. While it has another rate than
+the configured one, its rate under load is not judged. At the end each setting must be as it was set
+last. A loss or a delay that was changed is not compared with a configuration that held for a part
+of the time only.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,12 +38,13 @@ class Log:
         }
         self._writer: JsonLinesWriter | None = None
 
-    def add(self, sender: str, receiver: str, done: Mapping[str, Any]) -> None:
-        """Note a change that the controller has made: `done` is its reply."""
+    def add(self, sender: str, receiver: str, keys: Iterable[str], done: Mapping[str, Any]) -> None:
+        """Note that the controller has set some settings: `done` is its reply."""
         self._writer = self._writer or JsonLinesWriter(self._path)
         link = self._links[frozenset((sender, receiver))]
         times = {key: done[key] for key in ("sent_s", "acknowledged_s")}
-        self._writer.write({"link": link.name, "from": sender, **done["now"], **times})
+        what = {"link": link.name, "from": sender, "set": sorted(keys)}
+        self._writer.write({**what, **done["now"], **times})
 
 
 class LinkChanges:
@@ -64,17 +66,22 @@ class LinkChanges:
         return {
             (each["link"], each["from"])
             for each in self._records
-            if any(each[key] != getattr(links[each["link"]], key) for key in keys)
+            if any(
+                key in each["set"] and each[key] != getattr(links[each["link"]], key)
+                for key in keys
+            )
         }
 
     def shape(self, link: LinkEnds, sender: str) -> LinkShape:
         """Rate and queue of a direction after all changes."""
-        for each in reversed(self._records):
-            if (each["link"], each["from"]) == (link.name, sender):
-                return replace(
-                    link.shape, rate_bps=each["rate_bps"], queue_bytes=each["queue_bytes"]
-                )
-        return link.shape
+        last = {
+            key: int(each[key])
+            for each in self._records
+            if (each["link"], each["from"]) == (link.name, sender)
+            for key in ("rate_bps", "queue_bytes")
+            if key in each["set"]
+        }
+        return replace(link.shape, **last)
 
     def as_events(self, network: LabInfo) -> Iterator[dict[str, Any]]:
         """When rates were others than configured, as impairments tell it (`changes_rates`)."""
@@ -82,7 +89,8 @@ class LinkChanges:
         changed: dict[Way, str] = {}
         for each in self._records:
             way, link = (each["link"], each["from"]), links[each["link"]]
-            if (each["rate_bps"] != link.rate_bps) == (way in changed):
+            is_other = each["rate_bps"] != link.rate_bps
+            if "rate_bps" not in each["set"] or is_other == (way in changed):
                 continue
             ended = changed.pop(way, None)
             if ended is None:

@@ -1,0 +1,50 @@
+"""Settings of a link's direction that hold while an impairment is in force.
+
+At its end the direction has what was in force before. Somebody else, such as a user at the prompt,
+may set a value meanwhile: it holds until the impairment changes it again, and it is what the
+direction has after the end. So the last value that was set by hand is never lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from testbed.lab.link_control import LinkControl
+
+
+class TemporarySettings:
+    """Sets values of one direction, and brings back others' values at the end.
+
+    Args:
+        links: of the lab.
+        sender, receiver: the direction's ends.
+    """
+
+    def __init__(self, links: LinkControl, sender: str, receiver: str) -> None:
+        self._links = links
+        self._way = (sender, receiver)
+        self._others: dict[str, float] = {}  # what anyone else set last
+        self._own: dict[str, float] = {}
+
+    def set(self, settings: Mapping[str, float]) -> None:
+        """Change some settings, by the names that `LinkControl.change` takes.
+
+        Raises:
+            CommandError: the link cannot have them.
+        """
+        self._note(settings)
+        self._links.change(*self._way, settings)
+        now = self._links.now(*self._way)
+        self._own |= {key: now[key] for key in settings}
+
+    def undo(self) -> None:
+        """Bring back what others set last, of all that was set here."""
+        self._note(self._own)
+        self._links.change(*self._way, self._others)
+        self._others, self._own = {}, {}
+
+    def _note(self, keys: Mapping[str, float]) -> None:
+        now = self._links.now(*self._way)
+        for key in keys:
+            if key not in self._own or now[key] != self._own[key]:
+                self._others[key] = now[key]

@@ -1,0 +1,55 @@
+"""What was set by hand is told apart from what an impairment had set at that time."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+from testbed.lab.kernel.shaping import LinkShape
+from testbed.lab.network import LabInfo, LinkEnds
+from testbed.verdict.link_changes import LinkChanges, Log
+
+LINK = SimpleNamespace(
+    name="a--s1",
+    first=SimpleNamespace(node="a"),
+    second=SimpleNamespace(node="s1"),
+    rate_bps=10_000_000,
+    loss=0.0,
+    shape=LinkShape(rate_bps=10_000_000, queue_bytes=150_000, ecn_threshold_bytes=None),
+)
+NETWORK = cast(LabInfo, SimpleNamespace(links=[LINK]))
+
+
+def changes(folder, *made: tuple[list[str], dict[str, Any]]) -> LinkChanges:
+    """What is read of changes by hand from `a`: the keys that were set, and others than before."""
+    (folder / "events").mkdir()
+    log = Log(folder, NETWORK)
+    for at_s, (keys, now) in enumerate(made):
+        all_now = {"rate_bps": 10_000_000, "queue_bytes": 150_000, "loss": 0.0, **now}
+        log.add("a", "s1", keys, {"now": all_now, "sent_s": at_s, "acknowledged_s": at_s})
+    return LinkChanges.read(folder)
+
+
+def test_what_an_impairment_had_set_meanwhile_is_not_by_hand(tmp_path):
+    found = changes(tmp_path, (["queue_bytes"], {"queue_bytes": 9000, "rate_bps": 1, "loss": 0.5}))
+    shape = found.shape(cast(LinkEnds, LINK), "a")
+    assert (shape.rate_bps, shape.queue_bytes) == (10_000_000, 9000)
+    assert found.shape(cast(LinkEnds, LINK), "s1") == LINK.shape
+    assert list(found.as_events(NETWORK)) == []
+    assert found.of(NETWORK, "loss") == set()
+
+
+def test_each_setting_is_as_it_was_set_last(tmp_path):
+    found = changes(
+        tmp_path,
+        (["rate_bps"], {"rate_bps": 2_000_000}),
+        (["queue_bytes", "loss"], {"rate_bps": 500_000, "queue_bytes": 9000, "loss": 0.1}),
+        (["rate_bps"], {"queue_bytes": 9000}),
+    )
+    shape = found.shape(cast(LinkEnds, LINK), "a")
+    assert (shape.rate_bps, shape.queue_bytes) == (10_000_000, 9000)
+    assert [(each["action"], each["sent_s"]) for each in found.as_events(NETWORK)] == [
+        ("begin", 0),
+        ("end", 2),
+    ]
+    assert found.of(NETWORK, "loss") == {("a--s1", "a")}
