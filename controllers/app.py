@@ -34,7 +34,7 @@ from controllers.impairment_runner import ImpairmentRunner
 from controllers.lab_access import ControllerLabAccess
 from controllers.openflow_connection import ClosedError, Connection, LateError
 from controllers.routing import Routing
-from controllers.switch_plan import PortState, look
+from controllers.switch_plan import PortState
 from controllers.switches import Switches
 from controllers.timeline import Timeline
 from testbed.shared.jsonl import JsonLinesWriter
@@ -110,11 +110,7 @@ class LabController(Application):
 
     def _bring_back(self, name: str, connection: Connection) -> None:
         try:
-            found = look(connection)
-            self._routing.ports_are(
-                name, {port: each.is_live for port, each in found.ports.items()}
-            )
-            self._switches[name].bring_back(connection, found)
+            self._routing.bring_back(name, connection)
         except ClosedError as error:
             self.logger.warning("%s", error)
             return

@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from controllers.openflow_connection import Connection
 from controllers.openflow_messages import FORWARDING_TABLE, Flow
 from controllers.shortest_paths import Hops, Routes, link_name, routes, udp_turns, waves
-from controllers.switch_plan import Switch
+from controllers.switch_plan import Switch, look
 
 _PRIORITY = 10
 _IPV4, _UDP = 0x0800, 17
@@ -61,6 +62,17 @@ class Routing:
     def is_settled(self) -> bool:
         """Whether all rules fit what the switches have said about their ports."""
         return not self._is_busy
+
+    def bring_back(self, switch: str, connection: Connection) -> None:
+        """Reroute by what a connected switch says of its ports, then give it its whole plan.
+
+        Raises:
+            ClosedError, LateError, RefusedError: as `look` and `Switch.bring_back` do.
+        """
+        found = look(connection)
+        # A port that an impairment holds down comes back as up with the switch.
+        self.ports_are(switch, self._switches[switch].live_ports(found))
+        self._switches[switch].bring_back(connection, found)
 
     def ports_are(self, switch: str, live: Mapping[int, bool]) -> None:
         """Reroute where ports are not as they were; ports without a link do not count."""

@@ -13,7 +13,7 @@ from controllers.impairments.base import NotMeasuredError
 from controllers.openflow_connection import ClosedError, LateError, RefusedError
 from controllers.openflow_messages import COOKIE, FORWARDING_TABLE, METERS, Flow
 from controllers.routing import Routing
-from controllers.switch_plan import Switch, look
+from controllers.switch_plan import Switch
 from controllers.switches import Switches, SwitchRequests
 from tests.controllers.fake_switch import FLOW_FAILED, FakeDatapath, FakeSwitch
 
@@ -51,9 +51,7 @@ class Fabric:
     def connect(self, name: str) -> None:
         """As the application does it."""
         connection = FakeDatapath(self.fakes[name]).connection_of(self.switches[name])
-        found = look(connection)
-        self.routing.ports_are(name, self.switches[name].live_ports(found))
-        self.switches[name].bring_back(connection, found)
+        self.routing.bring_back(name, connection)
 
     def connect_all(self) -> None:
         for name in self.switches:
