@@ -2,8 +2,8 @@
 
 `schema` holds the keys; `shipped` finds a file, `loading` reads it; `factors` and `profiles` vary
 it; `run` is one resolved run. `taken_phases` finds runs whose phases others take. `dimensionless`
-and `durations` predict. May import training, transport, lab,
-controllers, topologies and shared. To add a key: a field of a section in `schema`, with its bounds;
+and `durations` predict. May import training, verdict, workload, transport, lab, controllers,
+topologies and shared. To add a key: a field of a section in `schema`, with its bounds;
 whatever is in a run's configuration is part of the run's key.
 """
 
