@@ -38,6 +38,7 @@ from controllers.impairments.base import NOT_MEASURED
 from testbed.lab.kernel.link_counters import NamespaceCounters
 from testbed.lab.network import LabInfo, LinkEnds, Port
 from testbed.verdict.counters import Counters
+from testbed.verdict.impairment_records import ImpairmentRecords
 from testbed.verdict.ledgers import Conservation, HostLedger, LinkLedger, SwitchLedger
 from testbed.verdict.switch_counters import lasting
 
@@ -87,15 +88,8 @@ class _Books:
         self._network = network
         self._before = before
         self._after = after
-        self._ended = [each for each in events if each.get("action") == "end"]
+        self._impaired = ImpairmentRecords(network, events)
         self._whole = before.whole_batches and after.whole_batches
-        self._down = {
-            link.name
-            for each in events
-            if each.get("counts_as") == "link-down"
-            for link in network.links
-            if self._hits(each, link)
-        }
 
     def link(self, link: LinkEnds, sender: Port, receiver: Port) -> LinkLedger:
         queue = self._queue(sender)
@@ -106,7 +100,7 @@ class _Books:
         if receiver.pid is not None:
             arrived -= at_entry  # the host counts what its interface did not accept as received
         injected = self._injected(sender, receiver)
-        went_down = link.name in self._down
+        went_down = link.name in self._impaired.went_down
         # An interface that is down refuses packets before its shaper, too.
         on_the_way = delay_drops + delay_lost + injected + (0 if went_down else interface_drops)
         offered = self._offered(sender)
@@ -148,14 +142,14 @@ class _Books:
         before, after = self._before.switches[name], self._after.switches[name]
         misses = (after.lookups - after.matched) - (before.lookups - before.matched)
         looked_up = after.entered - before.entered
-        packet_outs = sum(self._packet_outs(port) for _, port in ends)
-        flow_drops = self._dropped_by("blackout", name)
+        packet_outs = sum(self._impaired.burst_frames(port, "frames_sent") for _, port in ends)
+        flow_drops = self._impaired.dropped_in_switch("blackout", name)
         if flow_drops is None:
             old = {flow.identity: flow.packets for flow in before.flows}
             flow_drops = sum(
                 flow.packets - old.get(flow.identity, 0) for flow in after.flows if flow.drops
             )
-        meter_drops = self._dropped_by("police", name)
+        meter_drops = self._impaired.dropped_in_switch("police", name)
         if meter_drops is None:
             meter_drops = max(0, after.meter_drops - before.meter_drops)
         offered = looked_up + packet_outs - misses - flow_drops - meter_drops
@@ -259,12 +253,8 @@ class _Books:
         if receiver.pid is not None:  # a host: by rules with a counter
             host = receiver.node
             return self._after.filter_drops.get(host, 0) - self._before.filter_drops.get(host, 0)
-        target = f"{sender.node}->{receiver.node}"
-        return sum(  # a switch: by an XDP program, whose owner alone can read its counter
-            int(each.get("dropped") or 0)
-            for each in self._ended
-            if each.get("counts_as") == "loss" and each.get("target") == target
-        )
+        # a switch: by an XDP program, whose owner alone can read its counter
+        return self._impaired.lost(sender, receiver)
 
     def _ends(self, switch: str) -> Iterable[tuple[LinkEnds, Port]]:
         for link in self._network.links:
@@ -272,52 +262,14 @@ class _Books:
                 if end.node == switch:
                     yield link, end
 
-    def _bursts(self, port: Port, what: str) -> int:
-        return sum(
-            int(each.get(what) or 0)
-            for each in self._ended
-            if each.get("counts_as") == "burst" and self._target(each) == (port.node, port.number)
-        )
-
-    def _packet_outs(self, port: Port) -> int:
-        """Frames that bursts sent to a switch port by PacketOut."""
-        return self._bursts(port, "frames_sent")
-
     def _refused_of_bursts(self, link: LinkEnds, port: Port) -> int:
         """At least so many of the bursts' frames did a port's queue refuse."""
         way = (link.name, port.node)
         other = link.second if port is link.first else link.first
         later = sum(_gained(self._before.delayed, self._after.delayed, way))
-        return max(0, self._bursts(port, "dropped") - later - self._injected(port, other))
-
-    def _hits(self, event: Mapping[str, Any], link: LinkEnds) -> bool:
-        """Whether an impairment acts on a link, in either direction."""
-        first, arrow, second = str(event.get("target") or event.get("host")).partition("->")
-        ends = {link.first.node, link.second.node}
-        return ends == {first, second} if arrow else first in ends
-
-    def _target(self, event: Mapping[str, Any]) -> tuple[str, int]:
-        """Switch and port of the direction that an impairment hit."""
-        target = str(event.get("target") or event.get("host"))
-        first, arrow, second = target.partition("->")
-        if not arrow:
-            host = self._network.hosts[target]
-            return host.switch, host.switch_port
-        for link in self._network.links:
-            for end, other in ((link.first, link.second), (link.second, link.first)):
-                if (end.node, other.node) == (first, second):
-                    return end.node, end.number
-        return "", 0
-
-    def _dropped_by(self, kind: str, switch: str) -> int | None:
-        """Packets that impairments of a kind dropped in a switch; None: there was no impairment."""
-        found = [
-            int(each.get("dropped") or 0)
-            for each in self._ended
-            if each.get("counts_as") == kind
-            and ((each.get("details") or {}).get("switch") or self._target(each)[0]) == switch
-        ]
-        return sum(found) if found else None
+        return max(
+            0, self._impaired.burst_frames(port, "dropped") - later - self._injected(port, other)
+        )
 
     def _offered(self, port: Port) -> _Offered:
         """Packets that the switch sent towards a port.
@@ -327,10 +279,13 @@ class _Books:
         """
         if port.pid is not None or port.node not in self._network.switches:
             return _Offered(None, exact=False)
-        if any(self._dropped_by(kind, port.node) is not None for kind in ("police", "blackout")):
+        if any(
+            self._impaired.dropped_in_switch(kind, port.node) is not None
+            for kind in ("police", "blackout")
+        ):
             return _Offered(None, exact=False)
         before, after = (each.switches[port.node] for each in (self._before, self._after))
-        total = self._packet_outs(port)
+        total = self._impaired.burst_frames(port, "frames_sent")
         pairs = lasting(before.flows, after.flows)
         for old, new in pairs:
             total += new.ports.count(port.number) * (new.packets - old.packets)
@@ -372,12 +327,12 @@ class _Books:
 
     def _lost_with_links(self, ends: Sequence[tuple[LinkEnds, Port]], missing: int) -> int:
         """Packets that a switch's links took with them when they went down."""
-        if not any(link.name in self._down for link, _ in ends):
+        if not any(link.name in self._impaired.went_down for link, _ in ends):
             return 0
         elsewhere = sum(
             self._missing_before(link, port)[0] - self._queue(port).filtered
             for link, port in ends
-            if link.name not in self._down
+            if link.name not in self._impaired.went_down
         )
         return max(0, missing - max(0, elsewhere))
 
