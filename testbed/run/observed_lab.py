@@ -115,12 +115,17 @@ class ObservedLab:
         ):
             yield sampler
 
-    def judge(self) -> list[Gate]:
-        """Compare what was measured, before and while the workload ran, with the run's limits."""
+    def judge(self, *, others: str | None = None) -> list[Gate]:
+        """Compare what was measured, before and while the workload ran, with the run's limits.
+
+        Args:
+            others: the programs outside the lab that used most of the processors, in words; None:
+                what the run's directory says.
+        """
         return self._observation.judge(
             self._calibrated,
             switch_holds_bytes=self._buffers.queue_bytes,
-            other_programs=other_programs.largest(self.directory),
+            other_programs=other_programs.largest(self.directory) if others is None else others,
         )
 
     @contextmanager

@@ -11,7 +11,9 @@ import os
 import threading
 import time
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from testbed.lab.kernel import process_status
 from testbed.lab.kernel.process_status import PARENT, START_TICKS, SYSTEM_TICKS, USER_TICKS
@@ -28,16 +30,17 @@ class OtherPrograms:
     """Counts processor time by program from `begin` on, all but that of one sandbox.
 
     Args:
-        directory: of the run; the file there is written anew with each sample.
+        directory: of the run; the file there is written anew with each sample. None: no file.
         sandbox: the process whose descendants, and which itself, are left out.
     """
 
-    def __init__(self, directory: Path, sandbox: int) -> None:
-        self._path = directory / FILE
+    def __init__(self, directory: Path | None, sandbox: int) -> None:
+        self._path = None if directory is None else directory / FILE
         self._sandbox = sandbox
         self._used: Counter[str] = Counter()
         # Of each process, known by id and start: the kernel gives ids again.
         self._ticks: dict[tuple[int, int], int] = {}
+        self._programs: list[dict[str, Any]] = []
         self._cost_s = 0.0
         self._samples = 0
         self._stop = threading.Event()
@@ -51,8 +54,13 @@ class OtherPrograms:
 
     def end(self) -> None:
         self._stop.set()
-        if self._thread.ident is not None:
+        # A finalizer may call this in any thread, even in the one that samples.
+        if self._thread.ident not in (None, threading.get_ident()):
             self._thread.join()
+
+    def largest(self) -> str:
+        """As the function `largest`, of what was sampled so far."""
+        return _in_words(self._programs)
 
     def _run(self) -> None:
         try:
@@ -80,12 +88,19 @@ class OtherPrograms:
         self._ticks = ticks
         self._samples += 1
         if self._samples > 1:
-            self._write()
+            self._note()
         self._cost_s += time.thread_time() - began_s
 
-    def _write(self) -> None:
+    def _note(self) -> None:
         elapsed_s = time.monotonic() - self._began_s
         whole = elapsed_s * _TICKS_PER_S * (os.cpu_count() or 1)
+        self._programs = [
+            {"name": name, "share": used / whole}
+            for name, used in self._used.most_common(_SHOWN)
+            if used > 0
+        ]
+        if self._path is None:
+            return
         run_directory.write_json(
             self._path,
             {
@@ -94,18 +109,17 @@ class OtherPrograms:
                 "ended_s": self._began_s + elapsed_s,
                 "samples": self._samples,
                 "cpu_share": self._cost_s / elapsed_s,
-                "programs": [
-                    {"name": name, "share": used / whole}
-                    for name, used in self._used.most_common(_SHOWN)
-                    if used > 0
-                ],
+                "programs": self._programs,
             },
         )
 
 
 def largest(directory: Path, count: int = 3) -> str:
     """The programs outside the lab that used most, each with its share; empty when unknown."""
-    programs = run_directory.read_or_empty(directory / FILE).get("programs", [])
+    return _in_words(run_directory.read_or_empty(directory / FILE).get("programs", []), count)
+
+
+def _in_words(programs: Sequence[Mapping[str, Any]], count: int = 3) -> str:
     seen = [each for each in programs[:count] if each["share"] >= _LEAST]
     return ", ".join(f"{each['name']} {each['share']:.2f}" for each in seen)
 

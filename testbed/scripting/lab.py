@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from testbed.lab import sandbox
+from testbed.sampling.other_programs import OtherPrograms
 from testbed.scripting import configuration
 from testbed.scripting.channel import Channel, ChannelError
 from testbed.scripting.controls import Impairment, Link
@@ -97,6 +98,8 @@ class Lab:
                 "calibrated": calibrated,
             }
             found, _ = self._ask(order, [])
+            if calibrated:
+                self._others.begin()
         except BaseException as error:
             self._close(error)
             raise
@@ -220,7 +223,8 @@ class Lab:
             LabError: a part of the lab has failed.
         """
         if self._verdict is None:
-            found, _ = self._ask({"do": "verdict"}, [])
+            self._others.end()
+            found, _ = self._ask({"do": "verdict", "others": self._others.largest()}, [])
             judged = [Gate(**each) for each in found["gates"]]
             reasons = [gate.sentence() for gate in judged if gate.stops]
             self._verdict = Verdict(status=found["status"], reasons=reasons, gates=judged)
@@ -267,7 +271,8 @@ class Lab:
         finally:
             theirs.close()
             os.close(script)
-        self._end_sandbox = weakref.finalize(self, _end, process, os.getpid())
+        self._others = OtherPrograms(self.directory, process.pid)
+        self._end_sandbox = weakref.finalize(self, _end, process, self._others, os.getpid())
 
     def _ask(self, request: dict[str, Any], files: Sequence[int] = ()) -> tuple[Any, list[int]]:
         """Ask the steward.
@@ -322,7 +327,8 @@ class Lab:
             raise unjudged
 
 
-def _end(process: subprocess.Popen[bytes], owner: int) -> None:
+def _end(process: subprocess.Popen[bytes], others: OtherPrograms, owner: int) -> None:
     """End a sandbox, in the process that has started it and not in what that has forked."""
     if os.getpid() == owner:
+        others.end()
         sandbox.stop(process)

@@ -213,8 +213,11 @@ class Steward:
         folder = self._directory / "samples"
         return {}, [os.open(folder / f"{name}.parquet", os.O_RDONLY) for name in SAMPLES]
 
-    def do_verdict(self, _request: dict[str, Any], _files: list[int]) -> Answer:
-        """End sampling and judge the lab: once, further requests get the same."""
+    def do_verdict(self, request: dict[str, Any], _files: list[int]) -> Answer:
+        """End sampling and judge the lab: once, further requests get the same.
+
+        Only the script's process sees the programs outside, and says which there were.
+        """
         if not self._judged:
             raise InputError("calibrated=False: there is nothing to judge this lab by")
         if self._verdict is None:
@@ -225,7 +228,7 @@ class Steward:
             self._config["impairments"][:] = [
                 each.document for each in self._impairments.values() if each.name in begun
             ]
-            found = self._lab.judge()
+            found = self._lab.judge(others=request["others"])
             status: run_directory.Verdict = "invalid" if any(g.stops for g in found) else "ok"
             run_directory.write_status(
                 self._directory,

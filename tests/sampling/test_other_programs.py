@@ -23,12 +23,14 @@ def test_a_busy_program_is_named_and_the_labs_own_are_left_out(tmp_path, monkeyp
     lab = subprocess.Popen(["sh", "-c", f'{sys.executable} -c "$0"; :', BUSY.format(name="in-lab")])
     hog = subprocess.Popen([sys.executable, "-c", BUSY.format(name="hog (x) y")])
     children = f"/proc/{lab.pid}/task/{lab.pid}/children"
-    watched = OtherPrograms(tmp_path, lab.pid)
+    watched, unwritten = OtherPrograms(tmp_path, lab.pid), OtherPrograms(None, lab.pid)
     try:
         watched.begin()
+        unwritten.begin()
         time.sleep(2.0)
     finally:
         watched.end()
+        unwritten.end()
         with open(children) as text:  # noqa: PTH123
             for child in text.read().split():
                 subprocess.run(["kill", "-9", child], check=True)
@@ -45,6 +47,8 @@ def test_a_busy_program_is_named_and_the_labs_own_are_left_out(tmp_path, monkeyp
     assert document["samples"] >= 3
     assert "hog (x) y 0." in other_programs.largest(tmp_path, 10)
     assert other_programs.largest(tmp_path, 1).count(".") == 1
+    assert watched.largest() == other_programs.largest(tmp_path)
+    assert "hog (x) y" in unwritten.largest()
 
 
 def test_a_run_without_the_file_names_no_program(tmp_path):
