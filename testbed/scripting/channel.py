@@ -26,11 +26,15 @@ class Channel:
 
     Args:
         connected: a UNIX stream socket.
+
+    Attributes:
+        interrupted: whether `ask` did not get to its end, which has ended the connection.
     """
 
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
         self._rest = b""
+        self.interrupted = False
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -41,10 +45,34 @@ class Channel:
         Raises:
             ChannelError: the other side has gone.
         """
-        data = json.dumps(message).encode() + b"\n"
+        self._send(_encoded(message), files)
+
+    def ask(
+        self, message: Mapping[str, Any], files: Sequence[int] = ()
+    ) -> tuple[dict[str, Any], list[int]]:
+        """Send a message and return the answer with its files.
+
+        What a signal's handler raises meanwhile ends the connection: the answer is still to come,
+        and would be taken for that to the next message.
+
+        Raises:
+            ChannelError: as `send` and `receive`.
+        """
+        data = _encoded(message)
+        try:
+            self._send(data, files)
+            return self.receive()
+        except BaseException as error:
+            self.interrupted = self.interrupted or not isinstance(error, ChannelError)
+            self.close()
+            raise
+
+    def _send(self, data: bytes, files: Sequence[int]) -> None:
         try:
             sent = socket.send_fds(self._socket, [data], files)
             self._socket.sendall(data[sent:])
+        except TimeoutError:  # of a signal's handler: this socket has no timeout
+            raise
         except OSError as error:
             raise ChannelError(f"cannot send: {error.strerror}") from None
 
@@ -70,10 +98,12 @@ class Channel:
             message = json.loads(line)
             if not isinstance(message, dict):
                 raise ChannelError("a message is not an object")
-        except (OSError, ValueError) as error:
+        except BaseException as error:
             for file in files:
                 os.close(file)
-            if isinstance(error, ChannelError):
+            # A signal's handler may raise a TimeoutError: this socket has no timeout.
+            is_ours = isinstance(error, OSError | ValueError)
+            if not is_ours or isinstance(error, ChannelError | TimeoutError):
                 raise
             raise ChannelError(f"cannot receive: {error}") from None
         return message, files
@@ -83,3 +113,7 @@ class Channel:
         with suppress(OSError):  # the other side was faster
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
+
+
+def _encoded(message: Mapping[str, Any]) -> bytes:
+    return json.dumps(message).encode() + b"\n"

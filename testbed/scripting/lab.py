@@ -283,10 +283,12 @@ class Lab:
         """
         try:
             with self._lock:
-                self._channel.send(request, files)
-                answer, received = self._channel.receive()
+                answer, received = self._channel.ask(request, files)
         except ChannelError:
-            raise LabError(f"the lab has ended{self._last_words()}") from None
+            why = self._last_words()
+            if self._channel.interrupted:
+                why = ": interrupted while it answered"
+            raise LabError(f"the lab has ended{why}") from None
         if "error" in answer:
             raise (InputError if answer.get("bad") else LabError)(answer["error"])
         return answer, received

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import socket
 import threading
+import time
 
 import pytest
 
@@ -89,3 +92,65 @@ def test_closing_ends_it_although_a_forked_process_holds_a_copy():
         Channel(other).receive()
     copy.close()
     other.close()
+
+
+@pytest.fixture
+def soon():
+    """A signal's handler raises an error of this class in a moment."""
+    before = signal.getsignal(signal.SIGALRM)
+
+    def interrupt(error):
+        def strike(*_):
+            raise error
+
+        signal.signal(signal.SIGALRM, strike)
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+
+    yield interrupt
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, TimeoutError, ValueError])
+def test_the_answer_to_an_interrupted_question_is_not_taken_for_the_next_ones(ends, soon, error):
+    one, other = ends
+
+    def answer_late():
+        with contextlib.suppress(ChannelError):
+            while True:
+                asked, _ = other.receive()
+                time.sleep(0.2)
+                other.send({"to": asked["number"]})
+
+    steward = threading.Thread(target=answer_late)
+    steward.start()
+    soon(error)
+    with pytest.raises(ChannelError if error is ValueError else error):
+        one.ask({"number": 1})
+    time.sleep(0.3)
+    with pytest.raises(ChannelError):
+        one.ask({"number": 2})
+    assert one.interrupted == (error is not ValueError)
+    steward.join(5)
+
+
+def test_files_that_came_before_an_interruption_are_closed(ends, soon):
+    one, other = ends
+    reading, writing = os.pipe()
+    before = open_files()
+    socket.send_fds(other._socket, [b'{"only": '], [writing])
+    soon(KeyboardInterrupt)
+    with pytest.raises(KeyboardInterrupt):
+        one.receive()
+    assert open_files() == before
+    for each in (reading, writing):
+        os.close(each)
+
+
+def test_what_cannot_be_sent_leaves_the_connection_as_it_was(ends):
+    one, other = ends
+    with pytest.raises(TypeError):
+        one.ask({"env": {"NAME": b"bytes"}})
+    one.send({"number": 1})
+    assert other.receive() == ({"number": 1}, [])
+    assert not one.interrupted
