@@ -59,7 +59,8 @@ class Places:
             trains = [each for each in self.hosts if each in self.training_hosts]
             if parameters.host not in trains:
                 raise ValueError(
-                    f"host: {parameters.host!r} does not train; valid: {', '.join(trains)}"
+                    f"host: {parameters.host!r} does not train, and runs no program; "
+                    f"valid: {', '.join(trains)}"
                 )
         if self.rates_bps and "link" in parameters.allowed_targets:
             parameters.check_link(self.rates_bps[self.link_of(parameters)])

@@ -1,4 +1,4 @@
-"""`crash`: kills a worker's or the server's process at work.
+"""`crash`: kills a worker's or the server's process at work, or the first program of a host.
 
 The run then ends as `failed`, and its reason names this impairment. With `on_worker_loss: continue`
 training goes on without a killed worker; what would kill or slow it once more fails the run.
@@ -17,13 +17,15 @@ from controllers.impairments.helper import training_process
 
 
 class CrashParameters(ImpairmentParameters):
-    """Kills the training process on `host` by SIGKILL."""
+    """Kills the training process on `host` by SIGKILL; beside programs, the host's first one."""
 
     allowed_targets = ("host",)
     lasts = False
     needs_training_host = True
 
-    host: str = Field(description="whose training process is killed: a worker, or server")
+    host: str = Field(
+        description="whose training process is killed, a worker or server; or whose first program"
+    )
     leg: Literal["gather", "broadcast", "both", "round"] = Field(
         default="round", description="the part of a round that it begins with"
     )

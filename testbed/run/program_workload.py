@@ -15,6 +15,7 @@ from typing import Any
 from controllers.controller_socket import ControllerClient
 from testbed.lab import host_program
 from testbed.lab.kernel import congestion_control, listening
+from testbed.run import killed_by
 from testbed.run.observed_lab import ObservedLab
 from testbed.run.processes import ProcessError, Processes, end_of
 from testbed.shared import run_directory
@@ -200,10 +201,13 @@ class ProgramWorkload:
                 cwd=self._folder,
             )
         self._processes.adopt({program.name: program.process})
-        # An impairment of a host's process acts on its first program.
-        first = next(each for each in self._all() if each.settings["host"] == host.name)
-        if first is program:
+        if self._is_acted_on(program):
             self._controller.processes({host.name: program.process.pid})
+
+    def _is_acted_on(self, program: _Program) -> bool:
+        """Whether an impairment of its host's process acts on it: on the first that is listed."""
+        host = program.settings["host"]
+        return program is next(each for each in self._all() if each.settings["host"] == host)
 
     # Waiting
 
@@ -264,12 +268,17 @@ class ProgramWorkload:
         for name in ended:
             if name not in self._programs:  # a part of the lab
                 raise ProcessError(self._processes.reason(name))
-        for each in sorted(programs, key=lambda each: not each.is_service):
-            assert each.process is not None
-            status = each.process.wait()
+        statuses = {each.name: each.process.wait() for each in programs if each.process}
+        # One that was killed takes others with it.
+        for each in sorted(
+            programs, key=lambda each: (statuses[each.name] >= 0, not each.is_service)
+        ):
+            status = statuses[each.name]
             if status or each.is_service:
                 early = f"{each.name}: ended before the others, as no service does; "
                 said = self._processes.how_ended(each.name)
+                if status == -signal.SIGKILL and self._is_acted_on(each):
+                    said += killed_by.impairment(str(each.settings["host"]), self._directory)
                 said = f"{each.name}: {said}; " if status else early
                 raise ProcessError(said + self._last_words(each))
 

@@ -6,7 +6,6 @@ Importing once and forking makes a worker ready in about 50 ms and shares memory
 
 import functools
 import importlib
-import json
 import os
 import secrets
 import signal
@@ -21,7 +20,7 @@ import torch
 from controllers.controller_socket import ControllerClient
 from testbed.lab.helpers.process import Requests
 from testbed.lab.kernel import cgroups, namespaces, privileges
-from testbed.run import shared_processes
+from testbed.run import killed_by, shared_processes
 from testbed.shared import failure, own_code, run_directory
 from testbed.shared.progress_pipe import ProgressWriter
 from testbed.training import checkpoint, coordination, server, worker
@@ -32,7 +31,6 @@ from testbed.transport import PeerLost
 
 # numpy imports these on first use; without this, each process would do so in its first round.
 _USED_LATER = ("numpy.ma", "numpy.random")
-_LOG_PATIENCE_S = 1.0
 _OWN_FAULT, _ANOTHERS_FAULT = 1, 3  # exit statuses of server and workers
 _FAULTS_OF_OTHERS = (PeerLost, ConnectionError, TimeoutError)
 # An endpoint that closes lingers for a second, and its peers notice at once.
@@ -222,30 +220,8 @@ def _whereabouts(children: Mapping[int, str], directory: Path) -> str:
 
 def _cause(name: str, number: int, directory: Path) -> str:
     """Describe the signal that ended a process, and the impairment that sent it."""
-    by = _impairment_that_killed(name, directory) if number == signal.SIGKILL else ""
+    by = killed_by.impairment(name, directory) if number == signal.SIGKILL else ""
     return f"killed by {signal.Signals(number).name}{by}"
-
-
-def _impairment_that_killed(name: str, directory: Path) -> str:
-    """Return ` by impairment NAME (kind crash)`, or nothing when no impairment did it.
-
-    The controller logs it after the fact, so the process may be found dead a moment earlier.
-    """
-    planned = run_directory.read_json(directory / "config.json")["impairments"]
-    could = (each for each in planned if each["kind"] == "crash" or own_code.is_own(each["kind"]))
-    if not any(each["host"] == name for each in could):
-        return ""
-    log = directory / "events" / "impairments.jsonl"
-    deadline_s = time.monotonic() + _LOG_PATIENCE_S
-    while time.monotonic() < deadline_s:
-        # A last line that is still being written has no line end yet.
-        lines = log.read_text(encoding="utf-8").split("\n")[:-1] if log.exists() else []
-        for record in map(json.loads, lines):
-            found = (record["counts_as"], record["action"], record["host"])
-            if found == ("crash", "begin", name):
-                return f" by impairment {record['name']} (kind {own_code.short(record['kind'])})"
-        time.sleep(0.01)
-    return ""
 
 
 def _already_dead(children: dict[int, str]) -> list[tuple[str, int]]:

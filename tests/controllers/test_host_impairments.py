@@ -76,7 +76,10 @@ def test_bad_values_are_refused(document, problem):
     [
         (BURST | {"from": "traffic-9"}, "from: unknown host 'traffic-9'; valid: server, worker-1"),
         (BACKGROUND | {"host": "nobody"}, "host: unknown host 'nobody'"),
-        (STRAGGLER | {"host": "traffic-1"}, "'traffic-1' does not train; valid: server, worker-1"),
+        (
+            STRAGGLER | {"host": "traffic-1"},
+            "'traffic-1' does not train, and runs no program; valid: server, worker-1",
+        ),
         (CRASH | {"host": "traffic-1"}, "'traffic-1' does not train"),
         (CRASH | {"rounds": [7]}, "round 7 is never reached"),
     ],

@@ -113,3 +113,17 @@ def test_a_program_that_ends_badly_is_the_reason_with_its_last_words(run_program
     status = results.verdict("mine")
     assert status["verdict"] == "failed"
     assert status["reason"].startswith(says), status["reason"]
+
+
+def test_a_crash_kills_the_first_program_of_its_host_and_the_reason_names_it(run_programs):
+    crash = {"kind": "crash", "name": "power-cut", "host": "worker-1", "at_s": [0.5]}
+    results = run_programs(
+        {"host": "server", "run": WAITS},
+        {"name": "first", "host": "worker-1", "run": WAITS},
+        {"name": "second", "host": "worker-1", "run": WAITS},
+        impairments=[crash],
+    )
+    status = results.verdict("mine")
+    assert status["verdict"] == "failed"
+    reason = "first: killed by SIGKILL by impairment power-cut (kind crash); logs/first.log is "
+    assert status["reason"].startswith(reason), status["reason"]
