@@ -196,6 +196,6 @@ def _flat(document: Any, path: str = "") -> Iterator[tuple[str, str]]:
         for index, value in enumerate(document):
             yield from _flat(value, f"{path}.{index}")
     elif isinstance(document, list):
-        yield path, ", ".join(map(formatting.short, document))
+        yield path, ", ".join(map(formatting.short, document)) or "none"
     elif path != "schema":
         yield path, formatting.short(document)

@@ -66,8 +66,19 @@ def of_lab(lab: LabInfo, buffers: SocketBuffers) -> dict[str, Any]:
         "datapath": lab.datapath,
         "in_order": lab.in_order,
         "delayed_by": lab.delayed_by,
+        "unseeded": unseeded(lab),
         "links": _links(lab),
     }
+
+
+def unseeded(lab: LabInfo) -> list[str]:
+    """The random draws of the emulator that the run's seed does not decide: the kernel's own."""
+    found = []
+    if lab.delayed_by == "netem":
+        found.append("jitter and loss of links (netem)")
+    if any(link.ecn_threshold_bytes is not None for link in lab.links):
+        found.append("ECN marks within a packet of the threshold (red)")
+    return found
 
 
 def _links(lab: LabInfo) -> list[dict[str, Any]]:

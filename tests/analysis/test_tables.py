@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 
 import pytest
 
@@ -13,9 +14,9 @@ from analysis.statistics.intervals import Estimate
 from analysis.summary.document import summarise
 from analysis.tables.main_table import main_table
 from analysis.tables.rendering import Cell, Table, to_csv, to_latex, to_markdown, to_text
-from analysis.tables.setup import arm_settings_table
+from analysis.tables.setup import arm_settings_table, machine_tables
 from analysis.words import formatting
-from tests.analysis.build import ResultsBuilder
+from tests.analysis.build import ResultsBuilder, write
 
 TABLE = Table(
     title="a <title>",
@@ -146,3 +147,12 @@ def test_the_congestion_control_that_was_read_back_stands_in_the_tables(tmp_path
     assert shown["Congestion control, read back"] == used
     assert summary["arms"]["tcp-cubic"]["congestion_control"] == ["cubic"]
     assert [each[2].text for each in arm_settings_table(results).rows] == used
+
+
+def test_the_report_shows_which_draws_were_not_seeded(tmp_path):
+    run = ResultsBuilder(tmp_path).run(arm="dblp", seed=1)
+    manifest = json.loads((run / "manifest.json").read_text())
+    for drawn, shown in (([], "none"), (["one (netem)", "two"], "one (netem), two")):
+        write(run / "manifest.json", manifest | {"unseeded": drawn})
+        rows = [row for table in machine_tables(load(tmp_path)) for row in table.rows]
+        assert [row[1].text for row in rows if row[0].text == "unseeded"] == [shown]
