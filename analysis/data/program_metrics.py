@@ -23,6 +23,11 @@ KINDS = {
     ("flows", "rtt_p95_s"): ("s", "Round trip {}, p95", "as the sender's TCP smooths it"),
     ("hosts", "sent_bps"): ("bps", "Sent by {}", "frames on its link, while programs ran"),
     ("hosts", "received_bps"): ("bps", "Received by {}", "frames on its link, while programs ran"),
+    ("hosts", "cpu_s"): (
+        "s",
+        "Processor time of {}",
+        "of all processes in it that were sampled, in a whole run",
+    ),
     ("queues", "delay_p50_s"): ("s", "Queue delay {}, median", "backlog by rate, over all samples"),
     ("queues", "delay_p95_s"): ("s", "Queue delay {}, p95", "backlog by rate, over all samples"),
 }

@@ -50,6 +50,10 @@ def measured(directory: Path) -> dict[str, float]:
             *_durations(programs),
             *_flows(samples.flows(directory)),
             *_hosts(queues, hosts),
+            *(
+                (f"hosts.{_key(host)}.cpu_s", used_s)
+                for host, used_s in samples.cpu_s_of_hosts(directory).items()
+            ),
             *_queues(queues, samples.sampler(directory)),
         ]
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from analysis.data.records import Schema, columns
+from analysis.data.records import Schema, columns, read_document, section
 
 QUEUES: Schema = {
     "t_s": pl.Float64,
@@ -21,10 +21,12 @@ FLOWS: Schema = {
     **columns(pl.Float64, "cwnd_bytes rtt_s rate_bps retransmits"),
     **columns(pl.Float64, "port peer_port acked_bytes"),
 }
-_NEWER = ("port", "peer_port", "acked_bytes")
+_NEWER = ("port", "peer_port", "acked_bytes", "pid", "host")
 PROCESSES: Schema = {
     "t_s": pl.Float64,
     "name": pl.String,
+    "pid": pl.Int64,
+    "host": pl.String,
     "cpu_s": pl.Float64,
     "rss_bytes": pl.Int64,
 }
@@ -45,6 +47,22 @@ def processes(run: Path) -> pl.DataFrame:
     return _table(run, "processes", PROCESSES)
 
 
+def cpu_s_of_hosts(run: Path) -> dict[str, float]:
+    """Host -> processor seconds of all processes in it that were sampled, by the hosts' names.
+
+    The last value of each counts. So what a process used after its last sample is missing, and so
+    are shells and what ended between two looks for new processes (see `sampling.processes`).
+    """
+    of_each = processes(run).drop_nulls("host").group_by("host", "pid").agg(pl.col("cpu_s").max())
+    found = of_each.group_by("host").agg(pl.col("cpu_s").sum()).sort("host")
+    return dict(found.iter_rows())
+
+
+def share_use(run: Path) -> dict[str, dict[str, Any]]:
+    """Host with a share of the processors -> what its control groups say (`conservation.json`)."""
+    return section(read_document(run / "conservation.json", []), "host_cpu")
+
+
 def sampler(run: Path) -> dict[str, Any]:
     """`samples/sampler.json`: at what rate and at what cost was sampled."""
     try:
@@ -57,7 +75,7 @@ def sampler(run: Path) -> dict[str, Any]:
 def _table(run: Path, name: str, schema: Schema) -> pl.DataFrame:
     """A table with the columns of a schema; empty where it is missing or cannot be read.
 
-    Columns that flows did not have in earlier versions are null.
+    Columns that earlier versions did not have are null.
     """
     try:
         frame = pl.read_parquet(run / "samples" / f"{name}.parquet")

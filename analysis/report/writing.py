@@ -109,6 +109,7 @@ def _tables(results: Results, summary: dict[str, Any]) -> dict[str, Table]:
         **{f"point-ratios-{number}": each for number, each in enumerate(ratios_by_point, start=1)},
         "layers": layer_loss_table(results.experiment, results.layer_loss, results.arms),
         "arms": (program_table if results.runs_programs else setup.arm_settings_table)(results),
+        "host_cpu": setup.host_cpu_table(results),
         "coverage": verdicts.coverage_table(results),
     }
 

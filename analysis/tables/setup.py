@@ -7,6 +7,7 @@ from typing import Any
 
 import polars as pl
 
+from analysis.data import samples
 from analysis.data.load import Results
 from analysis.data.records import section
 from analysis.tables.cells import missing
@@ -143,6 +144,39 @@ def link_table(results: Results) -> Table:
         ],
         notes=["Each number is a mean over runs, with the smallest and the largest."],
         records=[link for found in links.values() for link in found],
+    )
+
+
+def host_cpu_table(results: Results) -> Table:
+    """Processor time of each host: the mean over an arm's ok runs, and the extremes."""
+    rows, records = [], []
+    for arm in results.arms:
+        used: dict[str, list[float]] = {}
+        counted: dict[str, list[Any]] = {}
+        for run in results.ok_runs:
+            if run.arm != arm or run.directory is None:
+                continue
+            shares = samples.share_use(run.directory)
+            for host, used_s in samples.cpu_s_of_hosts(run.directory).items():
+                by_groups_s = section(shares, host).get("used_s")
+                used.setdefault(host, []).append(used_s)
+                counted.setdefault(host, []).append(by_groups_s)
+                labels = {"run_key": run.key, "arm": arm, "seed": run.seed, "host": host}
+                records.append(labels | {"cpu_s": used_s, "control_groups_s": by_groups_s})
+        rows += [
+            row(arm, host, _spread(each, "s"), _spread(counted[host], "s"), str(len(each)))
+            for host, each in used.items()
+        ]
+    return Table(
+        title=f"{results.experiment}: processor time per host",
+        columns=["Arm", "Host", "Sampled processes", "Its control groups", "Runs"],
+        rows=rows,
+        notes=[
+            "Sampled: the last value of each process in a host, up to 0.1 s before its end. "
+            "Shells, and programs of less than about 2 s, may be missing. Control groups: exact, "
+            "of hosts with a share of the processors, while the workload ran."
+        ],
+        records=records,
     )
 
 

@@ -21,7 +21,7 @@ _FIRST_SCANS = 12
 # A forked worker enters its namespace a moment later: a name is final after so many scans.
 _SCANS_UNTIL_FINAL = 4
 _CHUNK_ROWS = 5_000
-_DTYPE = [("t_s", "f8"), ("name", "u4"), ("cpu_s", "f8"), ("rss_bytes", "i8")]
+_DTYPE = [("t_s", "f8"), ("name", "u4"), ("pid", "i4"), ("cpu_s", "f8"), ("rss_bytes", "i8")]
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -58,6 +58,7 @@ class ProcessSampler:
         self._launcher = named.get("training", -1)
         self._followed: dict[int, _Process] = {}
         self._numbers: dict[str, int] = {}
+        self._hosts_of: dict[str, str] = {}  # a process's name -> its host
         self._scans = 0
         self._scan_s = 0.0
         self._next_s = 0.0
@@ -84,7 +85,7 @@ class ProcessSampler:
             cpu_s = (int(fields[USER_TICKS]) + int(fields[SYSTEM_TICKS])) / _TICKS_PER_S
             resident_bytes = int(fields[RESIDENT_PAGES]) * _PAGE_BYTES // process.sharers
             number = self._numbers.setdefault(process.name, len(self._numbers))
-            self.table.take(1)[0] = (read_s, number, cpu_s, resident_bytes)
+            self.table.take(1)[0] = (read_s, number, pid, cpu_s, resident_bytes)
             latest[process.name] = (read_s, cpu_s, resident_bytes)
         self.latest = latest
         return True
@@ -127,6 +128,7 @@ class ProcessSampler:
             for each in process.threads - self._followed.keys():
                 descriptor = os.open(f"/proc/{pid}/task/{each}/stat", os.O_RDONLY)
                 name = self._host_of(each) or ""
+                self._hosts_of[name] = name
                 self._followed[each] = _Process(descriptor, name, _SCANS_UNTIL_FINAL)
             for each in process.threads:
                 self._followed[each].sharers = len(process.threads)
@@ -156,13 +158,20 @@ class ProcessSampler:
             return program
         name = host if int(fields[PARENT]) == self._launcher else f"{host}:{program}"
         used = {each.name for other, each in self._followed.items() if other != pid}
-        return name if name not in used else f"{name}.{pid}"
+        name = name if name not in used else f"{name}.{pid}"
+        self._hosts_of[name] = host
+        return name
 
     def write(self, path: Path, *, last: bool) -> None:
         """Write the samples so far to a parquet file; after the `last` time there are no more."""
         names = list(self._numbers)
+        hosts = [self._hosts_of.get(name) for name in names]
         self.table.write(
-            path, lambda frame: frame.with_columns(index_names("name", names)), last=last
+            path,
+            lambda frame: frame.with_columns(
+                index_names("name", names), index_names("name", hosts).alias("host")
+            ),
+            last=last,
         )
 
 

@@ -93,8 +93,8 @@ class ChunkedTable:
             part.unlink()
 
 
-def index_names(column: str, names: Sequence[str]) -> pl.Expr:
-    """A column of indices as the names that they stand for."""
+def index_names(column: str, names: Sequence[str | None]) -> pl.Expr:
+    """A column of indices as the names that they stand for; null where that is None."""
     import polars as pl
 
     return pl.col(column).replace_strict(

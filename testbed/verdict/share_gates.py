@@ -19,10 +19,12 @@ class ShareUse:
     Attributes:
         cpu: the processors that it might use.
         used: those that it used, in the mean; None: its account could not be read.
+        used_s: the processor time itself.
     """
 
     cpu: float
     used: float | None
+    used_s: float | None
 
     def as_json(self) -> dict[str, float | None]:
         """An entry of `host_cpu` in `conservation.json`."""
@@ -43,8 +45,9 @@ class ShareWatch:
         for name, host in self._hosts.items():
             first_s, last_s = self._before[name], after[name]
             known = first_s is not None and last_s is not None
-            used = (last_s - first_s) / lasted_s if known else None  # type: ignore[operator]
-            found[name] = ShareUse(cpu=host.cpu or 0.0, used=used)
+            used_s = last_s - first_s if known else None  # type: ignore[operator]
+            used = None if used_s is None else used_s / lasted_s
+            found[name] = ShareUse(cpu=host.cpu or 0.0, used=used, used_s=used_s)
         return found
 
     def _used_s(self) -> dict[str, float | None]:

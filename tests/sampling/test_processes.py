@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from testbed.sampling.processes import ProcessSampler
@@ -71,3 +72,22 @@ def test_workers_that_share_a_process_are_sampled_by_their_threads(tmp_path, sam
         assert sum(memory) == pytest.approx(int(resident) * os.sysconf("SC_PAGE_SIZE"), rel=0.05)
         assert not [name for name in sampler.latest if name.startswith("-c")]
         shared.stdin.write("\n")
+
+
+def test_each_sample_has_its_process_and_its_host(sampler: ProcessSampler, tmp_path: Path):
+    with subprocess.Popen(["sleep", "3600"]) as slept:
+        sampler._named[slept.pid] = "part-of-the-lab"
+        other = subprocess.Popen(["sleep", "3600"])
+        try:
+            for _ in range(3):
+                sampler.sample()
+            sampler.write(tmp_path / "processes.parquet", last=True)
+        finally:
+            for each in (slept, other):
+                each.kill()
+            other.wait()
+    found = pl.read_parquet(tmp_path / "processes.parquet").unique("pid")
+    of = {each["pid"]: each for each in found.iter_rows(named=True)}
+    assert (of[slept.pid]["name"], of[slept.pid]["host"]) == ("part-of-the-lab", None)
+    assert of[other.pid]["name"].startswith("h1:sleep")
+    assert of[other.pid]["host"] == "h1"

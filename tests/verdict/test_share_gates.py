@@ -10,7 +10,7 @@ LIMITS = Limits().model_dump()
 
 
 def judged(**hosts):
-    uses = {name: ShareUse(cpu=cpu, used=used) for name, (cpu, used) in hosts.items()}
+    uses = {name: ShareUse(cpu=cpu, used=used, used_s=used) for name, (cpu, used) in hosts.items()}
     [gate] = share_gates.gates(uses, LIMITS)
     return gate
 

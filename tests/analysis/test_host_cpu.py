@@ -1,0 +1,60 @@
+"""Processor time per host, from samples of processes and from the accounts of control groups."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+
+from analysis.data import samples
+from analysis.data.load import load
+from analysis.data.programs import measured
+from analysis.tables.setup import host_cpu_table
+from tests.analysis.build import ResultsBuilder, write
+
+# Time, name, number, host, processor time: a program of the same name twice, and a part of the lab.
+ROWS = [
+    (1.0, "h1", 11, "h1", 0.5),
+    (2.0, "h1", 11, "h1", 2.0),
+    (1.0, "h1:iperf3", 12, "h1", 0.25),
+    (2.0, "h1:iperf3", 13, "h1", 0.5),
+    (2.0, "h2", 14, "h2", 4.0),
+    (2.0, "ovs-vswitchd", 2, None, 9.0),
+]
+
+
+def add_processes(run: Path, *, without: tuple[str, ...] = ()) -> None:
+    (run / "samples").mkdir()
+    columns = ["t_s", "name", "pid", "host", "cpu_s"]
+    frame = pl.DataFrame(ROWS, schema=columns, orient="row").with_columns(rss_bytes=0)
+    frame.drop(*without).write_parquet(run / "samples" / "processes.parquet")
+
+
+def test_the_last_value_of_each_process_in_a_host_is_added_up(tmp_path):
+    add_processes(tmp_path)
+    assert samples.cpu_s_of_hosts(tmp_path) == {"h1": 2.75, "h2": 4.0}
+
+
+def test_samples_of_earlier_versions_tell_no_host(tmp_path):
+    add_processes(tmp_path, without=("pid", "host"))
+    assert samples.processes(tmp_path).height == len(ROWS)
+    assert samples.cpu_s_of_hosts(tmp_path) == {}
+
+
+def test_the_table_has_the_exact_use_beside_it_where_a_host_has_a_share(tmp_path):
+    run = ResultsBuilder(tmp_path).run(arm="dblp", seed=1)
+    assert host_cpu_table(load(tmp_path)).rows == []
+    add_processes(run)
+    share = {"cpu": 0.5, "used": 0.4, "used_s": 2.8}
+    write(run / "conservation.json", {"schema": 1, "host_cpu": {"h1": share}})
+    rows = [[cell.text for cell in row] for row in host_cpu_table(load(tmp_path)).rows]
+    assert rows[0] == ["dblp", "h1", "2.75 s", "2.80 s", "1"]
+    assert rows[1][:3] == ["dblp", "h2", "4.00 s"]
+    assert "2.80" not in rows[1][3]
+
+
+def test_it_is_a_metric_of_programs(tmp_path):
+    add_processes(tmp_path)
+    program = {"name": "one", "host": "h1", "began_s": 1.0, "ended_s": 2.0}
+    write(tmp_path / "workload.json", {"programs": [program]})
+    assert measured(tmp_path)["hosts.h1.cpu_s"] == 2.75
