@@ -15,7 +15,7 @@ from testbed.lab.kernel import link_counters
 from testbed.lab.kernel.link_counters import NamespaceCounters
 from testbed.lab.kernel.namespaces import entered
 from testbed.lab.kernel.packet_filter import DropCounter
-from testbed.lab.network import LabInfo
+from testbed.lab.network import LabInfo, LinkEnds
 from testbed.verdict import switch_counters
 from testbed.verdict.switch_counters import PortSockets, SwitchCounters
 
@@ -62,18 +62,21 @@ class CounterReader:
         in_kernel = network.datapath == "kernel"
         self._sockets = None if in_kernel else PortSockets(switch_pid)
 
-    def read(self) -> Counters:
-        """Wait until no packet moves, three seconds at most, then read all counters.
+    def read(self, changed_s: float = 0.0) -> Counters:
+        """Wait until no packet moves, for some seconds at most, then read all counters.
 
         They lie in different places and are read one after another. If a packet moved meanwhile,
         some have it and others have not, so all are read again.
+
+        Args:
+            changed_s: how long a frame is on its way at most since links were changed by hand.
 
         Raises:
             CommandError: a program that is asked does not answer.
             OSError: a namespace is gone.
         """
         # Frames in flight on a delayed link are in no counter until they arrive.
-        longest_s = max((link.delay_s + link.jitter_s for link in self._network.links), default=0.0)
+        longest_s = max(changed_s, *map(_longest_s, self._network.links), 0.0)
         deadline_s = time.monotonic() + _PATIENCE_S + 4 * longest_s
         while True:
             namespaces, quiet = self._when_quiet(deadline_s, _QUIET_S + 2 * longest_s)
@@ -117,6 +120,11 @@ class CounterReader:
 
     def _namespaces(self) -> dict[int | None, NamespaceCounters]:
         return {pid: link_counters.read(pid) for pid in self._pids}
+
+
+def _longest_s(link: LinkEnds) -> float:
+    """How long a frame is on its way over a link at most, also while an impairment delays it."""
+    return max(link.delay_s + link.jitter_s, link.most_delay_s or 0.0)
 
 
 def _silence_ipv6(pid: int | None) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from testbed.lab.network import LabInfo, LinkEnds
@@ -20,15 +22,15 @@ def gates(
     network: LabInfo,
     limits: Mapping[str, Any],
     *,
-    changed: Collection[tuple[str, str]] = (),
+    changed: Mapping[tuple[str, str], Mapping[str, Any]] = MappingProxyType({}),
 ) -> list[Gate]:
     """Judge `delay.json`, which was written as the training ended.
 
     Args:
         record: its path.
         network: the lab, with the delays as configured.
-        changed: directions (a link's name and its sender) whose delay was changed by hand; it is
-            not compared.
+        changed: directions (a link's name and its sender) whose delay was changed by hand, with
+            what was set last: only the settings at the end are compared, with that.
     """
 
     def without(value: Callable[..., Gate], why: str, *names: tuple[str, str]) -> list[Gate]:
@@ -71,17 +73,18 @@ def _delayed(
     found: Mapping[str, Any],
     network: LabInfo,
     limits: Mapping[str, Any],
-    changed: Collection[tuple[str, str]],
+    changed: Mapping[tuple[str, str], Mapping[str, Any]],
 ) -> Gate:
     """The delay of every direction, as a multiple of what may be: the worst one is told."""
     links = {link.name: link for link in network.links}
     errors: dict[str, tuple[float, float, str]] = {}
     by_hand = ", ".join(f"{link} from {sender}" for link, sender in sorted(changed))
-    told = f"set by hand, so not compared: {by_hand}" if by_hand else ""
+    told = f"set by hand, so waits are not compared: {by_hand}" if by_hand else ""
     for each in found["delays"]:
-        if (each["link"], each["from"]) in changed:
-            continue
-        link = links[each["link"]]
+        link, by_user = links[each["link"]], changed.get((each["link"], each["from"]))
+        if by_user is not None:
+            link = replace(link, **by_user)
+            each = {**each, "wait_least_s": None, "wait_most_s": None}
         error_s, _ = worst((error_s, "") for error_s in _errors_s(each, link))
         errors[f"{link.name} from {each['from']}"] = error_s, *_delay_limit(link, limits)
     if not errors:

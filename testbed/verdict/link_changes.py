@@ -1,16 +1,15 @@
 """Changes of links that the lab's user made on purpose while it ran: kept, and excused by name.
 
 Each record in `events/link_changes.jsonl` says which settings of a direction were set, and all that
-it has from then on; those that were not set may be an impairment's. While it has another rate than
-the configured one, its rate under load is not judged. At the end each setting must be as it was set
-last. A loss or a delay that was changed is not compared with a configuration that held for a part
-of the time only.
+it has from then on; those that were not set may be an impairment's. Its rate under load is judged
+by the rate in force. At the end each setting must be as it was set last. A loss, or how long frames
+waited, is not compared with a configuration that held for a part of the time only.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from testbed.shared.jsonl import JsonLinesWriter
 
 FILE = "link_changes.jsonl"
 Way = tuple[str, str]  # a link's name and the end that sends
+Change = tuple[float, float, float]  # when it was ordered, when it was done, the new value
 
 
 class Log:
@@ -60,10 +60,13 @@ class LinkChanges:
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
         return cls([json.loads(line) for line in lines if line.strip()])
 
-    def of(self, network: LabInfo, *keys: str) -> set[Way]:
-        """The directions that ever had another value of a key than the configured one."""
+    def of(self, network: LabInfo, *keys: str) -> dict[Way, dict[str, Any]]:
+        """The directions that ever had another value of a key than the configured one.
+
+        Each with the keys that were set, as they were set last.
+        """
         links = {each.name: each for each in network.links}
-        return {
+        ever = {
             (each["link"], each["from"])
             for each in self._records
             if any(
@@ -71,35 +74,28 @@ class LinkChanges:
                 for key in keys
             )
         }
+        return {way: self._last(way, keys) for way in ever}
 
     def shape(self, link: LinkEnds, sender: str) -> LinkShape:
         """Rate and queue of a direction after all changes."""
-        last = {
-            key: int(each[key])
-            for each in self._records
-            if (each["link"], each["from"]) == (link.name, sender)
-            for key in ("rate_bps", "queue_bytes")
-            if key in each["set"]
-        }
-        return replace(link.shape, **last)
+        last = self._last((link.name, sender), ("rate_bps", "queue_bytes"))
+        return replace(link.shape, **{key: int(value) for key, value in last.items()})
 
-    def as_events(self, network: LabInfo) -> Iterator[dict[str, Any]]:
-        """When rates were others than configured, as impairments tell it (`changes_rates`)."""
-        links = {each.name: each for each in network.links}
-        changed: dict[Way, str] = {}
-        for each in self._records:
-            way, link = (each["link"], each["from"]), links[each["link"]]
-            is_other = each["rate_bps"] != link.rate_bps
-            if "rate_bps" not in each["set"] or is_other == (way in changed):
-                continue
-            ended = changed.pop(way, None)
-            if ended is None:
-                changed[way] = f"set {link.name} at {each['sent_s']}"
-            yield {
-                "name": ended or changed[way],
-                "changes_rates": "target",
-                "target": f"{link.first.node}->{link.second.node}",
-                "action": "begin" if ended is None else "end",
-                "sent_s": each["sent_s"],
-                "acknowledged_s": each["acknowledged_s"],
-            }
+    def rates(self, way: Way) -> list[Change]:
+        """When a direction was set to which rate."""
+        return [
+            (each["sent_s"], each["acknowledged_s"], each["rate_bps"])
+            for each in self._of_way(way)
+            if "rate_bps" in each["set"]
+        ]
+
+    @property
+    def longest_s(self) -> float:
+        """The longest that a frame was on its way over a link after a change."""
+        return max((each["delay_s"] + each["jitter_s"] for each in self._records), default=0.0)
+
+    def _last(self, way: Way, keys: Iterable[str]) -> dict[str, Any]:
+        return {key: each[key] for each in self._of_way(way) for key in keys if key in each["set"]}
+
+    def _of_way(self, way: Way) -> list[Mapping[str, Any]]:
+        return [each for each in self._records if (each["link"], each["from"]) == way]

@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 from testbed.lab.kernel.shaping import ETHERNET_FRAME_BYTES, LinkShape
 from testbed.shared import run_directory
 from testbed.verdict.gate import Gate, compared, not_applicable, not_measured, worst
+from testbed.verdict.link_changes import LinkChanges
 
 FILE = "links_under_load.json"
 # Less is not judged: a stall of some milliseconds, which a machine may have, would decide. It may
@@ -57,7 +58,8 @@ class LinkUnderLoad:
             sample proves nothing. None: no sample found any.
         holds_enough: whether its queue can hold what the link sends between two samples; otherwise
             nothing shows that packets waited all the time.
-        loaded_s: the time in which packets surely waited, and the link's rate was the configured.
+        loaded_s: the time in which packets surely waited, and the link's rate was known: it was
+            the configured one, or one that a trace or the lab's user had set.
         left_out_s: the time in which packets waited while an impairment may have changed the rate.
         delivered: bytes sent in `loaded_s` over those that the rate allows; None: it was too short.
         worst: the same, of the window of half a second that is farthest from 1.
@@ -105,11 +107,16 @@ class LinksUnderLoad:
         run_directory.write_json(directory / FILE, document | {"links": links})
 
 
-def measure(directory: Path, events: Sequence[Mapping[str, Any]]) -> LinksUnderLoad:
+def measure(
+    directory: Path,
+    events: Sequence[Mapping[str, Any]],
+    by_hand: LinkChanges = LinkChanges(),  # noqa: B008 (it holds nothing)
+) -> LinksUnderLoad:
     """Read the samples of a run that is over.
 
     Args:
         events: the records of `events/impairments.jsonl`.
+        by_hand: rates that were set are judged, not left out, but while they were being set.
     """
     import polars as pl
 
@@ -134,6 +141,12 @@ def measure(directory: Path, events: Sequence[Mapping[str, Any]]) -> LinksUnderL
             )
             changed = spans_of_changes(events, nodes[link])
             (receiver,) = nodes[link] - {sender}
+            was_set = by_hand.rates((link, sender))
+            changed += [(sent_s, done_s) for sent_s, done_s, _ in was_set]
+            rates = [
+                *replayed.get(f"{sender}->{receiver}", ()),
+                *((done_s, rate_bps) for _, done_s, rate_bps in was_set),
+            ]
             found.append(
                 of_link(
                     link,
@@ -143,7 +156,7 @@ def measure(directory: Path, events: Sequence[Mapping[str, Any]]) -> LinksUnderL
                     rate_bps=facts["rate_bps"],
                     queue_bytes=facts["queue_bytes"],
                     changed=changed,
-                    replayed=replayed.get(f"{sender}->{receiver}", ()),
+                    replayed=sorted(rates),
                 )
             )
     except (OSError, ValueError, KeyError, pl.exceptions.PolarsError) as error:
@@ -197,11 +210,12 @@ def of_link(
 
     Args:
         rate_bps, queue_bytes: as configured.
-        changed: from when to when the rate may have been another than the configured one.
+        changed: from when to when the rate may have been one that no record tells.
         replayed: from when on the rate was which other one: it is judged by that.
     """
     per_s = rate_bps / 8
-    bucket = LinkShape(rate_bps=rate_bps, queue_bytes=0).burst_bytes
+    highest_bps = int(max([rate_bps, *(each for _, each in replayed)]))
+    bucket = LinkShape(rate_bps=highest_bps, queue_bytes=0).burst_bytes
     spans_s, sent = np.diff(t_s), np.diff(sent_bytes)
     due = _due(t_s, rate_bps, replayed)
     # A low rate sends whole frames, too: one more or less proves nothing.
@@ -246,7 +260,7 @@ def of_link(
 
 def _due(t_s: Floats, rate_bps: int, replayed: Spans) -> Floats:
     """The bytes that the rate in force allows between each two samples."""
-    if not replayed:
+    if not replayed or not len(t_s):
         return np.diff(t_s) * (rate_bps / 8)
     at_s, rates_bps = np.array(replayed).T
     first_s, last_s = min(t_s[0], at_s[0]) - 1, max(t_s[-1], at_s[-1]) + 1

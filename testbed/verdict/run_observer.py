@@ -83,15 +83,13 @@ class Observation:
         self._settings.look("after", changes)
         self._settings.store(self._directory)
         events = gates.read_events(self._directory / "events" / "impairments.jsonl")
-        ledgers = self._ledgers(events)
+        ledgers = self._ledgers(events, changes.longest_s)
         proof = {"schema": run_directory.SCHEMA, "headroom": headroom.as_json()}
         if host_cpu:
             proof["host_cpu"] = {name: each.as_json() for name, each in host_cpu.items()}
         proof |= ledgers.as_json() if ledgers is not None else {"failure": self._failure}
         run_directory.write_json(self._directory / "conservation.json", proof)
-        load = links_under_load.measure(
-            self._directory, [*events, *changes.as_events(self._network)]
-        )
+        load = links_under_load.measure(self._directory, events, changes)
         load.store(self._directory)
         return gates.judge(
             gates.Evidence(
@@ -112,11 +110,13 @@ class Observation:
             )
         )
 
-    def _ledgers(self, events: Sequence[Mapping[str, Any]]) -> Conservation | None:
+    def _ledgers(
+        self, events: Sequence[Mapping[str, Any]], longest_s: float
+    ) -> Conservation | None:
         if self._reader is None or self._before is None:
             return None
         try:
-            after = self._reader.read()
+            after = self._reader.read(longest_s)
             return conservation.close(self._network, self._before, after, events)
         except (OSError, CommandError) as error:
             self._failure = str(error)

@@ -52,13 +52,13 @@ def record(**changes: Any) -> dict[str, Any]:
     return found | changes
 
 
-def judged(tmp_path, found: dict[str, Any] | None = None, *, link: LinkEnds = LINK):
+def judged(tmp_path, found: dict[str, Any] | None = None, *, link: LinkEnds = LINK, changed=None):
     by = None if link.middle is None else (found or {"by": "relay"})["by"]
     path = tmp_path / "delay.json"
     if found is not None:
         path.write_text(json.dumps(found))
     network = LabInfo(hosts={}, switches={"s1": 1}, links=[link], delayed_by=by)
-    return {gate.key: gate for gate in gates(path, network, LIMITS)}
+    return {gate.key: gate for gate in gates(path, network, LIMITS, changed=changed or {})}
 
 
 def test_a_punctual_relay_passes(tmp_path):
@@ -151,3 +151,21 @@ def test_without_delayed_links_the_gates_do_not_apply(tmp_path):
     found = judged(tmp_path, link=replace(LINK, middle=None))
     assert {gate.outcome for gate in found.values()} == {"not applicable"}
     assert len(found) == 3
+
+
+def test_a_delay_that_was_set_by_hand_is_compared_with_what_was_set_last(tmp_path):
+    """One direction was set from 5 to 20 ms: its frames waited for either."""
+    slow = direction("s1", delay_s=0.02, wait_least_s=0.005, wait_most_s=0.02)
+    found = record(delays=[direction("server"), slow])
+    by_hand = {("server--s1", "s1"): {"delay_s": 0.02}}
+    assert judged(tmp_path, found)["delay_error_s"].outcome == "failed"
+    gate = judged(tmp_path, found, changed=by_hand)["delay_error_s"]
+    assert gate.outcome == "passed"
+    assert gate.note == "set by hand, so waits are not compared: server--s1 from s1"
+    other = {("server--s1", "server"): {"delay_s": 0.005}}
+    assert judged(tmp_path, found, changed=other)["delay_error_s"].outcome == "failed"
+    # What was set did not stay.
+    found = record(delays=[direction("server"), direction("s1")])
+    gate = judged(tmp_path, found, changed=by_hand)["delay_error"]
+    assert (gate.outcome, gate.where) == ("failed", "server--s1 from s1")
+    assert gate.value == pytest.approx(0.015)

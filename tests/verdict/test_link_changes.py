@@ -25,7 +25,8 @@ def changes(folder, *made: tuple[list[str], dict[str, Any]]) -> LinkChanges:
     (folder / "events").mkdir()
     log = Log(folder, NETWORK)
     for at_s, (keys, now) in enumerate(made):
-        all_now = {"rate_bps": 10_000_000, "queue_bytes": 150_000, "loss": 0.0, **now}
+        all_now = {"rate_bps": 10_000_000, "queue_bytes": 150_000, "loss": 0.0}
+        all_now |= {"delay_s": 0.0, "jitter_s": 0.0, **now}
         log.add("a", "s1", keys, {"now": all_now, "sent_s": at_s, "acknowledged_s": at_s})
     return LinkChanges.read(folder)
 
@@ -35,8 +36,8 @@ def test_what_an_impairment_had_set_meanwhile_is_not_by_hand(tmp_path):
     shape = found.shape(cast(LinkEnds, LINK), "a")
     assert (shape.rate_bps, shape.queue_bytes) == (10_000_000, 9000)
     assert found.shape(cast(LinkEnds, LINK), "s1") == LINK.shape
-    assert list(found.as_events(NETWORK)) == []
-    assert found.of(NETWORK, "loss") == set()
+    assert found.rates(("a--s1", "a")) == []
+    assert found.of(NETWORK, "loss") == {}
 
 
 def test_each_setting_is_as_it_was_set_last(tmp_path):
@@ -48,8 +49,12 @@ def test_each_setting_is_as_it_was_set_last(tmp_path):
     )
     shape = found.shape(cast(LinkEnds, LINK), "a")
     assert (shape.rate_bps, shape.queue_bytes) == (10_000_000, 9000)
-    assert [(each["action"], each["sent_s"]) for each in found.as_events(NETWORK)] == [
-        ("begin", 0),
-        ("end", 2),
-    ]
-    assert found.of(NETWORK, "loss") == {("a--s1", "a")}
+    assert found.rates(("a--s1", "a")) == [(0, 0, 2_000_000), (2, 2, 10_000_000)]
+    assert found.rates(("a--s1", "s1")) == []
+    assert found.of(NETWORK, "loss") == {("a--s1", "a"): {"loss": 0.1}}
+
+
+def test_the_longest_way_is_that_of_any_change(tmp_path):
+    slow = {"delay_s": 2.0, "jitter_s": 0.5}
+    assert changes(tmp_path, (["delay_s"], slow), (["delay_s"], {})).longest_s == 2.5
+    assert LinkChanges().longest_s == 0

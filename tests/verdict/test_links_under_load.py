@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from controllers.impairments import KINDS, Impairment
 from testbed.experiment import Limits
 from testbed.verdict import links_under_load
+from testbed.verdict.link_changes import LinkChanges
 from testbed.verdict.links_under_load import LinksUnderLoad, of_link, spans_of_changes
 
 RATE_BPS = 100_000_000
@@ -352,3 +353,29 @@ def test_a_replayed_rate_is_judged_by_what_was_in_force():
     # The rate of a stretch that was not set.
     assert judged(changes, lambda t_s: 1.0 if 2 <= t_s < 4 else share(t_s)).error > 0.3
     assert judged(changes, lambda t_s: 0.4 if 2 <= t_s < 4 else share(t_s)).error > 0.15
+
+
+def test_a_rate_that_was_set_by_hand_is_judged_and_excuses_no_other_direction(tmp_path: Path):
+    """From 5 s on one direction has half its rate."""
+
+    def by_hand(sender):
+        change = {"link": "server--s1", "from": sender, "set": ["rate_bps"], "sent_s": 5.0}
+        return LinkChanges([change | {"acknowledged_s": 5.02, "rate_bps": RATE_BPS // 2}])
+
+    facts = sampled(share=lambda t_s: 0.5 if t_s >= 5 else 1.0, offered=lambda _: 2.0)
+    stored(tmp_path, facts)
+    set_here = links_under_load.measure(tmp_path, [], by_hand("s1")).links[0]
+    assert set_here.error < 0.01
+    assert set_here.loaded_s > 19.5
+    assert 0 < set_here.left_out_s < 0.06
+    set_there = links_under_load.measure(tmp_path, [], by_hand("server")).links[0]
+    assert set_there.error == pytest.approx(0.5, abs=0.01)
+
+
+@pytest.mark.parametrize("times", [0.5, 10])
+def test_a_rate_that_was_set_but_never_came_is_found(tmp_path: Path, times):
+    stored(tmp_path, sampled(lasts_s=4, queue_bytes=2_000_000, offered=lambda _: 2.0))
+    change = {"link": "server--s1", "from": "s1", "set": ["rate_bps"], "sent_s": 2.0}
+    change |= {"acknowledged_s": 2.0, "rate_bps": RATE_BPS * times}
+    found = links_under_load.measure(tmp_path, [], LinkChanges([change])).links[0]
+    assert found.error == pytest.approx(abs(1 / times - 1), abs=0.2)

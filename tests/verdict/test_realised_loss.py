@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import numpy as np
@@ -214,7 +214,10 @@ def ledgers(*, sent: int, lost: int, sender: str = "s1", **changes: Any) -> Cons
 
 
 def judged(
-    *events: dict[str, Any], link_loss: float = 0.0, books: Conservation | None = None
+    *events: dict[str, Any],
+    link_loss: float = 0.0,
+    books: Conservation | None = None,
+    changed: Collection[tuple[str, str]] = (),
 ) -> Any:
     port = Port(node="s1", interface="s1-eth1", number=1, pid=None)
     link = LinkEnds(
@@ -231,7 +234,7 @@ def judged(
         "impairments": [loss | {"name": "one"}, loss | {"name": "other"}],
     }
     network = LabInfo(switches={"s1": 1}, hosts={}, links=[link])
-    (gate,) = realised_loss.gates(config, network, events, books)
+    (gate,) = realised_loss.gates(config, network, events, books, changed=changed)
     return gate
 
 
@@ -282,7 +285,7 @@ def test_a_table_s_losses_are_exact():
 
 
 def test_a_link_s_own_loss_is_compared_in_each_direction():
-    lossy = {"link_loss": 0.05}
+    lossy: Any = {"link_loss": 0.05}
     assert judged(**lossy, books=ledgers(sent=50_000, lost=2500)).outcome == "passed"
     gate = judged(**lossy, books=ledgers(sent=50_000, lost=3000))
     assert (gate.outcome, gate.where) == ("failed", "server--s1 from s1")
@@ -294,6 +297,14 @@ def test_a_link_s_own_loss_is_compared_in_each_direction():
     excused = judged(own, **lossy, books=ledgers(sent=50_000, lost=3000))
     assert excused.outcome == "not applicable"
     assert "./mine.py may have changed it" in excused.note
+
+
+def test_only_the_direction_whose_loss_was_set_by_hand_is_not_compared():
+    lossy: Any = {"link_loss": 0.05, "books": ledgers(sent=50_000, lost=3000)}
+    gate = judged(**lossy, changed={("server--s1", "s1")})
+    assert gate.outcome == "not applicable"
+    assert "set by hand, so not compared: server--s1 from s1" in gate.note
+    assert judged(**lossy, changed={("server--s1", "server")}).outcome == "failed"
 
 
 def test_a_loss_that_does_not_say_what_it_met_is_not_measured():
