@@ -26,6 +26,7 @@ from testbed.lab.kernel.packet_filter import PacketFilter
 from testbed.lab.loss_model import LossModel
 from testbed.lab.loss_table import LossTable, drawn, given, mask_lines
 from testbed.shared.named_sections import folders
+from testbed.shared.unlinked import open_file
 
 
 class LossParameters(ImpairmentParameters):
@@ -164,6 +165,6 @@ class Loss(Impairment[LossParameters]):
             lines = [] if self._occurrences == 1 else ["next"]
             lines += [f"# of {met} packets", *mask_lines(planned)]
             name = re.sub(r"[^A-Za-z0-9._-]", "_", self.parameters.label)
-            with (self.lab.records / f"{name}.mask").open("a", encoding="utf-8") as file:
+            with open_file(self.lab.records / f"{name}.mask", "a", encoding="utf-8") as file:
                 file.writelines(f"{line}\n" for line in lines)
         return Effect(met=met, dropped=dropped, details={"planned": len(planned)})

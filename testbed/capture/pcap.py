@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
+from testbed.shared.unlinked import open_file
+
 LINKTYPE_ETHERNET = 1
 _HEAD = "IHHiIII"  # magic, version 2.4, time zone, accuracy, snapshot length, link type
 _RECORD = "IIII"  # seconds, fraction, captured bytes, bytes on the wire
@@ -98,7 +100,7 @@ class PcapWriter:
     """Writes a capture of Ethernet frames with nanoseconds; what was written is never buffered."""
 
     def __init__(self, path: Path, *, snapshot_bytes: int) -> None:
-        self._file = path.open("wb", buffering=0)
+        self._file = open_file(path, "wb", buffering=0)
         head = (_NANOSECOND_MAGIC, 2, 4, 0, 0, snapshot_bytes, LINKTYPE_ETHERNET)
         self._file.write(struct.pack("<" + _HEAD, *head))
 

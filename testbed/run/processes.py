@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed.shared import failure
+from testbed.shared.unlinked import open_file
 
 _LAST_LINES, _LAST_BYTES = 3, 2000
 
@@ -32,7 +33,7 @@ class Processes:
 
     def spawn(self, name: str, argv: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
         """Start a process; `options` go to `subprocess.Popen`."""
-        with (self._logs / f"{name}.log").open("ab") as log:
+        with open_file(self._logs / f"{name}.log", "ab") as log:
             options.setdefault("stdin", subprocess.DEVNULL)
             # Ctrl-C at the prompt of a shell must not reach the lab itself.
             options.setdefault("start_new_session", True)

@@ -21,6 +21,7 @@ from testbed.run.processes import ProcessError, Processes, end_of
 from testbed.shared import run_directory
 from testbed.shared.jsonl import JsonLinesWriter
 from testbed.shared.progress_pipe import PROGRAMS, ProgressWriter
+from testbed.shared.unlinked import open_file
 from testbed.verdict import congestion_read_back
 from testbed.workload import markers
 from testbed.workload.markers import MarkerSocket, Rounds
@@ -185,11 +186,11 @@ class ProgramWorkload:
         host = lab.info.hosts[settings["host"]]
         if settings["congestion_control"]:
             congestion_control.set_for(host.pid, settings["congestion_control"])
-        log = (self._directory / "logs" / f"{program.name}.log").open("ab")
+        log = open_file(self._directory / "logs" / f"{program.name}.log", "ab")
         output = log
         if settings["output"]:
             (self._directory / OUTPUT).mkdir(exist_ok=True)
-            output = self._output_of(program).open("wb")
+            output = open_file(self._output_of(program), "wb")
         with log, output:
             program.began_s = time.monotonic()
             program.process = host_program.start(

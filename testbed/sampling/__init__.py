@@ -24,6 +24,7 @@ from testbed.lab.helpers.process import HelperError, HelperProcess
 from testbed.lab.kernel.commands import CommandError
 from testbed.lab.network import LabInfo
 from testbed.shared import python_module
+from testbed.shared.unlinked import open_file
 
 # Writing the files of an hour's run takes a few seconds.
 _TIMEOUT_S = 60.0
@@ -90,7 +91,7 @@ class RunningSampler:
 @contextmanager
 def sampled(directory: Path, order: Mapping[str, Any]) -> Iterator[RunningSampler]:
     """Sample for the duration of the body; all files are complete when this returns."""
-    with (directory / "logs" / "sampler.log").open("ab") as log:
+    with open_file(directory / "logs" / "sampler.log", "ab") as log:
         helper = HelperProcess(
             python_module.command("testbed.sampling", str(directory)),
             name="sampler",

@@ -17,6 +17,7 @@ from testbed.sampling.processes import ProcessSampler
 from testbed.sampling.queue_reader import DROPS, SENT_BYTES
 from testbed.sampling.queues import QueueSampler
 from testbed.sampling.tail import Tail
+from testbed.shared.unlinked import open_file
 
 LIVE = "live.json"
 SCHEMA = 1
@@ -86,7 +87,8 @@ class LiveView:
             ],
             "processes": self._process_rows(),
         }
-        self._temporary.write_text(json.dumps(document), encoding="utf-8")
+        with open_file(self._temporary, "w", encoding="utf-8") as file:
+            file.write(json.dumps(document))
         self._temporary.replace(self._path)
 
     def _queue_rows(self, now_s: float) -> list[dict[str, Any]]:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from testbed.shared.unlinked import open_file
+
 if TYPE_CHECKING:
     import polars as pl
 
@@ -52,7 +54,7 @@ class ChunkedTable:
             return
         path = self._folder / f"{self.name}-{len(self._chunks):06d}.npy"
         temporary = path.with_name(f".{path.name}")
-        with temporary.open("wb") as file:
+        with open_file(temporary, "wb") as file:
             np.save(file, self._memory[: self._filled], allow_pickle=False)
         temporary.replace(path)
         self._chunks.append(path)

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from testbed.shared import own_code, run_directory
 from testbed.shared.input_error import InputError
+from testbed.shared.unlinked import open_file
 
 REASON_FILE = "LAB_REASON_FILE"  # environment variable
 _ROOT = Path(__file__).resolve().parents[2]
@@ -64,8 +65,8 @@ def record(error: BaseException, name: str) -> None:
         traceback.print_exception(error)
         sys.stderr.flush()
     if path := os.environ.get(REASON_FILE):
-        with contextlib.suppress(OSError):
-            Path(path).write_text(f"{name}: {in_words(error)}\n", encoding="utf-8")
+        with contextlib.suppress(OSError), open_file(Path(path), "w", encoding="utf-8") as file:
+            file.write(f"{name}: {in_words(error)}\n")
 
 
 def answer_where() -> None:

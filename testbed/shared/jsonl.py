@@ -8,6 +8,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from testbed.shared.unlinked import open_file
+
 SCHEMA = 1
 
 
@@ -19,7 +21,7 @@ class JsonLinesWriter:
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("ab", buffering=0)
+        self._file = open_file(path, "ab", buffering=0)
 
     def write(self, record: dict[str, Any]) -> None:
         """Append one record."""

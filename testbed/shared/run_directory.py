@@ -10,6 +10,7 @@ import fcntl
 import json
 import os
 import re
+import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +18,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
+
+from testbed.shared.unlinked import open_file
 
 SCHEMA = 1
 PLAN = "plan.json"  # in an experiment's folder: what was planned under its name
@@ -43,9 +46,10 @@ def now() -> str:
 
 def write_json(path: Path, document: dict[str, Any]) -> None:
     """Write a JSON file so that it is either complete or not there."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
-        temporary.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+        with open_file(temporary, "x", encoding="utf-8") as file:
+            file.write(json.dumps(document, indent=2) + "\n")
         temporary.replace(path)
     except OSError:
         temporary.unlink(missing_ok=True)
@@ -167,7 +171,7 @@ class RunDirectory:
 
 
 def _hold(ballast: Path) -> None:
-    descriptor = os.open(ballast, os.O_WRONLY | os.O_CREAT, 0o644)
+    descriptor = os.open(ballast, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o644)
     try:
         os.posix_fallocate(descriptor, 0, BALLAST_BYTES)
     finally:

@@ -11,6 +11,7 @@ from typing import Any
 from testbed.lab.delay import netem
 from testbed.lab.delay.delay_settings import Middle, directed
 from testbed.lab.delay.relay_client import RelayClient
+from testbed.shared.unlinked import open_file
 
 SCHEMA = 1
 
@@ -31,7 +32,8 @@ def recorded(network: Mapping[str, Any], path: Path) -> Iterator[None]:
         client.close()
     yield
     if network["delayed_by"] is not None:
-        path.write_text(json.dumps(document(network), indent=1) + "\n", encoding="utf-8")
+        with open_file(path, "w", encoding="utf-8") as file:
+            file.write(json.dumps(document(network), indent=1) + "\n")
 
 
 def document(network: Mapping[str, Any]) -> dict[str, Any]:

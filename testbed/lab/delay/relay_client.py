@@ -16,6 +16,7 @@ from testbed.lab.delay.delay_settings import Middle, RelayReport
 from testbed.lab.helpers.process import HelperError, HelperProcess
 from testbed.lab.kernel.commands import CommandError
 from testbed.shared import python_module
+from testbed.shared.unlinked import open_file
 
 _ANSWER_TIMEOUT_S = 5.0
 _START_TIMEOUT_S = 60.0  # it imports numpy, which takes long on an emulated processor
@@ -122,7 +123,7 @@ class Relay:
     ) -> None:
         self.path = path
         argv = python_module.command("testbed.lab.delay.relay")
-        with log.open("ab") if log is not None else nullcontext() as stderr:
+        with open_file(log, "ab") if log is not None else nullcontext() as stderr:
             self._helper = HelperProcess(argv, name="delay relay", stderr=stderr)
         self.process = self._helper.process
         with suppress(HelperError):  # `client` says that it has ended
