@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from testbed.lab import sandbox
+from testbed.lab.kernel import privileges
 from testbed.sampling.other_programs import OtherPrograms
 from testbed.scripting import configuration
 from testbed.scripting.channel import Channel, ChannelError
@@ -323,6 +324,7 @@ class Lab:
                 run_directory.write_status(
                     self.directory, "interrupted" if interrupted else "failed", reason
                 )
+            privileges.hand_over_below(self.directory)
             self._place.close()
             self.directory = self._finished
         if unjudged is not None:

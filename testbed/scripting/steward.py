@@ -23,7 +23,7 @@ from typing import Any
 
 from controllers.controller_socket import ControllerClient
 from testbed.lab import host_program, leftovers, sandbox
-from testbed.lab.kernel import listening
+from testbed.lab.kernel import listening, privileges
 from testbed.lab.kernel.commands import CommandError
 from testbed.run import manual_impairments
 from testbed.run.link_changes import made
@@ -64,6 +64,7 @@ class Steward:
                 (self._directory / name).mkdir(parents=True)
         else:
             self._directory = Path(order["directory"])
+            privileges.admit(self._directory)
         self._processes = Processes(self._directory / "logs")
         self._lab = ObservedLab(
             self._config,

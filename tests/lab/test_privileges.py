@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from testbed.lab import Lab
 from testbed.lab.kernel import privileges
 from testbed.lab.kernel.privileges import Caller
 from tests.lab.conftest import SMALL, Results
@@ -89,3 +90,15 @@ def test_a_run_under_sudo_is_the_callers(reachable, held_rate_bps, tmp_path):  #
     tried = [json.loads(each.read_text()) for each in reachable.glob("tried-*")]
     assert tried == [[refused, refused]] * len(tried)
     assert len(tried) >= 3  # server and workers, perhaps the command itself
+
+
+def test_a_lab_from_python_under_sudo_leaves_the_callers_files(reachable, monkeypatch):  # noqa: F811
+    reachable.chmod(0o1777)
+    for name in ("SUDO_UID", "SUDO_GID"):
+        monkeypatch.setenv(name, str(NOBODY))
+    out = reachable / "run"
+    with Lab.from_topology({**SMALL["topology"]}, out=out) as lab:
+        made = lab.directory / "by-a-program"
+        lab.hosts["worker-1"].run(["touch", str(made)], check=True)
+    assert (out / "by-a-program").exists()
+    assert {each.lstat().st_uid for each in (out, *out.rglob("*"))} == {NOBODY}
