@@ -36,7 +36,7 @@ def start(
 ) -> subprocess.Popen[bytes]:
     """Start a program in a host, in a session of its own: `os.killpg` reaches what it starts.
 
-    It has given up root's powers, all but those over the host's own network.
+    It has given up root's powers, all but raw sockets and low ports.
 
     Args:
         argv: the program, by path or name, and its arguments; no shell reads them.

@@ -12,7 +12,6 @@ from controllers import impairments
 from controllers.controller_socket import ControllerClient
 from controllers.impairment_plan import Places
 from testbed.lab import datapath, host_names
-from testbed.lab.kernel import privileges
 from testbed.lab.kernel.commands import CommandError
 from testbed.lab.network import CONTROLLER_ADDRESS, Network
 from testbed.lab.openvswitch import OpenVSwitch
@@ -111,7 +110,9 @@ class Lab:
         with suppress(BrokenPipeError), controller.stdin:  # it has ended: the wait says why
             controller.stdin.write(b"\n")
         processes.wait_for(self.controller_socket, "controller", _START_TIMEOUT_S)
-        privileges.hand_over(self.controller_socket)  # the training's processes connect to it
+        # Closed to whatever has given up root's powers, also as user 0: who may send there can
+        # change links and end impairments.
+        self.controller_socket.chmod(0)
         self.network.start()
         client = ControllerClient(self.controller_socket, timeout_s=_START_TIMEOUT_S)
         client.wait_ready()

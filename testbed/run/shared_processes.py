@@ -61,7 +61,7 @@ def run(
         try:
             cgroups.join(groups.get(name, ()))
             namespaces.enter(host_pid)
-            privileges.give_up()
+            privileges.give_up(opens_sockets=True)
             task()
         except BaseException as found:  # SystemExit too: own code may call for it
             error = found

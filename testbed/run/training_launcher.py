@@ -114,6 +114,7 @@ def _context(order: dict[str, Any], directory: Path, model_and_data: ModelAndDat
         coordination_socket=Path(order["coordination_socket"]),
         session=secrets.randbits(32),
         model_and_data=model_and_data,
+        has_opened=privileges.has_opened_sockets,
         first_round=checkpoint.latest(directory) or 0,
     )
 
@@ -141,7 +142,7 @@ def _fork(
         if len(tasks) == 1:
             cgroups.join(groups.get(name, ()))
             namespaces.enter(tasks[name][0])
-            privileges.give_up()
+            privileges.give_up(opens_sockets=True)
             privileges.die_with_parent()
         known, tell = gate
         os.close(tell)

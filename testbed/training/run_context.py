@@ -1,6 +1,7 @@
 """The context of a run that server and workers share: configuration, addresses, payload layout."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Real
@@ -37,6 +38,7 @@ class RunContext:
         controller_socket, coordination_socket: UNIX sockets outside the emulated network.
         session: random number that the transport's datagrams carry.
         model_and_data: the run's; loaded on first use.
+        has_opened: is called by each of them when its endpoint's sockets are open.
         first_round: above 0 if the run continues from the checkpoint after that many rounds.
     """
 
@@ -48,6 +50,7 @@ class RunContext:
     coordination_socket: Path
     session: int
     model_and_data: ModelAndData
+    has_opened: Callable[[], None] = lambda: None
     first_round: int = 0
 
     @property

@@ -60,6 +60,7 @@ class _Server:
         # The workers' endpoints join before they reach the first barrier, so the endpoint opens
         # first.
         with open_endpoint(context.endpoint("server", self._congestion.observe)) as endpoint:
+            context.has_opened()
             coordinator = Coordinator(
                 listener,
                 context.workers,

@@ -38,6 +38,7 @@ class _Worker:
         context = self._context
         self._restore()
         with open_endpoint(context.endpoint(self._name, self._congestion.observe)) as endpoint:
+            context.has_opened()
             for number in range(context.first_round, context.rounds):
                 self._follower.reach("idle", metric=self._metric)
                 self._follower.wait("compute")

@@ -96,7 +96,7 @@ def test_under_sudo_a_program_is_the_caller_and_has_its_hosts_network_alone():
         "become root": "Operation not permitted",
         "raw socket": "done",
         "low port": "done",
-        "program": ["0000000000003400", "0000000000003400", "1"],
+        "program": ["0000000000002400", "0000000000002400", "1"],
     }
 
 
@@ -111,7 +111,47 @@ def test_as_root_alone_a_program_stays_user_0_without_roots_powers(before):
     assert found["chown"] in ("Operation not permitted", "Invalid argument")
     assert found["other network"] in ("Operation not permitted", "Permission denied")
     assert found["raw socket"] == found["low port"] == found["write"] == "done"
-    assert found["program"] == ["0000000000003404", "0000000000003404", "1"]
+    assert found["program"] == ["0000000000002404", "0000000000002404", "1"]
+
+
+OPENING = """
+import socket
+from testbed.lab.kernel import privileges
+
+def of(line):
+    words = open("/proc/thread-self/status").read().splitlines()
+    return {w.split()[0]: w.split()[1] for w in words if w.startswith("Cap")}[line]
+
+def buffer():
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as opened:
+        opened.setsockopt(socket.SOL_SOCKET, 33, 1 << 16)  # SO_RCVBUFFORCE
+
+privileges.give_up(opens_sockets=True)
+buffer()
+print(of("CapAmb:"))
+privileges.has_opened_sockets()
+print(*(of(f"Cap{each}:") for each in ("Inh", "Prm", "Eff", "Bnd", "Amb")))
+try:
+    buffer()
+except PermissionError:
+    print("refused")
+"""
+
+
+@pytest.mark.parametrize(("environment", "left"), [(SUDO, "2400"), (EMPTY, "2404")])
+def test_what_opens_sockets_needs_is_given_up_once_they_are_open(environment, left):
+    outside = {key: each for key, each in os.environ.items() if not key.startswith("SUDO_")}
+    done = subprocess.run(
+        [sys.executable, "-c", OPENING],
+        cwd=ROOT,
+        env=outside | dict(environment),
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    kept = f"{left:0>16}"
+    assert done.stdout.split() == [kept, *[kept] * 5, "refused"]
 
 
 @pytest.fixture
