@@ -26,10 +26,11 @@ def stops(gate: dict[str, Any]) -> bool:
 
 
 def another_attempt_may_help(run: Run) -> bool:
-    """Whether a run is not ok, and not only for gates that would find the same again."""
+    """Whether a command can repeat a run that is not ok, with another end than the same gates."""
     stopping = [gate for gate in run.gates if stops(gate)]
+    of_script = "adjustable" in run.config
     repeats = bool(stopping) and all(gate.get("repeats") is True for gate in stopping)
-    return run.verdict != "ok" and not repeats
+    return run.verdict != "ok" and not repeats and not of_script
 
 
 def waived(runs: Iterable[Run], *, beyond: bool = False) -> dict[str, list[str]]:

@@ -24,11 +24,14 @@ def configuration(directory: Path) -> dict[str, Any]:
     """A run's stored configuration, whose own code is as it was.
 
     Raises:
-        InputError: the directory has none, or a file of own code has changed or gone since.
+        InputError: the directory has none, a script made the run, or a file of own code has changed
+            or gone since.
     """
     config = run_directory.read_or_empty(directory / "config.json")
     if not config:
         raise InputError(f"{directory}: holds no configuration that can be read")
+    if run_directory.is_of_script(config):
+        raise InputError(f"{directory}: a script made this run; run the script again")
     for place, expected in config.get("code", {}).items():
         try:
             found = own_code.fingerprint(place)

@@ -12,7 +12,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -181,6 +181,11 @@ def _hold(ballast: Path) -> None:
 def disk_is_full(directory: Path) -> bool:
     """Whether less room is left than a run holds for its verdict."""
     return shutil.disk_usage(directory).free < BALLAST_BYTES
+
+
+def is_of_script(config: Mapping[str, Any]) -> bool:
+    """Whether a lab in Python made the run of this configuration: no command can repeat it."""
+    return "adjustable" in config
 
 
 def write_status(

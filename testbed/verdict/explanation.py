@@ -163,6 +163,10 @@ def _about(key: str, directory: Path) -> Explanation:
 def _with_whole_command(text: str, directory: Path) -> str:
     """The text with the command that tries this run again, as it was planned, from anywhere."""
     folder = directory.parent
+    if run_directory.is_of_script(run_directory.read_or_empty(directory / "config.json")):
+        # What no one planned cannot be resumed.
+        text = text.replace("./lab resume tries again.", "Then run the script again.")
+        return re.sub("with:? ./lab resume", "by running the script again", text)
     again = f"./lab resume {shlex.quote(str(folder))}"
     if folder.parent.name == "reruns":  # which no one planned
         again = f"./lab rerun {shlex.quote(str(directory))}"

@@ -114,17 +114,22 @@ def test_a_report_names_what_to_do_and_has_no_table_without_an_ok_run(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("stopping", "resumable"),
+    ("stopping", "config", "resumable"),
     [
-        (["impairments_unmet"], False),
-        (["impairments_unmet", "cpu_others"], True),
-        (["cpu_others"], True),
-        ([], True),
+        (["impairments_unmet"], {}, False),
+        (["impairments_unmet", "cpu_others"], {}, True),
+        (["cpu_others"], {}, True),
+        (["cpu_others"], {"adjustable": False}, False),  # a script made it
+        ([], {}, True),
     ],
 )
-def test_a_report_does_not_advise_to_resume_what_would_end_the_same(tmp_path, stopping, resumable):
+def test_a_report_does_not_advise_to_resume_what_would_end_the_same(
+    tmp_path, stopping, config, resumable
+):
     built = ResultsBuilder(tmp_path)
     directory = built.run(arm="dblp", seed=1, verdict="invalid", reason="gates")
+    stored = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps(stored | config))
     status = json.loads((directory / "status.json").read_text())
     status["gates"] = [
         {"name": key, "key": key, "value": 1, "limit": 0, "outcome": "failed", "decides": True}

@@ -13,6 +13,8 @@ from testbed.shared.input_error import InputError
 from testbed.shared.run_directory import read_json, write_json, write_status
 from tests.examples.places import good, load
 
+MADE_BY_SCRIPT = {"adjustable": False}
+
 
 @pytest.fixture
 def ended(tmp_path, monkeypatch):
@@ -94,3 +96,11 @@ def test_own_code_that_has_changed_or_gone_is_refused_and_nothing_is_begun(
 def test_a_folder_without_a_configuration_is_refused(tmp_path):
     with pytest.raises(InputError, match="holds no configuration that can be read"):
         repeated(tmp_path)
+
+
+def test_a_run_of_a_script_is_refused_in_one_line(ended):
+    directory, executed = ended
+    write_json(directory / "config.json", read_json(directory / "config.json") | MADE_BY_SCRIPT)
+    with pytest.raises(InputError, match=r"^\S+: a script made this run; run the script again$"):
+        repeated(directory)
+    assert len(executed) == 1

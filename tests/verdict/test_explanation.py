@@ -211,3 +211,17 @@ def test_a_run_is_found_by_its_folder_its_key_and_the_beginning_of_its_key(tmp_p
         places.run("tcp", tmp_path)
     with pytest.raises(InputError, match=r"no run; .* holds none that has ended"):
         places.run(None, tmp_path / "nothing")
+
+
+@pytest.mark.parametrize(
+    ("verdict", "reason"),
+    [("interrupted", ""), ("failed", "the disk is full"), ("failed", "odd"), ("invalid", "gates")],
+)
+def test_a_run_of_a_script_is_not_to_be_resumed(tmp_path, verdict, reason):
+    gates = [each for each in judged() if each.key == "cpu_others"] if verdict == "invalid" else []
+    directory = ended(tmp_path, verdict, reason, gates)
+    run_directory.write_json(directory / "config.json", {"adjustable": False})
+    found = explain(directory)
+    said = found.remedy + "".join(each.about.remedy for each in [*found.gates, *found.others])
+    assert "script again" in said
+    assert "./lab resume" not in shown(directory)
