@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from testbed.lab import Lab, leftovers
+from testbed.sampling import other_programs
 from testbed.scripting.lab import LabError
 from testbed.scripting.pytest_plugin import open_lab as open_lab
 from testbed.shared import run_directory
@@ -30,6 +31,13 @@ RATE_BPS = 20_000_000
 IMPAIRMENTS = [
     {"kind": "loss", "name": "half", "q": 0.5, "rounds": [2]},
     {"kind": "burst", "name": "flood", "rounds": [4], "rate_factor": 3, "duration_s": 0.2},
+    {
+        "kind": "queue",
+        "name": "narrow",
+        "rounds": [5],
+        "rate_factor": 0.5,
+        "link": ["s1", "worker-2"],
+    },
 ]
 
 
@@ -119,7 +127,16 @@ def test_what_is_wrong_is_one_line_and_the_lab_goes_on(lab, wrong, words):
 
 def test_the_verdict_takes_no_change_for_a_fault_and_the_directory_is_complete(lab, folder):
     """The last test of the shared lab: a rate is left as another than the configured one."""
-    lab.link("worker-2", "s1").set(rate_bps="2Mbit")
+    link = lab.link("worker-2", "s1")
+    link.set(rate_bps="2Mbit")
+    with lab.impair("narrow"):
+        assert link.settings(toward="worker-2").rate_bps == RATE_BPS / 2
+        link.set(queue_bytes="70kB")
+        # An impairment that meets nothing stops a run.
+        lab.hosts["worker-1"].run(["ping", "-c", "3", "-i", "0.1", "worker-2"])
+    for end in link.ends:  # what was set before, and meanwhile
+        found = link.settings(toward=end)
+        assert (found.rate_bps, found.queue_bytes) == (2_000_000, 70_000)
     verdict = lab.verdict()
     assert verdict is lab.verdict()
     stopped = {gate.key for gate in verdict.gates if gate.stops}
@@ -130,6 +147,9 @@ def test_the_verdict_takes_no_change_for_a_fault_and_the_directory_is_complete(l
     lab.close()
     assert lab.directory == folder / "run"
     assert undescribed(lab.directory) == []
+    named = other_programs.largest(lab.directory)
+    others = next(gate for gate in verdict.gates if gate.key == "cpu_others")
+    assert others.where == (f"programs outside the lab: {named}" if named else "")
     status = run_directory.read_json(lab.directory / "status.json")
     assert status["verdict"] == verdict.status
     explained = subprocess.run(
