@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -55,9 +56,34 @@ def lab(open_lab, folder):
 
 
 def received_bps(lab, seconds=1):
-    flow = ["iperf3", "-c", "server", "-C", "cubic", "-t", str(seconds), "-J"]
+    flow = ["iperf3", "-c", "server", "-C", "reno", "-t", str(seconds), "-J"]
     done = lab.hosts["worker-1"].run(flow, check=True, timeout_s=20)
     return json.loads(done.stdout)["end"]["sum_received"]["bits_per_second"]
+
+
+# What would change the network, and the controller's socket, from a host.
+ATTEMPTS = """
+import json, socket, subprocess
+def tried(*words):
+    return subprocess.run(words, capture_output=True, text=True).stderr
+said = {
+    "into": tried(*"ip link add evil type veth peer name evil2 netns 1".split()),
+    "down": tried(*"ip link set lo down".split()),
+    "ping": tried(*"ping -c 1 server".split()),
+}
+with socket.socket(socket.AF_UNIX) as opened:
+    said["controller"] = opened.connect_ex("/etc/openvswitch/controller.sock")
+print(json.dumps(said))
+"""
+
+
+def test_a_program_can_change_neither_the_network_nor_what_the_controller_does(lab):
+    found = lab.hosts["worker-1"].run([sys.executable, "-c", ATTEMPTS], check=True)
+    said = json.loads(found.stdout)
+    assert "Operation not permitted" in said["into"]
+    assert "Operation not permitted" in said["down"]
+    assert said["ping"] == ""
+    assert said["controller"] == errno.EACCES
 
 
 def test_programs_talk_over_links_whose_rate_can_be_changed(lab):
