@@ -98,6 +98,7 @@ def test_a_lab_from_python_under_sudo_leaves_the_callers_files(reachable, monkey
         monkeypatch.setenv(name, str(NOBODY))
     out = reachable / "run"
     with Lab.from_topology({**SMALL["topology"]}, out=out) as lab:
+        assert lab.directory is not None
         made = lab.directory / "by-a-program"
         lab.hosts["worker-1"].run(["touch", str(made)], check=True)
     assert (out / "by-a-program").exists()

@@ -62,6 +62,10 @@ def egress_chains(table: str, interfaces: Iterable[str], *rules: str) -> Iterato
         yield from (f"add rule {chain} {each.format(interface=name)}" for each in rules)
 
 
+# Elements of a set in one message: an ordinary user's socket sends 8000, and 65 536 are refused.
+_AT_ONCE = 2000
+
+
 class _Counters:
     """Reads nftables' counters of process `pid`'s network namespace.
 
@@ -123,12 +127,13 @@ class PacketFilter:
         self._table = _ArrivalTable(pid, interface, _MET_COUNTER, _DROP_COUNTER)
         self._losses = losses
         name = self._table.name
-        lost = ", ".join(map(str, losses.lost.tolist()))
         self._table.run(
-            f"add set {name} lost {{ typeof numgen inc mod 2 ; }}",
-            *([f"add element {name} lost {{ {lost} }}"] if lost else []),
-            f"add chain {name} chosen",
+            f"add set {name} lost {{ typeof numgen inc mod 2 ; }}", f"add chain {name} chosen"
         )
+        lost = losses.lost.tolist()
+        for first in range(0, len(lost), _AT_ONCE):
+            some = ", ".join(map(str, lost[first : first + _AT_ONCE]))
+            self._table.run(f"add element {name} lost {{ {some} }}")
 
     def lose(self, *, data_ports: tuple[int, int] | None, occurrence: int = 0) -> None:
         """Start to lose packets.
