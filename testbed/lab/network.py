@@ -142,9 +142,9 @@ class Network:
 
         Raises:
             MissingCapabilityError: links are to be delayed by netem, which this kernel lacks, or
-                by the relay, which has no room for so long a delay; a host's shell cannot start, or
-                its share of the processors cannot be limited.
-            CommandError: the kernel refuses something else, or a shell does not come up in time.
+                by the relay, which has no room for so long a delay; a host's namespaces cannot be
+                made, or its share of the processors cannot be limited.
+            CommandError: the kernel refuses something else.
         """
         cpu = {name: topology.nodeInfo(name).get("cpu") for name in topology.hosts()}
         groups = host_shares.make({name: each for name, each in cpu.items() if each is not None})
