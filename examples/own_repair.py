@@ -1,13 +1,13 @@
 """A repair: selective acknowledgements, but lost chunks wait until all others are sent.
 
 `repair: ./own_repair.py`. It changes one choice of the built-in `selective`; a repair from scratch
-has two halves of its own, see `testbed/transport/repair/passes.py`.
+has two halves of its own, see `testbed/transport/policies/repair/passes.py`.
 """
 
 from dataclasses import dataclass
 
-from testbed.transport.repair import Arrange, PathEstimates, Selective
-from testbed.transport.repair.selective import SelectiveSender
+from testbed.transport.policies.repair import Arrange, PathEstimates, Selective
+from testbed.transport.policies.repair.selective import SelectiveSender
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,8 +16,8 @@ from testbed.capture.control_streams import ControlStreams, Message
 from testbed.capture.frames import UDP, Segment
 from testbed.capture.transfers import Transfer
 from testbed.transport import EndpointConfig, PayloadLayout, ProtocolError
-from testbed.transport.control_messages import Hello, MessageType, Welcome
-from testbed.transport.wire import DATA_PORTS, HEADER_BYTES, datagram_dtype
+from testbed.transport.core.messages import Hello, MessageType, Welcome
+from testbed.transport.core.wire import DATA_PORTS, HEADER_BYTES, datagram_dtype
 
 CONTROL_PORT = EndpointConfig.control_port
 MOST_TRANSFERS = 100_000

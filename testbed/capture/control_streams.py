@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from testbed.capture.frames import Segment
-from testbed.transport.control_messages import HEADER_BYTES, MAX_HELLO_BYTES, VERSION, MessageType
+from testbed.transport.core.messages import HEADER_BYTES, MAX_HELLO_BYTES, VERSION, MessageType
 
 # `control`'s own header; a test compares the two.
 CONTROL_FIELDS = ("type", "version", "reserved", "transfer", "length")

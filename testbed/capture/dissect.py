@@ -13,7 +13,7 @@ from testbed.capture.contents import CONTROL_PORT, Contents, most_frequent_sessi
 from testbed.capture.frames import Segment
 from testbed.capture.pcap import CaptureError, PcapReader
 from testbed.shared.yaml_input import InputError
-from testbed.transport.wire import DATA_PORTS
+from testbed.transport.core.wire import DATA_PORTS
 
 # How far to look for the session of a capture that has no WELCOME.
 _SAMPLE_PACKETS = 20_000

@@ -30,8 +30,8 @@ from scapy.packet import Packet, Raw, bind_bottom_up, bind_top_down
 
 from testbed.capture.control_streams import CONTROL_FIELDS, CONTROL_HEADER
 from testbed.transport import EndpointConfig
-from testbed.transport.control_messages import HEADER_BYTES, VERSION, MessageType
-from testbed.transport.wire import DATA_PORTS, datagram_dtype
+from testbed.transport.core.messages import HEADER_BYTES, VERSION, MessageType
+from testbed.transport.core.wire import DATA_PORTS, datagram_dtype
 
 _BY_SIZE = {1: ByteField, 2: ShortField, 4: IntField}
 

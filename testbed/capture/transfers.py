@@ -10,10 +10,10 @@ from typing import Any
 
 from testbed.capture.control_streams import Message
 from testbed.transport import Leg
-from testbed.transport.ack_message import Ack
-from testbed.transport.control_messages import SENT, MessageType
-from testbed.transport.errors import ProtocolError
-from testbed.transport.wire import SEND_INDEX_MODULUS
+from testbed.transport.core.ack import Ack
+from testbed.transport.core.errors import ProtocolError
+from testbed.transport.core.messages import SENT, MessageType
+from testbed.transport.core.wire import SEND_INDEX_MODULUS
 
 # Of one transfer: more passes and messages are counted but not kept one by one.
 MOST_PASSES = 1000

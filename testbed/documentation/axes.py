@@ -21,10 +21,10 @@ from testbed.training import models
 from testbed.training.filling import FILLINGS
 from testbed.training.models import MODELS, Entry
 from testbed.training.optimisers import OPTIMISERS
-from testbed.transport.congestion import CONGESTION_CONTROLS
-from testbed.transport.order import ORDERS
-from testbed.transport.repair import REPAIRS
-from testbed.transport.tolerance import POLICIES
+from testbed.transport.policies.congestion import CONGESTION_CONTROLS
+from testbed.transport.policies.order import ORDERS
+from testbed.transport.policies.repair import REPAIRS
+from testbed.transport.policies.tolerance import POLICIES
 
 # The axes of a protocol: the table of names, the key, an example.
 AXES: dict[str, tuple[Registry[Any], str, str]] = {

@@ -23,7 +23,8 @@ from testbed.experiment import Run
 from testbed.lab import paths
 from testbed.training import datasets, models, pace
 from testbed.training.datasets import DatasetParameters
-from testbed.transport import Leg, PayloadLayout, wire
+from testbed.transport import Leg, PayloadLayout
+from testbed.transport.core import wire
 
 LAB_S = 3.8  # to build a lab, calibrate and leave it: 3.6 to 4.1 s were measured on two cores
 _SERVER = "server"

@@ -25,7 +25,7 @@ from testbed.training.filling import FILLINGS
 from testbed.training.models import BUILDERS
 from testbed.training.optimisers import OPTIMISERS
 from testbed.transport import protocols
-from testbed.transport.tolerance import POLICIES, Fixed
+from testbed.transport.policies.tolerance import POLICIES, Fixed
 from testbed.workload.settings import ProgramsArm
 
 _AXES: dict[str, Registry[Any]] = {**protocols.REGISTRIES, "filling": FILLINGS}

@@ -31,7 +31,8 @@ from testbed.shared.section import Section
 from testbed.training import phases, prerequisites
 from testbed.training.phases import AnyPhases
 from testbed.training.settings import Training
-from testbed.transport import path_mtu, protocols
+from testbed.transport import protocols
+from testbed.transport.net import path_mtu
 from testbed.verdict.limits import Limits
 from testbed.workload.settings import AnyArm, AnyWorkload, BuiltIn, Programs, ProgramsArm
 

@@ -30,7 +30,7 @@ from testbed.lab.loss_model import LossModel
 from testbed.lab.openvswitch import OpenVSwitch
 from testbed.lab.paced_frames import PacedFrames
 from testbed.shared.yaml_input import InputError
-from testbed.transport.wire import DATA_PORTS
+from testbed.transport.core.wire import DATA_PORTS
 
 TCP_CONGESTION_CONTROLS = ("cubic", "reno", "bbr", "dctcp", "vegas", "htcp", "westwood")
 # Without these no run is possible.

@@ -312,7 +312,7 @@ class _Child:
 
 
 def _receive(asked: socket.socket, address: str) -> None:
-    from testbed.transport.batched_io import Ring
+    from testbed.transport.net.batched_io import Ring
 
     sink = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     sink.bind((address, _PORT))
@@ -332,7 +332,7 @@ def _receive(asked: socket.socket, address: str) -> None:
 
 def _send(_: socket.socket, addresses: list[str], rate_bps: float) -> None:
     """Send full frames at `rate_bps` to each address, evenly."""
-    from testbed.transport.batched_io import Ring
+    from testbed.transport.net.batched_io import Ring
 
     sinks = []
     for address in addresses:

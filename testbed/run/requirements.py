@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from controllers import impairments
-from testbed.transport.tcp_socket import available_congestion_controls
+from testbed.transport.net.tcp_socket import available_congestion_controls
 
 _MODULES = Path("/lib/modules")
 

@@ -16,7 +16,7 @@ from testbed.run.processes import ProcessError, Processes
 from testbed.shared import python_module
 from testbed.shared.progress_pipe import TRAINING, ProgressWriter
 from testbed.shared.run_directory import LOADED, LOST_WORKERS
-from testbed.transport.wire import DATA_PORTS
+from testbed.transport.core.wire import DATA_PORTS
 from testbed.verdict import congestion_read_back
 
 _LOAD_TIMEOUT_S = 300.0

@@ -36,22 +36,22 @@ Each axis is a registry: POLICIES (when a receiver may stop), REPAIRS, CONGESTIO
 `Sender` and `Receiver` are the protocol without sockets and clocks, for tests and simulators.
 """
 
-from testbed.transport.congestion import (
+from testbed.transport.core.errors import PeerLost, ProtocolError, TransportError
+from testbed.transport.core.layout import PayloadLayout
+from testbed.transport.core.leg import Leg
+from testbed.transport.core.receiver import Receiver
+from testbed.transport.core.reports import Observation, Observer, TransferReport
+from testbed.transport.core.sender import Sender, SendingPath
+from testbed.transport.net.endpoint import Endpoint, EndpointConfig
+from testbed.transport.net.opening import open_endpoint
+from testbed.transport.policies.congestion import (
     CONGESTION_CONTROLS,
     CongestionControl,
     Feedback,
 )
-from testbed.transport.endpoint import Endpoint, EndpointConfig
-from testbed.transport.errors import PeerLost, ProtocolError, TransportError
-from testbed.transport.layout import PayloadLayout
-from testbed.transport.leg import Leg
-from testbed.transport.opening import open_endpoint
-from testbed.transport.order import ORDERS, ChunkOrder, OrderContext
-from testbed.transport.protocols import PRESETS, ProtocolConfig, preset
-from testbed.transport.receiver import Receiver
-from testbed.transport.repair import REPAIRS, ReceiverRepair, Repair, SenderRepair
-from testbed.transport.sender import Sender, SendingPath
-from testbed.transport.tolerance import (
+from testbed.transport.policies.order import ORDERS, ChunkOrder, OrderContext
+from testbed.transport.policies.repair import REPAIRS, ReceiverRepair, Repair, SenderRepair
+from testbed.transport.policies.tolerance import (
     POLICIES,
     Fixed,
     FractionRule,
@@ -62,7 +62,7 @@ from testbed.transport.tolerance import (
     TolerancePolicy,
     as_policy,
 )
-from testbed.transport.transfer_report import Observation, Observer, TransferReport
+from testbed.transport.protocols import PRESETS, ProtocolConfig, preset
 
 __all__ = [
     "CONGESTION_CONTROLS",

@@ -7,11 +7,11 @@ from typing import Any, Literal
 
 from testbed.shared.input_error import InputError, shown
 from testbed.shared.registry import Registry, one_of
-from testbed.transport.congestion import CONGESTION_CONTROLS
-from testbed.transport.leg import Leg
-from testbed.transport.order import ORDERS
-from testbed.transport.repair import REPAIRS
-from testbed.transport.tolerance import (
+from testbed.transport.core.leg import Leg
+from testbed.transport.policies.congestion import CONGESTION_CONTROLS
+from testbed.transport.policies.order import ORDERS
+from testbed.transport.policies.repair import REPAIRS
+from testbed.transport.policies.tolerance import (
     POLICIES,
     EarlyClose,
     Fixed,

@@ -21,7 +21,7 @@ from testbed.lab import sandbox
 from testbed.lab.kernel import namespaces, shaping
 from testbed.lab.kernel.commands import run
 from testbed.lab.kernel.shaping import LinkShape
-from testbed.transport.wire import DATA_PORTS
+from testbed.transport.core.wire import DATA_PORTS
 
 _SHAPE = LinkShape(rate_bps=100_000_000, queue_bytes=150_000)
 

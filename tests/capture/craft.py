@@ -11,7 +11,7 @@ from testbed.capture.layers import Datagram
 from testbed.capture.pcap import PcapWriter, pack_record
 from testbed.capture.rendering import as_json
 from testbed.transport import PayloadLayout
-from testbed.transport.control_messages import (
+from testbed.transport.core.messages import (
     ControlMessage,
     Hello,
     MessageType,

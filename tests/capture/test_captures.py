@@ -13,7 +13,7 @@ from testbed.capture import frames
 from testbed.capture.contents import Contents
 from testbed.capture.dissect import dissect
 from testbed.capture.pcap import CaptureError, PcapReader, PcapWriter, pack_record
-from testbed.transport.control_messages import Hello
+from testbed.transport.core.messages import Hello
 from tests.capture.craft import SESSION, WORKER, Conversation, joined, told
 from tests.cli.test_verbs import lab
 

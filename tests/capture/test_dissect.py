@@ -12,8 +12,8 @@ from scapy.layers.inet import IP, TCP, UDP
 from testbed.capture import frames
 from testbed.capture.contents import Contents
 from testbed.capture.control_streams import ControlStreams, Message
-from testbed.transport.ack_message import Ack
-from testbed.transport.control_messages import SENT, ControlMessage, MessageType
+from testbed.transport.core.ack import Ack
+from testbed.transport.core.messages import SENT, ControlMessage, MessageType
 from tests.capture.craft import CHUNK, SERVER, SESSION, STRANGER, WORKER, Conversation, joined, told
 
 

@@ -11,8 +11,8 @@ from scapy.packet import Packet, Raw
 
 from testbed.capture import contents, control_streams
 from testbed.capture.layers import Control, Datagram, HelloBody, WelcomeBody
-from testbed.transport import wire
-from testbed.transport.control_messages import (
+from testbed.transport.core import wire
+from testbed.transport.core.messages import (
     HEADER_BYTES,
     ControlMessage,
     ControlParser,

@@ -21,7 +21,7 @@ from testbed.training.datasets import DATASETS
 from testbed.training.filling import FILLINGS
 from testbed.training.phases import DETECTORS
 from testbed.transport import CONGESTION_CONTROLS, ORDERS, REPAIRS
-from testbed.transport.tolerance import POLICIES
+from testbed.transport.policies.tolerance import POLICIES
 from tests.examples.places import EXAMPLES, PLACES
 
 REGISTRIES: dict[str, Registry[Any]] = {

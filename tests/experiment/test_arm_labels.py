@@ -19,7 +19,7 @@ ARMS = {
 }
 RENO = {"protocol": "dblp", "congestion_control": "reno"}
 OWN_CONTROL = """
-from testbed.transport.congestion import CONGESTION_CONTROLS
+from testbed.transport.policies.congestion import CONGESTION_CONTROLS
 Mine = type(CONGESTION_CONTROLS.create("reno", rate_bps=1e6, datagram_bytes=1472))
 """
 

@@ -14,10 +14,10 @@ import atheris
 
 with atheris.instrument_imports(include=["testbed"], enable_loader_override=False):
     from testbed.capture.control_streams import MessageReader
-    from testbed.transport.control_messages import Hello
-    from testbed.transport.errors import ProtocolError
-    from testbed.transport.layout import PayloadLayout
-    from testbed.transport.repair import REPAIRS
+    from testbed.transport.core.errors import ProtocolError
+    from testbed.transport.core.layout import PayloadLayout
+    from testbed.transport.core.messages import Hello
+    from testbed.transport.policies.repair import REPAIRS
     from tests.transport.hostile import TRANSFER, Victim
 
 _NAMES = sorted(REPAIRS)

@@ -11,8 +11,8 @@ import sys
 import atheris
 
 with atheris.instrument_imports(include=["testbed.transport"], enable_loader_override=False):
-    from testbed.transport.repair import REPAIRS
-    from testbed.transport.wire import HEADER_BYTES
+    from testbed.transport.core.wire import HEADER_BYTES
+    from testbed.transport.policies.repair import REPAIRS
     from tests.transport.hostile import CHUNK, SESSION, TRANSFER, Victim
 
 _SIZE = HEADER_BYTES + CHUNK

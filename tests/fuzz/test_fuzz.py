@@ -12,14 +12,14 @@ import sys
 import pytest
 
 from testbed.transport import PayloadLayout
-from testbed.transport.control_messages import (
+from testbed.transport.core.messages import (
     ControlMessage,
     Hello,
     MessageType,
     Welcome,
     body_limits,
 )
-from testbed.transport.repair import REPAIRS
+from testbed.transport.policies.repair import REPAIRS
 from tests.transport.hostile import CHUNK, encoded
 
 pytest.importorskip("atheris", reason="atheris (extra 'dev') has no wheel for this system")

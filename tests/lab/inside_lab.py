@@ -13,7 +13,7 @@ from pathlib import Path
 from testbed.lab import sandbox
 from testbed.run.assembly import Lab
 from testbed.run.processes import Processes
-from testbed.transport.wire import DATA_PORTS
+from testbed.transport.core.wire import DATA_PORTS
 from testbed.verdict import calibration
 
 

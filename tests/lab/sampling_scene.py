@@ -19,7 +19,7 @@ from testbed.lab import sandbox
 from testbed.lab.kernel import namespaces, shaping
 from testbed.lab.kernel.commands import run
 from testbed.lab.kernel.shaping import LinkShape, Output
-from testbed.transport.wire import DATA_PORTS
+from testbed.transport.core.wire import DATA_PORTS
 
 RATE_BPS = 20_000_000
 QUEUE_BYTES = 60_000

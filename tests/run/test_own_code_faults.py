@@ -32,7 +32,7 @@ import torch
 from dataclasses import dataclass
 from testbed.transport import *
 from testbed.transport import Repair, SenderRepair
-from testbed.transport.repair import Selective
+from testbed.transport.policies.repair import Selective
 from testbed.training.filling import Filling, SenderMemory
 from testbed.training.phases import Detector, DetectorParameters
 from testbed.training.learning_rate import Schedule
@@ -168,7 +168,7 @@ def rule(satisfied="False", deadline="None", at="satisfied"):
 
 def sends(upcoming):
     return (
-        "from testbed.transport.repair.selective import SelectiveSender\n"
+        "from testbed.transport.policies.repair.selective import SelectiveSender\n"
         "class Half(SelectiveSender):\n"
         f"    def upcoming(self, limit): return {upcoming}  # HERE\n"
         "@dataclass(frozen=True, kw_only=True)\n"

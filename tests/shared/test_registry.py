@@ -3,7 +3,7 @@
 import pytest
 
 from testbed.shared.input_error import InputError
-from testbed.transport.congestion import CONGESTION_CONTROLS
+from testbed.transport.policies.congestion import CONGESTION_CONTROLS
 
 
 @pytest.mark.parametrize("rate", ["20e6", 20e6, 20_000_000])

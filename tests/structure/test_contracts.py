@@ -23,10 +23,10 @@ OFFENCES = {
     ],
     "circles": [("testbed/experiment/schema.py", "import testbed.experiment.run")],
     "transport": [
-        ("testbed/transport/wire.py", "import testbed.lab.kernel.commands"),
-        ("testbed/transport/layout.py", "import torch"),
+        ("testbed/transport/core/wire.py", "import testbed.lab.kernel.commands"),
+        ("testbed/transport/core/layout.py", "import torch"),
     ],
-    "shared": [("testbed/shared/jsonl.py", "import testbed.transport.wire")],
+    "shared": [("testbed/shared/jsonl.py", "import testbed.transport.core.wire")],
     "analysis": [("analysis/data/load.py", "import testbed.shared.run_directory")],
     "analysis-layers": [
         ("analysis/words/headline.py", "import analysis.tables.cells"),

@@ -4,7 +4,7 @@ from typing import Generic, TypeVar
 
 import pytest
 
-from testbed.transport.congestion import (
+from testbed.transport.policies.congestion import (
     CONGESTION_CONTROLS,
     CongestionControl,
     Cubic,

@@ -6,18 +6,18 @@ import numpy as np
 from hypothesis import strategies as st
 
 from testbed.transport import PayloadLayout, Receiver, Sender, SendingPath
-from testbed.transport.congestion import FixedRate
-from testbed.transport.control_messages import (
+from testbed.transport.core.errors import ProtocolError
+from testbed.transport.core.messages import (
     ControlMessage,
     ControlParser,
     MessageType,
     body_limits,
 )
-from testbed.transport.errors import ProtocolError
-from testbed.transport.order import InOrder
-from testbed.transport.repair import REPAIRS
-from testbed.transport.tolerance import FractionRule
-from testbed.transport.wire import HEADER_BYTES, fields, new_frames
+from testbed.transport.core.wire import HEADER_BYTES, fields, new_frames
+from testbed.transport.policies.congestion import FixedRate
+from testbed.transport.policies.order import InOrder
+from testbed.transport.policies.repair import REPAIRS
+from testbed.transport.policies.tolerance import FractionRule
 
 SESSION, TRANSFER, CHUNK = 0xC0FFEE, 6, 8
 LARGEST_PENDING = 12 + max(largest for _, largest in body_limits(1 << 15).values())

@@ -14,8 +14,8 @@ transfers.
 import math
 from collections.abc import Callable, Sequence
 
-from testbed.transport.congestion import CongestionControl, Feedback
-from testbed.transport.pacing import Pacer
+from testbed.transport.core.pacing import Pacer
+from testbed.transport.policies.congestion import CongestionControl, Feedback
 from tests.transport.link_model import Alarm, Link, Simulation, send_along
 
 DATAGRAM_BYTES = 1514

@@ -6,11 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.transport import PayloadLayout, Receiver, Sender, SendingPath
-from testbed.transport.congestion import CongestionControl
-from testbed.transport.control_messages import ControlMessage
-from testbed.transport.order import InOrder
-from testbed.transport.repair import Repair
-from testbed.transport.tolerance import FractionRule
+from testbed.transport.core.messages import ControlMessage
+from testbed.transport.policies.congestion import CongestionControl
+from testbed.transport.policies.order import InOrder
+from testbed.transport.policies.repair import Repair
+from testbed.transport.policies.tolerance import FractionRule
 from tests.transport.link_model import Alarm, Link, Simulation, send_along
 
 SESSION = 0xC0FFEE

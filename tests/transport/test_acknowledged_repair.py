@@ -6,9 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.transport import ProtocolError, SendingPath
-from testbed.transport.ack_message import Ack
-from testbed.transport.congestion import FixedRate
-from testbed.transport.control_messages import (
+from testbed.transport.core.ack import Ack
+from testbed.transport.core.messages import (
     MAX_ACK_BYTES,
     SENT,
     ControlMessage,
@@ -16,12 +15,13 @@ from testbed.transport.control_messages import (
     MessageType,
     body_limits,
 )
-from testbed.transport.repair import REPAIRS, PathEstimates, Streaming
-from testbed.transport.repair.acknowledging_receiver import AcknowledgingReceiver
-from testbed.transport.repair.chunk_queue import ChunkQueue
-from testbed.transport.repair.scoreboard import Scoreboard
-from testbed.transport.tolerance import Progress
-from testbed.transport.wire import ACK_REQUESTED, SEND_INDEX_MODULUS
+from testbed.transport.core.wire import ACK_REQUESTED, SEND_INDEX_MODULUS
+from testbed.transport.policies.congestion import FixedRate
+from testbed.transport.policies.repair import REPAIRS, PathEstimates, Streaming
+from testbed.transport.policies.repair.acknowledging_receiver import AcknowledgingReceiver
+from testbed.transport.policies.repair.chunk_queue import ChunkQueue
+from testbed.transport.policies.repair.scoreboard import Scoreboard
+from testbed.transport.policies.tolerance import Progress
 from tests.transport.virtual import Network, layout_of, random_payload, transfer
 
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from testbed.transport import PayloadLayout, preset
-from testbed.transport.checksum import ChecksummedUdpSocket
-from testbed.transport.udp_socket import UdpSocket
+from testbed.transport.net.checksum import ChecksummedUdpSocket
+from testbed.transport.net.udp_socket import UdpSocket
 from tests.transport.loopback import run_all, site
 from tests.transport.test_udp_socket import collect
 

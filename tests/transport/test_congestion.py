@@ -5,13 +5,13 @@ import math
 
 import pytest
 
-from testbed.transport.congestion import (
+from testbed.transport.policies.congestion import (
     CONGESTION_CONTROLS,
     Feedback,
 )
-from testbed.transport.congestion.delivery_plateau import DeliveryPlateau
-from testbed.transport.congestion.path import MaxFilter, PathMonitor
-from testbed.transport.congestion.window import WindowControl
+from testbed.transport.policies.congestion.delivery_plateau import DeliveryPlateau
+from testbed.transport.policies.congestion.path import MaxFilter, PathMonitor
+from testbed.transport.policies.congestion.window import WindowControl
 from tests.shared.entries import listed
 from tests.transport.congestion_rounds import (
     ALL,

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from testbed.transport.congestion import CONGESTION_CONTROLS, Bbr, Reno
+from testbed.transport.policies.congestion import CONGESTION_CONTROLS, Bbr, Reno
 from tests.transport.link_flows import DATAGRAM_BYTES, AckedFlow
 from tests.transport.link_model import Link, Simulation, jain, send_along
 

@@ -5,13 +5,13 @@ import math
 
 import pytest
 
-from testbed.transport.congestion import (
+from testbed.transport.policies.congestion import (
     Bbr,
     Ltp,
     Timely,
 )
-from testbed.transport.congestion.bbr import BbrState
-from testbed.transport.congestion.timely import TimelyState
+from testbed.transport.policies.congestion.bbr import BbrState
+from testbed.transport.policies.congestion.timely import TimelyState
 from tests.transport.congestion_rounds import (
     SIZE,
     Rounds,

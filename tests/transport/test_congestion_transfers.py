@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from testbed.transport import PayloadLayout, preset
-from testbed.transport.congestion import CONGESTION_CONTROLS
-from testbed.transport.repair import REPAIRS
+from testbed.transport.policies.congestion import CONGESTION_CONTROLS
+from testbed.transport.policies.repair import REPAIRS
 from tests.shared.entries import listed
 from tests.transport.link_flows import DATAGRAM_BYTES
 from tests.transport.link_model import Link, Simulation, jain

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from testbed.transport.congestion import (
+from testbed.transport.policies.congestion import (
     Cubic,
     Dctcp,
     Feedback,

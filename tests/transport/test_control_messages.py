@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.transport.control_messages import (
+from testbed.transport.core.errors import ProtocolError
+from testbed.transport.core.messages import (
     MAX_ANNOUNCEMENT_BYTES,
     ControlMessage,
     ControlParser,
@@ -19,7 +20,6 @@ from testbed.transport.control_messages import (
     pack_bitmap,
     unpack_bitmap,
 )
-from testbed.transport.errors import ProtocolError
 
 CHUNKS = 77
 LIMITS = body_limits(CHUNKS)

@@ -15,7 +15,7 @@ from testbed.transport import (
     open_endpoint,
     preset,
 )
-from testbed.transport.wire import new_frames
+from testbed.transport.core.wire import new_frames
 from tests.transport.loopback import in_thread, internals, run_all, site
 from tests.transport.virtual import random_payload
 

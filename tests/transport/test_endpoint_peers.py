@@ -14,7 +14,7 @@ from testbed.transport import (
     open_endpoint,
     preset,
 )
-from testbed.transport.control_messages import ControlMessage, MessageType
+from testbed.transport.core.messages import ControlMessage, MessageType
 from tests.transport.loopback import in_thread, internals, run_all, site
 from tests.transport.virtual import random_payload
 

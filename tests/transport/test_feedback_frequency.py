@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from testbed.transport import PayloadLayout
-from testbed.transport.congestion import CongestionControl, Feedback, FixedRate, Reno
-from testbed.transport.repair import REPAIRS
+from testbed.transport.policies.congestion import CongestionControl, Feedback, FixedRate, Reno
+from testbed.transport.policies.repair import REPAIRS
 from tests.transport.virtual import Network, Outcome, bernoulli, random_payload, transfer
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/how-to/congestion-control.md"

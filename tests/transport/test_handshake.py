@@ -13,7 +13,7 @@ from testbed.transport import (
     open_endpoint,
     preset,
 )
-from testbed.transport.control_messages import ControlMessage, Hello, MessageType
+from testbed.transport.core.messages import ControlMessage, Hello, MessageType
 from tests.transport.loopback import SESSION, in_thread, site
 
 CARRIERS = [preset("fixed-low", tolerance=0), preset("tcp")]
@@ -135,7 +135,7 @@ def test_a_worker_of_another_run_is_a_stranger_and_told_nothing():
 
 
 def test_a_stranger_who_says_nothing_is_shown_out_in_time(monkeypatch):
-    monkeypatch.setattr("testbed.transport.handshake.HELLO_WITHIN_S", 0.1)
+    monkeypatch.setattr("testbed.transport.net.handshake.HELLO_WITHIN_S", 0.1)
     place = site()
     opened = in_thread(lambda: open_endpoint(place.server()))
     time.sleep(0.1)

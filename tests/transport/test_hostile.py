@@ -18,16 +18,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from testbed.transport import PayloadLayout, PeerLost, ProtocolError, open_endpoint, preset
-from testbed.transport.control_connection import ControlConnection
-from testbed.transport.control_messages import (
+from testbed.transport.core.messages import (
     ControlMessage,
     ControlParser,
     Hello,
     MessageType,
     body_limits,
 )
-from testbed.transport.repair import REPAIRS
-from testbed.transport.wire import new_frames
+from testbed.transport.core.wire import new_frames
+from testbed.transport.net.control_connection import ControlConnection
+from testbed.transport.policies.repair import REPAIRS
 from tests.transport.hostile import CHUNK, Victim, control_bytes, encoded, record, stranger_record
 from tests.transport.loopback import SESSION, in_thread, internals, site
 

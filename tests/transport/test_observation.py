@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from testbed.transport import Leg, Observation, open_endpoint, preset
-from testbed.transport.transfer_report import OBSERVATION_INTERVAL_S
+from testbed.transport.core.reports import OBSERVATION_INTERVAL_S
 from tests.transport.loopback import in_thread, site
 
 

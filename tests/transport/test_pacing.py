@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from testbed.transport.pacing import CATCH_UP_S, QUANTUM_S, Pacer
+from testbed.transport.core.pacing import CATCH_UP_S, QUANTUM_S, Pacer
 
 SIZE = 1514
 

@@ -5,8 +5,8 @@ import math
 import pytest
 
 from testbed.transport import EndpointConfig, PayloadLayout, open_endpoint, preset
-from testbed.transport.path_mtu import check_chunk_fits, largest_chunk_bytes, path_mtu_bytes
-from testbed.transport.wire import DEFAULT_CHUNK_BYTES
+from testbed.transport.core.wire import DEFAULT_CHUNK_BYTES
+from testbed.transport.net.path_mtu import check_chunk_fits, largest_chunk_bytes, path_mtu_bytes
 
 
 def test_the_default_chunk_fills_an_ethernet_frame():
@@ -20,7 +20,7 @@ def test_the_kernel_knows_the_path():
 
 
 def test_a_chunk_that_would_be_fragmented_is_refused(monkeypatch):
-    monkeypatch.setattr("testbed.transport.path_mtu.path_mtu_bytes", lambda local, peer: 1500)
+    monkeypatch.setattr("testbed.transport.net.path_mtu.path_mtu_bytes", lambda local, peer: 1500)
     check_chunk_fits(1456, local="a", peer="b")
     with pytest.raises(ValueError, match=r"1460, too large for the path to b .* 1500 .* to 1456"):
         check_chunk_fits(1460, local="a", peer="b")

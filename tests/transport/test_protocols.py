@@ -13,7 +13,7 @@ from testbed.transport import (
     ProtocolConfig,
     preset,
 )
-from testbed.transport.tolerance import EarlyClose, PerLayer, QuickLossOnly
+from testbed.transport.policies.tolerance import EarlyClose, PerLayer, QuickLossOnly
 from tests.transport.virtual import layout_of
 
 

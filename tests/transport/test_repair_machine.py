@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from testbed.transport import Receiver, Sender, SendingPath
-from testbed.transport.congestion import CongestionControl, Feedback
-from testbed.transport.control_messages import ControlMessage
-from testbed.transport.order import InOrder
-from testbed.transport.repair import REPAIRS
-from testbed.transport.tolerance import FractionRule, required_chunks
+from testbed.transport.core.messages import ControlMessage
+from testbed.transport.policies.congestion import CongestionControl, Feedback
+from testbed.transport.policies.order import InOrder
+from testbed.transport.policies.repair import REPAIRS
+from testbed.transport.policies.tolerance import FractionRule, required_chunks
 from tests.transport.virtual import SESSION, layout_of, random_payload
 
 _WIRE_BYTES = 32 + 42  # a datagram of layout_of's chunks

@@ -2,8 +2,8 @@
 
 import pytest
 
-from testbed.transport.errors import ProtocolError
-from testbed.transport.states import (
+from testbed.transport.core.errors import ProtocolError
+from testbed.transport.core.states import (
     RECEIVER_TRANSITIONS,
     SENDER_TRANSITIONS,
     Machine,

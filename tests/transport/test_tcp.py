@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from testbed.transport import PayloadLayout, PeerLost, open_endpoint, preset
-from testbed.transport.tcp_socket import (
+from testbed.transport.net.tcp_socket import (
     available_congestion_controls,
     get_congestion_control,
     set_congestion_control,
@@ -40,7 +40,7 @@ def test_an_unknown_congestion_control_is_refused_with_those_available():
 
 def test_a_socket_on_which_another_algorithm_is_in_force_is_noticed(monkeypatch):
     monkeypatch.setattr(
-        "testbed.transport.tcp_socket.get_congestion_control", lambda connection: "other"
+        "testbed.transport.net.tcp_socket.get_congestion_control", lambda connection: "other"
     )
     with socket.socket() as trial, pytest.raises(ValueError, match="'other' although 'cubic'"):
         set_congestion_control(trial, "cubic")

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.transport import Fixed, PayloadLayout, Progress, as_policy
-from testbed.transport.tolerance import POLICIES, EarlyClose, PerLayer, QuickLossOnly
+from testbed.transport.policies.tolerance import POLICIES, EarlyClose, PerLayer, QuickLossOnly
 from tests.shared.entries import listed
 from tests.transport.virtual import Network, layout_of, random_payload, transfer
 

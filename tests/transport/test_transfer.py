@@ -6,12 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from testbed.transport import PayloadLayout
-from testbed.transport.congestion import CongestionControl, Feedback, FixedRate
-from testbed.transport.order import ChunkOrder, InOrder, OrderContext
-from testbed.transport.repair import REPAIRS, Passes
-from testbed.transport.sender import Sender, SendingPath
-from testbed.transport.tolerance import required_chunks
-from testbed.transport.wire import fields, wire_bytes
+from testbed.transport.core.sender import Sender, SendingPath
+from testbed.transport.core.wire import fields, wire_bytes
+from testbed.transport.policies.congestion import CongestionControl, Feedback, FixedRate
+from testbed.transport.policies.order import ChunkOrder, InOrder, OrderContext
+from testbed.transport.policies.repair import REPAIRS, Passes
+from testbed.transport.policies.tolerance import required_chunks
 from tests.transport.transfer_parts import all_frames, new_receiver, new_sender
 from tests.transport.virtual import (
     SESSION,

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.transport import ProtocolError
-from testbed.transport.control_messages import ControlMessage, MessageType
-from testbed.transport.wire import fields
+from testbed.transport.core.messages import ControlMessage, MessageType
+from testbed.transport.core.wire import fields
 from tests.transport.transfer_parts import all_frames, new_receiver, new_sender
 from tests.transport.virtual import (
     SESSION,

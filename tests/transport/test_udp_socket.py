@@ -7,10 +7,10 @@ import time
 import numpy as np
 import pytest
 
-from testbed.transport import batched_io, udp_socket
-from testbed.transport.batched_io import SOL_UDP, UDP_SEGMENT
-from testbed.transport.errors import TransportError
-from testbed.transport.udp_socket import UdpSocket
+from testbed.transport.core.errors import TransportError
+from testbed.transport.net import batched_io, udp_socket
+from testbed.transport.net.batched_io import SOL_UDP, UDP_SEGMENT
+from testbed.transport.net.udp_socket import UdpSocket
 
 SIZE = 1472
 

@@ -3,11 +3,8 @@
 import numpy as np
 import pytest
 
-from testbed.transport.congestion import FixedRate
-from testbed.transport.order import InOrder
-from testbed.transport.repair import Passes
-from testbed.transport.sender import Sender, SendingPath
-from testbed.transport.wire import (
+from testbed.transport.core.sender import Sender, SendingPath
+from testbed.transport.core.wire import (
     DEFAULT_CHUNK_BYTES,
     HEADER_BYTES,
     check_chunk_bytes,
@@ -16,6 +13,9 @@ from testbed.transport.wire import (
     new_frames,
     wire_bytes,
 )
+from testbed.transport.policies.congestion import FixedRate
+from testbed.transport.policies.order import InOrder
+from testbed.transport.policies.repair import Passes
 from tests.transport.virtual import SESSION, layout_of, random_payload
 
 

@@ -4,12 +4,12 @@ import math
 
 import numpy as np
 
-from testbed.transport.congestion import FixedRate
-from testbed.transport.order import InOrder
-from testbed.transport.receiver import Receiver
-from testbed.transport.repair import Passes
-from testbed.transport.sender import Sender, SendingPath
-from testbed.transport.tolerance import FractionRule
+from testbed.transport.core.receiver import Receiver
+from testbed.transport.core.sender import Sender, SendingPath
+from testbed.transport.policies.congestion import FixedRate
+from testbed.transport.policies.order import InOrder
+from testbed.transport.policies.repair import Passes
+from testbed.transport.policies.tolerance import FractionRule
 from tests.transport.virtual import (
     SESSION,
     random_payload,

@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.transport import PayloadLayout, Receiver, Sender, SendingPath, StopRule
-from testbed.transport.congestion import CongestionControl, FixedRate
-from testbed.transport.control_messages import ControlMessage
-from testbed.transport.order import ChunkOrder, InOrder
-from testbed.transport.repair import Passes, Repair
-from testbed.transport.tolerance import FractionRule
-from testbed.transport.wire import WIRE_OVERHEAD_BYTES
+from testbed.transport.core.messages import ControlMessage
+from testbed.transport.core.wire import WIRE_OVERHEAD_BYTES
+from testbed.transport.policies.congestion import CongestionControl, FixedRate
+from testbed.transport.policies.order import ChunkOrder, InOrder
+from testbed.transport.policies.repair import Passes, Repair
+from testbed.transport.policies.tolerance import FractionRule
 
 Bytes = NDArray[np.uint8]
 SESSION = 0xC0FFEE

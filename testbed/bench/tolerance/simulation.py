@@ -23,9 +23,9 @@ from testbed.training.filling import FILLINGS
 from testbed.training.filling.base import SenderMemory
 from testbed.training.learner import Replica
 from testbed.transport import Leg, PayloadLayout, TransferReport
-from testbed.transport.order import ORDERS
-from testbed.transport.order.base import ChunkOrder, OrderContext
-from testbed.transport.tolerance.base import required_chunks
+from testbed.transport.core.order import ChunkOrder, OrderContext
+from testbed.transport.core.tolerance import required_chunks
+from testbed.transport.policies.order import ORDERS
 
 WORKERS = 3
 Cause = Literal["early-stop", "network"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from testbed.bench.transport.network import LinkKind
-from testbed.transport.wire import DEFAULT_CHUNK_BYTES
+from testbed.transport.core.wire import DEFAULT_CHUNK_BYTES
 
 OURS = "ours"
 GLOO = "gloo"

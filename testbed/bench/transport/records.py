@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from testbed.bench.transport.cases import GLOO, OURS, Case
-from testbed.transport.layout import PayloadLayout
-from testbed.transport.wire import wire_bytes
+from testbed.transport.core.layout import PayloadLayout
+from testbed.transport.core.wire import wire_bytes
 
 
 def byte_bound_s(case: Case) -> float | None:

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.lab.delay.delay_settings import DelaySettings, DirectionCounters, DirectionDelay
-from testbed.transport.batched_io import MessageBatch
+from testbed.transport.net.batched_io import MessageBatch
 
 _ETH_P_ALL = 3
 _SOL_PACKET = 263

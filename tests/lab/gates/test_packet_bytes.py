@@ -29,7 +29,7 @@ class UdpSocket(UdpSocket):
     [
         ("tcp", "testbed.lab.kernel.rtnetlink", KERNEL, 8_000),
         pytest.param(
-            "fixed-low", "testbed.transport.udp_socket", ENDPOINT, 2_000, marks=pytest.mark.long
+            "fixed-low", "testbed.transport.net.udp_socket", ENDPOINT, 2_000, marks=pytest.mark.long
         ),
     ],
 )

@@ -1,0 +1,8 @@
+"""The protocol without sockets, clocks or threads: what arrives at a time goes in, what is due
+comes out.
+
+`connection.Connection` is everything between two peers; `sender` and `receiver` are one transfer
+each; `congestion`, `order`, `repair` and `tolerance` hold the interfaces of what can be swapped.
+Imports numpy, the standard library, and the check of what a user's own code returns
+(`testbed.shared.own_code`).
+"""

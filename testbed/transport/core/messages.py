@@ -1,0 +1,214 @@
+"""The control messages: a 12-byte header and a body, back to back on a TCP connection.
+
+    u8 type | u8 version | u16 reserved | u32 transfer | u32 body length | body
+
+`ControlParser` cuts the stream of bytes into messages. It checks a message's size as soon as the
+header has arrived, before it waits for the body.
+
+PROBE, BITMAP and STOP are DBLP's signals (arXiv 2605.01989, its description of the control plane).
+ACK belongs to the repairs whose receiver acknowledges while data flows (`ack`). The other
+types serve the handshake and carry the server's announcements.
+"""
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from testbed.transport.core.errors import ProtocolError
+from testbed.transport.core.wire import SEND_INDEX_MODULUS, U32_MAX
+
+VERSION = 1
+_HEADER = struct.Struct("!BBHII")
+HEADER_BYTES = _HEADER.size
+# Ethernet, IPv4 and TCP headers with the timestamp option. With TCP_NODELAY a message travels in
+# a segment of its own and costs these bytes besides its own.
+WIRE_OVERHEAD_BYTES = 14 + 20 + 32
+MAX_HELLO_BYTES = 1 << 20
+MAX_ANNOUNCEMENT_BYTES = 1 << 16
+MAX_REASON_BYTES = 1024
+SENT = struct.Struct("!I")  # a PROBE's body, where the repair numbers its datagrams
+# An ACK's fixed fields, and at most one bit for every send index.
+ACK_FIELDS_BYTES = 16
+MAX_ACK_BYTES = ACK_FIELDS_BYTES + SEND_INDEX_MODULUS // 8
+_WELCOME = struct.Struct("!IH")
+_HELLO = struct.Struct("!IHH")
+
+
+class MessageType(IntEnum):
+    """What a message means; its body is given after the dash."""
+
+    HELLO = 1  # worker to server: who I am - session, data port, name, layout
+    WELCOME = 2  # server to worker: joined - session, the server's data port for this worker
+    REFUSED = 3  # server to worker: why not - text
+    PROBE = 4  # sender to receiver: what is missing? - empty, or u32 datagrams sent until now
+    BITMAP = 5  # receiver to sender: this is - one bit per chunk
+    STOP = 6  # receiver to sender: enough - one bit per chunk, or empty
+    ANNOUNCE = 7  # server to worker: a message of the training - bytes
+    ACK = 8  # receiver to sender: these datagrams came - `ack.Ack`
+    LATE_BITMAP = 9  # a BITMAP for a PROBE that had to wait, so its delay is not that of the path
+
+
+@dataclass(frozen=True, slots=True)
+class ControlMessage:
+    """One message; `transfer` is 0 where the type does not belong to a transfer."""
+
+    type: MessageType
+    transfer: int = 0
+    body: bytes = b""
+
+    def encode(self) -> bytes:
+        """The message as bytes of the stream."""
+        return _HEADER.pack(self.type, VERSION, 0, self.transfer, len(self.body)) + self.body
+
+    @property
+    def wire_bytes(self) -> int:
+        """Bytes that the message occupies on an Ethernet link, without TCP's acknowledgement."""
+        return WIRE_OVERHEAD_BYTES + HEADER_BYTES + len(self.body)
+
+
+def body_limits(chunk_count: int) -> dict[MessageType, tuple[int, int]]:
+    """The smallest and largest body of each type for payloads of `chunk_count` chunks."""
+    bitmap_bytes = -(-chunk_count // 8)
+    return {
+        MessageType.HELLO: (_HELLO.size, MAX_HELLO_BYTES),
+        MessageType.WELCOME: (_WELCOME.size, _WELCOME.size),
+        MessageType.REFUSED: (0, MAX_REASON_BYTES),
+        MessageType.PROBE: (0, SENT.size),
+        MessageType.BITMAP: (bitmap_bytes, bitmap_bytes),
+        MessageType.LATE_BITMAP: (bitmap_bytes, bitmap_bytes),
+        MessageType.STOP: (0, bitmap_bytes),
+        MessageType.ACK: (ACK_FIELDS_BYTES, MAX_ACK_BYTES),
+        MessageType.ANNOUNCE: (0, MAX_ANNOUNCEMENT_BYTES),
+    }
+
+
+class ControlParser:
+    """Cuts a stream of bytes, which may arrive in pieces of any size, into messages."""
+
+    def __init__(self, limits: Mapping[MessageType, tuple[int, int]]) -> None:
+        """`limits` gives the body sizes to accept; other types are rejected."""
+        self._limits = limits
+        self._pending = bytearray()
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes received of a message that is not complete yet."""
+        return len(self._pending)
+
+    @property
+    def missing_bytes(self) -> int:
+        """The least number of bytes that the next message still lacks, at least 1."""
+        if len(self._pending) < HEADER_BYTES:
+            return HEADER_BYTES - len(self._pending)
+        *_, length = _HEADER.unpack_from(self._pending)
+        return HEADER_BYTES + int(length) - len(self._pending)
+
+    def feed(self, data: bytes) -> list[ControlMessage]:
+        """Takes the next bytes and returns the messages that are now complete.
+
+        Raises ProtocolError, which says what is wrong, when the stream is invalid. The parser must
+        not be used after that.
+        """
+        self._pending += data
+        messages = []
+        at = 0
+        while len(self._pending) - at >= HEADER_BYTES:
+            message_type, transfer, length = self._header(at)
+            end = at + HEADER_BYTES + length
+            if len(self._pending) < end:
+                break
+            body = bytes(self._pending[at + HEADER_BYTES : end])
+            messages.append(ControlMessage(message_type, transfer, body))
+            at = end
+        del self._pending[:at]
+        return messages
+
+    def _header(self, at: int) -> tuple[MessageType, int, int]:
+        code, version, reserved, transfer, length = _HEADER.unpack_from(self._pending, at)
+        if version != VERSION:
+            raise ProtocolError(f"control message of version {version}, not {VERSION}")
+        if reserved:
+            raise ProtocolError(f"control message with reserved field {reserved}, not 0")
+        try:
+            message_type = MessageType(code)
+            smallest, largest = self._limits[message_type]
+        except (ValueError, KeyError):
+            raise ProtocolError(f"control message of unexpected type {code}") from None
+        if not smallest <= length <= largest:
+            valid = str(smallest) if smallest == largest else f"{smallest} to {largest}"
+            raise ProtocolError(f"{message_type.name} with a body of {length} bytes, not {valid}")
+        return message_type, transfer, length
+
+
+def pack_bitmap(received: NDArray[np.bool_]) -> bytes:
+    """One bit per chunk, 1 = received, least significant bit first."""
+    return np.packbits(received, bitorder="little").tobytes()
+
+
+def unpack_bitmap(body: bytes, chunk_count: int) -> NDArray[np.bool_]:
+    """The chunks that a BITMAP's body marks as received, shape (chunk_count,).
+
+    Raises ProtocolError when the size is not exactly ceil(chunk_count / 8) bytes or a bit
+    behind the last chunk is set.
+    """
+    if len(body) != -(-chunk_count // 8):
+        raise ProtocolError(f"bitmap of {len(body)} bytes for {chunk_count} chunks")
+    bits = np.unpackbits(np.frombuffer(body, dtype=np.uint8), bitorder="little")
+    if bits[chunk_count:].any():
+        raise ProtocolError(f"bitmap names chunks beyond the last of {chunk_count}")
+    return bits[:chunk_count].astype(np.bool_)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Hello:
+    """A worker's introduction; `layout` is PayloadLayout.encode()'s result, or empty."""
+
+    session: int
+    name: str
+    data_port: int = 0
+    layout: bytes = b""
+
+    def message(self) -> ControlMessage:
+        name = self.name.encode()
+        head = _HELLO.pack(self.session, self.data_port, len(name))
+        return ControlMessage(MessageType.HELLO, body=head + name + self.layout)
+
+    @classmethod
+    def parse(cls, body: bytes) -> "Hello":
+        """Decodes a HELLO's body; ProtocolError when it is malformed."""
+        session, data_port, name_bytes = _HELLO.unpack_from(body)
+        rest = body[_HELLO.size :]
+        if len(rest) < name_bytes:
+            raise ProtocolError(f"HELLO with a name of {name_bytes} bytes but {len(rest)} left")
+        try:
+            name = rest[:name_bytes].decode()
+        except UnicodeDecodeError:
+            raise ProtocolError("HELLO with a name that is not UTF-8") from None
+        return cls(session=session, name=name, data_port=data_port, layout=rest[name_bytes:])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Welcome:
+    """The server's answer to HELLO; `data_port` is its port for this worker's data."""
+
+    session: int
+    data_port: int
+
+    def message(self) -> ControlMessage:
+        return ControlMessage(MessageType.WELCOME, body=_WELCOME.pack(self.session, self.data_port))
+
+    @classmethod
+    def parse(cls, body: bytes) -> "Welcome":
+        """Decodes a WELCOME's body, whose size the parser has checked."""
+        session, data_port = _WELCOME.unpack(body)
+        return cls(session=session, data_port=data_port)
+
+
+def check_u32(name: str, value: int) -> None:
+    """Raises ValueError unless `value` fits its 32 bits on the wire."""
+    if not 0 <= value <= U32_MAX:
+        raise ValueError(f"{name} is {value}; valid: 0 to {U32_MAX}")

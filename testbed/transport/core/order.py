@@ -1,0 +1,68 @@
+"""The interface of chunk orders: permutations of a transfer's chunks.
+
+The order decides what is lost, because a receiver that stops early gives up the chunks that come
+last. Write a subclass of `ChunkOrder` (the package's docstring says where), usually a frozen
+dataclass whose fields are its options. The endpoint supplies `seed` where the class has it and the
+user does not set it.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from testbed.shared import own_code
+from testbed.transport.core.layout import PayloadLayout
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OrderContext:
+    """The information that an order may use.
+
+    Attributes:
+        transfer: the transfer's number; `Leg.round_of` gives its round.
+        layout: the places of the tensors.
+        rows: the payload, shape (chunk_count, chunk_bytes); must not be modified.
+    """
+
+    transfer: int
+    layout: PayloadLayout
+    rows: NDArray[np.uint8]
+
+
+class ChunkOrder(ABC):
+    """Arranges chunks for sending. It has no state; one object serves all transfers and peers."""
+
+    @abstractmethod
+    def permutation(self, context: OrderContext) -> NDArray[np.int64]:
+        """All chunk numbers of a transfer in the order of sending, shape (chunk_count,)."""
+
+    def arranger(self, context: OrderContext) -> Callable[[NDArray[np.int64]], NDArray[np.int64]]:
+        """Returns the function that arranges ascending chunk numbers, for all passes of a transfer.
+
+        The permutation is computed once, because it may be costly or random. So chunks that are
+        sent again keep their relative order.
+        """
+        permutation = self.permutation(context)
+        count = context.layout.chunk_count
+        if not (
+            isinstance(permutation, np.ndarray)
+            and permutation.dtype.kind in "iu"
+            and permutation.shape == (count,)
+            and np.array_equal(np.sort(permutation), np.arange(count))
+        ):
+            raise own_code.unfit(
+                self,
+                "permutation",
+                permutation,
+                f"an integer array of shape ({count},) with each number from 0 to {count - 1} once",
+            )
+
+        def arrange(missing: NDArray[np.int64]) -> NDArray[np.int64]:
+            wanted = np.zeros(len(permutation), dtype=np.bool_)
+            wanted[missing] = True
+            return permutation[wanted[permutation]]
+
+        return arrange

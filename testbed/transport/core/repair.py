@@ -1,0 +1,149 @@
+"""The interface of repairs: how sender and receiver get lost chunks sent again.
+
+A repair has two halves, one per side. The sender's half decides which chunks go next and reads the
+receiver's messages. The receiver's half decides when to send a message. Neither knows sockets,
+clocks, rates or the stop rule. `sender.Sender` and `receiver.Receiver` own those, and handle STOP
+in the same way for every repair.
+
+Write a subclass of `Repair` with its two halves (the package's docstring says where). One whose
+receiver acknowledges while data flows finds most of what it needs in `AcknowledgedSender` and
+`AcknowledgingReceiver`. One that needs a new kind of message adds it to `MessageType` and
+`body_limits` in `messages`, which only a file in this project can do.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from testbed.transport.core.congestion import Feedback
+from testbed.transport.core.messages import ControlMessage
+from testbed.transport.core.path_estimates import PathEstimates
+from testbed.transport.core.states import SENDER_TRANSITIONS, Machine, SenderEvent, SenderState
+from testbed.transport.core.tolerance import Progress
+
+Arrange = Callable[[NDArray[np.int64]], NDArray[np.int64]]
+
+
+class SenderRepair(ABC):
+    """The sender's half, for one transfer.
+
+    Attributes:
+        machine: the state; this half passes it RAN_DRY and FEEDBACK, `Sender` passes it STOP.
+        outbox: control messages to send, in order; `Sender` empties it.
+        passes: passes begun so far; None where the repair has none.
+        in_flight: datagrams sent that are not known to have arrived or to be lost.
+        asked_s: since when the receiver owes an answer; None while it owes none.
+    """
+
+    passes: int | None = None
+    in_flight: int = 0
+    asked_s: float | None = None
+
+    def __init__(self) -> None:
+        self.machine: Machine[SenderState, SenderEvent] = Machine(
+            SenderState.SENDING, SENDER_TRANSITIONS
+        )
+        self.outbox: list[ControlMessage] = []
+
+    @property
+    @abstractmethod
+    def remaining(self) -> int:
+        """How many datagrams could be sent now, if the path had room for them."""
+
+    @abstractmethod
+    def upcoming(self, limit: int) -> NDArray[np.int64]:
+        """The chunks to send next, at most `limit`; the same ones until `on_sent`."""
+
+    @abstractmethod
+    def on_sent(self, count: int, now_s: float) -> None:
+        """Called when the first `count` upcoming chunks were sent."""
+
+    @abstractmethod
+    def on_message(self, message: ControlMessage, now_s: float) -> Feedback | None:
+        """Takes a message of the receiver, other than STOP, for this transfer.
+
+        Returns feedback about the path, in datagrams instead of bytes. Raises ProtocolError for a
+        message that is not allowed here.
+        """
+
+    @abstractmethod
+    def on_window_closed(self, now_s: float) -> None:
+        """Called when the congestion window is full; must make the receiver answer."""
+
+    def wants_ack(self, count: int, window_left: float) -> bool:
+        """Whether the last of the next `count` datagrams asks for an ACK at once.
+
+        `window_left` is how many more the congestion window will then allow. The default is no.
+        """
+        return False
+
+    def deadline_s(self) -> float | None:
+        """When `on_deadline` wants to be called; None (the default) for never."""
+        return None
+
+    def on_deadline(self, now_s: float) -> Feedback | None:
+        """Called when the deadline has passed; returns feedback in datagrams, if any."""
+        return None
+
+
+class ReceiverRepair(ABC):
+    """The receiver's half, for one transfer. Its methods return the messages to send.
+
+    Attributes:
+        has_passes: whether a PROBE ends a pass.
+    """
+
+    has_passes = False
+
+    def on_arrivals(  # noqa: B027 - optional to override
+        self, stamps: NDArray[np.uint16], now_s: float, attentive: bool
+    ) -> None:
+        """Called with valid datagrams of this transfer, duplicates included; `on_data` follows.
+
+        `stamps` are from their headers. `attentive` is False when they had waited in the socket
+        for an unknown time.
+        """
+
+    def on_data(self, progress: Progress) -> list[ControlMessage]:
+        """Called after arrivals that were not enough to stop. The default sends nothing."""
+        return []
+
+    @abstractmethod
+    def on_probe(
+        self, message: ControlMessage, progress: Progress, attentive: bool
+    ) -> list[ControlMessage]:
+        """Called for a PROBE when the arrivals are not enough to stop.
+
+        Raises ProtocolError for a malformed PROBE. `attentive` is False when it had waited for an
+        unknown time.
+        """
+
+    def deadline_s(self, progress: Progress) -> float | None:
+        """When `on_deadline` wants to be called; None (the default) for never."""
+        return None
+
+    def on_deadline(self, progress: Progress) -> list[ControlMessage]:
+        """Called when the deadline has passed and the arrivals are not enough to stop."""
+        return []
+
+
+@dataclass(frozen=True, kw_only=True)
+class Repair(ABC):
+    """One kind of repair; a subclass's fields are its options."""
+
+    @abstractmethod
+    def sender(
+        self, *, transfer: int, chunk_count: int, arrange: Arrange, estimates: PathEstimates
+    ) -> SenderRepair:
+        """The sender's half.
+
+        `arrange` puts ascending chunk numbers in the order of sending. `estimates` holds what
+        earlier transfers learnt about the path.
+        """
+
+    @abstractmethod
+    def receiver(self, *, transfer: int, datagram_wire_bytes: int) -> ReceiverRepair:
+        """The receiver's half."""

@@ -1,0 +1,347 @@
+"""The sending side of one transfer, without socket, clock or thread.
+
+The code that drives a `Sender` asks it for datagrams (`offer`), tells it how many of them the
+network took (`sent`), hands it the receiver's messages (`on_message`), sends the messages of
+`poll_messages`, and calls again at `next_deadline_s` at the latest:
+
+    while not sender.stopped:
+        frames = sender.offer(now_s)
+        sender.sent(network.send(frames), now_s)
+        ...
+"""
+
+import math
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from testbed.shared import own_code
+from testbed.transport.core.congestion import CongestionControl, Feedback
+from testbed.transport.core.errors import ProtocolError
+from testbed.transport.core.layout import PayloadLayout
+from testbed.transport.core.messages import ControlMessage, MessageType, unpack_bitmap
+from testbed.transport.core.order import ChunkOrder, OrderContext
+from testbed.transport.core.pacing import MAX_BATCH, UNPACED_BATCH, Pacer
+from testbed.transport.core.path_estimates import PathEstimates
+from testbed.transport.core.repair import Repair, SenderRepair
+from testbed.transport.core.reports import Observation, TransferReport
+from testbed.transport.core.states import SenderEvent, SenderState
+from testbed.transport.core.wire import (
+    ACK_REQUESTED,
+    MAX_DATAGRAM_BYTES,
+    SEND_INDEX_MODULUS,
+    fields,
+    is_run,
+    new_frames,
+    wire_bytes,
+)
+
+
+class SendingPath:
+    """The state that transfers to the same peer share.
+
+    It holds the congestion control, the repair's estimates of the path, the pacer, and the memory
+    in which batches are composed.
+    """
+
+    def __init__(
+        self,
+        *,
+        congestion: CongestionControl,
+        chunk_bytes: int,
+        receive_buffer_bytes: float = math.inf,
+        trailer_bytes: int = 0,
+    ) -> None:
+        """Begins with a fresh congestion control and no estimates.
+
+        `receive_buffer_bytes` is what the peer's socket holds. It limits an unpaced sender, which
+        would otherwise overrun the receiver. `trailer_bytes` is what the socket appends to each
+        datagram.
+        """
+        self.congestion = congestion
+        self.estimates = PathEstimates()
+        self.latest_rtt_s: float | None = None
+        datagram_bytes = new_frames(0, chunk_bytes).shape[1]
+        self._flow_window = max(2, receive_buffer_bytes / wire_bytes(1, chunk_bytes))
+        # One segmented send may not be larger than the largest datagram.
+        max_batch = max(1, min(MAX_BATCH, MAX_DATAGRAM_BYTES // datagram_bytes))
+        self.datagram_wire_bytes = wire_bytes(1, chunk_bytes) + trailer_bytes
+        self.pacer = Pacer(
+            rate_bps=self.rate_bps,
+            datagram_wire_bytes=self.datagram_wire_bytes,
+            max_batch=max_batch,
+            unpaced_batch=max_batch * UNPACED_BATCH // MAX_BATCH,
+        )
+        self.frames = new_frames(max_batch * UNPACED_BATCH // MAX_BATCH, chunk_bytes)
+
+    @property
+    def rate_bps(self) -> float:
+        """The congestion control's rate; InputError for one at which nothing would ever be sent."""
+        rate_bps = self.congestion.rate_bps
+        if not (isinstance(rate_bps, own_code.NUMBER) and rate_bps > 0):
+            raise own_code.unfit(
+                self.congestion, "rate_bps", rate_bps, "bit/s above 0, or math.inf for unpaced"
+            )
+        return rate_bps
+
+    @property
+    def window_bytes(self) -> float:
+        """The congestion control's window; InputError for one that is no number of 0 or more."""
+        window_bytes = self.congestion.window_bytes
+        if not (isinstance(window_bytes, own_code.NUMBER) and window_bytes >= 0):
+            raise own_code.unfit(
+                self.congestion, "window_bytes", window_bytes, "bytes, 0 or more, or math.inf"
+            )
+        return window_bytes
+
+    @property
+    def flow_window(self) -> float:
+        """Datagrams in flight that the receiver's buffer allows; limits unpaced senders only."""
+        return self._flow_window if math.isinf(self.rate_bps) else math.inf
+
+
+class Sender:
+    """Sends one payload to one receiver until the receiver says STOP."""
+
+    def __init__(
+        self,
+        *,
+        session: int,
+        transfer: int,
+        layout: PayloadLayout,
+        payload: NDArray[np.uint8],
+        repair: Repair,
+        order: ChunkOrder,
+        path: SendingPath,
+        now_s: float,
+    ) -> None:
+        """`payload` is a buffer of the layout; it must not change before the transfer ends."""
+        self.transfer = transfer
+        self._layout = layout
+        self._rows = layout.rows(payload)
+        context = OrderContext(transfer=transfer, layout=layout, rows=self._rows)
+        self._repair = repair.sender(
+            transfer=transfer,
+            chunk_count=layout.chunk_count,
+            arrange=order.arranger(context),
+            estimates=path.estimates,
+        )
+        if not isinstance(self._repair, SenderRepair):
+            raise own_code.unfit(repair, "sender", self._repair, "a SenderRepair")
+        self._path = path
+        self._batch = fields(path.frames, layout.chunk_bytes)
+        self._batch["session"] = session
+        self._batch["transfer"] = transfer
+        self._ever_sent = np.zeros(layout.chunk_count, dtype=np.bool_)
+        self._received: NDArray[np.bool_] | None = None
+        self._places = np.arange(len(path.frames))
+        self._offered = np.empty(0, dtype=np.int64)
+        self._datagrams_sent = 0
+        self._control_bytes = 0
+        self._began_s = now_s
+        self._ended_s = now_s
+        self.ignored: Counter[str] = Counter()
+        path.congestion.on_transfer_begin(now_s)
+        path.pacer.resume(now_s)
+
+    @property
+    def state(self) -> SenderState:
+        return self._repair.machine.state
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the receiver has said that it has enough."""
+        return self.state is SenderState.STOPPED
+
+    @property
+    def asked_s(self) -> float | None:
+        """Since when the receiver owes an answer; None while it owes none."""
+        return None if self.stopped else self._repair.asked_s
+
+    def offer(self, now_s: float) -> NDArray[np.uint8]:
+        """The datagrams that may go now: shape (k, datagram bytes), k >= 0.
+
+        The array is valid until the next call. Datagrams count as sent only when `sent` says so.
+        """
+        room = self._room(now_s) if self.state is SenderState.SENDING else 0
+        if not room:
+            return self._path.frames[:0]
+        chunks = self._offered = self._upcoming(room)
+        count = len(chunks)
+        batch = self._batch[:count]
+        batch["sequence"] = chunks
+        if is_run(chunks):
+            run = slice(chunks[0], chunks[-1] + 1)
+            batch["length"] = self._layout.chunk_lengths[run]
+            batch["chunk"] = self._rows[run]  # a slice saves one of two copies
+        else:
+            batch["length"] = self._layout.chunk_lengths[chunks]
+            batch["chunk"] = self._rows[chunks]
+        places = self._places[:count] + self._datagrams_sent
+        batch["stamp"] = places & (SEND_INDEX_MODULUS - 1)
+        if self._repair.wants_ack(count, self._window() - count):
+            batch["stamp"][-1] |= ACK_REQUESTED
+        return self._path.frames[:count]
+
+    def _upcoming(self, room: int) -> NDArray[np.int64]:
+        """The repair's choice; InputError for chunks that there are not, none, or too many."""
+        chunks = self._repair.upcoming(room)
+        if not (
+            isinstance(chunks, np.ndarray)
+            and chunks.dtype.kind in "iu"
+            and chunks.ndim == 1
+            and 0 < len(chunks) <= room
+            and chunks.min() >= 0
+            and chunks.max() < self._layout.chunk_count
+        ):
+            raise own_code.unfit(
+                self._repair,
+                "upcoming",
+                chunks,
+                f"1 to {room} numbers of chunks from 0 to {self._layout.chunk_count - 1}",
+            )
+        return chunks
+
+    def _room(self, now_s: float) -> int:
+        """How many datagrams the pacer and the window allow now."""
+        path = self._path
+        path.pacer.set_rate(path.rate_bps)
+        window = self._window()
+        if self._repair.in_flight > path.flow_window / 4:
+            # Ask early, so that the answer comes before the window is full.
+            self._repair.on_window_closed(now_s)
+        if window < 1:
+            self._repair.on_window_closed(now_s)
+            return 0
+        remaining = self._repair.remaining
+        return int(min(path.pacer.allowance(now_s, remaining), window, remaining))
+
+    def _window(self) -> float:
+        """Datagrams that the congestion window still allows; one is always allowed in flight."""
+        window_bytes = self._path.window_bytes
+        whole = self._path.flow_window
+        if not math.isinf(window_bytes):
+            whole = min(whole, max(1, int(window_bytes // self._path.datagram_wire_bytes)))
+        return whole - self._repair.in_flight
+
+    def sent(self, count: int, now_s: float) -> None:
+        """The network took the first `count` datagrams of the last offer."""
+        if not count:
+            return
+        self._ever_sent[self._offered[:count]] = True
+        self._datagrams_sent += count
+        self._path.pacer.spend(count)
+        self._path.congestion.on_sent(count * self._path.datagram_wire_bytes, now_s)
+        self._repair.on_sent(count, now_s)
+        if self.state is SenderState.SENDING and self._window() < 1:
+            # This cannot wait for the next `offer`: the driver may call only at a deadline, and
+            # with a full window only the repair sets one.
+            self._repair.on_window_closed(now_s)
+
+    def on_message(self, message: ControlMessage, now_s: float) -> None:
+        """Takes a control message of the receiver; ProtocolError when it makes no sense."""
+        if message.transfer < self.transfer:
+            self.ignored["stale-control"] += 1
+            return
+        if message.transfer > self.transfer:
+            raise ProtocolError(
+                f"{message.type.name} for transfer {message.transfer} during {self.transfer}"
+            )
+        if message.type is MessageType.STOP:
+            self._on_stop(message, now_s)
+            return
+        if self.stopped:
+            return  # an answer that crossed the STOP
+        was_asking = self.state is SenderState.ASKING
+        self._tell(self._repair.on_message(message, now_s))
+        if was_asking and self.state is SenderState.SENDING:
+            self._path.pacer.resume(now_s)
+
+    def _on_stop(self, message: ControlMessage, now_s: float) -> None:
+        if not self.stopped:
+            if message.body:
+                self._received = unpack_bitmap(message.body, self._layout.chunk_count)
+            self._ended_s = now_s
+        self._repair.machine.on(SenderEvent.STOP)
+
+    def _tell(self, feedback: Feedback | None) -> None:
+        """Passes the repair's feedback to the congestion control, in bytes instead of datagrams."""
+        if feedback is None:
+            return
+        if feedback.rtt_s is not None:
+            self._path.latest_rtt_s = feedback.rtt_s
+        size = self._path.datagram_wire_bytes
+        self._path.congestion.on_feedback(
+            replace(
+                feedback,
+                delivered_bytes=feedback.delivered_bytes * size,
+                lost_bytes=feedback.lost_bytes * size,
+                in_flight_bytes=feedback.in_flight_bytes * size,
+                ecn_marked_bytes=feedback.ecn_marked_bytes * size,
+            )
+        )
+
+    def poll_messages(self) -> list[ControlMessage]:
+        """The control messages to send now, in order."""
+        messages, self._repair.outbox = self._repair.outbox, []
+        if self.stopped:
+            return []  # the answers are no longer needed
+        self._control_bytes += sum(message.wire_bytes for message in messages)
+        return messages
+
+    def on_deadline(self, now_s: float) -> None:
+        """Must be called when `next_deadline_s` has passed; call `offer` afterwards in any case."""
+        deadline_s = self._repair.deadline_s()
+        if self.stopped or deadline_s is None or deadline_s > now_s:
+            return
+        was_asking = self.state is SenderState.ASKING
+        self._tell(self._repair.on_deadline(now_s))
+        if was_asking and self.state is SenderState.SENDING:
+            self._path.pacer.resume(now_s)
+
+    def next_deadline_s(self, now_s: float) -> float | None:
+        """When to call `on_deadline` and `offer` if nothing else happens before; None for never."""
+        if self.stopped:
+            return None
+        deadlines = [self._repair.deadline_s()]
+        sending = self.state is SenderState.SENDING and self._window() >= 1
+        if sending and (remaining := self._repair.remaining):
+            deadlines.append(self._path.pacer.next_s(now_s, remaining))
+        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+
+    def observe(self, peer: str, now_s: float) -> Observation:
+        return Observation(
+            now_s=now_s,
+            peer=peer,
+            transfer=self.transfer,
+            rate_bps=self._path.rate_bps,
+            window_bytes=self._path.window_bytes,
+            rtt_s=self._path.latest_rtt_s,
+            retransmits=self._repeated(),
+        )
+
+    def _repeated(self) -> int:
+        """How many datagrams carried a chunk that had been sent before."""
+        return self._datagrams_sent - int(np.count_nonzero(self._ever_sent))
+
+    def report(self, peer: str) -> TransferReport:
+        """This side's report, complete once `stopped`."""
+        chunk_bytes = self._layout.chunk_bytes
+        return TransferReport(
+            transfer=self.transfer,
+            peer=peer,
+            role="sender",
+            chunk_count=self._layout.chunk_count,
+            chunks_received=None if self._received is None else int(self._received.sum()),
+            received=self._received,
+            passes=self._repair.passes,
+            chunks_sent=self._datagrams_sent,
+            bytes_sent=wire_bytes(self._datagrams_sent, chunk_bytes),
+            control_bytes=self._control_bytes,
+            retransmitted_bytes=wire_bytes(self._repeated(), chunk_bytes),
+            began_s=self._began_s,
+            ended_s=self._ended_s,
+            ignored=dict(self.ignored),
+        )

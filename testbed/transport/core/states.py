@@ -1,0 +1,88 @@
+"""The state machines of one transfer, with every transition in one table, in the manner of h11.
+
+Theory. A transfer consists of two machines that share only messages. Data may be lost. Control
+messages are reliable and in order, because they travel on TCP. The pair is safe because
+
+* only the receiver ends a transfer (it alone knows what arrived and judges whether that is enough),
+  and STOPPED is final on both sides;
+* each message that may still be in flight when a side stops is legal in its final state: datagrams
+  and a PROBE at the receiver, answers to a PROBE at the sender;
+* the sender never waits without having asked: it leaves SENDING only through RAN_DRY, which sends
+  a PROBE, and every PROBE is answered by BITMAP, ACK or STOP.
+
+It follows that a transfer ends if datagrams arrive with any probability above zero: each answer
+that is not STOP makes the sender send missing chunks again. The table is the same for every repair.
+Repairs differ in how often the receiver answers and in what counts as missing.
+"""
+
+from enum import Enum, auto
+from typing import Generic, TypeVar
+
+from testbed.transport.core.errors import ProtocolError
+
+
+class SenderState(Enum):
+    SENDING = auto()  # there are chunks to send
+    ASKING = auto()  # nothing to send; a PROBE awaits its answer
+    STOPPED = auto()  # the receiver has enough
+
+
+class SenderEvent(Enum):
+    RAN_DRY = auto()  # nothing left to send before the receiver answers
+    FEEDBACK = auto()  # the receiver said what it has
+    GAVE_UP = auto()  # a timer declared datagrams lost, so there is something to send
+    STOP = auto()  # the receiver said that it has enough
+
+
+class ReceiverState(Enum):
+    GATHERING = auto()
+    STOPPED = auto()
+
+
+class ReceiverEvent(Enum):
+    DATA = auto()  # a batch of datagrams, good or bad
+    PROBE = auto()  # the sender asks what has arrived
+    SATISFIED = auto()  # the stop rule is satisfied
+
+
+SENDER_TRANSITIONS = {
+    (SenderState.SENDING, SenderEvent.RAN_DRY): SenderState.ASKING,
+    # The answer to a PROBE that was sent because the congestion window was full, or an
+    # acknowledgement that the receiver sent on its own.
+    (SenderState.SENDING, SenderEvent.FEEDBACK): SenderState.SENDING,
+    (SenderState.SENDING, SenderEvent.STOP): SenderState.STOPPED,
+    (SenderState.SENDING, SenderEvent.GAVE_UP): SenderState.SENDING,
+    (SenderState.ASKING, SenderEvent.FEEDBACK): SenderState.SENDING,
+    (SenderState.ASKING, SenderEvent.GAVE_UP): SenderState.SENDING,
+    (SenderState.ASKING, SenderEvent.STOP): SenderState.STOPPED,
+    # When a STOP crosses our PROBE, the PROBE's own answer follows it.
+    (SenderState.STOPPED, SenderEvent.FEEDBACK): SenderState.STOPPED,
+    (SenderState.STOPPED, SenderEvent.STOP): SenderState.STOPPED,
+}
+
+RECEIVER_TRANSITIONS = {
+    (ReceiverState.GATHERING, ReceiverEvent.DATA): ReceiverState.GATHERING,
+    (ReceiverState.GATHERING, ReceiverEvent.PROBE): ReceiverState.GATHERING,
+    (ReceiverState.GATHERING, ReceiverEvent.SATISFIED): ReceiverState.STOPPED,
+    # Datagrams and a PROBE that were in flight when the receiver stopped.
+    (ReceiverState.STOPPED, ReceiverEvent.DATA): ReceiverState.STOPPED,
+    (ReceiverState.STOPPED, ReceiverEvent.PROBE): ReceiverState.STOPPED,
+}
+
+S = TypeVar("S", bound=Enum)
+E = TypeVar("E", bound=Enum)
+
+
+class Machine(Generic[S, E]):
+    """A state and its table of transitions."""
+
+    def __init__(self, initial: S, transitions: dict[tuple[S, E], S]) -> None:
+        self.state = initial
+        self._transitions = transitions
+
+    def on(self, event: E) -> None:
+        """Changes the state by the table; ProtocolError where it has no entry."""
+        try:
+            self.state = self._transitions[self.state, event]
+        except KeyError:
+            raise ProtocolError(f"{event.name} is not possible while {self.state.name}") from None

@@ -1,0 +1,127 @@
+"""The interface of tolerances: a policy for the whole run, and its stop rule for one transfer.
+
+The *policy* is what an experiment configures: how much of a transfer may be given up in the present
+phase. It makes a *stop rule* for each transfer, which the receiver asks repeatedly whether enough
+has arrived.
+
+Write a subclass of `TolerancePolicy` (the package's docstring says where), usually a frozen
+dataclass whose fields are its options. A policy that is a fraction of the chunks only implements
+`tolerance`. Any other also overrides `stop_rule` and returns a `StopRule` of its own. That sees the
+bitmap, the counts, the time and the layout (given when the rule is made), and may set a deadline at
+which it is asked again although nothing has arrived.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from testbed.shared import own_code
+from testbed.transport.core.layout import PayloadLayout
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Progress:
+    """The information that a stop rule may use.
+
+    Attributes:
+        received: which chunks have arrived, shape (chunk_count,); must not be modified.
+        received_count: how many of them.
+        now_s: the present time.
+        first_arrival_s, last_arrival_s: when the first and the latest new chunk arrived; None
+            before the first.
+        probes: how many PROBEs have arrived, that is, how many passes the sender has ended.
+    """
+
+    received: NDArray[np.bool_]
+    received_count: int
+    now_s: float
+    first_arrival_s: float | None
+    last_arrival_s: float | None
+    probes: int
+
+
+class StopRule(ABC):
+    """Decides when a transfer's receiver has enough. All chunks are always enough."""
+
+    @abstractmethod
+    def satisfied(self, progress: Progress) -> bool:
+        """Whether the transfer may stop now."""
+
+    def deadline_s(self, progress: Progress) -> float | None:
+        """When to ask again even if nothing arrives; None (the default) for never."""
+        return None
+
+
+StopRuleFactory = Callable[[PayloadLayout], StopRule]
+
+
+class TolerancePolicy(ABC):
+    """How much a receiver may give up, depending on the phase of the training.
+
+    `str` gives the text from which `as_policy` makes an equal one; subclasses leave it alone.
+    """
+
+    own_text = ""  # of a policy in a user's own file: set by `as_policy`
+
+    def __str__(self) -> str:
+        return self.own_text or self.as_text()
+
+    def as_text(self) -> str:
+        """The text of a built-in policy. One in a user's own file, also a copy, needs none."""
+        return repr(self)
+
+    @abstractmethod
+    def tolerance(self, critical: bool) -> float:
+        """The fraction P of a transfer's chunks that may be missing, 0 <= P < 1.
+
+        A policy that is more than a fraction returns the most that it gives up.
+
+        `critical` tells whether the training is in a critical learning regime.
+        """
+
+    def stop_rule(self, critical: bool) -> StopRuleFactory:
+        """Returns the factory of stop rules for transfers in this phase."""
+        tolerance = self.tolerance(critical)
+        if not (isinstance(tolerance, own_code.NUMBER) and 0 <= tolerance < 1):
+            raise own_code.unfit(
+                self, "tolerance", tolerance, "a share from 0 up to but not including 1"
+            )
+        return lambda layout: FractionRule(chunk_count=layout.chunk_count, tolerance=tolerance)
+
+
+class FractionRule(StopRule):
+    """Stops once received / total >= 1 - P (DBLP, arXiv 2605.01989; before it MLT, NSDI 2024)."""
+
+    def __init__(self, *, chunk_count: int, tolerance: float) -> None:
+        self.required = required_chunks(chunk_count, tolerance)
+
+    def satisfied(self, progress: Progress) -> bool:
+        return progress.received_count >= self.required
+
+
+def check_tolerance(tolerance: float, name: str = "tolerance") -> None:
+    """Raises ValueError unless 0 <= tolerance < 1."""
+    if not (isinstance(tolerance, int | float) and 0 <= tolerance < 1):
+        raise ValueError(f"{name} is {tolerance!r}; valid: 0 (reliable) up to but not including 1")
+
+
+def check_seconds(seconds: float, name: str) -> None:
+    """Raises ValueError unless it is a finite time above 0."""
+    if not (isinstance(seconds, int | float) and 0 < seconds < math.inf):
+        raise ValueError(f"{name} is {seconds!r}; valid: seconds, above 0")
+
+
+def required_chunks(chunk_count: int, tolerance: float) -> int:
+    """ceil(chunk_count * (1 - tolerance)), at least 1, computed exactly for decimal tolerances.
+
+    Floating point would sometimes require a chunk too many: 1000 * (1 - 0.008) must give 992, not
+    the next integer above 992.0000000000001.
+    """
+    check_tolerance(tolerance)
+    given_up = Fraction(tolerance).limit_denominator(10**9)
+    return max(1, math.ceil(chunk_count * (1 - given_up)))

@@ -1,0 +1,44 @@
+"""Congestion controls: how fast may a sender send?
+
+`testbed.transport.core.congestion` says what one is. To add one: a file here and a line in
+`CONGESTION_CONTROLS`; or a file of your own, `congestion_control: ./mine.py`. Imports numpy,
+`testbed.shared` and the transport alone.
+"""
+
+from testbed.shared.registry import Registry
+from testbed.transport.core.congestion import CongestionControl, Feedback
+from testbed.transport.policies.congestion.bbr import Bbr
+from testbed.transport.policies.congestion.cubic import Cubic
+from testbed.transport.policies.congestion.dctcp import Dctcp
+from testbed.transport.policies.congestion.fixed import FixedRate
+from testbed.transport.policies.congestion.ltp import Ltp
+from testbed.transport.policies.congestion.reno import Reno
+from testbed.transport.policies.congestion.timely import Timely
+
+CONGESTION_CONTROLS: Registry[CongestionControl] = Registry(
+    "congestion control",
+    {
+        "fixed": FixedRate,
+        "timely": Timely,
+        "reno": Reno,
+        "cubic": Cubic,
+        "bbr": Bbr,
+        "ltp": Ltp,
+        "dctcp": Dctcp,
+    },
+    own="CongestionControl",
+    base=CongestionControl,
+)
+
+__all__ = [
+    "CONGESTION_CONTROLS",
+    "Bbr",
+    "CongestionControl",
+    "Cubic",
+    "Dctcp",
+    "Feedback",
+    "FixedRate",
+    "Ltp",
+    "Reno",
+    "Timely",
+]

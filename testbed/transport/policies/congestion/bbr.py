@@ -1,0 +1,239 @@
+"""BBR-style: paces at the measured bandwidth and limits the data in flight to what the path holds.
+
+After BBR version 1 (Cardwell et al., ACM Queue 14(5), 2016; draft-cardwell-iccrg-bbr-congestion-
+control-00). The bandwidth is the largest delivery rate of the last 10 round trips. The propagation
+time is the smallest round trip of the last second. There are four states:
+
+* STARTUP: gain 2/ln 2, until the bandwidth has not grown by a quarter for three rounds.
+* DRAIN: until the queue that STARTUP built is gone.
+* PROBE_BW: a cycle of pacing gains 1.25, 0.75, then six of 1, each as long as the smallest round
+  trip.
+* PROBE_RTT: 4 datagrams in flight, when no sample has been as small as the minimum for a second.
+
+Differences to the published version:
+
+* It does not react to losses; version 1 has a packet-conserving recovery. Random loss beyond about
+  20 % outweighs the probing gain, and the rate decays: a property of the published BBR.
+* PROBE_RTT comes after 1 s and takes 10 ms (or one round trip, if that is longer) instead of 10 s
+  and 200 ms. The published times are longer than whole transfers in a local network, and until
+  PROBE_RTT, flows that begin together take each other's queue for propagation time.
+* One feedback may cover many datagrams. The data that arrives between two feedbacks may be in
+  flight in addition (version 1 in Linux has a similar allowance for aggregated acknowledgements).
+* The first phase of the gain cycle comes from the clock's microseconds instead of a random number,
+  so that simulations can be repeated.
+
+Idle times. Bandwidth and round trip are kept: the bandwidth's window counts rounds, which do not
+pass while nothing is sent. A transfer that begins in PROBE_BW paces at the bandwidth without gain.
+The pause has drained our own queue, so the first sample replaces an expired minimum without a
+PROBE_RTT (both as the draft says). Application-limited samples count only when they exceed the
+maximum.
+
+Version 1 has a known cost: flows together keep 2 bandwidth-delay products in flight. Where the
+queue holds less, they lose steadily: a fifth of what is sent when eight flows of 5 datagrams each
+share a queue of one product.
+"""
+
+import math
+from enum import Enum
+
+from testbed.transport.core.congestion import CongestionControl, Feedback
+from testbed.transport.policies.congestion.options import (
+    DATAGRAM_BYTES,
+    INITIAL_WINDOW,
+    check_options,
+)
+from testbed.transport.policies.congestion.path import MaxFilter, PathMonitor
+
+STARTUP_GAIN = 2 / math.log(2)
+CYCLE = (1.25, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0)
+_GROWTH = 1.25
+_FULL_ROUNDS = 3
+_MINIMUM_WINDOW = 4  # datagrams; also what PROBE_RTT leaves in flight
+
+
+class BbrState(Enum):
+    STARTUP = 0
+    DRAIN = 1
+    PROBE_BW = 2
+    PROBE_RTT = 3
+
+
+class Bbr(CongestionControl):
+    """Models the path by its bandwidth and its round trip, which it probes in turn."""
+
+    def __init__(
+        self,
+        *,
+        datagram_bytes: int = DATAGRAM_BYTES,
+        initial_window: float = INITIAL_WINDOW,
+        window_gain: float = 2.0,
+        bandwidth_rounds: int = 10,
+        min_rtt_window_s: float = 1.0,
+        probe_rtt_s: float = 0.01,
+    ) -> None:
+        """Begins with an empty model.
+
+        Args:
+            datagram_bytes: one datagram on the wire.
+            initial_window: what is in flight before the first round trip, in datagrams.
+            window_gain: limit of the data in flight, in bandwidth-delay products.
+            bandwidth_rounds: round trips over which the largest bandwidth counts.
+            min_rtt_window_s: time over which the smallest round trip counts.
+            probe_rtt_s: how long the window is small to look for a smaller round trip.
+        """
+        check_options(
+            datagram_bytes=datagram_bytes,
+            initial_window=initial_window,
+            window_gain=window_gain,
+            bandwidth_rounds=bandwidth_rounds,
+            min_rtt_window_s=min_rtt_window_s,
+            probe_rtt_s=probe_rtt_s,
+        )
+        self.path = PathMonitor(min_rtt_window_s=min_rtt_window_s)
+        self.state = BbrState.STARTUP
+        self._datagram_bytes = datagram_bytes
+        self._initial_bytes = float(initial_window * datagram_bytes)
+        self._minimum_bytes = float(_MINIMUM_WINDOW * datagram_bytes)
+        self._window_gain = window_gain
+        self._bandwidths = MaxFilter(bandwidth_rounds)
+        self._probe_rtt_s = probe_rtt_s
+        self._full_bps = 0.0
+        self._full_rounds = 0
+        self._filled = False  # whether STARTUP has found the path's bandwidth
+        self._phase = 0
+        self._phase_from_s = 0.0
+        self._lost_in_phase = False
+        self._probe_rtt_until_s: float | None = None
+        self._restarted = False
+
+    @property
+    def bandwidth_bps(self) -> float:
+        """The estimated bandwidth; 0 before the first sample."""
+        return self._bandwidths.value
+
+    @property
+    def bdp_bytes(self) -> float:
+        """The bandwidth-delay product; 0 before the first samples."""
+        if math.isinf(self.path.min_rtt_s):
+            return 0.0
+        return self.bandwidth_bps * self.path.min_rtt_s / 8
+
+    @property
+    def pacing_gain(self) -> float:
+        """The present ratio of pace to bandwidth."""
+        if self.state is BbrState.STARTUP:
+            return STARTUP_GAIN
+        if self.state is BbrState.DRAIN:
+            return 1 / STARTUP_GAIN
+        if self.state is BbrState.PROBE_BW and not self._restarted:
+            return CYCLE[self._phase]
+        return 1.0
+
+    @property
+    def rate_bps(self) -> float:
+        if self.bandwidth_bps:
+            return self.pacing_gain * self.bandwidth_bps
+        if self.path.latest_rtt_s is None:
+            return math.inf
+        return STARTUP_GAIN * self._initial_bytes * 8 / self.path.latest_rtt_s
+
+    @property
+    def window_bytes(self) -> float:
+        if not self.bdp_bytes:
+            return self._initial_bytes
+        if self.state is BbrState.PROBE_RTT:
+            return self._minimum_bytes
+        gain = self._window_gain if self._filled else STARTUP_GAIN
+        window = gain * self.bdp_bytes + self.path.report_bytes
+        return max(window, self._minimum_bytes if self._filled else self._initial_bytes)
+
+    def on_transfer_begin(self, now_s: float) -> None:
+        self.path.on_transfer_begin(now_s)
+        self._restarted = True
+        if self.state is BbrState.PROBE_RTT:
+            self._leave_probe_rtt(now_s)  # nothing is in flight, so the queue is empty already
+
+    def on_sent(self, sent_bytes: int, now_s: float) -> None:
+        self.path.on_sent(now_s)
+
+    def on_feedback(self, feedback: Feedback) -> None:
+        self.path.on_feedback(feedback)
+        self._lost_in_phase |= feedback.lost_bytes > 0
+        sample_bps = self._bandwidth_sample(feedback)
+        limited = feedback.app_limited
+        if sample_bps is not None and (not limited or sample_bps > self.bandwidth_bps):
+            self._bandwidths.add(sample_bps, self.path.rounds)
+        if not self._filled and self.path.round_began and not limited:
+            self._check_filled()
+        self._advance(feedback)
+        if feedback.delivered_bytes:
+            self._restarted = False
+
+    def _bandwidth_sample(self, feedback: Feedback) -> float | None:
+        """This feedback's sample of the path's bandwidth."""
+        return self.path.delivery_rate_bps
+
+    def _check_filled(self) -> None:
+        if self.bandwidth_bps >= _GROWTH * self._full_bps:
+            self._full_bps = self.bandwidth_bps
+            self._full_rounds = 0
+            return
+        self._full_rounds += 1
+        self._filled = self._full_rounds >= _FULL_ROUNDS
+
+    def _advance(self, feedback: Feedback) -> None:
+        now_s = feedback.now_s
+        if self.state is BbrState.STARTUP and self._filled:
+            self.state = BbrState.DRAIN
+        if self.state is BbrState.DRAIN and feedback.in_flight_bytes <= self._floor_bytes:
+            self._probe_bandwidth(now_s)
+        if self.state is BbrState.PROBE_BW:
+            self._cycle(feedback)
+        if self.path.min_rtt_expired and not self._restarted:
+            self.state = BbrState.PROBE_RTT
+            self._probe_rtt_until_s = None
+        if self.state is BbrState.PROBE_RTT:
+            self._probe_rtt(feedback)
+
+    @property
+    def _floor_bytes(self) -> float:
+        """The least data in flight that keeps the path busy."""
+        return self.bdp_bytes + self.path.report_bytes
+
+    def _probe_bandwidth(self, now_s: float) -> None:
+        self.state = BbrState.PROBE_BW
+        # Any phase except the one that drains.
+        self._phase = (2 + int(now_s * 1e6) % (len(CYCLE) - 1)) % len(CYCLE)
+        self._phase_from_s = now_s
+        self._lost_in_phase = False
+
+    def _cycle(self, feedback: Feedback) -> None:
+        """Goes to the next gain of the cycle when the time of the present one is over."""
+        now_s, in_flight = feedback.now_s, feedback.in_flight_bytes
+        over = now_s - self._phase_from_s > self.path.min_rtt_s
+        gain = CYCLE[self._phase]
+        if gain > 1:
+            settled = feedback.delivered_bytes + feedback.lost_bytes
+            # Probing lasts until the surplus is in flight, unless that causes losses.
+            reached = in_flight + settled >= gain * self.bdp_bytes or feedback.app_limited
+            over = over and (reached or self._lost_in_phase)
+        elif gain < 1:
+            over = over or in_flight <= self._floor_bytes
+        if over:
+            self._phase = (self._phase + 1) % len(CYCLE)
+            self._phase_from_s = now_s
+            self._lost_in_phase = False
+
+    def _probe_rtt(self, feedback: Feedback) -> None:
+        if self._probe_rtt_until_s is None:
+            if feedback.in_flight_bytes <= self._minimum_bytes:
+                shortest_s = max(self._probe_rtt_s, self.path.min_rtt_s)
+                self._probe_rtt_until_s = feedback.now_s + shortest_s
+        elif feedback.now_s >= self._probe_rtt_until_s:
+            self._leave_probe_rtt(feedback.now_s)
+
+    def _leave_probe_rtt(self, now_s: float) -> None:
+        if self._filled:
+            self._probe_bandwidth(now_s)
+        else:
+            self.state = BbrState.STARTUP

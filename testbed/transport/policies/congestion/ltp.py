@@ -1,0 +1,95 @@
+"""LTP-style: a bandwidth-delay estimate that does not treat loss as congestion.
+
+This project knows LTP (Chen et al., IWQoS 2023, arXiv 2305.04279) only from what others wrote about
+it: its rate control actively measures delay and bandwidth, as BBR does, and estimates the
+bandwidth-delay product in a way that ignores loss without congestion. Its formulas and constants
+are not known to us. This is therefore LTP-*style*, with these assumptions of ours:
+
+* States, filters and gains are those of `bbr`.
+* The delivery rate alone would sink under random loss q: probing finds no more bandwidth once 1.25
+  (1 - q) < 1, which is BBR's weakness beyond q = 20 %. So losses count as delivered while there is
+  no queue, that is, while the round trip is at most `delay_factor` times the smallest ever plus the
+  time of `slack_datagrams` datagrams. With a longer round trip, or one nearer to the longest than
+  to the smallest known, the queue causes the losses, and only delivered data counts. A path whose
+  delay has grown is thus treated as in `bbr`.
+* Where the round trip does not reveal the queue, the estimate would rise for ever. So when it has
+  grown by half for three rounds without a tenth more being delivered, it falls back to four fifths
+  of the earlier value (see `delivery_plateau`). The surplus until then is lost, which this
+  transport tolerates: on average half of the data behind a queue of a tenth of the bandwidth-delay
+  product, almost none behind a queue of half of it.
+
+Idle times are treated as in `bbr`.
+"""
+
+import math
+
+from testbed.transport.core.congestion import Feedback
+from testbed.transport.policies.congestion.bbr import Bbr
+from testbed.transport.policies.congestion.delivery_plateau import DeliveryPlateau, PlateauOptions
+from testbed.transport.policies.congestion.options import (
+    DATAGRAM_BYTES,
+    INITIAL_WINDOW,
+    check_options,
+)
+
+_WORTH: PlateauOptions = {"growth": 1.5, "gain": 1.1, "patience": 3}
+_PLATEAU_CUT = 0.8
+
+
+class Ltp(Bbr):
+    """BBR's model, but losses count as delivered while there is no queue."""
+
+    def __init__(
+        self,
+        *,
+        datagram_bytes: int = DATAGRAM_BYTES,
+        initial_window: float = INITIAL_WINDOW,
+        window_gain: float = 2.0,
+        bandwidth_rounds: int = 10,
+        min_rtt_window_s: float = 1.0,
+        probe_rtt_s: float = 0.01,
+        delay_factor: float = 1.25,
+        slack_datagrams: float = 2,
+    ) -> None:
+        """A longer round trip than `delay_factor` and `slack_datagrams` allow counts as a queue.
+
+        Args:
+            delay_factor: multiple of the smallest round trip.
+            slack_datagrams: added to it, in times of a datagram at the present bandwidth.
+        """
+        super().__init__(
+            datagram_bytes=datagram_bytes,
+            initial_window=initial_window,
+            window_gain=window_gain,
+            bandwidth_rounds=bandwidth_rounds,
+            min_rtt_window_s=min_rtt_window_s,
+            probe_rtt_s=probe_rtt_s,
+        )
+        check_options(above=1, delay_factor=delay_factor)
+        check_options(zero=True, slack_datagrams=slack_datagrams)
+        self._delay_factor = delay_factor
+        self._slack_bytes = slack_datagrams * datagram_bytes
+        self._worth = DeliveryPlateau()
+        self._excused_from_s = -math.inf  # losses of data sent before count as losses
+
+    def on_transfer_begin(self, now_s: float) -> None:
+        super().on_transfer_begin(now_s)
+        self._worth.forget()
+
+    def _bandwidth_sample(self, feedback: Feedback) -> float | None:
+        delivered_bps = self.path.delivery_rate_bps
+        if self.path.round_began and self._filled and not feedback.app_limited:
+            enough_bps = self._worth.plateau_bps(self.bandwidth_bps, delivered_bps, **_WORTH)
+            if enough_bps is not None:
+                self._bandwidths.clear()
+                self._excused_from_s = feedback.now_s
+                return enough_bps * _PLATEAU_CUT
+        sent_s = self.path.newest_sent_s(feedback)
+        excused = sent_s is not None and sent_s >= self._excused_from_s and not self._queued
+        return self.path.arrival_rate_bps if excused else delivered_bps
+
+    @property
+    def _queued(self) -> bool:
+        """Whether the last round trip shows a queue that could have overflowed."""
+        slack_s = self._slack_bytes * 8 / self.bandwidth_bps if self.bandwidth_bps else 0.0
+        return self.path.queued(self._delay_factor * self.path.base_rtt_s + slack_s)

@@ -1,0 +1,186 @@
+"""Derives measurements of a path from feedback: round trips, their minimum, delivery rates, rounds.
+
+It needs only the times in `Feedback`, so a repair need not keep records of each datagram for the
+congestion control. The delivery rate is BBR's estimator
+(draft-cheng-iccrg-delivery-rate-estimation-00): the bytes delivered between the sending and the
+acknowledgement of one datagram, divided by the time it took to send or to acknowledge them,
+whichever is longer. The longer time is right, because delayed acknowledgements that arrive together
+would otherwise look like a fast path.
+"""
+
+import math
+from collections import deque
+
+from testbed.transport.core.congestion import Feedback
+
+# The least round trip; avoids a division by zero when the clock has not advanced.
+FLOOR_S = 1e-6
+# Weight of a new sample in the smoothed round trip (RFC 6298, section 2).
+_SMOOTHING = 1 / 8
+# For how many rounds the largest feedback and the longest round trip are remembered.
+_REPORT_ROUNDS = 10
+_RTT_ROUNDS = 1000
+
+
+class MaxFilter:
+    """The largest sample of the last `length` rounds."""
+
+    def __init__(self, length: int) -> None:
+        self._length = length
+        self._samples: deque[tuple[int, float]] = deque()  # descending values, ascending rounds
+
+    @property
+    def value(self) -> float:
+        """The maximum; 0 without samples."""
+        return self._samples[0][1] if self._samples else 0.0
+
+    def clear(self) -> None:
+        self._samples.clear()
+
+    def add(self, value: float, round_: int) -> None:
+        """Adds a sample; `round_` must not decrease."""
+        samples = self._samples
+        while samples and samples[-1][1] <= value:
+            samples.pop()
+        samples.append((round_, value))
+        while samples[0][0] <= round_ - self._length:
+            samples.popleft()
+
+
+class PathMonitor:
+    """Measures one path; it must hear of every transfer's begin and of all feedback.
+
+    Attributes:
+        latest_rtt_s, smoothed_rtt_s: the last sample and the mean of RFC 6298; None before the
+            first sample.
+        base_rtt_s: the smallest round trip ever; math.inf before the first sample.
+        min_rtt_s: the smallest of the last `min_rtt_window_s`, or the next sample if there was
+            none; math.inf before the first sample.
+        min_rtt_expired: whether the last sample replaced a smaller one that was too old.
+        rounds: completed round trips. A round ends with the acknowledgement of a datagram that was
+            sent after the round began.
+        round_began: whether the last feedback ended a round and so began another.
+        delivered_bytes, lost_bytes: totals.
+        delivery_rate_bps: the last feedback's sample of delivered data; None when it gave none.
+        arrival_rate_bps: the same of data that was delivered or lost.
+    """
+
+    def __init__(self, *, min_rtt_window_s: float = math.inf) -> None:
+        self.latest_rtt_s: float | None = None
+        self.smoothed_rtt_s: float | None = None
+        self.base_rtt_s = self.min_rtt_s = math.inf
+        self.min_rtt_expired = False
+        self.rounds = 0
+        self.round_began = False
+        self.delivered_bytes = 0
+        self.lost_bytes = 0
+        self.delivery_rate_bps: float | None = None
+        self.arrival_rate_bps: float | None = None
+        self._min_rtt_window_s = min_rtt_window_s
+        self._min_rtt_at_s = 0.0
+        self._round_from_s = -math.inf
+        self._restarted = True
+        self._reports = MaxFilter(_REPORT_ROUNDS)
+        self._rtts = MaxFilter(_RTT_ROUNDS)
+        # (time, bytes delivered until then, bytes lost, when the newest delivered was sent)
+        self._records: deque[tuple[float, int, int, float]] = deque()
+
+    @property
+    def report_bytes(self) -> float:
+        """The most bytes that one recent feedback covered.
+
+        A window of one bandwidth-delay product runs dry between the messages of a receiver that
+        answers seldom. The bytes that one message covers must be in flight in addition.
+        """
+        return self._reports.value
+
+    def queued(self, allowed_s: float) -> bool:
+        """Whether the last round trip shows a queue that may overflow.
+
+        It does when it is longer than `allowed_s`, or nearer to the longest than to the shortest
+        one known. The second condition covers a queue that is short, or was never empty so far:
+        such a queue can be full within any `allowed_s`.
+        """
+        if self.latest_rtt_s is None:
+            return False
+        return self.latest_rtt_s > min(allowed_s, (self.base_rtt_s + self._rtts.value) / 2)
+
+    def newest_sent_s(self, feedback: Feedback) -> float | None:
+        """When the newest acknowledged datagram was sent, if that is known."""
+        if feedback.newest_sent_s is not None:
+            return feedback.newest_sent_s
+        return None if feedback.rtt_s is None else feedback.now_s - feedback.rtt_s
+
+    def newest_lost_sent_s(self, feedback: Feedback) -> float:
+        """When the newest lost datagram was sent, or an estimate of it."""
+        if feedback.newest_lost_sent_s is not None:
+            return feedback.newest_lost_sent_s
+        return feedback.now_s - (feedback.rtt_s or self.smoothed_rtt_s or 0.0)
+
+    def on_transfer_begin(self, now_s: float) -> None:
+        """Notes that nothing is in flight, so that no rate is measured across the pause."""
+        self._records.clear()
+        self._restarted = True
+
+    def on_sent(self, now_s: float) -> None:
+        """Must hear of every batch sent; only the first after a pause matters."""
+        if self._restarted:
+            self._records.clear()
+            self._records.append((now_s, self.delivered_bytes, self.lost_bytes, now_s))
+            self._restarted = False
+
+    def on_feedback(self, feedback: Feedback) -> None:
+        """Takes the measurements that the feedback allows."""
+        now_s = feedback.now_s
+        self.delivered_bytes += feedback.delivered_bytes
+        self.lost_bytes += feedback.lost_bytes
+        self._sample_rtt(feedback)
+        sent_s = self.newest_sent_s(feedback) if feedback.delivered_bytes else None
+        self.round_began = sent_s is not None and sent_s >= self._round_from_s
+        if self.round_began:
+            self.rounds += 1
+            self._round_from_s = now_s
+        self._sample_rate(now_s, sent_s)
+        self._reports.add(feedback.delivered_bytes + feedback.lost_bytes, self.rounds)
+        if feedback.in_flight_bytes == 0:
+            # The next send starts a new measurement; the time until then is not the path's.
+            self._restarted = True
+
+    def _sample_rtt(self, feedback: Feedback) -> None:
+        self.min_rtt_expired = False
+        sample_s = feedback.rtt_s
+        if sample_s is None and self.latest_rtt_s is None and feedback.newest_sent_s is not None:
+            # This includes the receiver's delay, but a round trip too long is better than none.
+            sample_s = feedback.now_s - feedback.newest_sent_s
+        if sample_s is None:
+            return
+        rtt_s = max(sample_s, FLOOR_S)
+        self.latest_rtt_s = rtt_s
+        if self.smoothed_rtt_s is None:
+            self.smoothed_rtt_s = rtt_s
+        else:
+            self.smoothed_rtt_s += _SMOOTHING * (rtt_s - self.smoothed_rtt_s)
+        self.base_rtt_s = min(self.base_rtt_s, rtt_s)
+        self._rtts.add(rtt_s, self.rounds)
+        expired = feedback.now_s - self._min_rtt_at_s > self._min_rtt_window_s
+        if rtt_s <= self.min_rtt_s or expired:
+            self.min_rtt_expired = rtt_s > self.min_rtt_s
+            self.min_rtt_s = rtt_s
+            self._min_rtt_at_s = feedback.now_s
+
+    def _sample_rate(self, now_s: float, sent_s: float | None) -> None:
+        self.delivery_rate_bps = self.arrival_rate_bps = None
+        if sent_s is None:
+            return
+        records = self._records
+        while len(records) > 1 and records[1][0] <= sent_s:
+            records.popleft()
+        if records and records[0][0] <= sent_s:
+            at_s, delivered, lost, base_sent_s = records[0]
+            elapsed_s = max(now_s - at_s, sent_s - base_sent_s)
+            # A shorter time than a round trip means that two feedbacks came together.
+            if elapsed_s >= min(self.min_rtt_s, now_s - sent_s) > 0:
+                gained = self.delivered_bytes - delivered
+                self.delivery_rate_bps = gained * 8 / elapsed_s
+                self.arrival_rate_bps = (gained + self.lost_bytes - lost) * 8 / elapsed_s
+        records.append((now_s, self.delivered_bytes, self.lost_bytes, sent_s))

@@ -1,0 +1,275 @@
+"""TIMELY: the rate follows the gradient of the round-trip time (Mittal et al., SIGCOMM 2015).
+
+This is Algorithm 1 of the paper, one step per round trip:
+
+* Below T_low the rate rises by a step.
+* Above T_high the rate falls by the factor beta (1 - T_high / rtt).
+* Between the two, while the round trip does not grow, the rate rises by a step, and by five steps
+  after five such rounds (hyper-active increase).
+* Between the two, while the round trip grows, the rate falls by beta times the normalised gradient.
+
+Defaults. alpha = 0.875, beta = 0.8 and five rounds are the paper's. Its times (T_low 50 us,
+T_high 500 us, minimum round trip 20 us, step 10 Mbit/s) belong to 10 Gbit/s with segments of
+64 kB. Those of DBLP's development code (30 ms, 50 ms, 3 s, 4 Mbit/s; alpha and beta 0.05) belong to
+its path. Here 0, the default, derives them from the path:
+
+* min_rtt: the smallest round trip of the last 10 s.
+* t_low: 1.25 min_rtt plus the time of 4 datagrams at the present rate. A slower flow thus bears a
+  longer queue. This is not in the paper. Without it TIMELY has no unique fixed point and keeps its
+  initial unfairness (Zhu et al., CoNEXT 2016, section 4).
+* t_high: 2 t_low. The paper's factor of 10 assumes switches that pause instead of dropping.
+* step: one datagram per round trip, as Reno would.
+
+The paper starts at the link's rate divided by the number of flows, which is unknown here. The rate
+starts with 10 datagrams in the first round trip and doubles each round trip until one exceeds
+T_low.
+
+The paper's switches do not drop packets. For networks that do, there are two rules of ours:
+
+* A full queue shows no gradient, as if it were calm. So the rate falls by a fifth after a round
+  with losses whose round trip shows a queue: it exceeds T_low, or is nearer to the longest than to
+  the shortest known. Losses without a queue are ignored.
+* Round trips show nothing where the queue is shorter than T_low or was never empty so far. So the
+  rate falls back to four fifths of an earlier value when it has grown by a quarter for three rounds
+  without a tenth more being delivered (at the start: doubled, one round, a quarter more). See
+  `delivery_plateau`.
+
+The window is what the rate sends in T_high, and at least the initial 10 datagrams. More is in
+flight only when the round trip is too long anyway. So the sender stops filling a path that fell
+silent, and asks a receiver that answers only when asked.
+
+On real hosts the round trip includes waiting for a processor. Where that wait varies by more than
+the thresholds allow, as on an unshaped loopback (0.3 ms), the rate stays near 4 datagrams per round
+trip. Set t_low_s and t_high_s for such paths.
+
+Idle times. The rate is kept. No gradient is computed across a pause.
+"""
+
+import math
+from enum import Enum
+
+from testbed.transport.core.congestion import CongestionControl, Feedback
+from testbed.transport.policies.congestion.delivery_plateau import DeliveryPlateau, PlateauOptions
+from testbed.transport.policies.congestion.options import (
+    DATAGRAM_BYTES,
+    INITIAL_WINDOW,
+    check_options,
+)
+from testbed.transport.policies.congestion.path import PathMonitor
+
+_MIN_RTT_WINDOW_S = 10.0
+_LOW_FACTOR = 1.25
+_LOW_DATAGRAMS = 4
+_HIGH_FACTOR = 2.0
+_HYPERACTIVE_STEPS = 5
+_LARGEST_CUT = 0.5
+_START_WORTH: PlateauOptions = {"growth": 2.0, "gain": 1.25, "patience": 1}
+_WORTH: PlateauOptions = {"growth": 1.25, "gain": 1.1, "patience": 3}
+_PLATEAU_CUT = 0.8
+_OVERFLOW_CUT = 0.8
+
+
+class TimelyState(Enum):
+    """What the last step did."""
+
+    STARTUP = 0
+    LOW = 1  # below T_low: a step up
+    RISING = 2  # no growth of the round trip: a step up
+    HYPERACTIVE = 3  # no growth for long: several steps up
+    FALLING = 4  # the round trip grows: down in proportion
+    HIGH = 5  # above T_high: down
+    OVERFLOW = 6  # losses, and a queue: down
+    PLATEAU = 7  # more was sent but not delivered: down
+
+
+class Timely(CongestionControl):
+    """Raises and lowers the rate according to the round trip."""
+
+    def __init__(
+        self,
+        *,
+        datagram_bytes: int = DATAGRAM_BYTES,
+        initial_window: float = INITIAL_WINDOW,
+        t_low_s: float = 0,
+        t_high_s: float = 0,
+        min_rtt_s: float = 0,
+        alpha: float = 0.875,
+        beta: float = 0.8,
+        step_bps: float = 0,
+        hyperactive_rounds: int = 5,
+    ) -> None:
+        """The module's docstring says how a 0 is derived from the path.
+
+        Args:
+            datagram_bytes: one datagram on the wire.
+            initial_window: what is in flight before the first round trip, in datagrams.
+            t_low_s: below this round trip the rate always rises; 0: 1.25 `min_rtt_s` plus the time
+                of 4 datagrams at the present rate.
+            t_high_s: above this round trip the rate always falls; 0: twice `t_low_s`.
+            min_rtt_s: the round trip without queues; 0: the smallest of the last 10 s.
+            alpha: weight of a new difference of round trips; above 0, at most 1.
+            beta: scales every decrease; above 0, at most 1.
+            step_bps: how much the rate rises at once; 0: one datagram per round trip.
+            hyperactive_rounds: after so many rounds without growth of the round trip the rate
+                rises by several steps.
+        """
+        check_options(
+            datagram_bytes=datagram_bytes,
+            initial_window=initial_window,
+            hyperactive_rounds=hyperactive_rounds,
+        )
+        check_options(at_most=1, alpha=alpha, beta=beta)
+        check_options(
+            zero=True, t_low_s=t_low_s, t_high_s=t_high_s, min_rtt_s=min_rtt_s, step_bps=step_bps
+        )
+        if t_low_s and t_high_s and t_high_s < t_low_s:
+            raise ValueError(f"t_high_s is {t_high_s}; valid: at least t_low_s, {t_low_s}")
+        self.path = PathMonitor(min_rtt_window_s=_MIN_RTT_WINDOW_S)
+        self._datagram_bytes = datagram_bytes
+        self._initial_bytes = float(initial_window * datagram_bytes)
+        self._given_low_s, self._given_high_s, self._given_min_s = t_low_s, t_high_s, min_rtt_s
+        self._given_step_bps = step_bps
+        self._alpha, self._beta = alpha, beta
+        self._hyperactive_rounds = hyperactive_rounds
+        self._rate: float | None = None
+        self.state = TimelyState.STARTUP
+        self._previous_s: float | None = None
+        self._difference_s = 0.0
+        self._calm_rounds = 0
+        self._round_rtt_s = math.inf  # the smallest of this round
+        self._round_lost = False
+        self._fell_s = -math.inf  # data sent before says nothing about the present rate
+        self._worth = DeliveryPlateau()
+
+    @property
+    def rate_bps(self) -> float:
+        return math.inf if self._rate is None else self._rate
+
+    @property
+    def window_bytes(self) -> float:
+        if self._rate is None:
+            return self._initial_bytes
+        return max(self._rate * self.t_high_s / 8 + self.path.report_bytes, self._initial_bytes)
+
+    @property
+    def min_rtt_s(self) -> float:
+        return self._given_min_s or self.path.min_rtt_s
+
+    @property
+    def t_low_s(self) -> float:
+        """The round trip below which the rate rises."""
+        if self._given_low_s or self._rate is None:
+            return self._given_low_s or math.inf
+        own_s = _LOW_DATAGRAMS * self._datagram_bytes * 8 / self._rate
+        return _LOW_FACTOR * self.min_rtt_s + own_s
+
+    @property
+    def t_high_s(self) -> float:
+        """The round trip above which the rate falls, whatever the gradient."""
+        return self._given_high_s or _HIGH_FACTOR * self.t_low_s
+
+    def on_transfer_begin(self, now_s: float) -> None:
+        self.path.on_transfer_begin(now_s)
+        self._previous_s = None
+        self._difference_s = 0.0
+        self._calm_rounds = 0
+        self._round_rtt_s = math.inf
+        self._round_lost = False
+        self._worth.forget()
+
+    def on_sent(self, sent_bytes: int, now_s: float) -> None:
+        self.path.on_sent(now_s)
+
+    def on_feedback(self, feedback: Feedback) -> None:
+        self.path.on_feedback(feedback)
+        if self.path.latest_rtt_s is None:
+            return
+        self._round_rtt_s = min(self._round_rtt_s, self.path.latest_rtt_s)
+        if feedback.lost_bytes and self.path.newest_lost_sent_s(feedback) >= self._fell_s:
+            self._round_lost = True
+        if not self.path.round_began:
+            return
+        rtt_s, self._round_rtt_s = self._round_rtt_s, math.inf
+        if self._rate is None:
+            self._rate = self._initial_bytes * 8 / rtt_s
+        elif (enough_bps := self._plateau_bps(feedback)) is not None:
+            self.state = TimelyState.PLATEAU
+            self._fell_s = feedback.now_s
+            self._rate = max(enough_bps * _PLATEAU_CUT, self._floor_bps)
+        elif self.state is TimelyState.STARTUP:
+            self._start(rtt_s, feedback)
+        else:
+            self._step(rtt_s, feedback)
+        self._previous_s = rtt_s
+        self._round_lost = False
+
+    def _plateau_bps(self, feedback: Feedback) -> float | None:
+        """An earlier rate that delivered as much, if there is one."""
+        if feedback.app_limited or self._rate is None:
+            return None
+        starting = self.state is TimelyState.STARTUP
+        return self._worth.plateau_bps(
+            self._rate, self.path.delivery_rate_bps, **(_START_WORTH if starting else _WORTH)
+        )
+
+    def _start(self, rtt_s: float, feedback: Feedback) -> None:
+        assert self._rate is not None
+        if rtt_s < self.t_low_s and not self._overflown:
+            if not feedback.app_limited:
+                self._rate *= 2
+            return
+        self.state = TimelyState.LOW
+        self._fell_s = feedback.now_s
+        # The rate doubled before feedback showed the queue that it built.
+        self._rate = max(self._rate / 2, self._floor_bps)
+
+    def _step(self, rtt_s: float, feedback: Feedback) -> None:
+        """Algorithm 1 for one round trip."""
+        assert self._rate is not None
+        previous_s = rtt_s if self._previous_s is None else self._previous_s
+        difference_s = rtt_s - previous_s
+        self._difference_s += self._alpha * (difference_s - self._difference_s)
+        gradient = self._difference_s / self.min_rtt_s
+        low_s = self.t_low_s
+        high_s = self.t_high_s
+        rate = self._rate
+        if self._overflown:
+            self.state = TimelyState.OVERFLOW
+            self._calm_rounds = 0
+            rate *= _OVERFLOW_CUT
+        elif rtt_s < low_s:
+            self.state = TimelyState.LOW
+            self._calm_rounds = 0
+            rate += self._step_bps
+        elif rtt_s > high_s:
+            self.state = TimelyState.HIGH
+            self._calm_rounds = 0
+            rate *= 1 - self._beta * (1 - high_s / rtt_s)
+        elif gradient <= 0:
+            self._calm_rounds += 1
+            hyperactive = self._calm_rounds >= self._hyperactive_rounds
+            self.state = TimelyState.HYPERACTIVE if hyperactive else TimelyState.RISING
+            rate += (_HYPERACTIVE_STEPS if hyperactive else 1) * self._step_bps
+        else:
+            self.state = TimelyState.FALLING
+            self._calm_rounds = 0
+            rate *= max(1 - self._beta * gradient, _LARGEST_CUT)
+        if rate < self._rate:
+            self._fell_s = feedback.now_s
+        elif feedback.app_limited:
+            return  # the rate was not used up, so the round trip does not justify a higher one
+        self._rate = max(rate, self._floor_bps)
+
+    @property
+    def _overflown(self) -> bool:
+        """Whether the round lost data to a queue."""
+        return self._round_lost and self.path.queued(self.t_low_s)
+
+    @property
+    def _step_bps(self) -> float:
+        return self._given_step_bps or self._floor_bps
+
+    @property
+    def _floor_bps(self) -> float:
+        """One datagram per round trip; at a lower rate there would be no samples."""
+        return self._datagram_bytes * 8 / (self.path.smoothed_rtt_s or self.min_rtt_s)

@@ -1,0 +1,160 @@
+"""The common part of Reno, CUBIC and DCTCP: slow start, recovery, pacing, idle times.
+
+* Slow start adds the delivered bytes to the window, which so doubles each round trip (RFC 5681,
+  with the byte counting of RFC 9002, section 7.3.1).
+* A loss or a mark reduces the window once per round trip. Losses of data that was sent before the
+  last reduction belong to that reduction (NewReno's recovery, RFC 6582; RFC 9002, section 7.3.2).
+* A window that was less than half used in two rounds does not grow (RFC 7661, section 4.3: it is
+  not validated), so a sender with little to send does not earn a large window.
+* Datagrams are paced at 2 windows per round trip in slow start and 1.2 afterwards (the ratios of
+  Linux' tcp_pacing_ss_ratio and tcp_pacing_ca_ratio), because feedback comes for many datagrams
+  at once and the queue of a switch is shallow. Only the very first window is not paced.
+* If nothing arrives for three round trips while losses are reported, the window falls to its
+  minimum of 2 datagrams (persistent congestion, RFC 9002, section 7.6), and slow start begins
+  again, up to half of the former window. The window never closes: two datagrams may always be in
+  flight, and the repair's timer declares unacknowledged datagrams lost.
+
+Idle times. Window and threshold are kept, because training computes between transfers and the path
+is the same afterwards. RFC 5681, section 4.1, is more careful and restarts from the initial window,
+to avoid sending a whole window in one burst. Here pacing avoids that burst: it spreads the first
+window over a round trip (RFC 9002, section 7.7).
+"""
+
+import math
+from abc import abstractmethod
+
+from testbed.transport.core.congestion import CongestionControl, Feedback
+from testbed.transport.policies.congestion.options import MINIMUM_WINDOW, check_options
+from testbed.transport.policies.congestion.path import PathMonitor
+
+_SLOW_START_PACING = 2.0
+_AVOIDANCE_PACING = 1.2
+_USED = 0.5
+_PERSISTENT_ROUNDS = 3
+
+
+class WindowControl(CongestionControl):
+    """A congestion window; subclasses define how it grows and how far it falls."""
+
+    def __init__(self, *, datagram_bytes: int, initial_window: float) -> None:
+        """A window of its initial size.
+
+        Args:
+            datagram_bytes: one datagram on the wire.
+            initial_window: what is in flight at first, in datagrams.
+        """
+        check_options(datagram_bytes=datagram_bytes, initial_window=initial_window)
+        self.path = PathMonitor()
+        self._datagram_bytes = datagram_bytes
+        self._minimum_bytes = MINIMUM_WINDOW * datagram_bytes
+        self._window = max(float(initial_window * datagram_bytes), self._minimum_bytes)
+        self._threshold = math.inf
+        self._recovery_from_s = -math.inf  # losses of data sent before belong to the last reduction
+        self._recovering = False
+        self._arrived_s: float | None = None  # when data last arrived, at the latest
+        self._active_s: float | None = None
+        self._used = self._used_before = 0  # the most in flight in this round and in the last
+
+    @property
+    def window_bytes(self) -> float:
+        return self._window
+
+    @property
+    def rate_bps(self) -> float:
+        smoothed_s = self.path.smoothed_rtt_s
+        if smoothed_s is None:
+            return math.inf
+        gain = _SLOW_START_PACING if self.slow_start else _AVOIDANCE_PACING
+        return gain * self._window * 8 / smoothed_s
+
+    @property
+    def slow_start(self) -> bool:
+        """Whether the window is below the threshold."""
+        return self._window < self._threshold
+
+    def on_transfer_begin(self, now_s: float) -> None:
+        self.path.on_transfer_begin(now_s)
+        self._recovering = False
+        self._recovery_from_s = -math.inf
+        self._arrived_s = now_s
+        if self._active_s is not None:
+            self._idle(now_s - self._active_s)
+        self._active_s = now_s
+
+    def on_sent(self, sent_bytes: int, now_s: float) -> None:
+        self.path.on_sent(now_s)
+        self._active_s = now_s
+        if self._arrived_s is None:
+            self._arrived_s = now_s
+
+    def on_feedback(self, feedback: Feedback) -> None:
+        self.path.on_feedback(feedback)
+        validated = self._validated(feedback)
+        self._active_s = feedback.now_s
+        sent_s = self.path.newest_sent_s(feedback)
+        if self._recovering and feedback.delivered_bytes:
+            # An unknown time of sending ends the recovery, so that the transfer goes on.
+            self._recovering = sent_s is not None and sent_s < self._recovery_from_s
+        if feedback.delivered_bytes:
+            self._arrived_s = feedback.now_s
+            self._marked(feedback)
+        if feedback.lost_bytes:
+            self._lost(feedback)
+        elif feedback.delivered_bytes and not self._recovering and validated:
+            self._grow(feedback)
+
+    def _validated(self, feedback: Feedback) -> bool:
+        """Whether the window was used recently."""
+        settled = feedback.delivered_bytes + feedback.lost_bytes
+        used = feedback.in_flight_bytes + settled
+        if self.path.round_began:
+            self._used_before, self._used = self._used, 0
+        self._used = max(self._used, used)
+        most = max(self._used, self._used_before)
+        return not feedback.app_limited and most >= _USED * self._window
+
+    def _grow(self, feedback: Feedback) -> None:
+        delivered = float(feedback.delivered_bytes)
+        if self.slow_start:
+            room = max(0.0, self._threshold - self._window)
+            self._window += min(delivered, room)
+            delivered -= room
+            if delivered <= 0:
+                return
+        self._window += self._increase(delivered, feedback.now_s)
+
+    def _lost(self, feedback: Feedback) -> None:
+        if self.path.newest_lost_sent_s(feedback) >= self._recovery_from_s:
+            self._congested(feedback.now_s, self._after_loss(feedback.now_s))
+        smoothed_s = self.path.smoothed_rtt_s
+        if feedback.delivered_bytes or smoothed_s is None or self._arrived_s is None:
+            return
+        if feedback.now_s - self._arrived_s > _PERSISTENT_ROUNDS * smoothed_s:
+            self._window = self._minimum_bytes
+            self._recovering = False
+
+    def _marked(self, feedback: Feedback) -> None:
+        """Reacts to congestion marks as to a loss; subclasses may override it."""
+        if not feedback.ecn_marked_bytes:
+            return
+        sent_s = self.path.newest_sent_s(feedback)
+        if sent_s is None or sent_s >= self._recovery_from_s:
+            self._congested(feedback.now_s, self._after_loss(feedback.now_s))
+
+    def _congested(self, now_s: float, window: float) -> None:
+        """Sets the window and begins a recovery."""
+        self._window = max(window, self._minimum_bytes)
+        self._threshold = self._window
+        self._recovery_from_s = now_s
+        self._recovering = True
+
+    @abstractmethod
+    def _increase(self, delivered_bytes: float, now_s: float) -> float:
+        """What congestion avoidance adds to the window for the delivered bytes."""
+
+    @abstractmethod
+    def _after_loss(self, now_s: float) -> float:
+        """The window after a loss."""
+
+    def _idle(self, pause_s: float) -> None:
+        """Called when a transfer begins `pause_s` after the last event of the previous one."""

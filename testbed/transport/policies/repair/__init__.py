@@ -1,0 +1,35 @@
+"""Repairs: how is what was lost sent again?
+
+`testbed.transport.core.repair` says what one is. To add one: a file here and a line in `REPAIRS`;
+or a file of your own, `repair: ./mine.py`. Imports numpy, `testbed.shared` and the transport alone.
+"""
+
+from testbed.shared.registry import Registry
+from testbed.transport.core.path_estimates import PathEstimates
+from testbed.transport.core.repair import Arrange, ReceiverRepair, Repair, SenderRepair
+from testbed.transport.policies.repair.passes import Passes
+from testbed.transport.policies.repair.selective import Selective
+from testbed.transport.policies.repair.streaming import Streaming
+
+REPAIRS: Registry[Repair] = Registry(
+    "repair",
+    {
+        "passes": Passes,
+        "selective": Selective,
+        "streaming": Streaming,
+    },
+    own="Repair",
+    base=Repair,
+)
+
+__all__ = [
+    "REPAIRS",
+    "Arrange",
+    "Passes",
+    "PathEstimates",
+    "ReceiverRepair",
+    "Repair",
+    "Selective",
+    "SenderRepair",
+    "Streaming",
+]

@@ -1,0 +1,279 @@
+"""The sender's half of the repairs whose receiver acknowledges while data flows.
+
+Every datagram has a send index, and ACKs name the indices that arrived. The sender decides about
+each datagram:
+
+* It arrived if an ACK names it.
+* It is lost if one sent `reordering` places later arrived (RFC 9002, section 6.1.1). It is also
+  lost if any later datagram arrived, or the answer to a PROBE, and a round trip plus a margin has
+  passed (RACK, RFC 8985). A datagram that arrives after it was declared lost raises both limits for
+  a while.
+* If the receiver is silent while the window is full or nothing is left to send, the sender sends a
+  PROBE. Its answer decides about all datagrams sent before.
+
+Subclasses define the order of lost and never-sent chunks, and what may be sent when there are
+neither.
+"""
+
+import math
+from abc import abstractmethod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from testbed.transport.core.ack import Ack
+from testbed.transport.core.errors import ProtocolError
+from testbed.transport.core.messages import SENT, ControlMessage, MessageType
+from testbed.transport.core.path_estimates import PathEstimates
+from testbed.transport.core.repair import Arrange, SenderRepair
+from testbed.transport.core.states import SenderEvent, SenderState
+from testbed.transport.core.wire import SEND_INDEX_MODULUS
+from testbed.transport.policies.congestion import Feedback
+from testbed.transport.policies.repair.chunk_queue import SendQueue
+from testbed.transport.policies.repair.scoreboard import Scoreboard
+
+# Send indices are unambiguous while the newest is less than half the modulus ahead of what the
+# receiver knows to have been sent.
+_SPAN = SEND_INDEX_MODULUS // 2 - 1
+# The silence after which the sender asks: before a round trip is known, and added to it later.
+_FIRST_SILENCE_S = 0.02
+_LEAST_SILENCE_S = 1e-3
+# Datagrams between two requests for an ACK, unless the window is full or nothing is left.
+_LEAST_REQUEST_GAP = 8
+# Large clock values are rounded; that must not make a deadline be missed.
+_ROUNDING_S = 1e-6
+_NEVER = 1 << 62
+
+
+class AcknowledgedSender(SenderRepair):
+    """Tracks every datagram until it has arrived or is lost."""
+
+    def __init__(
+        self,
+        *,
+        transfer: int,
+        chunk_count: int,
+        arrange: Arrange,
+        estimates: PathEstimates,
+        lost_first: bool,
+    ) -> None:
+        """With `lost_first`, lost chunks go before those never sent; otherwise after them."""
+        super().__init__()
+        self.estimates = estimates
+        estimates.on_transfer_begin()
+        self.scoreboard = Scoreboard(chunk_count)
+        self._transfer = transfer
+        chunks = arrange(np.arange(chunk_count, dtype=np.int64))
+        self._due = SendQueue(chunks, lost_first=lost_first)
+        self._missing = chunk_count  # chunks not known to have arrived
+        self._settled = 0  # an answered PROBE named this many datagrams
+        self._asked_at = 0
+        self._requested_at = 0
+        self._requesting: int | None = None  # `_requested_at`, once this has been sent
+        self._waiting = False  # for room in the window
+        self._last_s = -math.inf  # when something was last sent or received
+        self._overdue_s: float | None = None  # when the next datagram will count as lost
+        # Datagrams from `_thin_from` on were sent after the sender had run dry; those from
+        # `_thin_to` on after the path had filled again.
+        self._thin_from = self._thin_to = _NEVER
+
+    # What subclasses define.
+
+    @abstractmethod
+    def on_dry(self, now_s: float) -> None:
+        """Called when there is nothing to send."""
+
+    def spare(self) -> NDArray[np.int64]:
+        """Chunks in flight of which further copies may be sent when nothing else is left."""
+        return np.empty(0, dtype=np.int64)
+
+    def on_spare_sent(self, count: int, now_s: float) -> None:
+        """Called when the first `count` spare chunks were sent."""
+
+    def on_change(self, now_s: float) -> None:
+        """Called when datagrams arrived or were lost, so that `spare` changes."""
+
+    # Sending.
+
+    @property
+    def remaining(self) -> int:
+        scoreboard = self.scoreboard
+        span_left = _SPAN - (scoreboard.next - max(scoreboard.largest + 1, self._settled))
+        return max(0, min(self._due.waiting or len(self.spare()), span_left))
+
+    def upcoming(self, limit: int) -> NDArray[np.int64]:
+        limit = min(limit, self.remaining)
+        return self._due.peek(limit) if self._due.waiting else self.spare()[:limit]
+
+    def on_sent(self, count: int, now_s: float) -> None:
+        chunks = self.upcoming(count)
+        spare = not self._due.waiting
+        self.scoreboard.record(chunks, now_s)
+        self.in_flight = self.scoreboard.in_flight
+        if self._requesting == self.scoreboard.next:
+            self._requested_at = self.scoreboard.next
+        self._last_s = now_s
+        self._waiting = False
+        if spare:
+            self.on_spare_sent(count, now_s)
+        else:
+            self._due.drop(count)
+        self._look(now_s)
+
+    def _look(self, now_s: float) -> None:
+        """Calls `on_dry` when there is nothing to send."""
+        if not self._due.waiting and not len(self.spare()):
+            self._thin_from = self._thin_to = self.scoreboard.next
+            self.on_dry(now_s)
+
+    def on_window_closed(self, now_s: float) -> None:
+        self._waiting = True
+
+    def wants_ack(self, count: int, window_left: float) -> bool:
+        end = self.scoreboard.next + count
+        gap = end - self._requested_at
+        quarter = (self.in_flight + count + window_left) / 4
+        wanted = (
+            window_left < 1
+            or (gap >= 2 and count >= self.remaining)
+            or (not math.isinf(window_left) and gap >= max(quarter, _LEAST_REQUEST_GAP))
+        )
+        self._requesting = end if wanted else None
+        return wanted
+
+    # Asking.
+
+    def ask(self, now_s: float) -> None:
+        """Sends a PROBE unless one awaits its answer."""
+        if self.asked_s is None:
+            self.asked_s = now_s
+            self._asked_at = self.scoreboard.next
+            body = SENT.pack(self.scoreboard.next)
+            self.outbox.append(ControlMessage(MessageType.PROBE, self._transfer, body))
+
+    @property
+    def all_settled(self) -> bool:
+        """Whether the answer to a PROBE has covered all datagrams sent."""
+        return self._settled == self.scoreboard.next
+
+    def _silence_s(self) -> float | None:
+        """When the receiver will have been silent for too long; None if no answer is due."""
+        waiting = self._waiting or not self.remaining
+        if not waiting or self.asked_s is not None or not self.in_flight or self.all_settled:
+            return None
+        known = self.estimates
+        if known.smoothed_s is None:
+            return self._last_s + _FIRST_SILENCE_S
+        spread_s = max(4 * known.deviation_s, _LEAST_SILENCE_S)
+        return self._last_s + known.smoothed_s + spread_s
+
+    def deadline_s(self) -> float | None:
+        deadlines = (self._overdue_s, self._silence_s())
+        return min((at_s for at_s in deadlines if at_s is not None), default=None)
+
+    def on_deadline(self, now_s: float) -> Feedback | None:
+        feedback = None
+        if self._overdue_s is not None and self._overdue_s <= now_s:
+            lost, newest_s = self._give_up(now_s)
+            if lost:
+                self.machine.on(SenderEvent.GAVE_UP)
+                self.on_change(now_s)
+                feedback = Feedback(
+                    now_s=now_s,
+                    delivered_bytes=0,
+                    lost_bytes=lost,
+                    in_flight_bytes=self.in_flight,
+                    newest_lost_sent_s=newest_s,
+                )
+                self._look(now_s)
+        silence_s = self._silence_s()
+        if silence_s is not None and silence_s <= now_s:
+            self.ask(now_s)
+            if not self.remaining and self.machine.state is SenderState.SENDING:
+                self.machine.on(SenderEvent.RAN_DRY)
+        return feedback
+
+    # Receiving.
+
+    def on_message(self, message: ControlMessage, now_s: float) -> Feedback | None:
+        if message.type is not MessageType.ACK:
+            raise ProtocolError(f"{message.type.name} is not allowed at a sender")
+        ack = Ack.parse(message.body)
+        if ack.probed > self._asked_at:
+            raise ProtocolError("ACK that answers a PROBE which was never sent")
+        dry = not self._due.waiting
+        first = self.scoreboard.index(ack.first)
+        arrivals = self.scoreboard.arrive(first + np.flatnonzero(ack.arrived))
+        self._missing -= len(arrivals.chunks)
+        if self.scoreboard.largest >= self._thin_from == self._thin_to:
+            self._thin_to = self.scoreboard.next
+        rtt_s = self._round_trip_s(ack, now_s)
+        if arrivals.overtaken:
+            self.estimates.on_overtaken(arrivals.overtaken, arrivals.extent)
+        if len(arrivals.chunks):
+            self._due.remove(self.scoreboard.arrived)
+        if not self._missing:
+            self._start_over()
+        self._settled = max(self._settled, ack.probed)
+        if self._settled >= self._asked_at:
+            self.asked_s = None
+        self.estimates.on_fates(arrived=arrivals.datagrams - arrivals.overtaken)
+        lost, newest_lost_s = self._give_up(now_s)
+        self._last_s = now_s
+        self._waiting = False
+        self.machine.on(SenderEvent.FEEDBACK)
+        self.on_change(now_s)
+        feedback = Feedback(
+            now_s=now_s,
+            delivered_bytes=arrivals.datagrams,
+            lost_bytes=lost,
+            in_flight_bytes=self.in_flight,
+            rtt_s=rtt_s,
+            ecn_marked_bytes=min(ack.marked, arrivals.datagrams),
+            app_limited=dry or self._thin_from <= arrivals.newest < self._thin_to,
+            newest_sent_s=self.scoreboard.sent_s(arrivals.newest),
+            newest_lost_sent_s=newest_lost_s,
+        )
+        self._look(now_s)
+        return feedback
+
+    def _start_over(self) -> None:
+        """Sends everything again: the ACKs name all chunks, yet no STOP has come.
+
+        A complete receiver sends STOP instead of an ACK. So a stamp was corrupted on the way,
+        unnoticed by UDP's checksum, and it is unknown which one.
+        """
+        self.scoreboard.arrived[:] = False
+        self._missing = len(self.scoreboard.arrived)
+        self._due.restart()
+
+    def _round_trip_s(self, ack: Ack, now_s: float) -> float | None:
+        """The ACK's sample of the round trip, which is added to the estimates."""
+        sent_s = None
+        if ack.echo is not None:
+            sent_s = self.scoreboard.sent_s(self.scoreboard.index(ack.echo))
+        if sent_s is not None:
+            sample_s = now_s - sent_s - ack.held_s
+        elif ack.at_once and self.asked_s is not None:
+            sample_s = now_s - self.asked_s
+        else:
+            return None
+        if sample_s <= 0:
+            return None
+        self.estimates.on_round_trip(sample_s)
+        return sample_s
+
+    def _give_up(self, now_s: float) -> tuple[int, float | None]:
+        """Declares overdue datagrams lost; returns how many, and when the newest was sent."""
+        known = self.estimates
+        patience_s = max(known.smoothed_s or 0.0, known.latest_s or 0.0) + known.overtaking_s()
+        sent_by = max(self.scoreboard.largest + 1, self._settled)
+        lost, newest_s, chunks = self.scoreboard.give_up(
+            sent_by=sent_by, ahead=known.reordering, sent_before_s=now_s - patience_s + _ROUNDING_S
+        )
+        known.on_fates(lost=lost)
+        self._due.push_lost(chunks)
+        self.in_flight = self.scoreboard.in_flight
+        oldest_s = self.scoreboard.oldest_sent_s(sent_by)
+        self._overdue_s = None if oldest_s is None else oldest_s + patience_s
+        return lost, newest_s

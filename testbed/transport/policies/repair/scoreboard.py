@@ -1,0 +1,174 @@
+"""The sender's scoreboard: which datagrams of a transfer are in flight, have arrived, or are lost.
+
+Datagrams are identified by send index, which tells the copies of a chunk apart. So a late copy is
+not mistaken for a newer one, and later arrivals prove a loss whatever the order of chunks. The
+state is kept in arrays and updated by whole ACKs, not datagram by datagram.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from testbed.transport.core.wire import SEND_INDEX_MODULUS
+
+_IN_FLIGHT, _ARRIVED, _LOST = 1, 2, 3
+# Older datagrams are forgotten, because no ACK can name them any more.
+_KEPT = SEND_INDEX_MODULUS
+_ROWS = 1 << 10
+
+Chunks = NDArray[np.int64]
+
+
+def _ascending(chunks: Chunks) -> bool:
+    return bool((chunks[1:] > chunks[:-1]).all())
+
+
+class Arrivals(NamedTuple):
+    """What an ACK adds.
+
+    Attributes:
+        datagrams: how many arrivals are new.
+        newest: their largest send index, -1 for none.
+        overtaken: how many of them had been declared lost.
+        extent: by how many datagrams the worst of those was overtaken.
+        chunks: chunks that are newly known to be at the receiver.
+    """
+
+    datagrams: int
+    newest: int
+    overtaken: int
+    extent: int
+    chunks: Chunks
+
+
+class Scoreboard:
+    """The state of all datagrams of a transfer.
+
+    Attributes:
+        next: the send index of the next datagram, equal to the number sent.
+        in_flight: how many have neither arrived nor been declared lost.
+        largest: the largest send index that is known to have arrived, -1 for none.
+        arrived: which chunks the receiver is known to have, shape (chunk_count,).
+        copies: how many datagrams in flight carry each chunk, shape (chunk_count,).
+        losses: how many copies of each chunk were lost, shape (chunk_count,).
+        last_sent: the send index of the latest copy of each chunk, shape (chunk_count,).
+    """
+
+    def __init__(self, chunk_count: int) -> None:
+        self.next = 0
+        self.in_flight = 0
+        self.largest = -1
+        self.arrived = np.zeros(chunk_count, dtype=np.bool_)
+        self.copies = np.zeros(chunk_count, dtype=np.int32)
+        self.losses = np.zeros(chunk_count, dtype=np.int32)
+        self.last_sent = np.full(chunk_count, -1, dtype=np.int64)
+        self._base = 0  # the send index of row 0
+        self._oldest = 0  # nothing before this is in flight
+        self._chunk = np.empty(_ROWS, dtype=np.int64)
+        self._sent_s = np.empty(_ROWS, dtype=np.float64)
+        self._fate = np.zeros(_ROWS, dtype=np.uint8)
+
+    def record(self, chunks: Chunks, now_s: float) -> None:
+        count = len(chunks)
+        self._make_room(count)
+        rows = slice(self.next - self._base, self.next - self._base + count)
+        self._chunk[rows] = chunks
+        self._sent_s[rows] = now_s
+        self._fate[rows] = _IN_FLIGHT
+        np.add.at(self.copies, chunks, 1)
+        self.last_sent[chunks] = np.arange(self.next, self.next + count)
+        self.next += count
+        self.in_flight += count
+
+    def _make_room(self, count: int) -> None:
+        used = self.next - self._base
+        if used + count <= len(self._fate):
+            return
+        forgotten = max(0, min(self._oldest, self.next - _KEPT) - self._base)
+        rows = len(self._fate)
+        if forgotten < rows // 2:
+            rows = max(2 * rows, used + count)
+        kept = slice(forgotten, used)
+        for name in ("_chunk", "_sent_s", "_fate"):
+            old = getattr(self, name)
+            new = np.zeros(rows, dtype=old.dtype)
+            new[: used - forgotten] = old[kept]
+            setattr(self, name, new)
+        self._base += forgotten
+
+    def index(self, stamp: int) -> int:
+        """The latest send index before `next` with these lower bits; negative for none."""
+        return self.next - 1 - (self.next - 1 - stamp) % SEND_INDEX_MODULUS
+
+    def sent_s(self, index: int) -> float | None:
+        """When a datagram was sent; None when that is no longer known."""
+        known = self._base <= index < self.next
+        return float(self._sent_s[index - self._base]) if known else None
+
+    def arrive(self, indices: NDArray[np.int64]) -> Arrivals:
+        """Records arrivals by ascending send index; ignores unknown indices."""
+        rows = indices[(indices >= self._base) & (indices < self.next)] - self._base
+        fates = self._fate[rows]
+        flying, late = rows[fates == _IN_FLIGHT], rows[fates == _LOST]
+        self._one_copy_less(self._chunk[flying])
+        self.in_flight -= len(flying)
+        news = np.concatenate((late, flying)) if len(late) else flying
+        self._fate[news] = _ARRIVED
+        newest = int(news.max()) + self._base if len(news) else -1
+        self.largest = max(self.largest, newest)
+        chunks = self._chunk[news]
+        chunks = chunks[~self.arrived[chunks]]
+        if not _ascending(chunks):
+            chunks = np.unique(chunks)
+        self.arrived[chunks] = True
+        self._advance()
+        extent = self.largest - self._base - int(late[0]) if len(late) else 0
+        return Arrivals(len(news), newest, len(late), extent, chunks)
+
+    def _one_copy_less(self, chunks: Chunks) -> None:
+        if _ascending(chunks):  # all different, as usual without loss; this is much faster
+            self.copies[chunks] -= 1
+        else:
+            np.subtract.at(self.copies, chunks, 1)
+
+    def give_up(
+        self, *, sent_by: int, ahead: int, sent_before_s: float
+    ) -> tuple[int, float | None, Chunks]:
+        """Declares datagrams lost that should have arrived by now.
+
+        These are the datagrams before send index `sent_by` that were overtaken by an arrival sent
+        `ahead` or more places later, or that were sent at `sent_before_s` or earlier. Returns how
+        many, when the newest of them was sent, and the chunks of which no copy is left in flight,
+        in the order of their sending.
+        """
+        low, high = self._oldest - self._base, sent_by - self._base
+        if high <= low:
+            return 0, None, self._chunk[:0]
+        flying = np.flatnonzero(self._fate[low:high] == _IN_FLIGHT) + low
+        overtaken = flying <= self.largest - self._base - ahead
+        lost = flying[overtaken | (self._sent_s[flying] <= sent_before_s)]
+        if not len(lost):
+            return 0, None, self._chunk[:0]
+        self._fate[lost] = _LOST
+        self.in_flight -= len(lost)
+        chunks = self._chunk[lost]
+        self._one_copy_less(chunks)
+        np.add.at(self.losses, chunks, 1)
+        gone = chunks[~self.arrived[chunks] & (self.copies[chunks] == 0)]
+        newest_s = float(self._sent_s[lost[-1]])
+        self._advance()
+        if len(gone) > 1:
+            gone = gone[np.sort(np.unique(gone, return_index=True)[1])]
+        return len(lost), newest_s, gone
+
+    def oldest_sent_s(self, sent_by: int) -> float | None:
+        """When the oldest datagram in flight was sent, if its index is below `sent_by`."""
+        return self.sent_s(self._oldest) if self._oldest < sent_by else None
+
+    def _advance(self) -> None:
+        if not self.in_flight:
+            self._oldest = self.next
+            return
+        rows = self._fate[self._oldest - self._base : self.next - self._base]
+        self._oldest += int((rows == _IN_FLIGHT).argmax())

@@ -1,0 +1,145 @@
+"""Streaming repair (ours): the receiver acknowledges while data flows; the sender never idles.
+
+A lost chunk goes behind the chunks that were sent less often. So the order of sending is that of
+passes, without the pauses between them. Towards the end of a transfer every chunk that the receiver
+lacks is in flight, and waiting for ACKs would cost a round trip for each further loss. Instead the
+sender sends further copies of chunks in flight:
+
+* It repeats a chunk that was lost before until, at the recent loss rate, the probability that all
+  its copies are lost is below `residual`. It repeats any other chunk only while its copies are more
+  likely lost than not. So at 60 % loss at most 8 copies of a chunk are in flight at once, at 10 %
+  two, and on a path that loses less than `residual` nothing is sent twice.
+* The chunk with the fewest copies goes first, and among those the one sent last, because ACKs will
+  soon tell about the others.
+* It sends no copies while round trips show a full queue, which copies would only feed, nor to a
+  receiver that has been silent for long.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from testbed.transport.core.path_estimates import PathEstimates
+from testbed.transport.core.repair import Arrange, Repair
+from testbed.transport.core.states import SenderEvent, SenderState
+from testbed.transport.policies.repair.acknowledged_sender import AcknowledgedSender
+from testbed.transport.policies.repair.acknowledging_receiver import (
+    AcknowledgingReceiver,
+    check_ack_options,
+)
+
+_MOST_COPIES = 64
+_FIRST_RISK = 0.5  # of a chunk that was never lost
+# A receiver that has been silent for so many round trips gets no more copies.
+_TRUSTED_ROUND_TRIPS = 2.0
+_TRUSTED_S = 2e-3
+
+
+class StreamingSender(AcknowledgedSender):
+    """Keeps the path busy until the receiver has enough."""
+
+    def __init__(self, *, residual: float, **common: Any) -> None:
+        super().__init__(lost_first=False, **common)
+        self._residual = residual
+        self._spare: NDArray[np.int64] | None = None
+        self._trusted_until_s: float | None = None
+
+    def copies_wanted(self, risk: float) -> int:
+        """How many copies in flight make the probability that all are lost at most `risk`."""
+        loss = self.estimates.loss
+        if loss <= risk:
+            return 1
+        if loss >= 1:
+            return _MOST_COPIES
+        return min(_MOST_COPIES, math.ceil(math.log(risk) / math.log(loss)))
+
+    def spare(self) -> NDArray[np.int64]:
+        if self._spare is None:
+            self._spare = self._repeatable()
+        return self._spare
+
+    def _repeatable(self) -> NDArray[np.int64]:
+        most = self.copies_wanted(self._residual)
+        if most == 1 or self._trusted_until_s is None or self.estimates.queueing:
+            return np.empty(0, dtype=np.int64)
+        scoreboard = self.scoreboard
+        wanted = np.where(scoreboard.losses > 0, most, self.copies_wanted(_FIRST_RISK))
+        chunks = np.flatnonzero(~scoreboard.arrived & (scoreboard.copies < wanted))
+        return chunks[np.lexsort((-scoreboard.last_sent[chunks], scoreboard.copies[chunks]))]
+
+    def on_spare_sent(self, count: int, now_s: float) -> None:
+        rest = self.spare()[count:]
+        self._spare = rest if len(rest) else None
+
+    def on_sent(self, count: int, now_s: float) -> None:
+        if self.scoreboard.next == 0:
+            self._trust(now_s)
+        elif self._trusted_until_s is not None and now_s > self._trusted_until_s:
+            self._trusted_until_s = None
+        super().on_sent(count, now_s)
+        if self._trusted_until_s is None:
+            self._spare = None
+
+    def on_change(self, now_s: float) -> None:
+        self._spare = None
+        self._trust(now_s)
+
+    def _trust(self, now_s: float) -> None:
+        round_trip_s = self.estimates.smoothed_s
+        if round_trip_s is not None:
+            self._trusted_until_s = now_s + _TRUSTED_ROUND_TRIPS * round_trip_s + _TRUSTED_S
+
+    def on_dry(self, now_s: float) -> None:
+        if self.all_settled:
+            return  # the datagrams in flight will soon be overdue
+        self.ask(now_s)
+        if self.machine.state is SenderState.SENDING:
+            self.machine.on(SenderEvent.RAN_DRY)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Streaming(Repair):
+    """The repair `streaming`.
+
+    Attributes:
+        interval_s: time between ACKs that the sender did not request.
+        overhead: the largest fraction of the bytes sent that these ACKs may cost. One ACK for
+            about 40 datagrams is enough, because the sender asks when it runs dry. Five times as
+            many cost the hosts of an emulated network more time than they saved.
+        loss_overhead: the same fraction for the bytes of lost datagrams.
+        residual: the accepted probability that all copies of a chunk in flight are lost.
+    """
+
+    interval_s: float = 1e-3
+    overhead: float = 0.0025
+    loss_overhead: float = 0.0125
+    residual: float = 0.02
+
+    def __post_init__(self) -> None:
+        check_ack_options(self.interval_s, self.overhead)
+        check_ack_options(self.interval_s, self.loss_overhead)
+        if not 0 < self.residual <= 1:
+            raise ValueError(f"residual is {self.residual}; valid: above 0, up to 1")
+
+    def sender(
+        self, *, transfer: int, chunk_count: int, arrange: Arrange, estimates: PathEstimates
+    ) -> StreamingSender:
+        return StreamingSender(
+            transfer=transfer,
+            chunk_count=chunk_count,
+            arrange=arrange,
+            estimates=estimates,
+            residual=self.residual,
+        )
+
+    def receiver(self, *, transfer: int, datagram_wire_bytes: int) -> AcknowledgingReceiver:
+        return AcknowledgingReceiver(
+            transfer=transfer,
+            datagram_wire_bytes=datagram_wire_bytes,
+            interval_s=self.interval_s,
+            overhead=self.overhead,
+            loss_overhead=self.loss_overhead,
+        )
