@@ -6,8 +6,8 @@
 header has arrived, before it waits for the body.
 
 PROBE, BITMAP and STOP are DBLP's signals (arXiv 2605.01989, its description of the control plane).
-ACK belongs to the repairs whose receiver acknowledges while data flows (`ack`). The other
-types serve the handshake and carry the server's announcements.
+ACK belongs to the repairs whose receiver acknowledges while data flows (`ack`). The other types
+serve joining and liveness, and carry the server's announcements.
 """
 
 import struct
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from testbed.transport.core.errors import ProtocolError
 from testbed.transport.core.wire import SEND_INDEX_MODULUS, U32_MAX
 
-VERSION = 1
+VERSION = 2
 _HEADER = struct.Struct("!BBHII")
 HEADER_BYTES = _HEADER.size
 # Ethernet, IPv4 and TCP headers with the timestamp option. With TCP_NODELAY a message travels in
@@ -34,15 +34,16 @@ SENT = struct.Struct("!I")  # a PROBE's body, where the repair numbers its datag
 # An ACK's fixed fields, and at most one bit for every send index.
 ACK_FIELDS_BYTES = 16
 MAX_ACK_BYTES = ACK_FIELDS_BYTES + SEND_INDEX_MODULUS // 8
+KEY_BYTES = 32
 _WELCOME = struct.Struct("!IH")
-_HELLO = struct.Struct("!IHH")
+_HELLO = struct.Struct("!IHHH")
 
 
 class MessageType(IntEnum):
     """What a message means; its body is given after the dash."""
 
-    HELLO = 1  # worker to server: who I am - session, data port, name, layout
-    WELCOME = 2  # server to worker: joined - session, the server's data port for this worker
+    HELLO = 1  # worker to server: who I am - session, data port, name, terms, layout
+    WELCOME = 2  # server to worker: joined - session, its data port for this worker, key or nothing
     REFUSED = 3  # server to worker: why not - text
     PROBE = 4  # sender to receiver: what is missing? - empty, or u32 datagrams sent until now
     BITMAP = 5  # receiver to sender: this is - one bit per chunk
@@ -50,6 +51,11 @@ class MessageType(IntEnum):
     ANNOUNCE = 7  # server to worker: a message of the training - bytes
     ACK = 8  # receiver to sender: these datagrams came - `ack.Ack`
     LATE_BITMAP = 9  # a BITMAP for a PROBE that had to wait, so its delay is not that of the path
+    READY = 10  # server to worker: all have joined
+    HOLD = 11  # receiver to sender: this transfer has not been asked for yet; wait
+    PING = 12  # are you there?
+    PONG = 13  # yes
+    FAILED = 14  # why this side ends the connection - text
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +81,7 @@ def body_limits(chunk_count: int) -> dict[MessageType, tuple[int, int]]:
     bitmap_bytes = -(-chunk_count // 8)
     return {
         MessageType.HELLO: (_HELLO.size, MAX_HELLO_BYTES),
-        MessageType.WELCOME: (_WELCOME.size, _WELCOME.size),
+        MessageType.WELCOME: (_WELCOME.size, _WELCOME.size + KEY_BYTES),
         MessageType.REFUSED: (0, MAX_REASON_BYTES),
         MessageType.PROBE: (0, SENT.size),
         MessageType.BITMAP: (bitmap_bytes, bitmap_bytes),
@@ -83,6 +89,11 @@ def body_limits(chunk_count: int) -> dict[MessageType, tuple[int, int]]:
         MessageType.STOP: (0, bitmap_bytes),
         MessageType.ACK: (ACK_FIELDS_BYTES, MAX_ACK_BYTES),
         MessageType.ANNOUNCE: (0, MAX_ANNOUNCEMENT_BYTES),
+        MessageType.READY: (0, 0),
+        MessageType.HOLD: (0, 0),
+        MessageType.PING: (0, 0),
+        MessageType.PONG: (0, 0),
+        MessageType.FAILED: (0, MAX_REASON_BYTES),
     }
 
 
@@ -163,49 +174,90 @@ def unpack_bitmap(body: bytes, chunk_count: int) -> NDArray[np.bool_]:
     return bits[:chunk_count].astype(np.bool_)
 
 
+def reason_message(kind: MessageType, reason: str) -> ControlMessage:
+    """A REFUSED or FAILED; a long text is cut, perhaps within a character."""
+    return ControlMessage(kind, body=reason.encode()[:MAX_REASON_BYTES])
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hello:
-    """A worker's introduction; `layout` is PayloadLayout.encode()'s result, or empty."""
+    """A worker's introduction.
+
+    Attributes:
+        session: of the run.
+        name: the worker's.
+        data_port: its UDP port; 0 where the data need none.
+        terms: a text of what must be equal on both sides besides the layout.
+        layout: PayloadLayout.encode()'s result, or empty.
+    """
 
     session: int
     name: str
     data_port: int = 0
+    terms: str = ""
     layout: bytes = b""
 
     def message(self) -> ControlMessage:
-        name = self.name.encode()
-        head = _HELLO.pack(self.session, self.data_port, len(name))
-        return ControlMessage(MessageType.HELLO, body=head + name + self.layout)
+        """ValueError when it is larger than a HELLO may be: the layout has too many tensors."""
+        name, terms = self.name.encode(), self.terms.encode()
+        head = _HELLO.pack(self.session, self.data_port, len(name), len(terms))
+        body = head + name + terms + self.layout
+        if len(body) > MAX_HELLO_BYTES:
+            raise ValueError(
+                f"the layout's description is {len(self.layout)} bytes long and a HELLO holds "
+                f"{MAX_HELLO_BYTES}: merge tensors, or shorten their names"
+            )
+        return ControlMessage(MessageType.HELLO, body=body)
 
     @classmethod
     def parse(cls, body: bytes) -> "Hello":
         """Decodes a HELLO's body; ProtocolError when it is malformed."""
-        session, data_port, name_bytes = _HELLO.unpack_from(body)
+        if len(body) < _HELLO.size:
+            raise ProtocolError(f"HELLO with a body of {len(body)} bytes")
+        session, data_port, name_bytes, terms_bytes = _HELLO.unpack_from(body)
         rest = body[_HELLO.size :]
-        if len(rest) < name_bytes:
-            raise ProtocolError(f"HELLO with a name of {name_bytes} bytes but {len(rest)} left")
+        texts_bytes = name_bytes + terms_bytes
+        if len(rest) < texts_bytes:
+            raise ProtocolError(f"HELLO with texts of {texts_bytes} bytes but {len(rest)} left")
         try:
             name = rest[:name_bytes].decode()
+            terms = rest[name_bytes:texts_bytes].decode()
         except UnicodeDecodeError:
-            raise ProtocolError("HELLO with a name that is not UTF-8") from None
-        return cls(session=session, name=name, data_port=data_port, layout=rest[name_bytes:])
+            raise ProtocolError("HELLO with a text that is not UTF-8") from None
+        return cls(
+            session=session,
+            name=name,
+            data_port=data_port,
+            terms=terms,
+            layout=rest[texts_bytes:],
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Welcome:
-    """The server's answer to HELLO; `data_port` is its port for this worker's data."""
+    """The server's answer to HELLO.
+
+    Attributes:
+        session: of the run.
+        data_port: the server's port for this worker's data.
+        key: authenticates this worker's datagrams, KEY_BYTES long; empty without authentication.
+    """
 
     session: int
     data_port: int
+    key: bytes = b""
 
     def message(self) -> ControlMessage:
-        return ControlMessage(MessageType.WELCOME, body=_WELCOME.pack(self.session, self.data_port))
+        body = _WELCOME.pack(self.session, self.data_port) + self.key
+        return ControlMessage(MessageType.WELCOME, body=body)
 
     @classmethod
     def parse(cls, body: bytes) -> "Welcome":
-        """Decodes a WELCOME's body, whose size the parser has checked."""
-        session, data_port = _WELCOME.unpack(body)
-        return cls(session=session, data_port=data_port)
+        """Decodes a WELCOME's body; ProtocolError when it is malformed."""
+        if len(body) not in (_WELCOME.size, _WELCOME.size + KEY_BYTES):
+            raise ProtocolError(f"WELCOME with a body of {len(body)} bytes")
+        session, data_port = _WELCOME.unpack_from(body)
+        return cls(session=session, data_port=data_port, key=body[_WELCOME.size :])
 
 
 def check_u32(name: str, value: int) -> None:

@@ -48,11 +48,14 @@ class Receiver:
         transfer: int,
         layout: PayloadLayout,
         into: NDArray[np.uint8],
-        rule: StopRule,
+        rule: StopRule | None,
         repair: Repair,
         now_s: float,
     ) -> None:
-        """`into` is a buffer of the layout; arriving chunks are written to their place in it."""
+        """`into` is a buffer of the layout; arriving chunks are written to their place in it.
+
+        Without a rule the receiver collects data early, and says nothing until `adopt`.
+        """
         self.transfer = transfer
         self.received = np.zeros(layout.chunk_count, dtype=np.bool_)
         self.received_count = 0
@@ -218,19 +221,33 @@ class Receiver:
         """Takes a control message of the sender; ProtocolError when it makes no sense."""
         if message.type is not MessageType.PROBE:
             raise ProtocolError(f"{message.type.name} is not allowed at a receiver")
-        if message.transfer > self.transfer:
+        if message.transfer != self.transfer:
             raise ProtocolError(f"PROBE for transfer {message.transfer} during {self.transfer}")
-        if message.transfer < self.transfer:
-            # The earlier transfer has stopped, or this one would not have begun.
-            self._outbox.append(ControlMessage(MessageType.STOP, message.transfer))
-            return
         self._now_s = now_s
         self._machine.on(ReceiverEvent.PROBE)
         if self.stopped:
-            self._outbox.append(ControlMessage(MessageType.STOP, self.transfer))
-            return
+            return  # it crossed the STOP, which answers it
         self._probes += 1
         self._stop_or(lambda progress: self._repair.on_probe(message, progress, self.attentive))
+
+    def adopt(self, into: NDArray[np.uint8], rule: StopRule, now_s: float) -> NDArray[np.uint8]:
+        """Gives data that came early its buffer and its rule; returns the buffer it leaves."""
+        rows, spare = self._layout.rows(into), self._rows
+        rows[self.received] = spare[self.received]
+        self._rows, self._rule, self._now_s = rows, rule, now_s
+        if self.received_count:
+            self._stop_or(self._repair.on_data)
+        return spare.reshape(-1)
+
+    @property
+    def probes(self) -> int:
+        """How many PROBEs have come."""
+        return self._probes
+
+    @property
+    def progress_s(self) -> float | None:
+        """When the latest new chunk arrived; None before the first."""
+        return self._last_arrival_s
 
     def on_deadline(self, now_s: float) -> None:
         """Must be called when `next_deadline_s` has passed."""
@@ -240,7 +257,7 @@ class Receiver:
 
     def next_deadline_s(self) -> float | None:
         """When to call `on_deadline` if nothing arrives before; None for never."""
-        if self.stopped:
+        if self.stopped or self._rule is None:
             return None
         progress = self._progress()
         deadlines = [
@@ -251,8 +268,11 @@ class Receiver:
         return min(deadlines, default=None)
 
     def _stop_or(self, otherwise: Callable[[Progress], list[ControlMessage]]) -> None:
+        if self._rule is None:
+            return
         progress = self._progress()
-        if self.received_count == self._layout.chunk_count or self._satisfied(progress):
+        complete = self.received_count == self._layout.chunk_count
+        if complete or self._satisfied(self._rule, progress):
             self._machine.on(ReceiverEvent.SATISFIED)
             self._ended_s = self._now_s
             # Only the first STOP carries the bitmap; the sender has it from there.
@@ -261,10 +281,10 @@ class Receiver:
         else:
             self._outbox += otherwise(progress)
 
-    def _satisfied(self, progress: Progress) -> bool:
-        satisfied = self._rule.satisfied(progress)
+    def _satisfied(self, rule: StopRule, progress: Progress) -> bool:
+        satisfied = rule.satisfied(progress)
         if not isinstance(satisfied, bool | np.bool_):
-            raise own_code.unfit(self._rule, "satisfied", satisfied, "True or False")
+            raise own_code.unfit(rule, "satisfied", satisfied, "True or False")
         return bool(satisfied)
 
     def _progress(self) -> Progress:

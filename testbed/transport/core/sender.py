@@ -38,12 +38,21 @@ from testbed.transport.core.wire import (
     wire_bytes,
 )
 
+# A sender whose answers have named nothing new for so long sends less, and pauses in between.
+_STALLED_S = 1.0
+_STALLED_BATCH = 32
+_FIRST_PAUSE_S = 0.05
+_LONGEST_PAUSE_S = 1.0
+
 
 class SendingPath:
     """The state that transfers to the same peer share.
 
     It holds the congestion control, the repair's estimates of the path, the pacer, and the memory
     in which batches are composed.
+
+    Attributes:
+        composer: the transfer whose numbers the frames' headers have now.
     """
 
     def __init__(
@@ -63,6 +72,8 @@ class SendingPath:
         self.congestion = congestion
         self.estimates = PathEstimates()
         self.latest_rtt_s: float | None = None
+        self.composer: Sender | None = None
+        self._repairs: list[SenderRepair] = []
         datagram_bytes = new_frames(0, chunk_bytes).shape[1]
         self._flow_window = max(2, receive_buffer_bytes / wire_bytes(1, chunk_bytes))
         # One segmented send may not be larger than the largest datagram.
@@ -97,13 +108,38 @@ class SendingPath:
         return window_bytes
 
     @property
+    def in_flight(self) -> int:
+        """Datagrams of all transfers that are not known to have arrived or to be lost."""
+        return sum(repair.in_flight for repair in self._repairs)
+
+    @property
+    def shared(self) -> bool:
+        """Whether several transfers are under way."""
+        return len(self._repairs) > 1
+
+    def begin(self, repair: SenderRepair, now_s: float) -> None:
+        """A transfer begins."""
+        if not self._repairs:
+            self.congestion.on_transfer_begin(now_s)
+            self.pacer.resume(now_s)
+        self._repairs.append(repair)
+
+    def end(self, repair: SenderRepair) -> None:
+        """A transfer has ended; what it has in flight no longer counts."""
+        self._repairs.remove(repair)
+
+    @property
     def flow_window(self) -> float:
         """Datagrams in flight that the receiver's buffer allows; limits unpaced senders only."""
         return self._flow_window if math.isinf(self.rate_bps) else math.inf
 
 
 class Sender:
-    """Sends one payload to one receiver until the receiver says STOP."""
+    """Sends one payload to one receiver until the receiver says STOP.
+
+    Attributes:
+        held: whether the receiver has said that it has not asked for this transfer yet.
+    """
 
     def __init__(
         self,
@@ -131,9 +167,8 @@ class Sender:
         if not isinstance(self._repair, SenderRepair):
             raise own_code.unfit(repair, "sender", self._repair, "a SenderRepair")
         self._path = path
+        self._session = session
         self._batch = fields(path.frames, layout.chunk_bytes)
-        self._batch["session"] = session
-        self._batch["transfer"] = transfer
         self._ever_sent = np.zeros(layout.chunk_count, dtype=np.bool_)
         self._received: NDArray[np.bool_] | None = None
         self._places = np.arange(len(path.frames))
@@ -142,9 +177,12 @@ class Sender:
         self._control_bytes = 0
         self._began_s = now_s
         self._ended_s = now_s
+        self._fruitless_s: float | None = None
+        self._pause_s = _FIRST_PAUSE_S
+        self._resume_s = now_s
         self.ignored: Counter[str] = Counter()
-        path.congestion.on_transfer_begin(now_s)
-        path.pacer.resume(now_s)
+        self.held = False
+        path.begin(self._repair, now_s)
 
     @property
     def state(self) -> SenderState:
@@ -160,6 +198,11 @@ class Sender:
         """Since when the receiver owes an answer; None while it owes none."""
         return None if self.stopped else self._repair.asked_s
 
+    @property
+    def fruitless_s(self) -> float | None:
+        """Since when the receiver's answers have named nothing new; None while data arrive."""
+        return self._fruitless_s
+
     def offer(self, now_s: float) -> NDArray[np.uint8]:
         """The datagrams that may go now: shape (k, datagram bytes), k >= 0.
 
@@ -168,6 +211,10 @@ class Sender:
         room = self._room(now_s) if self.state is SenderState.SENDING else 0
         if not room:
             return self._path.frames[:0]
+        if self._path.composer is not self:
+            self._path.composer = self
+            self._batch["session"] = self._session
+            self._batch["transfer"] = self.transfer
         chunks = self._offered = self._upcoming(room)
         count = len(chunks)
         batch = self._batch[:count]
@@ -209,14 +256,22 @@ class Sender:
         path = self._path
         path.pacer.set_rate(path.rate_bps)
         window = self._window()
-        if self._repair.in_flight > path.flow_window / 4:
+        if path.in_flight > path.flow_window / 4:
             # Ask early, so that the answer comes before the window is full.
             self._repair.on_window_closed(now_s)
         if window < 1:
             self._repair.on_window_closed(now_s)
             return 0
         remaining = self._repair.remaining
+        if self._stalled(now_s):
+            if now_s < self._resume_s:
+                return 0
+            remaining = min(remaining, _STALLED_BATCH)
         return int(min(path.pacer.allowance(now_s, remaining), window, remaining))
+
+    def _stalled(self, now_s: float) -> bool:
+        """Whether control messages have come for a while, but no data has arrived."""
+        return self._fruitless_s is not None and now_s - self._fruitless_s >= _STALLED_S
 
     def _window(self) -> float:
         """Datagrams that the congestion window still allows; one is always allowed in flight."""
@@ -224,7 +279,7 @@ class Sender:
         whole = self._path.flow_window
         if not math.isinf(window_bytes):
             whole = min(whole, max(1, int(window_bytes // self._path.datagram_wire_bytes)))
-        return whole - self._repair.in_flight
+        return whole - self._path.in_flight
 
     def sent(self, count: int, now_s: float) -> None:
         """The network took the first `count` datagrams of the last offer."""
@@ -235,6 +290,11 @@ class Sender:
         self._path.pacer.spend(count)
         self._path.congestion.on_sent(count * self._path.datagram_wire_bytes, now_s)
         self._repair.on_sent(count, now_s)
+        if self._stalled(now_s):
+            self._resume_s = now_s + self._pause_s
+            self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
+            if self.state is SenderState.SENDING:
+                self._repair.on_window_closed(now_s)
         if self.state is SenderState.SENDING and self._window() < 1:
             # This cannot wait for the next `offer`: the driver may call only at a deadline, and
             # with a full window only the repair sets one.
@@ -242,10 +302,7 @@ class Sender:
 
     def on_message(self, message: ControlMessage, now_s: float) -> None:
         """Takes a control message of the receiver; ProtocolError when it makes no sense."""
-        if message.transfer < self.transfer:
-            self.ignored["stale-control"] += 1
-            return
-        if message.transfer > self.transfer:
+        if message.transfer != self.transfer:
             raise ProtocolError(
                 f"{message.type.name} for transfer {message.transfer} during {self.transfer}"
             )
@@ -254,16 +311,34 @@ class Sender:
             return
         if self.stopped:
             return  # an answer that crossed the STOP
+        if message.type is MessageType.HOLD:
+            self.held = True
+            self._fruitless_s = None
+            return
+        self.held = False
         was_asking = self.state is SenderState.ASKING
-        self._tell(self._repair.on_message(message, now_s))
-        if was_asking and self.state is SenderState.SENDING:
+        feedback = self._repair.on_message(message, now_s)
+        self._weigh(feedback, now_s)
+        self._tell(feedback)
+        if was_asking and self.state is SenderState.SENDING and not self._path.shared:
             self._path.pacer.resume(now_s)
+
+    def _weigh(self, feedback: Feedback | None, now_s: float) -> None:
+        """Notes whether an answer tells of arrivals, or of losses alone."""
+        if feedback is None:
+            return
+        if feedback.delivered_bytes:
+            self._fruitless_s = None
+            self._pause_s = _FIRST_PAUSE_S
+        elif feedback.lost_bytes and self._fruitless_s is None:
+            self._fruitless_s = self._resume_s = now_s
 
     def _on_stop(self, message: ControlMessage, now_s: float) -> None:
         if not self.stopped:
             if message.body:
                 self._received = unpack_bitmap(message.body, self._layout.chunk_count)
             self._ended_s = now_s
+            self._path.end(self._repair)
         self._repair.machine.on(SenderEvent.STOP)
 
     def _tell(self, feedback: Feedback | None) -> None:
@@ -278,8 +353,10 @@ class Sender:
                 feedback,
                 delivered_bytes=feedback.delivered_bytes * size,
                 lost_bytes=feedback.lost_bytes * size,
-                in_flight_bytes=feedback.in_flight_bytes * size,
+                in_flight_bytes=self._path.in_flight * size,
                 ecn_marked_bytes=feedback.ecn_marked_bytes * size,
+                # Another transfer had more to send.
+                app_limited=feedback.app_limited and not self._path.shared,
             )
         )
 
@@ -298,7 +375,7 @@ class Sender:
             return
         was_asking = self.state is SenderState.ASKING
         self._tell(self._repair.on_deadline(now_s))
-        if was_asking and self.state is SenderState.SENDING:
+        if was_asking and self.state is SenderState.SENDING and not self._path.shared:
             self._path.pacer.resume(now_s)
 
     def next_deadline_s(self, now_s: float) -> float | None:
@@ -308,7 +385,8 @@ class Sender:
         deadlines = [self._repair.deadline_s()]
         sending = self.state is SenderState.SENDING and self._window() >= 1
         if sending and (remaining := self._repair.remaining):
-            deadlines.append(self._path.pacer.next_s(now_s, remaining))
+            next_s = self._path.pacer.next_s(now_s, remaining)
+            deadlines.append(max(next_s, self._resume_s) if self._stalled(now_s) else next_s)
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def observe(self, peer: str, now_s: float) -> Observation:

@@ -1,0 +1,311 @@
+"""Everything between "bytes arrived at time t" and "send these bytes, wake me at t'", for one peer.
+
+A `Connection` has no socket, clock or thread. A driver feeds it what arrives on the peer's two
+channels, an ordered reliable stream of control messages and a lossy one of datagrams:
+
+    connection.on_datagrams(frames, now_s)      # before what came later on the control stream
+    connection.on_control(data, now_s)
+    connection.on_deadline(now_s)               # at next_deadline_s at the latest
+    while len(frames := connection.offer(now_s)):
+        connection.sent(network.send(frames), now_s)
+    stream.write(connection.control())
+    for event in connection.events(): ...
+
+`waited=True` says that input lay in a socket for an unknown time, so that it gives no sample of the
+round trip.
+
+Joining. A worker's connection begins in JOINING with a HELLO. The server reads it by
+`joining.Newcomer`, makes its own connection, which begins in WAITING with a WELCOME, and calls
+`start` once all have joined. Patience with a peer runs only from then on.
+
+Transfers. Each direction has its own ascending numbers, and several may be in flight. Data of a
+transfer that has not been posted yet is kept in a spare buffer, and its sender is told to hold.
+
+Patience. A peer that owes an answer may be silent for `peer_timeout_s`. Where control messages
+come but data do not, a transfer may stand still for as long. Both end the connection, since one
+that is not trusted to deliver is of no use to the others.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from enum import Enum, auto
+
+import numpy as np
+from numpy.typing import NDArray
+
+from testbed.transport.core.connection_settings import ConnectionSettings
+from testbed.transport.core.errors import ProtocolError
+from testbed.transport.core.events import Announced, Event, Joined, PeerGone, Started
+from testbed.transport.core.incoming import Incoming
+from testbed.transport.core.messages import (
+    ControlMessage,
+    ControlParser,
+    Hello,
+    MessageType,
+    Welcome,
+    body_limits,
+    reason_message,
+)
+from testbed.transport.core.outgoing import Outgoing
+from testbed.transport.core.sender import SendingPath
+from testbed.transport.core.states import Machine
+from testbed.transport.core.tolerance import StopRule
+
+# A sender that holds asks so many times within the peer's timeout whether the receiver lives.
+_PINGS = 4
+
+
+class ConnectionState(Enum):
+    JOINING = auto()  # worker: the HELLO awaits its answer
+    WAITING = auto()  # others have not joined yet
+    OPEN = auto()
+    LOST = auto()
+
+
+class ConnectionEvent(Enum):
+    WELCOME = auto()
+    READY = auto()  # said or heard
+    ENDED = auto()  # closed, broken or given up
+
+
+_State, _Event = ConnectionState, ConnectionEvent
+CONNECTION_TRANSITIONS = {
+    (_State.JOINING, _Event.WELCOME): _State.WAITING,
+    (_State.WAITING, _Event.READY): _State.OPEN,
+    (_State.JOINING, _Event.ENDED): _State.LOST,
+    (_State.WAITING, _Event.ENDED): _State.LOST,
+    (_State.OPEN, _Event.ENDED): _State.LOST,
+}
+
+# What a receiver says to its sender.
+_ANSWERS = frozenset(
+    {
+        MessageType.BITMAP,
+        MessageType.LATE_BITMAP,
+        MessageType.ACK,
+        MessageType.STOP,
+        MessageType.HOLD,
+    }
+)
+# What a server says to its workers.
+_FROM_SERVERS = frozenset(
+    {MessageType.WELCOME, MessageType.REFUSED, MessageType.READY, MessageType.ANNOUNCE}
+)
+
+
+class Connection:
+    """One peer, as this side sees it.
+
+    Attributes:
+        peer: its name.
+        lost: why the connection has ended; None before.
+        counters: what was ignored, by reason.
+        outgoing, incoming: the transfers of each direction.
+    """
+
+    def __init__(
+        self,
+        *,
+        peer: str,
+        settings: ConnectionSettings,
+        path: SendingPath,
+        now_s: float,
+        hello: Hello | None = None,
+        welcome: Welcome | None = None,
+    ) -> None:
+        """A worker's side gives its `hello`, the server's its `welcome`; that is said first."""
+        first = hello or welcome
+        if first is None or (hello is not None and welcome is not None):
+            raise ValueError("give a hello (a worker's side) or a welcome (the server's)")
+        self.peer = peer
+        self.lost: str | None = None
+        self.counters: Counter[str] = Counter()
+        self._machine = Machine(
+            ConnectionState.JOINING if hello else ConnectionState.WAITING, CONNECTION_TRANSITIONS
+        )
+        self._settings = settings
+        self._events: list[Event] = []
+        self.outgoing = Outgoing(peer, settings, path, self._events, self.counters)
+        self.incoming = Incoming(peer, settings, self._events, self.counters)
+        unexpected = {MessageType.HELLO} if hello else {MessageType.HELLO, *_FROM_SERVERS}
+        limits = body_limits(settings.layout.chunk_count)
+        self._parser = ControlParser(
+            {kind: limit for kind, limit in limits.items() if kind not in unexpected}
+        )
+        self._outbox = bytearray()
+        self._heard_s = self._pinged_s = now_s
+        self._say([first.message()])
+
+    @property
+    def state(self) -> ConnectionState:
+        return self._machine.state
+
+    # The application's side.
+
+    def start(self, now_s: float) -> None:
+        """Server: all have joined, and this worker may begin."""
+        self._machine.on(ConnectionEvent.READY)
+        self._heard_s = now_s
+        self._say([ControlMessage(MessageType.READY)])
+
+    def announce(self, body: bytes) -> None:
+        """Server: sends the worker a message, reliably."""
+        self._say([ControlMessage(MessageType.ANNOUNCE, body=body)])
+
+    def post_send(self, transfer: int, payload: NDArray[np.uint8], now_s: float) -> None:
+        """Begins to send a payload, which must not change before its TransferDone.
+
+        Raises ValueError for a number that does not ascend, or more transfers than may be in
+        flight.
+        """
+        self.outgoing.post(transfer, payload, now_s)
+
+    def post_receive(
+        self, transfer: int, rule: StopRule, into: NDArray[np.uint8], now_s: float
+    ) -> None:
+        """Begins to receive into a buffer, which belongs to the transfer until its TransferDone.
+
+        Raises ValueError as `post_send` does. Ends the connection when the peer has begun a
+        transfer that this one skips.
+        """
+        try:
+            self.incoming.post(transfer, rule, into, now_s)
+        except ProtocolError as error:
+            self._break(error)
+
+    # What arrives.
+
+    def on_datagrams(
+        self, frames: NDArray[np.uint8], now_s: float, *, waited: bool = False
+    ) -> None:
+        """Takes datagrams, one per row: shape (k, HEADER_BYTES + chunk_bytes), contiguous rows."""
+        if not len(frames) or self.lost is not None:
+            return
+        open_ = self.state is ConnectionState.OPEN
+        if self.incoming.on_datagrams(frames, now_s, waited=waited, may_be_early=open_):
+            self._heard_s = now_s  # by valid data alone: a forger keeps no dead peer alive
+
+    def on_control(self, data: bytes, now_s: float, *, waited: bool = False) -> None:
+        """Takes the next bytes of the control stream, in pieces of any size."""
+        if self.lost is not None:
+            return
+        self._heard_s = now_s
+        try:
+            for message in self._parser.feed(data):
+                self._take(message, now_s, waited)
+                if self.lost is not None:
+                    return
+        except ProtocolError as error:
+            self._break(error)
+
+    def on_control_closed(self, reason: str) -> None:
+        """The control stream has ended, or cannot be written any more."""
+        self._end(reason)
+
+    def _take(self, message: ControlMessage, now_s: float, waited: bool) -> None:
+        kind = message.type
+        if kind is MessageType.PROBE:
+            self.incoming.on_probe(message, now_s, waited=waited)
+        elif kind in _ANSWERS:
+            self.outgoing.on_message(message, now_s)
+        elif kind is MessageType.WELCOME:
+            self._welcomed(Welcome.parse(message.body))
+        elif kind is MessageType.READY:
+            self._machine.on(ConnectionEvent.READY)
+            self._events.append(Started())
+        elif kind is MessageType.ANNOUNCE:
+            self._events.append(Announced(message.body))
+        elif kind is MessageType.PING:
+            self._say([ControlMessage(MessageType.PONG)])
+        elif kind is MessageType.REFUSED:
+            self._end(f"it refused: {message.body.decode(errors='replace')}")
+        elif kind is MessageType.FAILED:
+            self._end(f"it gave up: {message.body.decode(errors='replace')}")
+
+    def _welcomed(self, welcome: Welcome) -> None:
+        if welcome.session != self._settings.session:
+            raise ProtocolError("WELCOME of another session")
+        self._machine.on(ConnectionEvent.WELCOME)
+        self._events.append(Joined(welcome.data_port, welcome.key))
+
+    # What is due.
+
+    def on_deadline(self, now_s: float) -> None:
+        """Does what is due; may be called at any time."""
+        if self.lost is not None:
+            return
+        self.incoming.on_deadline(now_s)
+        self.outgoing.on_deadline(now_s)
+        if now_s >= self._ping_s():
+            self._pinged_s = now_s
+            self._say([ControlMessage(MessageType.PING)])
+        until_s, reason = self._patience()
+        if now_s >= until_s:
+            self._end(reason, say=True)
+
+    def next_deadline_s(self, now_s: float) -> float | None:
+        """When to call `on_deadline` and `offer` if nothing happens before; None for never."""
+        if self.lost is not None:
+            return None
+        due_s = min(
+            self._ping_s(),
+            self._patience()[0],
+            self.incoming.next_deadline_s(),
+            self.outgoing.next_deadline_s(now_s),
+        )
+        return None if due_s == math.inf else due_s
+
+    def _ping_s(self) -> float:
+        """When to ask whether a receiver lives that has told us to hold."""
+        if not self.outgoing.held:
+            return math.inf
+        return max(self._heard_s, self._pinged_s) + self._settings.peer_timeout_s / _PINGS
+
+    def _patience(self) -> tuple[float, str]:
+        """When the patience with the peer ends, and what is then said of it."""
+        return min(self.outgoing.patience(self._heard_s), self.incoming.patience(self._heard_s))
+
+    # What goes out.
+
+    def offer(self, now_s: float) -> NDArray[np.uint8]:
+        """The datagrams that may go now: shape (k, datagram bytes), k >= 0.
+
+        The array is valid until the next call. Datagrams count as sent only when `sent` says so.
+        """
+        return self.outgoing.offer(now_s) if self.lost is None else self.outgoing.nothing
+
+    def sent(self, count: int, now_s: float) -> None:
+        """The network took the first `count` datagrams of the last offer."""
+        self.outgoing.sent(count, now_s)
+
+    def control(self) -> bytes:
+        """The bytes to write to the control stream now; they are handed out once."""
+        if self.lost is None:
+            self._say(self.outgoing.poll_messages())
+            self._say(self.incoming.poll_messages())
+        data = bytes(self._outbox)
+        self._outbox.clear()
+        return data
+
+    def events(self) -> list[Event]:
+        """What has happened since the last call, in order."""
+        events = self._events.copy()
+        self._events.clear()
+        return events
+
+    def _say(self, messages: Iterable[ControlMessage]) -> None:
+        for message in messages:
+            self._outbox += message.encode()
+
+    def _break(self, error: ProtocolError) -> None:
+        self._end(f"it broke the protocol: {error}", say=True)
+
+    def _end(self, reason: str, *, say: bool = False) -> None:
+        if self.lost is not None:
+            return
+        if say:
+            self._say([reason_message(MessageType.FAILED, reason)])
+        self._machine.on(ConnectionEvent.ENDED)
+        self.lost = reason
+        self._events.append(PeerGone(reason))

@@ -1,0 +1,39 @@
+"""What all connections of one side share."""
+
+import math
+from dataclasses import dataclass
+
+from testbed.transport.core.layout import PayloadLayout
+from testbed.transport.core.messages import check_u32
+from testbed.transport.core.order import ChunkOrder
+from testbed.transport.core.repair import Repair
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConnectionSettings:
+    """What all connections of one side share.
+
+    Attributes:
+        session: 32 bits that tell this run from others.
+        layout, repair: equal on both sides.
+        order: the order in which this side sends.
+        peer_timeout_s: how long a peer that owes an answer may be silent, and how long a transfer
+            may stand still; finite.
+        transfers_in_flight: how many transfers may be under way in each direction.
+        chunk_events: whether arrivals are told by ChunkBatch events.
+    """
+
+    session: int
+    layout: PayloadLayout
+    repair: Repair
+    order: ChunkOrder
+    peer_timeout_s: float = 30.0
+    transfers_in_flight: int = 4
+    chunk_events: bool = False
+
+    def __post_init__(self) -> None:
+        check_u32("session", self.session)
+        if not 0 < self.peer_timeout_s < math.inf:
+            raise ValueError(f"peer_timeout_s is {self.peer_timeout_s}; valid: above 0, finite")
+        if self.transfers_in_flight < 1:
+            raise ValueError(f"transfers_in_flight is {self.transfers_in_flight}; valid: 1 or more")

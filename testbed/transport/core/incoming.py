@@ -1,0 +1,216 @@
+"""The transfers that one side receives from a peer, those that come too early included.
+
+A peer may begin a transfer that nobody has posted here yet. Its data go into a spare buffer, its
+PROBE is answered by HOLD, and both count as soon as the transfer is posted.
+"""
+
+import math
+from collections import Counter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from testbed.transport.core.connection_settings import ConnectionSettings
+from testbed.transport.core.errors import ProtocolError
+from testbed.transport.core.events import ChunkBatch, Event, TransferDone
+from testbed.transport.core.messages import ControlMessage, MessageType
+from testbed.transport.core.numbering import REMEMBERED, Numbers
+from testbed.transport.core.receiver import Receiver
+from testbed.transport.core.tolerance import StopRule
+from testbed.transport.core.wire import fields
+
+
+class Incoming:
+    """One direction of a `Connection`.
+
+    Attributes:
+        receivers: the transfers in flight that were posted, by number.
+    """
+
+    def __init__(
+        self,
+        peer: str,
+        settings: ConnectionSettings,
+        events: list[Event],
+        counters: Counter[str],
+    ) -> None:
+        """Adds to `events` and `counters`, which belong to the connection."""
+        self.receivers: dict[int, Receiver] = {}
+        self._peer = peer
+        self._settings = settings
+        self._events = events
+        self._counters = counters
+        self._numbers = Numbers(peer, settings.transfers_in_flight)
+        self._posted_s: dict[int, float] = {}
+        self._early: dict[int, Receiver] = {}
+        self._early_probes: dict[int, ControlMessage] = {}  # the latest of each transfer
+        self._spares: list[NDArray[np.uint8]] = []
+        self._outbox: list[ControlMessage] = []
+
+    def check(self, transfer: int) -> None:
+        """Raises ValueError unless a transfer of this number can be posted now."""
+        self._numbers.check(transfer, len(self.receivers))
+
+    def post(self, transfer: int, rule: StopRule, into: NDArray[np.uint8], now_s: float) -> None:
+        """Begins a transfer; ProtocolError when the peer has begun one that this one skips."""
+        self.check(transfer)
+        self._settings.layout.rows(into)
+        self._numbers.begin(transfer)
+        skipped = min(self._early.keys() | self._early_probes.keys(), default=transfer)
+        if skipped < transfer:
+            raise ProtocolError(self._mismatch(skipped))
+        self._posted_s[transfer] = now_s
+        receiver = self._early.pop(transfer, None)
+        if receiver is None:
+            receiver = self._new(transfer, rule, into, now_s)
+        else:
+            self._spares.append(receiver.adopt(into, rule, now_s))
+        self.receivers[transfer] = receiver
+        probe = self._early_probes.pop(transfer, None)
+        if probe is not None:
+            receiver.attentive = False
+            receiver.on_message(probe, now_s)
+        self._harvest(receiver)
+
+    def _new(
+        self, transfer: int, rule: StopRule | None, into: NDArray[np.uint8], now_s: float
+    ) -> Receiver:
+        settings = self._settings
+        return Receiver(
+            session=settings.session,
+            transfer=transfer,
+            layout=settings.layout,
+            into=into,
+            rule=rule,
+            repair=settings.repair,
+            now_s=now_s,
+        )
+
+    def on_datagrams(
+        self, frames: NDArray[np.uint8], now_s: float, *, waited: bool, may_be_early: bool
+    ) -> bool:
+        """Takes datagrams, one per row; returns whether any was the peer's.
+
+        Without `may_be_early` nothing is kept for transfers that have not been posted.
+        """
+        transfers = fields(frames, self._settings.layout.chunk_bytes)["transfer"]
+        if (transfers == transfers[0]).all():
+            return self._data(int(transfers[0]), frames, now_s, waited, may_be_early)
+        heard = False
+        for transfer in np.unique(transfers):
+            rows = np.ascontiguousarray(frames[transfers == transfer])
+            heard |= self._data(int(transfer), rows, now_s, waited, may_be_early)
+        return heard
+
+    def _data(
+        self,
+        transfer: int,
+        frames: NDArray[np.uint8],
+        now_s: float,
+        waited: bool,
+        may_be_early: bool,
+    ) -> bool:
+        receiver = self.receivers.get(transfer) or self._early.get(transfer)
+        if receiver is None and may_be_early:
+            receiver = self._collect_early(transfer, frames, now_s)
+        if receiver is None:
+            stale = transfer <= self._numbers.last
+            self._counters["stale-transfer" if stale else "early-transfer"] += len(frames)
+            return False
+        known, told = receiver.valid_datagrams, self._settings.chunk_events
+        before = receiver.received.copy() if told else receiver.received
+        receiver.attentive = not waited
+        receiver.on_datagrams(frames, now_s)
+        if told and len(chunks := np.flatnonzero(receiver.received & ~before)):
+            self._events.append(ChunkBatch(transfer, chunks))
+        self._harvest(receiver)
+        return receiver.valid_datagrams > known
+
+    def _collect_early(
+        self, transfer: int, frames: NDArray[np.uint8], now_s: float
+    ) -> Receiver | None:
+        """A place for a transfer that nobody has posted yet; None if there is no room for it."""
+        settings = self._settings
+        sessions = fields(frames, settings.layout.chunk_bytes)["session"]
+        if (
+            transfer <= self._numbers.last
+            or len(self._early) >= settings.transfers_in_flight
+            or not (sessions == settings.session).any()
+        ):
+            return None
+        into = self._spares.pop() if self._spares else settings.layout.new_buffer()
+        receiver = self._early[transfer] = self._new(transfer, None, into, now_s)
+        return receiver
+
+    def on_probe(self, message: ControlMessage, now_s: float, *, waited: bool) -> None:
+        """Takes a sender's PROBE; ProtocolError when it makes no sense."""
+        transfer = message.transfer
+        receiver = self.receivers.get(transfer)
+        if receiver is not None:
+            receiver.attentive = not waited
+            receiver.on_message(message, now_s)
+            self._harvest(receiver)
+        elif self._numbers.has_finished(transfer):
+            self._counters["stale-control"] += 1  # it crossed the STOP, which answers it
+        elif transfer <= self._numbers.last:
+            raise ProtocolError(self._mismatch(transfer))
+        elif transfer in self._early_probes or len(self._early_probes) < REMEMBERED:
+            self._early_probes[transfer] = message
+            self._outbox.append(ControlMessage(MessageType.HOLD, transfer))
+        else:
+            raise ProtocolError(f"PROBEs for {REMEMBERED + 1} transfers that nobody asked for")
+
+    def _mismatch(self, transfer: int) -> str:
+        return (
+            f"it sends transfer {transfer}, which this side has skipped: it is at "
+            f"{self._numbers.last}"
+        )
+
+    def _harvest(self, receiver: Receiver) -> None:
+        """Reports a transfer that has ended, once its STOP is on its way."""
+        if not receiver.stopped:
+            return
+        self._outbox += receiver.poll_messages()
+        transfer = receiver.transfer
+        del self.receivers[transfer], self._posted_s[transfer]
+        self._numbers.finish(transfer)
+        self._counters.update(receiver.ignored)
+        self._events.append(TransferDone(transfer, False, receiver.report(self._peer)))
+
+    def on_deadline(self, now_s: float) -> None:
+        for receiver in list(self.receivers.values()):
+            deadline_s = receiver.next_deadline_s()
+            if deadline_s is not None and deadline_s <= now_s:
+                receiver.on_deadline(now_s)
+                self._harvest(receiver)
+
+    def next_deadline_s(self) -> float:
+        """When `on_deadline` is due; math.inf for never."""
+        due_s = (receiver.next_deadline_s() for receiver in self.receivers.values())
+        return min((each for each in due_s if each is not None), default=math.inf)
+
+    def poll_messages(self) -> list[ControlMessage]:
+        """The control messages to send now, in order."""
+        messages, self._outbox = self._outbox, []
+        for receiver in self.receivers.values():
+            messages += receiver.poll_messages()
+        return messages
+
+    def patience(self, heard_s: float) -> tuple[float, str]:
+        """When to give up the peer, which was heard at `heard_s`, and why; math.inf for never."""
+        timeout_s = self._settings.peer_timeout_s
+        ends: list[tuple[float, str]] = []
+        for transfer, receiver in self.receivers.items():
+            since_s = max(self._posted_s[transfer], receiver.progress_s or -math.inf)
+            why = self._why_nothing_comes(receiver, heard_s > since_s)
+            reason = f"{why}: no new chunk of transfer {transfer} for {timeout_s:g} s"
+            ends.append((since_s + timeout_s, reason))
+        return min(ends, default=(math.inf, ""))
+
+    def _why_nothing_comes(self, receiver: Receiver, heard: bool) -> str:
+        others = self._early.keys() | self._early_probes.keys()
+        if not heard:
+            return "silent"
+        if receiver.probes:
+            return "control works, data does not arrive"
+        return f"it sends transfer {min(others)} instead" if others else "it sends nothing"

@@ -1,0 +1,48 @@
+"""The numbers of one direction's transfers: they ascend, and few are in flight."""
+
+from collections import deque
+
+from testbed.transport.core.messages import check_u32
+
+# Finished transfers that are remembered. What may still come for one crossed its STOP on the way,
+# and one peer's transfers in flight are few.
+REMEMBERED = 64
+
+
+class Numbers:
+    """Which transfers were begun and which have finished.
+
+    Attributes:
+        last: the largest number begun, -1 for none.
+    """
+
+    def __init__(self, peer: str, most: int) -> None:
+        """At most `most` may be in flight with this peer."""
+        self.last = -1
+        self._peer = peer
+        self._most = most
+        self._finished: deque[int] = deque(maxlen=REMEMBERED)
+
+    def check(self, transfer: int, in_flight: int) -> None:
+        """Raises ValueError unless a transfer of this number may begin now."""
+        check_u32("transfer", transfer)
+        if transfer <= self.last:
+            raise ValueError(
+                f"transfer {transfer} with {self._peer} comes after {self.last}; "
+                "numbers must ascend"
+            )
+        if in_flight >= self._most:
+            raise ValueError(
+                f"transfer {transfer} with {self._peer}: {in_flight} are in flight already; "
+                f"valid: at most {self._most}"
+            )
+
+    def begin(self, transfer: int) -> None:
+        self.last = transfer
+
+    def finish(self, transfer: int) -> None:
+        self._finished.append(transfer)
+
+    def has_finished(self, transfer: int) -> bool:
+        """Whether it finished lately."""
+        return transfer in self._finished

@@ -1,0 +1,127 @@
+"""The transfers that one side sends to a peer."""
+
+import math
+from collections import Counter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from testbed.transport.core.connection_settings import ConnectionSettings
+from testbed.transport.core.errors import ProtocolError
+from testbed.transport.core.events import Event, TransferDone
+from testbed.transport.core.messages import ControlMessage
+from testbed.transport.core.numbering import Numbers
+from testbed.transport.core.sender import Sender, SendingPath
+from testbed.transport.core.wire import new_frames
+
+
+class Outgoing:
+    """One direction of a `Connection`.
+
+    Attributes:
+        senders: the transfers in flight, by number, in the order in which they may send.
+        nothing: an offer without datagrams.
+    """
+
+    def __init__(
+        self,
+        peer: str,
+        settings: ConnectionSettings,
+        path: SendingPath,
+        events: list[Event],
+        counters: Counter[str],
+    ) -> None:
+        """Adds to `events` and `counters`, which belong to the connection."""
+        self.senders: dict[int, Sender] = {}
+        self._peer = peer
+        self._settings = settings
+        self._path = path
+        self._events = events
+        self._counters = counters
+        self._numbers = Numbers(peer, settings.transfers_in_flight)
+        self.nothing = new_frames(0, settings.layout.chunk_bytes)
+
+    def check(self, transfer: int) -> None:
+        """Raises ValueError unless a transfer of this number can be posted now."""
+        self._numbers.check(transfer, len(self.senders))
+
+    def post(self, transfer: int, payload: NDArray[np.uint8], now_s: float) -> None:
+        """Begins a transfer."""
+        self.check(transfer)
+        settings = self._settings
+        self.senders[transfer] = Sender(
+            session=settings.session,
+            transfer=transfer,
+            layout=settings.layout,
+            payload=payload,
+            repair=settings.repair,
+            order=settings.order,
+            path=self._path,
+            now_s=now_s,
+        )
+        self._numbers.begin(transfer)
+
+    def on_message(self, message: ControlMessage, now_s: float) -> None:
+        """Takes a receiver's message; ProtocolError when it makes no sense."""
+        transfer = message.transfer
+        sender = self.senders.get(transfer)
+        if sender is None:
+            if not self._numbers.has_finished(transfer):
+                raise ProtocolError(
+                    f"{message.type.name} for transfer {transfer}, which was not sent"
+                )
+            self._counters["stale-control"] += 1
+            return
+        sender.on_message(message, now_s)
+        if sender.stopped:
+            del self.senders[transfer]
+            self._numbers.finish(transfer)
+            self._counters.update(sender.ignored)
+            self._events.append(TransferDone(transfer, True, sender.report(self._peer)))
+
+    def on_deadline(self, now_s: float) -> None:
+        for sender in self.senders.values():
+            sender.on_deadline(now_s)
+
+    def next_deadline_s(self, now_s: float) -> float:
+        """When `on_deadline` or `offer` is due; math.inf for never."""
+        due_s = (sender.next_deadline_s(now_s) for sender in self.senders.values())
+        return min((each for each in due_s if each is not None), default=math.inf)
+
+    def offer(self, now_s: float) -> NDArray[np.uint8]:
+        """The datagrams that may go now, of one transfer: shape (k, datagram bytes), k >= 0."""
+        for sender in self.senders.values():
+            frames = sender.offer(now_s)
+            if len(frames):
+                return frames
+        return self.nothing
+
+    def sent(self, count: int, now_s: float) -> None:
+        """The network took the first `count` datagrams of the last offer."""
+        if self._path.composer is not None:
+            self._path.composer.sent(count, now_s)
+
+    def poll_messages(self) -> list[ControlMessage]:
+        """The control messages to send now, in order."""
+        return [message for each in self.senders.values() for message in each.poll_messages()]
+
+    @property
+    def held(self) -> bool:
+        """Whether a receiver has told us to wait."""
+        return any(sender.held for sender in self.senders.values())
+
+    def patience(self, heard_s: float) -> tuple[float, str]:
+        """When to give up the peer, which was heard at `heard_s`, and why; math.inf for never."""
+        timeout_s = self._settings.peer_timeout_s
+        ends: list[tuple[float, str]] = []
+        for transfer, sender in self.senders.items():
+            if sender.asked_s is not None:
+                since_s = max(sender.asked_s, heard_s)
+                ends.append((since_s + timeout_s, f"silent for {timeout_s:g} s"))
+            if sender.fruitless_s is not None:
+                reason = (
+                    f"control works, data does not arrive: no new chunk of transfer {transfer} "
+                    f"for {timeout_s:g} s"
+                )
+                ends.append((sender.fruitless_s + timeout_s, reason))
+        return min(ends, default=(math.inf, ""))
