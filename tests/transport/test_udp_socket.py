@@ -7,7 +7,6 @@ import time
 import numpy as np
 import pytest
 
-from testbed.transport.core.errors import TransportError
 from testbed.transport.net import batched_io, udp_socket
 from testbed.transport.net.batched_io import SOL_UDP, UDP_SEGMENT
 from testbed.transport.net.udp_socket import UdpSocket
@@ -18,10 +17,10 @@ SIZE = 1472
 @pytest.fixture
 def pair():
     """Two sockets that send to each other."""
-    one = UdpSocket(address="127.0.0.1", port=0, datagram_bytes=SIZE)
-    two = UdpSocket(address="127.0.0.1", port=0, datagram_bytes=SIZE)
-    one.set_peer("127.0.0.1", two.port)
-    two.set_peer("127.0.0.1", one.port)
+    one = UdpSocket(local=("127.0.0.1", 0), datagram_bytes=SIZE)
+    two = UdpSocket(local=("127.0.0.1", 0), datagram_bytes=SIZE)
+    one.set_peer(("127.0.0.1", two.port))
+    two.set_peer(("127.0.0.1", one.port))
     yield one, two
     one.close()
     two.close()
@@ -118,9 +117,9 @@ def test_one_receive_is_bounded_and_says_that_more_is_there(pair):
 @pytest.mark.parametrize("count", [1, 2, 44, 300])
 def test_without_segmentation_each_datagram_is_sent_on_its_own(pair, count):
     _, two = pair
-    one = UdpSocket(address="127.0.0.1", port=0, datagram_bytes=SIZE, segmentation=False)
-    one.set_peer("127.0.0.1", two.port)
-    two.set_peer("127.0.0.1", one.port)
+    one = UdpSocket(local=("127.0.0.1", 0), datagram_bytes=SIZE, segmentation=False)
+    one.set_peer(("127.0.0.1", two.port))
+    two.set_peer(("127.0.0.1", one.port))
     fake = refuse(one, {})
     frames = batch(count)
     assert one.send(frames) == count
@@ -175,9 +174,9 @@ def test_what_the_network_loses_counts_as_sent(pair, code, segmentation):
 
 
 def test_a_port_where_nobody_listens_does_not_disturb():
-    one = UdpSocket(address="127.0.0.1", port=0, datagram_bytes=SIZE)
-    gone = UdpSocket(address="127.0.0.1", port=0, datagram_bytes=SIZE)
-    one.set_peer("127.0.0.1", gone.port)
+    one = UdpSocket(local=("127.0.0.1", 0), datagram_bytes=SIZE)
+    gone = UdpSocket(local=("127.0.0.1", 0), datagram_bytes=SIZE)
+    one.set_peer(("127.0.0.1", gone.port))
     gone.close()
     for _ in range(3):
         assert one.send(batch(3)) == 3
@@ -185,11 +184,59 @@ def test_a_port_where_nobody_listens_does_not_disturb():
     one.close()
 
 
-def test_datagrams_that_are_too_large_for_the_path_are_a_clear_error(pair):
-    one, _ = pair
+@pytest.mark.parametrize("segmentation", [True, False])
+def test_datagrams_that_are_too_large_count_as_sent(pair, segmentation):
+    """Whoever forges an ICMP message, or lowers an interface's MTU, ends nothing."""
+    one, two = pair
+    one.segmentation = segmentation
     refuse(one, {0: errno.EMSGSIZE})
-    with pytest.raises(TransportError, match="chunk_bytes"):
-        one.send(batch(2))
+    assert one.send(batch(2)) == 2
+    assert one.counters == {"too-large": 1}
+    assert one.segmentation is segmentation
+    assert one.send(batch(2)) == 2
+    assert len(collect(two, 2 + (not segmentation))) == 2 + (not segmentation)
+
+
+def test_a_mistake_of_this_program_is_not_counted_as_loss(pair):
+    one, _ = pair
+    refuse(one, {0: errno.EBADF})
+    with pytest.raises(OSError, match="EBADF"):
+        one.send(batch(1))
+
+
+@pytest.mark.parametrize("count", [64, 65, 200])
+def test_many_small_datagrams_go_segmented(count):
+    """One large send carries at most 64 of them, whatever their size."""
+    one, two = (UdpSocket(local=("127.0.0.1", 0), datagram_bytes=300) for _ in range(2))
+    one.set_peer(("127.0.0.1", two.port))
+    two.set_peer(("127.0.0.1", one.port))
+    frames = batch(count)[:, :300].copy()
+    assert one.send(frames) == count
+    assert np.array_equal(collect(two, count), frames)
+    assert one.facts()["segmentation"] is True
+    one.close()
+    two.close()
+
+
+@pytest.mark.parametrize("segmentation", [True, False])
+def test_ipv6_moves_batches_and_drops_strangers(segmentation):
+    try:
+        one, two, stranger = (
+            UdpSocket(local=("::1", 0, 0, 0), datagram_bytes=SIZE, segmentation=segmentation)
+            for _ in range(3)
+        )
+    except OSError as error:
+        pytest.skip(f"no IPv6: {error}")
+    one.set_peer(("::1", two.port, 0, 0))
+    two.set_peer(("::1", one.port, 0, 0))
+    stranger.set_peer(("::1", two.port, 0, 0))
+    frames = batch(100)
+    assert stranger.send(batch(3)) == 3
+    assert one.send(frames) == 100
+    assert np.array_equal(collect(two, 100), frames)
+    assert two.counters == {"unknown-address": 3}
+    for udp in (one, two, stranger):
+        udp.close()
 
 
 def test_strangers_and_other_sizes_are_counted_and_dropped(pair):
@@ -275,7 +322,7 @@ def test_a_buffer_that_is_not_granted_is_warned_of_once(monkeypatch):
     monkeypatch.setattr(UdpSocket, "_grant", lambda self, forced, plain, size: 212_992)
     with pytest.warns(RuntimeWarning) as caught:
         for _ in range(2):
-            UdpSocket(address="127.0.0.1", port=0, datagram_bytes=SIZE, buffer_bytes=size).close()
+            UdpSocket(local=("127.0.0.1", 0), datagram_bytes=SIZE, buffer_bytes=size).close()
     messages = [str(warning.message) for warning in caught]
     assert len(messages) == 2
     assert f"sysctl -w net.core.rmem_max={size}" in messages[0]
@@ -289,7 +336,7 @@ def test_the_granted_buffers_are_reported(pair):
 
 
 def test_a_taken_port_is_named():
-    one = UdpSocket(address="127.0.0.1", port=0, datagram_bytes=SIZE)
+    one = UdpSocket(local=("127.0.0.1", 0), datagram_bytes=SIZE)
     with pytest.raises(OSError, match=f"cannot bind UDP 127.0.0.1:{one.port}"):
-        UdpSocket(address="127.0.0.1", port=one.port, datagram_bytes=SIZE)
+        UdpSocket(local=("127.0.0.1", one.port), datagram_bytes=SIZE)
     one.close()

@@ -66,7 +66,7 @@ def blast(
     too. If the host's own link is slower than the rate, the socket is full and the link decides.
     """
     departures = BatchSender(frame_bytes - ETHERNET_IP_UDP_BYTES, messages=_BATCH)
-    departures.set_peer(*address)
+    departures.set_peer(address)
     datagrams = np.zeros((_BATCH, frame_bytes - ETHERNET_IP_UDP_BYTES), dtype=np.uint8)
     frames_per_s = rate_bps / (8 * frame_bytes)
     began_cpu_s = time.process_time()

@@ -8,11 +8,12 @@ therefore costs a few array operations, however many datagrams it moves. Works o
 import ctypes
 import os
 import socket
-import struct
 import sys
 
 import numpy as np
 from numpy.typing import NDArray
+
+from testbed.transport.net.addresses import PACKED_BYTES, SocketAddress, packed
 
 SOL_UDP = 17
 UDP_SEGMENT = 103
@@ -21,7 +22,7 @@ LARGEST_DATAGRAM = 65535
 # The kernel cuts one large send into at most this many pieces (UDP_MAX_SEGMENTS since Linux 4.18).
 MAX_SEGMENTS = 64
 
-# struct mmsghdr, iovec and sockaddr_in of a 64-bit Linux.
+# struct mmsghdr and iovec of a 64-bit Linux.
 _MESSAGE = np.dtype(
     {
         "names": [
@@ -34,7 +35,6 @@ _MESSAGE = np.dtype(
     }
 )
 _VECTOR = np.dtype([("base", "u8"), ("bytes", "u8")])
-_ADDRESS_BYTES = 16
 # One cmsghdr with an int, padded.
 _CONTROL = np.dtype(
     [("bytes", "u8"), ("level", "i4"), ("type", "i4"), ("data", "u4"), ("pad", "u4")]
@@ -67,12 +67,6 @@ def _address_of(array: NDArray[np.generic]) -> int:
 def _failed() -> OSError:
     number = ctypes.get_errno()
     return OSError(number, os.strerror(number))
-
-
-def packed_address(address: str, port: int) -> int:
-    """The first eight bytes of a sockaddr_in, which identify an IPv4 source, as one integer."""
-    raw = struct.pack("=H", socket.AF_INET) + struct.pack("!H", port) + socket.inet_aton(address)
-    return int.from_bytes(raw, sys.byteorder)
 
 
 class _Messages:
@@ -118,12 +112,11 @@ class _ReceiveBatch(_Messages):
 
     def __init__(self, count: int, vectors: int) -> None:
         super().__init__(count, vectors)
-        self.sources = np.zeros((count, _ADDRESS_BYTES), dtype=np.uint8)
+        self.sources = np.zeros((count, PACKED_BYTES // 8), dtype="u8")
         self.controls = np.zeros(count, dtype=_CONTROL)
         steps = np.arange(count, dtype=np.uint64)
-        self.headers["name"] = _address_of(self.sources) + steps * _ADDRESS_BYTES
+        self.headers["name"] = _address_of(self.sources) + steps * PACKED_BYTES
         self.headers["control"] = _address_of(self.controls) + steps * _CONTROL.itemsize
-        self.source_heads = self.sources.view("u8")[:, 0]
         self.name_bytes = self.headers["name_bytes"]
         self.control_bytes = self.headers["control_bytes"]
         self.lengths = self.headers["bytes"]
@@ -132,7 +125,7 @@ class _ReceiveBatch(_Messages):
     def receive_all(self, descriptor: int) -> int:
         """`receive` into all messages, with their lengths set anew."""
         # The kernel overwrites both lengths with what it used.
-        self.name_bytes[:] = _ADDRESS_BYTES
+        self.name_bytes[:] = PACKED_BYTES
         self.control_bytes[:] = _CONTROL.itemsize
         return self.receive(descriptor, 0, self.count)
 
@@ -229,13 +222,13 @@ class BatchReceiver:
         self._narrow.vectors["base"][:, 1] = _address_of(self._spare) + steps * spare_bytes
         self._narrow.vectors["bytes"][:, 1] = spare_bytes
         self._arrangement = self._wide
-        self._peer = 0
+        self._peer = np.zeros(PACKED_BYTES // 8, dtype="u8")
         self.unknown_address = 0
         self.wrong_size = 0
 
-    def set_peer(self, address: str, port: int) -> None:
+    def set_peer(self, address: SocketAddress) -> None:
         """Accepts datagrams from this source only."""
-        self._peer = packed_address(address, port)
+        self._peer = packed(address)
 
     def receive(self, descriptor: int) -> tuple[NDArray[np.uint8], bool]:
         """Receives one batch.
@@ -248,7 +241,7 @@ class BatchReceiver:
         count = now.receive_all(descriptor)
         if not count:
             return self._rows[:0], True
-        known = bool((now.source_heads[:count] == self._peer).all())
+        known = bool((now.sources[:count] == self._peer).all())
         lengths = now.lengths[:count]
         drained = count < now.count
         if now is self._narrow:
@@ -279,7 +272,7 @@ class BatchReceiver:
         sizes = now.controls["data"][:count].tolist()
         coalesced = (now.control_bytes[:count] > 0).tolist()
         truncated = ((now.flags[:count] & socket.MSG_TRUNC) != 0).tolist()
-        known = (now.source_heads[:count] == self._peer).tolist()
+        known = (now.sources[:count] == self._peer).all(axis=1).tolist()
         parts = []
         for index in range(count):
             length = lengths[index]
@@ -324,14 +317,14 @@ class BatchSender:
         self._segmented.headers["control"] = _address_of(self._control)
         self._segmented.headers["control_bytes"] = _CONTROL.itemsize
         self._steps = np.arange(messages, dtype=np.uint64)
-        self._peer = np.zeros(_ADDRESS_BYTES, dtype=np.uint8)
+        self._peer = np.zeros(PACKED_BYTES // 8, dtype="u8")
         for each in (self._plain, self._segmented):
             each.headers["name"] = _address_of(self._peer)
-            each.headers["name_bytes"] = _ADDRESS_BYTES
+            each.headers["name_bytes"] = PACKED_BYTES
 
-    def set_peer(self, address: str, port: int) -> None:
+    def set_peer(self, address: SocketAddress) -> None:
         """Sets the destination of all datagrams."""
-        self._peer.view("u8")[0] = packed_address(address, port)
+        self._peer[:] = packed(address)
 
     def send(self, descriptor: int, frames: NDArray[np.uint8], *, segmented: bool) -> int:
         """Sends rows and returns how many the kernel took; raises OSError when it took none.

@@ -13,10 +13,12 @@ from testbed.transport.core.receiver import Receiver
 from testbed.transport.core.reports import OBSERVATION_INTERVAL_S, Observer, TransferReport
 from testbed.transport.core.sender import Sender, SendingPath
 from testbed.transport.core.wire import HEADER_BYTES, wire_bytes
+from testbed.transport.net.addresses import resolve
 from testbed.transport.net.endpoint import SERVER, Endpoint, EndpointConfig
 from testbed.transport.net.event_loop import PeerTransfer
 from testbed.transport.net.handshake import Listener
 from testbed.transport.net.path_mtu import check_chunk_fits
+from testbed.transport.net.sealing import TRAILER_BYTES, seal
 from testbed.transport.net.udp_socket import UdpSocket
 from testbed.transport.policies.congestion import CONGESTION_CONTROLS
 from testbed.transport.policies.order import ORDERS
@@ -185,21 +187,20 @@ class UdpEndpoint(Endpoint):
     def _open_data(self) -> int:
         config = self._config
         chunk_bytes = config.layout.chunk_bytes
-        kind, trailer_bytes = UdpSocket, 0
-        if config.checksum:
-            # Imported here, because only checksums need the package that computes them.
-            from testbed.transport.net.checksum import TRAILER_BYTES, ChecksummedUdpSocket
-
-            kind, trailer_bytes = ChecksummedUdpSocket, TRAILER_BYTES
+        local = resolve(config.bind_address, what="bind_address")
+        appended = "crc" if config.checksum else "none"
         for peer, address in config.peers.items():
-            check_chunk_fits(chunk_bytes + trailer_bytes, local=config.bind_address, peer=address)
+            host = resolve(address, local.family, what=f"peers: {peer}")
+            check_chunk_fits(
+                chunk_bytes, local=local, peer=host, trailer_bytes=TRAILER_BYTES[appended]
+            )
             port = config.server_data_port(peer) if config.is_server else config.data_port
-            self._sockets[peer] = kind(
-                address=config.bind_address,
-                port=port,
-                datagram_bytes=HEADER_BYTES + chunk_bytes,
+            self._sockets[peer] = UdpSocket(
+                local=local.at(port),
+                datagram_bytes=HEADER_BYTES + chunk_bytes + TRAILER_BYTES[appended],
                 segmentation=config.segmentation,
             )
+            self._sockets[peer].seal = seal(appended, b"", is_server=config.is_server)
             congestion = CONGESTION_CONTROLS.create(
                 config.protocol.congestion_control,
                 rate_bps=config.rate_bps,
@@ -213,7 +214,7 @@ class UdpEndpoint(Endpoint):
             self._paths[peer] = SendingPath(
                 congestion=congestion,
                 chunk_bytes=chunk_bytes,
-                trailer_bytes=trailer_bytes,
+                trailer_bytes=TRAILER_BYTES[appended],
                 # Assumes that the peer's buffer has the size of ours.
                 receive_buffer_bytes=self._sockets[peer].buffer_bytes,
             )
@@ -225,7 +226,8 @@ class UdpEndpoint(Endpoint):
     def _join_data(self, peer: str, port: int, until_s: float) -> None:
         if not port:
             raise ProtocolError(f"{peer} names no port for its data")
-        self._sockets[peer].set_peer(self._config.peers[peer], port)
+        host = resolve(self._config.peers[peer], what=f"peers: {peer}")
+        self._sockets[peer].set_peer(host.at(port))
 
     def _sending(
         self, peer: str, transfer: int, payload: NDArray[np.uint8], now_s: float

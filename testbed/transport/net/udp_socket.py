@@ -18,7 +18,7 @@ from collections import Counter
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.transport.core.errors import TransportError
+from testbed.transport.net.addresses import SocketAddress, in_words
 from testbed.transport.net.batched_io import (
     SOL_UDP,
     UDP_GRO,
@@ -26,26 +26,28 @@ from testbed.transport.net.batched_io import (
     BatchReceiver,
     BatchSender,
 )
+from testbed.transport.net.sealing import Seal
 
 # With these options root may exceed net.core.rmem_max and wmem_max.
 SO_SNDBUFFORCE = 32
 SO_RCVBUFFORCE = 33
 _SO_MEMINFO = 55
 
-BUFFER_BYTES = 8 << 20
-_MAX_SEND_BYTES = 65507
-# The errors of an older kernel, or an interface without checksum offload, for UDP_SEGMENT.
-_NO_SEGMENTATION = {errno.EIO, errno.EINVAL, errno.ENOPROTOOPT, errno.EOPNOTSUPP}
-# Errors that mean that the network lost the datagrams; these count as sent, and are repaired.
-_LOST = {
-    errno.ECONNREFUSED,
-    errno.EHOSTUNREACH,
-    errno.ENETUNREACH,
-    errno.EHOSTDOWN,
-    errno.ENETDOWN,
-    errno.EPERM,  # a packet filter dropped it
+# Python's socket module lacks these. PROBE sets IPv4's flag against fragments and ignores what
+# ICMP messages say of the path, because anyone may have sent them.
+_MTU_DISCOVER = {
+    socket.AF_INET: (socket.IPPROTO_IP, 10, 3),
+    socket.AF_INET6: (socket.IPPROTO_IPV6, 23, 3),
 }
 
+BUFFER_BYTES = 8 << 20
+# The errors of an older kernel, or an interface without checksum offload, for UDP_SEGMENT.
+_NO_SEGMENTATION = {errno.EIO, errno.EINVAL, errno.ENOPROTOOPT, errno.EOPNOTSUPP}
+_FULL = {errno.EAGAIN, errno.EWOULDBLOCK}
+_NO_ROOM = {errno.ENOBUFS, errno.ENOMEM}
+# Mistakes of this program. Any other error says that the network, a route or a packet filter lost
+# the datagrams; these count as sent, and are repaired.
+_MISTAKES = {errno.EBADF, errno.EFAULT, errno.ENOTSOCK}
 
 _warned: set[str] = set()
 
@@ -65,10 +67,17 @@ def _warn_of_small_buffer(name: str, wanted: int, granted: int) -> None:
     )
 
 
+def refuse_fragments(udp: socket.socket) -> None:
+    """Datagrams too large for the interface are refused; what ICMP says of the path is ignored."""
+    udp.setsockopt(*_MTU_DISCOVER[udp.family])
+
+
 class UdpSocket:
     """Datagrams of one size between a local port and one peer's port.
 
     Attributes:
+        seal: what appends trailers to the frames of `send` and takes them off those of `receive`.
+            `datagram_bytes` includes them.
         counters: ignored datagrams and errors, by reason.
         segmentation: whether the kernel cuts large sends; False where that is not wanted, or
             once it has refused.
@@ -80,31 +89,33 @@ class UdpSocket:
     def __init__(
         self,
         *,
-        address: str,
-        port: int,
+        local: SocketAddress,
         datagram_bytes: int,
         buffer_bytes: int = BUFFER_BYTES,
         segmentation: bool = True,
     ) -> None:
-        """Binds to `address`:`port` (0 for any); OSError when that is not possible.
+        """Binds to `local` (port 0 for any); OSError when that is not possible.
 
         Warns once per process when the kernel grants less than `buffer_bytes`.
         """
         self.counters: Counter[str] = Counter()
         self.segmentation = segmentation
         self.blocked = False
+        self.seal: Seal | None = None
         self._datagram_bytes = datagram_bytes
-        self._peer: tuple[str, int] | None = None
+        self._peer: SocketAddress | None = None
         self._arrivals = BatchReceiver(datagram_bytes)
         self._departures = BatchSender(datagram_bytes)
-        self._per_segmented = max(1, _MAX_SEND_BYTES // datagram_bytes)
+        self._per_segmented = self._departures.per_segmented
         self._segment_size = [(SOL_UDP, UDP_SEGMENT, struct.pack("=H", datagram_bytes))]
-        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        family = socket.AF_INET if len(local) == 2 else socket.AF_INET6
+        self._socket = socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         try:
-            self._socket.bind((address, port))
+            refuse_fragments(self._socket)
+            self._socket.bind(local)
         except OSError as error:
             self._socket.close()
-            raise OSError(error.errno, f"cannot bind UDP {address}:{port}: {error}") from None
+            raise OSError(error.errno, f"cannot bind UDP {in_words(local)}: {error}") from None
         self._buffers = self._request_buffers(buffer_bytes)
         self.coalescing = True
         try:
@@ -143,11 +154,11 @@ class UdpSocket:
         """What the kernel granted. Buffer sizes include its own bookkeeping, which is half."""
         return {**self._buffers, "segmentation": self.segmentation, "coalescing": self.coalescing}
 
-    def set_peer(self, address: str, port: int) -> None:
+    def set_peer(self, address: SocketAddress) -> None:
         """Sets the only address to send to and to receive from."""
-        self._peer = (address, port)
-        self._arrivals.set_peer(address, port)
-        self._departures.set_peer(address, port)
+        self._peer = address
+        self._arrivals.set_peer(address)
+        self._departures.set_peer(address)
 
     def send(self, frames: NDArray[np.uint8]) -> int:
         """Sends datagrams, one per row; returns how many the kernel took.
@@ -158,6 +169,8 @@ class UdpSocket:
         """
         assert self._peer is not None
         self.blocked = False
+        if self.seal is not None and len(frames):
+            frames = self.seal.seal(frames)
         total = len(frames)
         sent = 0
         while sent < total:
@@ -188,21 +201,20 @@ class UdpSocket:
 
     def _gone(self, error: OSError) -> bool:
         """Whether the datagrams count as sent in spite of an error."""
-        if error.errno in (errno.EAGAIN, errno.EWOULDBLOCK):
+        if error.errno in _FULL:
             self.blocked = True
             return False
-        if error.errno == errno.ENOBUFS:
+        if error.errno in _NO_ROOM:
             self.counters["no-buffers"] += 1
             return False
-        if error.errno in _LOST:
-            self.counters["unreachable"] += 1
-            return True
-        if error.errno == errno.EMSGSIZE:
-            raise TransportError(
-                f"datagrams of {self._datagram_bytes} bytes are too large for the path to "
-                f"{self._peer}; use a smaller chunk_bytes"
-            ) from error
-        raise error
+        self._count_loss(error)
+        return True
+
+    def _count_loss(self, error: OSError) -> None:
+        if error.errno in _MISTAKES:
+            raise error
+        too_large = error.errno == errno.EMSGSIZE  # for the interface: its MTU was lowered
+        self.counters["too-large" if too_large else "unreachable"] += 1
 
     def receive(self) -> tuple[NDArray[np.uint8], bool]:
         """Receives what has arrived, up to a limit that keeps one peer from starving the others.
@@ -214,14 +226,14 @@ class UdpSocket:
         try:
             rows, drained = self._arrivals.receive(self.fileno())
         except OSError as error:
-            if error.errno not in _LOST:
-                raise
-            self.counters["unreachable"] += 1
+            self._count_loss(error)
             return np.empty((0, self._datagram_bytes), dtype=np.uint8), False
         if self._arrivals.unknown_address:
             self.counters["unknown-address"] += self._arrivals.unknown_address
         if self._arrivals.wrong_size:
             self.counters["wrong-size"] += self._arrivals.wrong_size
+        if self.seal is not None:
+            rows = self.seal.open(rows, self.counters)
         return rows, drained
 
     @property
