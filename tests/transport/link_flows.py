@@ -1,4 +1,4 @@
-"""What travels over the links of `link_model`: a congestion control and nothing else.
+"""What travels over links in virtual time: a congestion control and nothing else.
 
 `AckedFlow` drives it directly, with one acknowledgement per datagram and losses found by reordering
 or a timer (RFC 9002, section 6). It is fast, and it can echo marks. `link_transfers` has whole
@@ -14,9 +14,10 @@ transfers.
 import math
 from collections.abc import Callable, Sequence
 
+from testbed.simulate.engine import Alarm, Simulation
+from testbed.simulate.link import Link, send_along
 from testbed.transport.core.pacing import Pacer
 from testbed.transport.policies.congestion import CongestionControl, Feedback
-from tests.transport.link_model import Alarm, Link, Simulation, send_along
 
 DATAGRAM_BYTES = 1514
 

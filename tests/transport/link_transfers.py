@@ -1,17 +1,18 @@
-"""What travels over the links of `link_model`: transfers of the real `Sender` and `Receiver`."""
+"""What travels over links in virtual time: transfers of the real `Sender` and `Receiver`."""
 
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from testbed.simulate.engine import Alarm, Simulation
+from testbed.simulate.link import Link, send_along
 from testbed.transport import PayloadLayout, Receiver, Sender, SendingPath
 from testbed.transport.core.messages import ControlMessage
 from testbed.transport.policies.congestion import CongestionControl
 from testbed.transport.policies.order import InOrder
 from testbed.transport.policies.repair import Repair
 from testbed.transport.policies.tolerance import FractionRule
-from tests.transport.link_model import Alarm, Link, Simulation, send_along
 
 SESSION = 0xC0FFEE
 

@@ -7,9 +7,11 @@ import math
 
 import pytest
 
+from testbed.simulate.engine import Simulation
+from testbed.simulate.link import Link, send_along
 from testbed.transport.policies.congestion import CONGESTION_CONTROLS, Bbr, Reno
+from tests.transport.fairness import jain
 from tests.transport.link_flows import DATAGRAM_BYTES, AckedFlow
-from tests.transport.link_model import Link, Simulation, jain, send_along
 
 RATE_BPS = 50e6
 RTT_S = 0.01

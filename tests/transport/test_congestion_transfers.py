@@ -3,12 +3,14 @@
 import numpy as np
 import pytest
 
+from testbed.simulate.engine import Simulation
+from testbed.simulate.link import Link
 from testbed.transport import PayloadLayout, preset
 from testbed.transport.policies.congestion import CONGESTION_CONTROLS
 from testbed.transport.policies.repair import REPAIRS
 from tests.shared.entries import listed
+from tests.transport.fairness import jain
 from tests.transport.link_flows import DATAGRAM_BYTES
-from tests.transport.link_model import Link, Simulation, jain
 from tests.transport.link_transfers import TransferFlow
 from tests.transport.loopback import run_all, site
 from tests.transport.virtual import layout_of, random_payload

@@ -71,7 +71,7 @@ def run(repair, *, chunks=_MEGABYTE, loss=0.0, rtt_s=1e-3, tolerance=0.008, seed
                 sent.chunks_sent,
                 required_chunks(chunks, tolerance) / (1 - loss),
                 (sent.control_bytes + got.control_bytes) / sent.bytes_sent,
-                network.idle_s,
+                network.link.idle_s,
                 outcome.ended_s - got.ended_s,
             )
         )

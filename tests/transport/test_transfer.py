@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from testbed.transport import PayloadLayout
+from testbed.transport.core.messages import ControlMessage, MessageType
 from testbed.transport.core.sender import Sender, SendingPath
 from testbed.transport.core.wire import fields, wire_bytes
 from testbed.transport.policies.congestion import CongestionControl, Feedback, FixedRate
@@ -160,6 +161,7 @@ def test_each_transfer_begins_with_one_batch_however_long_the_path_was_idle():
             at_once += len(frames)
             sender.sent(len(frames), now_s)
         assert at_once == path.pacer.quantum
+        sender.on_message(ControlMessage(MessageType.STOP, number), now_s)
 
 
 class _Shuffled(ChunkOrder):

@@ -1,21 +1,27 @@
-"""Joins a Sender and a Receiver in virtual time over a network that misbehaves as told."""
+"""One transfer between two connections in virtual time, over a network that misbehaves as told."""
 
-import heapq
-import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from testbed.simulate.engine import Simulation
+from testbed.simulate.link import Link
+from testbed.simulate.party import Party, Way, link_up
 from testbed.transport import PayloadLayout, Receiver, Sender, SendingPath, StopRule
-from testbed.transport.core.messages import ControlMessage
-from testbed.transport.core.wire import WIRE_OVERHEAD_BYTES
-from testbed.transport.policies.congestion import CongestionControl, FixedRate
-from testbed.transport.policies.order import ChunkOrder, InOrder
-from testbed.transport.policies.repair import Passes, Repair
-from testbed.transport.policies.tolerance import FractionRule
+from testbed.transport.core.congestion import CongestionControl
+from testbed.transport.core.connection import Connection
+from testbed.transport.core.connection_settings import ConnectionSettings
+from testbed.transport.core.messages import Hello, Welcome
+from testbed.transport.core.order import ChunkOrder
+from testbed.transport.core.repair import Repair
+from testbed.transport.core.tolerance import FractionRule
+from testbed.transport.policies.congestion import FixedRate
+from testbed.transport.policies.order import InOrder
+from testbed.transport.policies.repair import Passes
 
 Bytes = NDArray[np.uint8]
 SESSION = 0xC0FFEE
@@ -36,15 +42,14 @@ def random_payload(layout: PayloadLayout, seed: int = 0) -> Bytes:
 
 @dataclass
 class Network:
-    """One way from sender to receiver for data; control is reliable both ways.
+    """The way of data from sender to receiver; control is reliable both ways.
 
     `survives(sequence, nth)` decides about the nth transmission (from 0) of a chunk. What is lost
     has passed the link, as at the receiver's end; so the link is as busy as without loss.
-    Control messages wait behind the data in the link's queue.
 
     Attributes:
-        idle_s: how long it has had nothing to send between the first datagram and the last.
-        tail_drops: datagrams that found the queue full.
+        sent_of: how often each chunk was sent.
+        link: of the latest transfer.
     """
 
     survives: Callable[[int, int], bool] = lambda sequence, nth: True
@@ -58,47 +63,40 @@ class Network:
     sent_of: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.random = np.random.default_rng(self.seed)
-        self.idle_s = 0.0
-        self.tail_drops = 0
-        self._free_s: float | None = None
+        self._random = np.random.default_rng(self.seed)
+        self.link = self._new_link(Simulation())
 
-    def _queue(self, now_s: float, size: int) -> float | None:
-        """When the link has sent so many bytes more; None when the queue has no room for them."""
-        if math.isinf(self.rate_bps):
-            return now_s
-        free_s = now_s if self._free_s is None else self._free_s
-        if (free_s - now_s) * self.rate_bps / 8 + size > self.queue_bytes:
-            return None
-        self.idle_s += max(0.0, now_s - free_s)
-        self._free_s = max(free_s, now_s) + size * 8 / self.rate_bps
-        return self._free_s
+    def _new_link(self, simulation: Simulation) -> Link:
+        return Link(
+            simulation,
+            rate_bps=self.rate_bps,
+            delay_s=self.delay_s,
+            queue_bytes=self.queue_bytes,
+            jitter_s=self.jitter_s,
+            duplicate=self.duplicate,
+            seed=int(self._random.integers(2**32)),
+        )
 
-    def message_s(self, now_s: float) -> float:
-        """When a control message of the sender arrives."""
-        return max(now_s, self._free_s or 0.0) + self.delay_s
+    def ways(self, simulation: Simulation) -> tuple[Way, Way]:
+        """To the receiver and back, for one transfer."""
+        self.link = self._new_link(simulation)
+        there = Way([self.link], survives=self._survives, altered=self._altered)
+        return there, Way([], control_delay_s=self.delay_s)
 
-    def carry(self, frames: Bytes, now_s: float = 0.0) -> list[tuple[float, Bytes]]:
-        """Time and content of the datagrams that come out."""
-        out = []
-        for frame in frames:
-            sent_s = self._queue(now_s, frame.size + WIRE_OVERHEAD_BYTES)
-            sequence = int.from_bytes(frame[4:8].tobytes(), "big")
-            nth = self.sent_of.get(sequence, 0)
-            self.sent_of[sequence] = nth + 1
-            if sent_s is None:
-                self.tail_drops += 1
-                continue
-            if not self.survives(sequence, nth):
-                continue
-            for _ in range(2 if self.random.random() < self.duplicate else 1):
-                copy = frame.copy()
-                if self.random.random() < self.corrupt:
-                    # Session, transfer, length or flags; UDP's own checksum covers the rest.
-                    place = self.random.choice([0, 1, 2, 3, 8, 9, 10, 11, 12, 13, 14, 15])
-                    copy[place] ^= 1 << self.random.integers(8)
-                out.append((sent_s + self.delay_s + self.jitter_s * self.random.random(), copy))
-        return out
+    def _survives(self, frame: Bytes) -> bool:
+        sequence = int.from_bytes(frame[4:8].tobytes(), "big")
+        nth = self.sent_of.get(sequence, 0)
+        self.sent_of[sequence] = nth + 1
+        return self.survives(sequence, nth)
+
+    def _altered(self, frame: Bytes) -> Bytes:
+        if self._random.random() >= self.corrupt:
+            return frame
+        # Session, transfer, length or flags; UDP's own checksum covers the rest.
+        place = self._random.choice([0, 1, 2, 3, 8, 9, 10, 11, 12, 13, 14, 15])
+        frame = frame.copy()
+        frame[place] ^= 1 << self._random.integers(8)
+        return frame
 
 
 def bernoulli(loss: float, seed: int) -> Callable[[int, int], bool]:
@@ -113,6 +111,54 @@ class Outcome:
     into: Bytes
     ended_s: float  # when STOP arrived
     batches: list[tuple[float, int]]
+
+
+def connections(
+    simulation: Simulation,
+    ways: tuple[Way, Way],
+    layout: PayloadLayout,
+    *,
+    repair: Repair | None = None,
+    order: ChunkOrder | None = None,
+    path: SendingPath | None = None,
+    **settings: Any,
+) -> tuple[Party, Party]:
+    """A worker and a server that have joined; `path` is the worker's, `ways` there and back.
+
+    Without rate limit unless `path` has one.
+    """
+
+    def new_path() -> SendingPath:
+        return SendingPath(congestion=FixedRate(rate_bps=math.inf), chunk_bytes=layout.chunk_bytes)
+
+    shared = ConnectionSettings(
+        session=SESSION,
+        layout=layout,
+        repair=repair or Passes(),
+        order=order or InOrder(),
+        **{"peer_timeout_s": 1e6, **settings},
+    )
+    now_s = simulation.now_s
+    worker = Connection(
+        peer="server",
+        path=path or new_path(),
+        hello=Hello(session=SESSION, name="worker", layout=layout.encode()),
+        settings=shared,
+        now_s=now_s,
+    )
+    server = Connection(
+        peer="worker",
+        path=new_path(),
+        welcome=Welcome(session=SESSION, data_port=1),
+        settings=shared,
+        now_s=now_s,
+    )
+    server.start(now_s)
+    worker.control()  # what `joining` reads
+    worker.on_control(server.control(), now_s)
+    worker.events()
+    there, back = ways
+    return Party(simulation, worker, there), Party(simulation, server, back)
 
 
 def transfer(
@@ -137,77 +183,31 @@ def transfer(
     arrives waits for the receiver.
     """
     network = network or Network()
-    repair = repair or Passes()
-    congestion = congestion or FixedRate(rate_bps=10e6)
+    simulation = Simulation(began_s)
+    sending, receiving = connections(
+        simulation,
+        network.ways(simulation),
+        layout,
+        repair=repair,
+        order=order,
+        path=path
+        or SendingPath(
+            congestion=congestion or FixedRate(rate_bps=10e6), chunk_bytes=layout.chunk_bytes
+        ),
+    )
     into = layout.new_buffer()
-    sender = Sender(
-        session=SESSION,
-        transfer=number,
-        layout=layout,
-        payload=payload,
-        repair=repair,
-        order=order or InOrder(),
-        path=path or SendingPath(congestion=congestion, chunk_bytes=layout.chunk_bytes),
-        now_s=began_s,
+    sending.connection.post_send(number, payload, began_s)
+    receiving.connection.post_receive(
+        number,
+        rule or FractionRule(chunk_count=layout.chunk_count, tolerance=tolerance),
+        into,
+        max(began_s, listens_s),
     )
-    receiver = Receiver(
-        session=SESSION,
-        transfer=number,
-        layout=layout,
-        into=into,
-        rule=rule or FractionRule(chunk_count=layout.chunk_count, tolerance=tolerance),
-        repair=repair,
-        now_s=max(began_s, listens_s),
-    )
-    tie = itertools.count()
-    events: list[tuple[float, int, str, ControlMessage | Bytes | None]] = []
-    batches = []
-
-    def at(time_s: float, kind: str, what: ControlMessage | Bytes | None = None) -> None:
-        heapq.heappush(events, (time_s, next(tie), kind, what))
-
-    wakes: set[float] = set()
-
-    def wake(time_s: float | None) -> None:
-        if time_s is not None and time_s not in wakes:
-            wakes.add(time_s)
-            at(time_s, "wake")
-
-    wake(began_s)
-    for _ in range(limit):
-        now_s, _, kind, what = heapq.heappop(events)
-        wakes.discard(now_s)
-        receiver.attentive = now_s > listens_s
-        if kind in ("data", "to-receiver") and now_s < listens_s:
-            at(listens_s, kind, what)
-            continue
-        if kind == "data":
-            assert isinstance(what, np.ndarray)
-            receiver.on_datagrams(what[np.newaxis], now_s)
-        elif kind == "to-receiver":
-            assert isinstance(what, ControlMessage)
-            receiver.on_message(what, now_s)
-        elif kind == "to-sender":
-            assert isinstance(what, ControlMessage)
-            sender.on_message(what, now_s)
-        if (deadline_s := receiver.next_deadline_s()) is not None:
-            if deadline_s <= now_s:
-                receiver.on_deadline(now_s)
-            else:
-                wake(deadline_s)
-        sender.on_deadline(now_s)
-        while len(frames := sender.offer(now_s)):
-            batches.append((now_s, len(frames)))
-            for arrival_s, frame in network.carry(frames, now_s):
-                at(arrival_s, "data", frame)
-            sender.sent(len(frames), now_s)
-        for message in sender.poll_messages():
-            at(network.message_s(now_s), "to-receiver", message)
-        for message in receiver.poll_messages():
-            at(now_s + network.delay_s, "to-sender", message)
-        if sender.stopped:
-            return Outcome(sender, receiver, into, now_s, batches)
-        if (deadline_s := sender.next_deadline_s(now_s)) is not None:
-            wake(max(deadline_s, now_s))
-        assert events, "both sides wait for ever"
-    raise AssertionError(f"no end after {limit} events")
+    sender = sending.connection.outgoing.senders[number]
+    receiver = receiving.connection.incoming.receivers[number]
+    if listens_s > began_s:
+        receiving.be_busy(listens_s)
+    link_up(sending, receiving)
+    ended_s = simulation.run(done=lambda: bool(sending.events), limit=limit)
+    assert sender.stopped, "both sides wait for ever"
+    return Outcome(sender, receiver, into, ended_s, sending.batches)

@@ -56,15 +56,18 @@ class Incoming:
         self.check(transfer)
         self._settings.layout.rows(into)
         self._numbers.begin(transfer)
-        skipped = min(self._early.keys() | self._early_probes.keys(), default=transfer)
+        skipped = min(self._early_probes, default=transfer)
         if skipped < transfer:
             raise ProtocolError(self._mismatch(skipped))
+        for number in [each for each in self._early if each < transfer]:
+            self._drop_early(number)  # no PROBE has confirmed it: its number may be corrupt
         self._posted_s[transfer] = now_s
         receiver = self._early.pop(transfer, None)
         if receiver is None:
             receiver = self._new(transfer, rule, into, now_s)
         else:
-            self._spares.append(receiver.adopt(into, rule, now_s))
+            self._spares.append(receiver.into)
+            receiver.adopt(into, rule, now_s)
         self.receivers[transfer] = receiver
         probe = self._early_probes.pop(transfer, None)
         if probe is not None:
@@ -132,15 +135,21 @@ class Incoming:
         """A place for a transfer that nobody has posted yet; None if there is no room for it."""
         settings = self._settings
         sessions = fields(frames, settings.layout.chunk_bytes)["session"]
-        if (
-            transfer <= self._numbers.last
-            or len(self._early) >= settings.transfers_in_flight
-            or not (sessions == settings.session).any()
-        ):
+        if transfer <= self._numbers.last or not (sessions == settings.session).any():
             return None
+        if len(self._early) >= settings.transfers_in_flight:
+            last = max(self._early)  # transfers are asked for in order, so it is needed last
+            if last < transfer:
+                return None
+            self._drop_early(last)
         into = self._spares.pop() if self._spares else settings.layout.new_buffer()
         receiver = self._early[transfer] = self._new(transfer, None, into, now_s)
         return receiver
+
+    def _drop_early(self, transfer: int) -> None:
+        receiver = self._early.pop(transfer)
+        self._counters["early-transfer"] += receiver.valid_datagrams
+        self._spares.append(receiver.into)
 
     def on_probe(self, message: ControlMessage, now_s: float, *, waited: bool) -> None:
         """Takes a sender's PROBE; ProtocolError when it makes no sense."""

@@ -230,14 +230,18 @@ class Receiver:
         self._probes += 1
         self._stop_or(lambda progress: self._repair.on_probe(message, progress, self.attentive))
 
-    def adopt(self, into: NDArray[np.uint8], rule: StopRule, now_s: float) -> NDArray[np.uint8]:
-        """Gives data that came early its buffer and its rule; returns the buffer it leaves."""
-        rows, spare = self._layout.rows(into), self._rows
-        rows[self.received] = spare[self.received]
+    def adopt(self, into: NDArray[np.uint8], rule: StopRule, now_s: float) -> None:
+        """Gives data that came early its buffer and its rule."""
+        rows = self._layout.rows(into)
+        rows[self.received] = self._rows[self.received]
         self._rows, self._rule, self._now_s = rows, rule, now_s
         if self.received_count:
             self._stop_or(self._repair.on_data)
-        return spare.reshape(-1)
+
+    @property
+    def into(self) -> NDArray[np.uint8]:
+        """The buffer to which chunks are written."""
+        return self._rows.reshape(-1)
 
     @property
     def probes(self) -> int:

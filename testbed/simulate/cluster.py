@@ -1,0 +1,109 @@
+"""A server and its workers in virtual time: they join, can be killed, and join again."""
+
+from collections.abc import Callable, Mapping
+
+from testbed.simulate.engine import Simulation
+from testbed.simulate.party import Party, Way, link_up
+from testbed.transport.core.connection import Connection, ConnectionState
+from testbed.transport.core.connection_settings import ConnectionSettings
+from testbed.transport.core.errors import ProtocolError
+from testbed.transport.core.joining import Admission, Newcomer, StrangerError
+from testbed.transport.core.messages import Hello, Welcome
+from testbed.transport.core.sender import SendingPath
+
+SERVER = "server"
+_PORT = 47000
+
+
+class Cluster:
+    """A server and workers, each pair joined by two ways.
+
+    Attributes:
+        simulation: the clock.
+        servers: the server's side of each worker's latest connection.
+        workers: each worker's own side.
+        refused: why newcomers were turned away, in order.
+    """
+
+    def __init__(
+        self,
+        simulation: Simulation,
+        ways: Mapping[str, tuple[Way, Way]],
+        *,
+        settings: Callable[[str], ConnectionSettings],
+        path: Callable[[str], SendingPath],
+        terms: str = "",
+    ) -> None:
+        """`ways`: worker -> its way to the server, and back. `settings` and `path` make those of a
+        side, `server` or a worker's name, for each connection anew."""
+        self.simulation = simulation
+        self.servers: dict[str, Party] = {}
+        self.workers: dict[str, Party] = {}
+        self.refused: list[str] = []
+        self._ways = dict(ways)
+        self._settings = settings
+        self._path = path
+        self._terms = terms
+        self._started = False
+        self._admission = Admission(
+            addresses={name: name for name in ways}, layout=settings(SERVER).layout, terms=terms
+        )
+
+    def join(self, name: str) -> Party:
+        """A worker connects, for the first time or again."""
+        settings, now_s = self._settings(name), self.simulation.now_s
+        hello = Hello(
+            session=settings.session,
+            name=name,
+            data_port=_PORT,
+            terms=self._terms,
+            layout=settings.layout.encode(),
+        )
+        connection = Connection(
+            peer=SERVER, settings=settings, path=self._path(name), now_s=now_s, hello=hello
+        )
+        there, _ = self._ways[name]
+        party = self.workers[name] = Party(self.simulation, connection, there)
+        said = connection.control()
+        self.simulation.at(there.control_arrival_s(now_s), lambda: self._newcomer(party, said))
+        return party
+
+    def _newcomer(self, worker: Party, said: bytes) -> None:
+        """The server reads a HELLO, and the worker's former connection makes room."""
+        settings, now_s = self._settings(SERVER), self.simulation.now_s
+        newcomer = Newcomer(settings.session, now_s)
+        try:
+            hello = newcomer.feed(said)
+            assert hello is not None  # it is small enough to come in one piece
+            self._admission.judge(hello, hello.name)
+        except (StrangerError, ProtocolError) as error:
+            self.refused.append(str(error))
+            worker.cut(str(error))
+            return
+        former = self.servers.get(hello.name)
+        if former is not None:
+            former.cut("it has joined again")
+        connection = Connection(
+            peer=hello.name,
+            settings=settings,
+            path=self._path(SERVER),
+            now_s=now_s,
+            welcome=Welcome(session=settings.session, data_port=_PORT),
+        )
+        _, back = self._ways[hello.name]
+        party = self.servers[hello.name] = Party(self.simulation, connection, back)
+        link_up(party, worker)
+        self._start(now_s)
+
+    def _start(self, now_s: float) -> None:
+        """Says READY to all who wait, once all have come."""
+        present = [p for p in self.servers.values() if p.connection.lost is None]
+        self._started = self._started or len(present) == len(self._ways)
+        for party in present if self._started else []:
+            if party.connection.state is ConnectionState.WAITING:
+                party.connection.start(now_s)
+                party.work()
+
+    def kill(self, name: str) -> None:
+        """A worker's process ends: its kernel closes the connection."""
+        self.workers.pop(name).cut("the connection was closed")

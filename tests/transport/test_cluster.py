@@ -1,0 +1,305 @@
+"""Joining, dying and joining again, in virtual time; and whatever else may happen, at random."""
+
+import math
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from testbed.simulate.cluster import SERVER, Cluster
+from testbed.simulate.engine import Simulation
+from testbed.simulate.link import Link
+from testbed.simulate.party import Way
+from testbed.transport import SendingPath
+from testbed.transport.core.connection import ConnectionState
+from testbed.transport.core.connection_settings import ConnectionSettings
+from testbed.transport.core.events import PeerGone, Started, TransferDone
+from testbed.transport.core.tolerance import FractionRule, required_chunks
+from testbed.transport.policies.congestion import CONGESTION_CONTROLS
+from testbed.transport.policies.order import ORDERS
+from testbed.transport.policies.repair import REPAIRS
+from tests.transport.virtual import SESSION, layout_of, random_payload
+
+TIMEOUT_S = 2.0
+
+
+def cluster_of(
+    *names,
+    simulation=None,
+    layouts=None,
+    repair="passes",
+    order="in-order",
+    congestion="fixed",
+    links=None,
+    control_delay_s=0.002,
+):
+    """A cluster whose sides may have layouts of their own, and links made by `links(side)`."""
+    simulation = simulation or Simulation()
+    layouts = layouts or {}
+    default = layout_of(40)
+
+    def layout(side):
+        return layouts.get(side, default)
+
+    def link(side):
+        if links is not None:
+            return links(simulation, side)
+        return Link(simulation, rate_bps=math.inf, delay_s=0.002)
+
+    def path(side):
+        control = CONGESTION_CONTROLS.create(congestion, rate_bps=10e6, datagram_bytes=74)
+        return SendingPath(congestion=control, chunk_bytes=16)
+
+    return Cluster(
+        simulation,
+        {
+            name: (
+                Way([link(name)], control_delay_s=control_delay_s),
+                Way([link(f"to {name}")], control_delay_s=control_delay_s),
+            )
+            for name in names
+        },
+        settings=lambda side: ConnectionSettings(
+            session=SESSION,
+            layout=layout(side),
+            repair=REPAIRS.create(repair),
+            order=ORDERS.create(order, seed=1),
+            peer_timeout_s=TIMEOUT_S,
+        ),
+        path=path,
+    )
+
+
+def started(party):
+    return any(isinstance(event, Started) for event in party.events)
+
+
+def test_workers_may_begin_once_all_have_joined_however_long_the_last_one_takes():
+    cluster = cluster_of("a", "b")
+    early = cluster.join("a")
+    cluster.simulation.run(until_s=50 * TIMEOUT_S)
+    assert early.connection.state is ConnectionState.WAITING
+    assert not started(early)
+    late = cluster.join("b")
+    cluster.simulation.run()
+    assert started(early) and started(late)
+
+
+def test_a_worker_that_died_while_others_joined_takes_its_place_again():
+    cluster = cluster_of("a", "b")
+    cluster.join("a")
+    cluster.simulation.run()
+    cluster.kill("a")
+    cluster.simulation.run()
+    again = cluster.join("a")
+    cluster.join("b")
+    cluster.simulation.run()
+    assert started(again)
+    assert cluster.servers["a"].connection.state is ConnectionState.OPEN
+    assert cluster.refused == []
+
+
+def test_a_worker_that_the_server_believes_alive_may_join_again():
+    cluster = cluster_of("a")
+    cluster.join("a")
+    cluster.simulation.run()
+    former = cluster.servers["a"]
+    again = cluster.join("a")
+    cluster.simulation.run()
+    assert former.connection.lost == "it has joined again"
+    assert started(again)
+
+
+def test_a_worker_that_joins_again_goes_on_with_the_next_transfer():
+    cluster = cluster_of("a")
+    layout = layout_of(40)
+    cluster.join("a")
+    cluster.simulation.run()
+    cluster.workers["a"].connection.post_send(0, random_payload(layout), 0.0)
+    cluster.kill("a")
+    cluster.simulation.run()
+    cluster.join("a")
+    cluster.simulation.run()
+    now_s, into, payload = cluster.simulation.now_s, layout.new_buffer(), random_payload(layout, 2)
+    rule = FractionRule(chunk_count=40, tolerance=0.0)
+    cluster.servers["a"].connection.post_receive(2, rule, into, now_s)
+    cluster.workers["a"].connection.post_send(2, payload, now_s)
+    cluster.workers["a"].work()
+    cluster.simulation.run()
+    assert np.array_equal(into, payload)
+
+
+def test_a_worker_with_another_layout_is_refused_and_told_why():
+    cluster = cluster_of("a", layouts={"a": layout_of(41)})
+    worker = cluster.join("a")
+    cluster.simulation.run()
+    assert "layouts differ" in cluster.refused[0]
+    assert worker.connection.lost is not None
+
+
+# Whatever may happen.
+
+harm = st.floats(0.0, 0.6)
+
+
+@st.composite
+def schedules(draw):
+    """A network, a protocol, and what the sides do when."""
+    return {
+        "seed": draw(st.integers(0, 2**16)),
+        "repair": draw(st.sampled_from(["passes", "selective", "streaming"])),
+        "order": draw(st.sampled_from(["in-order", "shuffled"])),
+        "congestion": draw(st.sampled_from(["fixed", "reno", "bbr"])),
+        "chunks": draw(st.integers(1, 40)),
+        "tolerance": draw(st.sampled_from([0.0, 0.1, 0.5])),
+        "loss": draw(harm),
+        "duplicate": draw(harm),
+        "corrupt": draw(st.sampled_from([0.0, 0.2])),
+        "jitter_s": draw(st.sampled_from([0.0, 0.01])),
+        "queue": draw(st.sampled_from([math.inf, 300.0])),
+        "sends": draw(st.lists(st.floats(0.0, 1.0), min_size=1, max_size=3)),
+        "receives": draw(st.lists(st.floats(0.0, 3.0), min_size=1, max_size=3)),
+        "busy": draw(st.lists(st.tuples(st.floats(0, 3.0), st.floats(0.0, 1.5)), max_size=2)),
+        "blocked": draw(st.one_of(st.none(), st.tuples(st.floats(0, 1.0), st.floats(0.0, 1.5)))),
+        "killed": draw(st.one_of(st.none(), st.floats(0.0, 2.0))),
+        "skips": draw(st.booleans()),
+    }
+
+
+def run_schedule(schedule):
+    """Runs it to its end and checks what must hold; returns the events of both sides."""
+    simulation = Simulation()
+    layout = layout_of(schedule["chunks"])
+    random = np.random.default_rng(schedule["seed"])
+
+    def links(simulation, side):
+        return Link(
+            simulation,
+            rate_bps=20e6,
+            delay_s=0.002,
+            queue_bytes=schedule["queue"],
+            loss=schedule["loss"],
+            jitter_s=schedule["jitter_s"],
+            duplicate=schedule["duplicate"],
+            seed=schedule["seed"],
+        )
+
+    cluster = cluster_of(
+        "a",
+        simulation=simulation,
+        layouts={"a": layout, SERVER: layout},
+        repair=schedule["repair"],
+        order=schedule["order"],
+        congestion=schedule["congestion"],
+        links=links,
+    )
+
+    def flip(frame):
+        if random.random() >= schedule["corrupt"]:
+            return frame
+        frame = frame.copy()
+        # Not what makes a datagram another valid one: that is for the checksums.
+        frame[random.choice([0, 1, 2, 3, 8, 9, 10, 12, 13])] ^= 1 << random.integers(8)
+        return frame
+
+    worker = cluster.join("a")
+    worker.way.altered = flip
+    simulation.run(until_s=0.1, limit=10_000)
+    server = cluster.servers["a"]
+    buffers, payloads = {}, {}
+
+    def send(number):
+        payloads[number] = random_payload(layout, number)
+        if worker.connection.lost is None:
+            worker.connection.post_send(number, payloads[number], simulation.now_s)
+            worker.work()
+
+    def receive(number):
+        buffers[number] = layout.new_buffer()
+        rule = FractionRule(chunk_count=layout.chunk_count, tolerance=schedule["tolerance"])
+        if server.connection.lost is None:
+            server.connection.post_receive(number, rule, buffers[number], simulation.now_s)
+            server.work()
+
+    def block(blocked):
+        worker.way.blocked = blocked
+
+    step = 3 if schedule["skips"] else 2
+    for place, at_s in enumerate(sorted(schedule["sends"])):
+        simulation.at(0.1 + at_s, lambda number=2 * place: send(number))
+    for place, at_s in enumerate(sorted(schedule["receives"])):
+        simulation.at(0.1 + at_s, lambda number=step * place: receive(number))
+    for party, (at_s, for_s) in zip((worker, server), schedule["busy"], strict=False):
+        simulation.at(0.1 + at_s, lambda p=party, t=0.1 + at_s + for_s: p.be_busy(t))
+    if schedule["blocked"] is not None:
+        at_s, for_s = schedule["blocked"]
+        simulation.at(0.1 + at_s, lambda: block(True))
+        simulation.at(0.1 + at_s + for_s, lambda: block(False))
+    if schedule["killed"] is not None:
+        simulation.at(0.1 + schedule["killed"], lambda: worker.cut())
+    simulation.run(until_s=400.0, limit=100_000)
+
+    required = required_chunks(layout.chunk_count, schedule["tolerance"])
+    done = {e.transfer: e.report for e in server.events if isinstance(e, TransferDone)}
+    for number, into in buffers.items():
+        rows = layout.rows(into)
+        if number in done:
+            report = done[number]
+            assert report.chunks_received >= required
+            assert report.received.sum() == report.chunks_received
+            assert np.array_equal(
+                rows[report.received], layout.rows(payloads[number])[report.received]
+            )
+            assert not rows[~report.received].any()
+    for party, numbers in ((worker, payloads), (server, buffers)):
+        connection = party.connection
+        over = {e.transfer for e in party.events if isinstance(e, TransferDone)}
+        # Nothing hangs: what was begun has ended, or the connection has, or nobody asked for it.
+        if connection.lost is None:
+            under_way = set(numbers) - over
+            if party is worker:
+                assert not under_way or connection.outgoing.senders[min(under_way)].held
+            else:
+                assert not under_way
+        else:
+            assert sum(isinstance(e, PeerGone) for e in party.events) == 1
+    assert simulation.events < 50_000
+    return worker.events, server.events
+
+
+@settings(max_examples=150, deadline=None)
+@given(schedules())
+def test_no_schedule_hangs_or_delivers_a_wrong_byte_or_stops_above_its_tolerance(schedule):
+    run_schedule(schedule)
+
+
+def test_a_schedule_repeats_itself():
+    schedule = {
+        "seed": 5,
+        "repair": "streaming",
+        "order": "shuffled",
+        "congestion": "bbr",
+        "chunks": 37,
+        "tolerance": 0.1,
+        "loss": 0.4,
+        "duplicate": 0.2,
+        "corrupt": 0.2,
+        "jitter_s": 0.01,
+        "queue": 300.0,
+        "sends": [0.0, 0.1],
+        "receives": [0.2, 0.5],
+        "busy": [(0.1, 0.4)],
+        "blocked": (0.2, 0.5),
+        "killed": None,
+        "skips": False,
+    }
+    one, other = (
+        [
+            (event.transfer, event.report.ended_s, event.report.bytes_received)
+            for side in run_schedule(schedule)
+            for event in side
+            if isinstance(event, TransferDone)
+        ]
+        for _ in range(2)
+    )
+    assert one == other and len(one) == 4
