@@ -109,7 +109,7 @@ class Connection:
         *,
         peer: str,
         settings: ConnectionSettings,
-        path: SendingPath,
+        path: SendingPath | None,
         now_s: float,
         hello: Hello | None = None,
         welcome: Welcome | None = None,
@@ -126,8 +126,7 @@ class Connection:
         )
         self._settings = settings
         self._events: list[Event] = []
-        self.outgoing = Outgoing(peer, settings, path, self._events, self.counters)
-        self.incoming = Incoming(peer, settings, self._events, self.counters)
+        self.outgoing, self.incoming = self._directions(path)
         unexpected = {MessageType.HELLO} if hello else {MessageType.HELLO, *_FROM_SERVERS}
         limits = body_limits(settings.layout.chunk_count)
         self._parser = ControlParser(
@@ -136,6 +135,15 @@ class Connection:
         self._outbox = bytearray()
         self._heard_s = self._pinged_s = now_s
         self._say([first.message()])
+
+    def _directions(self, path: SendingPath | None) -> tuple[Outgoing, Incoming]:
+        """What datagrams need; a carrier that is reliable itself has its own."""
+        assert path is not None
+        common = (self._events, self.counters)
+        return (
+            Outgoing(self.peer, self._settings, path, *common),
+            Incoming(self.peer, self._settings, *common),
+        )
 
     @property
     def state(self) -> ConnectionState:

@@ -27,7 +27,7 @@ class Outgoing:
         self,
         peer: str,
         settings: ConnectionSettings,
-        path: SendingPath,
+        path: SendingPath | None,
         events: list[Event],
         counters: Counter[str],
     ) -> None:
@@ -48,8 +48,13 @@ class Outgoing:
     def post(self, transfer: int, payload: NDArray[np.uint8], now_s: float) -> None:
         """Begins a transfer."""
         self.check(transfer)
+        self.senders[transfer] = self._new(transfer, payload, now_s)
+        self._numbers.begin(transfer)
+
+    def _new(self, transfer: int, payload: NDArray[np.uint8], now_s: float) -> Sender:
         settings = self._settings
-        self.senders[transfer] = Sender(
+        assert self._path is not None
+        return Sender(
             session=settings.session,
             transfer=transfer,
             layout=settings.layout,
@@ -59,7 +64,6 @@ class Outgoing:
             path=self._path,
             now_s=now_s,
         )
-        self._numbers.begin(transfer)
 
     def on_message(self, message: ControlMessage, now_s: float) -> None:
         """Takes a receiver's message; ProtocolError when it makes no sense."""
@@ -98,7 +102,7 @@ class Outgoing:
 
     def sent(self, count: int, now_s: float) -> None:
         """The network took the first `count` datagrams of the last offer."""
-        if self._path.composer is not None:
+        if self._path is not None and self._path.composer is not None:
             self._path.composer.sent(count, now_s)
 
     def poll_messages(self) -> list[ControlMessage]:
