@@ -38,8 +38,8 @@ messages = st.one_of(
 
 def test_a_message_is_a_twelve_byte_header_and_its_body():
     message = ControlMessage(MessageType.BITMAP, 0x01020304, b"\xaa\xbb")
-    assert message.encode() == bytes([5, 1, 0, 0, 1, 2, 3, 4, 0, 0, 0, 2, 0xAA, 0xBB])
-    assert ControlMessage(MessageType.STOP, 7).encode() == bytes([6, 1, 0, 0, 0, 0, 0, 7] + [0] * 4)
+    assert message.encode() == bytes([5, 2, 0, 0, 1, 2, 3, 4, 0, 0, 0, 2, 0xAA, 0xBB])
+    assert ControlMessage(MessageType.STOP, 7).encode() == bytes([6, 2, 0, 0, 0, 0, 0, 7] + [0] * 4)
 
 
 @given(st.lists(messages, max_size=8), st.data())
@@ -76,7 +76,7 @@ def test_random_bytes_give_messages_or_a_protocol_error_and_bounded_memory(piece
         pass
 
 
-def header(kind=6, version=1, reserved=0, length=0):
+def header(kind=6, version=2, reserved=0, length=0):
     return struct.pack("!BBHII", kind, version, reserved, 0, length)
 
 
@@ -85,7 +85,7 @@ def header(kind=6, version=1, reserved=0, length=0):
     [
         (header(kind=0), "type 0"),
         (header(kind=200), "type 200"),
-        (header(version=2), "version 2"),
+        (header(version=1), "version 1"),
         (header(reserved=1), "reserved"),
         (header(length=11), "STOP with a body of 11"),
         (header(kind=4, length=5), "PROBE with a body of 5"),
