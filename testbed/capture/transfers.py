@@ -11,9 +11,10 @@ from typing import Any
 from testbed.capture.control_streams import Message
 from testbed.transport import Leg
 from testbed.transport.core.ack import Ack
+from testbed.transport.core.arrivals import unpack_arrivals
 from testbed.transport.core.errors import ProtocolError
-from testbed.transport.core.messages import SENT, MessageType
-from testbed.transport.core.wire import SEND_INDEX_MODULUS
+from testbed.transport.core.messages import PASS, SENT, MessageType
+from testbed.transport.core.wire import SEND_INDEX_MODULUS, U32_MAX
 
 # Of one transfer: more passes and messages are counted but not kept one by one.
 MOST_PASSES = 1000
@@ -27,9 +28,9 @@ _EMPTY_PAGE = array("I", [_UNSEEN] * _PAGE)
 
 @dataclass(slots=True)
 class Pass:
-    """The datagrams up to an empty PROBE, which ends a pass.
+    """The datagrams up to a PROBE that ends a pass.
 
-    Repairs without passes send no empty PROBE: their transfer counts as one pass.
+    With a repair that has no passes, a transfer counts as one.
 
     Attributes:
         datagrams: how many, of which `fresh` were on this link for the first time in the transfer.
@@ -65,6 +66,7 @@ class Transfer:
         late: those after STOP.
         messages: control messages by type; `message_bytes` with their headers.
         stopped_ns: when STOP passed, None if the capture has none.
+        pass_open: whether the sender has not said that the latest pass has ended.
     """
 
     number: int
@@ -86,9 +88,10 @@ class Transfer:
     messages: Counter[str] = field(default_factory=Counter)
     passes: list[Pass] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
+    pass_open: bool = False
     _seen: dict[int, array[int]] | None = field(default_factory=dict)
-    _pass_open: bool = False
     _pass: int = 0
+    _named: int | None = None  # chunks that BITMAPs have named, where all were captured
     _highest: int = -1
 
     @property
@@ -115,7 +118,7 @@ class Transfer:
         if self.stopped_ns is not None:
             self.late += 1
             return
-        if not self._pass_open:
+        if not self.pass_open:
             self._begin_pass(time_ns)
         current = self.passes[-1]
         current.datagrams += 1
@@ -143,17 +146,20 @@ class Transfer:
         if len(self.passes) < MOST_PASSES:
             self.passes.append(Pass(time_ns, time_ns))
         self._pass += 1
-        self._pass_open = True
+        self.pass_open = True
 
     def on_message(self, time_ns: int, message: Message) -> None:
         """Count a control message of this transfer, and note it."""
         name = message.name
         self.messages[name] += 1
         self.message_bytes += message.length + 12
+        if message.type == MessageType.PROBE:
+            number, ends = _pass_of(message)
+            if number == self.messages[name] == 1:
+                self._named = 0
+            self.pass_open = self.pass_open and not ends
         note = _NOTES.get(message.type, _plain_note)(self, message)
-        if message.type == MessageType.PROBE and not message.length:
-            self._pass_open = False
-        elif message.type == MessageType.STOP and self.stopped_ns is None:
+        if message.type == MessageType.STOP and self.stopped_ns is None:
             self.stopped_ns = time_ns
             self._seen = None
         if len(self.events) < MOST_EVENTS:
@@ -163,12 +169,28 @@ class Transfer:
         """Free the memory of which chunks were seen; a later transfer has begun."""
         self._seen = None
 
-    def chunks_estimate(self, bitmap_bytes: int) -> int:
+    def chunks_estimate(self, bitmap_bytes: int | None = None) -> int:
         """The number of chunks: from the layout, else from what was seen."""
         if self.chunk_count is not None:
             return self.chunk_count
-        fits = -(-(self._highest + 1) // 8) == bitmap_bytes
-        return self._highest + 1 if fits else bitmap_bytes * 8
+        seen = self._highest + 1
+        if bitmap_bytes is None or bitmap_bytes == -(-seen // 8):
+            return seen
+        return bitmap_bytes * 8
+
+    def name_chunks(self, body: bytes) -> tuple[int, int | None]:
+        """Take a BITMAP; returns how many chunks it names, and how many are missing then.
+
+        That is None where an earlier PROBE or BITMAP is not in the capture. Raises ProtocolError.
+        """
+        self._named, before = None, self._named
+        chunks = unpack_arrivals(body, self.chunk_count or U32_MAX)
+        answers = self.messages["BITMAP"] + self.messages["LATE_BITMAP"]
+        if before is None or answers != self.messages["PROBE"]:
+            return len(chunks), None
+        self._named = before + len(chunks)
+        self._highest = max(self._highest, int(chunks.max(initial=-1)))
+        return len(chunks), max(0, self.chunks_estimate() - self._named)
 
     def as_json(self, origin_ns: int, name_of: Callable[[bytes | None], str]) -> dict[str, Any]:
         """The record in `dissect --json`; times are seconds since the capture began."""
@@ -220,30 +242,52 @@ def _plain_note(transfer: Transfer, message: Message) -> str:
     return f"{message.length} bytes" if message.length else ""
 
 
+def _pass_of(message: Message) -> tuple[int, bool]:
+    """The pass that a PROBE names, and whether it ends it; (0, False) without passes."""
+    if message.body is None or message.length != PASS.size:
+        return 0, False
+    number, ends = PASS.unpack(message.body)
+    return number, bool(ends)
+
+
 def _probe_note(transfer: Transfer, message: Message) -> str:
+    number, ends = _pass_of(message)
+    if number:
+        return "" if ends else "within the pass"
     if message.body is None or message.length != SENT.size:
         return ""
     return f"{SENT.unpack(message.body)[0]:,} sent until now"
 
 
 def _bitmap_note(transfer: Transfer, message: Message) -> str:
-    if message.body is None:
-        return f"{message.length} bytes, not all of them captured"
-    chunks = transfer.chunks_estimate(message.length)
-    received = int.from_bytes(message.body, "little").bit_count()
-    missing = max(0, chunks - received)
-    if transfer.passes and transfer.passes[-1].missing is None:
+    try:
+        named, missing = transfer.name_chunks(message.body or b"")
+    except ProtocolError:
+        return "malformed" if message.body is not None else _cut_note(message)
+    if missing is None:
+        return f"{named:,} more arrived"
+    if transfer.passes and not transfer.pass_open and transfer.passes[-1].missing is None:
         transfer.passes[-1].missing = missing
-    return f"{missing:,} of {chunks:,} missing"
+    return f"{missing:,} of {transfer.chunks_estimate():,} missing"
+
+
+def _cut_note(message: Message) -> str:
+    return f"{message.length} bytes, not all of them captured"
 
 
 def _stop_note(transfer: Transfer, message: Message) -> str:
-    return _bitmap_note(transfer, message) if message.length else ""
+    if not message.length:
+        return ""
+    if message.body is None:
+        return _cut_note(message)
+    chunks = transfer.chunks_estimate(message.length)
+    missing = max(0, chunks - int.from_bytes(message.body, "little").bit_count())
+    return f"{missing:,} of {chunks:,} missing"
 
 
 def _ack_note(transfer: Transfer, message: Message) -> str:
     if message.body is None:
-        return f"{message.length} bytes, not all of them captured"
+        return _cut_note(message)
     try:
         ack = Ack.parse(message.body)
     except ProtocolError:

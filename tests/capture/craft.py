@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from scapy.layers.inet import IP, TCP, UDP
 from scapy.layers.l2 import Ether
 
@@ -11,12 +12,13 @@ from testbed.capture.layers import Datagram
 from testbed.capture.pcap import PcapWriter, pack_record
 from testbed.capture.rendering import as_json
 from testbed.transport import PayloadLayout
+from testbed.transport.core.arrivals import pack_arrivals
 from testbed.transport.core.messages import (
+    PASS,
     ControlMessage,
     Hello,
     MessageType,
     Welcome,
-    pack_bitmap,
 )
 
 SERVER, WORKER, STRANGER = "10.0.0.1", "10.0.0.2", "10.0.0.66"
@@ -70,19 +72,24 @@ class Conversation:
         self.message(WORKER, hello.message())
         self.message(SERVER, Welcome(session=SESSION, data_port=47000).message())
 
+    def probe(self, transfer: int, number: int, *, ends: bool = True) -> None:
+        body = PASS.pack(number, ends)
+        self.message(WORKER, ControlMessage(MessageType.PROBE, transfer, body))
+
+    def arrived(self, transfer: int, *chunks: int) -> None:
+        body = pack_arrivals(np.array(chunks, dtype=np.int64))
+        self.message(SERVER, ControlMessage(MessageType.BITMAP, transfer, body))
+
     def gather(self, transfer: int, lost: set[int]) -> None:
         """One transfer of two passes; the first one loses some chunks on its way."""
-        import numpy as np
-
         count = self.layout.chunk_count
         for sequence in range(count):
             self.datagram(transfer, sequence)
-        self.message(WORKER, ControlMessage(MessageType.PROBE, transfer))
-        mask = np.array([each not in lost for each in range(count)])
-        self.message(SERVER, ControlMessage(MessageType.BITMAP, transfer, pack_bitmap(mask)))
+        self.probe(transfer, 1)
+        self.arrived(transfer, *(each for each in range(count) if each not in lost))
         for sequence in sorted(lost):
             self.datagram(transfer, sequence)
-        self.message(WORKER, ControlMessage(MessageType.PROBE, transfer))
+        self.probe(transfer, 2)
         self.message(SERVER, ControlMessage(MessageType.STOP, transfer))
 
     def write(self, path: Path) -> Path:

@@ -53,6 +53,59 @@ def test_a_transfer_is_told_pass_by_pass(tmp_path):
     ]
 
 
+def asked_within_a_pass(conversation):
+    """Five of ten datagrams, a PROBE in the middle of the pass, its answer, the other five."""
+    for sequence in range(5):
+        conversation.datagram(6, sequence)
+    conversation.probe(6, 1, ends=False)
+    conversation.arrived(6, 0, 1, 2)
+    for sequence in range(5, 10):
+        conversation.datagram(6, sequence)
+
+
+def told_notes(conversation, tmp_path):
+    [transfer] = told(conversation, tmp_path)["transfers"]
+    passes = [(each["datagrams"], each["missing"]) for each in transfer["passes"]]
+    return passes, [each["note"] for each in transfer["events"]]
+
+
+def test_a_question_within_a_pass_does_not_end_it_and_answers_add_up(tmp_path):
+    conversation = joined()
+    asked_within_a_pass(conversation)
+    conversation.probe(6, 1)
+    conversation.arrived(6, 3, 5, 6, 9)
+    conversation.datagram(6, 4)
+    passes, notes = told_notes(conversation, tmp_path)
+    assert passes == [(10, 3), (1, None)]
+    assert notes == ["within the pass", "7 of 10 missing", "", "3 of 10 missing"]
+
+
+def test_what_is_missing_is_not_told_when_an_answer_was_not_captured(tmp_path):
+    conversation = joined()
+    asked_within_a_pass(conversation)
+    conversation.probe(6, 1)  # its answer is not in the capture
+    conversation.probe(6, 2)
+    conversation.arrived(6, 3)
+    passes, notes = told_notes(conversation, tmp_path)
+    assert passes == [(10, None)]
+    assert notes[-1] == "1 more arrived"
+
+
+def test_what_is_missing_is_not_told_when_the_capture_began_later(tmp_path):
+    conversation = joined()
+    conversation.probe(6, 2)
+    conversation.arrived(6, 0, 1, 2, 3, 4)
+    assert told_notes(conversation, tmp_path) == ([], ["", "5 more arrived"])
+
+
+def test_a_malformed_answer_is_told_as_that(tmp_path):
+    conversation = joined()
+    conversation.probe(6, 1)
+    conversation.message(SERVER, ControlMessage(MessageType.BITMAP, 6, b"\2"))
+    conversation.arrived(6, 0)
+    assert told_notes(conversation, tmp_path)[1] == ["", "malformed", "1 more arrived"]
+
+
 def test_copies_repetitions_and_what_comes_after_stop_are_told_apart(tmp_path):
     conversation = joined()
     conversation.datagram(0, 1, stamp=0)

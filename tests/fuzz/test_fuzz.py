@@ -9,10 +9,13 @@ import re
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from testbed.transport import PayloadLayout
+from testbed.transport.core.arrivals import pack_arrivals
 from testbed.transport.core.messages import (
+    PASS,
     ControlMessage,
     Hello,
     MessageType,
@@ -50,6 +53,15 @@ def control_seeds():
             seeds += [
                 ControlMessage(kind, CURRENT, bytes(min(size, 64))).encode() for size in sizes
             ]
+    arrivals = [pack_arrivals(np.array(each)) for each in ([0, 1, 2, 3, 5, 6, 7, 8], [2, 7])]
+    seeds += [
+        ControlMessage(kind, CURRENT, body).encode()
+        for kind, body in (
+            (MessageType.PROBE, PASS.pack(1, 0)),
+            (MessageType.PROBE, PASS.pack(1, 1)),
+            *((MessageType.BITMAP, each) for each in arrivals),
+        )
+    ]
     seeds.append(b"".join(seeds[3:]))
     choices = [(side | repair) for side in (0, 0x80) for repair in range(len(list(REPAIRS)))]
     return [bytes([choice, 11]) + seed for choice in choices for seed in seeds]

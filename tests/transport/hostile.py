@@ -6,8 +6,10 @@ import numpy as np
 from hypothesis import strategies as st
 
 from testbed.transport import PayloadLayout, Receiver, Sender, SendingPath
+from testbed.transport.core.arrivals import pack_arrivals
 from testbed.transport.core.errors import ProtocolError
 from testbed.transport.core.messages import (
+    PASS,
     ControlMessage,
     ControlParser,
     MessageType,
@@ -168,6 +170,11 @@ def control_bytes(draw: st.DrawFn) -> bytes:
         body = draw(st.binary(min_size=size, max_size=size))
         if kind is MessageType.ACK and size >= 16:
             body = body[:14] + bytes(2) + body[16:]  # its reserved field
+        elif kind is MessageType.PROBE and size == PASS.size:
+            body = PASS.pack(draw(st.integers(1, 2)), draw(st.integers(0, 1)))
+        elif kind in (MessageType.BITMAP, MessageType.LATE_BITMAP):
+            named = draw(st.sets(st.integers(0, 9), max_size=4))
+            body = pack_arrivals(np.array(sorted(named), dtype=np.int64))
         stream += ControlMessage(kind, draw(_near), body).encode()
     for _ in range(draw(st.sampled_from([0, 0, 0, 1, 2]))):
         stream[draw(st.integers(0, len(stream) - 1))] = draw(st.integers(0, 255))

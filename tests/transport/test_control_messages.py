@@ -25,9 +25,12 @@ CHUNKS = 77
 LIMITS = body_limits(CHUNKS)
 transfers = st.integers(0, 2**32 - 1)
 messages = st.one_of(
-    st.builds(ControlMessage, st.sampled_from([MessageType.PROBE, MessageType.STOP]), transfers),
+    st.builds(ControlMessage, st.just(MessageType.STOP), transfers),
     st.builds(
-        ControlMessage, st.just(MessageType.BITMAP), transfers, st.binary(min_size=10, max_size=10)
+        ControlMessage, st.just(MessageType.PROBE), transfers, st.binary(min_size=4, max_size=5)
+    ),
+    st.builds(
+        ControlMessage, st.just(MessageType.BITMAP), transfers, st.binary(min_size=1, max_size=15)
     ),
     st.builds(
         ControlMessage, st.just(MessageType.ACK), transfers, st.binary(min_size=16, max_size=40)
@@ -88,12 +91,13 @@ def header(kind=6, version=2, reserved=0, length=0):
         (header(version=1), "version 1"),
         (header(reserved=1), "reserved"),
         (header(length=11), "STOP with a body of 11"),
-        (header(kind=4, length=5), "PROBE with a body of 5"),
-        (header(kind=5, length=9), "BITMAP with a body of 9 bytes, not 10"),
-        (header(kind=5, length=11), "BITMAP with a body of 11"),
+        (header(kind=4, length=0), "PROBE with a body of 0 bytes, not 4 to 5"),
+        (header(kind=4, length=6), "PROBE with a body of 6"),
+        (header(kind=5, length=0), "BITMAP with a body of 0 bytes, not 1 to 15"),
+        (header(kind=5, length=16), "BITMAP with a body of 16"),
         (header(kind=8, length=15), "ACK with a body of 15"),
         (header(kind=8, length=2**12 + 17), "ACK with a body of 4113"),
-        (header(kind=9, length=9), "LATE_BITMAP with a body of 9"),
+        (header(kind=9, length=16), "LATE_BITMAP with a body of 16"),
         (header(kind=7, length=MAX_ANNOUNCEMENT_BYTES + 1), "ANNOUNCE"),
         (header(kind=1, length=2**32 - 1), "HELLO"),
     ],

@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.transport import Fixed, PayloadLayout, Progress, as_policy
+from testbed.transport import Fixed, PayloadLayout, Progress, SendingPath, as_policy
+from testbed.transport.core.wire import wire_bytes
+from testbed.transport.policies.congestion import FixedRate
 from testbed.transport.policies.tolerance import POLICIES, EarlyClose, PerLayer, QuickLossOnly
 from tests.shared.entries import listed
 from tests.transport.virtual import Network, layout_of, random_payload, transfer
@@ -214,6 +216,18 @@ def test_a_transfer_gives_up_its_tail_within_the_bound():
     rule = QuickLossOnly(0.1, 0.02).stop_rule(critical=False)(layout)
     outcome = transfer(random_payload(layout), layout, rule=rule, network=too_much)
     assert outcome.receiver.received_count >= 90
+
+
+def test_a_question_within_a_pass_does_not_end_a_transfer():
+    layout = layout_of(100)
+    path = SendingPath(
+        congestion=FixedRate(rate_bps=math.inf),
+        chunk_bytes=layout.chunk_bytes,
+        receive_buffer_bytes=8 * wire_bytes(1, layout.chunk_bytes),
+    )
+    rule = QuickLossOnly(0.4, 1.0).stop_rule(critical=False)(layout)
+    outcome = transfer(random_payload(layout), layout, rule=rule, path=path)
+    assert outcome.receiver.received_count == 100
 
 
 # What users write.

@@ -6,8 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.transport import ProtocolError
-from testbed.transport.core.messages import ControlMessage, MessageType
+from testbed.transport.core.arrivals import pack_arrivals
+from testbed.transport.core.messages import PASS, ControlMessage, MessageType
 from testbed.transport.core.wire import fields
+from testbed.transport.policies.tolerance import FractionRule
 from tests.transport.transfer_parts import all_frames, new_receiver, new_sender
 from tests.transport.virtual import (
     SESSION,
@@ -17,12 +19,21 @@ from tests.transport.virtual import (
 # Control messages.
 
 
+def probe(number=1, *, ends=True):
+    return ControlMessage(MessageType.PROBE, 6, PASS.pack(number, ends))
+
+
+def bitmap(*chunks):
+    body = pack_arrivals(np.array(chunks, dtype=np.int64))
+    return ControlMessage(MessageType.BITMAP, 6, body)
+
+
 def test_a_probe_that_crossed_the_stop_needs_no_answer():
     layout = layout_of(3)
     receiver, _ = new_receiver(layout)
     receiver.on_datagrams(all_frames(layout), 0.0)
     assert receiver.poll_messages() == [ControlMessage(MessageType.STOP, 6, b"\7")]
-    receiver.on_message(ControlMessage(MessageType.PROBE, 6), 1.0)
+    receiver.on_message(probe(), 1.0)
     assert receiver.poll_messages() == []
     with pytest.raises(ProtocolError, match="PROBE for transfer 4 during 6"):
         receiver.on_message(ControlMessage(MessageType.PROBE, 4), 1.0)
@@ -34,9 +45,8 @@ def test_the_receiver_says_nothing_unasked_but_stop():
     frames = all_frames(layout)
     receiver.on_datagrams(frames[:49], 0.0)
     assert receiver.poll_messages() == []
-    receiver.on_message(ControlMessage(MessageType.PROBE, 6), 0.0)
-    (bitmap,) = receiver.poll_messages()
-    assert bitmap.type is MessageType.BITMAP
+    receiver.on_message(probe(), 0.0)
+    assert receiver.poll_messages() == [bitmap(*range(49))]
     receiver.on_datagrams(frames[49:], 0.0)
     assert [message.type for message in receiver.poll_messages()] == [MessageType.STOP]
 
@@ -52,9 +62,9 @@ def asking_sender(chunks=10):
     ("message", "named"),
     [
         (ControlMessage(MessageType.PROBE, 6), "PROBE is not allowed at a sender"),
-        (ControlMessage(MessageType.BITMAP, 6, b"\0"), "1 bytes for 10 chunks"),
-        (ControlMessage(MessageType.BITMAP, 6, b"\xff\x03"), "without a gap"),
-        (ControlMessage(MessageType.BITMAP, 6, b"\xff\xff"), "beyond the last"),
+        (ControlMessage(MessageType.BITMAP, 6, b"\2"), "form 2 in 1 bytes"),
+        (bitmap(*range(10)), "without a gap"),
+        (bitmap(3, 10), "chunk 10, beyond the last of 10"),
         (ControlMessage(MessageType.STOP, 8), "transfer 8 during 6"),
     ],
 )
@@ -66,7 +76,7 @@ def test_senseless_messages_to_a_sender_are_protocol_errors(message, named):
 def test_a_bitmap_that_nobody_asked_for_is_a_protocol_error():
     sender = new_sender(layout_of(100), rate_bps=1e3)
     with pytest.raises(ProtocolError, match="without a PROBE"):
-        sender.on_message(ControlMessage(MessageType.BITMAP, 6, bytes(13)), 0.0)
+        sender.on_message(bitmap(), 0.0)
 
 
 def test_messages_of_other_transfers_are_not_a_senders():
@@ -80,9 +90,69 @@ def test_an_answer_that_crosses_the_stop_is_harmless():
     sender = asking_sender()
     sender.on_message(ControlMessage(MessageType.STOP, 6), 1.0)
     sender.on_message(ControlMessage(MessageType.STOP, 6), 2.0)
-    sender.on_message(ControlMessage(MessageType.BITMAP, 6, bytes(2)), 3.0)
+    sender.on_message(bitmap(1, 2), 3.0)
     assert sender.stopped
     assert sender.report("r").ended_s == 1.0
+
+
+def test_an_answer_names_what_came_since_the_last_and_nothing_twice():
+    layout = layout_of(50)
+    receiver, _ = new_receiver(layout)
+    frames = all_frames(layout)
+    for number, came in enumerate(([4, 2, 2, 30], [], [2, 3, 30], range(10)), start=1):
+        receiver.on_datagrams(frames[list(came)], 0.0)
+        receiver.on_message(probe(number), 0.0)
+    expected = [bitmap(2, 4, 30), bitmap(), bitmap(3), bitmap(0, 1, *range(5, 10))]
+    assert receiver.poll_messages() == expected
+
+
+def test_a_sender_adds_up_what_the_answers_name():
+    sender = asking_sender(chunks=10)
+    sender.on_message(bitmap(0, 1, 2, 7), 1.0)
+    assert len(sender.offer(1.0)) == 6
+    sender.sent(6, 1.0)
+    assert sender.poll_messages() == [probe(2)]
+    sender.on_message(bitmap(), 2.0)  # nothing came: all six once more
+    assert fields(sender.offer(2.0), 16)["sequence"].tolist() == [3, 4, 5, 6, 8, 9]
+    sender.sent(6, 2.0)
+    with pytest.raises(ProtocolError, match="a chunk that an earlier one named"):
+        sender.on_message(bitmap(3, 7), 3.0)
+
+
+@pytest.mark.parametrize(
+    ("message", "named"),
+    [
+        (ControlMessage(MessageType.PROBE, 6, bytes(4)), "a body of 4 bytes, not 5"),
+        (probe(0), "pass 0, end 1, during pass 1"),
+        (probe(2), "pass 2, end 1, during pass 1"),
+        (ControlMessage(MessageType.PROBE, 6, PASS.pack(1, 2)), "pass 1, end 2"),
+    ],
+)
+def test_senseless_probes_are_protocol_errors(message, named):
+    receiver, _ = new_receiver(layout_of(3))
+    with pytest.raises(ProtocolError, match=named):
+        receiver.on_message(message, 0.0)
+    assert receiver.poll_messages() == []
+
+
+def test_only_a_probe_that_ends_a_pass_counts_as_one():
+    counted = []
+
+    class Rule(FractionRule):
+        def satisfied(self, progress):
+            counted.append(progress.probes)
+            return False
+
+    layout = layout_of(10)
+    receiver, _ = new_receiver(layout, rule=Rule(chunk_count=10, tolerance=0.0))
+    frames = all_frames(layout)
+    passes = []
+    for message in (probe(1, ends=False), probe(1), probe(2, ends=False), probe(2), probe(3)):
+        receiver.on_datagrams(frames[:2], 0.0)
+        receiver.on_message(message, 0.0)
+        passes.append(receiver.report("s").passes)
+    assert counted[1::2] == [0, 1, 1, 2, 3]
+    assert passes == [1, 1, 2, 2, 3]
 
 
 @pytest.mark.parametrize("kind", [MessageType.STOP, MessageType.BITMAP])

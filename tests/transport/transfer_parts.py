@@ -29,14 +29,14 @@ def new_sender(layout, *, rate_bps=10e6, number=6):
     )
 
 
-def new_receiver(layout, *, tolerance=0.0, number=6):
+def new_receiver(layout, *, tolerance=0.0, number=6, rule=None):
     into = layout.new_buffer()
     receiver = Receiver(
         session=SESSION,
         transfer=number,
         layout=layout,
         into=into,
-        rule=FractionRule(chunk_count=layout.chunk_count, tolerance=tolerance),
+        rule=rule or FractionRule(chunk_count=layout.chunk_count, tolerance=tolerance),
         repair=Passes(),
         now_s=0.0,
     )

@@ -220,6 +220,6 @@ class Incoming:
         others = self._early.keys() | self._early_probes.keys()
         if not heard:
             return "silent"
-        if receiver.probes:
+        if receiver.asked:
             return "control works, data does not arrive"
         return f"it sends transfer {min(others)} instead" if others else "it sends nothing"

@@ -31,6 +31,8 @@ MAX_HELLO_BYTES = 1 << 20
 MAX_ANNOUNCEMENT_BYTES = 1 << 16
 MAX_REASON_BYTES = 1024
 SENT = struct.Struct("!I")  # a PROBE's body, where the repair numbers its datagrams
+PASS = struct.Struct("!IB")  # the same with passes: the pass, from 1, and whether it ends
+ARRIVALS_HEAD_BYTES = 5  # before the bits of an answer to it: `arrivals`
 # An ACK's fixed fields, and at most one bit for every send index.
 ACK_FIELDS_BYTES = 16
 MAX_ACK_BYTES = ACK_FIELDS_BYTES + SEND_INDEX_MODULUS // 8
@@ -45,8 +47,8 @@ class MessageType(IntEnum):
     HELLO = 1  # worker to server: who I am - session, data port, name, terms, layout
     WELCOME = 2  # server to worker: joined - session, its data port for this worker, key or nothing
     REFUSED = 3  # server to worker: why not - text
-    PROBE = 4  # sender to receiver: what is missing? - empty, or u32 datagrams sent until now
-    BITMAP = 5  # receiver to sender: this is - one bit per chunk
+    PROBE = 4  # sender to receiver: what is missing? - SENT or PASS
+    BITMAP = 5  # receiver to sender: this came since I last answered - `arrivals`
     STOP = 6  # receiver to sender: enough - one bit per chunk, or empty
     ANNOUNCE = 7  # server to worker: a message of the training - bytes
     ACK = 8  # receiver to sender: these datagrams came - `ack.Ack`
@@ -83,9 +85,9 @@ def body_limits(chunk_count: int) -> dict[MessageType, tuple[int, int]]:
         MessageType.HELLO: (_HELLO.size, MAX_HELLO_BYTES),
         MessageType.WELCOME: (_WELCOME.size, _WELCOME.size + KEY_BYTES),
         MessageType.REFUSED: (0, MAX_REASON_BYTES),
-        MessageType.PROBE: (0, SENT.size),
-        MessageType.BITMAP: (bitmap_bytes, bitmap_bytes),
-        MessageType.LATE_BITMAP: (bitmap_bytes, bitmap_bytes),
+        MessageType.PROBE: (SENT.size, PASS.size),
+        MessageType.BITMAP: (1, ARRIVALS_HEAD_BYTES + bitmap_bytes),
+        MessageType.LATE_BITMAP: (1, ARRIVALS_HEAD_BYTES + bitmap_bytes),
         MessageType.STOP: (0, bitmap_bytes),
         MessageType.ACK: (ACK_FIELDS_BYTES, MAX_ACK_BYTES),
         MessageType.ANNOUNCE: (0, MAX_ANNOUNCEMENT_BYTES),
@@ -161,7 +163,7 @@ def pack_bitmap(received: NDArray[np.bool_]) -> bytes:
 
 
 def unpack_bitmap(body: bytes, chunk_count: int) -> NDArray[np.bool_]:
-    """The chunks that a BITMAP's body marks as received, shape (chunk_count,).
+    """The chunks that a STOP's body marks as received, shape (chunk_count,).
 
     Raises ProtocolError when the size is not exactly ceil(chunk_count / 8) bytes or a bit
     behind the last chunk is set.

@@ -93,7 +93,7 @@ class ReceiverRepair(ABC):
     """The receiver's half, for one transfer. Its methods return the messages to send.
 
     Attributes:
-        has_passes: whether a PROBE ends a pass.
+        has_passes: whether the sender sends in passes.
     """
 
     has_passes = False
@@ -107,9 +107,21 @@ class ReceiverRepair(ABC):
         for an unknown time.
         """
 
+    def on_new_chunks(  # noqa: B027 - optional to override
+        self, chunks: NDArray[np.int64]
+    ) -> None:
+        """Called with the chunks that have just arrived for the first time, each once."""
+
     def on_data(self, progress: Progress) -> list[ControlMessage]:
         """Called after arrivals that were not enough to stop. The default sends nothing."""
         return []
+
+    def counts_as_probe(self, message: ControlMessage) -> bool:
+        """Whether a PROBE adds to `Progress.probes`: by default each does.
+
+        Called once for each, before anything else. Raises ProtocolError for a malformed one.
+        """
+        return True
 
     @abstractmethod
     def on_probe(
@@ -117,7 +129,7 @@ class ReceiverRepair(ABC):
     ) -> list[ControlMessage]:
         """Called for a PROBE when the arrivals are not enough to stop.
 
-        Raises ProtocolError for a malformed PROBE. `attentive` is False when it had waited for an
+        Raises ProtocolError for a malformed one. `attentive` is False when it had waited for an
         unknown time.
         """
 

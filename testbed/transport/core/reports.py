@@ -22,8 +22,8 @@ class TransferReport:
         received: which chunks arrived, shape (chunk_count,); None at a sender that was not told,
             such as kernel TCP's. STOP tells the others, with a bit per chunk: less than 0.01 % of
             the data.
-        passes: sweeps over the missing chunks; None where the protocol has no passes. For a
-            receiver, a PROBE ends a pass.
+        passes: sweeps over the missing chunks; None where the protocol has no passes. A receiver
+            tells that of the latest datagram before it had enough.
         chunks_sent: datagrams handed to the network, repetitions included; 0 for a receiver.
         bytes_sent, bytes_received: data on the wire, with the headers of all layers.
         control_bytes: wire bytes of the control messages that this side sent; for kernel TCP also

@@ -34,7 +34,9 @@ class Progress:
         now_s: the present time.
         first_arrival_s, last_arrival_s: when the first and the latest new chunk arrived; None
             before the first.
-        probes: how many PROBEs have arrived, that is, how many passes the sender has ended.
+        probes: how many passes the sender has ended, with a PROBE each. One that it sends within a
+            pass, because its window is full, does not count. With a repair that has no passes, how
+            many PROBEs have arrived.
     """
 
     received: NDArray[np.bool_]

@@ -1,10 +1,11 @@
 """Repair in passes: send all, ask, send what is missing (DBLP, arXiv 2605.01989; MLT, NSDI 2024).
 
 In each pass the sender sends every chunk that is not known to have arrived, then a PROBE. The
-receiver answers with a BITMAP of the chunks that it has, or with STOP if these are enough. The
-number of passes is unlimited. Except for STOP, the receiver only answers PROBEs. The time from
-PROBE to BITMAP is a sample of the round trip. If the PROBE had to wait for a busy receiver, the
-answer is a LATE_BITMAP, which gives no sample.
+receiver answers with a BITMAP of the chunks that arrived since its last answer, or with STOP if it
+has enough. The number of passes is unlimited. Except for STOP, the receiver only answers PROBEs.
+While its window is full, the sender also asks within a pass, so that a PROBE names its pass and
+says whether it ends it. The time from PROBE to BITMAP is a sample of the round trip. If the PROBE
+had to wait for a busy receiver, the answer is a LATE_BITMAP, which gives no sample.
 """
 
 from dataclasses import dataclass
@@ -12,13 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from testbed.transport.core.arrivals import pack_arrivals, unpack_arrivals
 from testbed.transport.core.errors import ProtocolError
-from testbed.transport.core.messages import (
-    ControlMessage,
-    MessageType,
-    pack_bitmap,
-    unpack_bitmap,
-)
+from testbed.transport.core.messages import PASS, ControlMessage, MessageType
 from testbed.transport.core.path_estimates import PathEstimates
 from testbed.transport.core.repair import Arrange, ReceiverRepair, Repair, SenderRepair
 from testbed.transport.core.states import SenderEvent, SenderState
@@ -34,11 +31,11 @@ class PassesSender(SenderRepair):
     def __init__(self, *, transfer: int, chunk_count: int, arrange: Arrange) -> None:
         super().__init__()
         self._transfer = transfer
-        self._chunk_count = chunk_count
+        self._known = np.zeros(chunk_count, dtype=np.bool_)  # to have arrived
+        self._known_count = 0
         self._arrange = arrange
         self._queue = arrange(np.arange(chunk_count, dtype=np.int64))
         self._cursor = 0
-        self._known_received = 0
         self._probed = 0  # datagrams in flight when the outstanding PROBE was sent
 
     @property
@@ -56,30 +53,27 @@ class PassesSender(SenderRepair):
             self._ask(now_s)
 
     def on_window_closed(self, now_s: float) -> None:
-        if self.asked_s is None:
+        if self.in_flight:  # else the window is full of another transfer
             self._ask(now_s)
 
     def _ask(self, now_s: float) -> None:
         if self.asked_s is None:
             self.asked_s = now_s
             self._probed = self.in_flight
-            self.outbox.append(ControlMessage(MessageType.PROBE, self._transfer))
+            body = PASS.pack(self.passes, self.machine.state is SenderState.ASKING)
+            self.outbox.append(ControlMessage(MessageType.PROBE, self._transfer, body))
 
     def on_message(self, message: ControlMessage, now_s: float) -> Feedback | None:
         if message.type not in (MessageType.BITMAP, MessageType.LATE_BITMAP):
             raise ProtocolError(f"{message.type.name} is not allowed at a sender")
         if self.asked_s is None:
             raise ProtocolError(f"{message.type.name} without a PROBE")
-        received = unpack_bitmap(message.body, self._chunk_count)
-        arrived = int(np.count_nonzero(received))
-        if arrived == self._chunk_count:
-            raise ProtocolError(f"{message.type.name} without a gap; STOP was due")
+        delivered = self._learn(message)
         rtt_s = now_s - self.asked_s if message.type is MessageType.BITMAP else None
         probed_s = self.asked_s
         self.asked_s = None
         swept = self.machine.state is SenderState.ASKING
         self.machine.on(SenderEvent.FEEDBACK)
-        delivered = max(0, arrived - self._known_received)
         feedback = Feedback(
             now_s=now_s,
             delivered_bytes=delivered,
@@ -91,34 +85,58 @@ class PassesSender(SenderRepair):
             newest_lost_sent_s=probed_s,
         )
         self.in_flight -= self._probed
-        self._known_received = max(arrived, self._known_received)
         if swept:
             if self.in_flight:
                 # The outstanding PROBE was sent before the pass ended, so it does not cover all.
                 self.machine.on(SenderEvent.RAN_DRY)
                 self._ask(now_s)
             else:
-                self._queue = self._arrange(np.flatnonzero(~received))
+                self._queue = self._arrange(np.flatnonzero(~self._known))
                 self._cursor = 0
                 self.passes += 1
         return feedback
 
+    def _learn(self, message: ControlMessage) -> int:
+        """Notes the chunks that a message names; returns how many."""
+        chunks = unpack_arrivals(message.body, len(self._known))
+        if self._known[chunks].any():
+            raise ProtocolError(f"{message.type.name} with a chunk that an earlier one named")
+        if self._known_count + len(chunks) == len(self._known):
+            raise ProtocolError(f"{message.type.name} without a gap; STOP was due")
+        self._known[chunks] = True
+        self._known_count += len(chunks)
+        return len(chunks)
+
 
 class PassesReceiver(ReceiverRepair):
-    """Answers each PROBE with a bitmap."""
+    """Answers each PROBE with the chunks that arrived since the last answer."""
 
     has_passes = True
 
     def __init__(self, *, transfer: int) -> None:
         self._transfer = transfer
+        self._pass = 1  # of which the sender says that it is in
+        self._unsaid = bytearray()  # chunks that no answer has named yet, 4 bytes each
+
+    def on_new_chunks(self, chunks: NDArray[np.int64]) -> None:
+        self._unsaid += chunks.astype(np.uint32).tobytes()
+
+    def counts_as_probe(self, message: ControlMessage) -> bool:
+        if len(message.body) != PASS.size:
+            raise ProtocolError(f"PROBE with a body of {len(message.body)} bytes, not {PASS.size}")
+        number, ends = PASS.unpack(message.body)
+        if number != self._pass or ends > 1:
+            raise ProtocolError(f"PROBE of pass {number}, end {ends}, during pass {self._pass}")
+        self._pass += ends
+        return bool(ends)
 
     def on_probe(
         self, message: ControlMessage, progress: Progress, attentive: bool
     ) -> list[ControlMessage]:
-        if message.body:
-            raise ProtocolError(f"PROBE with a body of {len(message.body)} bytes, not 0")
         answer = MessageType.BITMAP if attentive else MessageType.LATE_BITMAP
-        return [ControlMessage(answer, self._transfer, pack_bitmap(progress.received))]
+        chunks = np.sort(np.frombuffer(self._unsaid, dtype=np.uint32)).astype(np.int64)
+        self._unsaid = bytearray()
+        return [ControlMessage(answer, self._transfer, pack_arrivals(chunks))]
 
 
 @dataclass(frozen=True, kw_only=True)
