@@ -5,14 +5,14 @@ each datagram is as large as one that fills an Ethernet frame. What the machines
 does not depend on what is in a chunk.
 """
 
-import heapq
-import itertools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from testbed.simulate.engine import Alarm, Simulation
 from testbed.transport import PayloadLayout, Receiver, Sender, SendingPath
 from testbed.transport.core.messages import WIRE_OVERHEAD_BYTES
 from testbed.transport.core.order import ChunkOrder
@@ -44,7 +44,7 @@ class FullSize(Repair):
 
 @dataclass(frozen=True, kw_only=True)
 class Share:
-    """What a transfer took; `segments` adds an empty TCP segment for each control message."""
+    """What a transfer took."""
 
     chunks: int
     passes: int | None
@@ -77,53 +77,70 @@ def control_share(
     delay_s: float = 50e-6,
     seed: int = 1,
 ) -> Share:
-    """Sends a payload over a link with this rate, delay and random loss, as fast as it can."""
+    """Sends a payload over a link with this rate, delay and random loss, as fast as it can.
+
+    Batches pass the link as a whole: an event for each datagram of 4 GB would take minutes.
+    """
     chunks = -(-payload_bytes // DEFAULT_CHUNK_BYTES)
     layout = PayloadLayout([("weights", chunks)], _CHUNK_BYTES)
-    path = SendingPath(
-        congestion=FixedRate(rate_bps=float("inf")),
-        chunk_bytes=_CHUNK_BYTES,
-        receive_buffer_bytes=buffer_bytes / DATAGRAM * wire_bytes(1, _CHUNK_BYTES),
-    )
-    common = {"session": 1, "transfer": 6, "layout": layout, "now_s": 0.0}
     repair = FullSize(of=repair)
     sender = Sender(
-        payload=layout.new_buffer(), repair=repair, order=order or InOrder(), path=path, **common
+        session=1,
+        transfer=6,
+        layout=layout,
+        payload=layout.new_buffer(),
+        repair=repair,
+        order=order or InOrder(),
+        path=SendingPath(
+            congestion=FixedRate(rate_bps=math.inf),
+            chunk_bytes=_CHUNK_BYTES,
+            receive_buffer_bytes=buffer_bytes / DATAGRAM * wire_bytes(1, _CHUNK_BYTES),
+        ),
+        now_s=0.0,
     )
-    rule = FractionRule(chunk_count=chunks, tolerance=0.0)
-    receiver = Receiver(into=layout.new_buffer(), repair=repair, rule=rule, **common)
-    random = np.random.default_rng(seed)
-    ties, wakes = itertools.count(), set[float]()
-    events: list[tuple[float, int, Callable[[float], None]]] = []
+    receiver = Receiver(
+        session=1,
+        transfer=6,
+        layout=layout,
+        into=layout.new_buffer(),
+        rule=FractionRule(chunk_count=chunks, tolerance=0.0),
+        repair=repair,
+        now_s=0.0,
+    )
+    simulation, random = Simulation(), np.random.default_rng(seed)
     messages, free_s = 0, 0.0
 
-    def at(time_s: float, happens: Callable[[float], None]) -> None:
-        heapq.heappush(events, (time_s, next(ties), happens))
+    def at(time_s: float, take: Callable[[Any, float], None], what: Any) -> None:
+        def arrive() -> None:
+            take(what, simulation.now_s)
+            work()
 
-    def wake(deadline_s: float | None, now_s: float) -> None:
-        if deadline_s is not None and deadline_s not in wakes:
-            wakes.add(deadline_s)
-            at(max(now_s, deadline_s), lambda _: wakes.discard(deadline_s))
+        simulation.at(time_s, arrive)
 
-    wake(0.0, 0.0)
-    while not sender.stopped:
-        now_s, _, happens = heapq.heappop(events)
-        happens(now_s)
+    def work() -> None:
+        nonlocal messages, free_s
+        now_s = simulation.now_s
         receiver.on_deadline(now_s)
         sender.on_deadline(now_s)
         while len(frames := sender.offer(now_s)):
-            came = frames[random.random(len(frames)) >= loss]
             free_s = max(now_s, free_s) + len(frames) * DATAGRAM * 8 / rate_bps
-            at(free_s + delay_s, lambda now_s, came=came: receiver.on_datagrams(came, now_s))
+            survivors = frames[random.random(len(frames)) >= loss]
+            at(free_s + delay_s, receiver.on_datagrams, survivors)
             sender.sent(len(frames), now_s)
-        for message in sender.poll_messages():
-            messages += 1
-            at(max(now_s, free_s) + delay_s, lambda t, m=message: receiver.on_message(m, t))
-        for message in receiver.poll_messages():
-            messages += 1
-            at(now_s + delay_s, lambda t, m=message: sender.on_message(m, t))
-        wake(sender.next_deadline_s(now_s), now_s)
-        wake(receiver.next_deadline_s(), now_s)
+        asked, answers = sender.poll_messages(), receiver.poll_messages()
+        messages += len(asked) + len(answers)
+        for message in asked:
+            at(max(now_s, free_s) + delay_s, receiver.on_message, message)
+        for message in answers:
+            at(now_s + delay_s, sender.on_message, message)
+        for deadline_s in (sender.next_deadline_s(now_s), receiver.next_deadline_s()):
+            if deadline_s is not None:
+                alarm.by(deadline_s)
+
+    alarm = Alarm(simulation, work)
+    work()
+    simulation.run(done=lambda: sender.stopped)
+    assert sender.stopped
     sent, got = sender.report("receiver"), receiver.report("sender")
     return Share(
         chunks=chunks,
