@@ -24,6 +24,15 @@ MOST_TRANSFERS = 100_000
 _MOST_PAIRS = 4096
 _MOST_STRAY_KINDS = 256
 _LOW, _HIGH = DATA_PORTS
+_INTRODUCTIONS = {MessageType.HELLO, MessageType.WELCOME, MessageType.REFUSED}
+# Of the connection, not of a transfer.
+_COMMON = {
+    MessageType.ANNOUNCE,
+    MessageType.READY,
+    MessageType.PING,
+    MessageType.PONG,
+    MessageType.FAILED,
+}
 
 
 def _header_struct() -> struct.Struct:
@@ -183,10 +192,10 @@ class Contents:
 
     def _on_message(self, time_ns: int, segment: Segment, message: Message) -> None:
         self.messages[message.name] += 1
-        if message.type in (MessageType.HELLO, MessageType.WELCOME, MessageType.REFUSED):
+        if message.type in _INTRODUCTIONS:
             self._on_introduction(segment, message)
             return
-        if message.type == MessageType.ANNOUNCE:
+        if message.type in _COMMON:
             return
         pair = _pair(segment)
         session = self._session_of.get(pair, self._fallback)

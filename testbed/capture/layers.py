@@ -66,7 +66,9 @@ class HelloBody(Packet):
         XIntField("session", 0),
         ShortField("data_port", 0),
         FieldLenField("name_bytes", None, length_of="peer", fmt="!H"),
+        FieldLenField("terms_bytes", None, length_of="terms", fmt="!H"),
         StrLenField("peer", b"", length_from=lambda packet: packet.name_bytes),
+        StrLenField("terms", b"", length_from=lambda packet: packet.terms_bytes),
         StrField("layout", b""),
     ]
 
@@ -75,7 +77,11 @@ class WelcomeBody(Packet):
     """The server's answer."""
 
     name = "Welcome"
-    fields_desc = [XIntField("session", 0), ShortField("data_port", 0)]  # noqa: RUF012
+    fields_desc = [  # noqa: RUF012
+        XIntField("session", 0),
+        ShortField("data_port", 0),
+        StrField("key", b""),
+    ]
 
 
 # Types with a body that has fields of its own; all others are bytes.

@@ -106,6 +106,18 @@ def test_a_malformed_answer_is_told_as_that(tmp_path):
     assert told_notes(conversation, tmp_path)[1] == ["", "malformed", "1 more arrived"]
 
 
+def test_messages_of_the_connection_belong_to_no_transfer(tmp_path):
+    conversation = joined()
+    for kind in ("READY", "PING", "PONG", "ANNOUNCE", "FAILED"):
+        conversation.message(SERVER, ControlMessage(MessageType[kind]))
+    conversation.probe(6, 1)
+    conversation.message(SERVER, ControlMessage(MessageType.HOLD, 6))
+    document = told(conversation, tmp_path)
+    assert [each["transfer"] for each in document["transfers"]] == [6]
+    assert document["transfers"][0]["messages"] == {"PROBE": 1, "HOLD": 1}
+    assert document["messages"]["PING"] == 1
+
+
 def test_copies_repetitions_and_what_comes_after_stop_are_told_apart(tmp_path):
     conversation = joined()
     conversation.datagram(0, 1, stamp=0)

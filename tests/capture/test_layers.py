@@ -76,22 +76,24 @@ def test_control_messages_are_read_and_crafted_like_controls_own(kind, transfer,
 
 
 @quickly
-@given(u32, u16, st.text(max_size=8), st.binary(max_size=9))
-def test_introductions_are_read_and_crafted_like_controls_own(session, port, name, layout):
-    hello = Hello(session=session, name=name, data_port=port, layout=layout)
+@given(u32, u16, st.text(max_size=8), st.text(max_size=8), st.binary(max_size=9), st.booleans())
+def test_introductions_are_read_and_crafted_like_controls_own(
+    session, port, name, terms, layout, keyed
+):
+    hello = Hello(session=session, name=name, data_port=port, terms=terms, layout=layout)
     encoded = hello.message().encode()
     body = Control(encoded).body
-    assert (body.session, body.data_port, body.peer, body.layout) == (
-        session,
-        port,
-        name.encode(),
-        layout,
-    )
-    hello_body = HelloBody(session=session, data_port=port, peer=name.encode(), layout=layout)
+    assert (body.session, body.data_port, body.layout) == (session, port, layout)
+    assert (body.peer, body.terms) == (name.encode(), terms.encode())
+    texts = {"peer": name.encode(), "terms": terms.encode()}
+    hello_body = HelloBody(session=session, data_port=port, **texts, layout=layout)
     assert bytes(Control(type="HELLO", body=hello_body)) == encoded
-    welcome = Welcome(session=session, data_port=port)
-    assert Control(welcome.message().encode()).body.data_port == port
-    crafted = Control(type="WELCOME", body=WelcomeBody(session=session, data_port=port))
+    welcome = Welcome(session=session, data_port=port, key=bytes(range(32)) if keyed else b"")
+    body = Control(welcome.message().encode()).body
+    assert (body.data_port, body.key) == (port, welcome.key)
+    crafted = Control(
+        type="WELCOME", body=WelcomeBody(session=session, data_port=port, key=welcome.key)
+    )
     [parsed] = ControlParser(body_limits(1)).feed(bytes(crafted))
     assert Welcome.parse(parsed.body) == welcome
 

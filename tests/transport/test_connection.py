@@ -11,7 +11,7 @@ from testbed.simulate.party import Party, Way, link_up
 from testbed.transport import SendingPath
 from testbed.transport.core.connection import ConnectionState
 from testbed.transport.core.events import ChunkBatch, PeerGone, TransferDone
-from testbed.transport.core.messages import ControlMessage, MessageType
+from testbed.transport.core.messages import PASS, ControlMessage, MessageType
 from testbed.transport.core.tolerance import FractionRule
 from testbed.transport.policies.congestion import FixedRate
 from testbed.transport.policies.repair import REPAIRS
@@ -286,6 +286,7 @@ def test_a_flood_of_pings_is_answered_and_kept_nowhere():
 def test_probes_for_ever_more_transfers_are_refused():
     two = Two()
     for number in range(200):
-        two.server.connection.on_control(ControlMessage(MessageType.PROBE, number).encode(), 0.0)
+        probe = ControlMessage(MessageType.PROBE, number, PASS.pack(1, 1))
+        two.server.connection.on_control(probe.encode(), 0.0)
     assert two.server.connection.lost is not None
     assert "nobody asked for" in two.server.connection.lost
