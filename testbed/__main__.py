@@ -10,13 +10,24 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import typer
+try:
+    import typer
 
-from testbed.cli import usage_errors
-from testbed.cli.verbs import app
-from testbed.lab.kernel import privileges
-from testbed.shared.run_directory import InUseError
-from testbed.shared.yaml_input import InputError
+    from testbed.cli import usage_errors
+    from testbed.cli.verbs import app
+    from testbed.lab.kernel import privileges
+    from testbed.shared.run_directory import InUseError
+    from testbed.shared.yaml_input import InputError
+except ModuleNotFoundError as error:
+    if (error.name or "").startswith("testbed"):
+        raise
+    # `pip install .` alone gives the transport.
+    print(
+        f"lab: the package {error.name!r} is not installed; the lab is set up by ./lab setup in a "
+        "clone of the project",
+        file=sys.stderr,
+    )
+    sys.exit(2)
 
 _INTERRUPTED = 130
 _received = 0  # the exit status of a signal that was taken as Ctrl-C

@@ -1,6 +1,7 @@
 #!/bin/bash
-# Tests what is in this folder, each level more of it: vagrant/test.sh lint|chroot [12|13]|boot|up
+# Tests what is in this folder, each level more of it: vagrant/test.sh lint|package [12|13]|chroot [12|13]|boot|up
 #   lint    shell syntax, settings, `vagrant validate` for both providers; seconds, any user
+#   package the transport without the lab: pip installs it into a bare tree of Debian 12, or 13; then tests/transport/alone.py
 #   chroot  provision.sh twice in a bare tree of Debian 12, or 13; the second time must change nothing. Then
 #           `./lab check` and `./lab run quick` in it (root, mmdebstrap, rsync; minutes in which the machine should rest)
 #   boot    the tree of `chroot 12` as a machine with its own kernel, in software emulation if need be; then smoke.py
@@ -150,14 +151,14 @@ take_back() {
   done
 }
 
-chroot_level() {  # [12|13]
+fresh_tree() {  # LEVEL [12|13]
   local bare=$build/bare.tar
-  case ${1:-12} in
+  case ${2:-12} in
     12) ;;
     13) LAB_RELEASE=trixie tree=$build/tree-13 bare=$build/bare-13.tar ;;
-    *) stop "chroot '$1': valid: 12, 13" ;;
+    *) stop "$1 '$2': valid: 12, 13" ;;
   esac
-  [ "$(id -u)" = 0 ] || stop "chroot needs root"
+  [ "$(id -u)" = 0 ] || stop "$1 needs root"
   mkdir -p "$build"
   [ -e "$bare" ] || bash "$here/build-box.sh" tree "$bare"
   rm -rf --one-file-system "$tree"
@@ -169,6 +170,28 @@ chroot_level() {  # [12|13]
   lend
   put_project
   say "unpacked"
+}
+
+package_level() {  # [12|13]
+  fresh_tree package "$@"
+  in_tree_clean sh -ec '
+    cp /vagrant/vagrant/ca/*.crt /usr/local/share/ca-certificates/ 2>/dev/null && update-ca-certificates >/dev/null
+    apt-get update -qq
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends python3-venv >/dev/null
+    python3 -m venv /root/transport
+    cd /root/transport/bin
+    ./pip install --quiet /vagrant
+    ./pip list
+    ./python -I /vagrant/tests/transport/alone.py
+    ./pip install --quiet "/vagrant[crc]"
+    ./python -I /vagrant/tests/transport/alone.py --checksum
+    ! ./python -I -m testbed list' || fail "the package"
+  take_back
+  say "PASS package"
+}
+
+chroot_level() {  # [12|13]
+  fresh_tree chroot "$@"
   provision_tree || fail "provision.sh, first time"
   say "provisioned"
   snapshot >"$build/first.txt"
@@ -293,8 +316,9 @@ up() {
 
 case "${1:-}" in
   lint) lint ;;
+  package) package_level "${2:-12}" ;;
   chroot) chroot_level "${2:-12}" ;;
   boot) boot ;;
   up) up ;;
-  *) stop "which level? valid: lint, chroot [12|13], boot, up" ;;
+  *) stop "which level? valid: lint, package [12|13], chroot [12|13], boot, up" ;;
 esac; exit  # this file may change meanwhile

@@ -25,7 +25,7 @@ def test_a_package_says_what_it_holds_what_it_may_import_and_how_to_add_to_it(pa
 
 def test_no_module_lies_loose_in_the_testbed():
     loose = {path.name for path in (ROOT / "testbed").iterdir() if path.is_file()}
-    assert loose == {"__init__.py", "__main__.py"}
+    assert loose == {"__init__.py", "__main__.py", "py.typed"}
     folders = {path for path in (ROOT / "testbed").iterdir() if path.is_dir()}
     packages = {path.parent for path in PACKAGES}
     assert {path for path in folders if path.name != "__pycache__"} <= packages

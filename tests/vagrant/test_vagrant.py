@@ -30,8 +30,9 @@ def test_lint():
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        (["vagrant/test.sh", "fly"], "valid: lint, chroot [12|13], boot, up"),
+        (["vagrant/test.sh", "fly"], "valid: lint, package [12|13], chroot [12|13], boot, up"),
         (["vagrant/test.sh", "chroot", "14"], "chroot '14': valid: 12, 13"),
+        (["vagrant/test.sh", "package", "14"], "package '14': valid: 12, 13"),
         (["vagrant/build-box.sh", "fly"], "valid: tree TAR, image TREE QCOW2, box"),
         ([sys.executable, "vagrant/smoke.py", "fly"], "unknown step 'fly'; valid: modules, "),
     ],

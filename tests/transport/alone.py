@@ -1,0 +1,88 @@
+"""Moves payloads over loopback with the installed package, and checks what was imported for it.
+
+`python -I alone.py [--checksum]`, with the interpreter of the environment that is to be tried.
+"""
+
+import json
+import os
+import platform
+import sys
+import threading
+from typing import Any
+
+import numpy as np
+
+from testbed.transport import (
+    PRESETS,
+    Endpoint,
+    EndpointConfig,
+    Leg,
+    PayloadLayout,
+    open_endpoint,
+    preset,
+)
+
+PREFIX = f"127.{1 + os.getpid() % 250}.251"
+CHECKSUM = "--checksum" in sys.argv[1:]
+LAYOUT = PayloadLayout([("weights", 100_001)], chunk_bytes=1428 if CHECKSUM else 1432)
+GRADIENT = np.arange(100_001, dtype=np.float32)
+
+
+def opened(name: str, protocol: str, address: str, peer: dict[str, str]) -> Endpoint:
+    settings: dict[str, Any] = {"tolerance": 0} if protocol == "fixed-low" else {}
+    config = EndpointConfig(
+        session=7,
+        name=name,
+        is_server=name == "server",
+        bind_address=address,
+        peers=peer,
+        protocol=preset(protocol, **settings),
+        layout=LAYOUT,
+        rate_bps=500e6,
+        checksum=CHECKSUM,
+        control_port=21000,
+        data_port=21100,
+    )
+    return open_endpoint(config)
+
+
+def serve(protocol: str, arrived: list[bool]) -> None:
+    """Receives one gradient without loss, and sends it back."""
+    with opened("server", protocol, f"{PREFIX}.1", {"worker": f"{PREFIX}.2"}) as endpoint:
+        buffer = LAYOUT.new_buffer()
+        endpoint.receive(Leg.GATHER.transfer(0), 0, {"worker": buffer})
+        arrived.append(np.array_equal(LAYOUT.floats(buffer), GRADIENT))
+        endpoint.send(Leg.BROADCAST.transfer(0), {"worker": buffer})
+
+
+def there_and_back(protocol: str) -> bool:
+    arrived: list[bool] = []
+    server = threading.Thread(target=serve, args=(protocol, arrived), daemon=True)
+    server.start()
+    with opened("worker", protocol, f"{PREFIX}.2", {"server": f"{PREFIX}.1"}) as endpoint:
+        sent, back = LAYOUT.new_buffer(), LAYOUT.new_buffer()
+        LAYOUT.floats(sent)[:] = GRADIENT
+        endpoint.send(Leg.GATHER.transfer(0), {"server": sent})
+        endpoint.receive(Leg.BROADCAST.transfer(0), 0, {"server": back})
+    server.join(timeout=10)
+    return arrived == [True] and np.array_equal(LAYOUT.floats(back), GRADIENT)
+
+
+def rooms() -> set[str]:
+    """What was imported of the project, as `testbed.ROOM`."""
+    ours = {"testbed", "topologies", "controllers", "analysis"}
+    found = (each.split(".") for each in sys.modules)
+    return {".".join(each[:2]) for each in found if each[0] in ours}
+
+
+if __name__ == "__main__":
+    for each in PRESETS:
+        preset(each, **({"deadline_s": 1.0} if each == "ltp" else {}))
+    told = {
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "moved": {each: there_and_back(each) for each in ("fixed-low", "dblp-stream", "tcp")},
+        "rooms": sorted(rooms()),
+    }
+    print(json.dumps(told))
+    sys.exit(not all(told["moved"].values()))

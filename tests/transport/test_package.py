@@ -1,0 +1,110 @@
+"""The project as a package: its wheel, in an environment that has numpy and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("testbed", "topologies", "controllers", "analysis")
+# Nothing of the machine's settings of pip and Python, above all no place to download from.
+CLEAN = {key: each for key, each in os.environ.items() if not key.startswith(("PIP_", "PYTHON"))}
+CLEAN["PIP_CONFIG_FILE"] = os.devnull
+
+
+def run(*command, status=0):
+    done = subprocess.run(
+        [*map(str, command)], cwd="/", env=CLEAN, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == status, done.stdout + done.stderr
+    return done
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """Built from a copy, since the build writes beside its sources."""
+    tree = tmp_path_factory.mktemp("tree")
+    for name in PACKAGES:
+        shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tree)
+    build = "import os, sys; from setuptools import build_meta; os.chdir(sys.argv[1]); "
+    run(sys.executable, "-I", "-c", build + "build_meta.build_wheel('dist')", tree)
+    (built,) = (tree / "dist").glob("*.whl")
+    return built
+
+
+def link(package, site):
+    """Makes an installed package, and no other of its neighbours, visible in an environment."""
+    distribution = metadata.distribution(package)
+    tops = {Path(each).parts[0] for each in distribution.files or () if Path(each).parts[0] != ".."}
+    for top in tops:
+        (site / top).symlink_to(distribution.locate_file(top))
+
+
+@pytest.fixture(scope="module")
+def environment(wheel, tmp_path_factory):
+    """An environment into which pip has installed the wheel; it had numpy before."""
+    folder = tmp_path_factory.mktemp("environment")
+    run(sys.executable, "-m", "venv", "--without-pip", folder)
+    python = folder / "bin/python"
+    site = Path(sysconfig.get_path("purelib", "venv", {"base": str(folder)}))
+    link("numpy", site)
+    # That pip succeeds without an index says that numpy is all that the wheel needs.
+    pip = [sys.executable, "-m", "pip", "--python", python, "install", "--no-index", "--no-compile"]
+    run(*pip, wheel)
+    return python, site
+
+
+def test_with_numpy_alone_the_transport_moves_payloads(environment):
+    python, _ = environment
+    told = json.loads(run(python, "-I", Path(__file__).with_name("alone.py")).stdout)
+    assert told["moved"] == {"fixed-low": True, "dblp-stream": True, "tcp": True}
+    assert told["rooms"] == ["testbed", "testbed.shared", "testbed.transport"]
+
+
+def test_checksums_name_the_package_that_they_need(environment):
+    python, site = environment
+    command = [python, "-I", Path(__file__).with_name("alone.py"), "--checksum"]
+    refused = run(*command, status=1).stderr.splitlines()
+    assert "pip install 'bounded-loss-testbed[crc]'" in refused[-1]
+    link("google-crc32c", site)
+    assert all(json.loads(run(*command).stdout)["moved"].values())
+
+
+def test_without_the_lab_its_verbs_are_refused_in_one_line(environment):
+    python, _ = environment
+    done = run(python, "-I", "-m", "testbed", "list", status=2)
+    assert done.stdout == ""
+    [line] = done.stderr.splitlines()
+    assert line.startswith("lab: the package 'typer' is not installed; ")
+    assert "./lab setup" in line
+
+
+def test_the_extra_of_the_lab_has_everything_else(wheel):
+    (needs,) = metadata.Distribution.discover(name="bounded-loss-testbed", path=[str(wheel)])
+    assert [each for each in needs.requires or () if "extra ==" not in each] == ["numpy<3,>=2.0"]
+    assert needs.metadata.get_all("Provides-Extra") == ["crc", "lab", "dev"]
+    pinned = [each for each in needs.requires or () if 'extra == "lab"' in each]
+    assert pinned
+    assert all("==" in each.partition(";")[0] for each in pinned)
+
+
+def test_the_wheel_has_every_file_of_the_packages(wheel):
+    packed = {each for each in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in each}
+    tree = {
+        str(path.relative_to(ROOT))
+        for name in PACKAGES
+        for path in (ROOT / name).rglob("*")
+        if path.is_file() and path.suffix not in (".pyc", ".md")
+    }
+    assert packed == tree
