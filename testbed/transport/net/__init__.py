@@ -1,1 +1,5 @@
-"""The sockets beneath the protocol: UDP in batches, kernel TCP, control connections, a driver."""
+"""The sockets beneath the protocol: UDP in batches, kernel TCP, control connections, a driver.
+
+Imports the core, the policies and the standard library. Add here what talks to the kernel; what
+can be decided without a socket belongs in `testbed.transport.core`.
+"""
