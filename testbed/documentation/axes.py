@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -79,10 +80,12 @@ def _default(name: str, parameter: inspect.Parameter) -> str:
 
 def _axis(title: str, registry: Registry[Any], place: str, example: str) -> str:
     summary, rows = [], []
-    for name in registry:
-        factory = registry.entry(name)
-        meaning = docstrings.first_sentence(inspect.getmodule(factory))
-        summary.append((markup.code(name), meaning))
+    entries = {name: registry.entry(name) for name in registry}
+    files = Counter(map(inspect.getmodule, entries.values()))
+    for name, factory in entries.items():
+        file = inspect.getmodule(factory)
+        described = file if files[file] == 1 else factory  # a file of its own describes its entry
+        summary.append((markup.code(name), docstrings.first_sentence(described)))
         rows += [(markup.code(name), *row) for row in option_rows(factory)]
     return "\n".join(
         [

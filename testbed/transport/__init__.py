@@ -2,8 +2,7 @@
 
 This package holds the protocols and the endpoints that run them. It imports nothing else of the
 project except `testbed.shared`, and knows nothing of the lab. To add a tolerance, repair,
-congestion control or chunk order, see the `base` module of that sub-package; presets are in
-`protocols`.
+congestion control or chunk order, see `policies`; presets are in `protocols`.
 
 One endpoint is the server, the others are workers. They send payloads in numbered transfers. A
 minimal round between a server at 10.0.0.1 and one worker at 10.0.0.2, which share `session`, a

@@ -60,15 +60,8 @@ NEEDS: dict[str, dict[str, Any]] = {
     "gpt2-tiny": {"dataset": "stdlib-text"},
     "stdlib-text": {"sequence_length": 32},
 }
-# Where a file holds several entries or helpers, the name says which one is meant.
-NAMES = {
-    "always-critical": "AlwaysCritical",
-    "never-critical": "NeverCritical",
-    "glyphs": "Parameters",
-    "stdlib-text": "Parameters",
-    "gpt2-small": "small",
-    "gpt2-tiny": "tiny",
-}
+# Where a file holds one entry and helpers of its kind, the name says which one is meant.
+NAMES = {"glyphs": "Parameters", "stdlib-text": "Parameters"}
 
 
 def place_of(kind: str, name: str, reference: str, needs: dict[str, Any]) -> dict[str, Any]:
@@ -108,9 +101,14 @@ def load(folder: Path, kind: str, name: str, reference: str) -> experiment.Run:
 
 def copied(folder: Path, kind: str, name: str) -> str:
     """A reference to a copy of an entry's file, with another first line of its own."""
-    source = Path(inspect.getfile(REGISTRIES[kind].entry(name))).read_text(encoding="utf-8")
+    registry = REGISTRIES[kind]
+    entry = registry.entry(name)
+    file = inspect.getfile(entry)
+    source = Path(file).read_text(encoding="utf-8")
     (folder / "mine.py").write_text(re.sub(r'\A"""', '"""My own: ', source))
-    return f"./mine.py:{NAMES[name]}" if name in NAMES else "./mine.py"
+    files = [inspect.getfile(registry.entry(each)) for each in registry]
+    named = NAMES.get(name) if files.count(file) == 1 else entry.__name__
+    return f"./mine.py:{named}" if named else "./mine.py"
 
 
 @pytest.mark.parametrize(("kind", "name"), SHIPPED)

@@ -18,9 +18,8 @@ from testbed.transport.core.messages import (
 from testbed.transport.core.wire import ACK_REQUESTED, SEND_INDEX_MODULUS
 from testbed.transport.policies.congestion import FixedRate
 from testbed.transport.policies.repair import REPAIRS, PathEstimates, Streaming
-from testbed.transport.policies.repair.acknowledging_receiver import AcknowledgingReceiver
-from testbed.transport.policies.repair.chunk_queue import ChunkQueue
-from testbed.transport.policies.repair.scoreboard import Scoreboard
+from testbed.transport.policies.repair.scoreboard import ChunkQueue, Scoreboard
+from testbed.transport.policies.repair.selective import AcknowledgingReceiver
 from testbed.transport.policies.tolerance import Progress
 from tests.transport.virtual import Network, layout_of, random_payload, transfer
 

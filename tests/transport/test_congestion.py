@@ -9,8 +9,7 @@ from testbed.transport.policies.congestion import (
     CONGESTION_CONTROLS,
     Feedback,
 )
-from testbed.transport.policies.congestion.delivery_plateau import DeliveryPlateau
-from testbed.transport.policies.congestion.path import MaxFilter, PathMonitor
+from testbed.transport.policies.congestion.path import DeliveryPlateau, MaxFilter, PathMonitor
 from testbed.transport.policies.congestion.window import WindowControl
 from tests.shared.entries import listed
 from tests.transport.congestion_rounds import (

@@ -9,11 +9,10 @@ from testbed.shared.registry import Registry
 from testbed.transport.core.congestion import CongestionControl, Feedback
 from testbed.transport.policies.congestion.bbr import Bbr
 from testbed.transport.policies.congestion.cubic import Cubic
-from testbed.transport.policies.congestion.dctcp import Dctcp
 from testbed.transport.policies.congestion.fixed import FixedRate
 from testbed.transport.policies.congestion.ltp import Ltp
-from testbed.transport.policies.congestion.reno import Reno
 from testbed.transport.policies.congestion.timely import Timely
+from testbed.transport.policies.congestion.window import Dctcp, Reno
 
 CONGESTION_CONTROLS: Registry[CongestionControl] = Registry(
     "congestion control",

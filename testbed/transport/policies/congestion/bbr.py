@@ -37,12 +37,13 @@ import math
 from enum import Enum
 
 from testbed.transport.core.congestion import CongestionControl, Feedback
-from testbed.transport.policies.congestion.options import (
+from testbed.transport.policies.congestion.path import (
     DATAGRAM_BYTES,
     INITIAL_WINDOW,
+    MaxFilter,
+    PathMonitor,
     check_options,
 )
-from testbed.transport.policies.congestion.path import MaxFilter, PathMonitor
 
 STARTUP_GAIN = 2 / math.log(2)
 CYCLE = (1.25, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0)

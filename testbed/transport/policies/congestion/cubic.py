@@ -8,7 +8,7 @@ HyStart++ is not implemented.
 
 import math
 
-from testbed.transport.policies.congestion.options import (
+from testbed.transport.policies.congestion.path import (
     DATAGRAM_BYTES,
     INITIAL_WINDOW,
     check_options,

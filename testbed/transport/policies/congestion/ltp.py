@@ -14,7 +14,7 @@ are not known to us. This is therefore LTP-*style*, with these assumptions of ou
   delay has grown is thus treated as in `bbr`.
 * Where the round trip does not reveal the queue, the estimate would rise for ever. So when it has
   grown by half for three rounds without a tenth more being delivered, it falls back to four fifths
-  of the earlier value (see `delivery_plateau`). The surplus until then is lost, which this
+  of the earlier value (see `path.DeliveryPlateau`). The surplus until then is lost, which this
   transport tolerates: on average half of the data behind a queue of a tenth of the bandwidth-delay
   product, almost none behind a queue of half of it.
 
@@ -25,10 +25,11 @@ import math
 
 from testbed.transport.core.congestion import Feedback
 from testbed.transport.policies.congestion.bbr import Bbr
-from testbed.transport.policies.congestion.delivery_plateau import DeliveryPlateau, PlateauOptions
-from testbed.transport.policies.congestion.options import (
+from testbed.transport.policies.congestion.path import (
     DATAGRAM_BYTES,
     INITIAL_WINDOW,
+    DeliveryPlateau,
+    PlateauOptions,
     check_options,
 )
 

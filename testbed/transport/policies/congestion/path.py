@@ -1,18 +1,22 @@
-"""Derives measurements of a path from feedback: round trips, their minimum, delivery rates, rounds.
+"""What several congestion controls need: measurements of a path, and the check of their options.
 
-It needs only the times in `Feedback`, so a repair need not keep records of each datagram for the
-congestion control. The delivery rate is BBR's estimator
-(draft-cheng-iccrg-delivery-rate-estimation-00): the bytes delivered between the sending and the
-acknowledgement of one datagram, divided by the time it took to send or to acknowledge them,
-whichever is longer. The longer time is right, because delayed acknowledgements that arrive together
-would otherwise look like a fast path.
+`PathMonitor` derives round trips, their minimum, delivery rates and rounds from feedback. It needs
+only the times in `Feedback`, so a repair need not keep records of each datagram for the congestion
+control. The delivery rate is BBR's estimator (draft-cheng-iccrg-delivery-rate-estimation-00): the
+bytes delivered between the sending and the acknowledgement of one datagram, divided by the time it
+took to send or to acknowledge them, whichever is longer. The longer time is right, because delayed
+acknowledgements that arrive together would otherwise look like a fast path.
 """
 
 import math
 from collections import deque
+from typing import TypedDict
 
 from testbed.transport.core.congestion import Feedback
 
+DATAGRAM_BYTES = 1514  # of MTU size, on an Ethernet wire
+INITIAL_WINDOW = 10  # datagrams; RFC 6928
+MINIMUM_WINDOW = 2  # datagrams; RFC 9002, section 7.2
 # The least round trip; avoids a division by zero when the clock has not advanced.
 FLOOR_S = 1e-6
 # Weight of a new sample in the smoothed round trip (RFC 6298, section 2).
@@ -20,6 +24,23 @@ _SMOOTHING = 1 / 8
 # For how many rounds the largest feedback and the longest round trip are remembered.
 _REPORT_ROUNDS = 10
 _RTT_ROUNDS = 1000
+# Rounds after which all data that was sent at a new rate has been acknowledged.
+_LAG = 2
+
+
+def check_options(
+    *, above: float = 0, at_most: float | None = None, zero: bool = False, **options: float
+) -> None:
+    """Raises ValueError naming the first option whose value is not a number in the range.
+
+    With `zero`, 0 is valid too.
+    """
+    for name, value in options.items():
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        valid = number and value > above and (at_most is None or value <= at_most)
+        if not valid and not (number and zero and value == 0):
+            limits = f"above {above:g}" + ("" if at_most is None else f" and at most {at_most:g}")
+            raise ValueError(f"{name} is {value}; valid: {limits}{', or 0' if zero else ''}")
 
 
 class MaxFilter:
@@ -184,3 +205,67 @@ class PathMonitor:
                 self.delivery_rate_bps = gained * 8 / elapsed_s
                 self.arrival_rate_bps = (gained + self.lost_bytes - lost) * 8 / elapsed_s
         records.append((now_s, self.delivered_bytes, self.lost_bytes, sent_s))
+
+
+class PlateauOptions(TypedDict):
+    """The options of `DeliveryPlateau.plateau_bps`."""
+
+    growth: float
+    gain: float
+    patience: int
+
+
+class DeliveryPlateau:
+    """Detects a delivery plateau: the rate has grown, but no more data is delivered.
+
+    A congestion control that ignores losses needs this where the round trip does not reveal the
+    queue, because the queue is short or has been full from the beginning. Random loss takes a share
+    of what is sent, so a higher rate delivers more. A full queue delivers no more than before. The
+    difference shows without knowing the loss rate.
+    """
+
+    def __init__(self) -> None:
+        self._rate_bps = 0.0
+        self._delivered_bps = 0.0
+        self._plateau_rounds = 0
+        self._rates: deque[float] = deque(maxlen=_LAG)
+
+    def forget(self) -> None:
+        """Starts anew, after a pause or when the rate was set by other means."""
+        self._rate_bps = self._delivered_bps = 0.0
+        self._plateau_rounds = 0
+        self._rates.clear()
+
+    def plateau_bps(
+        self,
+        rate_bps: float,
+        delivered_bps: float | None,
+        *,
+        growth: float,
+        gain: float,
+        patience: int = 1,
+    ) -> float | None:
+        """Returns the earlier rate that delivered as much, or None. Call it once per round.
+
+        There is a plateau when, since the last comparison, the rate has grown by the factor
+        `growth` but the delivery rate by less than the factor `gain` (both above 1), and this
+        for `patience` rounds.
+        """
+        if len(self._rates) < _LAG or delivered_bps is None:
+            self._rates.append(rate_bps)
+            return None
+        caused_bps = self._rates[0]
+        self._rates.append(rate_bps)
+        if self._rate_bps < caused_bps < growth * self._rate_bps:
+            return None
+        grown = caused_bps > self._rate_bps > 0
+        if grown and delivered_bps < gain * self._delivered_bps:
+            self._plateau_rounds += 1
+            if self._plateau_rounds < patience:
+                return None
+            before_bps = self._rate_bps
+            self.forget()
+            return before_bps
+        self._rate_bps, self._delivered_bps = caused_bps, delivered_bps
+        self._plateau_rounds = 0
+        return None

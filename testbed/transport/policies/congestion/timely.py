@@ -32,7 +32,7 @@ The paper's switches do not drop packets. For networks that do, there are two ru
 * Round trips show nothing where the queue is shorter than T_low or was never empty so far. So the
   rate falls back to four fifths of an earlier value when it has grown by a quarter for three rounds
   without a tenth more being delivered (at the start: doubled, one round, a quarter more). See
-  `delivery_plateau`.
+  `DeliveryPlateau`.
 
 The window is what the rate sends in T_high, and at least the initial 10 datagrams. More is in
 flight only when the round trip is too long anyway. So the sender stops filling a path that fell
@@ -49,13 +49,14 @@ import math
 from enum import Enum
 
 from testbed.transport.core.congestion import CongestionControl, Feedback
-from testbed.transport.policies.congestion.delivery_plateau import DeliveryPlateau, PlateauOptions
-from testbed.transport.policies.congestion.options import (
+from testbed.transport.policies.congestion.path import (
     DATAGRAM_BYTES,
     INITIAL_WINDOW,
+    DeliveryPlateau,
+    PathMonitor,
+    PlateauOptions,
     check_options,
 )
-from testbed.transport.policies.congestion.path import PathMonitor
 
 _MIN_RTT_WINDOW_S = 10.0
 _LOW_FACTOR = 1.25

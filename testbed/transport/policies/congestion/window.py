@@ -1,4 +1,4 @@
-"""The common part of Reno, CUBIC and DCTCP: slow start, recovery, pacing, idle times.
+"""Reno, DCTCP, and what CUBIC shares with them: slow start, recovery, pacing, idle times.
 
 * Slow start adds the delivered bytes to the window, which so doubles each round trip (RFC 5681,
   with the byte counting of RFC 9002, section 7.3.1).
@@ -24,8 +24,13 @@ import math
 from abc import abstractmethod
 
 from testbed.transport.core.congestion import CongestionControl, Feedback
-from testbed.transport.policies.congestion.options import MINIMUM_WINDOW, check_options
-from testbed.transport.policies.congestion.path import PathMonitor
+from testbed.transport.policies.congestion.path import (
+    DATAGRAM_BYTES,
+    INITIAL_WINDOW,
+    MINIMUM_WINDOW,
+    PathMonitor,
+    check_options,
+)
 
 _SLOW_START_PACING = 2.0
 _AVOIDANCE_PACING = 1.2
@@ -158,3 +163,79 @@ class WindowControl(CongestionControl):
 
     def _idle(self, pause_s: float) -> None:
         """Called when a transfer begins `pause_s` after the last event of the previous one."""
+
+
+class Reno(WindowControl):
+    """Reno: a datagram more each round trip, half the window after a loss (RFC 5681, RFC 9002)."""
+
+    def __init__(
+        self,
+        *,
+        datagram_bytes: int = DATAGRAM_BYTES,
+        initial_window: float = INITIAL_WINDOW,
+        beta: float = 0.5,
+    ) -> None:
+        """Reno's halving by default.
+
+        Args:
+            beta: the fraction of the window that a loss leaves, below 1.
+        """
+        super().__init__(datagram_bytes=datagram_bytes, initial_window=initial_window)
+        check_options(at_most=0.99, beta=beta)
+        self._beta = beta
+
+    def _increase(self, delivered_bytes: float, now_s: float) -> float:
+        return self._datagram_bytes * delivered_bytes / self._window
+
+    def _after_loss(self, now_s: float) -> float:
+        return self._beta * self._window
+
+
+class Dctcp(Reno):
+    """DCTCP: reduces the window in proportion to the congestion (RFC 8257; SIGCOMM 2010).
+
+    Switches mark packets that they queue beyond a threshold. The sender estimates the marked
+    fraction and reduces its window by half of that fraction, once per round trip. Without marks it
+    would behave like Reno, so it cannot be created unless the configuration says that queues mark.
+    """
+
+    needs_ecn = True
+
+    def __init__(
+        self,
+        *,
+        datagram_bytes: int = DATAGRAM_BYTES,
+        initial_window: float = INITIAL_WINDOW,
+        gain: float = 1 / 16,
+        ecn_marking: bool = False,
+    ) -> None:
+        """ValueError unless `ecn_marking` is true.
+
+        Args:
+            gain: weight of a new round trip's fraction of marks (RFC 8257, section 3.3).
+            ecn_marking: states that the queues of the path mark datagrams and that the receiver's
+                messages tell the sender which ones.
+        """
+        if ecn_marking is not True:
+            raise ValueError(
+                "dctcp needs queues that mark datagrams (ECN) and the path has none configured; "
+                "valid: ecn_marking=true where there are some, or another congestion control"
+            )
+        super().__init__(datagram_bytes=datagram_bytes, initial_window=initial_window)
+        check_options(at_most=1, gain=gain)
+        self._gain = gain
+        self._alpha = 1.0  # section 3.3: the most cautious value until the path is known
+        self._delivered = 0
+        self._marks = 0
+
+    def _marked(self, feedback: Feedback) -> None:
+        self._delivered += feedback.delivered_bytes
+        self._marks += feedback.ecn_marked_bytes
+        if self.path.round_began and self._delivered:
+            self._alpha += self._gain * (self._marks / self._delivered - self._alpha)
+            self._delivered = self._marks = 0
+        if not feedback.ecn_marked_bytes:
+            return
+        sent_s = self.path.newest_sent_s(feedback)
+        if sent_s is None or sent_s >= self._recovery_from_s:
+            self._congested(feedback.now_s, self._window * (1 - self._alpha / 2))

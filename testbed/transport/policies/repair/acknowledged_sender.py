@@ -29,8 +29,7 @@ from testbed.transport.core.repair import Arrange, SenderRepair
 from testbed.transport.core.states import SenderEvent, SenderState
 from testbed.transport.core.wire import SEND_INDEX_MODULUS
 from testbed.transport.policies.congestion import Feedback
-from testbed.transport.policies.repair.chunk_queue import SendQueue
-from testbed.transport.policies.repair.scoreboard import Scoreboard
+from testbed.transport.policies.repair.scoreboard import Scoreboard, SendQueue
 
 # Send indices are unambiguous while the newest is less than half the modulus ahead of what the
 # receiver knows to have been sent.

@@ -5,17 +5,141 @@ out-of-order acknowledgements, and losses that are repaired as soon as later dat
 Their details are not known to us, so thresholds and timers are those of QUIC and RACK (RFC 9002,
 RFC 8985). Lost chunks go before chunks never sent. When nothing is left to send, the sender waits,
 and sends a PROBE if no answer comes within a round trip and a margin.
+
+The receiver, which `streaming` uses, too, sends an ACK at once when a datagram or a PROBE asks for
+one; the sender asks when its window is full or its queue empty. Otherwise it sends ACKs at
+intervals, as long as they stay a small fraction of the bytes sent. It knows from the send indices
+how much was sent, so a path that loses nearly everything needs no more ACKs than a good one.
 """
 
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
+from testbed.transport.core.ack import Ack
+from testbed.transport.core.errors import ProtocolError
+from testbed.transport.core.messages import SENT, WIRE_OVERHEAD_BYTES, ControlMessage
 from testbed.transport.core.path_estimates import PathEstimates
-from testbed.transport.core.repair import Arrange, Repair
+from testbed.transport.core.repair import Arrange, ReceiverRepair, Repair
+from testbed.transport.core.wire import ACK_REQUESTED, SEND_INDEX_MODULUS
 from testbed.transport.policies.repair.acknowledged_sender import AcknowledgedSender
-from testbed.transport.policies.repair.acknowledging_receiver import (
-    AcknowledgingReceiver,
-    check_ack_options,
-)
+from testbed.transport.policies.tolerance import Progress
+
+_HALF = SEND_INDEX_MODULUS // 2
+# The credit at the beginning: about one ACK.
+_FIRST_CREDIT_BYTES = 150.0
+
+
+def _distance(index: NDArray[np.int64] | int, origin: int) -> NDArray[np.int64]:
+    """How far send indices are ahead of `origin`; negative for behind."""
+    return (np.asarray(index, dtype=np.int64) - origin + _HALF) % SEND_INDEX_MODULUS - _HALF
+
+
+class AcknowledgingReceiver(ReceiverRepair):
+    """Acknowledges the arrivals since the last ACK."""
+
+    def __init__(
+        self,
+        *,
+        transfer: int,
+        datagram_wire_bytes: int,
+        interval_s: float,
+        overhead: float,
+        loss_overhead: float | None = None,
+    ) -> None:
+        """Unrequested ACKs are `interval_s` apart and cost at most `overhead` of the bytes sent.
+
+        For the bytes of lost datagrams `loss_overhead` applies instead, if given, because losses
+        are more urgent for the sender than arrivals.
+        """
+        self._transfer = transfer
+        self._earned_bytes = datagram_wire_bytes * overhead  # credit for each datagram that arrived
+        lost = overhead if loss_overhead is None else loss_overhead
+        self._earned_lost_bytes = datagram_wire_bytes * lost
+        self._interval_s = interval_s
+        self._credit_bytes = _FIRST_CREDIT_BYTES
+        self._pending: list[NDArray[np.int64]] = []
+        self._newest = SEND_INDEX_MODULUS - 1  # the index before the first
+        self._echo: int | None = None
+        self._echo_s = 0.0
+        self._probed = 0
+        self._wanted = False
+        self._next_s = -np.inf
+
+    def on_arrivals(self, stamps: NDArray[np.uint16], now_s: float, attentive: bool) -> None:
+        if int(stamps.max()) >= ACK_REQUESTED:
+            self._wanted = True
+        indices = stamps.astype(np.int64) & (SEND_INDEX_MODULUS - 1)
+        self._pending.append(indices)
+        if self._reach(int(_distance(indices, self._newest).max()), came=len(indices)):
+            self._echo, self._echo_s = (self._newest if attentive else None), now_s
+
+    def _reach(self, ahead: int, came: int = 0) -> bool:
+        """Advances to the newest datagram known to have been sent; returns whether it advanced."""
+        if ahead <= 0:
+            return False
+        self._newest = (self._newest + ahead) % SEND_INDEX_MODULUS
+        lost = max(0, ahead - came)
+        self._credit_bytes += (ahead - lost) * self._earned_bytes + lost * self._earned_lost_bytes
+        return True
+
+    def on_data(self, progress: Progress) -> list[ControlMessage]:
+        due = self._wanted or (self._may_acknowledge and progress.now_s >= self._next_s)
+        return [self._acknowledge(progress.now_s)] if due else []
+
+    @property
+    def _may_acknowledge(self) -> bool:
+        return bool(self._pending) and self._credit_bytes > 0
+
+    def deadline_s(self, progress: Progress) -> float | None:
+        return self._next_s if self._may_acknowledge else None
+
+    def on_deadline(self, progress: Progress) -> list[ControlMessage]:
+        return self.on_data(progress)
+
+    def on_probe(
+        self, message: ControlMessage, progress: Progress, attentive: bool
+    ) -> list[ControlMessage]:
+        if len(message.body) != SENT.size:
+            raise ProtocolError(f"PROBE with a body of {len(message.body)} bytes, not {SENT.size}")
+        (sent,) = SENT.unpack(message.body)
+        self._probed = max(self._probed, sent)
+        self._reach(int(_distance(sent - 1, self._newest)))
+        return [self._acknowledge(progress.now_s, at_once=attentive)]
+
+    def _acknowledge(self, now_s: float, *, at_once: bool = False) -> ControlMessage:
+        arrived = np.zeros(0, dtype=np.bool_)
+        first = 0
+        if self._pending:
+            places = _distance(np.concatenate(self._pending), self._newest)
+            lowest = int(places.min())
+            first = (self._newest + lowest) % SEND_INDEX_MODULUS
+            arrived = np.zeros(int(places.max()) - lowest + 1, dtype=np.bool_)
+            arrived[places - lowest] = True
+        message = Ack(
+            first=first,
+            arrived=arrived,
+            echo=self._echo,
+            held_s=now_s - self._echo_s,
+            probed=self._probed,
+            at_once=at_once,
+        ).message(self._transfer)
+        self._pending.clear()
+        self._echo = None
+        self._wanted = False
+        self._next_s = now_s + self._interval_s
+        # Includes the TCP acknowledgement that the peer's kernel sends for it.
+        self._credit_bytes -= message.wire_bytes + WIRE_OVERHEAD_BYTES
+        return message
+
+
+def check_ack_options(interval_s: float, overhead: float) -> None:
+    """Raises ValueError for options that make no sense."""
+    if not 0 < interval_s < np.inf:
+        raise ValueError(f"interval_s is {interval_s}; valid: seconds, above 0")
+    if not 0 < overhead <= 1:
+        raise ValueError(f"overhead is {overhead}; valid: above 0, up to 1")
 
 
 class SelectiveSender(AcknowledgedSender):

@@ -26,7 +26,7 @@ from testbed.transport.core.path_estimates import PathEstimates
 from testbed.transport.core.repair import Arrange, Repair
 from testbed.transport.core.states import SenderEvent, SenderState
 from testbed.transport.policies.repair.acknowledged_sender import AcknowledgedSender
-from testbed.transport.policies.repair.acknowledging_receiver import (
+from testbed.transport.policies.repair.selective import (
     AcknowledgingReceiver,
     check_ack_options,
 )

@@ -1,6 +1,6 @@
 """Tolerances: when may a receiver stop?
 
-`testbed.transport.core.tolerance` says what one is. To add one: a file here and a line in
+`testbed.transport.core.tolerance` says what one is. To add one: a class here and a line in
 `POLICIES`; or a file of your own, `gather: ./mine.py`. Imports numpy, `testbed.shared` and the
 transport alone.
 """
@@ -19,11 +19,9 @@ from testbed.transport.core.tolerance import (
     check_tolerance,
     required_chunks,
 )
-from testbed.transport.policies.tolerance.early_close import EarlyClose
-from testbed.transport.policies.tolerance.fixed import Fixed
+from testbed.transport.policies.tolerance.by_phase import Fixed, Phased
+from testbed.transport.policies.tolerance.by_time import EarlyClose, QuickLossOnly
 from testbed.transport.policies.tolerance.per_layer import PerLayer
-from testbed.transport.policies.tolerance.phased import Phased
-from testbed.transport.policies.tolerance.quick_loss_only import QuickLossOnly
 
 POLICIES: Registry[TolerancePolicy] = Registry(
     "tolerance policy",

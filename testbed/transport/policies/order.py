@@ -1,0 +1,168 @@
+"""Orders of chunks: in which order is a payload sent?
+
+`testbed.transport.core.order` says what one is. To add one: a class here and a line in `ORDERS`; or
+a file of your own, `order: ./mine.py`. Imports numpy, `testbed.shared` and the transport alone.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from testbed.shared.registry import Registry
+from testbed.transport.core.leg import Leg
+from testbed.transport.core.order import ChunkOrder, OrderContext
+from testbed.transport.policies.tensor_names import matching, parse_globs
+
+# With the golden ratio the starts of successive rounds cover the payload most evenly.
+GOLDEN_SHARE = 0.618
+
+Measure = Literal["mean", "max"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class InOrder(ChunkOrder):
+    """Ascending order, as in DBLP: a receiver that stops early gives up the last parameters."""
+
+    def permutation(self, context: OrderContext) -> NDArray[np.int64]:
+        return np.arange(context.layout.chunk_count, dtype=np.int64)
+
+    def arranger(self, context: OrderContext) -> Callable[[NDArray[np.int64]], NDArray[np.int64]]:
+        return lambda missing: missing  # ascending already
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rotating(ChunkOrder):
+    """Ascending from a different start in every round, so that losses hit different chunks.
+
+    Round r begins at the fraction r * share (modulo 1) of the payload and wraps around. Consecutive
+    chunks stay together, so whole batches are still copied at once.
+
+    Args:
+        share: of the payload: how much later each round starts; above 0 and below 1.
+    """
+
+    share: float = GOLDEN_SHARE
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.share, int | float) and 0 < self.share < 1):
+            raise ValueError(f"share is {self.share!r}; valid: above 0 and below 1")
+
+    def permutation(self, context: OrderContext) -> NDArray[np.int64]:
+        chunks = np.arange(context.layout.chunk_count, dtype=np.int64)
+        advance = Leg.round_of(context.transfer) * self.share % 1.0
+        return np.roll(chunks, -int(advance * len(chunks)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shuffled(ChunkOrder):
+    """Random order: every chunk is equally likely to be lost, which unbiased filling needs.
+
+    There is a new uniform permutation per transfer, from the seed and the transfer's number. All
+    peers of one transfer get the same permutation, because replicas that lose the same part of a
+    broadcast stay closer together. A seed in the configuration's text applies to every host.
+    Without one each host has its own seed, so that workers do not lose the same part of a gather.
+
+    Args:
+        seed: the permutations' seed; a whole number, 0 or more.
+    """
+
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.seed, int) and self.seed >= 0):
+            raise ValueError(f"seed is {self.seed!r}; valid: whole numbers, 0 or more")
+
+    def permutation(self, context: OrderContext) -> NDArray[np.int64]:
+        generator = np.random.default_rng([self.seed, context.transfer])
+        return generator.permutation(context.layout.chunk_count)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LargestMagnitudeFirst(ChunkOrder):
+    """Large values first, so that the receiver gives up the least important chunks.
+
+    MLT (NSDI 2024) protects large gradients in its switches. Without such switches, the sender can
+    achieve something similar by sending them first: descending by the mean or maximum of a chunk's
+    absolute values, equal chunks ascending. A chunk with a NaN or an infinity comes first, so that
+    the receiver learns of it.
+
+    Args:
+        by: `mean` or `max` of the absolute values.
+    """
+
+    by: Measure = "mean"
+
+    def __post_init__(self) -> None:
+        if self.by not in get_args(Measure):
+            raise ValueError(f"by is {self.by!r}; valid: {', '.join(get_args(Measure))}")
+
+    def permutation(self, context: OrderContext) -> NDArray[np.int64]:
+        values = np.abs(context.rows.view("<f4"))
+        if self.by == "max":
+            score = values.max(axis=1).astype(np.float64)
+        else:
+            # Double precision keeps the sum of large floats finite.
+            elements = context.layout.chunk_lengths / values.itemsize  # without the padding
+            score = values.sum(axis=1, dtype=np.float64) / elements
+        score[~np.isfinite(score)] = np.inf
+        return np.argsort(-score, kind="stable")
+
+
+@dataclass(frozen=True, init=False)
+class LayerPriority(ChunkOrder):
+    """Chosen tensors first, or the last layers first.
+
+    A chunk's priority is that of its most urgent tensor. Equal chunks are ascending.
+
+    Args:
+        tensors: globs, most urgent first, `head.*;*.bias`; unnamed tensors come last.
+        reverse: tensors of equal priority in reverse, the order in which backpropagation yields
+            them.
+    """
+
+    tensors: tuple[str, ...]
+    reverse: bool
+
+    def __init__(self, tensors: str = "", reverse: bool = False) -> None:
+        if not isinstance(reverse, bool):
+            raise ValueError(f"reverse is {reverse!r}; valid: true, false")
+        object.__setattr__(self, "tensors", parse_globs(tensors, "tensors"))
+        object.__setattr__(self, "reverse", reverse)
+        if not self.tensors and not reverse:
+            raise ValueError("layer-priority needs tensors=GLOB;GLOB or reverse=true")
+
+    def permutation(self, context: OrderContext) -> NDArray[np.int64]:
+        layout = context.layout
+        count = len(layout.tensors)
+        urgency = np.full(count, len(self.tensors))
+        for place, glob in reversed(list(enumerate(self.tensors))):
+            urgency[matching(layout, glob, "tensors")] = place
+        if self.reverse:
+            urgency = urgency * count + np.arange(count)[::-1]
+        by_chunk = np.full(layout.chunk_count, np.iinfo(np.int64).max)
+        np.minimum.at(by_chunk, layout.pieces.chunk, urgency[layout.pieces.tensor])
+        return np.argsort(by_chunk, kind="stable")
+
+
+ORDERS: Registry[ChunkOrder] = Registry(
+    "chunk order",
+    {
+        "in-order": InOrder,
+        "rotating": Rotating,
+        "shuffled": Shuffled,
+        "largest-magnitude-first": LargestMagnitudeFirst,
+        "layer-priority": LayerPriority,
+    },
+    own="Order",
+    base=ChunkOrder,
+)
+
+__all__ = [
+    "ORDERS",
+    "ChunkOrder",
+    "InOrder",
+    "OrderContext",
+]
