@@ -7,7 +7,7 @@ from typing import Any
 from controllers.impairments.base import LabAccess, MeterCounts
 from controllers.impairments.common_settings import ImpairmentParameters
 from controllers.impairments.link_directions import direction
-from testbed.transport.net.endpoint import EndpointConfig
+from testbed.transport.net.config import EndpointConfig
 
 _IPV4, _TCP = 0x0800, 6
 # Longer than the gaps between the packets of a busy link.

@@ -17,7 +17,7 @@ from typing import Any
 from testbed.capture.packet_ring import WHOLE_BYTES, PacketRing
 from testbed.capture.pcap import RECORD_BYTES, PcapWriter, pack_record
 from testbed.lab.network import HostInfo
-from testbed.transport.net.endpoint import EndpointConfig
+from testbed.transport.net.config import EndpointConfig
 
 # All files of a run together.
 RUN_BYTES = 48_000_000

@@ -222,5 +222,6 @@ class RunContext:
             peer_timeout_s=transport["peer_timeout_s"],
             survive_peers=is_server and self.survives_workers,
             segmentation=False,  # the queues of a lab hold packets
+            insecure=True,  # nobody else is in a lab
             observer=observer,
         )

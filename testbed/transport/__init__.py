@@ -41,8 +41,8 @@ from testbed.transport.core.leg import Leg
 from testbed.transport.core.receiver import Receiver
 from testbed.transport.core.reports import Observation, Observer, TransferReport
 from testbed.transport.core.sender import Sender, SendingPath
-from testbed.transport.net.endpoint import Endpoint, EndpointConfig
-from testbed.transport.net.opening import open_endpoint
+from testbed.transport.net.config import EndpointConfig
+from testbed.transport.net.endpoint import Endpoint, open_endpoint
 from testbed.transport.policies.congestion import (
     CONGESTION_CONTROLS,
     CongestionControl,

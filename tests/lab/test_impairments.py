@@ -224,7 +224,7 @@ def test_nothing_passes_a_blackout_and_it_ends(lab):
 
 
 def test_a_blackout_can_spare_the_control_connection(lab):
-    from testbed.transport.net.endpoint import EndpointConfig
+    from testbed.transport.net.config import EndpointConfig
 
     port = EndpointConfig.control_port
     with lab.tcp("worker-1", "server", port=port) as (sender, receiver):

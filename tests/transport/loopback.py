@@ -2,8 +2,9 @@
 
 import itertools
 import os
+import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,9 @@ from testbed.transport import (
     open_endpoint,
     preset,
 )
+from testbed.transport.core.messages import ControlMessage
+from testbed.transport.net.tcp_data import TcpData
+from testbed.transport.net.udp_socket import UdpSocket
 
 SESSION = 0x5E55104
 _blocks = itertools.count()
@@ -97,9 +101,24 @@ def site(
     )
 
 
-def internals(endpoint: Endpoint) -> Any:
-    """The endpoint, for reaching into it."""
-    return endpoint
+def udp_of(endpoint: Endpoint, peer: str = "server") -> UdpSocket:
+    """The socket for a peer's data."""
+    sockets = endpoint._membership._sockets
+    assert sockets is not None
+    return sockets.udp[peer]
+
+
+def tcp_of(endpoint: Endpoint, peer: str = "server") -> socket.socket:
+    """The connection for a peer's data."""
+    data = endpoint._driver.links[peer].data
+    assert isinstance(data, TcpData)
+    return data.socket
+
+
+def say(endpoint: Endpoint, messages: Iterable[ControlMessage], peer: str = "server") -> None:
+    """Sends control messages that the endpoint would not send."""
+    for message in messages:
+        endpoint._driver.links[peer].stream.write(message.encode())
 
 
 def in_thread(work: Callable[..., Any], *arguments: Any) -> "Future[Any]":

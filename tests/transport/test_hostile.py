@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections import Counter
 
 import numpy as np
 import pytest
@@ -20,16 +19,15 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from testbed.transport import PayloadLayout, PeerLost, ProtocolError, open_endpoint, preset
 from testbed.transport.core.messages import (
     ControlMessage,
-    ControlParser,
     Hello,
     MessageType,
     body_limits,
 )
 from testbed.transport.core.wire import new_frames
-from testbed.transport.net.control_connection import ControlConnection
+from testbed.transport.net.stream import Stream
 from testbed.transport.policies.repair import REPAIRS
 from tests.transport.hostile import CHUNK, Victim, control_bytes, encoded, record, stranger_record
-from tests.transport.loopback import SESSION, in_thread, internals, site
+from tests.transport.loopback import SESSION, in_thread, say, site, tcp_of, udp_of
 
 CARRIERS = [preset("fixed-low", tolerance=0), preset("tcp")]
 both = pytest.mark.parametrize("protocol", CARRIERS, ids=lambda protocol: protocol.carrier)
@@ -102,7 +100,7 @@ def test_a_stranger_gets_no_byte_for_its_datagrams():
             frame = new_frames(1, place.layout.chunk_bytes)
             config = place.server()
             for data in (b"", b"x", frame.tobytes(), os.urandom(1472)):
-                for port in (config.data_port, internals(worker)._sockets["server"].port):
+                for port in (config.data_port, udp_of(worker).port):
                     stranger.sendto(data, (config.bind_address, port))
             assert drained(stranger) == 0
         receiving.result(timeout=10)
@@ -166,7 +164,8 @@ def test_a_peer_without_a_port_for_its_data_is_named_when_it_joins():
     place = site(connect_timeout_s=3)
     opened = in_thread(lambda: open_endpoint(place.server()))
     layout = place.layout.encode()
-    hello = Hello(session=SESSION, name="worker-1", data_port=0, layout=layout).message()
+    terms = place.server().terms
+    hello = Hello(session=SESSION, name="worker-1", terms=terms, layout=layout).message()
     with connect(place.server_address, 21000, source=place.addresses["worker-1"]) as connection:
         connection.sendall(hello.encode())
         with pytest.raises(ProtocolError, match="worker-1 names no port"):
@@ -179,8 +178,7 @@ def test_a_joined_peer_that_talks_nonsense_is_given_up_by_name(seed):
     place = site(peer_timeout_s=1, rate_bps=50e6)
     opened = in_thread(lambda: open_endpoint(place.server()))
     with open_endpoint(place.worker()) as worker, opened.result(timeout=5) as server:
-        link = internals(worker)._control["server"]
-        udp = internals(worker)._sockets["server"]
+        udp = udp_of(worker)
 
         def harm():
             kinds = [kind for kind in MessageType if kind >= MessageType.PROBE]
@@ -194,7 +192,7 @@ def test_a_joined_peer_that_talks_nonsense_is_given_up_by_name(seed):
                 kind = generator.choice(kinds)
                 size = min(limits[kind][generator.randrange(2)], 2000)
                 transfer = generator.choice([0, 0, 1, 2**32 - 1])
-                link.send([ControlMessage(kind, transfer, generator.randbytes(size))])
+                say(worker, [ControlMessage(kind, transfer, generator.randbytes(size))])
 
         harming = in_thread(harm)
         with pytest.raises(PeerLost, match="worker-1"):
@@ -204,56 +202,62 @@ def test_a_joined_peer_that_talks_nonsense_is_given_up_by_name(seed):
 
 @pytest.fixture
 def connected():
-    """A link and its peer's end of the connection."""
+    """A stream and its peer's end of the connection."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         peer = socket.create_connection(listener.getsockname())
         connection, _ = listener.accept()
-    link = ControlConnection(
-        peer="worker-1", connection=connection, parser=ControlParser(body_limits(100_000))
-    )
-    yield link, peer
+    stream = Stream(connection)
+    yield stream, peer
     peer.close()
-    connection.close()
+    stream.close()
 
 
 def test_a_peer_that_does_not_read_what_it_asked_for_is_given_up(connected):
-    link, _ = connected
-    bitmap = ControlMessage(MessageType.BITMAP, 0, bytes(12_500))
-    with pytest.raises(PeerLost, match="does not read"):
-        for _ in range(3000):
-            link.send([bitmap])
-            link.require()
-    assert not link.has_unsent
+    stream, _ = connected
+    bitmap = ControlMessage(MessageType.BITMAP, 0, bytes(12_500)).encode()
+    for _ in range(3000):
+        stream.write(bitmap)
+    assert stream.closed == "it does not read what it is sent"
+    assert not stream.has_unsent
 
 
-@pytest.mark.parametrize(("size", "most"), [(0, 4096), (12_500, 1000)])
-def test_messages_that_are_never_read_are_bounded_in_number_and_size(connected, size, most):
-    for keep in (
-        lambda link: link.keep(ControlMessage(MessageType.BITMAP, 9, bytes(size))),
-        lambda link: link.keep_announcement(bytes(size)),
-    ):
-        link = ControlConnection(
-            peer="worker-1", connection=connected[1], parser=ControlParser(body_limits(1))
-        )
-        kept: Counter[str] = Counter()
-        with pytest.raises(
-            PeerLost, match="worker-1: it sends control messages that are never read"
-        ):
-            while True:
-                keep(link)
-                kept["messages"] += 1
-        assert 10 < kept["messages"] <= most
+def test_a_peer_that_writes_without_end_is_read_in_turns(connected):
+    """One that fills the connection again as soon as it is read holds nobody up."""
+    stream, peer = connected
+    over = threading.Event()
+
+    def write():
+        with contextlib.suppress(OSError):
+            while not over.is_set():
+                peer.sendall(bytes(1 << 20))
+
+    writing = in_thread(write)
+    time.sleep(0.1)
+    turns = [len(stream.read()) for _ in range(50)]
+    over.set()
+    stream.close()
+    writing.result(timeout=5)
+    assert max(turns) <= 256 << 10
+    assert sum(turns) > 1 << 20
 
 
-def test_what_was_taken_makes_room_for_more(connected):
-    link, _ = connected
-    for _ in range(20):
-        for _ in range(100):
-            link.keep_announcement(bytes(65536))
-            link.keep(ControlMessage(MessageType.PROBE, 9))
-        assert len(link.take_early()) == 100
-        for _ in range(100):
-            assert len(link.take_announcement()) == 65536
+@pytest.mark.parametrize("size", [0, 65536])
+def test_announcements_that_are_never_taken_are_bounded(size):
+    place = site()
+    opened = in_thread(lambda: open_endpoint(place.server()))
+    with open_endpoint(place.worker()) as worker, opened.result(timeout=5) as server:
+
+        def announce():
+            with contextlib.suppress(PeerLost):
+                for _ in range(10_000):
+                    server.announce(bytes(size))
+
+        announcing = in_thread(announce)
+        with pytest.raises(PeerLost, match="it announces without end"):
+            worker.receive(0, 0, {"server": place.layout.new_buffer()})
+        announcing.result(timeout=10)
+        held = [len(worker.await_announcement()) for _ in range(100)]
+    assert held == [size] * 100
 
 
 # Peers that are gone without saying so.
@@ -273,7 +277,7 @@ def test_a_stopped_process_is_noticed_in_time_and_named(protocol, stopped):
                 if stopped == "sender":
                     threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGSTOP)).start()
                     if protocol.carrier == "tcp":  # it would be through in no time
-                        internals(endpoint)._connections["server"].socket.send(bytes(1))
+                        tcp_of(endpoint).send(bytes(1))
                         time.sleep(30)
                     endpoint.send(0, {"server": buffer})
                 else:
@@ -301,7 +305,7 @@ def test_forged_datagrams_do_not_keep_a_dead_peer_alive():
     opened = in_thread(lambda: open_endpoint(place.server()))
     over = threading.Event()
     with open_endpoint(place.worker()) as worker, opened.result(timeout=5) as server:
-        udp = internals(worker)._sockets["server"]
+        udp = udp_of(worker)
         frames = new_frames(2, place.layout.chunk_bytes)  # from the peer's own address and port
 
         def forge():
@@ -310,7 +314,7 @@ def test_forged_datagrams_do_not_keep_a_dead_peer_alive():
 
         forging = in_thread(forge)
         began_s = time.monotonic()
-        with pytest.raises(PeerLost, match=r"worker-1: silent for 0\.5 s"):
+        with pytest.raises(PeerLost, match=r"worker-1: silent.* for 0\.5 s"):
             server.receive(0, 0, {"worker-1": place.layout.new_buffer()})
         over.set()
         forging.result(timeout=5)

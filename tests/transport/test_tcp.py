@@ -12,7 +12,7 @@ from testbed.transport.net.tcp_socket import (
     set_congestion_control,
     tcp_counts,
 )
-from tests.transport.loopback import in_thread, internals, run_all, site
+from tests.transport.loopback import in_thread, run_all, site, tcp_of
 from tests.transport.virtual import random_payload
 
 
@@ -23,11 +23,8 @@ def test_the_congestion_control_is_in_force_on_both_sides(name):
     with open_endpoint(place.worker()) as worker, opened.result(timeout=5) as server:
         assert worker.facts() == {"server": {"congestion_control": name}}
         assert server.facts() == {"worker-1": {"congestion_control": name}}
-        for connection in (
-            internals(worker)._connections["server"],
-            internals(server)._connections["worker-1"],
-        ):
-            assert get_congestion_control(connection.socket) == name
+        for connection in (tcp_of(worker), tcp_of(server, "worker-1")):
+            assert get_congestion_control(connection) == name
 
 
 def test_an_unknown_congestion_control_is_refused_with_those_available():
@@ -93,6 +90,6 @@ def test_a_frame_of_another_transfer_ends_the_peer():
     place = site(preset("tcp"))
     opened = in_thread(lambda: open_endpoint(place.server()))
     with open_endpoint(place.worker()) as worker, opened.result(timeout=5) as server:
-        internals(worker)._connections["server"].socket.sendall(bytes(16))
+        tcp_of(worker).sendall(bytes(16))
         with pytest.raises(PeerLost, match="worker-1: it broke the protocol"):
             server.receive(0, 0, {"worker-1": place.layout.new_buffer()})

@@ -117,8 +117,11 @@ class Incoming:
         if receiver is None and may_be_early:
             receiver = self._collect_early(transfer, frames, now_s)
         if receiver is None:
+            sessions = fields(frames, self._settings.layout.chunk_bytes)["session"]
+            ours = int(np.count_nonzero(sessions == self._settings.session))
             stale = transfer <= self._numbers.last
-            self._counters["stale-transfer" if stale else "early-transfer"] += len(frames)
+            self._counters["stale-transfer" if stale else "early-transfer"] += ours
+            self._counters["wrong-session"] += len(frames) - ours
             return False
         known, told = receiver.valid_datagrams, self._settings.chunk_events
         before = receiver.received.copy() if told else receiver.received

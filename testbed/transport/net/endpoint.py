@@ -1,262 +1,142 @@
 """The endpoint that training uses: sends payloads to peers and receives payloads from them.
 
-It is the same for every protocol. `opening.open_endpoint` chooses the kind of endpoint.
+It is the same for every protocol. `open_endpoint` opens it.
 """
 
-import socket
 import time
-from abc import ABC, abstractmethod
-from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.transport.core.errors import ProtocolError, TransportError
-from testbed.transport.core.layout import PayloadLayout
-from testbed.transport.core.messages import (
-    MAX_ANNOUNCEMENT_BYTES,
-    ControlMessage,
-    ControlParser,
-    Hello,
-    MessageType,
-    Welcome,
-    body_limits,
-    check_u32,
-)
-from testbed.transport.core.reports import Observer, TransferReport
-from testbed.transport.core.wire import DATA_PORTS
-from testbed.transport.net.control_connection import ControlConnection
-from testbed.transport.net.event_loop import Loop, PeerTransfer
-from testbed.transport.net.handshake import Listener, accept_peers, connect_to_server
+from testbed.transport.core.connection import Connection, ConnectionState
+from testbed.transport.core.errors import PeerLost, TransportError
+from testbed.transport.core.events import Announced, Event, Joined, PeerGone, TransferDone
+from testbed.transport.core.messages import MAX_ANNOUNCEMENT_BYTES
+from testbed.transport.core.reports import TransferReport
+from testbed.transport.net.config import SERVER, EndpointConfig
+from testbed.transport.net.data_sockets import DataSockets
+from testbed.transport.net.driver import Driver
+from testbed.transport.net.membership import Membership
 from testbed.transport.policies.tolerance import Fixed, StopRuleFactory
-from testbed.transport.protocols import ProtocolConfig
 
-SERVER = "server"
-_LINGER_S = 1.0
+# What announcements that wait to be taken may occupy, and what each does besides its bytes.
+_MAX_ANNOUNCED_BYTES = 8 << 20
+_KEPT_BYTES = 2048
 
 
-@dataclass(frozen=True, kw_only=True)
-class EndpointConfig:
-    """One side of the transport.
+class Handle:
+    """A transfer with one or several peers that was posted.
 
     Attributes:
-        session: 32 random bits of the run, given to all peers out of band; datagrams and
-            messages with another session are dropped.
-        name: this side's name; the server's is `server`.
-        bind_address: IPv4 address of this side.
-        peers: name -> IPv4 address. The server lists all workers, a worker lists the server.
-        is_server: the server listens, workers connect.
-        protocol, layout: equal on all sides.
-        rate_bps: the pace of one transfer, in bits per second on the wire; math.inf for unpaced.
-            The congestion control `fixed` takes it as its rate. Kernel TCP ignores it.
-        control_port: the port on which the server accepts its workers.
-        data_port: the server's data ports are data_port + i for worker i in the order of `peers`;
-            a worker's UDP port is data_port itself (0 lets the kernel choose). A network can
-            thus tell data from control by their ports.
-        checksum: whether every datagram carries a CRC32C; equal on all sides. The chunk must then
-            be 4 bytes smaller. Off by default because UDP has a checksum; `tcp` ignores it.
-        seed: seeds the random choices of this side; give each side its own.
-        peer_timeout_s: how long a peer that owes an answer or data may be silent.
-        connect_timeout_s: how long `open` waits for the peers.
-        segmentation: whether the kernel may cut large sends into datagrams (UDP_SEGMENT), which
-            saves processor time. Until then an interface's queue holds, counts and drops them as
-            one packet; turn it off where queues matter. `tcp` ignores it.
-        observer: is called with the congestion state of each sending path, at most every 10 ms per
-            peer. Kernel TCP does not call it; its state is read from outside (TCP_INFO).
-        survive_peers: whether the server goes on with the other workers when it loses one. `lost`
-            then tells which are gone, and reports and announcements leave them out.
+        transfer: its number.
+        sending: whether this side sends.
+        reports: of those peers with which it has ended.
+        failed: peers that were lost before it had ended, each with the reason.
     """
 
-    session: int
-    name: str
-    bind_address: str
-    peers: Mapping[str, str]
-    is_server: bool
-    protocol: ProtocolConfig
-    layout: PayloadLayout
-    rate_bps: float
-    control_port: int = 46999
-    data_port: int = DATA_PORTS[0]
-    seed: int = 0
-    checksum: bool = False
-    segmentation: bool = True
-    peer_timeout_s: float = 30.0
-    connect_timeout_s: float = 10.0
-    observer: Observer | None = None
-    survive_peers: bool = False
+    def __init__(self, transfer: int, sending: bool, wait: Callable[["Handle"], None]) -> None:
+        self.transfer = transfer
+        self.sending = sending
+        self.reports: dict[str, TransferReport] = {}
+        self.failed: dict[str, str] = {}
+        self._awaited: set[str] = set()
+        self._wait = wait
 
-    def __post_init__(self) -> None:
-        check_u32("session", self.session)
-        check_u32("seed", self.seed)
-        if not self.peers:
-            raise ValueError("peers is empty; at least one is needed")
-        if not self.is_server and set(self.peers) != {SERVER}:
-            raise ValueError(f"a worker's only peer is {SERVER!r}, not {', '.join(self.peers)}")
-        for field in ("rate_bps", "peer_timeout_s", "connect_timeout_s"):
-            if not getattr(self, field) > 0:
-                raise ValueError(f"{field} is {getattr(self, field)}; valid: above 0")
-        if not 1 <= self.control_port <= 65535:
-            raise ValueError(f"control_port is {self.control_port}; valid: 1 to 65535")
-        lowest = 1 if self.is_server else 0
-        highest = 65535 - (len(self.peers) - 1 if self.is_server else 0)
-        if not lowest <= self.data_port <= highest:
-            raise ValueError(f"data_port is {self.data_port}; valid: {lowest} to {highest}")
+    @property
+    def done(self) -> bool:
+        """Whether it has ended with every peer, in one way or the other."""
+        return not self._awaited
 
-    def server_data_port(self, worker: str) -> int:
-        """The server's port for the data of one worker."""
-        return self.data_port + list(self.peers).index(worker)
+    def wait(self) -> dict[str, TransferReport]:
+        """Returns the reports once it has ended with all peers.
+
+        Raises PeerLost for one that is gone; with `survive_peers` only if all are.
+        """
+        self._wait(self)
+        return dict(self.reports)
+
+    def await_peer(self, peer: str) -> None:
+        self._awaited.add(peer)
+
+    def end(self, peer: str, outcome: TransferReport | str) -> None:
+        """Notes a report, or why there is none."""
+        if peer in self._awaited:
+            self._awaited.remove(peer)
+            if isinstance(outcome, str):
+                self.failed[peer] = outcome
+            else:
+                self.reports[peer] = outcome
 
 
-class Endpoint(ABC):
-    """One side's transfers. Not thread-safe; every method blocks until it is done.
+class Transfers:
+    """Several transfers that are under way at once; at the end of its context all have ended."""
 
-    Transfers have ascending numbers, `Leg.GATHER.transfer(round)` and
-    `Leg.BROADCAST.transfer(round)`; both sides call `send` and `receive` with the same number.
+    def __init__(self, endpoint: "Endpoint") -> None:
+        self._endpoint = endpoint
+        self.handles: list[Handle] = []
+
+    def post_send(self, transfer: int, payloads: Mapping[str, NDArray[np.uint8]]) -> Handle:
+        """`Endpoint.post_send`."""
+        self.handles.append(self._endpoint.post_send(transfer, payloads))
+        return self.handles[-1]
+
+    def post_receive(
+        self,
+        transfer: int,
+        tolerance: float | StopRuleFactory,
+        into: Mapping[str, NDArray[np.uint8]],
+    ) -> Handle:
+        """`Endpoint.post_receive`."""
+        self.handles.append(self._endpoint.post_receive(transfer, tolerance, into))
+        return self.handles[-1]
+
+
+class Endpoint:
+    """One side's transfers. Not thread-safe.
+
+    Transfers have ascending numbers in each direction, such as `Leg.GATHER.transfer(round)` and
+    `Leg.BROADCAST.transfer(round)`; both sides use the same number. Data moves only while one of
+    the methods that wait is running: `send`, `receive`, `announce`, `await_announcement`, `poll`,
+    or a handle's `wait`.
+
     When a peer dies, the methods that need it raise PeerLost, which names it. With
-    `survive_peers` they do so only when the last peer is gone.
-
-    This class has the control connections; subclasses add the data sockets.
+    `survive_peers` they do so only when the last peer is gone. A worker that was lost may join
+    again while the server waits for anything; it then leaves `lost`.
     """
 
-    def __init__(self, config: EndpointConfig) -> None:
+    def __init__(self, config: EndpointConfig, sockets: DataSockets | None = None) -> None:
         self._config = config
         self._counters: Counter[str] = Counter()
-        self._control: dict[str, ControlConnection] = {}
-        self._loop: Loop | None = None
-
-    # What subclasses implement.
-
-    @abstractmethod
-    def _open_data(self) -> int:
-        """Binds the data sockets before the peers join; returns the port for the HELLO."""
-
-    @abstractmethod
-    def _data_listeners(self) -> list[Listener]:
-        """Server: listeners for data connections, one per worker."""
-
-    @abstractmethod
-    def _join_data(self, peer: str, port: int, until_s: float) -> None:
-        """Called when the peer has joined and its data port is known; connects if necessary."""
-
-    @abstractmethod
-    def _sending(
-        self, peer: str, transfer: int, payload: NDArray[np.uint8], now_s: float
-    ) -> PeerTransfer:
-        """Begins to send to one peer."""
-
-    @abstractmethod
-    def _receiving(
-        self, peer: str, transfer: int, rule: StopRuleFactory, into: NDArray[np.uint8], now_s: float
-    ) -> PeerTransfer:
-        """Begins to receive from one peer."""
-
-    @abstractmethod
-    def _close_data(self) -> None:
-        """Closes the data sockets."""
-
-    @abstractmethod
-    def facts(self) -> dict[str, Any]:
-        """What the kernel granted: buffer sizes, offloads, the congestion control in use."""
-
-    # What training calls.
+        self._announcements: deque[bytes] = deque()
+        self._active: list[Handle] = []
+        self._ended: list[Handle] = []
+        self._gone: dict[str, str] = {}
+        self._lost: dict[str, str] = {}
+        self._driver = Driver(self._on_event)
+        self._membership = Membership(config, self._driver, self._counters, self._on_event, sockets)
+        self._open = False
 
     def open(self) -> None:
         """Joins the peers: the server waits for all workers, a worker connects to the server.
 
         Raises PeerLost naming who did not come within connect_timeout_s, ProtocolError when a
         peer has another layout (saying what differs), ValueError for a congestion control that
-        the kernel does not have or a chunk larger than the path's MTU, OSError when an address
-        or port cannot be used.
+        the kernel does not have or a chunk larger than the path's MTU, or for addresses beyond
+        this system without credentials, OSError when an address or port cannot be used.
         """
-        if self._loop is not None:
+        if self._open:
             return
         try:
-            if self._config.is_server:
-                self._accept_workers()
-            else:
-                self._connect_to_server()
+            self._membership.open()
         except BaseException:
             self.close()
             raise
-        self._loop = Loop(
-            self._control,
-            peer_timeout_s=self._config.peer_timeout_s,
-            counters=self._counters,
-            keep_going=self._config.is_server and self._config.survive_peers,
-        )
-
-    def _accept_workers(self) -> None:
-        config = self._config
-        self._open_data()
-        until_s = time.monotonic() + config.connect_timeout_s
-        listeners: list[Listener] = []
-        try:
-            listener = Listener(
-                address=config.bind_address,
-                port=config.control_port,
-                expected=config.peers,
-                answer=self._answer,
-            )
-            listeners = [listener]
-            listeners += self._data_listeners()
-            accept_peers(
-                listeners,
-                session=config.session,
-                addresses=config.peers,
-                timeout_s=config.connect_timeout_s,
-                counters=self._counters,
-            )
-        except BaseException:
-            for opened in listeners:
-                opened.close()
-                for connection, _ in opened.arrived.values():
-                    connection.close()
-            raise
-        for name in config.peers:
-            connection, hello = listener.arrived[name]
-            self._control_connection(name, connection)
-            self._join_data(name, hello.data_port, until_s)
-
-    def _answer(self, hello: Hello) -> Welcome:
-        """The WELCOME for a worker; ProtocolError when its layout differs."""
-        theirs = PayloadLayout.decode(hello.layout)
-        difference = self._config.layout.difference(theirs, ("the server", hello.name))
-        if difference is not None:
-            raise ProtocolError(f"the payload layouts differ: {difference}")
-        return Welcome(
-            session=self._config.session, data_port=self._config.server_data_port(hello.name)
-        )
-
-    def _connect_to_server(self) -> None:
-        config = self._config
-        until_s = time.monotonic() + config.connect_timeout_s
-        hello = Hello(
-            session=config.session,
-            name=config.name,
-            data_port=self._open_data(),
-            layout=config.layout.encode(),
-        )
-        connection, welcome = connect_to_server(
-            address=config.peers[SERVER],
-            port=config.control_port,
-            bind_address=config.bind_address,
-            hello=hello,
-            until_s=until_s,
-        )
-        self._control_connection(SERVER, connection)
-        self._join_data(SERVER, welcome.data_port, until_s)
-
-    def _control_connection(self, name: str, connection: socket.socket) -> None:
-        limits = body_limits(self._config.layout.chunk_count)
-        if self._config.is_server:
-            del limits[MessageType.ANNOUNCE]
-        control = ControlConnection(peer=name, connection=connection, parser=ControlParser(limits))
-        control.give_up_after(self._config.peer_timeout_s)
-        self._control[name] = control
+        self._open = True
 
     def send(
         self, transfer: int, payloads: Mapping[str, NDArray[np.uint8]]
@@ -265,11 +145,7 @@ class Endpoint(ABC):
 
         `payloads` maps peers to buffers of the layout; several peers may share one buffer.
         """
-        return self._transfer_all(
-            transfer,
-            payloads,
-            lambda peer, now_s: self._sending(peer, transfer, payloads[peer], now_s),
-        )
+        return self.post_send(transfer, payloads).wait()
 
     def receive(
         self,
@@ -283,80 +159,169 @@ class Endpoint(ABC):
         `policy.stop_rule(critical)`. `into` maps peers to buffers of the layout. Chunks that did
         not arrive leave their part of the buffer untouched; the report's `received` tells which.
         """
-        rule = tolerance if callable(tolerance) else Fixed(tolerance).stop_rule(critical=False)
-        return self._transfer_all(
-            transfer,
-            into,
-            lambda peer, now_s: self._receiving(peer, transfer, rule, into[peer], now_s),
+        return self.post_receive(transfer, tolerance, into).wait()
+
+    def post_send(self, transfer: int, payloads: Mapping[str, NDArray[np.uint8]]) -> Handle:
+        """Begins to send; the payloads must not change before the handle is done.
+
+        Raises ValueError for an unknown peer, a number that does not ascend, or more transfers
+        than may be in flight.
+        """
+
+        def begin(connection: Connection, now_s: float) -> None:
+            connection.post_send(transfer, payloads[connection.peer], now_s)
+
+        return self._post(
+            transfer, payloads, begin, lambda each: each.outgoing.check(transfer), sending=True
         )
 
-    def _transfer_all(
+    def post_receive(
+        self,
+        transfer: int,
+        tolerance: float | StopRuleFactory,
+        into: Mapping[str, NDArray[np.uint8]],
+    ) -> Handle:
+        """Begins to receive; the buffers belong to the transfer until the handle is done.
+
+        Raises ValueError as `post_send` does.
+        """
+        make = tolerance if callable(tolerance) else Fixed(tolerance).stop_rule(critical=False)
+
+        def begin(connection: Connection, now_s: float) -> None:
+            rule = make(self._config.layout)
+            connection.post_receive(transfer, rule, into[connection.peer], now_s)
+
+        return self._post(
+            transfer, into, begin, lambda each: each.incoming.check(transfer), sending=False
+        )
+
+    def _post(
         self,
         transfer: int,
         buffers: Mapping[str, NDArray[np.uint8]],
-        begin: Callable[[str, float], PeerTransfer],
-    ) -> dict[str, TransferReport]:
-        loop = self._joined()
-        check_u32("transfer", transfer)
-        for peer in buffers:
-            if peer not in self._control:
-                raise ValueError(f"unknown peer {peer!r}; valid: {', '.join(self._control)}")
-            if peer not in loop.lost:
-                loop.check_transfer(peer, transfer)
+        begin: Callable[[Connection, float], None],
+        check: Callable[[Connection], None],
+        *,
+        sending: bool,
+    ) -> Handle:
+        self._require_open()
+        for peer, buffer in buffers.items():
+            if peer not in self._config.peers:
+                raise ValueError(f"unknown peer {peer!r}; valid: {', '.join(self._config.peers)}")
+            self._config.layout.rows(buffer)
+        self._await_start()
+        links = self._driver.links
+        for peer in buffers.keys() & links.keys():
+            check(links[peer].connection)
+        handle = Handle(transfer, sending, self._await)
+        self._active.append(handle)
         now_s = time.monotonic()
-        peer_transfers = {peer: begin(peer, now_s) for peer in buffers if peer not in loop.lost}
-        loop.run(peer_transfers)
-        reports = {
-            peer: peer_transfer.report()
-            for peer, peer_transfer in peer_transfers.items()
-            if peer not in loop.lost
-        }
-        for report in reports.values():
-            self._counters.update(report.ignored)
-        return reports
+        for peer in buffers:
+            handle.await_peer(peer)
+            if peer in links:
+                begin(links[peer].connection, now_s)
+                self._driver.touch(peer)
+            else:
+                handle.end(peer, self._gone[peer])
+        return handle
+
+    @contextmanager
+    def transfers(self) -> Iterator[Transfers]:
+        """A context for several transfers at once: at its end all that it posted have ended."""
+        several = Transfers(self)
+        yield several
+        for handle in several.handles:
+            handle.wait()
+
+    def poll(self, timeout_s: float = 0.0) -> list[Handle]:
+        """Moves data until a handle has ended, or for `timeout_s`; returns those that have.
+
+        Each handle is returned once, and not when `wait` has been called.
+        """
+        self._require_open()
+        until_s = time.monotonic() + timeout_s
+        self._driver.run(self._retire, until_s)
+        self._retire()
+        ended, self._ended = self._ended, []
+        return ended
+
+    def _retire(self) -> bool:
+        """Moves handles that are done to the ended; returns whether there are any."""
+        if any(handle.done for handle in self._active):
+            self._ended += [handle for handle in self._active if handle.done]
+            self._active = [handle for handle in self._active if not handle.done]
+        return bool(self._ended)
+
+    def _await(self, handle: Handle) -> None:
+        """Returns when the handle is done, or raises PeerLost."""
+        strict = not (self._config.is_server and self._config.survive_peers)
+
+        def finished() -> bool:
+            return handle.done or (strict and bool(handle.failed))
+
+        if not handle.done or handle in self._active:
+            self._require_open()
+            self._driver.run(finished)
+        if handle in self._active:
+            self._active.remove(handle)
+        if handle in self._ended:
+            self._ended.remove(handle)
+        if handle.failed and (strict or not handle.reports):
+            raise PeerLost(*next(iter(handle.failed.items())))
+        self._lost |= handle.failed
 
     @property
     def lost(self) -> dict[str, str]:
         """Peers that are gone, each with the reason, where this side goes on without them."""
-        return dict(self._joined().lost)
+        self._require_open()
+        return {peer: why for peer, why in self._lost.items() if peer in self._gone}
 
     def announce(self, body: bytes) -> None:
         """Server only: sends every worker a message of at most 65536 bytes, reliably."""
-        loop = self._joined()
+        self._require_open()
         if not self._config.is_server:
             raise TransportError("only the server announces")
         if len(body) > MAX_ANNOUNCEMENT_BYTES:
             raise ValueError(
                 f"an announcement of {len(body)} bytes; valid: at most {MAX_ANNOUNCEMENT_BYTES}"
             )
-        for name, connection in self._control.items():
-            if name not in loop.lost:
-                connection.send([ControlMessage(MessageType.ANNOUNCE, body=body)])
-        loop.flush()
+        for name, link in self._driver.links.items():
+            link.connection.announce(body)
+            self._driver.touch(name)
+        self._driver.run(lambda: True)
+        if self._gone and (not self._config.survive_peers or not self._driver.links):
+            raise PeerLost(*next(iter(self._gone.items())))
+        self._lost |= self._gone
 
     def await_announcement(self) -> bytes:
         """Worker only: waits for the server's next announcement and returns it."""
-        loop = self._joined()
+        self._require_open()
         if self._config.is_server:
             raise TransportError("the server makes the announcements")
-        return loop.announcement(SERVER)
+        self._await_start()
+        until_s = time.monotonic() + self._config.peer_timeout_s
+        came = self._driver.run(lambda: bool(self._announcements or self._gone), until_s)
+        if self._announcements:
+            return self._announcements.popleft()
+        reason = self._gone.get(SERVER, f"silent for {self._config.peer_timeout_s:g} s")
+        raise PeerLost(SERVER, reason if not came or self._gone else "silent")
 
     def counters(self) -> dict[str, int]:
         """How many connections and datagrams were ignored since `open`, by reason."""
-        return {reason: count for reason, count in self._counters.items() if count}
+        total = self._counters + self._membership.counters()
+        for link in self._driver.links.values():
+            total += link.connection.counters
+        return dict(total)
+
+    def facts(self) -> dict[str, Any]:
+        """What the kernel granted: buffer sizes, offloads, the congestion control in use."""
+        return self._membership.facts()
 
     def close(self) -> None:
         """Ends all connections. What was sent before still arrives. May be called again."""
-        for connection in self._control.values():
-            connection.finish()
-        until_s = time.monotonic() + _LINGER_S
-        for connection in self._control.values():
-            connection.close(until_s)
-        self._control.clear()
-        self._close_data()
-        if self._loop is not None:
-            self._loop.close()
-            self._loop = None
+        self._open = False
+        self._driver.close()
+        self._membership.close()
 
     def __enter__(self) -> "Endpoint":
         self.open()
@@ -370,7 +335,50 @@ class Endpoint(ABC):
     ) -> None:
         self.close()
 
-    def _joined(self) -> Loop:
-        if self._loop is None:
+    def _require_open(self) -> None:
+        if not self._open:
             raise TransportError("the endpoint is not open")
-        return self._loop
+
+    def _await_start(self) -> None:
+        """A worker's first transfer waits until all others have joined."""
+        link = self._driver.links.get(SERVER)
+        if link is None or link.connection.state is not ConnectionState.WAITING:
+            return
+        within_s = self._config.connect_timeout_s + self._config.peer_timeout_s
+        started = self._driver.run(
+            lambda: link.connection.state is not ConnectionState.WAITING,
+            time.monotonic() + within_s,
+        )
+        if not started:
+            raise PeerLost(SERVER, f"has not said within {within_s:g} s that all have joined")
+
+    def _on_event(self, peer: str, event: Event) -> None:
+        if isinstance(event, TransferDone):
+            for handle in self._active:
+                if (handle.transfer, handle.sending) == (event.transfer, event.sending):
+                    handle.end(peer, event.report)
+        elif isinstance(event, PeerGone):
+            self._counters += self._driver.links[peer].connection.counters
+            self._driver.end(peer)
+            self._gone[peer] = event.reason
+            for handle in self._active:
+                handle.end(peer, event.reason)
+        elif isinstance(event, Announced):
+            self._announcements.append(event.body)
+            size = sum(map(len, self._announcements)) + len(self._announcements) * _KEPT_BYTES
+            if size > _MAX_ANNOUNCED_BYTES:
+                self._driver.links[peer].connection.on_control_closed("it announces without end")
+        elif isinstance(event, Joined):
+            self._gone.pop(peer, None)
+            self._lost.pop(peer, None)
+        self._membership.on_event(peer, event)
+
+
+def open_endpoint(config: EndpointConfig, sockets: DataSockets | None = None) -> Endpoint:
+    """Opens an endpoint: returns it joined with its peers and ready to transfer.
+
+    `sockets` are its data sockets, where they have been opened before.
+    """
+    endpoint = Endpoint(config, sockets)
+    endpoint.open()
+    return endpoint

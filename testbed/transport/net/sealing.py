@@ -49,7 +49,7 @@ class Seal(ABC):
             self._longer = np.zeros((count, whole), dtype=np.uint8)
         rows = self._longer[:count]
         rows[:, :size] = frames
-        flat = memoryview(rows.reshape(-1))
+        flat = rows.reshape(-1).data
         make = self._sent
         trailers = [make(flat[at : at + size]) for at in range(0, count * whole, whole)]
         rows[:, size:] = np.frombuffer(b"".join(trailers), dtype=np.uint8).reshape(count, -1)
@@ -59,7 +59,7 @@ class Seal(ABC):
         """The datagrams that are good, without their trailers; counts the others."""
         count, whole = rows.shape
         size = whole - self.trailer_bytes
-        flat = memoryview(rows.reshape(-1))
+        flat = rows.reshape(-1).data
         make = self._arrived
         expected = [make(flat[at : at + size]) for at in range(0, count * whole, whole)]
         frames = rows[:, :size]

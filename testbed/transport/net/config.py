@@ -1,0 +1,127 @@
+"""The configuration of an endpoint."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from testbed.transport.core.layout import PayloadLayout
+from testbed.transport.core.messages import check_u32
+from testbed.transport.core.reports import Observer
+from testbed.transport.core.wire import DATA_PORTS
+from testbed.transport.net.tls import Credentials
+from testbed.transport.protocols import ProtocolConfig
+
+SERVER = "server"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndpointConfig:
+    """One side of the transport.
+
+    Attributes:
+        session: 32 random bits of the run, given to all peers out of band; datagrams and
+            messages with another session are dropped.
+        name: this side's name; the server's is `server`.
+        bind_address: address of this side, or a host's name. It decides between IPv4 and IPv6.
+        peers: name -> address or host's name. The server lists all workers, a worker lists the
+            server. Names are resolved once, when the endpoint opens.
+        is_server: the server listens, workers connect.
+        protocol, layout: equal on all sides.
+        rate_bps: the pace towards one peer, in bits per second on the wire; math.inf for unpaced.
+            The congestion control `fixed` takes it as its rate. Kernel TCP ignores it.
+        control_port: the port on which the server accepts its workers.
+        data_port: the server's data ports are data_port + i for worker i in the order of `peers`;
+            a worker's UDP port is data_port itself (0 lets the kernel choose). A network can
+            thus tell data from control by their ports.
+        credentials: this side's key and the certificates of its peers, made by `keys`. Control
+            messages then travel over TLS, and each peer proves its name.
+        authenticate: whether, with credentials, every datagram carries 16 bytes that only this
+            peer can have made; equal on all sides.
+        checksum: whether every datagram carries a CRC-32C; equal on all sides. Off by default
+            because UDP has a checksum; `tcp` ignores it. Authentication includes it.
+        insecure: allows addresses beyond this system without credentials: whoever reads the
+            traffic can then forge data.
+        seed: seeds the random choices of this side; give each side its own.
+        peer_timeout_s: how long a peer that owes an answer or data may be silent, and how long a
+            transfer may stand still.
+        connect_timeout_s: how long `open` waits for the peers.
+        transfers_in_flight: how many transfers may be under way with a peer in each direction.
+        segmentation: whether the kernel may cut large sends into datagrams (UDP_SEGMENT), which
+            saves processor time. Until then an interface's queue holds, counts and drops them as
+            one packet; turn it off where queues matter. `tcp` ignores it.
+        observer: is called with the congestion state of each sending path, at most every 10 ms per
+            peer. Kernel TCP does not call it; its state is read from outside (TCP_INFO).
+        survive_peers: whether the server goes on with the other workers when it loses one. `lost`
+            then tells which are gone, and reports and announcements leave them out.
+    """
+
+    session: int
+    name: str
+    bind_address: str
+    peers: Mapping[str, str]
+    is_server: bool
+    protocol: ProtocolConfig
+    layout: PayloadLayout
+    rate_bps: float
+    control_port: int = 46999
+    data_port: int = DATA_PORTS[0]
+    credentials: Credentials | None = None
+    authenticate: bool = True
+    checksum: bool = False
+    insecure: bool = False
+    seed: int = 0
+    segmentation: bool = True
+    peer_timeout_s: float = 30.0
+    connect_timeout_s: float = 10.0
+    transfers_in_flight: int = 4
+    observer: Observer | None = None
+    survive_peers: bool = False
+
+    def __post_init__(self) -> None:
+        check_u32("session", self.session)
+        check_u32("seed", self.seed)
+        if not self.peers:
+            raise ValueError("peers is empty; at least one is needed")
+        if not self.is_server and set(self.peers) != {SERVER}:
+            raise ValueError(f"a worker's only peer is {SERVER!r}, not {', '.join(self.peers)}")
+        if not self.rate_bps > 0:
+            raise ValueError(f"rate_bps is {self.rate_bps}; valid: above 0")
+        for field in ("peer_timeout_s", "connect_timeout_s"):
+            if not 0 < getattr(self, field) < math.inf:
+                raise ValueError(f"{field} is {getattr(self, field)}; valid: above 0, finite")
+        if self.transfers_in_flight < 1:
+            raise ValueError(f"transfers_in_flight is {self.transfers_in_flight}; valid: 1 or more")
+        if not 1 <= self.control_port <= 65535:
+            raise ValueError(f"control_port is {self.control_port}; valid: 1 to 65535")
+        lowest = 1 if self.is_server else 0
+        highest = 65535 - (len(self.peers) - 1 if self.is_server else 0)
+        if not lowest <= self.data_port <= highest:
+            raise ValueError(f"data_port is {self.data_port}; valid: {lowest} to {highest}")
+        if self.credentials is not None and self.protocol.carrier == "tcp":
+            raise ValueError(
+                "the protocol tcp sends its payloads in clear, so credentials would protect "
+                "nothing; use another protocol, or no credentials and insecure=True"
+            )
+
+    @property
+    def appended(self) -> str:
+        """What every datagram carries behind its chunk: a key of `sealing.TRAILER_BYTES`."""
+        if self.protocol.carrier == "tcp":
+            return "none"
+        if self.credentials is not None and self.authenticate:
+            return "mac"
+        return "crc" if self.checksum else "none"
+
+    @property
+    def terms(self) -> str:
+        """What must be equal on both sides besides the layout, in words."""
+        protocol = self.protocol
+        if protocol.carrier == "tcp":
+            return f"kernel TCP with {protocol.congestion_control}"
+        return f"repair {protocol.repair}, and {self.appended} appended to datagrams"
+
+    def local_data_port(self, peer: str) -> int:
+        """This side's port for the data of one peer."""
+        if not self.is_server:
+            return self.data_port
+        return self.data_port + list(self.peers).index(peer)

@@ -1,0 +1,131 @@
+"""Listening ports, and the connections of which no complete HELLO has come yet."""
+
+import socket
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from testbed.transport.core.joining import MAX_NEWCOMERS, Newcomer, StrangerError
+from testbed.transport.core.messages import Hello
+from testbed.transport.net.addresses import SocketAddress, in_words
+from testbed.transport.net.stream import Stream
+from testbed.transport.net.tls import Tls
+
+
+def listen(
+    address: SocketAddress, prepare: Callable[[socket.socket], None] = lambda listener: None
+) -> socket.socket:
+    """A listening socket that never blocks; OSError when the port is taken.
+
+    `prepare` sets options that connections inherit from it.
+    """
+    family = socket.AF_INET if len(address) == 2 else socket.AF_INET6
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        prepare(listener)
+        listener.bind(address)
+        listener.listen(128)
+        listener.setblocking(False)
+    except OSError as error:
+        listener.close()
+        raise OSError(error.errno, f"cannot listen on {in_words(address)}: {error}") from None
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+@dataclass(eq=False)
+class Arrival:
+    """A connection whose HELLO has not been judged yet."""
+
+    connection: socket.socket
+    stream: Stream
+    address: SocketAddress
+    newcomer: Newcomer
+
+    def fileno(self) -> int:
+        return self.stream.fileno()
+
+
+# Takes a complete HELLO. StrangerError for who is turned away without an answer; the connection
+# of anyone else belongs to the callee.
+Judge = Callable[[Hello, Arrival], None]
+
+
+class Door:
+    """A listening port; strangers are counted and shown out, and hold nobody up.
+
+    Attributes:
+        arrivals: the connections that have not said a whole HELLO yet, the oldest first.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        *,
+        session: int,
+        judge: Judge,
+        counters: Counter[str],
+        tls: Callable[[], Tls | None] = lambda: None,
+    ) -> None:
+        self.arrivals: list[Arrival] = []
+        self._listener = listener
+        self._session = session
+        self._judge = judge
+        self._counters = counters
+        self._tls = tls
+
+    def fileno(self) -> int:
+        """For a selector."""
+        return self._listener.fileno()
+
+    def until_s(self) -> float | None:
+        """When `expire` is due."""
+        return self.arrivals[0].newcomer.until_s if self.arrivals else None
+
+    def accept(self, now_s: float) -> None:
+        """Lets in who knocks, up to a limit."""
+        for _ in range(MAX_NEWCOMERS):
+            try:
+                connection, address = self._listener.accept()
+            except OSError:  # none waits, or it was closed again
+                return
+            stream = Stream(connection, self._tls())
+            newcomer = Newcomer(self._session, now_s)
+            self.arrivals.append(Arrival(connection, stream, address, newcomer))
+            if len(self.arrivals) > MAX_NEWCOMERS:
+                self._show_out(self.arrivals[0], "crowded-out")
+
+    def read(self, arrival: Arrival) -> None:
+        """Reads what a newcomer says."""
+        data = arrival.stream.read()
+        try:
+            if not data and arrival.stream.closed is None:
+                return  # TLS has not come to the HELLO yet
+            hello = arrival.newcomer.feed(data)
+            if hello is None:
+                if arrival.stream.closed is not None:
+                    raise StrangerError("reset")
+                return
+            self._judge(hello, arrival)
+            self.arrivals.remove(arrival)
+        except StrangerError as error:
+            self._show_out(arrival, str(error))
+
+    def expire(self, now_s: float) -> None:
+        """Shows out those whose time is over."""
+        while self.arrivals and self.arrivals[0].newcomer.until_s <= now_s:
+            self._show_out(self.arrivals[0], "silent")
+
+    def _show_out(self, arrival: Arrival, why: str) -> None:
+        self._counters[f"stranger-{why}"] += 1
+        self.arrivals.remove(arrival)
+        arrival.stream.close()
+
+    def close(self) -> None:
+        """Stops listening."""
+        while self.arrivals:
+            self._show_out(self.arrivals[0], "unfinished")
+        self._listener.close()

@@ -1,0 +1,227 @@
+"""Drives all connections of an endpoint in one thread: sockets and clock on one side of each.
+
+The decisions are those of `Connection`. The driver reads what has arrived, hands it over in order
+(datagrams before the control messages that were sent after them), writes what is offered, and
+waits. What it does for one peer at a time is bounded, so that no peer can starve the others.
+"""
+
+import math
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+from testbed.transport.core.connection import Connection
+from testbed.transport.core.events import Event
+from testbed.transport.core.reports import OBSERVATION_INTERVAL_S, Observer
+from testbed.transport.net.doors import Door
+from testbed.transport.net.socket_waiter import Waiter
+from testbed.transport.net.stream import Stream
+
+_LINGER_S = 1.0
+_LONGEST_WAIT_S = 60.0  # a selector takes no infinite one
+# Connections that have ended stay a while, so that their last message can be read.
+_MOST_ENDED = 16
+
+
+class DataChannel(ABC):
+    """What carries the data between this side and one peer."""
+
+    @abstractmethod
+    def fileno(self) -> int:
+        """For a selector."""
+
+    @abstractmethod
+    def read(self, connection: Connection, now_s: float, *, waited: bool) -> None:
+        """Hands over what has arrived, up to a limit."""
+
+    @abstractmethod
+    def read_backlog(self, connection: Connection, now_s: float, *, waited: bool) -> None:
+        """Hands over all that arrived before now."""
+
+    @abstractmethod
+    def write(self, connection: Connection, now_s: float) -> None:
+        """Sends what the connection offers, up to a limit."""
+
+    @abstractmethod
+    def due_s(self, connection_due_s: float) -> float:
+        """When `write` is due, given when the connection wants it; math.inf while blocked."""
+
+    @property
+    @abstractmethod
+    def blocked(self) -> bool:
+        """Whether `write` waits until there is room in the socket."""
+
+    @property
+    def reading(self) -> bool:
+        """Whether arrivals are wanted now."""
+        return True
+
+
+class Link:
+    """One peer's connection with its two channels."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        stream: Stream,
+        data: DataChannel | None = None,
+        observer: Observer | None = None,
+    ) -> None:
+        self.connection = connection
+        self.stream = stream
+        self.data = data
+        self.due_s = -math.inf
+        self._observer = observer
+        self._observe_s = -math.inf
+
+    def take(self, ready: set[Any], now_s: float, *, attentive: bool) -> None:
+        """Hands over what has arrived on the channels that are ready."""
+        data, connection = self.data, self.connection
+        if self.stream in ready:
+            said = self.stream.read()
+            # What was sent before must not be reported as missing, and may still wait.
+            if data is not None:
+                data.read_backlog(connection, now_s, waited=not attentive)
+            if said:
+                connection.on_control(said, now_s, waited=not attentive)
+        elif data is not None and data in ready:
+            data.read(connection, now_s, waited=not attentive)
+
+    def work(self, now_s: float) -> None:
+        """Does what is due: deadlines, datagrams, control messages."""
+        connection, data = self.connection, self.data
+        connection.on_deadline(now_s)
+        if self._observer is not None and now_s >= self._observe_s:
+            self._observe(now_s)
+        if data is not None:
+            data.write(connection, now_s)
+        if said := connection.control():
+            self.stream.write(said)
+        if self.stream.closed is not None:
+            connection.on_control_closed(self.stream.closed)
+        due_s = connection.next_deadline_s(now_s)
+        self.due_s = math.inf if due_s is None else due_s
+        if data is not None:
+            self.due_s = data.due_s(self.due_s)
+
+    def _observe(self, now_s: float) -> None:
+        assert self._observer is not None
+        for sender in self.connection.outgoing.senders.values():
+            self._observe_s = now_s + OBSERVATION_INTERVAL_S
+            self._observer(sender.observe(self.connection.peer, now_s))
+            return
+
+
+class Driver:
+    """Runs the links of one endpoint.
+
+    Attributes:
+        links: the peers that have not ended, by name.
+        doors: the listening ports.
+    """
+
+    def __init__(self, on_event: Callable[[str, Event], None]) -> None:
+        """`on_event` hears what connections tell, with the peer's name."""
+        self.links: dict[str, Link] = {}
+        self.doors: list[Door] = []
+        self._on_event = on_event
+        self._waiter = Waiter()
+        self._ended: list[Stream] = []
+        self._attentive = False
+
+    def run(self, finished: Callable[[], bool], until_s: float = math.inf) -> bool:
+        """Works until `finished` and all that was said is on its way; False when time is over.
+
+        Reads at least once, also when the time is over already.
+        """
+        self._attentive = False  # what came while nobody looked may have waited for long
+        over = False
+        while True:
+            self._work(time.monotonic())
+            if finished() and not any(link.stream.has_unsent for link in self.links.values()):
+                return True
+            if over:
+                return False
+            self._wait(until_s)
+            self._attentive = True
+            over = time.monotonic() >= until_s
+
+    def touch(self, name: str) -> None:
+        """The application has given a link something to do."""
+        self.links[name].due_s = -math.inf
+
+    def end(self, name: str) -> None:
+        """Ends a link; its last messages may still be read by the peer."""
+        self.let_go(self.links.pop(name).stream)
+
+    def let_go(self, stream: Stream) -> None:
+        """Ends a stream, which stays a while so that what was said last can be read."""
+        stream.finish()
+        self._ended.append(stream)
+        if len(self._ended) > _MOST_ENDED:
+            self._ended.pop(0).close()
+
+    def _work(self, now_s: float) -> None:
+        for name, link in list(self.links.items()):
+            if now_s >= link.due_s:
+                link.work(now_s)
+                self._tell(name, link)
+
+    def _tell(self, name: str, link: Link) -> None:
+        for event in link.connection.events():
+            self._on_event(name, event)
+
+    def _wait(self, until_s: float) -> None:
+        readable: list[Any] = [*self.doors]
+        writable: list[Any] = []
+        for door in self.doors:
+            readable += door.arrivals
+            writable += [arrival for arrival in door.arrivals if arrival.stream.has_unsent]
+            until_s = min(until_s, door.until_s() or math.inf)
+        for link in self.links.values():
+            readable.append(link.stream)
+            if link.stream.has_unsent:
+                writable.append(link.stream)
+            if link.data is not None:
+                if link.data.reading:
+                    readable.append(link.data)
+                if link.data.blocked:
+                    writable.append(link.data)
+            until_s = min(until_s, link.due_s)
+        timeout_s = min(until_s - time.monotonic(), _LONGEST_WAIT_S)
+        ready, roomy = self._waiter.wait(readable=readable, writable=writable, timeout_s=timeout_s)
+        now_s = time.monotonic()
+        for link in self.links.values():
+            if link.stream in roomy:
+                link.stream.flush()
+            if link.stream in ready or link.data in ready:
+                link.take(ready, now_s, attentive=self._attentive)
+                link.due_s = now_s
+            elif link.data in roomy:
+                link.due_s = now_s
+        self._welcome(ready, roomy, now_s)
+
+    def _welcome(self, ready: set[Any], roomy: set[Any], now_s: float) -> None:
+        for door in self.doors:
+            for arrival in list(door.arrivals):
+                if arrival in roomy:
+                    arrival.stream.flush()
+                if arrival in ready:
+                    door.read(arrival)
+            if door in ready:
+                door.accept(now_s)
+            door.expire(now_s)
+
+    def close(self) -> None:
+        """Ends all links and doors. What was said before still arrives."""
+        for door in self.doors:
+            door.close()
+        self.doors.clear()
+        for name in list(self.links):
+            self.end(name)
+        until_s = time.monotonic() + _LINGER_S
+        for stream in self._ended:
+            stream.close(until_s)
+        self._ended.clear()
+        self._waiter.close()

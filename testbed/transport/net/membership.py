@@ -1,0 +1,292 @@
+"""Who takes part: lets workers in or joins the server, now and again later."""
+
+import os
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from testbed.transport.core.errors import PeerLost, ProtocolError
+from testbed.transport.core.events import Event, Joined, PeerGone
+from testbed.transport.core.joining import Admission, StrangerError
+from testbed.transport.core.messages import Hello, MessageType, Welcome, reason_message
+from testbed.transport.net.addresses import Host, in_words, resolve
+from testbed.transport.net.carriers import Carrier
+from testbed.transport.net.config import SERVER, EndpointConfig
+from testbed.transport.net.data_sockets import DataSockets, open_data_sockets
+from testbed.transport.net.doors import Arrival, Door, listen
+from testbed.transport.net.driver import Driver, Link
+from testbed.transport.net.sealing import KEY_BYTES
+from testbed.transport.net.stream import Stream
+from testbed.transport.net.tcp_data import TcpCarrier
+from testbed.transport.net.tls import Tls
+from testbed.transport.net.udp_data import UdpCarrier
+
+_RETRY_S = 0.05
+_NO_WELCOME = (
+    "the connection was closed without a WELCOME; is it another run's server, "
+    "or has only one side credentials?"
+)
+
+
+class Membership:
+    """The part of an endpoint that makes its connections."""
+
+    def __init__(
+        self,
+        config: EndpointConfig,
+        driver: Driver,
+        counters: Counter[str],
+        on_event: Callable[[str, Event], None],
+        sockets: DataSockets | None,
+    ) -> None:
+        """`on_event` hears PeerGone for one that joins again, and Joined for each that has."""
+        self._config = config
+        self._driver = driver
+        self._counters = counters
+        self._on_event = on_event
+        self._sockets = sockets
+        self._carrier: Carrier | None = None
+        self._hosts: dict[str, Host] = {}
+        self._admission: Admission | None = None
+        self._joined: set[str] = set()
+        self._refused: ProtocolError | None = None
+        self._started = False
+
+    def open(self) -> None:
+        """See `Endpoint.open`."""
+        config = self._config
+        local = resolve(config.bind_address, what="bind_address")
+        self._hosts = {
+            peer: resolve(address, local.family, what=f"peers: {peer}")
+            for peer, address in config.peers.items()
+        }
+        self._require_safety(local)
+        if self._sockets is None:
+            self._sockets = open_data_sockets(
+                carrier=config.protocol.carrier,
+                local=local,
+                peers=self._hosts,
+                ports={peer: config.local_data_port(peer) for peer in config.peers},
+                is_server=config.is_server,
+                chunk_bytes=config.layout.chunk_bytes,
+                appended=config.appended,
+                segmentation=config.segmentation,
+                congestion_control=config.protocol.congestion_control,
+            )
+        # Here a user's own code is run for the first time.
+        if config.protocol.carrier == "tcp":
+            self._carrier = TcpCarrier(config, self._sockets.tcp, local)
+        else:
+            self._carrier = UdpCarrier(config, self._sockets.udp, self._hosts)
+        if config.is_server:
+            self._accept_workers(local)
+        else:
+            self._connect_to_server(local)
+
+    def _require_safety(self, local: Host) -> None:
+        config = self._config
+        if config.credentials is not None or config.insecure:
+            return
+        if not all(host.is_loopback for host in (local, *self._hosts.values())):
+            raise ValueError(
+                "without credentials whoever reads the traffic can forge data; give each side "
+                "credentials (python -m testbed.transport.net.keys --help), or insecure=True where "
+                "nobody else is on the network"
+            )
+
+    def _tls(self) -> Tls | None:
+        credentials = self._config.credentials
+        return None if credentials is None else credentials.tls(is_server=self._config.is_server)
+
+    # The server's side.
+
+    def _accept_workers(self, local: Host) -> None:
+        config = self._config
+        assert self._carrier is not None
+        self._tls()  # finds files that cannot be used before any worker comes
+        addresses = {peer: str(host) for peer, host in self._hosts.items()}
+        self._admission = Admission(addresses=addresses, layout=config.layout, terms=config.terms)
+        self._driver.doors.append(
+            self._door(listen(local.at(config.control_port)), self._judge, self._tls)
+        )
+        for peer, listener in self._carrier.data_listeners().items():
+            self._driver.doors.append(self._door(listener, partial(self._judge_data, peer)))
+        everyone = set(config.peers)
+        until_s = time.monotonic() + config.connect_timeout_s
+        self._driver.run(lambda: self._joined == everyone or self._refused is not None, until_s)
+        if self._refused is not None:
+            raise self._refused
+        if missing := sorted(everyone - self._joined):
+            raise PeerLost(
+                ", ".join(missing), f"did not join within {config.connect_timeout_s:g} s"
+            )
+        self._started = True
+        for name in config.peers:
+            self._start(name)
+        self._driver.run(lambda: True)
+
+    def _door(
+        self,
+        listener: socket.socket,
+        judge: Callable[[Hello, Arrival], None],
+        tls: Callable[[], Tls | None] = lambda: None,
+    ) -> Door:
+        return Door(
+            listener,
+            session=self._config.session,
+            judge=judge,
+            counters=self._counters,
+            tls=tls,
+        )
+
+    def _start(self, name: str) -> None:
+        self._driver.links[name].connection.start(time.monotonic())
+        self._driver.touch(name)
+
+    def _admit(self, hello: Hello, arrival: Arrival, admission: Admission) -> None:
+        host = self._hosts.get(hello.name)
+        known = host is not None and host.sent(arrival.address)
+        address = str(host) if known else arrival.address[0]
+        admission.judge(hello, address, arrival.stream.identity)
+
+    def _judge(self, hello: Hello, arrival: Arrival) -> None:
+        """Lets a worker in, or tells it why not; StrangerError for anyone else."""
+        assert self._admission is not None and self._carrier is not None
+        name, config, stream = hello.name, self._config, arrival.stream
+        now_s = time.monotonic()
+        key = os.urandom(KEY_BYTES) if config.appended == "mac" else b""
+        welcome = (
+            Welcome(session=config.session, data_port=config.local_data_port(name), key=key)
+            if name in config.peers
+            else None
+        )
+        try:
+            self._admit(hello, arrival, self._admission)
+            if name in self._driver.links:
+                self._on_event(name, PeerGone("it has joined again"))
+            connection = self._carrier.connection(name, now_s, welcome=welcome)
+            link = Link(connection, stream, observer=config.observer)
+            if name not in self._carrier.data_listeners():
+                link.data = self._carrier.attach(
+                    connection, self._hosts[name], hello.data_port, key
+                )
+        except ProtocolError as error:
+            stream.write(reason_message(MessageType.REFUSED, str(error)).encode())
+            self._driver.let_go(stream)
+            self._counters["stranger-refused"] += 1
+            if not self._started:
+                self._refused = ProtocolError(f"{name} cannot join: {error}")
+            return
+        stream.give_up_after(config.peer_timeout_s)
+        self._driver.links[name] = link
+        if link.data is not None:
+            self._complete(name)
+
+    def _judge_data(self, peer: str, hello: Hello, arrival: Arrival) -> None:
+        """Takes a worker's connection for data."""
+        assert self._carrier is not None
+        config = self._config
+        self._admit(
+            hello, arrival, Admission(addresses={peer: str(self._hosts[peer])}, terms=config.terms)
+        )
+        link = self._driver.links.get(peer)
+        if link is None or link.data is not None:
+            raise StrangerError("twice")
+        welcome = Welcome(session=config.session, data_port=config.local_data_port(peer))
+        arrival.stream.write(welcome.message().encode())
+        link.data = self._carrier.accepted(link.connection, arrival.connection)
+        self._complete(peer)
+
+    def _complete(self, name: str) -> None:
+        self._joined.add(name)
+        self._on_event(name, Joined(0, b""))
+        if self._started:
+            self._start(name)
+
+    # A worker's side.
+
+    def _connect_to_server(self, local: Host) -> None:
+        config = self._config
+        assert self._carrier is not None
+        address = self._hosts[SERVER].at(config.control_port)
+        hello = Hello(
+            session=config.session,
+            name=config.name,
+            data_port=self._carrier.data_port,
+            terms=config.terms,
+            layout=config.layout.encode(),
+        )
+        until_s = time.monotonic() + config.connect_timeout_s
+        problem = "it was not tried"
+        while (left_s := until_s - time.monotonic()) > 0:
+            connection = socket.socket(local.family, socket.SOCK_STREAM)
+            try:
+                connection.settimeout(left_s)
+                connection.bind(local.at(0))
+                connection.connect(address)
+                if connection.getsockname() == connection.getpeername():
+                    # No one listens there and the kernel connected the socket to itself.
+                    raise ConnectionRefusedError(0, "Connection refused")
+            except OSError as error:
+                connection.close()
+                problem = error.strerror or "no answer in time"
+            else:
+                problem = self._join(connection, hello, until_s)
+                if not problem:
+                    return
+            time.sleep(max(0.0, min(_RETRY_S, until_s - time.monotonic())))
+        raise PeerLost(SERVER, f"could not join it at {in_words(address)}: {problem}")
+
+    def _join(self, connection: socket.socket, hello: Hello, until_s: float) -> str:
+        """Says HELLO; returns why that came to nothing, or "" once the server lets us in."""
+        assert self._carrier is not None
+        stream = Stream(connection, self._tls())
+        stream.give_up_after(self._config.peer_timeout_s)
+        heart = self._carrier.connection(SERVER, time.monotonic(), hello=hello)
+        self._driver.links[SERVER] = Link(heart, stream, observer=self._config.observer)
+        self._driver.run(lambda: SERVER in self._joined or heart.lost is not None, until_s)
+        if SERVER in self._joined:
+            return ""
+        if heart.lost is None:
+            self._driver.end(SERVER)
+            return "no answer in time"
+        if heart.lost.startswith("it refused: "):
+            raise ProtocolError("the server refused: " + heart.lost.removeprefix("it refused: "))
+        closed = heart.lost in ("the connection was closed", "the connection was reset")
+        return _NO_WELCOME if closed else heart.lost
+
+    def on_event(self, peer: str, event: Event) -> None:
+        """Hears what connections tell."""
+        if isinstance(event, PeerGone):
+            self._joined.discard(peer)
+        elif isinstance(event, Joined) and not self._config.is_server:
+            self._welcomed(event)
+
+    def _welcomed(self, event: Joined) -> None:
+        assert self._carrier is not None
+        link = self._driver.links[SERVER]
+        identity = link.stream.identity
+        if identity not in (None, SERVER):
+            raise ProtocolError(f"the server's certificate names {identity!r}, not {SERVER!r}")
+        link.data = self._carrier.attach(
+            link.connection, self._hosts[SERVER], event.data_port, event.key
+        )
+        self._joined.add(SERVER)
+
+    # What is known of the sockets.
+
+    def facts(self) -> dict[str, Any]:
+        return {} if self._carrier is None else self._carrier.facts()
+
+    def counters(self) -> Counter[str]:
+        return Counter() if self._carrier is None else self._carrier.counters()
+
+    def close(self) -> None:
+        """Closes the data sockets."""
+        if self._carrier is not None:
+            self._carrier.close()
+        if self._sockets is not None:
+            self._sockets.close()

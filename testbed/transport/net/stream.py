@@ -1,0 +1,149 @@
+"""The control stream of one peer: a TCP connection, plain or under TLS, that never blocks."""
+
+import contextlib
+import errno
+import fcntl
+import socket
+import struct
+import termios
+import time
+
+from testbed.transport.net.tls import Tls, TlsError
+
+_READ_BYTES = 1 << 16
+# What one peer's control messages may cost at a time: other peers and datagrams have their turn.
+_READS_PER_TURN = 4
+# The most bytes that may wait for a peer to read; one that reads at all is never so far behind.
+_MAX_UNSENT_BYTES = 8 << 20
+# The kernel probes an idle peer's host this many times within the peer's timeout.
+_KEEPALIVE_PARTS = 4
+_POLL_S = 1e-3
+
+
+class Stream:
+    """A connected stream.
+
+    Attributes:
+        closed: why it has ended; None while it is open.
+    """
+
+    def __init__(self, connection: socket.socket, tls: Tls | None = None) -> None:
+        connection.setblocking(False)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.closed: str | None = None
+        self._connection = connection
+        self._tls = tls
+        self._unsent = bytearray()
+        self._broken: str | None = None
+        if tls is not None:
+            self._push(tls.outgoing())
+
+    def give_up_after(self, timeout_s: float) -> None:
+        """Tells the kernel to end the connection when the peer's host is silent for `timeout_s`.
+
+        This detects a dead host or a broken path even while the peer owes nothing, such as during
+        a long pass. It does not detect a process that is merely stopped, because the peer's kernel
+        goes on answering.
+        """
+        part_s = max(1, round(timeout_s / _KEEPALIVE_PARTS))
+        for option, value in (
+            (socket.TCP_KEEPIDLE, part_s),
+            (socket.TCP_KEEPINTVL, part_s),
+            (socket.TCP_KEEPCNT, _KEEPALIVE_PARTS - 1),
+            (socket.TCP_USER_TIMEOUT, max(1, round(timeout_s * 1000))),
+        ):
+            self._connection.setsockopt(socket.IPPROTO_TCP, option, value)
+        self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
+    def fileno(self) -> int:
+        """For a selector."""
+        return self._connection.fileno()
+
+    @property
+    def identity(self) -> str | None:
+        """The peer's name by its certificate; None without TLS, or before it has proven it."""
+        return None if self._tls is None else self._tls.identity
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether bytes wait until the connection is writable."""
+        return bool(self._unsent)
+
+    def write(self, data: bytes) -> None:
+        """Sends what the connection takes now; later `flush` calls send the rest."""
+        self._push(data if self._tls is None else self._tls.write(data))
+
+    def _push(self, data: bytes) -> None:
+        if not data or self._broken is not None:
+            return
+        self._unsent += data
+        self.flush()
+        if len(self._unsent) > _MAX_UNSENT_BYTES:
+            self._unsent.clear()
+            self._broken = self.closed = "it does not read what it is sent"
+
+    def flush(self) -> None:
+        """Tries again to send the rest."""
+        while self._unsent:
+            try:
+                sent = self._connection.send(self._unsent)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                # Data that the peer sent before can still be read, so only `read` sets `closed`.
+                self._unsent.clear()
+                self._broken = _reason(error)
+                return
+            del self._unsent[:sent]
+
+    def read(self) -> bytes:
+        """What has arrived, up to a limit; sets `closed` where that is the end."""
+        data = bytearray()
+        try:
+            for _ in range(_READS_PER_TURN):
+                piece = self._connection.recv(_READ_BYTES)
+                if not piece:
+                    self.closed = self.closed or "the connection was closed"
+                    break
+                data += piece if self._tls is None else self._tls.feed(piece)
+                if len(piece) < _READ_BYTES:
+                    break
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            self.closed = self.closed or _reason(error)
+        except TlsError as error:
+            self.closed = self.closed or str(error)
+        if self._tls is not None:
+            self._push(self._tls.outgoing())
+        return bytes(data)
+
+    def finish(self) -> None:
+        """Shuts down the sending direction; call `close` afterwards."""
+        with contextlib.suppress(OSError):  # the connection is gone already
+            self.flush()
+            self._connection.shutdown(socket.SHUT_WR)
+
+    def close(self, until_s: float = 0.0) -> None:
+        """Closes the connection after the peer has had a chance to read all that was sent.
+
+        Closing a socket with unread data resets the connection, which would destroy a last message
+        that is still on its way. So this waits for its acknowledgement, until `until_s` at most.
+        """
+        with contextlib.suppress(OSError, ValueError):  # closed already
+            while self._unacknowledged() and time.monotonic() < until_s:
+                time.sleep(_POLL_S)
+        self._connection.close()
+        self.closed = self.closed or "this side closed the connection"
+
+    def _unacknowledged(self) -> int:
+        """How many bytes, the end of the stream included, the peer's kernel does not have yet."""
+        if self._broken is not None:
+            return 0
+        return struct.unpack("=i", fcntl.ioctl(self._connection, termios.TIOCOUTQ, bytes(4)))[0]
+
+
+def _reason(error: OSError) -> str:
+    if error.errno in (errno.ECONNRESET, errno.EPIPE):
+        return "the connection was reset"
+    return f"the connection failed: {error.strerror}"

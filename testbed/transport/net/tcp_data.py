@@ -1,0 +1,414 @@
+"""The protocol `tcp`: the same payloads over one plain kernel TCP connection per peer.
+
+On the data connection each payload is preceded by 16 bytes in network order:
+
+    u32 session | u32 transfer | u64 payload bytes
+
+The receiver sends STOP on the control stream once the payload is complete, so a transfer ends with
+the same event as in our own transport. The congestion control is set by name on every socket and
+read back, because systems differ in their default.
+"""
+
+import socket
+import struct
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from testbed.transport.core.connection import Connection
+from testbed.transport.core.connection_settings import ConnectionSettings
+from testbed.transport.core.errors import ProtocolError
+from testbed.transport.core.incoming import Incoming
+from testbed.transport.core.layout import PayloadLayout
+from testbed.transport.core.messages import (
+    ControlMessage,
+    ControlParser,
+    Hello,
+    MessageType,
+    Welcome,
+    body_limits,
+)
+from testbed.transport.core.outgoing import Outgoing
+from testbed.transport.core.reports import TransferReport
+from testbed.transport.core.sender import SendingPath
+from testbed.transport.core.tolerance import StopRule
+from testbed.transport.net.addresses import Host
+from testbed.transport.net.carriers import Carrier
+from testbed.transport.net.config import EndpointConfig
+from testbed.transport.net.driver import DataChannel
+from testbed.transport.net.tcp_socket import (
+    SEGMENT_OVERHEAD_BYTES,
+    TcpCounts,
+    check_congestion_control,
+    get_congestion_control,
+    tcp_counts,
+)
+from testbed.transport.policies.order import ORDERS
+from testbed.transport.policies.repair import REPAIRS
+
+_FRAME = struct.Struct("!IIQ")
+# Reads in a row before other peers get their turn.
+_READS_PER_TURN = 64
+
+
+class _DataSocket:
+    """A peer's data connection, with the kernel's counters at the end of the last transfer.
+
+    Each direction keeps its own counters, because data of the next transfer may arrive while this
+    side is still busy with the previous one.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket = connection
+        self._sent = tcp_counts(connection)
+        # So far each side has received one segment, the other's handshake message. The kernel's
+        # count is not read, because a fast peer's first payload may have begun to arrive.
+        self._received = replace(self._sent, data_segments_received=1)
+
+    def count_sent(self) -> TcpCounts:
+        """The counters that sending added since the last call."""
+        now, before = tcp_counts(self.socket), self._sent
+        self._sent = now
+        return now.since(before)
+
+    def count_received(self) -> TcpCounts:
+        """The counters that receiving added since the last call."""
+        now, before = tcp_counts(self.socket), self._received
+        self._received = now
+        return now.since(before)
+
+
+class _Transfer:
+    """What both sides of a transfer have in common; the place of `Sender` and `Receiver`."""
+
+    def __init__(
+        self, transfer: int, settings: ConnectionSettings, data: _DataSocket, now_s: float
+    ) -> None:
+        self.transfer = transfer
+        self.stopped = False
+        self.ignored: Counter[str] = Counter()
+        self.layout: PayloadLayout = settings.layout
+        self.head = _FRAME.pack(settings.session, transfer, self.layout.payload_bytes)
+        self.data = data
+        self.moved_s = now_s
+        self.began_s = now_s
+        self.ended_s = now_s
+
+    def on_deadline(self, now_s: float) -> None:
+        """Nothing is ever due."""
+
+    def next_deadline_s(self, now_s: float = 0.0) -> None:
+        return None
+
+    def made_report(self, peer: str, **measured: Any) -> TransferReport:
+        """TCP delivers every chunk, once."""
+        return TransferReport(
+            transfer=self.transfer,
+            peer=peer,
+            chunk_count=self.layout.chunk_count,
+            chunks_received=self.layout.chunk_count,
+            began_s=self.began_s,
+            ended_s=self.ended_s,
+            **measured,
+        )
+
+
+class _Sending(_Transfer):
+    """Writes one payload to the connection, then awaits STOP."""
+
+    fruitless_s = None
+
+    def __init__(self, payload: NDArray[np.uint8], *common: Any) -> None:
+        super().__init__(*common)
+        body = self.layout.rows(payload).reshape(-1).data[: self.layout.payload_bytes]
+        self.left = [memoryview(self.head), body]
+
+    @property
+    def asked_s(self) -> float:
+        return self.moved_s  # data that move show that the peer's kernel is alive
+
+    @property
+    def held(self) -> bool:
+        return not self.left
+
+    def write(self, now_s: float) -> None:
+        """Writes what the socket takes. OSError when the connection has failed."""
+        while self.left:
+            sent = self.data.socket.sendmsg(self.left)
+            self.moved_s = now_s
+            while self.left and sent >= len(self.left[0]):
+                sent -= len(self.left.pop(0))
+            if self.left:
+                self.left[0] = self.left[0][sent:]
+
+    def on_message(self, message: ControlMessage, now_s: float) -> None:
+        if message.type is MessageType.HOLD:
+            return
+        if message.type is not MessageType.STOP:
+            raise ProtocolError(f"{message.type.name} is not allowed at a TCP sender")
+        if self.left:
+            raise ProtocolError("STOP before the payload was sent")
+        self.stopped = True
+        self.ended_s = now_s
+
+    def poll_messages(self) -> list[ControlMessage]:
+        return []
+
+    def report(self, peer: str) -> TransferReport:
+        counts = self.data.count_sent()
+        return self.made_report(
+            peer,
+            role="sender",
+            chunks_sent=self.layout.chunk_count,
+            bytes_sent=counts.wire_bytes_sent,
+            retransmitted_bytes=counts.bytes_retransmitted,
+        )
+
+
+class _Receiving(_Transfer):
+    """Reads one payload from the connection straight into its buffer, then sends STOP."""
+
+    probes = 0
+
+    def __init__(self, into: NDArray[np.uint8], *common: Any) -> None:
+        super().__init__(*common)
+        self._got_head = bytearray()
+        self._left = self.layout.rows(into).reshape(-1).data[: self.layout.payload_bytes]
+        self._stop = ControlMessage(MessageType.STOP, self.transfer)
+        self._outbox: list[ControlMessage] = []
+        self._counts: TcpCounts
+
+    @property
+    def progress_s(self) -> float:
+        return self.moved_s
+
+    def read(self, now_s: float) -> int:
+        """Reads once; returns how much. ProtocolError for another transfer's frame."""
+        if len(self._got_head) < _FRAME.size:
+            data = self.data.socket.recv(_FRAME.size - len(self._got_head))
+            size = len(data)
+            if size and not self._got_head:
+                self.began_s = now_s
+            self._got_head += data
+            if len(self._got_head) == _FRAME.size and self._got_head != self.head:
+                theirs, ours = _FRAME.unpack(self._got_head), _FRAME.unpack(self.head)
+                raise ProtocolError(
+                    f"session, transfer and payload bytes are {theirs} instead of {ours}"
+                )
+        else:
+            size = self.data.socket.recv_into(self._left)
+            self._left = self._left[size:]
+        if size:
+            self.moved_s = now_s
+        if not self._left:
+            self.stopped = True
+            self.ended_s = time.monotonic()
+            # Count before STOP, after which the peer may begin the next transfer.
+            self._counts = self.data.count_received()
+            self._outbox.append(self._stop)
+        return size
+
+    def poll_messages(self) -> list[ControlMessage]:
+        messages, self._outbox = self._outbox, []
+        return messages
+
+    def report(self, peer: str) -> TransferReport:
+        counts = self._counts
+        stream_bytes = _FRAME.size + self.layout.payload_bytes
+        return self.made_report(
+            peer,
+            role="receiver",
+            received=np.ones(self.layout.chunk_count, dtype=np.bool_),
+            bytes_received=stream_bytes + counts.data_segments_received * SEGMENT_OVERHEAD_BYTES,
+            control_bytes=self._stop.wire_bytes + counts.wire_bytes_acknowledging,
+        )
+
+
+class _TcpOutgoing(Outgoing):
+    data: _DataSocket
+
+    def _new(self, transfer: int, payload: NDArray[np.uint8], now_s: float) -> Any:
+        return _Sending(payload, transfer, self._settings, self.data, now_s)
+
+    def offer(self, now_s: float) -> NDArray[np.uint8]:
+        return self.nothing
+
+
+class _TcpIncoming(Incoming):
+    data: _DataSocket
+
+    def _new(
+        self, transfer: int, rule: StopRule | None, into: NDArray[np.uint8], now_s: float
+    ) -> Any:
+        """Ignores the stop rule: TCP delivers everything, which satisfies every rule."""
+        return _Receiving(into, transfer, self._settings, self.data, now_s)
+
+    def read(self, now_s: float) -> str | None:
+        """Reads for the transfers in flight, the lowest first; returns why nothing can come."""
+        for _ in range(_READS_PER_TURN):
+            receiver: Any = next(iter(self.receivers.values()), None)
+            if receiver is None:
+                return None
+            if not receiver.read(now_s):
+                return "the data connection was closed"
+            self._harvest(receiver)
+        return None
+
+
+class _TcpConnection(Connection):
+    """A connection whose data travel on TCP; it has the usual control messages."""
+
+    def _directions(self, path: SendingPath | None) -> tuple[Outgoing, Incoming]:
+        common = (self._events, self.counters)
+        return (
+            _TcpOutgoing(self.peer, self._settings, None, *common),
+            _TcpIncoming(self.peer, self._settings, *common),
+        )
+
+
+class TcpData(DataChannel):
+    """A connection's data connection."""
+
+    def __init__(self, connection: Connection, data: _DataSocket) -> None:
+        assert isinstance(connection.incoming, _TcpIncoming)
+        assert isinstance(connection.outgoing, _TcpOutgoing)
+        connection.incoming.data = connection.outgoing.data = data
+        self._incoming, self._outgoing = connection.incoming, connection.outgoing
+        self.socket = data.socket
+
+    def fileno(self) -> int:
+        return self.socket.fileno()
+
+    def read(self, connection: Connection, now_s: float, *, waited: bool) -> None:
+        try:
+            reason = self._incoming.read(now_s)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            reason = f"the data connection failed: {error.strerror}"
+        except ProtocolError as error:
+            reason = f"it broke the protocol: {error}"
+        if reason is not None:
+            connection.on_control_closed(reason)
+
+    def read_backlog(self, connection: Connection, now_s: float, *, waited: bool) -> None:
+        self.read(connection, now_s, waited=waited)
+
+    def write(self, connection: Connection, now_s: float) -> None:
+        try:
+            for sender in self._sending():
+                sender.write(now_s)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            connection.on_control_closed(f"the data connection failed: {error.strerror}")
+
+    def _sending(self) -> list[Any]:
+        return [sender for sender in self._outgoing.senders.values() if not sender.held]
+
+    def due_s(self, connection_due_s: float) -> float:
+        return connection_due_s
+
+    @property
+    def blocked(self) -> bool:
+        return bool(self._sending())
+
+    @property
+    def reading(self) -> bool:
+        return bool(self._incoming.receivers)
+
+
+class TcpCarrier(Carrier):
+    """One kernel TCP connection per peer for data."""
+
+    def __init__(
+        self,
+        config: EndpointConfig,
+        sockets: Mapping[str, socket.socket],
+        local: Host,
+    ) -> None:
+        self._config = config
+        self._sockets = sockets
+        self._local = local
+        self._channels: dict[str, TcpData] = {}
+        protocol = config.protocol
+        self._settings = ConnectionSettings(
+            session=config.session,
+            layout=config.layout,
+            repair=REPAIRS.create(REPAIRS.text("passes")),
+            order=ORDERS.create(ORDERS.text("in-order"), seed=config.seed),
+            peer_timeout_s=config.peer_timeout_s,
+            transfers_in_flight=config.transfers_in_flight,
+        )
+        self._algorithm = protocol.congestion_control
+
+    @property
+    def data_port(self) -> int:
+        return 0
+
+    def connection(
+        self, peer: str, now_s: float, *, hello: Hello | None = None, welcome: Welcome | None = None
+    ) -> Connection:
+        return _TcpConnection(
+            peer=peer,
+            settings=self._settings,
+            path=None,
+            now_s=now_s,
+            hello=hello,
+            welcome=welcome,
+        )
+
+    def attach(self, connection: Connection, host: Host, port: int, key: bytes) -> DataChannel:
+        """Worker: connects to the server's port for its data."""
+        config = self._config
+        data = self._sockets[connection.peer]
+        hello = Hello(session=config.session, name=config.name, terms=config.terms)
+        try:
+            data.settimeout(config.connect_timeout_s)
+            data.bind(self._local.at(0))
+            data.connect(host.at(port))
+            data.sendall(hello.message().encode())
+            _await_welcome(data)
+        except OSError as error:
+            raise ProtocolError(f"no connection for data: {error.strerror or error}") from None
+        return self.accepted(connection, data)
+
+    def data_listeners(self) -> Mapping[str, socket.socket]:
+        return self._sockets
+
+    def accepted(self, connection: Connection, data: socket.socket) -> DataChannel:
+        check_congestion_control(data, self._algorithm)
+        previous = self._channels.pop(connection.peer, None)
+        if previous is not None:
+            previous.socket.close()
+        channel = self._channels[connection.peer] = TcpData(connection, _DataSocket(data))
+        return channel
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            peer: {"congestion_control": get_congestion_control(channel.socket)}
+            for peer, channel in self._channels.items()
+        }
+
+    def close(self) -> None:
+        for channel in self._channels.values():
+            channel.socket.close()
+
+
+def _await_welcome(connection: socket.socket) -> None:
+    """Waits for the server's answer; ProtocolError when there is none."""
+    parser = ControlParser({MessageType.WELCOME: body_limits(1)[MessageType.WELCOME]})
+    while True:
+        # Data may follow the WELCOME at once; their bytes must stay in the socket.
+        data = connection.recv(parser.missing_bytes)
+        if not data:
+            raise ProtocolError("the connection for data was closed without a WELCOME")
+        if parser.feed(data):
+            return
