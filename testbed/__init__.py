@@ -14,6 +14,7 @@
     training      the workload: server, workers, models, data
     verdict       whether a run can be believed: calibration, counters, gates
     lab           the emulated network (below `controllers`, which hurts it)
+    simulate      the transport in virtual time, over links that misbehave
     transport     bounded-loss gradient transport; knows nothing of the lab
     shared        what several rooms need: the run directory's format, YAML input, event logs
 

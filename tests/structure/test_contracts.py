@@ -26,6 +26,10 @@ OFFENCES = {
         ("testbed/transport/core/wire.py", "import testbed.lab.kernel.commands"),
         ("testbed/transport/core/layout.py", "import torch"),
     ],
+    "transport-layers": [
+        ("testbed/transport/core/wire.py", "import testbed.transport.policies.order"),
+        ("testbed/transport/policies/order.py", "import testbed.transport.net.udp_socket"),
+    ],
     "shared": [("testbed/shared/jsonl.py", "import testbed.transport.core.wire")],
     "analysis": [("analysis/data/load.py", "import testbed.shared.run_directory")],
     "analysis-layers": [
