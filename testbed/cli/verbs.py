@@ -309,6 +309,19 @@ def new(
     print("\n".join(new_file.write(kind, name)))
 
 
+@app.command(epilog="Example: ./lab keys ~/dblp-keys server worker-1 worker-2")
+def keys(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="folder for the files")],
+    names: Annotated[
+        list[str], typer.Argument(metavar="NAME...", help="the sides: server, and each worker")
+    ],
+) -> None:
+    """Make a key and a certificate for each side of a transport that leaves this machine."""
+    from testbed.transport.net import keys as maker
+
+    maker.show(directory, names)
+
+
 @app.command(epilog="Example: ./lab schema > experiment.schema.json")
 def schema() -> None:
     """Print the JSON schema of an experiment file, with which an editor completes and checks it."""

@@ -42,7 +42,8 @@ from testbed.transport.core.receiver import Receiver
 from testbed.transport.core.reports import Observation, Observer, TransferReport
 from testbed.transport.core.sender import Sender, SendingPath
 from testbed.transport.net.config import EndpointConfig
-from testbed.transport.net.endpoint import Endpoint, open_endpoint
+from testbed.transport.net.endpoint import Endpoint, Handle, open_endpoint
+from testbed.transport.net.tls import Credentials
 from testbed.transport.policies.congestion import (
     CONGESTION_CONTROLS,
     CongestionControl,
@@ -71,11 +72,13 @@ __all__ = [
     "REPAIRS",
     "ChunkOrder",
     "CongestionControl",
+    "Credentials",
     "Endpoint",
     "EndpointConfig",
     "Feedback",
     "Fixed",
     "FractionRule",
+    "Handle",
     "Leg",
     "Observation",
     "Observer",

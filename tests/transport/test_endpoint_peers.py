@@ -183,7 +183,7 @@ def test_a_probe_for_a_finished_transfer_is_counted_and_not_answered():
 
     def worker(endpoint, index):
         endpoint.send(0, {"server": payload})
-        say(endpoint, [ControlMessage(MessageType.PROBE, 0)] * 3)
+        say(endpoint, [ControlMessage(MessageType.PROBE, 0, bytes(4))] * 3)
         heard = endpoint._driver.links["server"].connection.on_control
         said: list[bytes] = []
 

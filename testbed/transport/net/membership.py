@@ -220,7 +220,7 @@ class Membership:
             layout=config.layout.encode(),
         )
         until_s = time.monotonic() + config.connect_timeout_s
-        problem = "it was not tried"
+        problem, answer = "no answer in time", ""
         while (left_s := until_s - time.monotonic()) > 0:
             connection = socket.socket(local.family, socket.SOCK_STREAM)
             try:
@@ -232,16 +232,16 @@ class Membership:
                     raise ConnectionRefusedError(0, "Connection refused")
             except OSError as error:
                 connection.close()
-                problem = error.strerror or "no answer in time"
+                problem = error.strerror or problem
             else:
-                problem = self._join(connection, hello, until_s)
-                if not problem:
+                answer = self._join(connection, hello, until_s) or answer
+                if SERVER in self._joined:
                     return
             time.sleep(max(0.0, min(_RETRY_S, until_s - time.monotonic())))
-        raise PeerLost(SERVER, f"could not join it at {in_words(address)}: {problem}")
+        raise PeerLost(SERVER, f"could not join it at {in_words(address)}: {answer or problem}")
 
     def _join(self, connection: socket.socket, hello: Hello, until_s: float) -> str:
-        """Says HELLO; returns why that came to nothing, or "" once the server lets us in."""
+        """Says HELLO; returns how the server turned us away, "" if it did not."""
         assert self._carrier is not None
         stream = Stream(connection, self._tls())
         stream.give_up_after(self._config.peer_timeout_s)
@@ -252,7 +252,7 @@ class Membership:
             return ""
         if heart.lost is None:
             self._driver.end(SERVER)
-            return "no answer in time"
+            return ""
         if heart.lost.startswith("it refused: "):
             raise ProtocolError("the server refused: " + heart.lost.removeprefix("it refused: "))
         closed = heart.lost in ("the connection was closed", "the connection was reset")

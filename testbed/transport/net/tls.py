@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 _READ_BYTES = 1 << 16
+# How a peer's alerts end that are about this side's certificate.
+_REFUSALS = ("UNKNOWN_CA", "CERTIFICATE", "CERTIFICATE_EXPIRED", "CERTIFICATE_REQUIRED")
 
 
 class TlsError(Exception):
@@ -62,7 +64,8 @@ class Credentials:
         context.verify_mode = ssl.CERT_REQUIRED
         # A pinned certificate vouches for itself; OpenSSL checks its dates.
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-        context.num_tickets = 0 if is_server else context.num_tickets
+        if is_server:
+            context.num_tickets = 0  # no session is ever resumed
         try:
             context.load_cert_chain(self.certificate, self.key)
             for file in self.trusted:
@@ -155,6 +158,8 @@ class Tls:
             return TlsError(f"its certificate is refused: {error.verify_message}")
         if error.reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNEXPECTED_EOF_WHILE_READING"):
             return TlsError("it does not speak TLS; has it no credentials?")
+        if "ALERT" in (error.reason or "") and error.reason.endswith(_REFUSALS):
+            return TlsError("it refuses this side's certificate")
         words = (error.reason or str(error)).replace("_", " ").lower()
         return TlsError(f"TLS failed: {words}")
 

@@ -1,0 +1,116 @@
+"""Makes the keys and certificates by which the sides of a transport know each other.
+
+    python -m testbed.transport.net.keys keys server worker-1 worker-2
+
+writes NAME.key and NAME.crt for each name. A host needs its own two files and the .crt files of its
+peers: a worker the server's, the server all workers'. Nobody else may read a .key file.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from testbed.shared.input_error import InputError
+
+_OPENSSL = "openssl"
+_VALID_DAYS = 825
+# X.509's limit for a common name.
+_LONGEST_NAME = 64
+
+
+def make(directory: Path, names: Sequence[str]) -> list[Path]:
+    """Makes a key and a certificate for each name; returns the files written.
+
+    Files that exist are never overwritten: a name whose two files exist keeps them. Raises
+    InputError for a name that cannot be used, half a pair, a folder that cannot be written, or
+    where the program openssl is missing or fails.
+    """
+    for name in names:
+        if not (0 < len(name) <= _LONGEST_NAME and name.replace("-", "").isalnum()):
+            raise InputError(
+                f"NAME is {name!r}; valid: letters, digits and -, at most {_LONGEST_NAME}"
+            )
+    written: list[Path] = []
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for name in dict.fromkeys(names):
+            written += _make_one(directory, name)
+    except OSError as error:
+        raise InputError(f"DIR is {directory}: {error.strerror or error}") from None
+    return written
+
+
+def _make_one(directory: Path, name: str) -> list[Path]:
+    key, certificate = directory / f"{name}.key", directory / f"{name}.crt"
+    exist = [file.exists() for file in (key, certificate)]
+    if all(exist):
+        return []
+    if any(exist):
+        there, lacks = (key, certificate) if exist[0] else (certificate, key)
+        raise InputError(f"{there} exists, {lacks} does not: move it away, or bring the other back")
+    arguments = [
+        *(_OPENSSL, "req", "-x509", "-newkey", "ed25519", "-nodes", "-days", str(_VALID_DAYS)),
+        *("-subj", f"/CN={name}", "-addext", "basicConstraints=critical,CA:FALSE"),
+        *("-keyout", "-", "-out", "-", "-batch"),
+    ]
+    try:
+        done = subprocess.run(arguments, capture_output=True, check=False)
+    except FileNotFoundError:
+        raise InputError(
+            f"the program {_OPENSSL} is missing; install it (Debian: apt-get install {_OPENSSL})"
+        ) from None
+    private, _, public = done.stdout.partition(b"-----BEGIN CERTIFICATE-----")
+    if done.returncode or b"PRIVATE KEY" not in private or not public:
+        words = done.stderr.decode(errors="replace").strip().splitlines()
+        raise InputError(f"{_OPENSSL} failed: {words[-1] if words else 'it printed no key'}")
+    _write(key, private)
+    _write(certificate, b"-----BEGIN CERTIFICATE-----" + public)
+    return [key, certificate]
+
+
+def _write(file: Path, data: bytes) -> None:
+    """Writes a new file that only its owner can read; FileExistsError where there is one."""
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(descriptor, "wb") as opened:
+        opened.write(data)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """DIR NAME..."""
+    parser.add_argument("directory", metavar="DIR", type=Path, help="folder for the files")
+    parser.add_argument(
+        "names", metavar="NAME", nargs="+", help="a side's name: server, or a worker's"
+    )
+
+
+def show(directory: Path, names: Sequence[str]) -> None:
+    """Makes them and says what was done."""
+    written = make(directory, names)
+    for file in written:
+        print(file)
+    if not written:
+        print(f"all {len(names)} were there already, nothing was changed")
+
+
+def main() -> int:
+    """The command without the lab; exit status 2 for wrong input."""
+    parser = argparse.ArgumentParser(
+        prog="python -m testbed.transport.net.keys",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_arguments(parser)
+    given = parser.parse_args()
+    try:
+        show(given.directory, given.names)
+    except InputError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,291 @@
+"""TLS for control streams: who is let in, and what everybody else hears."""
+
+import re
+import ssl
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from testbed.transport import PayloadLayout, PeerLost, ProtocolError, open_endpoint, preset
+from testbed.transport.core.wire import fields, new_frames
+from testbed.transport.net import keys
+from testbed.transport.net.tls import Credentials, Tls, TlsError
+from tests.transport.loopback import SESSION, in_thread, run_all, site, udp_of
+from tests.transport.virtual import random_payload
+
+NAMES = ["server", "worker-1", "worker-2"]
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("keys")
+    keys.make(directory, NAMES)
+    keys.make(directory / "others", NAMES)
+    return directory
+
+
+def openssl(*arguments: object, given: bytes = b"") -> bytes:
+    command = ["openssl", *map(str, arguments)]
+    return subprocess.run(command, input=given, check=True, capture_output=True).stdout
+
+
+def credentials(folder: Path, name: str, *peers: str) -> Credentials:
+    return Credentials.of(folder, name, peers)
+
+
+def server_of(folder: Path) -> Tls:
+    return credentials(folder, "server", "worker-1", "worker-2").tls(is_server=True)
+
+
+def worker_of(folder: Path, name: str = "worker-1") -> Tls:
+    return credentials(folder, name, "server").tls(is_server=False)
+
+
+def converse(server: Tls, worker: Tls, piece: int = 1 << 16) -> tuple[bytes, bytes]:
+    """Carries bytes to and fro, in pieces, until neither has more; what each side read."""
+    heard = {server: b"", worker: b""}
+    for _ in range(20):
+        moved = False
+        for speaker, listener in ((worker, server), (server, worker)):
+            said = speaker.outgoing()
+            for at in range(0, len(said), piece):
+                heard[listener] += listener.feed(said[at : at + piece])
+                moved = True
+        if not moved:
+            break
+    return heard[server], heard[worker]
+
+
+@pytest.mark.parametrize("piece", [1, 7, 1 << 16])
+def test_both_sides_learn_the_others_name_and_read_what_was_said(folder, piece):
+    server, worker = server_of(folder), worker_of(folder)
+    said = worker.write(b"HELLO before the handshake")  # kept until then
+    assert b"HELLO" not in said
+    server.feed(said)
+    heard = converse(server, worker, piece)
+    assert (server.identity, worker.identity) == ("worker-1", "server")
+    assert heard == (b"HELLO before the handshake", b"")
+    large = bytes(range(256)) * 1000
+    said = server.write(large)
+    assert len(said) > len(large) and large[:64] not in said
+    assert b"".join(worker.feed(said[at : at + 999]) for at in range(0, len(said), 999)) == large
+
+
+def test_only_pinned_certificates_are_let_in(folder):
+    stranger = credentials(folder / "others", "worker-1", "server").tls(is_server=False)
+    with pytest.raises(TlsError, match="its certificate is refused"):
+        converse(server_of(folder), stranger)
+    impostor = credentials(folder / "others", "server", "worker-1").tls(is_server=True)
+    with pytest.raises(TlsError, match="its certificate is refused"):
+        converse(impostor, worker_of(folder))
+
+
+def test_a_certificate_that_a_trusted_one_has_signed_is_not_trusted(folder, tmp_path):
+    """A pinned certificate stands for itself alone."""
+
+    key = ("-newkey", "ed25519", "-nodes", "-subj")
+    authority = ("-addext", "basicConstraints=critical,CA:TRUE")
+    files = ("-keyout", tmp_path / "worker-1.key", "-out", tmp_path / "worker-1.crt")
+    openssl("req", "-x509", *key, "/CN=worker-1", *authority, *files)
+    asked = openssl("req", *key, "/CN=worker-2", "-keyout", tmp_path / "signed.key")
+    signer = ("-CA", files[3], "-CAkey", files[1], "-CAcreateserial")
+    openssl("x509", "-req", *signer, "-out", tmp_path / "signed.crt", given=asked)
+    server = Credentials(folder / "server.crt", folder / "server.key", (tmp_path / "worker-1.crt",))
+    signed = Credentials(tmp_path / "signed.crt", tmp_path / "signed.key", (folder / "server.crt",))
+    with pytest.raises(TlsError, match="not one of those that are trusted here"):
+        converse(server.tls(is_server=True), signed.tls(is_server=False))
+
+
+def test_an_expired_certificate_is_refused(folder, tmp_path):
+    files = {"key": tmp_path / "worker-1.key", "out": tmp_path / "worker-1.crt"}
+    request = ("-newkey", "ed25519", "-nodes", "-subj", "/CN=worker-1", "-keyout", files["key"])
+    asked = openssl("req", *request)
+    openssl(
+        "x509", "-req", "-signkey", files["key"], "-days", "-1", "-out", files["out"], given=asked
+    )
+    server = Credentials(folder / "server.crt", folder / "server.key", (tmp_path / "worker-1.crt",))
+    late = Credentials(
+        tmp_path / "worker-1.crt", tmp_path / "worker-1.key", (folder / "server.crt",)
+    )
+    with pytest.raises(TlsError, match="its certificate is refused: certificate has expired"):
+        converse(server.tls(is_server=True), late.tls(is_server=False))
+
+
+def test_one_without_a_certificate_is_refused(folder):
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    nobody = context.wrap_bio(incoming, outgoing)
+    server = server_of(folder)
+    with pytest.raises(ssl.SSLWantReadError):
+        nobody.do_handshake()
+    server.feed(outgoing.read())
+    incoming.write(server.outgoing())
+    nobody.do_handshake()
+    with pytest.raises(TlsError, match="peer did not return a certificate"):
+        server.feed(outgoing.read())
+    assert server.identity is None
+
+
+def test_older_versions_are_refused(folder):
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    outgoing = ssl.MemoryBIO()
+    old = context.wrap_bio(ssl.MemoryBIO(), outgoing)
+    with pytest.raises(ssl.SSLWantReadError):
+        old.do_handshake()
+    with pytest.raises(TlsError, match="unsupported protocol"):
+        server_of(folder).feed(outgoing.read())
+
+
+@pytest.mark.parametrize("said", [b"GET / HTTP/1.1\r\n\r\n", bytes(100), b"\x16\x03\x01" * 50])
+def test_noise_instead_of_a_handshake_is_an_error(folder, said):
+    for tls in (server_of(folder), worker_of(folder)):
+        with pytest.raises(TlsError):
+            for _ in range(1000):  # what claims to be a record may have to be complete
+                tls.feed(said)
+        assert tls.identity is None
+        assert tls.write(b"secret") == b""  # nothing is said to one who has proven nothing
+
+
+def test_altered_and_truncated_records_never_become_text(folder):
+    server, worker = server_of(folder), worker_of(folder)
+    converse(server, worker)
+    said = bytearray(server.write(b"the payload's bitmap"))
+    assert worker.feed(bytes(said[:-1])) == b""  # incomplete: wait
+    altered = bytes([said[-1] ^ 1])
+    with pytest.raises(TlsError, match="bad"):
+        worker.feed(altered)
+
+
+def test_credentials_name_the_file_that_is_missing_or_unfit(folder, tmp_path):
+    with pytest.raises(OSError, match="worker-9"):
+        credentials(folder, "worker-9", "server")
+    with pytest.raises(OSError, match="worker-9"):
+        credentials(folder, "server", "worker-9")
+    broken = Credentials(folder / "server.crt", folder / "worker-1.key", (folder / "worker-1.crt",))
+    with pytest.raises(ValueError, match=r"server\.crt and .*worker-1\.key"):
+        broken.tls(is_server=True)
+
+
+# Endpoints.
+
+
+def secure_site(folder: Path, workers: int = 1, **settings):
+    """A site whose sides have credentials, and each side's."""
+    layout = PayloadLayout([("w", 100_001)], chunk_bytes=1440)
+    place = site(preset("fixed-low", tolerance=0), layout=layout, workers=workers, **settings)
+    server = credentials(folder, "server", *place.addresses)
+    return place, server
+
+
+@pytest.mark.parametrize("authenticate", [True, False])
+def test_endpoints_with_credentials_move_payloads(folder, authenticate):
+    place, trust = secure_site(folder, workers=2, authenticate=authenticate)
+    payload = random_payload(place.layout)
+    buffers = {name: place.layout.new_buffer() for name in place.addresses}
+
+    def worker(index):
+        mine = credentials(folder, f"worker-{index}", "server")
+        with open_endpoint(place.worker(index, credentials=mine)) as endpoint:
+            endpoint.send(0, {"server": payload})
+            into = place.layout.new_buffer()
+            endpoint.receive(1, 0, {"server": into})
+            return into
+
+    workers = [in_thread(worker, index) for index in (1, 2)]
+    with open_endpoint(place.server(credentials=trust)) as server:
+        server.receive(0, 0, buffers)
+        server.send(1, dict.fromkeys(buffers, payload))
+        results = [each.result(timeout=10) for each in workers]
+    assert all((into == payload).all() for into in (*buffers.values(), *results))
+
+
+def joining(place, **worker):
+    with pytest.raises((PeerLost, ProtocolError)) as caught:
+        open_endpoint(place.worker(**worker))
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("server_has", "worker_has", "worker_hears"),
+    [
+        ("keys", "worker-2", "closed without a WELCOME"),  # it says that it is worker-1
+        ("keys", "others", "certificate"),
+        ("keys", None, "has only one side credentials"),
+        (None, "worker-1", "has only one side credentials|does not speak TLS"),
+    ],
+)
+def test_who_does_not_prove_its_name_does_not_join(folder, server_has, worker_has, worker_hears):
+    place, trust = secure_site(folder, workers=2, connect_timeout_s=1.0, authenticate=False)
+    mine = None
+    if worker_has == "others":
+        mine = Credentials.of(folder / "others", "worker-1", ["server"])
+        mine = Credentials(mine.certificate, mine.key, (folder / "server.crt",))
+    elif worker_has is not None:
+        mine = credentials(folder, worker_has, "server")
+    hears = in_thread(lambda: joining(place, credentials=mine))
+    with pytest.raises(PeerLost, match="worker-1, worker-2"):
+        open_endpoint(place.server(credentials=trust if server_has else None))
+    assert re.search(worker_hears, hears.result(timeout=10))
+
+
+def test_a_server_whose_certificate_has_another_name_is_left(folder):
+    place, _ = secure_site(folder, connect_timeout_s=2.0)
+    posing = credentials(folder, "worker-2", "worker-1")
+    opened = in_thread(lambda: open_endpoint(place.server(credentials=posing)))
+    mine = credentials(folder, "worker-1", "worker-2")
+    with pytest.raises(ProtocolError, match="certificate names 'worker-2', not 'server'"):
+        open_endpoint(place.worker(credentials=mine))
+    with pytest.raises(PeerLost):
+        opened.result(timeout=10).receive(0, 0, {"worker-1": place.layout.new_buffer()})
+
+
+def test_datagrams_of_one_who_knows_session_and_address_but_not_the_key_are_forgeries(folder):
+    """Without the key an address and the session number are worth nothing."""
+    place, trust = secure_site(folder)
+    payload = random_payload(place.layout)
+    mine = credentials(folder, "worker-1", "server")
+    opened = in_thread(lambda: open_endpoint(place.server(credentials=trust)))
+    with (
+        open_endpoint(place.worker(credentials=mine)) as worker,
+        opened.result(timeout=5) as server,
+    ):
+        udp = udp_of(worker)
+        forged = new_frames(50, place.layout.chunk_bytes + 16)
+        batch = fields(forged[:, :-16], place.layout.chunk_bytes)
+        batch["session"], batch["sequence"], batch["length"] = SESSION, range(50), 1440
+        batch["chunk"] = 0xEE
+        genuine, udp.seal = udp.seal, None
+        assert udp.send(forged) == 50  # from the worker's own address and port
+        udp.seal = genuine
+        sending = in_thread(worker.send, 0, {"server": payload})
+        into = place.layout.new_buffer()
+        server.receive(0, 0, {"worker-1": into})
+        sending.result(timeout=5)
+        assert (into == payload).all()
+        assert server.counters()["forged"] == 50
+
+
+def test_addresses_beyond_this_system_need_credentials():
+    place = site()
+    config = place.worker(peers={"server": "192.0.2.1"})
+    with pytest.raises(ValueError, match="credentials"):
+        open_endpoint(config)
+
+
+def test_kernel_tcp_with_credentials_is_refused(folder):
+    with pytest.raises(ValueError, match="the protocol tcp sends its payloads in clear"):
+        site(preset("tcp")).worker(credentials=credentials(folder, "worker-1", "server"))
+
+
+def test_without_credentials_nothing_changes():
+    place = site()
+    buffer = place.layout.new_buffer()
+    run_all(
+        place,
+        lambda endpoint: endpoint.receive(0, 0, {"worker-1": buffer}),
+        lambda endpoint, _: endpoint.send(0, {"server": buffer}),
+    )
