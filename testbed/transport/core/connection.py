@@ -48,6 +48,7 @@ from testbed.transport.core.messages import (
     reason_message,
 )
 from testbed.transport.core.outgoing import Outgoing
+from testbed.transport.core.patience import Patience
 from testbed.transport.core.sender import SendingPath
 from testbed.transport.core.states import Machine
 from testbed.transport.core.tolerance import StopRule
@@ -248,9 +249,10 @@ class Connection:
         if now_s >= self._ping_s():
             self._pinged_s = now_s
             self._say([ControlMessage(MessageType.PING)])
-        until_s, reason = self._patience()
+        until_s, reason, transfer = self._patience()
         if now_s >= until_s:
-            self._end(reason, say=True)
+            timeout_s = self._settings.peer_timeout_s
+            self._end(reason.format(transfer=transfer, timeout_s=timeout_s), say=True)
 
     def next_deadline_s(self, now_s: float) -> float | None:
         """When to call `on_deadline` and `offer` if nothing happens before; None for never."""
@@ -270,8 +272,7 @@ class Connection:
             return math.inf
         return max(self._heard_s, self._pinged_s) + self._settings.peer_timeout_s / _PINGS
 
-    def _patience(self) -> tuple[float, str]:
-        """When the patience with the peer ends, and what is then said of it."""
+    def _patience(self) -> Patience:
         return min(self.outgoing.patience(self._heard_s), self.incoming.patience(self._heard_s))
 
     # What goes out.

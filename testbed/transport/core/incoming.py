@@ -15,6 +15,7 @@ from testbed.transport.core.errors import ProtocolError
 from testbed.transport.core.events import ChunkBatch, Event, TransferDone
 from testbed.transport.core.messages import ControlMessage, MessageType
 from testbed.transport.core.numbering import REMEMBERED, Numbers
+from testbed.transport.core.patience import DATA_BLOCKED, NEVER, NO_NEW_CHUNK, Patience
 from testbed.transport.core.receiver import Receiver
 from testbed.transport.core.tolerance import StopRule
 from testbed.transport.core.wire import fields
@@ -208,21 +209,20 @@ class Incoming:
             messages += receiver.poll_messages()
         return messages
 
-    def patience(self, heard_s: float) -> tuple[float, str]:
-        """When to give up the peer, which was heard at `heard_s`, and why; math.inf for never."""
-        timeout_s = self._settings.peer_timeout_s
-        ends: list[tuple[float, str]] = []
+    def patience(self, heard_s: float) -> Patience:
+        """When to give up the peer, which was heard at `heard_s`, and why."""
+        ends = NEVER
         for transfer, receiver in self.receivers.items():
             since_s = max(self._posted_s[transfer], receiver.progress_s or -math.inf)
-            why = self._why_nothing_comes(receiver, heard_s > since_s)
-            reason = f"{why}: no new chunk of transfer {transfer} for {timeout_s:g} s"
-            ends.append((since_s + timeout_s, reason))
-        return min(ends, default=(math.inf, ""))
+            if since_s + self._settings.peer_timeout_s < ends[0]:
+                why = self._why_nothing_comes(receiver, heard_s > since_s)
+                ends = since_s + self._settings.peer_timeout_s, why + NO_NEW_CHUNK, transfer
+        return ends
 
     def _why_nothing_comes(self, receiver: Receiver, heard: bool) -> str:
         others = self._early.keys() | self._early_probes.keys()
         if not heard:
             return "silent"
         if receiver.asked:
-            return "control works, data does not arrive"
+            return DATA_BLOCKED
         return f"it sends transfer {min(others)} instead" if others else "it sends nothing"

@@ -11,6 +11,13 @@ from testbed.transport.core.errors import ProtocolError
 from testbed.transport.core.events import Event, TransferDone
 from testbed.transport.core.messages import ControlMessage
 from testbed.transport.core.numbering import Numbers
+from testbed.transport.core.patience import (
+    DATA_BLOCKED,
+    NEVER,
+    NO_NEW_CHUNK,
+    SILENT,
+    Patience,
+)
 from testbed.transport.core.sender import Sender, SendingPath
 from testbed.transport.core.wire import new_frames
 
@@ -114,18 +121,15 @@ class Outgoing:
         """Whether a receiver has told us to wait."""
         return any(sender.held for sender in self.senders.values())
 
-    def patience(self, heard_s: float) -> tuple[float, str]:
-        """When to give up the peer, which was heard at `heard_s`, and why; math.inf for never."""
+    def patience(self, heard_s: float) -> Patience:
+        """When to give up the peer, which was heard at `heard_s`, and why."""
         timeout_s = self._settings.peer_timeout_s
-        ends: list[tuple[float, str]] = []
+        ends = NEVER
         for transfer, sender in self.senders.items():
             if sender.asked_s is not None:
-                since_s = max(sender.asked_s, heard_s)
-                ends.append((since_s + timeout_s, f"silent for {timeout_s:g} s"))
+                until_s = max(sender.asked_s, heard_s) + timeout_s
+                ends = min(ends, (until_s, SILENT, transfer))
             if sender.fruitless_s is not None:
-                reason = (
-                    f"control works, data does not arrive: no new chunk of transfer {transfer} "
-                    f"for {timeout_s:g} s"
-                )
-                ends.append((sender.fruitless_s + timeout_s, reason))
-        return min(ends, default=(math.inf, ""))
+                until_s = sender.fruitless_s + timeout_s
+                ends = min(ends, (until_s, DATA_BLOCKED + NO_NEW_CHUNK, transfer))
+        return ends

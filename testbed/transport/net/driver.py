@@ -72,6 +72,7 @@ class Link:
         self.stream = stream
         self.data = data
         self.due_s = -math.inf
+        self._deadline_s = -math.inf
         self._observer = observer
         self._observe_s = -math.inf
 
@@ -91,7 +92,8 @@ class Link:
     def work(self, now_s: float) -> None:
         """Does what is due: deadlines, datagrams, control messages."""
         connection, data = self.connection, self.data
-        connection.on_deadline(now_s)
+        if now_s >= self._deadline_s:
+            connection.on_deadline(now_s)
         if self._observer is not None and now_s >= self._observe_s:
             self._observe(now_s)
         if data is not None:
@@ -100,8 +102,8 @@ class Link:
             self.stream.write(said)
         if self.stream.closed is not None:
             connection.on_control_closed(self.stream.closed)
-        due_s = connection.next_deadline_s(now_s)
-        self.due_s = math.inf if due_s is None else due_s
+        deadline_s = connection.next_deadline_s(now_s)
+        self._deadline_s = self.due_s = math.inf if deadline_s is None else deadline_s
         if data is not None:
             self.due_s = data.due_s(self.due_s)
 

@@ -12,7 +12,6 @@ Both sides must append the same, since the sizes of the datagrams differ.
 """
 
 import hashlib
-import hmac
 from abc import ABC, abstractmethod
 from collections import Counter
 
@@ -34,44 +33,31 @@ class Seal(ABC):
         self._longer = np.zeros((0, 0), dtype=np.uint8)
 
     @abstractmethod
-    def _sent(self, data: memoryview) -> bytes:
-        """The trailer of a datagram that this side sends."""
+    def _trailers(self, rows: NDArray[np.uint8], size: int, *, sent: bool) -> NDArray[np.uint8]:
+        """The trailers that belong to datagrams of `size` bytes, whatever follows these in `rows`.
 
-    def _arrived(self, data: memoryview) -> bytes:
-        """The trailer that the other side's datagram must have."""
-        return self._sent(data)
+        `sent` tells those of this side from those of the other.
+        """
 
     def seal(self, frames: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Datagrams with their trailers, valid until the next call."""
         count, size = frames.shape
-        whole = size + self.trailer_bytes
         if len(self._longer) < count:
-            self._longer = np.zeros((count, whole), dtype=np.uint8)
+            self._longer = np.zeros((count, size + self.trailer_bytes), dtype=np.uint8)
         rows = self._longer[:count]
         rows[:, :size] = frames
-        flat = rows.reshape(-1).data
-        make = self._sent
-        trailers = [make(flat[at : at + size]) for at in range(0, count * whole, whole)]
-        rows[:, size:] = np.frombuffer(b"".join(trailers), dtype=np.uint8).reshape(count, -1)
+        rows[:, size:] = self._trailers(rows, size, sent=True)
         return rows
 
     def open(self, rows: NDArray[np.uint8], counters: Counter[str]) -> NDArray[np.uint8]:
         """The datagrams that are good, without their trailers; counts the others."""
-        count, whole = rows.shape
-        size = whole - self.trailer_bytes
-        flat = rows.reshape(-1).data
-        make = self._arrived
-        expected = [make(flat[at : at + size]) for at in range(0, count * whole, whole)]
+        size = rows.shape[1] - self.trailer_bytes
+        # Compares all bytes, however early two differ, so that its time tells a forger nothing.
+        good = (rows[:, size:] == self._trailers(rows, size, sent=False)).all(axis=1)
         frames = rows[:, :size]
-        if hmac.compare_digest(b"".join(expected), rows[:, size:].tobytes()):
+        if good.all():
             return frames
-        good = np.array(
-            [
-                hmac.compare_digest(trailer, flat[at + size : at + whole])
-                for trailer, at in zip(expected, range(0, count * whole, whole), strict=True)
-            ]
-        )
-        counters[self.fault] += int(count - np.count_nonzero(good))
+        counters[self.fault] += int(len(good) - np.count_nonzero(good))
         return frames[good]
 
 
@@ -93,8 +79,10 @@ class Checksum(Seal):
             ) from None
         self._value = value
 
-    def _sent(self, data: memoryview) -> bytes:
-        return int(self._value(bytes(data))).to_bytes(4, "big")
+    def _trailers(self, rows: NDArray[np.uint8], size: int, *, sent: bool) -> NDArray[np.uint8]:
+        data, whole, value = rows.tobytes(), rows.shape[1], self._value
+        each = (value(data[at : at + size]) for at in range(0, len(data), whole))
+        return np.fromiter(each, dtype=">u4", count=len(rows)).view(np.uint8).reshape(-1, 4)
 
 
 class Authentication(Seal):
@@ -111,15 +99,15 @@ class Authentication(Seal):
         ]
         self._ours, self._theirs = sides if is_server else reversed(sides)
 
-    def _sent(self, data: memoryview) -> bytes:
-        state = self._ours.copy()
-        state.update(data)
-        return state.digest()
-
-    def _arrived(self, data: memoryview) -> bytes:
-        state = self._theirs.copy()
-        state.update(data)
-        return state.digest()
+    def _trailers(self, rows: NDArray[np.uint8], size: int, *, sent: bool) -> NDArray[np.uint8]:
+        data, whole = rows.reshape(-1).data, rows.shape[1]
+        keyed = self._ours if sent else self._theirs
+        digests = []
+        for at in range(0, len(data), whole):
+            state = keyed.copy()
+            state.update(data[at : at + size])
+            digests.append(state.digest())
+        return np.frombuffer(b"".join(digests), dtype=np.uint8).reshape(len(rows), -1)
 
 
 def seal(kind: str, key: bytes, *, is_server: bool) -> Seal | None:
