@@ -20,7 +20,7 @@ from testbed.transport.net.doors import Arrival, Door, listen
 from testbed.transport.net.driver import Driver, Link
 from testbed.transport.net.sealing import KEY_BYTES
 from testbed.transport.net.stream import Stream
-from testbed.transport.net.tcp_data import TcpCarrier
+from testbed.transport.net.tcp_carrier import TcpCarrier
 from testbed.transport.net.tls import Tls
 from testbed.transport.net.udp_data import UdpCarrier
 

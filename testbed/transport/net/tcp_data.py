@@ -5,15 +5,13 @@ On the data connection each payload is preceded by 16 bytes in network order:
     u32 session | u32 transfer | u64 payload bytes
 
 The receiver sends STOP on the control stream once the payload is complete, so a transfer ends with
-the same event as in our own transport. The congestion control is set by name on every socket and
-read back, because systems differ in their default.
+the same event as in our own transport.
 """
 
 import socket
 import struct
 import time
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -27,36 +25,25 @@ from testbed.transport.core.incoming import Incoming
 from testbed.transport.core.layout import PayloadLayout
 from testbed.transport.core.messages import (
     ControlMessage,
-    ControlParser,
-    Hello,
     MessageType,
-    Welcome,
-    body_limits,
 )
 from testbed.transport.core.outgoing import Outgoing
 from testbed.transport.core.reports import TransferReport
 from testbed.transport.core.sender import SendingPath
 from testbed.transport.core.tolerance import StopRule
-from testbed.transport.net.addresses import Host
-from testbed.transport.net.carriers import Carrier
-from testbed.transport.net.config import EndpointConfig
 from testbed.transport.net.driver import DataChannel
 from testbed.transport.net.tcp_socket import (
     SEGMENT_OVERHEAD_BYTES,
     TcpCounts,
-    check_congestion_control,
-    get_congestion_control,
     tcp_counts,
 )
-from testbed.transport.policies.order import ORDERS
-from testbed.transport.policies.repair import REPAIRS
 
 _FRAME = struct.Struct("!IIQ")
 # Reads in a row before other peers get their turn.
 _READS_PER_TURN = 64
 
 
-class _DataSocket:
+class DataSocket:
     """A peer's data connection, with the kernel's counters at the end of the last transfer.
 
     Each direction keeps its own counters, because data of the next transfer may arrive while this
@@ -89,7 +76,7 @@ class _Transfer:
     """What both sides of a transfer have in common; the place of `Sender` and `Receiver`."""
 
     def __init__(
-        self, transfer: int, settings: ConnectionSettings, data: _DataSocket, now_s: float
+        self, transfer: int, settings: ConnectionSettings, data: DataSocket, now_s: float
     ) -> None:
         self.transfer = transfer
         self.stopped = False
@@ -232,7 +219,7 @@ class _Receiving(_Transfer):
 
 
 class _TcpOutgoing(Outgoing):
-    data: _DataSocket
+    data: DataSocket
 
     def _new(self, transfer: int, payload: NDArray[np.uint8], now_s: float) -> Any:
         return _Sending(payload, transfer, self._settings, self.data, now_s)
@@ -242,7 +229,7 @@ class _TcpOutgoing(Outgoing):
 
 
 class _TcpIncoming(Incoming):
-    data: _DataSocket
+    data: DataSocket
 
     def _new(
         self, transfer: int, rule: StopRule | None, into: NDArray[np.uint8], now_s: float
@@ -262,7 +249,7 @@ class _TcpIncoming(Incoming):
         return None
 
 
-class _TcpConnection(Connection):
+class TcpConnection(Connection):
     """A connection whose data travel on TCP; it has the usual control messages."""
 
     def _directions(self, path: SendingPath | None) -> tuple[Outgoing, Incoming]:
@@ -272,11 +259,15 @@ class _TcpConnection(Connection):
             _TcpIncoming(self.peer, self._settings, *common),
         )
 
+    def on_data_broken(self, error: ProtocolError) -> None:
+        """The peer's data are not what they should be."""
+        self._break(error)
+
 
 class TcpData(DataChannel):
     """A connection's data connection."""
 
-    def __init__(self, connection: Connection, data: _DataSocket) -> None:
+    def __init__(self, connection: Connection, data: DataSocket) -> None:
         assert isinstance(connection.incoming, _TcpIncoming)
         assert isinstance(connection.outgoing, _TcpOutgoing)
         connection.incoming.data = connection.outgoing.data = data
@@ -294,7 +285,9 @@ class TcpData(DataChannel):
         except OSError as error:
             reason = f"the data connection failed: {error.strerror}"
         except ProtocolError as error:
-            reason = f"it broke the protocol: {error}"
+            assert isinstance(connection, TcpConnection)
+            connection.on_data_broken(error)
+            return
         if reason is not None:
             connection.on_control_closed(reason)
 
@@ -323,92 +316,3 @@ class TcpData(DataChannel):
     @property
     def reading(self) -> bool:
         return bool(self._incoming.receivers)
-
-
-class TcpCarrier(Carrier):
-    """One kernel TCP connection per peer for data."""
-
-    def __init__(
-        self,
-        config: EndpointConfig,
-        sockets: Mapping[str, socket.socket],
-        local: Host,
-    ) -> None:
-        self._config = config
-        self._sockets = sockets
-        self._local = local
-        self._channels: dict[str, TcpData] = {}
-        protocol = config.protocol
-        self._settings = ConnectionSettings(
-            session=config.session,
-            layout=config.layout,
-            repair=REPAIRS.create(REPAIRS.text("passes")),
-            order=ORDERS.create(ORDERS.text("in-order"), seed=config.seed),
-            peer_timeout_s=config.peer_timeout_s,
-            transfers_in_flight=config.transfers_in_flight,
-        )
-        self._algorithm = protocol.congestion_control
-
-    @property
-    def data_port(self) -> int:
-        return 0
-
-    def connection(
-        self, peer: str, now_s: float, *, hello: Hello | None = None, welcome: Welcome | None = None
-    ) -> Connection:
-        return _TcpConnection(
-            peer=peer,
-            settings=self._settings,
-            path=None,
-            now_s=now_s,
-            hello=hello,
-            welcome=welcome,
-        )
-
-    def attach(self, connection: Connection, host: Host, port: int, key: bytes) -> DataChannel:
-        """Worker: connects to the server's port for its data."""
-        config = self._config
-        data = self._sockets[connection.peer]
-        hello = Hello(session=config.session, name=config.name, terms=config.terms)
-        try:
-            data.settimeout(config.connect_timeout_s)
-            data.bind(self._local.at(0))
-            data.connect(host.at(port))
-            data.sendall(hello.message().encode())
-            _await_welcome(data)
-        except OSError as error:
-            raise ProtocolError(f"no connection for data: {error.strerror or error}") from None
-        return self.accepted(connection, data)
-
-    def data_listeners(self) -> Mapping[str, socket.socket]:
-        return self._sockets
-
-    def accepted(self, connection: Connection, data: socket.socket) -> DataChannel:
-        check_congestion_control(data, self._algorithm)
-        previous = self._channels.pop(connection.peer, None)
-        if previous is not None:
-            previous.socket.close()
-        channel = self._channels[connection.peer] = TcpData(connection, _DataSocket(data))
-        return channel
-
-    def facts(self) -> dict[str, Any]:
-        return {
-            peer: {"congestion_control": get_congestion_control(channel.socket)}
-            for peer, channel in self._channels.items()
-        }
-
-    def close(self) -> None:
-        for channel in self._channels.values():
-            channel.socket.close()
-
-
-def _await_welcome(connection: socket.socket) -> None:
-    """Waits for the server's answer; ProtocolError when there is none."""
-    parser = ControlParser({MessageType.WELCOME: body_limits(1)[MessageType.WELCOME]})
-    while True:
-        # Data may follow the WELCOME at once; their bytes must stay in the socket.
-        data = connection.recv(parser.missing_bytes)
-        if not data:
-            raise ProtocolError("the connection for data was closed without a WELCOME")
-        if parser.feed(data):
-            return

@@ -1,0 +1,117 @@
+"""Opens the data connections of the protocol `tcp`.
+
+The congestion control is set by name on every socket and read back, because systems differ in their
+default.
+"""
+
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+from testbed.transport.core.connection import Connection
+from testbed.transport.core.connection_settings import ConnectionSettings
+from testbed.transport.core.errors import ProtocolError
+from testbed.transport.core.messages import (
+    ControlParser,
+    Hello,
+    MessageType,
+    Welcome,
+    body_limits,
+)
+from testbed.transport.net.addresses import Host
+from testbed.transport.net.carriers import Carrier
+from testbed.transport.net.config import EndpointConfig
+from testbed.transport.net.driver import DataChannel
+from testbed.transport.net.tcp_data import DataSocket, TcpConnection, TcpData
+from testbed.transport.net.tcp_socket import check_congestion_control, get_congestion_control
+from testbed.transport.policies.order import ORDERS
+from testbed.transport.policies.repair import REPAIRS
+
+
+class TcpCarrier(Carrier):
+    """One kernel TCP connection per peer for data."""
+
+    def __init__(
+        self,
+        config: EndpointConfig,
+        sockets: Mapping[str, socket.socket],
+        local: Host,
+    ) -> None:
+        self._config = config
+        self._sockets = sockets
+        self._local = local
+        self._channels: dict[str, TcpData] = {}
+        protocol = config.protocol
+        self._settings = ConnectionSettings(
+            session=config.session,
+            layout=config.layout,
+            repair=REPAIRS.create(REPAIRS.text("passes")),
+            order=ORDERS.create(ORDERS.text("in-order"), seed=config.seed),
+            peer_timeout_s=config.peer_timeout_s,
+            transfers_in_flight=config.transfers_in_flight,
+        )
+        self._algorithm = protocol.congestion_control
+
+    @property
+    def data_port(self) -> int:
+        return 0
+
+    def connection(
+        self, peer: str, now_s: float, *, hello: Hello | None = None, welcome: Welcome | None = None
+    ) -> Connection:
+        return TcpConnection(
+            peer=peer,
+            settings=self._settings,
+            path=None,
+            now_s=now_s,
+            hello=hello,
+            welcome=welcome,
+        )
+
+    def attach(self, connection: Connection, host: Host, port: int, key: bytes) -> DataChannel:
+        """Worker: connects to the server's port for its data."""
+        config = self._config
+        data = self._sockets[connection.peer]
+        hello = Hello(session=config.session, name=config.name, terms=config.terms)
+        try:
+            data.settimeout(config.connect_timeout_s)
+            data.bind(self._local.at(0))
+            data.connect(host.at(port))
+            data.sendall(hello.message().encode())
+            _await_welcome(data)
+        except OSError as error:
+            raise ProtocolError(f"no connection for data: {error.strerror or error}") from None
+        return self.accepted(connection, data)
+
+    def data_listeners(self) -> Mapping[str, socket.socket]:
+        return self._sockets
+
+    def accepted(self, connection: Connection, data: socket.socket) -> DataChannel:
+        check_congestion_control(data, self._algorithm)
+        previous = self._channels.pop(connection.peer, None)
+        if previous is not None:
+            previous.socket.close()
+        channel = self._channels[connection.peer] = TcpData(connection, DataSocket(data))
+        return channel
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            peer: {"congestion_control": get_congestion_control(channel.socket)}
+            for peer, channel in self._channels.items()
+        }
+
+    def close(self) -> None:
+        for channel in self._channels.values():
+            channel.socket.close()
+
+
+def _await_welcome(connection: socket.socket) -> None:
+    """Waits for the server's answer; ProtocolError when there is none."""
+    parser = ControlParser({MessageType.WELCOME: body_limits(1)[MessageType.WELCOME]})
+    while True:
+        # Data may follow the WELCOME at once; their bytes must stay in the socket.
+        data = connection.recv(parser.missing_bytes)
+        if not data:
+            raise ProtocolError("the connection for data was closed without a WELCOME")
+        if parser.feed(data):
+            return

@@ -1,0 +1,88 @@
+"""IPv6 and host names: resolved once, with one clear error."""
+
+import socket
+
+import pytest
+
+from testbed.transport import open_endpoint, preset
+from testbed.transport.net.addresses import in_words, packed, resolve
+from tests.transport.loopback import in_thread, site
+from tests.transport.virtual import random_payload
+
+CARRIERS = [preset("fixed-low", tolerance=0), preset("tcp")]
+both = pytest.mark.parametrize("protocol", CARRIERS, ids=lambda protocol: protocol.carrier)
+
+
+def has_ipv6() -> bool:
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            return True
+    except OSError:
+        return False
+
+
+def test_an_address_is_a_host():
+    host = resolve("127.0.0.2", what="host")
+    assert (str(host), host.at(80), host.is_loopback) == ("127.0.0.2", ("127.0.0.2", 80), True)
+    assert host.sent(("127.0.0.2", 5)) and not host.sent(("127.0.0.3", 5))
+    assert in_words(host.at(80)) == "127.0.0.2:80"
+    assert not resolve("192.0.2.1", what="host").is_loopback
+    six = resolve("2001:db8::1", what="host")
+    assert (six.at(80), six.ip_header_bytes) == (("2001:db8::1", 80, 0, 0), 40)
+    assert in_words(six.at(80)) == "[2001:db8::1]:80"
+    assert six.sent(("2001:db8::1", 5, 0, 0)) and not six.sent(("2001:db8::2", 5, 0, 0))
+
+
+def test_addresses_of_one_link_belong_to_their_interface():
+    host = resolve("fe80::1%lo", what="host")
+    index = socket.if_nametoindex("lo")
+    assert host.sent(("fe80::1%lo", 5, 0, index))
+    assert not host.sent(("fe80::1%other", 5, 0, index + 1))
+    assert bytes(packed(host.at(80)))[24:28] == index.to_bytes(4, "little")
+
+
+@pytest.mark.parametrize(
+    ("name", "family", "words"),
+    [
+        ("no-such-host.invalid", socket.AF_UNSPEC, "peers: worker-1 is 'no-such-host.invalid'"),
+        ("::1", socket.AF_INET, "as an IPv4 address"),
+        ("127.0.0.1", socket.AF_INET6, "as an IPv6 address"),
+        ("a" * 300, socket.AF_UNSPEC, "cannot be resolved"),
+        ("", socket.AF_INET, "is ''"),
+    ],
+)
+def test_a_name_that_means_nothing_is_one_clear_line(name, family, words):
+    with pytest.raises(OSError, match=words) as caught:
+        resolve(name, socket.AddressFamily(family), what="peers: worker-1")
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@both
+def test_endpoints_find_each_other_by_ipv6_and_by_name(protocol):
+    if not has_ipv6():
+        pytest.skip("no IPv6 here")
+    place = site(protocol, control_port=free_port(), data_port=free_port())
+    payload = random_payload(place.layout)
+    into = place.layout.new_buffer()
+    server_config = place.server(bind_address="::1", peers={"worker-1": "::1"})
+    worker_config = place.worker(
+        bind_address="::1", peers={"server": "ip6-localhost" if named() else "::1"}, data_port=0
+    )
+    opened = in_thread(lambda: open_endpoint(server_config))
+    with open_endpoint(worker_config) as worker, opened.result(timeout=5) as server:
+        sending = in_thread(worker.send, 0, {"server": payload})
+        server.receive(0, 0, {"worker-1": into})
+        assert sending.result(timeout=5)["server"].chunks_received == place.layout.chunk_count
+    assert (into == payload).all()
+
+
+def free_port() -> int:
+    with socket.create_server(("::1", 0), family=socket.AF_INET6) as taken:
+        return int(taken.getsockname()[1])
+
+
+def named() -> bool:
+    try:
+        return socket.getaddrinfo("ip6-localhost", 0, socket.AF_INET6)[0][4][0] == "::1"
+    except OSError:
+        return False

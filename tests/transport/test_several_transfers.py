@@ -1,0 +1,240 @@
+"""Several transfers at once, early data, and numbers that do not agree, through real sockets."""
+
+import math
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from testbed.transport import PayloadLayout, PeerLost, open_endpoint, preset
+from tests.transport.loopback import in_thread, run_all, site, udp_of
+from tests.transport.virtual import random_payload
+
+CARRIERS = [preset("fixed-low", tolerance=0), preset("tcp")]
+both = pytest.mark.parametrize("protocol", CARRIERS, ids=lambda protocol: protocol.carrier)
+
+
+@both
+def test_four_transfers_each_way_overlap_and_deliver_every_byte(protocol):
+    place = site(protocol, layout=PayloadLayout([("w", 50_000)]))
+    ups = [random_payload(place.layout, seed) for seed in range(4)]
+    downs = [random_payload(place.layout, seed) for seed in range(4, 8)]
+
+    def exchange(endpoint, peer, sent):
+        into = [place.layout.new_buffer() for _ in sent]
+        with endpoint.transfers() as several:
+            for number, (payload, buffer) in enumerate(zip(sent, into, strict=True)):
+                several.post_send(number, {peer: payload})
+                several.post_receive(number, 0, {peer: buffer})
+            assert not any(handle.done for handle in several.handles)
+        assert all(handle.done for handle in several.handles)
+        assert [handle.reports[peer].transfer for handle in several.handles] == [
+            number for number in range(4) for _ in range(2)
+        ]
+        return into
+
+    at_server, [at_worker] = run_all(
+        place,
+        lambda endpoint: exchange(endpoint, "worker-1", downs),
+        lambda endpoint, _: exchange(endpoint, "server", ups),
+    )
+    assert all(np.array_equal(*pair) for pair in zip(at_server, ups, strict=True))
+    assert all(np.array_equal(*pair) for pair in zip(at_worker, downs, strict=True))
+
+
+@both
+def test_poll_returns_each_handle_once_as_it_ends(protocol):
+    place = site(protocol)
+    payload = random_payload(place.layout)
+
+    def server(endpoint):
+        handles = [
+            endpoint.post_receive(number, 0, {"worker-1": place.layout.new_buffer()})
+            for number in range(3)
+        ]
+        ended: list[object] = []
+        while len(ended) < 3:
+            ended += endpoint.poll(5.0)
+        assert endpoint.poll(0.01) == []
+        assert {handle.wait()["worker-1"].transfer for handle in handles} == {0, 1, 2}
+        return ended == handles
+
+    def worker(endpoint, _):
+        for number in range(3):
+            endpoint.send(number, {"server": payload})
+
+    in_order, _ = run_all(place, server, worker)
+    assert in_order
+
+
+@both
+def test_more_transfers_than_may_be_in_flight_are_refused(protocol):
+    place = site(protocol, transfers_in_flight=2)
+    buffer = place.layout.new_buffer()
+
+    def server(endpoint):
+        for number in range(3):
+            endpoint.receive(number, 0, {"worker-1": place.layout.new_buffer()})
+
+    def worker(endpoint, _):
+        first, _ = (endpoint.post_send(number, {"server": buffer}) for number in range(2))
+        with pytest.raises(ValueError, match="2 are in flight already; valid: at most 2"):
+            endpoint.post_send(2, {"server": buffer})
+        first.wait()
+        endpoint.post_send(2, {"server": buffer}).wait()
+
+    run_all(place, server, worker)
+
+
+def test_early_data_are_kept_while_a_slower_worker_finishes():
+    """What comes before its transfer is posted is not sent again."""
+    place = site(workers=2, rate_bps=math.inf)
+    payload = random_payload(place.layout)
+    early = threading.Event()
+
+    def server(endpoint):
+        buffers = {name: place.layout.new_buffer() for name in place.addresses}
+        endpoint.receive(0, 0, buffers)
+        assert early.is_set()
+        return endpoint.receive(2, 0, buffers)["worker-1"]
+
+    def worker(endpoint, index):
+        if index == 2:  # the server is held up by this one
+            assert early.wait(10)
+            endpoint.send(0, {"server": payload})
+            return endpoint.send(2, {"server": payload})["server"]
+        endpoint.send(0, {"server": payload})
+        second = endpoint.post_send(2, {"server": payload})
+        while not endpoint._driver.links["server"].connection.outgoing.held:
+            endpoint.poll(0.01)
+        early.set()
+        return second.wait()["server"]
+
+    got, [sent, _] = run_all(place, server, worker)
+    assert sent.chunks_sent == got.chunk_count
+    assert (got.duplicates, got.ignored) == (0, {})
+
+
+@both
+def test_a_transfer_that_the_other_side_skips_is_an_error_on_both(protocol):
+    """Never a success: nothing was delivered."""
+    place = site(protocol, peer_timeout_s=3)
+    payload = random_payload(place.layout)
+    opened = in_thread(lambda: open_endpoint(place.server()))
+    with open_endpoint(place.worker()) as worker, opened.result(timeout=5) as server:
+        sending = in_thread(worker.send, 2, {"server": payload})
+        with pytest.raises(PeerLost, match="worker-1: it broke the protocol"):
+            server.receive(4, 0, {"worker-1": place.layout.new_buffer()})
+        with pytest.raises(PeerLost, match="server: it gave up: it broke the protocol"):
+            sending.result(timeout=10)
+
+
+def test_where_datagrams_are_blocked_the_error_says_so_and_little_is_sent():
+    place = site(peer_timeout_s=2.5, rate_bps=100e6)
+    opened = in_thread(lambda: open_endpoint(place.server()))
+    with open_endpoint(place.worker()) as worker, opened.result(timeout=5) as server:
+        sent: list[int] = []
+
+        def swallow(frames):
+            sent.append(len(frames))
+            return len(frames)
+
+        udp_of(worker).send = swallow  # type: ignore[method-assign]
+        receiving = in_thread(server.receive, 0, 0, {"worker-1": place.layout.new_buffer()})
+        sending = in_thread(worker.send, 0, {"server": place.layout.new_buffer()})
+        causes = []
+        for side in (receiving, sending):
+            with pytest.raises(PeerLost) as caught:
+                side.result(timeout=20)
+            causes.append(str(caught.value))
+    assert all("control works, data does not arrive" in cause for cause in causes)
+    # The rate would allow 20 000 in this time.
+    assert sum(sent) < 10_000
+
+
+# Workers that leave and come again.
+
+
+@both
+def test_a_worker_that_was_lost_joins_again_between_rounds(protocol):
+    place = site(protocol, workers=2, survive_peers=True)
+    payloads = {
+        name: random_payload(place.layout, seed) for seed, name in enumerate(place.addresses)
+    }
+    gone, back = threading.Event(), threading.Event()
+
+    def server(endpoint):
+        buffers = {name: place.layout.new_buffer() for name in place.addresses}
+        endpoint.receive(0, 0, buffers)
+        gone.wait(5)
+        assert endpoint.receive(2, 0, buffers).keys() == {"worker-1"}
+        assert "worker-2" in endpoint.lost
+        back.set()
+        while endpoint.lost:
+            endpoint.poll(0.05)
+        found = endpoint.receive(4, 0, buffers)
+        assert all((buffers[name] == payloads[name]).all() for name in buffers)
+        return found.keys()
+
+    def worker(endpoint, index):
+        mine = {"server": payloads[f"worker-{index}"]}
+        endpoint.send(0, mine)
+        if index == 1:
+            endpoint.send(2, mine)
+            endpoint.send(4, mine)
+            return
+        endpoint.close()
+        gone.set()
+        back.wait(5)
+        with open_endpoint(place.worker(2)) as again:
+            again.send(4, mine)
+
+    received, _ = run_all(place, server, worker)
+    assert received == {"worker-1", "worker-2"}
+
+
+def test_a_restarted_worker_takes_the_place_of_one_that_was_not_missed_yet():
+    """It is not turned away because its former self, which fell silent, seems to be there."""
+    place = site(survive_peers=True)
+    payload = random_payload(place.layout)
+    opened = in_thread(lambda: open_endpoint(place.server()))
+    former = open_endpoint(place.worker(data_port=21300))
+    with opened.result(timeout=5) as server:
+        into = place.layout.new_buffer()
+        joining = in_thread(lambda: open_endpoint(place.worker()))
+        while not joining.done():
+            server.poll(0.01)
+        with joining.result() as again:
+            sending = in_thread(again.send, 0, {"server": payload})
+            server.receive(0, 0, {"worker-1": into})
+            sending.result(timeout=5)
+        with pytest.raises(PeerLost, match="server"):
+            former.send(0, {"server": payload})
+    former.close()
+    assert (into == payload).all()
+
+
+def test_an_early_worker_is_patient_until_all_have_joined():
+    place = site(workers=2, peer_timeout_s=0.4)
+    payload = random_payload(place.layout)
+
+    def worker(endpoint, index):
+        endpoint.send(0, {"server": payload})
+
+    def late(config):
+        time.sleep(1.0)
+        with open_endpoint(config) as endpoint:
+            worker(endpoint, 2)
+
+    def early():
+        with open_endpoint(place.worker(1)) as endpoint:
+            worker(endpoint, 1)
+
+    workers = [in_thread(early), in_thread(late, place.worker(2))]
+    buffers = {name: place.layout.new_buffer() for name in place.addresses}
+    with open_endpoint(place.server()) as server:
+        server.receive(0, 0, buffers)
+    for each in workers:
+        each.result(timeout=10)
+    assert all((buffer == payload).all() for buffer in buffers.values())
