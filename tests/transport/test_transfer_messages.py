@@ -1,14 +1,17 @@
 """What sender and receiver make of control messages and odd datagrams."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.transport import ProtocolError
+from testbed.transport import ProtocolError, SendingPath
 from testbed.transport.core.arrivals import pack_arrivals
 from testbed.transport.core.messages import PASS, ControlMessage, MessageType
-from testbed.transport.core.wire import fields
+from testbed.transport.core.wire import fields, wire_bytes
+from testbed.transport.policies.congestion import FixedRate
 from testbed.transport.policies.tolerance import FractionRule
 from tests.transport.transfer_parts import all_frames, new_receiver, new_sender
 from tests.transport.virtual import (
@@ -96,13 +99,13 @@ def test_an_answer_that_crosses_the_stop_is_harmless():
 
 
 def test_an_answer_names_what_came_since_the_last_and_nothing_twice():
-    layout = layout_of(50)
+    layout = layout_of(500)
     receiver, _ = new_receiver(layout)
     frames = all_frames(layout)
-    for number, came in enumerate(([4, 2, 2, 30], [], [2, 3, 30], range(10)), start=1):
+    for number, came in enumerate(([4, 2, 2, 430], [], [2, 3, 430], range(10)), start=1):
         receiver.on_datagrams(frames[list(came)], 0.0)
         receiver.on_message(probe(number), 0.0)
-    expected = [bitmap(2, 4, 30), bitmap(), bitmap(3), bitmap(0, 1, *range(5, 10))]
+    expected = [bitmap(2, 4, 430), bitmap(), bitmap(3), bitmap(0, 1, *range(5, 10))]
     assert receiver.poll_messages() == expected
 
 
@@ -117,6 +120,22 @@ def test_a_sender_adds_up_what_the_answers_name():
     sender.sent(6, 2.0)
     with pytest.raises(ProtocolError, match="a chunk that an earlier one named"):
         sender.on_message(bitmap(3, 7), 3.0)
+    with pytest.raises(ProtocolError, match="without a gap"):
+        sender.on_message(bitmap(3, 4, 5, 6, 8, 9), 3.0)
+
+
+def test_a_window_that_is_full_of_another_transfer_is_no_reason_to_ask():
+    layout = layout_of(100)
+    path = SendingPath(
+        congestion=FixedRate(rate_bps=math.inf),
+        chunk_bytes=layout.chunk_bytes,
+        receive_buffer_bytes=8 * wire_bytes(1, layout.chunk_bytes),
+    )
+    first, second = (new_sender(layout, number=number, path=path) for number in (6, 7))
+    first.sent(len(first.offer(0.0)), 0.0)
+    assert not len(second.offer(0.0))
+    assert first.poll_messages() == [probe(ends=False)]
+    assert second.poll_messages() == []
 
 
 @pytest.mark.parametrize(

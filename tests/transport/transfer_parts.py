@@ -16,7 +16,7 @@ from tests.transport.virtual import (
 )
 
 
-def new_sender(layout, *, rate_bps=10e6, number=6):
+def new_sender(layout, *, rate_bps=10e6, number=6, path=None):
     return Sender(
         session=SESSION,
         transfer=number,
@@ -24,7 +24,8 @@ def new_sender(layout, *, rate_bps=10e6, number=6):
         payload=random_payload(layout),
         repair=Passes(),
         order=InOrder(),
-        path=SendingPath(congestion=FixedRate(rate_bps=rate_bps), chunk_bytes=layout.chunk_bytes),
+        path=path
+        or SendingPath(congestion=FixedRate(rate_bps=rate_bps), chunk_bytes=layout.chunk_bytes),
         now_s=0.0,
     )
 
