@@ -7,7 +7,7 @@ import json
 import os
 import platform
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -46,26 +46,25 @@ def opened(name: str, protocol: str, address: str, peer: dict[str, str]) -> Endp
     return open_endpoint(config)
 
 
-def serve(protocol: str, arrived: list[bool]) -> None:
+def serve(protocol: str) -> bool:
     """Receives one gradient without loss, and sends it back."""
     with opened("server", protocol, f"{PREFIX}.1", {"worker": f"{PREFIX}.2"}) as endpoint:
         buffer = LAYOUT.new_buffer()
         endpoint.receive(Leg.GATHER.transfer(0), 0, {"worker": buffer})
-        arrived.append(np.array_equal(LAYOUT.floats(buffer), GRADIENT))
+        arrived = np.array_equal(LAYOUT.floats(buffer), GRADIENT)
         endpoint.send(Leg.BROADCAST.transfer(0), {"worker": buffer})
+    return arrived
 
 
 def there_and_back(protocol: str) -> bool:
-    arrived: list[bool] = []
-    server = threading.Thread(target=serve, args=(protocol, arrived), daemon=True)
-    server.start()
-    with opened("worker", protocol, f"{PREFIX}.2", {"server": f"{PREFIX}.1"}) as endpoint:
-        sent, back = LAYOUT.new_buffer(), LAYOUT.new_buffer()
-        LAYOUT.floats(sent)[:] = GRADIENT
-        endpoint.send(Leg.GATHER.transfer(0), {"server": sent})
-        endpoint.receive(Leg.BROADCAST.transfer(0), 0, {"server": back})
-    server.join(timeout=10)
-    return arrived == [True] and np.array_equal(LAYOUT.floats(back), GRADIENT)
+    with ThreadPoolExecutor() as pool:
+        server = pool.submit(serve, protocol)
+        with opened("worker", protocol, f"{PREFIX}.2", {"server": f"{PREFIX}.1"}) as endpoint:
+            sent, back = LAYOUT.new_buffer(), LAYOUT.new_buffer()
+            LAYOUT.floats(sent)[:] = GRADIENT
+            endpoint.send(Leg.GATHER.transfer(0), {"server": sent})
+            endpoint.receive(Leg.BROADCAST.transfer(0), 0, {"server": back})
+        return server.result() and np.array_equal(LAYOUT.floats(back), GRADIENT)
 
 
 def rooms() -> set[str]:
