@@ -15,7 +15,7 @@ from testbed.transport.net.addresses import IP_HEADER_BYTES, Host
 from testbed.transport.net.carriers import Carrier
 from testbed.transport.net.config import SERVER, EndpointConfig
 from testbed.transport.net.driver import DataChannel
-from testbed.transport.net.sealing import TRAILER_BYTES, seal
+from testbed.transport.net.sealing import TRAILER_BYTES, Checksum, seal
 from testbed.transport.net.udp_socket import UdpSocket
 from testbed.transport.policies.congestion import CONGESTION_CONTROLS
 from testbed.transport.policies.order import ORDERS
@@ -116,6 +116,8 @@ class UdpCarrier(Carrier):
             transfers_in_flight=config.transfers_in_flight,
         )
         self._paths = {peer: self._path(peer) for peer in sockets}
+        if config.appended == "crc":
+            Checksum()  # says that its package is missing before a peer can be blamed for it
 
     def _path(self, peer: str) -> SendingPath:
         config = self._config
