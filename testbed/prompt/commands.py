@@ -12,7 +12,7 @@ from rich.table import Table
 
 from controllers.controller_socket import ControllerClient, ControllerError
 from testbed.lab.kernel.commands import CommandError
-from testbed.run import link_changes
+from testbed.run import manual_link_changes
 from testbed.run.assembly import Lab
 from testbed.run.manual_impairments import ManualImpairment
 from testbed.shared.input_error import InputError
@@ -92,7 +92,7 @@ class Prompt(CLI):
             client = self._client()
             for link in info.links:
                 for sender, receiver in ((link.first, link.second), (link.second, link.first)):
-                    now = link_changes.made(client, (sender.node, receiver.node), {})["now"]
+                    now = manual_link_changes.made(client, (sender.node, receiver.node), {})["now"]
                     cells = [show(now) for show in _COLUMNS.values()]
                     table.add_row(link.name, receiver.node, *cells)
             client.close()
@@ -112,16 +112,16 @@ class Prompt(CLI):
         }
         words = line.split()
         if not 3 <= len(words) <= 4:
-            self._say(f"set LINK {'|'.join(link_changes.WORDS)} VALUE [NODE]; see: lab")
+            self._say(f"set LINK {'|'.join(manual_link_changes.WORDS)} VALUE [NODE]; see: lab")
             return
         name, word, value = words[:3]
         try:
-            ends = link_changes.one(name, links, "link")
-            key = link_changes.one(word, link_changes.WORDS, "set")
-            changes = link_changes.checked({key: value})
+            ends = manual_link_changes.one(name, links, "link")
+            key = manual_link_changes.one(word, manual_link_changes.WORDS, "set")
+            changes = manual_link_changes.checked({key: value})
             client = self._client()
-            for way in link_changes.ways(ends, words[3] if len(words) == 4 else None):
-                now = link_changes.made(client, way, changes)["now"]
+            for way in manual_link_changes.ways(ends, words[3] if len(words) == 4 else None):
+                now = manual_link_changes.made(client, way, changes)["now"]
                 shown = ", ".join(f"{title} {show(now)}" for title, show in _COLUMNS.items())
                 self._say(f"{name} toward {way[1]}: {shown}")
             client.close()
@@ -131,7 +131,7 @@ class Prompt(CLI):
     def complete_set(self, text: str, line: str, *_: int) -> list[str]:
         """Names of links, then what of them can be set, for the tabulator key."""
         names = [each.name for each in self._lab.network.info.links]
-        words = link_changes.WORDS if line[: -len(text) or None].count(" ") > 1 else names
+        words = manual_link_changes.WORDS if line[: -len(text) or None].count(" ") > 1 else names
         return [each for each in words if each.startswith(text)]
 
     def do_impair(self, line: str) -> None:

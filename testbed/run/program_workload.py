@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import selectors
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -220,33 +219,13 @@ class ProgramWorkload:
             if now_s >= due_s:
                 raise ProcessError(why)
             timeout_s = min(due_s - now_s, _LOOK_S) if waits else due_s - now_s
-            with self._selector(socket) as selector:
-                ready = selector.select(timeout_s)
-            for key, _ in ready:
-                if key.data is None:
-                    socket.serve(key.fd)
-            ended = [str(key.data) for key, _ in ready if key.data is not None]
+            ended, readable = self._processes.wait(timeout_s, socket.descriptors())
+            for descriptor in readable:
+                socket.serve(descriptor)
             if ended:
                 self._take_note(ended)
             if ended or waits:
                 return
-
-    @contextlib.contextmanager
-    def _selector(self, socket: MarkerSocket) -> Iterator[selectors.BaseSelector]:
-        """Waits for markers (no data), and for the end of a process (its name)."""
-        descriptors = []
-        with selectors.DefaultSelector() as selector:
-            try:
-                for descriptor in socket.descriptors():
-                    selector.register(descriptor, selectors.EVENT_READ)
-                for name, pid in self._processes.pids().items():
-                    if name not in self._programs or self._programs[name].runs:
-                        descriptors.append(os.pidfd_open(pid))
-                        selector.register(descriptors[-1], selectors.EVENT_READ, name)
-                yield selector
-            finally:
-                for descriptor in descriptors:
-                    os.close(descriptor)
 
     def _next_limit(self, began_s: float) -> tuple[float, str]:
         """When the next limit is reached, and what is wrong then."""

@@ -26,12 +26,12 @@ from testbed.lab import host_program, leftovers, sandbox
 from testbed.lab.kernel import listening, privileges
 from testbed.lab.kernel.commands import CommandError
 from testbed.run import manual_impairments
-from testbed.run.link_changes import made
 from testbed.run.manual_impairments import ManualImpairment
+from testbed.run.manual_link_changes import made
 from testbed.run.observed_lab import ObservedLab
 from testbed.run.processes import ProcessError, Processes
 from testbed.scripting.channel import Channel, ChannelError
-from testbed.shared import failure, own_code, run_directory
+from testbed.shared import failure, jsonl, own_code, run_directory
 from testbed.shared.input_error import InputError
 from testbed.shared.registry import one_of
 from testbed.verdict import gates, link_changes
@@ -198,7 +198,7 @@ class Steward:
             self._controller.end(impairment.round_number, "round")
         ends = [
             each
-            for each in gates.read_events(self._lab.lab.impairment_log)
+            for each in jsonl.read(self._lab.lab.impairment_log)
             if (each["name"], each["action"]) == (impairment.name, "end")
         ]
         # Its record follows its end, once what it did is measured.
@@ -224,7 +224,7 @@ class Steward:
         if self._verdict is None:
             self._controller.finish()
             self._watched.close()
-            begun = {each["name"] for each in gates.read_events(self._lab.lab.impairment_log)}
+            begun = {each["name"] for each in jsonl.read(self._lab.lab.impairment_log)}
             # The others were there for the taking: that they did not begin is no fault.
             self._config["impairments"][:] = [
                 each.document for each in self._impairments.values() if each.name in begun

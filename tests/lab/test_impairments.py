@@ -162,7 +162,7 @@ def test_gilbert_elliott_loss_comes_in_runs(lab, number, name):
         lab.end(number)
         assert share_lost(sent, received) == pytest.approx(theory.mean_loss, abs=0.02)
         runs = runs_lost(sent, received)
-        assert statistics.mean(runs) == pytest.approx(theory.mean_burst_packets, rel=0.2)
+        assert statistics.mean(runs) == pytest.approx(1 / (1 - 0.8 * 0.9), rel=0.2)
         assert lab.ended(name)["dropped"] == len(sent) - len(received)
         assert_clean(flow)
 
