@@ -79,4 +79,4 @@ def run(
 
 def _acts_on_process(impairment: Mapping[str, Any]) -> bool:
     kind = str(impairment["kind"])
-    return own_code.is_own(kind) or parameters_of(kind).needs_training_host
+    return own_code.is_own(kind) or parameters_of(kind).acts_on_process
