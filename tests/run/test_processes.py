@@ -40,7 +40,7 @@ def test_the_end_of_its_log_is_the_reason(tmp_path: Path, program: str, expected
 def test_each_end_is_told_once_and_no_descriptor_is_left(tmp_path: Path) -> None:
     processes = Processes(tmp_path)
     reading, writing = os.pipe()
-    opened = os.listdir("/proc/self/fd")
+    opened = len(list(Path("/proc/self/fd").iterdir()))
     processes.spawn("first", [sys.executable, "-c", "pass"])
     asked = processes.spawn("second", [sys.executable, "-c", "pass"])
     asked.wait()  # its process id is nobody's now
@@ -49,6 +49,6 @@ def test_each_end_is_told_once_and_no_descriptor_is_left(tmp_path: Path) -> None
     assert processes.wait(0) == ([], [])
     os.write(writing, b"x")
     assert processes.wait(10, [reading]) == ([], [reading])
-    assert os.listdir("/proc/self/fd") == opened
+    assert len(list(Path("/proc/self/fd").iterdir())) == opened
     os.close(reading)
     os.close(writing)
