@@ -228,29 +228,23 @@ def attempt(rate_bps: int, *, datapath: Wanted = "auto") -> Trial:
 def _inside(rate_bps: int, datapath: str) -> Trial:
     """Build the lab, run the pattern for a second, count what arrives."""
     import topologies
+    from testbed.run import inside
     from testbed.run.assembly import Lab
-    from testbed.run.processes import Processes
     from testbed.verdict import calibration
 
-    private = sandbox.prepare()
     queue_bytes = max(150_000, int(rate_bps * _QUEUE_S / 8))
     topology = topologies.parse(
         {"name": "star", "workers": WORKERS, "rate_bps": rate_bps, "queue_bytes": queue_bytes}
     )
     shape = topology.model_dump(mode="json")
-    lab = Lab(
-        {
-            "topology": shape,
-            "impairments": [],
-            "controller": framework_choice.preferred(),
-            "datapath": datapath,
-            "seed": 1,
-        },
-        private=private,
-        logs=private,
-        impairment_log=private / "impairments.jsonl",
-        processes=Processes(private),
-    )
+    config = {
+        "topology": shape,
+        "impairments": [],
+        "controller": framework_choice.preferred(),
+        "datapath": datapath,
+        "seed": 1,
+    }
+    lab = Lab(config, inside.prepare(config))
     hosts = lab.network.info.hosts
     calibration.warm_up(lab.network.info)
     lab.switch.deepen_buffers()

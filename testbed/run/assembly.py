@@ -4,7 +4,6 @@ import json
 import subprocess
 from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import topologies
@@ -15,7 +14,7 @@ from testbed.lab import datapath, host_names
 from testbed.lab.kernel.commands import CommandError
 from testbed.lab.network import CONTROLLER_ADDRESS, Network
 from testbed.lab.openvswitch import OpenVSwitch
-from testbed.run.processes import Processes
+from testbed.run.inside import Inside
 from testbed.shared import python_module
 
 _START_TIMEOUT_S = 90.0  # an emulated processor imports for long; a process that ends is noticed
@@ -39,9 +38,7 @@ class Lab:
     Args:
         config: a run's configuration; topology, datapath, impairments, seed and `adjustable` are
             used.
-        private: the sandbox's private folder.
-        logs: folder for the logs of all programs.
-        impairment_log: file to which the controller appends what it did.
+        inside: the sandbox.
         data_ports: the first and the last port on which the workload sends its data; None: it does
             not say, so loss hits whatever it sends.
     """
@@ -49,15 +46,13 @@ class Lab:
     def __init__(
         self,
         config: dict[str, Any],
+        inside: Inside,
         *,
-        private: Path,
-        logs: Path,
-        impairment_log: Path,
-        processes: Processes,
         data_ports: tuple[int, int] | None = None,
     ) -> None:
+        private, logs, processes = inside.private, inside.logs, inside.processes
         self.controller_socket = private / "controller.sock"
-        self.impairment_log = impairment_log
+        self.impairment_log = inside.impairment_log
         self.processes = processes
         description = private / "lab.json"
         address, port = CONTROLLER_ADDRESS
@@ -103,7 +98,7 @@ class Lab:
             "impairments": config["impairments"],
             "code": config.get("code", {}),
             "socket": str(self.controller_socket),
-            "log": str(impairment_log),
+            "log": str(self.impairment_log),
         }
         description.write_text(json.dumps(document))
         assert controller.stdin is not None

@@ -9,16 +9,15 @@ from contextlib import suppress
 from pathlib import Path
 
 from testbed.lab import sandbox
-from testbed.lab.kernel import privileges
 from testbed.lab.kernel.commands import CommandError
 from testbed.lab.kernel.shaping import MissingCapabilityError
-from testbed.run import requirements
+from testbed.run import inside, requirements
 from testbed.run.assembly import topology_of
 from testbed.run.observed_lab import ObservedLab
-from testbed.run.processes import ProcessError, Processes
+from testbed.run.processes import ProcessError
 from testbed.run.program_workload import ProgramWorkload
 from testbed.run.training_workload import TrainingWorkload
-from testbed.shared import failure, own_code, run_directory
+from testbed.shared import failure, run_directory
 from testbed.shared.input_error import InputError
 from testbed.shared.progress_pipe import ProgressWriter
 from testbed.verdict import gates
@@ -37,19 +36,14 @@ def execute(directory: Path, progress: ProgressWriter) -> tuple[list[Gate], str]
         InputError: own code that has changed, or does not fit.
     """
     config = run_directory.read_json(directory / "config.json")
-    privileges.admit(directory)
-    own_code.expect(config.get("code", {}))
+    place = inside.prepare(config, directory)
     names = topology_of(config).all_host_names()
     if lacking := requirements.lacking(config, config["impairments"], names):
         raise UnsupportedError(lacking)
-    private = sandbox.prepare()
-    processes = Processes(directory / "logs")
     progress.stage("building the network")
     kind = ProgramWorkload if "workload" in config else TrainingWorkload
-    workload = kind(config, directory, processes, progress)
-    lab = ObservedLab(
-        config, directory, private=private, processes=processes, data_ports=workload.data_ports
-    )
+    workload = kind(config, directory, place.processes, progress)
+    lab = ObservedLab(config, place, data_ports=workload.data_ports)
     workload.wait_until_loaded()
     progress.stage("calibrating")
     lab.calibrate()

@@ -23,15 +23,15 @@ from typing import Any
 
 from controllers.controller_socket import ControllerClient
 from testbed.lab import host_program, leftovers, sandbox
-from testbed.lab.kernel import listening, privileges
+from testbed.lab.kernel import listening
 from testbed.lab.kernel.commands import CommandError
-from testbed.run import manual_impairments
+from testbed.run import inside, manual_impairments
 from testbed.run.manual_impairments import ManualImpairment
 from testbed.run.manual_link_changes import made
 from testbed.run.observed_lab import ObservedLab
-from testbed.run.processes import ProcessError, Processes
+from testbed.run.processes import ProcessError
 from testbed.scripting.channel import Channel, ChannelError
-from testbed.shared import failure, jsonl, own_code, run_directory
+from testbed.shared import failure, jsonl, run_directory
 from testbed.shared.input_error import InputError
 from testbed.shared.registry import one_of
 from testbed.verdict import gates, link_changes
@@ -53,26 +53,12 @@ class Steward:
         self._channel = channel
         self._began_at, self._began_s = run_directory.now(), time.monotonic()
         self._config: dict[str, Any] = order["config"]
-        own_code.expect(self._config.get("code", {}))
+        kept = order["directory"]
+        place = inside.prepare(self._config, None if kept is None else Path(kept))
+        self._directory, self._processes = place.directory, place.processes
         self._impairments = manual_impairments.by_name(self._config["impairments"])
         self._config["impairments"] = [each.document for each in self._impairments.values()]
-        private = sandbox.prepare()
-        if order["directory"] is None:
-            # In memory, and gone with the sandbox.
-            self._directory = private / "run"
-            for name in ("events", "logs"):
-                (self._directory / name).mkdir(parents=True)
-        else:
-            self._directory = Path(order["directory"])
-            privileges.admit(self._directory)
-        self._processes = Processes(self._directory / "logs")
-        self._lab = ObservedLab(
-            self._config,
-            self._directory,
-            private=private,
-            processes=self._processes,
-            data_ports=None,
-        )
+        self._lab = ObservedLab(self._config, place, data_ports=None)
         self._judged = order["calibrated"]
         if self._judged:
             self._lab.calibrate()
