@@ -20,6 +20,7 @@ from testbed.shared import python_module
 # This folder exists wherever Open vSwitch is installed; inside the sandbox a private tmpfs covers
 # it. Its short path keeps UNIX socket names below their limit of 107 bytes.
 PRIVATE_DIRECTORY = Path("/etc/openvswitch")
+CONTROLLER_ADDRESS = ("127.0.0.1", 6653)  # loopback of the sandbox's own network namespace
 _groups: dict[int, str] = {}  # of each sandbox that this process has started
 _ROOT = Path(__file__).resolve().parents[2]
 

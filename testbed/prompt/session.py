@@ -11,9 +11,7 @@ import sys
 from typing import Any
 
 from testbed.lab import sandbox
-from testbed.run import inside, manual_impairments
-from testbed.run.assembly import Lab
-from testbed.verdict import calibration
+from testbed.run import inside
 
 
 def open_prompt(config: dict[str, Any]) -> int:
@@ -51,12 +49,16 @@ def main() -> None:
     _keep_script_from_children()
     config = json.loads(sys.argv[1])
     place = inside.prepare(config)
+    # Imported here, beside the controller's own imports.
+    from testbed.prompt.commands import Prompt
+    from testbed.run import manual_impairments
+    from testbed.run.assembly import Lab
+    from testbed.verdict import calibration
+
     impairments = manual_impairments.by_name(config["impairments"])
     lab = Lab(config | {"impairments": [each.document for each in impairments.values()]}, place)
     calibration.warm_up(lab.network.info)
     lab.switch.deepen_buffers()
-
-    from testbed.prompt.commands import Prompt
 
     Prompt(lab, impairments, config)
     # The first process does not unwind: its end is the end of the lab.

@@ -1,9 +1,7 @@
 """Builds a lab inside a sandbox: Open vSwitch, Mininet, link shaping, the controller."""
 
 import json
-import subprocess
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any
 
 import topologies
@@ -12,10 +10,9 @@ from controllers.controller_socket import ControllerClient
 from controllers.impairment_plan import Places
 from testbed.lab import datapath, host_names
 from testbed.lab.kernel.commands import CommandError
-from testbed.lab.network import CONTROLLER_ADDRESS, Network
+from testbed.lab.network import Network
 from testbed.lab.openvswitch import OpenVSwitch
 from testbed.run.inside import Inside
-from testbed.shared import python_module
 
 _START_TIMEOUT_S = 90.0  # an emulated processor imports for long; a process that ends is noticed
 
@@ -54,18 +51,6 @@ class Lab:
         self.controller_socket = private / "controller.sock"
         self.impairment_log = inside.impairment_log
         self.processes = processes
-        description = private / "lab.json"
-        address, port = CONTROLLER_ADDRESS
-        # Its imports take longer than the network, which is built meanwhile.
-        controller = processes.spawn(
-            "controller",
-            [
-                *python_module.command("controllers", f"--framework={config['controller']}"),
-                *(f"--lab-file={description}", "--when-told"),
-                *(f"--ofp-listen-host={address}", f"--ofp-tcp-listen-port={port}"),
-            ],
-            stdin=subprocess.PIPE,
-        )
         self.switch = OpenVSwitch(private, logs)
         self.switch.start()
         processes.adopt(self.switch.processes)
@@ -100,10 +85,8 @@ class Lab:
             "socket": str(self.controller_socket),
             "log": str(self.impairment_log),
         }
-        description.write_text(json.dumps(document))
-        assert controller.stdin is not None
-        with suppress(BrokenPipeError), controller.stdin:  # it has ended: the wait says why
-            controller.stdin.write(b"\n")
+        inside.description.write_text(json.dumps(document))
+        processes.tell("controller", "go")
         processes.wait_for(self.controller_socket, "controller", _START_TIMEOUT_S)
         # Closed to whatever has given up root's powers, also as user 0: who may send there can
         # change links and end impairments.

@@ -96,10 +96,9 @@ class ObservedLab:
             processes=self.processes.pids(),
             config=self.config,
         )
-        self._observation.begin()
         with (
+            sampling.sampled(self.directory, order, first=self._observation.begin) as sampler,
             link_report.recorded(self.info.as_json(), self.directory / "delay.json"),
-            sampling.sampled(self.directory, order) as sampler,
             self._captured(self.config["capture"]),
         ):
             yield sampler

@@ -45,6 +45,16 @@ class Processes:
         self._running[name] = process
         return process
 
+    def tell(self, name: str, line: str) -> None:
+        """Write one line to a process's standard input and close it.
+
+        One that has ended already is not told: whoever waits for it hears why it ended.
+        """
+        stdin = self._running[name].stdin
+        assert stdin is not None
+        with contextlib.suppress(BrokenPipeError), stdin:
+            stdin.write(line.encode() + b"\n")
+
     def statuses(self) -> dict[str, int | None]:
         """Exit status of each process by name; None while it runs."""
         return {name: process.poll() for name, process in self._running.items()}

@@ -4,6 +4,8 @@ The supervisor starts it early. It waits on standard input for one JSON line tha
 Importing once and forking makes a worker ready in about 50 ms and shares memory.
 """
 
+from __future__ import annotations
+
 import functools
 import importlib
 import os
@@ -13,21 +15,19 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
-
-import torch
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from controllers.controller_socket import ControllerClient
 from testbed.lab.helpers.process import Requests
 from testbed.lab.kernel import cgroups, namespaces, privileges
 from testbed.run import killed_by, shared_processes
-from testbed.shared import failure, own_code, run_directory
+from testbed.shared import failure, own_code, python_module, run_directory
 from testbed.shared.progress_pipe import ProgressWriter
-from testbed.training import checkpoint, coordination, server, worker
-from testbed.training.model_and_data import ModelAndData
-from testbed.training.run_context import RunContext
-from testbed.training.vectors import SharedVectors
 from testbed.transport import PeerLost
+
+if TYPE_CHECKING:
+    from testbed.training.model_and_data import ModelAndData
+    from testbed.training.run_context import RunContext
 
 # numpy imports these on first use; without this, each process would do so in its first round.
 _USED_LATER = ("numpy.ma", "numpy.random")
@@ -40,12 +40,19 @@ _CULPRIT_PATIENCE_S = 3.0
 def main() -> None:
     """`python -m testbed.run.training_launcher RUN_DIRECTORY`, with the order on standard input."""
     directory = Path(sys.argv[1])
+    with python_module.large_imports():
+        import torch
+
+        from testbed.training import coordination, server, worker
+        from testbed.training.model_and_data import ModelAndData
+        from testbed.training.vectors import SharedVectors
+
+        for module in _USED_LATER:
+            importlib.import_module(module)
     privileges.lay_aside()  # own code is loaded here
     failure.answer_where()
     torch.set_num_threads(1)  # before the fork, and before any operation starts threads
     torch.use_deterministic_algorithms(True)
-    for module in _USED_LATER:
-        importlib.import_module(module)
     # The network is built meanwhile; the order arrives when it is ready.
     model_and_data = ModelAndData(run_directory.read_json(directory / "config.json"))
     try:
@@ -104,6 +111,9 @@ def _give_up(error: BaseException) -> NoReturn:
 
 
 def _context(order: dict[str, Any], directory: Path, model_and_data: ModelAndData) -> RunContext:
+    from testbed.training import checkpoint
+    from testbed.training.run_context import RunContext
+
     hosts = order["hosts"]
     return RunContext(
         config=model_and_data.config,

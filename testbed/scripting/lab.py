@@ -260,7 +260,7 @@ class Lab:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 (it lasts as long as the lab)
         try:
             process = sandbox.start(
-                "testbed.scripting.steward",
+                "testbed.scripting.first_process",
                 *(str(theirs.fileno()), str(script)),
                 pass_fds=(theirs.fileno(), script),
                 stdout=self._log.fileno(),

@@ -116,7 +116,7 @@ class Observation:
         if self._reader is None or self._before is None:
             return None
         try:
-            after = self._reader.read(longest_s)
+            after = self._reader.read(longest_s, last=True)
             return conservation.close(self._network, self._before, after, events)
         except (OSError, CommandError) as error:
             self._failure = str(error)

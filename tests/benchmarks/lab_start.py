@@ -86,14 +86,16 @@ def _inside(config: dict[str, Any], began_s: float) -> None:
         stages.append((stage, time.monotonic() - began_s))
 
     note("Python is up")
-    from controllers.controller_socket import ControllerClient
+    before_mib = _kernel_mib()
     from testbed.run import inside
+
+    place = inside.prepare(config)
+    note("the sandbox is ready, the controller started")
+    from controllers.controller_socket import ControllerClient
     from testbed.run.assembly import Lab
     from testbed.run.processes import Processes
 
     note("imports")
-    before_mib = _kernel_mib()
-    place = inside.prepare(config)
     for owner, name, words in (
         (OpenVSwitch, "start", "Open vSwitch runs"),
         (Network, "__init__", "hosts, interfaces and addresses"),
