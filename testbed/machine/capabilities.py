@@ -223,7 +223,7 @@ def _inside(wanted: Sequence[str]) -> dict[str, Capability]:
         "host-cpu": (
             host_shares.try_out,
             "a host's share of the processors (cpu)",
-            "sudo; as a user, systemd-run --user --scope -p Delegate=yes ./lab ...",
+            "sudo; else systemd-run --scope -p Delegate=yes ./lab ... (as a user with --user)",
         ),
         "udp-segmentation": (
             _udp_segmentation,
