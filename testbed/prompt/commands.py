@@ -107,16 +107,20 @@ class Prompt(CLI):
         Examples: `set worker-1--s1 rate 20Mbit`, `set worker-1--s1 queue 30kB worker-1`.
         """
         links = {each.name: each for each in self._lab.network.info.links}
+        known = links | {f"{each.second.node}--{each.first.node}": each for each in links.values()}
         words = line.split()
         try:
-            if words and words[0] not in links:
+            if words and words[0] not in known:
                 raise InputError(f"no link {words[0]!r}{did_you_mean(words[0], links)}; see: lab")
             if words[1:]:
-                self._set(links[words[0]], words[1], words[2:])
+                self._set(known[words[0]], words[1], words[2:])
             else:
-                self._show_links([links[each] for each in words or links])
+                self._show_links([known[each] for each in words or links])
         except (InputError, CommandError, OSError) as error:
-            self._say(f"set: {error}")
+            said = str(error)
+            for word, key in manual_link_changes.WORDS.items():
+                said = said.replace(key, word)
+            self._say(f"set: {said}")
 
     def _set(self, link: LinkEnds, word: str, rest: list[str]) -> None:
         """Change a link; what follows the word is a value, perhaps its unit, perhaps a node."""
@@ -168,10 +172,11 @@ class Prompt(CLI):
         impairment = self._impairments.get(name)
         if impairment is None:
             valid = ", ".join(self._impairments) or "none in this experiment"
-            self._say(f"impair: no impairment {name!r}; valid names: {valid}")
+            wrong = f"no impairment {name!r}" if name else "which one, and on or off?"
+            self._say(f"impair: {wrong}; valid names: {valid}")
             return
         if action not in ("on", "off"):
-            self._say(f"impair {name}: {action!r}; valid: on, off")
+            self._say(f"impair {name}: {action or 'on or off?'}; valid: on, off")
             return
         if action == "off" and impairment.ends_by_itself:
             self._say(f"{name} ends by itself; {self._effect(name)}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,9 @@ def results(tmp_path: Path) -> Path:
     build = ResultsBuilder(tmp_path)
     program = {"name": "one", "host": "server", "run": ["serve"], "congestion_control": None}
     for arm, calm_s in (("cubic", 0.1), ("bbr", 0.05)):
-        nothing = {key: {} for key in ("training", "transport", "phases", "protocol")}
+        nothing: dict[str, Any] = {
+            key: {} for key in ("training", "transport", "phases", "protocol")
+        }
         workload = {"kind": "programs", "programs": [program]}
         config = {**nothing, "workload": workload, "impairments": [LOSS, TRACE]}
         run = build.run(arm=arm, seed=1, config=config, reason=REASON)
