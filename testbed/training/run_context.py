@@ -1,7 +1,8 @@
 """The context of a run that server and workers share: configuration, addresses, payload layout."""
 
 import math
-from collections.abc import Callable
+import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Real
@@ -19,7 +20,14 @@ from testbed.training.learner import Learner, PayloadOnly, Replica
 from testbed.training.learning_rate import AnySchedule, Position, Schedule
 from testbed.training.model_and_data import ModelAndData
 from testbed.training.phases import AnyPhases, Detector, DetectorParameters
-from testbed.transport import EndpointConfig, Leg, Observer, PayloadLayout, ProtocolConfig
+from testbed.transport import (
+    EndpointConfig,
+    Leg,
+    Observer,
+    PayloadLayout,
+    ProtocolConfig,
+    open_sockets,
+)
 
 _BARRIER_SLACK_S = 30.0
 _PHASES: TypeAdapter[DetectorParameters] = TypeAdapter(AnyPhases)
@@ -38,7 +46,6 @@ class RunContext:
         controller_socket, coordination_socket: UNIX sockets outside the emulated network.
         session: random number that the transport's datagrams carry.
         model_and_data: the run's; loaded on first use.
-        has_opened: is called by each of them when its endpoint's sockets are open.
         first_round: above 0 if the run continues from the checkpoint after that many rounds.
     """
 
@@ -50,7 +57,6 @@ class RunContext:
     coordination_socket: Path
     session: int
     model_and_data: ModelAndData
-    has_opened: Callable[[], None] = lambda: None
     first_round: int = 0
 
     @property
@@ -196,9 +202,18 @@ class RunContext:
         """How long a barrier may take; the transport reports a dead peer earlier."""
         return float(self.config["transport"]["peer_timeout_s"]) + _BARRIER_SLACK_S
 
-    def endpoint(self, host: str, observer: Observer | None = None) -> EndpointConfig:
+    def open_sockets(self, host: str) -> list[socket.socket]:
+        """Open what the endpoint of a host needs root's powers for; runs nothing of the user's."""
+        protocol = self.config["protocol"]
+        peers = len(self.workers) if host == "server" else 1
+        return open_sockets(protocol["carrier"], protocol["congestion_control"], peers=peers)
+
+    def endpoint(
+        self, host: str, sockets: Sequence[socket.socket] = (), observer: Observer | None = None
+    ) -> EndpointConfig:
         """The transport's configuration for one host; `observer` receives its congestion state.
 
+        `sockets` are those of `open_sockets`.
         All workers send to the server at once, and the server sends to all of them at once. So a
         worker is paced at its share of the narrowest link, and the server, which sends to all at
         one rate, at the smallest share. Each host's random choices follow from the run's seed.
@@ -223,4 +238,5 @@ class RunContext:
             survive_peers=is_server and self.survives_workers,
             segmentation=False,  # the queues of a lab hold packets
             observer=observer,
+            sockets=sockets,
         )

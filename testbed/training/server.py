@@ -5,7 +5,7 @@ It also runs and times the rounds.
 
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
@@ -31,9 +31,10 @@ def run(
     listener: socket.socket,
     progress: ProgressWriter,
     vectors: SharedVectors | None,
+    sockets: Sequence[socket.socket],
 ) -> None:
-    """Serve all rounds, in the server host's network namespace."""
-    _Server(context, vectors).run(listener, progress)
+    """Serve all rounds, in the server host's network namespace, where `sockets` are."""
+    _Server(context, vectors).run(listener, progress, sockets)
 
 
 class _Server:
@@ -54,13 +55,15 @@ class _Server:
         self._memories = {name: broadcast.sender_memory(layout) for name in context.workers}
         self._detector = context.detector()
 
-    def run(self, listener: socket.socket, progress: ProgressWriter) -> None:
+    def run(
+        self, listener: socket.socket, progress: ProgressWriter, sockets: Sequence[socket.socket]
+    ) -> None:
         context = self._context
         self._restore()
         # The workers' endpoints join before they reach the first barrier, so the endpoint opens
         # first.
-        with open_endpoint(context.endpoint("server", self._congestion.observe)) as endpoint:
-            context.has_opened()
+        config = context.endpoint("server", sockets, self._congestion.observe)
+        with open_endpoint(config) as endpoint:
             coordinator = Coordinator(
                 listener,
                 context.workers,

@@ -1,6 +1,8 @@
 """A worker: computes a gradient, sends it, receives the mean, updates its model."""
 
+import socket
 import time
+from collections.abc import Sequence
 
 from testbed.shared.jsonl import JsonLinesWriter
 from testbed.training import checkpoint, pace, phase_announcement
@@ -12,9 +14,11 @@ from testbed.training.vectors import SharedVectors, finite
 from testbed.transport import Endpoint, Leg, open_endpoint
 
 
-def run(context: RunContext, name: str, vectors: SharedVectors | None) -> None:
-    """Train all rounds as worker `name`, in its host's network namespace."""
-    _Worker(context, name, vectors).run()
+def run(
+    context: RunContext, name: str, vectors: SharedVectors | None, sockets: Sequence[socket.socket]
+) -> None:
+    """Train all rounds as worker `name`, in its host's network namespace, where `sockets` are."""
+    _Worker(context, name, vectors).run(sockets)
 
 
 class _Worker:
@@ -34,11 +38,11 @@ class _Worker:
         self._trained_s = 0.0
         self._metric: float | None = None
 
-    def run(self) -> None:
+    def run(self, sockets: Sequence[socket.socket]) -> None:
         context = self._context
         self._restore()
-        with open_endpoint(context.endpoint(self._name, self._congestion.observe)) as endpoint:
-            context.has_opened()
+        config = context.endpoint(self._name, sockets, self._congestion.observe)
+        with open_endpoint(config) as endpoint:
             for number in range(context.first_round, context.rounds):
                 self._follower.reach("idle", metric=self._metric)
                 self._follower.wait("compute")

@@ -45,7 +45,7 @@ from testbed.transport.endpoint import Endpoint, EndpointConfig
 from testbed.transport.errors import PeerLost, ProtocolError, TransportError
 from testbed.transport.layout import PayloadLayout
 from testbed.transport.leg import Leg
-from testbed.transport.opening import open_endpoint
+from testbed.transport.opening import open_endpoint, open_sockets
 from testbed.transport.order import ORDERS, ChunkOrder, OrderContext
 from testbed.transport.protocols import PRESETS, ProtocolConfig, preset
 from testbed.transport.receiver import Receiver
@@ -100,5 +100,6 @@ __all__ = [
     "TransportError",
     "as_policy",
     "open_endpoint",
+    "open_sockets",
     "preset",
 ]

@@ -6,6 +6,8 @@ of header and chunk, in network order. Both sides must use it or neither, becaus
 differ.
 """
 
+import socket
+
 import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +40,7 @@ class ChecksummedUdpSocket(UdpSocket):
         datagram_bytes: int,
         buffer_bytes: int = BUFFER_BYTES,
         segmentation: bool = True,
+        opened: socket.socket | None = None,
     ) -> None:
         """`datagram_bytes` excludes the checksum, as do the frames of `send` and `receive`."""
         super().__init__(
@@ -46,6 +49,7 @@ class ChecksummedUdpSocket(UdpSocket):
             datagram_bytes=datagram_bytes + TRAILER_BYTES,
             buffer_bytes=buffer_bytes,
             segmentation=segmentation,
+            opened=opened,
         )
         self._longer = np.zeros((0, datagram_bytes + TRAILER_BYTES), dtype=np.uint8)
 

@@ -7,7 +7,7 @@ import socket
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -69,6 +69,7 @@ class EndpointConfig:
             peer. Kernel TCP does not call it; its state is read from outside (TCP_INFO).
         survive_peers: whether the server goes on with the other workers when it loses one. `lost`
             then tells which are gone, and reports and announcements leave them out.
+        sockets: what `open_sockets` has opened, for a side that has laid down root's powers since.
     """
 
     session: int
@@ -88,6 +89,7 @@ class EndpointConfig:
     connect_timeout_s: float = 10.0
     observer: Observer | None = None
     survive_peers: bool = False
+    sockets: Sequence[socket.socket] = ()
 
     def __post_init__(self) -> None:
         check_u32("session", self.session)

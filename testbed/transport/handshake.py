@@ -50,6 +50,10 @@ _SESSION_AT = HEADER_BYTES
 _SESSION_BYTES = 4
 
 
+def _new_socket() -> socket.socket:
+    return socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+
+
 class Listener:
     """A listening port and the workers that are expected there.
 
@@ -64,20 +68,19 @@ class Listener:
         port: int,
         expected: Iterable[str],
         answer: Callable[[Hello], Welcome],
-        prepare: Callable[[socket.socket], None] = lambda listener: None,
+        new_socket: Callable[[], socket.socket] = _new_socket,
     ) -> None:
         """Listens at once; OSError when the port is taken.
 
         `answer` makes the WELCOME, or raises ProtocolError when the worker cannot take part.
-        `prepare` sets options that connections inherit from the listening socket.
+        Connections inherit the options of what `new_socket` makes.
         """
         self.expected = frozenset(expected)
         self.answer = answer
         self.arrived: dict[str, tuple[socket.socket, Hello]] = {}
-        self._listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        self._listener = new_socket()
         try:
             self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            prepare(self._listener)
             self._listener.bind((address, port))
             self._listener.listen(128)
             self._listener.setblocking(False)
@@ -239,7 +242,7 @@ def connect_to_server(
     bind_address: str,
     hello: Hello,
     until_s: float,
-    prepare: Callable[[socket.socket], None] = lambda connection: None,
+    new_socket: Callable[[], socket.socket] = _new_socket,
 ) -> tuple[socket.socket, Welcome]:
     """Connects to one of the server's listeners, retrying until `until_s`.
 
@@ -247,9 +250,8 @@ def connect_to_server(
     """
     problem = "it was not tried"
     while (left_s := until_s - time.monotonic()) > 0:
-        connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        connection = new_socket()
         try:
-            prepare(connection)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection.settimeout(left_s)
             connection.bind((bind_address, 0))

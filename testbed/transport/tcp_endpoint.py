@@ -17,7 +17,7 @@ from testbed.transport.handshake import Listener, connect_to_server
 from testbed.transport.tcp_socket import (
     check_congestion_control,
     get_congestion_control,
-    set_congestion_control,
+    new_socket,
 )
 from testbed.transport.tcp_transfer import DataConnection, TcpReceiving, TcpSending
 from testbed.transport.tolerance import StopRuleFactory
@@ -31,11 +31,12 @@ class TcpEndpoint(Endpoint):
         self._algorithm = config.protocol.congestion_control
         self._listeners: dict[str, Listener] = {}
         self._connections: dict[str, DataConnection] = {}
+        self._opened = dict(zip(config.peers, config.sockets, strict=False))
 
     def _open_data(self) -> int:
-        # Finds an unknown algorithm before any peer waits.
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as trial:
-            set_congestion_control(trial, self._algorithm)
+        for peer in self._config.peers:  # finds an unknown algorithm before any peer waits
+            if peer not in self._opened:
+                self._opened[peer] = new_socket(self._algorithm)
         return 0
 
     def _data_listeners(self) -> list[Listener]:
@@ -49,11 +50,11 @@ class TcpEndpoint(Endpoint):
             port=port,
             expected=[peer],
             answer=lambda _: Welcome(session=self._config.session, data_port=port),
-            prepare=self._choose_algorithm,
+            new_socket=lambda: self._new_socket(peer),
         )
 
-    def _choose_algorithm(self, connection: socket.socket) -> None:
-        set_congestion_control(connection, self._algorithm)
+    def _new_socket(self, peer: str) -> socket.socket:
+        return self._opened.pop(peer, None) or new_socket(self._algorithm)
 
     def _join_data(self, peer: str, port: int, until_s: float) -> None:
         config = self._config
@@ -66,7 +67,7 @@ class TcpEndpoint(Endpoint):
                 bind_address=config.bind_address,
                 hello=Hello(session=config.session, name=config.name),
                 until_s=until_s,
-                prepare=self._choose_algorithm,
+                new_socket=lambda: self._new_socket(peer),
             )
         self._connections[peer] = DataConnection(connection)
         check_congestion_control(connection, self._algorithm)
@@ -101,5 +102,7 @@ class TcpEndpoint(Endpoint):
         }
 
     def _close_data(self) -> None:
+        for unused in self._opened.values():
+            unused.close()
         for connection in self._connections.values():
             connection.socket.close()

@@ -68,6 +68,17 @@ def available_congestion_controls() -> list[str]:
         return []
 
 
+def new_socket(congestion_control: str) -> socket.socket:
+    """A socket that uses a congestion control, as do those that it accepts; ValueError: none."""
+    created = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        set_congestion_control(created, congestion_control)
+    except BaseException:
+        created.close()
+        raise
+    return created
+
+
 def set_congestion_control(connection: socket.socket, name: str) -> None:
     """Sets the algorithm of one socket (and of what it accepts) and reads it back.
 

@@ -191,6 +191,7 @@ class UdpEndpoint(Endpoint):
             from testbed.transport.checksum import TRAILER_BYTES, ChecksummedUdpSocket
 
             kind, trailer_bytes = ChecksummedUdpSocket, TRAILER_BYTES
+        opened = dict(zip(config.peers, config.sockets, strict=False))
         for peer, address in config.peers.items():
             check_chunk_fits(chunk_bytes + trailer_bytes, local=config.bind_address, peer=address)
             port = config.server_data_port(peer) if config.is_server else config.data_port
@@ -199,6 +200,7 @@ class UdpEndpoint(Endpoint):
                 port=port,
                 datagram_bytes=HEADER_BYTES + chunk_bytes,
                 segmentation=config.segmentation,
+                opened=opened.get(peer),
             )
             congestion = CONGESTION_CONTROLS.create(
                 config.protocol.congestion_control,

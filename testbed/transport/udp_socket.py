@@ -14,6 +14,7 @@ import struct
 import sys
 import warnings
 from collections import Counter
+from contextlib import suppress
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,6 +60,15 @@ def _warn_of_small_buffer(name: str, wanted: int, granted: int) -> None:
     )
 
 
+def new_socket() -> socket.socket:
+    """A socket for `UdpSocket(opened=...)`, with large buffers where only root may have them."""
+    created = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+    for forced in (SO_RCVBUFFORCE, SO_SNDBUFFORCE):
+        with suppress(PermissionError):
+            created.setsockopt(socket.SOL_SOCKET, forced, BUFFER_BYTES)
+    return created
+
+
 class UdpSocket:
     """Datagrams of one size between a local port and one peer's port.
 
@@ -79,9 +89,11 @@ class UdpSocket:
         datagram_bytes: int,
         buffer_bytes: int = BUFFER_BYTES,
         segmentation: bool = True,
+        opened: socket.socket | None = None,
     ) -> None:
         """Binds to `address`:`port` (0 for any); OSError when that is not possible.
 
+        `opened` is what `new_socket` has made; None: it is made here.
         Warns once per process when the kernel grants less than `buffer_bytes`.
         """
         self.counters: Counter[str] = Counter()
@@ -93,7 +105,9 @@ class UdpSocket:
         self._departures = BatchSender(datagram_bytes)
         self._per_segmented = max(1, _MAX_SEND_BYTES // datagram_bytes)
         self._segment_size = [(SOL_UDP, UDP_SEGMENT, struct.pack("=H", datagram_bytes))]
-        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        self._socket = opened or socket.socket(
+            socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK
+        )
         try:
             self._socket.bind((address, port))
         except OSError as error:
@@ -119,10 +133,11 @@ class UdpSocket:
 
     def _grant(self, forced: int, plain: int, size: int) -> int:
         """Asks for a buffer; returns what the kernel granted, which is twice the usable size."""
-        try:
-            self._socket.setsockopt(socket.SOL_SOCKET, forced, size)
-        except PermissionError:
-            self._socket.setsockopt(socket.SOL_SOCKET, plain, size)
+        if self._socket.getsockopt(socket.SOL_SOCKET, plain) < 2 * size:
+            try:
+                self._socket.setsockopt(socket.SOL_SOCKET, forced, size)
+            except PermissionError:
+                self._socket.setsockopt(socket.SOL_SOCKET, plain, size)
         return self._socket.getsockopt(socket.SOL_SOCKET, plain)
 
     def fileno(self) -> int:

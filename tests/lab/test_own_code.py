@@ -55,27 +55,47 @@ def test_the_example_runs_from_its_own_files_alone(run_small, tmp_path):
     assert seen == {str(tmp_path / each.name) for each in EXAMPLES.glob("*.py")}
 
 
-def test_a_congestion_control_with_a_negative_rate_fails_the_run_at_once_by_name(
+MINE = """
+import errno, os
+from pathlib import Path
+from pyroute2 import IPRoute
+from pyroute2.netlink.exceptions import NetlinkError
+from testbed.transport import CongestionControl
+
+class Mine(CongestionControl):
+    asked = 0
+    def __init__(self):
+        for name in ("server-eth0", "worker-1-eth0", "worker-2-eth0"):
+            with IPRoute() as network, open(Path(__file__).with_name("tried"), "a") as file:
+                for index in network.link_lookup(ifname=name):  # of this process's host
+                    try:
+                        network.link("del", index=index)
+                        print(name, "deleted", file=file)
+                    except NetlinkError as error:
+                        print(name, errno.errorcode[error.code], file=file)
+    def on_feedback(self, feedback): pass
+    @property
+    def rate_bps(self):
+        self.asked += 1
+        return 1e8 if self.asked < 20 else -1e6
+"""
+
+
+def test_an_own_congestion_control_has_no_power_and_with_a_negative_rate_fails_the_run_by_name(
     run_small, tmp_path
 ):
     path = tmp_path / "mine.py"
-    path.write_text(
-        "from testbed.transport import CongestionControl\n"
-        "class Mine(CongestionControl):\n"
-        "    asked = 0\n"
-        "    def on_feedback(self, feedback): pass\n"
-        "    @property\n"
-        "    def rate_bps(self):\n"
-        "        self.asked += 1\n"
-        "        return 1e8 if self.asked < 20 else -1e6\n"
-    )
+    path.write_text(MINE)
     arm = {"protocol": "dblp", "congestion_control": "./mine.py"}
     results = run_small(arms={"dblp": arm}, transport={"peer_timeout_s": 30})
+    hosts = ("server", "worker-1", "worker-2")
+    tried = set((tmp_path / "tried").read_text().splitlines())
+    assert tried == {f"{host}-eth0 EPERM" for host in hosts}
     status = results.verdict()
     assert status["verdict"] == "failed"
     process, _, words = status["reason"].partition(": ")
-    assert process in ("server", "worker-1", "worker-2")
-    assert words.startswith(f"{path}: line 5: Mine.rate_bps is -1000000.0; expected bit/s above 0")
+    assert process in hosts
+    assert words.startswith(f"{path}: line 22: Mine.rate_bps is -1000000.0; expected bit/s above 0")
     assert words.endswith(f"; see logs/{process}.log")
     assert "Traceback" in (results.run() / "logs" / f"{process}.log").read_text()
     assert status["wall_s"] < 25  # not after the transport's patience
