@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from testbed.lab import sandbox
-from testbed.lab.kernel import privileges
 from testbed.lab.kernel.commands import CommandError
 from testbed.run.processes import ProcessError, Processes
 from testbed.shared import own_code, python_module
@@ -85,14 +84,16 @@ def prepare(config: Mapping[str, Any], directory: Path | None = None) -> Inside:
 
     Raises:
         InputError: own code has changed since.
+        PermissionError: see `sandbox.pinned`.
     """
-    if directory is not None:
-        privileges.admit(directory)
     own_code.expect(config.get("code", {}))
     private = sandbox.prepare()
-    directory = directory or private / "run"
-    for name in ("events", "logs"):
-        (directory / name).mkdir(parents=True, exist_ok=True)
+    if directory is not None:
+        directory = sandbox.pinned(directory)
+    else:
+        directory = private / "run"
+        for name in ("events", "logs"):
+            (directory / name).mkdir(parents=True)
     place = Inside(private=private, directory=directory, processes=Processes(directory / "logs"))
     place.start_controller(config["controller"])
     return place

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from testbed.lab import sandbox
+from testbed.lab.kernel import privileges
 from testbed.lab.kernel.commands import CommandError
 from testbed.lab.kernel.shaping import MissingCapabilityError
 from testbed.run import inside
@@ -51,7 +52,7 @@ def execute(directory: Path, progress: ProgressWriter) -> tuple[list[Gate], str]
         raise UnsupportedError(lacking)
     progress.stage("building the network")
     kind = TrainingWorkload if trains else ProgramWorkload
-    workload = kind(config, directory, place.processes, progress)
+    workload = kind(config, place.directory, place.processes, progress)
     lab = ObservedLab(config, place, data_ports=workload.data_ports)
     workload.wait_until_loaded()
     progress.stage("calibrating")
@@ -91,10 +92,12 @@ def main() -> None:
                 traceback.print_exc()
                 sys.stderr.flush()
             reason += "; see logs/supervisor.log"
+    if privileges.caller() is not None:
+        privileges.lay_aside()  # where links lead no further than the caller may go
     run_directory.write_status(
         arguments.directory,
         verdict,
-        reason,
+        reason.replace(str(sandbox.PINNED), str(arguments.directory)),
         began_at=began_at,
         wall_s=time.monotonic() - began_s,
         gates=[gate.as_json() for gate in findings],

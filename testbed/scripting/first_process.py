@@ -16,6 +16,7 @@ import traceback
 from pathlib import Path
 
 from testbed.lab import sandbox
+from testbed.lab.kernel import privileges
 from testbed.run import inside
 from testbed.scripting.channel import Channel, ChannelError
 from testbed.shared import failure
@@ -33,8 +34,10 @@ def main() -> None:
     try:
         order, _ = channel.receive()
         try:
-            kept = order["directory"]
-            place = inside.prepare(order["config"], None if kept is None else Path(kept))
+            kept = None if order["directory"] is None else Path(order["directory"])
+            if kept is not None:
+                privileges.become_nobody_without(kept)
+            place = inside.prepare(order["config"], kept)
             from testbed.scripting.steward import Steward  # beside the controller's imports
 
             steward = Steward(order, place, channel)

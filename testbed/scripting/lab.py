@@ -92,6 +92,7 @@ class Lab:
                 place = run_directory.RunDirectory(Path(out).absolute())
                 self._finished = place.path
                 self.directory = self._place.enter_context(place.open(config))
+                privileges.hand_over_below(self.directory)
             self._start()
             order = {
                 "config": config,

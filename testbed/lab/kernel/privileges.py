@@ -137,18 +137,10 @@ def become_caller(needed: Path) -> str:
     return ""
 
 
-def admit(directory: Path) -> None:
-    """As root: let those who will have given up its powers write to a run's directory.
-
-    Where the caller has no way to it, nobody becomes the caller.
-    """
-    if (who := caller()) is None:
-        return
-    if not reaches(who, directory.parent.resolve(), "x"):
+def become_nobody_without(directory: Path) -> None:
+    """As root: where the caller cannot write to a run's directory, nobody becomes the caller."""
+    if (who := caller()) is not None and not reaches(who, directory, "w"):
         _forget_caller()
-        return
-    for folder in (directory, *(each for each in directory.iterdir() if each.is_dir())):
-        hand_over(folder)
 
 
 def hand_over(path: Path) -> None:
@@ -162,14 +154,22 @@ def hand_over(path: Path) -> None:
 
 
 def hand_over_below(directory: Path) -> None:
-    """`hand_over` for a folder that this command made, and for all below."""
+    """`hand_over` for a folder that this command made, and for all below.
+
+    As the caller made it, it is the caller's already: one of somebody else is left alone.
+    """
     if (who := caller()) is None:
         return
-    with taken_up():
-        # By open folders: the caller may exchange one for a link meanwhile, which leads nowhere.
-        for _, _, files, descriptor in os.fwalk(directory):
-            for name in (".", *files):
-                _give(who, name, descriptor)
+    # By open folders: the caller may exchange any for a link meanwhile, which leads nowhere.
+    opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        if os.fstat(opened).st_uid in (who.uid, os.geteuid()):
+            with taken_up():
+                for _, _, files, descriptor in os.fwalk(dir_fd=opened):
+                    for name in (".", *files):
+                        _give(who, name, descriptor)
+    finally:
+        os.close(opened)
 
 
 def _give(who: Caller, name: str, folder: int | None) -> None:
