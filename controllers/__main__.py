@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from controllers import framework_choice, lab_file
+from testbed.shared import python_module
 from testbed.shared.yaml_input import InputError
 
 
@@ -40,7 +41,8 @@ def main() -> None:
     arguments, others = parser.parse_known_args(sys.argv[1:])
     framework_choice.choose(arguments.framework)
     if arguments.when_told:
-        importlib.import_module("controllers.app")  # takes longer than all else
+        with python_module.large_imports():
+            importlib.import_module("controllers.app")
         if not sys.stdin.readline():
             sys.exit(1)
     try:

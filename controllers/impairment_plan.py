@@ -20,7 +20,7 @@ class Places:
     hosts: Sequence[str]
     switches: Collection[str]
     links: Sequence[tuple[str, str]]
-    training_hosts: Collection[str] = ()  # hosts that train
+    working_hosts: Collection[str] = ()  # that train, or on which programs run
     rates_bps: Mapping[tuple[str, str], int] = field(default_factory=dict)  # of links, if known
 
     def place(self, parameters: ImpairmentParameters) -> str:
@@ -55,12 +55,12 @@ class Places:
         for key, host in parameters.hosts_named.items():
             if host not in self.hosts:
                 raise ValueError(f"{key}: unknown host {host!r}; {one_of(host, self.hosts)}")
-        if parameters.needs_training_host and self.training_hosts:
-            trains = [each for each in self.hosts if each in self.training_hosts]
-            if parameters.host not in trains:
+        if parameters.acts_on_process and self.working_hosts:
+            working = [each for each in self.hosts if each in self.working_hosts]
+            if parameters.host not in working:
                 raise ValueError(
-                    f"host: {parameters.host!r} does not train, and runs no program; "
-                    f"valid: {', '.join(trains)}"
+                    f"host: {parameters.host!r}: nothing of the workload runs there; "
+                    f"valid: {', '.join(working)}"
                 )
         if self.rates_bps and "link" in parameters.allowed_targets:
             parameters.check_link(self.rates_bps[self.link_of(parameters)])

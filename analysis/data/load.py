@@ -326,10 +326,10 @@ def _remark_on_missing_rounds(runs: Sequence[Run], rounds: pl.DataFrame) -> None
     for run in runs:
         planned, logged = run.config.get("rounds"), found.get(run.key, 0)
         if isinstance(planned, int) and logged != planned:
-            run.problems.append(
-                f"{logged} of {planned} rounds in rounds.jsonl: this run has no training time, "
-                "bytes or maximum"
-            )
+            lacks = "maximum"
+            if not programs.runs_programs(run.config):
+                lacks = "training time, bytes or maximum"
+            run.problems.append(f"{logged} of {planned} rounds in rounds.jsonl: it has no {lacks}")
 
 
 def _labels(factors: list[str]) -> dict[str, Any]:

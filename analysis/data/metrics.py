@@ -90,7 +90,8 @@ METRICS = (
     _latency(
         "burst_mean",
         "burst rounds",
-        "gather + broadcast, mean over the rounds in which an impairment was active",
+        "gather + broadcast, or the whole round where programs mark that; mean over the rounds in "
+        "which an impairment was active",
         _LATENCY.filter(_HIT).mean(),
         absent=_NOT_HIT,
     ),

@@ -16,6 +16,11 @@ from analysis.data.load import Results, impairment_kinds
 from analysis.figures import latency, learning, ratios, style
 from analysis.figures.parts import render, too_many_for_bands
 
+_STRIPS = (
+    "The strips below mark critical phases; they are paler where a round was critical in some runs "
+    "only."
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Drawing:
@@ -36,14 +41,15 @@ def draw_all(results: Results, summary: dict[str, Any]) -> list[Drawing]:
     styles = style.arm_styles(results.arms)
     band = "" if too_many_for_bands(results.arms) else "A pale band spans lowest to highest run."
     quality = summary.get("task_metric") or "accuracy"
+    rounds, strips = "Gather plus broadcast", _STRIPS
+    if results.runs_programs:
+        rounds, strips = "Each round as programs marked it", ""
     makers: list[tuple[str, str, str, Callable[[], Figure | None]]] = [
         (
             "latency-over-rounds",
             "Round latency over the rounds",
-            f"Gather plus broadcast, mean over the ok runs. {band} Shading marks the rounds in "
-            "which an impairment was active: compare the lines there with those in calm rounds. "
-            "The strips below mark critical phases; they are paler where a round was critical in "
-            "some runs only.",
+            f"{rounds}, mean over the ok runs. {band} Shading marks the rounds in which an "
+            f"impairment was active: compare the lines there with those in calm rounds. {strips}",
             lambda: latency.over_rounds(results.rounds, styles, kinds),
         ),
         (

@@ -28,14 +28,19 @@ def over_rounds(
         return None
     unit = formatting.unit_for("s", known["latency_s"])
     arms = [arm for arm, _ in parts.by_arm(known, styles)]
-    figure, axes, phases = parts.new_axes_with_strips(f"Round latency ({unit.symbol})", arms)
+    label, marks = f"Round latency ({unit.symbol})", []
+    if known["critical"].is_not_null().any():
+        figure, axes, phases = parts.new_axes_with_strips(label, arms)
+        parts.phase_strips(phases, known, arms)
+        marks = [parts.CRITICAL]
+    else:  # programs have no phases
+        figure, axes = parts.new_axes("Round", label)
     shaded = parts.shade_impairments(axes, known, kinds)
-    parts.phase_strips(phases, known, arms)
     parts.draw_lines_by_round(axes, known, "latency_s", styles, factor=unit.factor)
     parts.scale_axis(axes.yaxis, known["latency_s"])
     shown = known["round"].to_numpy()
     axes.set_xlim(shown.min() - 0.5, shown.max() + 0.5)
-    parts.add_legend(figure, styles, set(known["arm"]), [*shaded, parts.CRITICAL])
+    parts.add_legend(figure, styles, set(known["arm"]), [*shaded, *marks])
     return figure
 
 

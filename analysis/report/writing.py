@@ -17,7 +17,7 @@ from analysis.report.html import inline_svg, render, to_html
 from analysis.report.timeline import FILE as TIMELINE
 from analysis.report.timeline import timeline_page
 from analysis.summary.document import summarise, write_json
-from analysis.summary.lookup import of_programs
+from analysis.summary.lookup import entry, of_programs
 from analysis.tables import by_sweep_point, setup, verdicts
 from analysis.tables.chunk_loss_by_layer import layer_loss_table
 from analysis.tables.critical_rounds import critical_rounds_table
@@ -150,7 +150,7 @@ def render_page(
         tables={name: to_html(table) for name, table in tables.items()},
         has={name: bool(table.rows) for name, table in tables.items()},
         machines=[to_html(table) for table in setup.machine_tables(results)],
-        definitions=[describe(each) for each in of_programs(summary["arms"])] or METRICS,
+        definitions=_definitions(summary),
         timeline=TIMELINE if timeline else None,
         drawings=[
             (each, inline_svg(each.svg, name=each.name, description=each.title))
@@ -162,6 +162,18 @@ def render_page(
         folder=folder,
         report_command=f"./lab report {folder}",
     )
+
+
+def _definitions(summary: dict[str, Any]) -> list[Any]:
+    """The metrics to explain: of programs those that an arm has."""
+    arms = summary["arms"]
+    programs = of_programs(arms)
+    known = [
+        metric
+        for metric in METRICS
+        if not programs or any(entry(summary, "arms", arm, metric.name).n for arm in arms)
+    ]
+    return [*known, *map(describe, programs)]
 
 
 def _as_given(folder: Path) -> str:

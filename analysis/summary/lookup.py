@@ -73,6 +73,13 @@ def of_programs(arms: Mapping[str, Any]) -> list[str]:
     return sorted(found, key=program_metrics.order)
 
 
+def with_programs(metrics: Sequence[str], arms: Mapping[str, Any]) -> list[str]:
+    """The same as `with_impairment_kinds`, with those of programs behind the latency of rounds."""
+    found = with_impairment_kinds(metrics, arms)
+    latencies = [name for name in found if "latency_s." in name]
+    return [*latencies, *of_programs(arms), *(each for each in found if each not in latencies)]
+
+
 def points(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The points of the sweep; none where no factor is swept."""
     return summary.get("points") or []

@@ -9,15 +9,17 @@ from typing import Any
 from analysis.data.metrics import IMPAIRED, TASK_METRICS, describe
 from analysis.statistics.intervals import ENOUGH_SEEDS, Estimate
 from analysis.summary import phases
-from analysis.summary.lookup import entry, of_programs, points, with_impairment_kinds
+from analysis.summary.lookup import entry, of_programs, points, with_programs
 from analysis.tables.cells import measured, missing
 from analysis.tables.rendering import Cell, Table, row
 from analysis.words.formatting import DASH, Unit, metric_unit
 
 WAIVED = "With waived gates: "  # begins a note; the cautions tell more of it
+_CALM = "round_latency_s.calm_mean"  # of programs alone: of training the ratios have it
 ROWS = (
     "round_latency_s.burst_mean",
     IMPAIRED,  # one row per kind of impairment, where there are several
+    _CALM,
     "round_latency_s.mean",
     "round_latency_s.p95",
     "round_latency_s.p99",
@@ -67,7 +69,7 @@ def main_table(
         rows.append(row("Congestion control, read back", *(each or DASH for each in used)))
     estimates = {
         name: [entry(summary, "arms", arm, name) for arm in arms]
-        for name in [*of_programs(arms), *with_impairment_kinds(shown, arms)]
+        for name in with_programs(shown, arms)
     }
     # All latencies share a unit, so that they can be compared within a column too.
     latencies = [
@@ -107,6 +109,8 @@ def _is_shown(summary: dict[str, Any], name: str, estimates: list[Estimate]) -> 
     known = any(each.value is not None for each in estimates)
     if summary.get("workload") == "programs":  # which of all metrics they have is up to them
         return known
+    if name == _CALM:
+        return False
     if name == "workers_lost":
         return any(each.value for each in estimates)
     if name == "accuracy":

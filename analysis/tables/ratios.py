@@ -44,10 +44,7 @@ def ratio_table(summary: dict[str, Any]) -> Table:
     # A metric without any ratio has no row here: the main table says why it has no value.
     shown = [
         metric
-        for metric in [
-            *lookup.of_programs(summary["arms"]),
-            *lookup.with_impairment_kinds(_METRICS, summary["arms"]),
-        ]
+        for metric in lookup.with_programs(_METRICS, summary["arms"])
         if any(lookup.entry(summary, "ratios", name, metric).value is not None for name in names)
     ]
     rows = [

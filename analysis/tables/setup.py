@@ -73,8 +73,8 @@ def impairment_table(results: Results) -> Table:
         .sort("name", pl.col("arm").cast(pl.Enum(results.arms)))
     )
     notes = [
-        "Planned: the leg began. Sent: the controller acted. In force: the switch, or the host's "
-        "filter, confirmed it."
+        "Planned: its leg began, or its instant came. Sent: the controller acted. In force: the "
+        "switch, or the host's filter, confirmed it."
     ]
     if skipped:
         notes.append(
@@ -129,7 +129,7 @@ def link_table(results: Results) -> Table:
         *(("configured_rtt_s", "s"), ("rtt_s", "s")),
     ]
     return Table(
-        title=f"{results.experiment}: paths as calibrated before training",
+        title=f"{results.experiment}: paths as calibrated before each run",
         columns=[
             *("Path", "Configured rate", "Measured rate"),
             *("Configured round trip", "Round-trip time", "Runs"),

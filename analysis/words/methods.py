@@ -16,7 +16,8 @@ from analysis.words.cautions import machine_text
 
 _MOST_LISTED = 6
 # Of impairments: which rounds the seed drew, and switches of the injection itself.
-_UNSAID = ("rounds", "name", "loss_good", "loss_bad", "spare_control")
+_UNSAID = ("rounds", "name", "seed", "loss_good", "loss_bad", "spare_control")
+_LONGEST = 60  # characters of a value: a trace has thousands of changes
 _PACKAGES = ("torch", "numpy", "ryu", "os-ken")
 
 
@@ -130,7 +131,9 @@ def _software(manifest: dict[str, Any]) -> str:
 def _network(topology: dict[str, Any]) -> str:
     if not topology:
         return ""
-    words = [f"{topology.get('name')} with {topology.get('workers', '?')} workers"]
+    hosts = topology.get("hosts")
+    size = f"{len(hosts)} hosts" if hosts else f"{topology.get('workers', '?')} workers"
+    words = [f"{topology.get('name')} with {size}"]
     if isinstance(topology.get("rate_bps"), int | float):
         words.append(f"{_rate(topology['rate_bps'])} per link")
     if topology.get("queue_bytes"):
@@ -167,7 +170,8 @@ def _training(training: dict[str, Any]) -> str:
 
 
 def _impairment(settings: dict[str, Any]) -> str:
-    return ", ".join(f"{name} {v}" for name, v in settings.items() if v and name not in _UNSAID)
+    said = ((name, str(v)) for name, v in settings.items() if v and name not in _UNSAID)
+    return ", ".join(f"{name} {v[:_LONGEST]}{'...' if v[_LONGEST:] else ''}" for name, v in said)
 
 
 def _design(results: Results) -> str:
@@ -197,7 +201,7 @@ def _calibration(runs: Sequence[Run]) -> list[str]:
     if not errors:
         return []
     return [
-        f"Calibration before training: {_count(errors, 'path')} measured over all runs; rates were "
+        f"Calibration before each run: {_count(errors, 'path')} measured over all runs; rates were "
         f"within {max(errors) * 100:.2g} % of what was configured."
     ]
 

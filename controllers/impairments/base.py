@@ -70,7 +70,7 @@ class LabAccess(Protocol):
 
     @property
     def processes(self) -> Mapping[str, int]:
-        """Process ids of the training processes by host name, once training has begun."""
+        """The workload's process on each host: its id, by the host's name, once it has begun."""
 
     @property
     def links(self) -> LinkControl:
@@ -172,8 +172,8 @@ class Impairment(ABC, Generic[ParametersT]):
     The accounts tell packets that an impairment dropped or added from those that the emulator lost.
     `burst`: `frames_sent` left its switch port by PacketOut. `loss`: `dropped` of `met` at the
     receiving end, as the `model` of its parameters says. `police`, `blackout`: `dropped` by a meter
-    or flow entry. `link-down`: queues were emptied. `crash`: it killed a training process. Empty:
-    nothing of this sort.
+    or flow entry. `link-down`: queues were emptied. `crash`: it killed a process of the workload.
+    Empty: nothing of this sort.
     """
     changes_rates: ClassVar[ChangesRates] = "anywhere"
     """Which links may have another rate than the configured one while it is in force.

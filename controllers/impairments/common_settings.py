@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from controllers.impairments.repetition import Instants, Rounds, resolve_instants, resolve_rounds
 from testbed.shared import own_code
 
+LONGEST_S = 3600.0
 LEGS_OF = {
     "gather": ("gather",),
     "broadcast": ("broadcast",),
@@ -42,8 +43,8 @@ class ImpairmentParameters(BaseModel):
     """Whether two entries of this kind must not be in force on one target at the same time."""
     lasts: ClassVar[bool] = True
     """Whether it has a duration. An instantaneous kind (crash) ends when it has begun."""
-    needs_training_host: ClassVar[bool] = False
-    """Whether `host` must be one that trains."""
+    acts_on_process: ClassVar[bool] = False
+    """Whether it acts on the process of the workload on `host`, which must have one."""
 
     kind: str
     name: str = Field(default="", max_length=100, description="the name in logs and figures")
@@ -72,7 +73,7 @@ class ImpairmentParameters(BaseModel):
     duration_s: float | None = Field(
         default=None,
         gt=0,
-        le=3600,
+        le=LONGEST_S,
         allow_inf_nan=False,
         description="how long it lasts; none: to the end of its leg or round",
     )

@@ -13,7 +13,7 @@ from typing import Literal
 from pydantic import Field
 
 from controllers.impairments.base import Effect, Impairment, ImpairmentParameters
-from controllers.impairments.helper import training_process
+from controllers.impairments.helper import process_of_workload
 
 
 class CrashParameters(ImpairmentParameters):
@@ -21,7 +21,7 @@ class CrashParameters(ImpairmentParameters):
 
     allowed_targets = ("host",)
     lasts = False
-    needs_training_host = True
+    acts_on_process = True
 
     host: str = Field(
         description="whose training process is killed, a worker or server; or whose first program"
@@ -39,7 +39,7 @@ class Crash(Impairment[CrashParameters]):
 
     def begin(self) -> None:
         # Looked up now, because the processes exist only once training has begun.
-        self._pid = training_process(self.lab, self.parameters)
+        self._pid = process_of_workload(self.lab, self.parameters)
         os.kill(self._pid, signal.SIGKILL)
 
     def end(self) -> None:

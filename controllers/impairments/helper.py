@@ -31,14 +31,14 @@ def start_helper(
     )
 
 
-def training_process(lab: LabAccess, parameters: ImpairmentParameters) -> int:
-    """The process that trains on an impairment's host.
+def process_of_workload(lab: LabAccess, parameters: ImpairmentParameters) -> int:
+    """The process of an impairment's host: that which trains, or the first of its programs.
 
     Raises:
-        HelperError: there is none, because nothing trains there, not yet, or not any more.
+        HelperError: there is none, not yet, or not any more.
     """
     pid = lab.processes.get(parameters.host)
-    place = f"{parameters.label}: the training process on {parameters.host!r}"
+    place = f"{parameters.label}: the workload's process on {parameters.host!r}"
     if pid is None:
         known = ", ".join(lab.processes) or "none yet"
         raise HelperError(f"{place} is not known; there are: {known}")

@@ -16,7 +16,13 @@ import re
 from collections.abc import Collection
 from typing import Any
 
-from pydantic import Field, ValidationInfo, model_validator
+from pydantic import (
+    Field,
+    ModelWrapValidatorHandler,
+    PrivateAttr,
+    ValidationInfo,
+    model_validator,
+)
 
 from controllers.impairments import loss_mask
 from controllers.impairments.base import Effect, Impairment, ImpairmentParameters, LabAccess
@@ -62,19 +68,25 @@ class LossParameters(ImpairmentParameters):
         "declares; false, or where nothing declares any: all of IPv4",
     )
 
-    @model_validator(mode="before")
+    _begins: list[str] = PrivateAttr(default_factory=list)  # of a file's occurrences, for messages
+
+    @model_validator(mode="wrap")
     @classmethod
-    def _read_mask(cls, given: Any, info: ValidationInfo) -> Any:
+    def _read_mask(
+        cls, given: Any, check: ModelWrapValidatorHandler[LossParameters], info: ValidationInfo
+    ) -> LossParameters:
         """Of a mask, its content counts and not its place."""
         if not isinstance(given, dict) or not isinstance(given.get("mask"), str):
-            return given
+            return check(given)
         if given.get("lost_packets") is not None:
             raise ValueError("lost_packets: excludes mask")
         try:
-            lost = loss_mask.read(given["mask"], folders(info))
+            lost, begins = loss_mask.read(given["mask"], folders(info))
         except ValueError as error:
             raise ValueError(f"mask: {error}") from None
-        return {**given, "mask": None, "lost_packets": lost}
+        made = check({**given, "mask": None, "lost_packets": lost})
+        made._begins = begins
+        return made
 
     @model_validator(mode="after")
     def _one_model(self) -> LossParameters:
@@ -110,7 +122,21 @@ class LossParameters(ImpairmentParameters):
         document = super().resolved(seed=seed, rounds=rounds)
         if self.lost_packets is None:
             document["seed"] = self.seed or f"{seed}/{self.label}"
+        else:
+            self._refuse_useless(len(document.get("at_s") or document["rounds"] * len(self.legs)))
         return document
+
+    def _refuse_useless(self, occurrences: int) -> None:
+        """Refuse a mask with losses for more occurrences than there are."""
+        assert self.lost_packets is not None
+        given = self.lost_packets.count(";") + 1
+        if given > max(1, occurrences):
+            where = f"mask: {self._begins[occurrences]}" if self._begins else "lost_packets"
+            raise ValueError(
+                f"{where}: losses for {given} occurrences, divided by "
+                f"{'next' if self._begins else repr(';')}, and it has {occurrences}; "
+                f"valid: {' to '.join(dict.fromkeys(('1', str(occurrences))))}"
+            )
 
     @functools.cached_property
     def table(self) -> LossTable:

@@ -12,29 +12,37 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from testbed.lab import loss_table
 from testbed.shared import given_file
 
 _VALID = "valid: an index such as 12, a range such as 15-18"
 _ITEM = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 
 
-def read(name: str, folders: Sequence[Path]) -> str:
-    """The mask in a file, as a configuration has it.
+def read(name: str, folders: Sequence[Path]) -> tuple[str, list[str]]:
+    """The mask in a file, as a configuration has it, and where each occurrence begins.
 
     Raises:
         ValueError: there is no such file, or a line is wrong: the message names it.
     """
-    occurrences: list[list[str]] = [[]]
+    occurrences: list[list[range]] = [[]]
+    places: list[list[str]] = [[]]
+    begins = [name]
     for place, line in given_file.lines(name, folders):
         if line == "next":
             occurrences.append([])
+            places.append([])
+            begins.append(place)
             continue
         try:
-            _item(line)
+            occurrences[-1].append(_item(line))
         except ValueError as error:
             raise ValueError(f"{place}: {error}, or next") from None
-        occurrences[-1].append(line)
-    return ";".join(map(",".join, occurrences))
+        places[-1].append(place)
+    if found := loss_table.too_much(occurrences):
+        number, item, said = found
+        raise ValueError(f"{places[number][item]}: {said}")
+    return ";".join(",".join(map(_text, each)) for each in occurrences), begins
 
 
 def parse(text: str) -> list[list[range]]:
@@ -46,6 +54,10 @@ def parse(text: str) -> list[list[range]]:
     return [
         [_item(each.strip()) for each in one.split(",") if each.strip()] for one in text.split(";")
     ]
+
+
+def _text(item: range) -> str:
+    return f"{item[0]}-{item[-1]}" if len(item) > 1 else f"{item[0]}"
 
 
 def _item(text: str) -> range:

@@ -14,7 +14,7 @@ from typing import Literal
 from pydantic import Field
 
 from controllers.impairments.base import Effect, Impairment, ImpairmentParameters, LabAccess
-from controllers.impairments.helper import start_helper, training_process
+from controllers.impairments.helper import process_of_workload, start_helper
 from controllers.impairments.temporary_settings import TemporarySettings
 from testbed.lab.helpers.process import HelperError
 from testbed.lab.kernel.link_counters import offered
@@ -31,7 +31,7 @@ class StragglerParameters(ImpairmentParameters):
     """
 
     allowed_targets = ("host",)
-    needs_training_host = True
+    acts_on_process = True
 
     host: str = Field(description="the slow worker")
     leg: Literal["gather", "broadcast", "both", "round"] = Field(
@@ -46,7 +46,7 @@ class StragglerParameters(ImpairmentParameters):
 
 
 class Straggler(Impairment[StragglerParameters]):
-    """Slows one training process."""
+    """Slows a process, or a link."""
 
     changes_rates = "target"
 
@@ -77,7 +77,7 @@ class _SlowProcess:
         self._slowed: dict[str, float] = {}
 
     def begin(self) -> None:
-        self._pid = training_process(self._lab, self._parameters)
+        self._pid = process_of_workload(self._lab, self._parameters)
         self._helper.tell(do="slow", pid=self._pid, factor=self._parameters.factor)
         self._helper.hear(_ANSWER_TIMEOUT_S)
 

@@ -12,10 +12,17 @@ import time
 from collections.abc import Iterator
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field, ValidationInfo, model_validator
+from pydantic import (
+    Field,
+    ModelWrapValidatorHandler,
+    PrivateAttr,
+    ValidationInfo,
+    model_validator,
+)
 
 from controllers.impairments import trace_file
 from controllers.impairments.base import Effect, Impairment, ImpairmentParameters, LabAccess
+from controllers.impairments.common_settings import LONGEST_S
 from controllers.impairments.link_directions import direction
 from controllers.impairments.temporary_settings import TemporarySettings
 from testbed.lab.kernel.link_counters import offered
@@ -48,6 +55,8 @@ class TraceParameters(ImpairmentParameters):
         default=None, gt=0, le=1e6, description="of the changes, which repeat then; of a file: its"
     )
 
+    _places: list[str] = PrivateAttr(default_factory=list)  # of a file's changes, for messages
+
     @property
     def sets_rate(self) -> Literal["one way", "both ways", ""]:
         return "one way" if "rate_bps" in (self.changes or {}) else ""
@@ -62,30 +71,40 @@ class TraceParameters(ImpairmentParameters):
         )
         return max(map(sum, waits))
 
-    @model_validator(mode="before")
+    @model_validator(mode="wrap")
     @classmethod
-    def _read_file(cls, given: Any, info: ValidationInfo) -> Any:
+    def _read_file(
+        cls, given: Any, check: ModelWrapValidatorHandler[TraceParameters], info: ValidationInfo
+    ) -> TraceParameters:
         """Of a file, its content counts and not its place; without a duration it plays once."""
         if not isinstance(given, dict):
-            return given
-        found = dict(given)
+            return check(given)
+        found, places = dict(given), []
         if isinstance(found.get("file"), str):
             for key in ("changes", "length_s"):
                 if found.get(key) is not None:
                     raise ValueError(f"{key}: excludes file")
             window_s = found.get("window_s", cls.model_fields["window_s"].default)
             if not isinstance(window_s, int | float) or not window_s > 0:
-                return given  # the key's own rule says what is wrong
+                return check(given)  # the key's own rule says what is wrong
             try:
                 trace = trace_file.read(found["file"], folders(info), window_s=window_s)
             except ValueError as error:
                 raise ValueError(f"file: {error}") from None
             found |= {"file": None, "changes": trace.changes, "length_s": trace.length_s}
+            places = trace.places
         length_s, start_s = found.get("length_s"), found.get("start_s", 0)
         is_known = isinstance(length_s, int | float) and isinstance(start_s, int | float)
         if found.get("at_s") is not None and found.get("duration_s") is None and is_known:
             found["duration_s"] = max(length_s - start_s, trace_file.SHORTEST_S)
-        return found
+            if places and found["duration_s"] > LONGEST_S:
+                raise ValueError(
+                    f"file: {places[-1]}: it lasts {length_s:g} s; valid: up to {LONGEST_S:g} s, "
+                    "or with a duration_s"
+                )
+        made = check(found)
+        made._places = places
+        return made
 
     @model_validator(mode="after")
     def _changes_fit(self) -> TraceParameters:
@@ -111,10 +130,13 @@ class TraceParameters(ImpairmentParameters):
         return self
 
     def check_link(self, rate_bps: int) -> None:
-        fastest = max((self.changes or {}).get("rate_bps", [0.0]))
+        rates = (self.changes or {}).get("rate_bps", [0.0])
+        fastest = max(rates)
         if fastest > rate_bps:
+            row = rates.index(fastest)
+            where = f"file: {self._places[row]}" if self._places else f"changes: rate_bps.{row}"
             raise ValueError(
-                f"file: a rate of {fastest:.0f} bit/s; valid: up to {rate_bps}, the link's "
+                f"{where}: {fastest:.0f} bit/s; valid: up to {rate_bps}, the link's "
                 "rate_bps, at which it is calibrated"
             )
 

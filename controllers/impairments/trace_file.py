@@ -11,14 +11,16 @@ record-and-replay for HTTP", USENIX ATC 2015). Opportunities of a window are ave
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from testbed.lab.kernel.shaping import ETHERNET_FRAME_BYTES
-from testbed.shared import given_file
+from testbed.shared import given_file, units
 from testbed.shared.registry import one_of
 
 # One full frame takes 0.12 s at this rate. A trace's lower ones, 0 included, become this one.
@@ -33,10 +35,15 @@ Changes = dict[str, list[float]]
 
 
 class Trace(NamedTuple):
-    """The changes, a list for each column, and how long it takes until they repeat."""
+    """The changes, a list for each column, and how long it takes until they repeat.
+
+    Attributes:
+        places: for messages, where in the file each change is.
+    """
 
     changes: Changes
     length_s: float
+    places: list[str]
 
 
 def read(name: str, folders: Sequence[Path], *, window_s: float) -> Trace:
@@ -59,6 +66,8 @@ def read(name: str, folders: Sequence[Path], *, window_s: float) -> Trace:
 
 def _csv(lines: Sequence[tuple[str, str]]) -> Trace:
     place, header = lines[0]
+    if "," not in header and (found := re.search(r"[;\t]", header)):
+        raise ValueError(f"{place}: {found[0]!r} between columns; valid: commas")
     columns = [each.strip() for each in header.split(",")]
     for column in columns:
         if column not in LARGEST:
@@ -82,17 +91,26 @@ def _csv(lines: Sequence[tuple[str, str]]) -> Trace:
         problem = wrong({key: each[-2:] for key, each in changes.items()})
         if problem:
             raise ValueError(f"{place}: {problem}")
+    places = [place for place, _ in lines[1:]]
+    rates = changes.get("rate_bps")
+    if rates and 0 < (fastest := max(rates)) < SMALLEST_RATE_BPS:
+        raise ValueError(
+            f"{places[rates.index(fastest)]}: rate_bps: {fastest:g}: the highest of the file; "
+            f"valid: at least one of {SMALLEST_RATE_BPS} or more, in bit/s"
+        )
     times = changes["t_s"]
     # The last values hold as long as those before them.
     last_s = times[-1] - times[-2] if len(times) > 1 else 1.0
-    return Trace(changes=raised(changes), length_s=times[-1] + last_s)
+    return Trace(changes=raised(changes), length_s=times[-1] + last_s, places=places)
 
 
 def _number(place: str, column: str, value: str) -> float:
     try:
         return float(value)
     except ValueError:
-        raise ValueError(f"{place}: {column}: {value!r}: valid: a number") from None
+        unit = units.of(column)
+        words = f" in {unit.words}, without its unit" if unit else ""
+        raise ValueError(f"{place}: {column}: {value!r}: valid: a number{words}") from None
 
 
 def wrong(changes: Changes) -> str:
@@ -100,13 +118,14 @@ def wrong(changes: Changes) -> str:
     for column, values in changes.items():
         for value in values:
             if not (math.isfinite(value) and 0 <= value <= LARGEST[column]):
-                most = LARGEST[column]
+                most, unit = LARGEST[column], units.of(column)
                 valid = "0 or more" if math.isinf(most) else f"0 to {most:g}"
-                return f"{column}: {value:g}: valid: {valid}"
+                return f"{column}: {value:g}: valid: {valid}{f', in {unit.words}' if unit else ''}"
     times = changes["t_s"]
     for before, after in itertools.pairwise(times):
         if after - before < SHORTEST_S * 0.999:
-            return f"t_s: {after:g}: valid: {before + SHORTEST_S:g} or more, {SHORTEST_S:g} s later"
+            least_s = before + SHORTEST_S
+            return f"t_s: {after:g}: valid: {least_s:g} or more, later than the change before"
     for delay_s, jitter_s in zip(
         changes.get("delay_s", [0.0] * len(times)), changes.get("jitter_s", ()), strict=False
     ):
@@ -147,10 +166,12 @@ def _mahimahi(lines: Sequence[tuple[str, str]], window_s: float) -> Trace:
         float(round(count * ETHERNET_FRAME_BYTES * 8 / (end - begin)))
         for count, begin, end in zip(counts, begins, [*begins[1:], length_s], strict=True)
     ]
-    for begin, rate in zip(begins, rates, strict=True):
+    firsts = [bisect.bisect_left(times_ms, begin * 1000 - 1e-6) for begin in begins]
+    places = [lines[min(first, len(lines) - 1)][0] for first in firsts]
+    for where, begin, rate in zip(places, begins, rates, strict=True):
         if rate > LARGEST_RATE_BPS:
             raise ValueError(
-                f"{lines[0][0]}: {rate:g} bit/s from {begin:g} s on; valid: up to "
-                f"{LARGEST_RATE_BPS}"
+                f"{where}: {rate:g} bit/s from {begin:g} s on; valid: up to {LARGEST_RATE_BPS}"
             )
-    return Trace(changes=raised({"t_s": begins, "rate_bps": rates}), length_s=length_s)
+    changes = raised({"t_s": begins, "rate_bps": rates})
+    return Trace(changes=changes, length_s=length_s, places=places)

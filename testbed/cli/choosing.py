@@ -9,7 +9,7 @@ from pathlib import Path
 from testbed import experiment
 from testbed.cli import places
 from testbed.cli.options import Selection
-from testbed.run import planning
+from testbed.run import planning, requirements
 from testbed.shared.input_error import InputError
 
 
@@ -30,6 +30,7 @@ class Chosen:
         runs = {
             run.key: run for each in self.selections for run in each.loaded(results=self.results)
         }
+        requirements.refuse_missing_files(runs.values())
         return experiment.ordered(list(runs.values()))
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 _ROOT = Path(__file__).resolve().parents[2]
 _LINT_IMPORTS = str(Path(sys.executable).with_name("lint-imports"))
 _PYTEST = (sys.executable, "-m", "pytest")
+_LABS = "tests/lab"  # each step imports its own tests only
 _CHECKS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("ruff: rules", (sys.executable, "-m", "ruff", "check", ".")),
     ("ruff: format", (sys.executable, "-m", "ruff", "format", "--check", ".")),
@@ -20,10 +21,14 @@ _CHECKS: tuple[tuple[str, tuple[str, ...]], ...] = (
 # A file's tests stay in one process, since they share what is costly to make.
 _SIDE_BY_SIDE = ("-n", str(min(8, os.cpu_count() or 1)), "--dist", "loadfile")
 _TESTS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("tests without a lab", (*_PYTEST, "-q", "--durations=8", "-m", "not lab", *_SIDE_BY_SIDE)),
+    ("tests without a lab", (*_PYTEST, "-q", "--durations=8", f"--ignore={_LABS}", *_SIDE_BY_SIDE)),
     # Labs measure in real time: nothing may run beside them.
-    ("tests in real labs", (*_PYTEST, "-q", "--durations=8", "-m", "lab")),
+    ("tests in real labs", (*_PYTEST, "-q", "--durations=8", _LABS)),
 )
+# Each lab starts five programs of this project. Without bytecode each compiles its part of it anew.
+_ENVIRONMENT = {
+    name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"
+}
 _COUNT = re.compile(r"(\d+) ([a-z]+)")
 
 
@@ -55,7 +60,7 @@ def run(pytest_arguments: Sequence[str]) -> int:
 def counts(closing: str) -> collections.Counter[str]:
     """How many tests passed, failed, were skipped, ... by pytest's closing line.
 
-    Tests that a step's own choice left out (`-m`) belong to the other step and are not counted.
+    Tests that were left out, since they are long, are not counted.
     """
     words, _, _ = closing.partition(" in ")
     found = {what: int(number) for number, what in _COUNT.findall(words)}
@@ -65,7 +70,9 @@ def counts(closing: str) -> collections.Counter[str]:
 def _shown(argv: Sequence[str]) -> tuple[int, str]:
     """Run a program and show what it prints; returns its status and its last line."""
     last = ""
-    with subprocess.Popen(argv, cwd=_ROOT, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        argv, cwd=_ROOT, env=_ENVIRONMENT, stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         for line in process.stdout:
             print(line, end="", flush=True)

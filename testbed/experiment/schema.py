@@ -209,7 +209,7 @@ class Experiment(Section):
     def _processes_fit(self) -> Experiment:
         together = getattr(self.training.pace, "workers_per_process", None) or 1
         for index, each in enumerate(self.impairments if together > 1 else []):
-            if each.needs_training_host:
+            if each.acts_on_process:
                 raise ValueError(
                     f"training.pace.workers_per_process: {together}, but impairments.{index} "
                     f"({each.kind}) acts on one worker's process; valid: 1, or leave the key out"
@@ -308,7 +308,7 @@ class Experiment(Section):
             hosts=self.topology.all_host_names(),
             switches=network.switches(),
             links=network.links(),
-            training_hosts=self.working_hosts,
+            working_hosts=self.working_hosts,
             rates_bps={ends: network.linkInfo(*ends)["rate_bps"] for ends in network.links()},
         )
         if not self.rounds:

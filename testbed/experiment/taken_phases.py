@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed.experiment.schema import Experiment
-from testbed.shared import run_directory
+from testbed.shared import jsonl, run_directory
 from testbed.shared.input_error import InputError
 from testbed.shared.registry import did_you_mean
 from testbed.shared.run_directory import PLAN, RunDirectory, key_of
@@ -93,8 +93,8 @@ class FinishedRuns:
             raise InputError(f"{name!r}: this run {state}; valid: a run that is ok or invalid")
         log = directory / "events" / "rounds.jsonl"
         try:
-            records = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
-            if [record["round"] for record in records] != list(range(len(records))):
+            records = jsonl.read(log)
+            if not records or [each["round"] for each in records] != list(range(len(records))):
                 raise ValueError("rounds are missing")
             return [bool(record["critical"]) for record in records]
         except _DAMAGED as error:

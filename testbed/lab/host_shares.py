@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 from testbed.lab import leftovers
 from testbed.lab.kernel import cgroups, privileges
@@ -44,27 +45,33 @@ def try_out() -> str:
     Raises:
         OSError: there are none, in one line.
     """
-    cgroups.make(os.environ[NAME_VARIABLE], {"a-host": 0.5})
+    name = os.environ[NAME_VARIABLE]
+    cgroups.make(name, {"a-host": 0.5})
     version = cgroups.find().version
     if version == 1:  # with version 2, this process is in it: the command removes it
-        cgroups.remove(os.environ[NAME_VARIABLE])
+        cgroups.remove(cgroups.here(name))
     return f"cgroups of version {version}"
 
 
 def remove(name: str) -> None:
-    """After a sandbox's end: remove its groups, if it has made any."""
+    """After a sandbox's end: remove its groups, if it has made any; OSError: they are in use."""
     with privileges.taken_up():
-        if name and name in cgroups.names(name):
-            cgroups.remove(name)
+        cgroups.remove(cgroups.here(name) if name else ())
 
 
-def left_over() -> list[str]:
-    """The groups of sandboxes whose command is gone."""
-    found = []
+def left_over() -> dict[str, list[Path]]:
+    """The groups of sandboxes whose command is gone, in whatever session: name -> folders."""
     with privileges.taken_up():
-        present = cgroups.names(_PREFIX)
-    for name in present:
+        present = cgroups.everywhere(_PREFIX)
+    found = {}
+    for name, folders in present.items():
         owner = name.removeprefix(_PREFIX).split("-")
         if len(owner) == 4 and leftovers.is_gone(f"{owner[0]} {owner[1]} pid:[{owner[2]}]"):
-            found.append(name)
+            found[name] = folders
     return found
+
+
+def remove_left_over(folders: Iterable[Path]) -> None:
+    """Remove groups of `left_over`; OSError: a process goes on in one."""
+    with privileges.taken_up():
+        cgroups.remove(folders)

@@ -51,17 +51,3 @@ class LossModel:
         total = self.p_good_to_bad + self.p_bad_to_good
         missing = self.share_bad * (1 - (1 - total) ** packets) / total if total else 0.0
         return packets * self.mean_loss - missing * (self.loss_bad - self.loss_good)
-
-    @property
-    def mean_burst_packets(self) -> float:
-        """The mean number of packets lost in a row.
-
-        Every run of losses begins with a lost packet after one that was not lost. So the mean is
-        the share of lost packets divided by the share of packets that begin a run.
-        """
-        bad, good = self.share_bad, 1 - self.share_bad
-        # A packet that is not lost, in either state; then the state changes; then one is lost.
-        after_good = self.p_good_to_bad * self.loss_bad + (1 - self.p_good_to_bad) * self.loss_good
-        after_bad = self.p_bad_to_good * self.loss_good + (1 - self.p_bad_to_good) * self.loss_bad
-        begun = good * (1 - self.loss_good) * after_good + bad * (1 - self.loss_bad) * after_bad
-        return self.mean_loss / begun if begun else float("inf") if self.mean_loss else 0.0

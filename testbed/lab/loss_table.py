@@ -99,18 +99,37 @@ def given(occurrences: Sequence[Sequence[range]]) -> LossTable:
     Raises:
         ValueError: there are too many, or one lies too far from the begin.
     """
-    count = max(1, len(occurrences))
-    room = min(MOST_PACKETS, 1 << (_INDICES // (count + 1)).bit_length() - 1)
-    parts = []
+    if found := too_much(occurrences):
+        raise ValueError(found[2])
+    room = _room(occurrences)
+    nothing = np.zeros(0, np.int64)
+    parts = [
+        np.unique(np.concatenate([nothing, *map(np.asarray, ranges)])) + number * room
+        for number, ranges in enumerate(occurrences)
+    ]
+    lost = np.concatenate([nothing, *parts])
+    return LossTable(lost=lost, size=room, occurrences=max(1, len(occurrences)))
+
+
+def too_much(occurrences: Sequence[Sequence[range]]) -> tuple[int, int, str] | None:
+    """The first range of a mask that no table holds: its occurrence, its number there, and why."""
+    room, lost = _room(occurrences), 0
     for number, ranges in enumerate(occurrences):
-        found = np.unique(np.concatenate([np.zeros(0, np.int64), *map(np.asarray, ranges)]))
-        if len(found) and found[-1] >= room:
-            raise ValueError(f"packet {found[-1]} of {count} occurrences; valid: below {room}")
-        parts.append(found.astype(np.int64) + number * room)
-    lost = np.concatenate(parts) if parts else np.zeros(0, np.int64)
-    if len(lost) > _MOST_LOST:
-        raise ValueError(f"{len(lost)} packets are lost; valid: up to {_MOST_LOST}")
-    return LossTable(lost=lost, size=room, occurrences=count)
+        for place, each in enumerate(ranges):
+            lost += len(each)
+            if each[-1] >= room:
+                of = f" in a mask of {len(occurrences)} occurrences" if occurrences[1:] else ""
+                return number, place, f"packet {each[-1]}; valid: below {room}{of}"
+            if lost > _MOST_LOST:
+                said = f"{lost} packets are lost up to here; valid: up to {_MOST_LOST}"
+                return number, place, said
+    return None
+
+
+def _room(occurrences: Sequence[object]) -> int:
+    """The places of each occurrence of a mask."""
+    count = max(1, len(occurrences))
+    return int(min(MOST_PACKETS, 1 << (_INDICES // (count + 1)).bit_length() - 1))
 
 
 def mask_lines(lost: Indices) -> Iterator[str]:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from testbed.lab import datapath, freed_senders, host_shares
+from testbed.lab import datapath, freed_senders, host_shares, sandbox
 from testbed.lab.datapath import Datapath
 from testbed.lab.delay import Middle, Relay, netem
 from testbed.lab.kernel import local_ports, packet_steering, shaping
@@ -18,7 +18,6 @@ _LINK_OPTIONS = {
     *("rate_bps", "queue_bytes", "delay_s", "jitter_s", "loss"),
     *("ecn_threshold_bytes", "most_delay_s"),
 }
-CONTROLLER_ADDRESS = ("127.0.0.1", 6653)  # loopback of the lab's own network namespace
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,7 +244,7 @@ def _build(topology: Any, datapath: Datapath, *, adjustable: bool) -> Any:
         autoSetMacs=True,
         autoStaticArp=True,
     )
-    address, port = CONTROLLER_ADDRESS
+    address, port = sandbox.CONTROLLER_ADDRESS
     net.addController(LabController("ryu", ip=address, port=port))
     return net
 

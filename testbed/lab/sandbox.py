@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 from testbed.lab import host_names, host_shares, leftovers
@@ -20,6 +21,8 @@ from testbed.shared import python_module
 # This folder exists wherever Open vSwitch is installed; inside the sandbox a private tmpfs covers
 # it. Its short path keeps UNIX socket names below their limit of 107 bytes.
 PRIVATE_DIRECTORY = Path("/etc/openvswitch")
+CONTROLLER_ADDRESS = ("127.0.0.1", 6653)  # loopback of the sandbox's own network namespace
+PINNED = PRIVATE_DIRECTORY / "run"
 _groups: dict[int, str] = {}  # of each sandbox that this process has started
 _ROOT = Path(__file__).resolve().parents[2]
 
@@ -103,7 +106,8 @@ def stop(process: subprocess.Popen[bytes], *, patience_s: float = 3.0) -> int:
     except subprocess.TimeoutExpired:
         _kill(process)
         status = process.wait()
-    host_shares.remove(_groups.pop(process.pid, ""))
+    with suppress(OSError):  # still in use: `./lab clean` will find it
+        host_shares.remove(_groups.pop(process.pid, ""))
     return status
 
 
@@ -141,6 +145,26 @@ def end_with_lifeline(descriptor: int = 0) -> None:
         os._exit(1)
 
     threading.Thread(target=watch, name="lifeline", daemon=True).start()
+
+
+def pinned(directory: Path) -> Path:
+    """Inside, as root under `sudo`: a way to a run's directory on which no link leads elsewhere.
+
+    The directory and what lies above belong to the caller, who may exchange any folder for a link
+    to one of root's. So it is mounted in the private folder, and in this mount the kernel follows
+    no symbolic link (`nosymfollow`, Linux 5.10).
+
+    Raises:
+        PermissionError: the caller cannot write to it.
+        CommandError: the kernel refuses the mount.
+    """
+    if (who := privileges.caller()) is None:
+        return directory
+    PINNED.mkdir()
+    run(["mount", "--bind", "-o", "nosymfollow", str(directory), str(PINNED)])
+    if not privileges.reaches(who, PINNED, "w"):
+        raise PermissionError(f"{directory}: user {who.uid}, who called sudo, cannot write there")
+    return PINNED
 
 
 def prepare() -> Path:

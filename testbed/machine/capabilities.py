@@ -1,6 +1,6 @@
 """`./lab check`: tries what this kernel and user can do, inside a throw-away sandbox.
 
-Run as a module it is the inside: it tries everything and prints JSON.
+Run as a module it is the inside: it tries what its arguments name, or everything, and prints JSON.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ class Capability:
         return asdict(self)
 
 
-def probe() -> dict[str, Capability]:
-    """Try everything; the machine is as before afterwards."""
+def probe(wanted: Sequence[str] = ()) -> dict[str, Capability]:
+    """Try the wanted capabilities, or all; the machine is as before afterwards."""
     try:
-        output, error = sandbox.output_of(__spec__.name)
+        output, error = sandbox.output_of(__spec__.name, *wanted)
     except FileNotFoundError as absent:
         return {"sandbox": _sandbox(available=False, reason=f"{absent.filename}: not installed")}
     try:
@@ -88,7 +88,7 @@ def require() -> None:
     Raises:
         InputError: something is missing; one line names it and how to get it.
     """
-    absent = missing(probe())
+    absent = missing(probe(REQUIRED[1:]))  # the first is the sandbox, in which the others are tried
     if absent:
         raise InputError(f"this machine or user cannot run a lab: {'; '.join(absent)}")
 
@@ -135,6 +135,10 @@ def _sandbox(*, available: bool, reason: str) -> Capability:
 # The inside
 
 
+# What tries a capability, what it enables, and how to get it.
+_Trial = tuple[Callable[[], str | None], str, str]
+
+
 def _attempt(trial: Callable[[], str | None], enables: str, how: str) -> Capability:
     try:
         available, reason = True, trial() or ""
@@ -143,87 +147,91 @@ def _attempt(trial: Callable[[], str | None], enables: str, how: str) -> Capabil
     return Capability(available=available, reason=reason, enables=enables, how=how)
 
 
-def _inside() -> dict[str, Capability]:
+def _inside(wanted: Sequence[str]) -> dict[str, Capability]:
     private = sandbox.prepare()
     run(["ip", "link", "add", "probe0", "type", "veth", "peer", "name", "probe1"])
     for name in ("probe0", "probe1"):
         run(["ip", "link", "set", name, "up"])
     switch = OpenVSwitch(private, private)
-    switch_found = _attempt(
-        lambda: _switch(switch),
-        "every run: userspace datapath",
-        "apt-get install openvswitch-switch",
-    )
-    return {
-        "tun-device": _attempt(
+    found: dict[str, Capability] = {}
+    trials: dict[str, _Trial] = {
+        "tun-device": (
             _tun_device,
             "every run: Open vSwitch",
             "modprobe tun; for ordinary users: sudo chmod 0666 /dev/net/tun",
         ),
-        "hosts": _attempt(
+        "hosts": (
             _host,
             "every run: its hosts",
             "apt-get install mininet; in a container: options of docs/how-to/container.md",
         ),
-        "shaping": _attempt(
+        "shaping": (
             _shaping,
             "every run: rates and queues (HTB, bfifo)",
             "apt-get install iproute2; modprobe sch_htb",
         ),
-        "packet-filter": _attempt(
+        "packet-filter": (
             _packet_filter,
             "every run: impairments (nftables)",
             "apt-get install nftables python3-nftables; modprobe nf_tables",
         ),
-        "switch": switch_found,
-        "ryu": _attempt(
+        "switch": (
+            lambda: _switch(switch),
+            "every run: userspace datapath",
+            "apt-get install openvswitch-switch",
+        ),
+        "ryu": (
             lambda: _framework("ryu"),
             "every run: the controller, where it is installed",
             "os-ken runs instead; to try again: rm .venv/ready, ./lab setup",
         ),
-        "os-ken": _attempt(
+        "os-ken": (
             lambda: _framework("os-ken"),
             "the controller without Ryu, or with --controller os-ken",
             "./lab installs it into .venv",
         ),
-        "iperf3": _attempt(
+        "iperf3": (
             lambda: run(["iperf3", "--version"]).split(" (")[0],
             "impairment background: TCP flows; measuring in the shell",
             "apt-get install iperf3",
         ),
-        "switch-kernel": _attempt(
-            lambda: _kernel_datapath(switch_works=switch_found.available),
+        "switch-kernel": (
+            lambda: _kernel_datapath(switch_works=found["switch"].available),
             "datapath: kernel, which auto takes (else userspace)",
             f"modprobe openvswitch nft_dup_netdev; {_STOCK}",
         ),
-        "deep-switch-buffers": _attempt(
+        "deep-switch-buffers": (
             _deep_buffers,
             "queues beyond net.core.wmem_max",
             "sudo, or raise sysctl net.core.wmem_max",
         ),
-        "netem": _attempt(
-            _netem, "delay, jitter in the kernel (else by a relay)", f"modprobe sch_netem; {_STOCK}"
+        "netem": (
+            _netem,
+            "delay, jitter in the kernel (else by a relay)",
+            f"modprobe sch_netem; {_STOCK}",
         ),
-        "even-bursts": _attempt(
+        "even-bursts": (
             _even_bursts,
             "impairment burst: frames paced into a port's queue",
             f"modprobe sch_ingress cls_u32 act_mirred; {_STOCK}",
         ),
-        "ecn-marking": _attempt(
+        "ecn-marking": (
             lambda: _qdisc("red limit 100000 min 10000 max 30000 avpkt 1000 burst 20 ecn nodrop"),
             "ECN marks, DCTCP",
             f"modprobe sch_red; {_STOCK}",
         ),
-        "host-cpu": _attempt(
+        "host-cpu": (
             host_shares.try_out,
             "a host's share of the processors (cpu)",
-            "sudo; as a user, systemd-run --user --scope -p Delegate=yes ./lab ...",
+            "sudo; else systemd-run --scope -p Delegate=yes ./lab ... (as a user with --user)",
         ),
-        "udp-segmentation": _attempt(
-            _udp_segmentation, "UDP batches of up to 64 datagrams", "Linux 4.18 or newer"
+        "udp-segmentation": (
+            _udp_segmentation,
+            "UDP batches of up to 64 datagrams",
+            "Linux 4.18 or newer",
         ),
         **{
-            f"tcp-{name}": _attempt(
+            f"tcp-{name}": (
                 lambda name=name: _congestion_control(name),  # type: ignore[misc]
                 f"kernel TCP with {name}",
                 f"modprobe tcp_{name}; {_STOCK}",
@@ -231,6 +239,9 @@ def _inside() -> dict[str, Capability]:
             for name in TCP_CONGESTION_CONTROLS
         },
     }
+    for name in wanted or trials:
+        found[name] = _attempt(*trials[name])
+    return found
 
 
 def _tun_device() -> None:
@@ -333,5 +344,8 @@ def _congestion_control(name: str) -> None:
 
 if __name__ == "__main__":
     sandbox.end_with_lifeline()
-    print(json.dumps({name: each.as_json() for name, each in _inside().items()}), flush=True)
+    print(
+        json.dumps({name: each.as_json() for name, each in _inside(sys.argv[1:]).items()}),
+        flush=True,
+    )
     os._exit(0)

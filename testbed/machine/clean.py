@@ -107,8 +107,11 @@ def clean_leftovers(out: Path, say: Callable[[str], None], confirm: Callable[[st
     if not confirm(f"End {len(processes)} processes and remove {counted}?"):
         return False
     _end(processes)
-    for name in groups:
-        host_shares.remove(name)
+    for name, parts in groups.items():
+        try:
+            host_shares.remove_left_over(parts)
+        except OSError as error:
+            raise InputError(f"control group {name}: {error.strerror}") from None
     for folder in folders:
         _remove(folder)
     size = sizes.in_words(sum(each.size_bytes for each in folders))

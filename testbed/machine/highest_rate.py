@@ -11,6 +11,7 @@ Run as a module this is the inside of one lab: it prints JSON.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import select
@@ -38,6 +39,7 @@ LADDER_MBPS = (100, 200, 300, 400, 500, 600, 800, 1000, 1500, 2000, 3000, 5000, 
 _TRIAL_S = 1.2
 _WARM_UP_S = 0.3
 _HALVINGS = 3
+_LEAST_BPS = 2_000_000
 _LONGEST_S = 60.0
 _LAB_S = 4.0
 # A little more than the link carries, so that its queue is never empty.
@@ -113,9 +115,10 @@ class Highest:
         return min(broken, key=_rate).limit()
 
     def sentence(self) -> str:
+        where = f"in the {self.trials[0].datapath} datapath"
         if self.best is None:
-            return f"no rate was held; limited by {self.limited_by}"
-        best = f"{self.best.rate_bps / 1e6:g} Mbit/s in the {self.best.datapath} datapath"
+            return f"no rate was held {where}; limited by {self.limited_by}"
+        best = f"{self.best.rate_bps / 1e6:g} Mbit/s {where}"
         return f"highest link rate for 4 hosts: {best}; beyond, limited by {self.limited_by}"
 
     def as_json(self) -> dict[str, Any]:
@@ -165,6 +168,8 @@ def searches(*, kernel: bool) -> dict[str, Wanted]:
 def search(on_trial: Callable[[Trial], None], datapath: Wanted = "auto") -> Highest:
     """Climb the ladder of rates until one is not held, then halve the step; about a minute.
 
+    It takes longer where the lowest rate of the ladder is too much: it goes down until one is held.
+
     Raises:
         InputError: a lab for it could not be built.
     """
@@ -195,8 +200,10 @@ def climb(trial_of: Callable[[int], Trial], deadline_s: float) -> Iterator[Trial
         held = trial.rate_bps
         if time.monotonic() >= deadline_s:
             return
-    for _ in range(_HALVINGS):
-        if not broken or time.monotonic() >= deadline_s:
+    for halvings in itertools.count():
+        # "None" would be wrong where only the time was over before a rate was low enough.
+        enough = halvings >= _HALVINGS or time.monotonic() >= deadline_s
+        if not broken or (enough if held else broken <= _LEAST_BPS):
             return
         trial = trial_of((held + broken) // 2_000_000 * 1_000_000)
         yield trial
@@ -221,29 +228,23 @@ def attempt(rate_bps: int, *, datapath: Wanted = "auto") -> Trial:
 def _inside(rate_bps: int, datapath: str) -> Trial:
     """Build the lab, run the pattern for a second, count what arrives."""
     import topologies
+    from testbed.run import inside
     from testbed.run.assembly import Lab
-    from testbed.run.processes import Processes
     from testbed.verdict import calibration
 
-    private = sandbox.prepare()
     queue_bytes = max(150_000, int(rate_bps * _QUEUE_S / 8))
     topology = topologies.parse(
         {"name": "star", "workers": WORKERS, "rate_bps": rate_bps, "queue_bytes": queue_bytes}
     )
     shape = topology.model_dump(mode="json")
-    lab = Lab(
-        {
-            "topology": shape,
-            "impairments": [],
-            "controller": framework_choice.preferred(),
-            "datapath": datapath,
-            "seed": 1,
-        },
-        private=private,
-        logs=private,
-        impairment_log=private / "impairments.jsonl",
-        processes=Processes(private),
-    )
+    config = {
+        "topology": shape,
+        "impairments": [],
+        "controller": framework_choice.preferred(),
+        "datapath": datapath,
+        "seed": 1,
+    }
+    lab = Lab(config, inside.prepare(config))
     hosts = lab.network.info.hosts
     calibration.warm_up(lab.network.info)
     lab.switch.deepen_buffers()

@@ -1,8 +1,8 @@
 """The prompt of `./lab shell`: Mininet's, with commands for what this lab adds."""
 
-import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,27 +12,34 @@ from rich.table import Table
 
 from controllers.controller_socket import ControllerClient, ControllerError
 from testbed.lab.kernel.commands import CommandError
-from testbed.run import link_changes
+from testbed.lab.network import LinkEnds
+from testbed.run import manual_link_changes
 from testbed.run.assembly import Lab
 from testbed.run.manual_impairments import ManualImpairment
+from testbed.shared import jsonl, units
 from testbed.shared.input_error import InputError
+from testbed.shared.registry import did_you_mean, one_of
+from topologies.settings import LinkParameters
 
 _WELCOME = """\
 Mininet's prompt in the network of {experiment}: {hosts}. Nothing trains here.
   worker-1 ping server        run a command on a host; names of hosts become addresses
   lab                         hosts and links, as they are now
-  set worker-1--s1 rate 20Mbit   change a link: its rate, delay, jitter, loss or queue
+  set {link} rate 20Mbit
+                              change a link: its rate, delay, jitter, loss or queue
   impair NAME on|off          begin or end an impairment: {names}
   status                      what is in force, and whether the lab's programs run
   help, exit (or Ctrl-D)"""
 
-_COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
-    "Mbit/s": lambda now: f"{now['rate_bps'] / 1e6:g}",
-    "queue (bytes)": lambda now: str(now["queue_bytes"]),
-    "delay (ms)": lambda now: f"{now['delay_s'] * 1e3:g}",
-    "jitter (ms)": lambda now: f"{now['jitter_s'] * 1e3:g}",
-    "loss": lambda now: f"{now['loss']:g}",
+# How each setting of a link is shown, which is also a way to type it.
+_SHOWN: dict[str, Callable[[float], str]] = {
+    "rate": lambda bps: f"{bps / 1e6:.9g}Mbit",
+    "delay": lambda s: f"{s * 1e3:.9g}ms",
+    "jitter": lambda s: f"{s * 1e3:.9g}ms",
+    "loss": lambda share: f"{share:.9g}",
+    "queue": lambda size_bytes: f"{size_bytes / 1e3:.9g}kB",
 }
+_OF_MIDDLE = ("delay", "jitter", "loss")
 
 
 class Prompt(CLI):
@@ -54,7 +61,12 @@ class Prompt(CLI):
         self._console = Console(highlight=False, soft_wrap=True)
         hosts = ", ".join(host.name for host in lab.network.mininet.hosts)
         names = ", ".join(impairments) or "this experiment has none"
-        welcome = _WELCOME.format(experiment=config["experiment"], hosts=hosts, names=names)
+        welcome = _WELCOME.format(
+            experiment=config["experiment"],
+            hosts=hosts,
+            names=names,
+            link=lab.network.info.links[0].name,
+        )
         self._console.print(welcome, markup=False)
         super().__init__(lab.network.mininet, stdin=sys.stdin)
 
@@ -85,73 +97,96 @@ class Prompt(CLI):
         for host in info.hosts.values():
             table.add_row(host.name, host.address, host.switch, host.interface)
         self._console.print(table, "")
-        table = Table(box=None)
-        for title in ("link", "toward", *_COLUMNS):
-            table.add_column(title, no_wrap=True, overflow="ignore")  # a cut name is none
-        try:
-            client = self._client()
-            for link in info.links:
-                for sender, receiver in ((link.first, link.second), (link.second, link.first)):
-                    now = link_changes.made(client, (sender.node, receiver.node), {})["now"]
-                    cells = [show(now) for show in _COLUMNS.values()]
-                    table.add_row(link.name, receiver.node, *cells)
-            client.close()
-        except OSError as error:
-            self._say(str(error))
-            return
-        self._console.print(table)
+        self.do_set("")
 
     def do_set(self, line: str) -> None:
         """Change a link while it works: `set LINK rate|delay|jitter|loss|queue VALUE [NODE]`.
 
         LINK is a name that `lab` shows. With NODE, only the direction toward it changes.
+        `set` and `set LINK` show what is set.
         Examples: `set worker-1--s1 rate 20Mbit`, `set worker-1--s1 queue 30kB worker-1`.
         """
-        links = {
-            each.name: (each.first.node, each.second.node) for each in self._lab.network.info.links
-        }
+        links = {each.name: each for each in self._lab.network.info.links}
+        known = links | {f"{each.second.node}--{each.first.node}": each for each in links.values()}
         words = line.split()
-        if not 3 <= len(words) <= 4:
-            self._say(f"set LINK {'|'.join(link_changes.WORDS)} VALUE [NODE]; see: lab")
-            return
-        name, word, value = words[:3]
         try:
-            ends = link_changes.one(name, links, "link")
-            key = link_changes.one(word, link_changes.WORDS, "set")
-            changes = link_changes.checked({key: value})
-            client = self._client()
-            for way in link_changes.ways(ends, words[3] if len(words) == 4 else None):
-                now = link_changes.made(client, way, changes)["now"]
-                shown = ", ".join(f"{title} {show(now)}" for title, show in _COLUMNS.items())
-                self._say(f"{name} toward {way[1]}: {shown}")
-            client.close()
+            if words and words[0] not in known:
+                raise InputError(f"no link {words[0]!r}{did_you_mean(words[0], links)}; see: lab")
+            if words[1:]:
+                self._set(known[words[0]], words[1], words[2:])
+            else:
+                self._show_links([known[each] for each in words or links])
         except (InputError, CommandError, OSError) as error:
-            self._say(f"set: {error}")
+            said = str(error)
+            for word, key in manual_link_changes.WORDS.items():
+                said = said.replace(key, word)
+            self._say(f"set: {said}")
+
+    def _set(self, link: LinkEnds, word: str, rest: list[str]) -> None:
+        """Change a link; what follows the word is a value, perhaps its unit, perhaps a node."""
+        ends = (link.first.node, link.second.node)
+        if word not in _SHOWN:
+            raise InputError(f"{word!r}: {one_of(word, _SHOWN)}")
+        if not rest:
+            raise InputError(f"{word}: to which value? {_valid(word)}")
+        value, *more = rest
+        if more and units.number(manual_link_changes.WORDS[word], value + more[0]) is not None:
+            value += more.pop(0)
+        if more and (more[1:] or more[0] not in ends):
+            raise InputError(f"toward {' '.join(more)!r}: {one_of(more[0], ends)}")
+        changes = _checked(word, value)
+        if word in _OF_MIDDLE and link.middle is None:
+            raise InputError(
+                f"{link.name} was made without delay, jitter and loss, and cannot get them; valid "
+                f"in: ./lab shell {self._config['experiment']} --set topology.delay_s=1ms"
+            )
+        with closing(self._client()) as client:
+            for way in manual_link_changes.ways(ends, more[0] if more else None):
+                manual_link_changes.made(client, way, changes)
+        self._show_links([link])
+
+    def _show_links(self, links: Iterable[LinkEnds]) -> None:
+        """Print what links are set to now, a line for each direction."""
+        table = Table(box=None)
+        for title in ("link", "toward", *_SHOWN):
+            table.add_column(title, no_wrap=True, overflow="ignore")  # a cut name is none
+        with closing(self._client()) as client:
+            for link in links:
+                ends = (link.first.node, link.second.node)
+                for way in manual_link_changes.ways(ends, None):
+                    now = manual_link_changes.made(client, way, {})["now"]
+                    keys = manual_link_changes.WORDS
+                    cells = [show(now[keys[word]]) for word, show in _SHOWN.items()]
+                    table.add_row(link.name, way[1], *cells)
+        self._console.print(table)
 
     def complete_set(self, text: str, line: str, *_: int) -> list[str]:
         """Names of links, then what of them can be set, for the tabulator key."""
         names = [each.name for each in self._lab.network.info.links]
-        words = link_changes.WORDS if line[: -len(text) or None].count(" ") > 1 else names
+        words = _SHOWN if line[: -len(text) or None].count(" ") > 1 else names
         return [each for each in words if each.startswith(text)]
 
     def do_impair(self, line: str) -> None:
         """Begin or end an impairment of the experiment: `impair NAME on|off`."""
         name, _, action = line.strip().partition(" ")
         impairment = self._impairments.get(name)
-        if impairment is None or action not in ("on", "off"):
+        if impairment is None:
             valid = ", ".join(self._impairments) or "none in this experiment"
-            self._say(f"impair NAME on|off; valid names: {valid}")
+            wrong = f"no impairment {name!r}" if name else "which one, and on or off?"
+            self._say(f"impair: {wrong}; valid names: {valid}")
+            return
+        if action not in ("on", "off"):
+            self._say(f"impair {name}: {action or 'on or off?'}; valid: on, off")
             return
         if action == "off" and impairment.ends_by_itself:
             self._say(f"{name} ends by itself; {self._effect(name)}")
             return
         number = impairment.round_number
         try:
-            client = self._client()
-            active = client.begin(number, "round") if action == "on" else None
-            if active is None:
-                client.end(number, "round")
-            client.close()
+            with closing(self._client()) as client:
+                active = client.begin(number, "round") if action == "on" else None
+                if active is None:
+                    client.end(number, "round")
         except OSError as error:
             self._say(f"{name}: {error}")
             return
@@ -169,9 +204,8 @@ class Prompt(CLI):
         for name, status in self._lab.processes.statuses().items():
             self._say(f"{name}: {'runs' if status is None else f'ended with status {status}'}")
         try:
-            client = self._client()
-            active = client.active()
-            client.close()
+            with closing(self._client()) as client:
+                active = client.active()
         except OSError as error:
             self._say(str(error))
             return
@@ -192,7 +226,7 @@ class Prompt(CLI):
 
     def _effect(self, name: str) -> str:
         """Say what an impairment did the last time that it was in force."""
-        records = [json.loads(line) for line in self._log.read_text().splitlines()]
+        records = jsonl.read(self._log)
         ended = [each for each in records if each["name"] == name and each["action"] == "end"]
         if not ended:
             return "was not in force yet"
@@ -205,3 +239,26 @@ class Prompt(CLI):
 
     def _say(self, text: str) -> None:
         self._console.print(text, markup=False)
+
+
+def _checked(word: str, value: str) -> dict[str, Any]:
+    """The change that a value stands for.
+
+    Raises:
+        InputError: no link can have it; the message is in the words of this prompt.
+    """
+    key = manual_link_changes.WORDS[word]
+    try:
+        return manual_link_changes.checked({key: value})
+    except InputError:
+        said = f"{word} {value!r}: {_valid(word)}{units.hint(key, value)}"
+        raise InputError(said) from None
+
+
+def _valid(word: str) -> str:
+    """The bounds of a setting, from the section of a topology's links."""
+    bounds = LinkParameters.model_fields[manual_link_changes.WORDS[word]].metadata
+    found = {
+        name: getattr(each, name) for each in bounds for name in ("ge", "le") if hasattr(each, name)
+    }
+    return f"valid: {_SHOWN[word](found['ge'])} to {_SHOWN[word](found['le'])}"

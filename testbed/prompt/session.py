@@ -11,11 +11,7 @@ import sys
 from typing import Any
 
 from testbed.lab import sandbox
-from testbed.run import manual_impairments
-from testbed.run.assembly import Lab
-from testbed.run.processes import Processes
-from testbed.shared import own_code
-from testbed.verdict import calibration
+from testbed.run import inside
 
 
 def open_prompt(config: dict[str, Any]) -> int:
@@ -52,21 +48,17 @@ def main() -> None:
     signal.signal(signal.SIGHUP, lambda *_: os._exit(1))
     _keep_script_from_children()
     config = json.loads(sys.argv[1])
-    own_code.expect(config.get("code", {}))
+    place = inside.prepare(config)
+    # Imported here, beside the controller's own imports.
+    from testbed.prompt.commands import Prompt
+    from testbed.run import manual_impairments
+    from testbed.run.assembly import Lab
+    from testbed.verdict import calibration
+
     impairments = manual_impairments.by_name(config["impairments"])
-    private = sandbox.prepare()
-    processes = Processes(private)
-    lab = Lab(
-        config | {"impairments": [each.document for each in impairments.values()]},
-        private=private,
-        logs=private,
-        impairment_log=private / "impairments.jsonl",
-        processes=processes,
-    )
+    lab = Lab(config | {"impairments": [each.document for each in impairments.values()]}, place)
     calibration.warm_up(lab.network.info)
     lab.switch.deepen_buffers()
-
-    from testbed.prompt.commands import Prompt
 
     Prompt(lab, impairments, config)
     # The first process does not unwind: its end is the end of the lab.

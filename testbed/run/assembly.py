@@ -1,10 +1,7 @@
 """Builds a lab inside a sandbox: Open vSwitch, Mininet, link shaping, the controller."""
 
 import json
-import subprocess
 from collections.abc import Mapping
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import topologies
@@ -13,10 +10,9 @@ from controllers.controller_socket import ControllerClient
 from controllers.impairment_plan import Places
 from testbed.lab import datapath, host_names
 from testbed.lab.kernel.commands import CommandError
-from testbed.lab.network import CONTROLLER_ADDRESS, Network
+from testbed.lab.network import Network
 from testbed.lab.openvswitch import OpenVSwitch
-from testbed.run.processes import Processes
-from testbed.shared import python_module
+from testbed.run.inside import Inside
 
 _START_TIMEOUT_S = 90.0  # an emulated processor imports for long; a process that ends is noticed
 
@@ -39,9 +35,7 @@ class Lab:
     Args:
         config: a run's configuration; topology, datapath, impairments, seed and `adjustable` are
             used.
-        private: the sandbox's private folder.
-        logs: folder for the logs of all programs.
-        impairment_log: file to which the controller appends what it did.
+        inside: the sandbox.
         data_ports: the first and the last port on which the workload sends its data; None: it does
             not say, so loss hits whatever it sends.
     """
@@ -49,28 +43,14 @@ class Lab:
     def __init__(
         self,
         config: dict[str, Any],
+        inside: Inside,
         *,
-        private: Path,
-        logs: Path,
-        impairment_log: Path,
-        processes: Processes,
         data_ports: tuple[int, int] | None = None,
     ) -> None:
+        private, logs, processes = inside.private, inside.logs, inside.processes
         self.controller_socket = private / "controller.sock"
-        self.impairment_log = impairment_log
+        self.impairment_log = inside.impairment_log
         self.processes = processes
-        description = private / "lab.json"
-        address, port = CONTROLLER_ADDRESS
-        # Its imports take longer than the network, which is built meanwhile.
-        controller = processes.spawn(
-            "controller",
-            [
-                *python_module.command("controllers", f"--framework={config['controller']}"),
-                *(f"--lab-file={description}", "--when-told"),
-                *(f"--ofp-listen-host={address}", f"--ofp-tcp-listen-port={port}"),
-            ],
-            stdin=subprocess.PIPE,
-        )
         self.switch = OpenVSwitch(private, logs)
         self.switch.start()
         processes.adopt(self.switch.processes)
@@ -103,12 +83,10 @@ class Lab:
             "impairments": config["impairments"],
             "code": config.get("code", {}),
             "socket": str(self.controller_socket),
-            "log": str(impairment_log),
+            "log": str(self.impairment_log),
         }
-        description.write_text(json.dumps(document))
-        assert controller.stdin is not None
-        with suppress(BrokenPipeError), controller.stdin:  # it has ended: the wait says why
-            controller.stdin.write(b"\n")
+        inside.description.write_text(json.dumps(document))
+        processes.tell("controller", "go")
         processes.wait_for(self.controller_socket, "controller", _START_TIMEOUT_S)
         # Closed to whatever has given up root's powers, also as user 0: who may send there can
         # change links and end impairments.

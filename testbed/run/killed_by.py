@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 
-from testbed.shared import own_code, run_directory
+from testbed.shared import jsonl, own_code, run_directory
 
 _LOG_PATIENCE_S = 1.0
 
@@ -27,9 +26,7 @@ def impairment(host: str, directory: Path) -> str:
     log = directory / "events" / "impairments.jsonl"
     deadline_s = time.monotonic() + _LOG_PATIENCE_S
     while time.monotonic() < deadline_s:
-        # A last line that is still being written has no line end yet.
-        lines = log.read_text(encoding="utf-8").split("\n")[:-1] if log.exists() else []
-        for record in map(json.loads, lines):
+        for record in jsonl.read(log):
             found = (record["counts_as"], record["action"], record["host"])
             if found == ("crash", "begin", host):
                 return f" by impairment {record['name']} (kind {own_code.short(record['kind'])})"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from controllers import framework_choice
@@ -18,7 +17,7 @@ from testbed.lab.delay import link_report
 from testbed.lab.network import LabInfo
 from testbed.run import manifest
 from testbed.run.assembly import Lab
-from testbed.run.processes import Processes
+from testbed.run.inside import Inside
 from testbed.sampling import other_programs
 from testbed.shared import run_directory
 from testbed.verdict import calibration
@@ -31,9 +30,7 @@ class ObservedLab:
 
     Args:
         config: of the run.
-        directory: of the run; logs, samples and what is measured go there.
-        private: the sandbox's private folder.
-        processes: starts and watches the lab's processes.
+        inside: the sandbox; logs, samples and what is measured go to its run directory.
         data_ports: the first and the last port on which the workload sends its data, if it says.
 
     Raises:
@@ -43,26 +40,18 @@ class ObservedLab:
     def __init__(
         self,
         config: dict[str, Any],
-        directory: Path,
+        inside: Inside,
         *,
-        private: Path,
-        processes: Processes,
         data_ports: tuple[int, int] | None,
     ) -> None:
         self.config = config
-        self.directory = directory
-        self.private = private
-        self.processes = processes
-        self.lab = Lab(
-            config,
-            private=private,
-            logs=directory / "logs",
-            impairment_log=directory / "events" / "impairments.jsonl",
-            processes=processes,
-            data_ports=data_ports,
-        )
+        self.directory = inside.directory
+        self.private = inside.private
+        self.processes = inside.processes
+        self.lab = Lab(config, inside, data_ports=data_ports)
         self._facts = manifest.of_machine()
-        self._observation = Observation(directory, config, self.info, processes.pids())
+        pids = self.processes.pids()
+        self._observation = Observation(self.directory, config, self.info, pids)
 
     @property
     def info(self) -> LabInfo:
@@ -107,10 +96,9 @@ class ObservedLab:
             processes=self.processes.pids(),
             config=self.config,
         )
-        self._observation.begin()
         with (
+            sampling.sampled(self.directory, order, first=self._observation.begin) as sampler,
             link_report.recorded(self.info.as_json(), self.directory / "delay.json"),
-            sampling.sampled(self.directory, order) as sampler,
             self._captured(self.config["capture"]),
         ):
             yield sampler

@@ -6,7 +6,7 @@ import selectors
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ class Processes:
     def __init__(self, logs: Path) -> None:
         self._logs = logs
         self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._told: set[str] = set()  # whose end `wait` has told
 
     def adopt(self, processes: Mapping[str, subprocess.Popen[bytes]]) -> None:
         """Watch processes that somebody else started."""
@@ -43,6 +44,16 @@ class Processes:
             process = subprocess.Popen(list(argv), stdout=log, stderr=log, **options)
         self._running[name] = process
         return process
+
+    def tell(self, name: str, line: str) -> None:
+        """Write one line to a process's standard input and close it.
+
+        One that has ended already is not told: whoever waits for it hears why it ended.
+        """
+        stdin = self._running[name].stdin
+        assert stdin is not None
+        with contextlib.suppress(BrokenPipeError), stdin:
+            stdin.write(line.encode() + b"\n")
 
     def statuses(self) -> dict[str, int | None]:
         """Exit status of each process by name; None while it runs."""
@@ -71,25 +82,42 @@ class Processes:
                 raise ProcessError(f"{name}: not ready within {timeout_s:g} s{self._whereabouts()}")
             time.sleep(0.005)
 
+    def wait(self, timeout_s: float, also: Iterable[int] = ()) -> tuple[list[str], list[int]]:
+        """Wait until a process ends, or one of other descriptors becomes readable.
+
+        Returns:
+            The names of those that have ended, each told once, and the readable descriptors.
+        """
+        left = {name: each for name, each in self._running.items() if name not in self._told}
+        # One that was asked before has no process id any more.
+        ended = [name for name, each in left.items() if each.returncode is not None]
+        with contextlib.ExitStack() as opened:
+            selector = opened.enter_context(selectors.DefaultSelector())
+            for descriptor in also:
+                selector.register(descriptor, selectors.EVENT_READ)
+            for name in left.keys() - ended:
+                descriptor = os.pidfd_open(left[name].pid)
+                opened.callback(os.close, descriptor)
+                selector.register(descriptor, selectors.EVENT_READ, name)
+            ready = [key for key, _ in selector.select(0 if ended else timeout_s)]
+        ended += [key.data for key in ready if key.data is not None]
+        self._told.update(ended)
+        return ended, [key.fd for key in ready if key.data is None]
+
     def wait_until_done(self, awaited: str, timeout_s: float) -> None:
         """Return when process `awaited` has ended well.
 
         Raises:
             ProcessError: it failed, any other process ended, or it took longer than `timeout_s`.
         """
-        with selectors.DefaultSelector() as selector:
-            for name, process in self._running.items():
-                selector.register(os.pidfd_open(process.pid), selectors.EVENT_READ, name)
-            ended = {key.data for key, _ in selector.select(timeout_s)}
+        ended, _ = self.wait(timeout_s)
         if not ended:
             raise ProcessError(
                 f"not finished after {timeout_s:g} s (limits.run_timeout_s){self._whereabouts()}"
             )
-        others = sorted(ended - {awaited})
-        if others:
-            raise ProcessError(self.reason(others[0]))
-        if self._running[awaited].wait() != 0:
-            raise ProcessError(self.reason(awaited))
+        first = min(ended, key=lambda name: (name == awaited, name))
+        if first != awaited or self._running[awaited].wait() != 0:
+            raise ProcessError(self.reason(first))
 
     def reason(self, name: str) -> str:
         """Why a process ended: what it wrote, else its signal or status and its log's end."""

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import selectors
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,6 @@ from testbed.workload.markers import MarkerSocket, Rounds
 FILE = "workload.json"
 OUTPUT = "output"  # folder of what programs printed
 _LOOK_S = 0.02  # from one look for a listening socket to the next
-_LISTEN_PATIENCE_S = 30.0
 _SERVICE_PATIENCE_S = 2.0
 
 
@@ -103,7 +101,7 @@ class ProgramWorkload:
         self._rounds = config.get("rounds")
         self._limit_s = float(config["limits"]["run_timeout_s"])
         self._log: JsonLinesWriter | None = None
-        self._refused = 0
+        self._remark = ""
 
     def wait_until_loaded(self) -> None:
         """Nothing is loaded: programs begin when the network is calibrated."""
@@ -131,7 +129,11 @@ class ProgramWorkload:
             self._controller.finish()
             self._end_services()
         finally:
-            self._refused = socket.refused
+            if socket.refused:
+                self._remark = (
+                    f"markers: {socket.refused} of {socket.refused + socket.accepted} lines were "
+                    f"refused, first {socket.first_refused}"
+                )
             socket.close()
             self._store(socket)
             self._controller.close()
@@ -155,8 +157,8 @@ class ProgramWorkload:
             raise ProcessError(different)
 
     def remark(self) -> str:
-        """How many lines of markers were refused; empty for none."""
-        return f"{self._refused} lines of markers were refused" if self._refused else ""
+        """How many lines of markers were refused, and why the first; empty for none."""
+        return self._remark
 
     def _all(self) -> list[_Program]:
         return list(self._programs.values())
@@ -174,10 +176,11 @@ class ProgramWorkload:
                 self._start(each, lab)
                 continue
             waits = True
-            if first.began_s and time.monotonic() - first.began_s > _LISTEN_PATIENCE_S:
+            patience_s = each.settings["after_timeout_s"]
+            if first.began_s and time.monotonic() - first.began_s > patience_s:
                 raise ProcessError(
                     f"{each.name}: waited for {first.name}, which neither listened nor ended "
-                    f"within {_LISTEN_PATIENCE_S:g} s; {self._last_words(first)}"
+                    f"within {patience_s:g} s (after_timeout_s); {self._last_words(first)}"
                 )
         return waits
 
@@ -220,33 +223,13 @@ class ProgramWorkload:
             if now_s >= due_s:
                 raise ProcessError(why)
             timeout_s = min(due_s - now_s, _LOOK_S) if waits else due_s - now_s
-            with self._selector(socket) as selector:
-                ready = selector.select(timeout_s)
-            for key, _ in ready:
-                if key.data is None:
-                    socket.serve(key.fd)
-            ended = [str(key.data) for key, _ in ready if key.data is not None]
+            ended, readable = self._processes.wait(timeout_s, socket.descriptors())
+            for descriptor in readable:
+                socket.serve(descriptor)
             if ended:
                 self._take_note(ended)
             if ended or waits:
                 return
-
-    @contextlib.contextmanager
-    def _selector(self, socket: MarkerSocket) -> Iterator[selectors.BaseSelector]:
-        """Waits for markers (no data), and for the end of a process (its name)."""
-        descriptors = []
-        with selectors.DefaultSelector() as selector:
-            try:
-                for descriptor in socket.descriptors():
-                    selector.register(descriptor, selectors.EVENT_READ)
-                for name, pid in self._processes.pids().items():
-                    if name not in self._programs or self._programs[name].runs:
-                        descriptors.append(os.pidfd_open(pid))
-                        selector.register(descriptors[-1], selectors.EVENT_READ, name)
-                yield selector
-            finally:
-                for descriptor in descriptors:
-                    os.close(descriptor)
 
     def _next_limit(self, began_s: float) -> tuple[float, str]:
         """When the next limit is reached, and what is wrong then."""
@@ -324,6 +307,10 @@ class ProgramWorkload:
             {
                 "schema": run_directory.SCHEMA,
                 "programs": [each.as_json() for each in self._all()],
-                "markers": {"accepted": socket.accepted, "refused": socket.refused},
+                "markers": {
+                    "accepted": socket.accepted,
+                    "refused": socket.refused,
+                    "first_refused": socket.first_refused or None,
+                },
             },
         )

@@ -7,12 +7,17 @@ from __future__ import annotations
 
 import platform
 import shutil
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from controllers import impairments
+from testbed.shared.input_error import InputError
 from testbed.transport.net.tcp_socket import available_congestion_controls
+from testbed.workload import command_files
+
+if TYPE_CHECKING:  # the lab's own process need not import it
+    from testbed.experiment import Run
 
 _MODULES = Path("/lib/modules")
 
@@ -39,6 +44,24 @@ def lacking(
             return missing
     found = (impairments.read(each).lacking(hosts) for each in timeline)
     return next((each for each in found if each is not None), None)
+
+
+def refuse_missing_files(runs: Iterable[Run]) -> None:
+    """Refuse runs whose programs are given by paths where nothing is that could be executed.
+
+    Raises:
+        InputError: one line with the experiment's file, the key and the value.
+    """
+    for run in runs:
+        if run.experiment.trains:
+            continue
+        of_arm: Mapping[str, Any] = run.experiment.arms[run.name_in_file].model_extra or {}
+        for number, each in enumerate(run.programs.programs):
+            if said := command_files.wrong(each.run, run.folder or Path.cwd()):
+                key = f"workload.programs.{number}.run"
+                if "run" in of_arm.get(each.label, {}):
+                    key = f"arms.{run.name_in_file}.{each.label}.run"
+                raise InputError(": ".join(filter(None, (str(run.source or ""), key, said))))
 
 
 def missing_program(programs: Sequence[Mapping[str, Any]], folder: Path | str | None) -> str | None:

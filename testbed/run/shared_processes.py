@@ -6,6 +6,7 @@ that acts on one worker's process would hit its companions too: then each has a 
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +14,8 @@ from queue import SimpleQueue
 from typing import Any, NoReturn
 
 from controllers.impairments import parameters_of
-from testbed.lab.kernel import cgroups, namespaces, privileges
+from testbed.lab.kernel import privileges
+from testbed.run.host_task import HostTask
 from testbed.shared import own_code
 
 # A thread that computes is asked for the interpreter by the others after this time.
@@ -40,37 +42,36 @@ def name_of(group: Sequence[str]) -> str:
     return group[0] if len(group) == 1 else f"{group[0]}-to-{group[-1].rpartition('-')[2]}"
 
 
-def run(
-    tasks: Mapping[str, tuple[int, Callable[[], None]]],
-    give_up: Callable[[BaseException, str], NoReturn],
-    groups: Mapping[str, Sequence[str]],
-) -> None:
-    """Run all tasks side by side, and return when all are done.
+def run(tasks: Mapping[str, HostTask], give_up: Callable[[BaseException, str], NoReturn]) -> None:
+    """Run the tasks of hosts side by side, and return when all are done.
 
     Args:
-        tasks: name -> process id in a network namespace, and what to run there, without root's
-            powers.
+        tasks: by the name of the host.
         give_up: ends the process with the first task's exception and name.
-        groups: name -> the control groups of its host.
     """
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     done: SimpleQueue[tuple[BaseException | None, str]] = SimpleQueue()
+    # What is the user's own reaches all threads of its process: none may have root's powers then.
+    prepared = threading.Barrier(len(tasks) + 1)
 
-    def live(name: str, host_pid: int, task: Callable[[], None]) -> None:
+    def live(name: str, task: HostTask) -> None:
         error: BaseException | None = None
         try:
-            cgroups.join(groups.get(name, ()))
-            namespaces.enter(host_pid)
-            privileges.give_up(opens_sockets=True)
-            task()
+            work = task.prepare()
+            prepared.wait()
+            work()
         except BaseException as found:  # SystemExit too: own code may call for it
             error = found
         done.put((error, name))
+        if error is not None:
+            prepared.abort()
 
-    for name, (host_pid, task) in tasks.items():
-        threading.Thread(target=live, args=(name, host_pid, task), name=name, daemon=True).start()
+    for name, task in tasks.items():
+        threading.Thread(target=live, args=(name, task), name=name, daemon=True).start()
     privileges.give_up()
     privileges.die_with_parent()
+    with contextlib.suppress(threading.BrokenBarrierError):
+        prepared.wait()
     for _ in tasks:
         error, name = done.get()
         if error is not None:
@@ -79,4 +80,4 @@ def run(
 
 def _acts_on_process(impairment: Mapping[str, Any]) -> bool:
     kind = str(impairment["kind"])
-    return own_code.is_own(kind) or parameters_of(kind).needs_training_host
+    return own_code.is_own(kind) or parameters_of(kind).acts_on_process

@@ -1,5 +1,7 @@
 """The first process of a sandbox: builds the lab, trains in it, and writes the run's verdict."""
 
+from __future__ import annotations
+
 import argparse
 import os
 import sys
@@ -7,22 +9,20 @@ import time
 import traceback
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from testbed.lab import sandbox
 from testbed.lab.kernel import privileges
 from testbed.lab.kernel.commands import CommandError
 from testbed.lab.kernel.shaping import MissingCapabilityError
-from testbed.run import requirements
-from testbed.run.assembly import topology_of
-from testbed.run.observed_lab import ObservedLab
-from testbed.run.processes import ProcessError, Processes
-from testbed.run.program_workload import ProgramWorkload
-from testbed.run.training_workload import TrainingWorkload
-from testbed.shared import failure, own_code, run_directory
+from testbed.run import inside
+from testbed.run.processes import ProcessError
+from testbed.shared import failure, run_directory
 from testbed.shared.input_error import InputError
 from testbed.shared.progress_pipe import ProgressWriter
-from testbed.verdict import gates
-from testbed.verdict.gate import Gate
+
+if TYPE_CHECKING:
+    from testbed.verdict.gate import Gate
 
 
 class UnsupportedError(RuntimeError):
@@ -37,19 +37,23 @@ def execute(directory: Path, progress: ProgressWriter) -> tuple[list[Gate], str]
         InputError: own code that has changed, or does not fit.
     """
     config = run_directory.read_json(directory / "config.json")
-    privileges.admit(directory)
-    own_code.expect(config.get("code", {}))
+    place = inside.prepare(config, directory)
+    if trains := "workload" not in config:
+        place.start_training(progress.descriptor)
+    # Imported here, beside what has been started.
+    from testbed.run import requirements
+    from testbed.run.assembly import topology_of
+    from testbed.run.observed_lab import ObservedLab
+    from testbed.run.program_workload import ProgramWorkload
+    from testbed.run.training_workload import TrainingWorkload
+
     names = topology_of(config).all_host_names()
     if lacking := requirements.lacking(config, config["impairments"], names):
         raise UnsupportedError(lacking)
-    private = sandbox.prepare()
-    processes = Processes(directory / "logs")
     progress.stage("building the network")
-    kind = ProgramWorkload if "workload" in config else TrainingWorkload
-    workload = kind(config, directory, processes, progress)
-    lab = ObservedLab(
-        config, directory, private=private, processes=processes, data_ports=workload.data_ports
-    )
+    kind = TrainingWorkload if trains else ProgramWorkload
+    workload = kind(config, place.directory, place.processes, progress)
+    lab = ObservedLab(config, place, data_ports=workload.data_ports)
     workload.wait_until_loaded()
     progress.stage("calibrating")
     lab.calibrate()
@@ -74,6 +78,8 @@ def main() -> None:
     try:
         progress = ProgressWriter(arguments.progress_descriptor)
         findings, remark = execute(arguments.directory, progress)
+        from testbed.verdict import gates  # imported long since; see `execute`
+
         reason = "; ".join(filter(None, (gates.reasons(findings), remark)))
         if any(gate.stops for gate in findings):
             verdict = "invalid"
@@ -86,10 +92,12 @@ def main() -> None:
                 traceback.print_exc()
                 sys.stderr.flush()
             reason += "; see logs/supervisor.log"
+    if privileges.caller() is not None:
+        privileges.lay_aside()  # where links lead no further than the caller may go
     run_directory.write_status(
         arguments.directory,
         verdict,
-        reason,
+        reason.replace(str(sandbox.PINNED), str(arguments.directory)),
         began_at=began_at,
         wall_s=time.monotonic() - began_s,
         gates=[gate.as_json() for gate in findings],

@@ -4,6 +4,8 @@ The supervisor starts it early. It waits on standard input for one JSON line tha
 Importing once and forking makes a worker ready in about 50 ms and shares memory.
 """
 
+from __future__ import annotations
+
 import functools
 import importlib
 import os
@@ -11,23 +13,23 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NoReturn
-
-import torch
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from controllers.controller_socket import ControllerClient
 from testbed.lab.helpers.process import Requests
-from testbed.lab.kernel import cgroups, namespaces, privileges
+from testbed.lab.kernel import privileges
 from testbed.run import killed_by, shared_processes
-from testbed.shared import failure, own_code, run_directory
+from testbed.run.host_task import HostTask
+from testbed.shared import failure, own_code, python_module, run_directory
 from testbed.shared.progress_pipe import ProgressWriter
-from testbed.training import checkpoint, coordination, server, worker
-from testbed.training.model_and_data import ModelAndData
-from testbed.training.run_context import RunContext
-from testbed.training.vectors import SharedVectors
 from testbed.transport import PeerLost
+from testbed.transport.net.data_sockets import DataSockets
+
+if TYPE_CHECKING:
+    from testbed.training.model_and_data import ModelAndData
+    from testbed.training.run_context import RunContext
 
 # numpy imports these on first use; without this, each process would do so in its first round.
 _USED_LATER = ("numpy.ma", "numpy.random")
@@ -40,12 +42,19 @@ _CULPRIT_PATIENCE_S = 3.0
 def main() -> None:
     """`python -m testbed.run.training_launcher RUN_DIRECTORY`, with the order on standard input."""
     directory = Path(sys.argv[1])
+    with python_module.large_imports():
+        import torch
+
+        from testbed.training import coordination, server, worker
+        from testbed.training.model_and_data import ModelAndData
+        from testbed.training.vectors import SharedVectors
+
+        for module in _USED_LATER:
+            importlib.import_module(module)
     privileges.lay_aside()  # own code is loaded here
     failure.answer_where()
     torch.set_num_threads(1)  # before the fork, and before any operation starts threads
     torch.use_deterministic_algorithms(True)
-    for module in _USED_LATER:
-        importlib.import_module(module)
     # The network is built meanwhile; the order arrives when it is ready.
     model_and_data = ModelAndData(run_directory.read_json(directory / "config.json"))
     try:
@@ -74,23 +83,30 @@ def main() -> None:
     # The children wait until the controller knows them, because it may act in the first round.
     known, tell = os.pipe()
     gate = known, tell
-    hosts = {name: int(host["pid"]) for name, host in order["hosts"].items()}
-    groups = {name: host["groups"] for name, host in order["hosts"].items()}
+
+    def task(name: str, run: Callable[[DataSockets], None]) -> HostTask:
+        host = order["hosts"][name]
+        opening = functools.partial(context.open_sockets, name)
+        return HostTask(
+            host_pid=int(host["pid"]), groups=host["groups"], open_sockets=opening, run=run
+        )
+
     serve = functools.partial(server.run, context, listener, progress, vectors)
-    first = {"server": (hosts["server"], serve)}
-    children = {_fork("server", first, directory, gate, groups): "server"}
+    children = {_fork("server", {"server": task("server", serve)}, directory, gate): "server"}
     pids: dict[str, int] = {}
     for group in shared_processes.groups(context.config, context.workers):
         tasks = {
-            name: (hosts[name], functools.partial(worker.run, context, name, vectors))
+            name: task(name, functools.partial(worker.run, context, name, vectors))
             for name in group
         }
-        child = _fork(shared_processes.name_of(group), tasks, directory, gate, groups)
+        child = _fork(shared_processes.name_of(group), tasks, directory, gate)
         children[child] = shared_processes.name_of(group)
         pids |= dict.fromkeys(group, child)
     listener.close()
     controller = ControllerClient(context.controller_socket)
-    controller.processes(pids | {name: pid for pid, name in children.items() if name in hosts})
+    controller.processes(
+        pids | {name: pid for pid, name in children.items() if name in order["hosts"]}
+    )
     controller.close()
     os.close(tell)
     status = _await(children, directory, outlive=context.survives_workers)
@@ -104,6 +120,9 @@ def _give_up(error: BaseException) -> NoReturn:
 
 
 def _context(order: dict[str, Any], directory: Path, model_and_data: ModelAndData) -> RunContext:
+    from testbed.training import checkpoint
+    from testbed.training.run_context import RunContext
+
     hosts = order["hosts"]
     return RunContext(
         config=model_and_data.config,
@@ -114,19 +133,12 @@ def _context(order: dict[str, Any], directory: Path, model_and_data: ModelAndDat
         coordination_socket=Path(order["coordination_socket"]),
         session=secrets.randbits(32),
         model_and_data=model_and_data,
-        has_opened=privileges.has_opened_sockets,
         first_round=checkpoint.latest(directory) or 0,
     )
 
 
-def _fork(
-    name: str,
-    tasks: Mapping[str, tuple[int, Callable[[], None]]],
-    directory: Path,
-    gate: tuple[int, int],
-    groups: Mapping[str, Sequence[str]],
-) -> int:
-    """Run tasks in a child process, each inside the network namespace of a host's process.
+def _fork(name: str, tasks: Mapping[str, HostTask], directory: Path, gate: tuple[int, int]) -> int:
+    """Run the tasks of hosts in a child process.
 
     They begin when the other holders of the pipe `gate` have closed its writing end.
     """
@@ -140,17 +152,16 @@ def _fork(
             os.dup2(log, standard)
         privileges.take_up()
         if len(tasks) == 1:
-            cgroups.join(groups.get(name, ()))
-            namespaces.enter(tasks[name][0])
-            privileges.give_up(opens_sockets=True)
+            work = tasks[name].prepare()
             privileges.die_with_parent()
+        else:
+            work = functools.partial(
+                shared_processes.run, tasks, lambda error, of: _end(error, f"{name}: {of}")
+            )
         known, tell = gate
         os.close(tell)
         os.read(known, 1)
-        if len(tasks) == 1:
-            tasks[name][1]()
-        else:
-            shared_processes.run(tasks, lambda error, of: _end(error, f"{name}: {of}"), groups)
+        work()
     except BaseException as error:  # SystemExit too: own code may call for it
         _end(error, name)
     os._exit(0)

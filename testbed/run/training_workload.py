@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ from testbed.lab.kernel import privileges
 from testbed.run.assembly import topology_of
 from testbed.run.observed_lab import ObservedLab
 from testbed.run.processes import ProcessError, Processes
-from testbed.shared import python_module
 from testbed.shared.progress_pipe import TRAINING, ProgressWriter
 from testbed.shared.run_directory import LOADED, LOST_WORKERS
 from testbed.transport.core.wire import DATA_PORTS
@@ -24,7 +22,7 @@ _NAME = "training"
 
 
 class TrainingWorkload:
-    """Loads while the network is built, then trains.
+    """Trains in a lab, when it has loaded model and data; its process has been started before.
 
     Args:
         config: of the run.
@@ -49,13 +47,6 @@ class TrainingWorkload:
         self._directory = directory
         self._processes = processes
         self._progress = progress
-        # Importing torch takes longest, so it begins first and goes on while the network is built.
-        self._launcher = processes.spawn(
-            _NAME,
-            python_module.command("testbed.run.training_launcher", str(directory)),
-            stdin=subprocess.PIPE,
-            pass_fds=(progress.descriptor,),
-        )
 
     def wait_until_loaded(self) -> None:
         """Return once it takes the processors no more: calibration must have them for itself.
@@ -81,9 +72,7 @@ class TrainingWorkload:
             "coordination_socket": str(lab.private / "coordination.sock"),
             "progress_descriptor": self._progress.descriptor,
         }
-        assert self._launcher.stdin is not None
-        self._launcher.stdin.write(json.dumps(order).encode() + b"\n")
-        self._launcher.stdin.close()
+        self._processes.tell(_NAME, json.dumps(order))
         self._processes.wait_until_done(_NAME, lab.config["limits"]["run_timeout_s"])
 
     def check(self, lab: ObservedLab) -> None:

@@ -15,7 +15,7 @@ cost with `python -m tests.benchmarks.sampler_cost`.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -89,8 +89,16 @@ class RunningSampler:
 
 
 @contextmanager
-def sampled(directory: Path, order: Mapping[str, Any]) -> Iterator[RunningSampler]:
-    """Sample for the duration of the body; all files are complete when this returns."""
+def sampled(
+    directory: Path, order: Mapping[str, Any], *, first: Callable[[], object] = bool
+) -> Iterator[RunningSampler]:
+    """Sample for the duration of the body; all files are complete when this returns.
+
+    Args:
+        directory: of the run.
+        order: what `order_of` made.
+        first: is called before anything is sampled, while the sampler's process starts.
+    """
     with open_file(directory / "logs" / "sampler.log", "ab") as log:
         helper = HelperProcess(
             python_module.command("testbed.sampling", str(directory)),
@@ -100,6 +108,7 @@ def sampled(directory: Path, order: Mapping[str, Any]) -> Iterator[RunningSample
             env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "POLARS_MAX_THREADS": "1"},
         )
     try:
+        first()
         with suppress(HelperError):  # its log says why; a sampler that fails costs no run
             helper.tell(**order)
             helper.hear()

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from testbed.run import link_changes
+from testbed.run import manual_link_changes
 from testbed.scripting.host import Ask
 
 _POLL_S = 0.02
@@ -76,8 +76,9 @@ class Link:
             "jitter_s": jitter_s,
             "loss": loss,
         }
-        changes = link_changes.checked({k: each for k, each in given.items() if each is not None})
-        for way in link_changes.ways(self.ends, toward):
+        given = {key: each for key, each in given.items() if each is not None}
+        changes = manual_link_changes.checked(given)
+        for way in manual_link_changes.ways(self.ends, toward):
             self._ask({"do": "link", "way": way, "changes": changes})
 
     def settings(self, toward: str | None = None) -> LinkSettings:
@@ -90,11 +91,11 @@ class Link:
             InputError: no such end, or the directions differ and `toward` does not say which.
         """
         found = []
-        for way in link_changes.ways(self.ends, toward):
+        for way in manual_link_changes.ways(self.ends, toward):
             answer, _ = self._ask({"do": "link", "way": way, "changes": {}})
             found.append(LinkSettings(**answer["now"]))
         if found[0] != found[-1]:
-            raise link_changes.differ(self.name, self.ends)
+            raise manual_link_changes.differ(self.name, self.ends)
         return found[0]
 
 

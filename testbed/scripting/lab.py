@@ -92,6 +92,7 @@ class Lab:
                 place = run_directory.RunDirectory(Path(out).absolute())
                 self._finished = place.path
                 self.directory = self._place.enter_context(place.open(config))
+                privileges.hand_over_below(self.directory)
             self._start()
             order = {
                 "config": config,
@@ -260,7 +261,7 @@ class Lab:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 (it lasts as long as the lab)
         try:
             process = sandbox.start(
-                "testbed.scripting.steward",
+                "testbed.scripting.first_process",
                 *(str(theirs.fileno()), str(script)),
                 pass_fds=(theirs.fileno(), script),
                 stdout=self._log.fileno(),

@@ -1,19 +1,10 @@
-"""The first process inside: builds the lab of a script, and carries out what the script asks for.
-
-It ends, and the lab with it, when the script closes its connection or the script's process ends,
-whatever threads started the lab and whatever the script has forked.
-"""
+"""Builds the lab of a script, and carries out what the script asks for."""
 
 from __future__ import annotations
 
 import os
-import select
 import selectors
-import signal
-import socket
 import subprocess
-import sys
-import threading
 import time
 import traceback
 from collections import Counter
@@ -22,23 +13,22 @@ from pathlib import Path
 from typing import Any
 
 from controllers.controller_socket import ControllerClient
-from testbed.lab import host_program, leftovers, sandbox
-from testbed.lab.kernel import listening, privileges
-from testbed.lab.kernel.commands import CommandError
+from testbed.lab import host_program, leftovers
+from testbed.lab.kernel import listening
 from testbed.run import manual_impairments
-from testbed.run.link_changes import made
+from testbed.run.inside import EXPECTED, Inside
 from testbed.run.manual_impairments import ManualImpairment
+from testbed.run.manual_link_changes import made
 from testbed.run.observed_lab import ObservedLab
-from testbed.run.processes import ProcessError, Processes
+from testbed.run.processes import ProcessError
 from testbed.scripting.channel import Channel, ChannelError
-from testbed.shared import failure, own_code, run_directory
+from testbed.shared import failure, jsonl, run_directory
 from testbed.shared.input_error import InputError
 from testbed.shared.registry import one_of
 from testbed.verdict import gates, link_changes
 
 SAMPLES = ("queues", "flows", "processes")
 Answer = tuple[dict[str, Any], list[int]]
-_EXPECTED = (InputError, CommandError, ProcessError, ConnectionError)
 
 
 class Steward:
@@ -46,33 +36,18 @@ class Steward:
 
     Args:
         order: the script's first request: configuration, folder and whether to calibrate.
+        inside: the sandbox.
         channel: to the script.
     """
 
-    def __init__(self, order: dict[str, Any], channel: Channel) -> None:
+    def __init__(self, order: dict[str, Any], inside: Inside, channel: Channel) -> None:
         self._channel = channel
         self._began_at, self._began_s = run_directory.now(), time.monotonic()
         self._config: dict[str, Any] = order["config"]
-        own_code.expect(self._config.get("code", {}))
+        self._directory, self._processes = inside.directory, inside.processes
         self._impairments = manual_impairments.by_name(self._config["impairments"])
         self._config["impairments"] = [each.document for each in self._impairments.values()]
-        private = sandbox.prepare()
-        if order["directory"] is None:
-            # In memory, and gone with the sandbox.
-            self._directory = private / "run"
-            for name in ("events", "logs"):
-                (self._directory / name).mkdir(parents=True)
-        else:
-            self._directory = Path(order["directory"])
-            privileges.admit(self._directory)
-        self._processes = Processes(self._directory / "logs")
-        self._lab = ObservedLab(
-            self._config,
-            self._directory,
-            private=private,
-            processes=self._processes,
-            data_ports=None,
-        )
+        self._lab = ObservedLab(self._config, inside, data_ports=None)
         self._judged = order["calibrated"]
         if self._judged:
             self._lab.calibrate()
@@ -128,7 +103,7 @@ class Steward:
                 raise ProcessError(broken)
             answer: Answer = obey(request, files)
         except Exception as error:
-            if not isinstance(error, _EXPECTED):
+            if not isinstance(error, EXPECTED):
                 traceback.print_exc()
             return {"error": failure.in_words(error), "bad": isinstance(error, InputError)}, []
         return answer
@@ -198,7 +173,7 @@ class Steward:
             self._controller.end(impairment.round_number, "round")
         ends = [
             each
-            for each in gates.read_events(self._lab.lab.impairment_log)
+            for each in jsonl.read(self._lab.lab.impairment_log)
             if (each["name"], each["action"]) == (impairment.name, "end")
         ]
         # Its record follows its end, once what it did is measured.
@@ -224,7 +199,7 @@ class Steward:
         if self._verdict is None:
             self._controller.finish()
             self._watched.close()
-            begun = {each["name"] for each in gates.read_events(self._lab.lab.impairment_log)}
+            begun = {each["name"] for each in jsonl.read(self._lab.lab.impairment_log)}
             # The others were there for the taking: that they did not begin is no fault.
             self._config["impairments"][:] = [
                 each.document for each in self._impairments.values() if each.name in begun
@@ -255,44 +230,3 @@ class Steward:
             os.write(tell, str(program.wait()).encode())
         for file in (number, tell):
             os.close(file)
-
-
-def _end_with(script: int) -> None:
-    """End this process, and with it the sandbox, when the process of a pidfd ends."""
-
-    def watch() -> None:
-        select.select([script], [], [])
-        os._exit(1)
-
-    threading.Thread(target=watch, name="script", daemon=True).start()
-
-
-def main() -> None:
-    """Serve the script whose channel and pidfd are the arguments."""
-    sandbox.end_with_lifeline()
-    connected, script = map(int, sys.argv[1:])
-    for file in (connected, script):
-        os.set_inheritable(file, False)
-    _end_with(script)
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-    channel = Channel(socket.socket(fileno=connected))
-    try:
-        order, _ = channel.receive()
-        try:
-            steward = Steward(order, channel)
-        except Exception as error:
-            if not isinstance(error, _EXPECTED):
-                traceback.print_exc()
-            channel.send({"error": failure.in_words(error)})
-        else:
-            channel.send(steward.description())
-            steward.serve()
-    except ChannelError:
-        pass
-    sys.stderr.flush()
-    # The first process does not unwind: its end is the end of the lab.
-    os._exit(0)
-
-
-if __name__ == "__main__":
-    main()

@@ -29,7 +29,7 @@ def lines(name: str, folders: Sequence[Path]) -> list[tuple[str, str]]:
     try:
         if found.stat().st_size > _LARGEST_BYTES:
             raise ValueError(f"{name}: valid: up to {sizes.in_words(_LARGEST_BYTES)}")
-        text = found.read_text(encoding="utf-8")
+        text = found.read_text(encoding="utf-8-sig")  # some tables begin with a byte order mark
     except OSError as error:
         raise ValueError(f"{name}: {error.strerror}") from None
     except UnicodeDecodeError:

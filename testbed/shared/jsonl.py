@@ -1,4 +1,4 @@
-"""Writes event logs: one JSON object per line, with the schema's version, never buffered."""
+"""Event logs: one JSON object per line, with the schema's version, never buffered."""
 
 from __future__ import annotations
 
@@ -11,6 +11,16 @@ from typing import Any
 from testbed.shared.unlinked import open_file
 
 SCHEMA = 1
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """The records of a file: none where there is no such file, nor of a cut-off last line.
+
+    Raises:
+        ValueError: a whole line is no JSON.
+    """
+    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+    return [json.loads(line) for line in lines if line.strip()]
 
 
 class JsonLinesWriter:

@@ -1,7 +1,6 @@
 """The context of a run that server and workers share: configuration, addresses, payload layout."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Real
@@ -20,8 +19,12 @@ from testbed.training.learning_rate import AnySchedule, Position, Schedule
 from testbed.training.model_and_data import ModelAndData
 from testbed.training.phases import AnyPhases, Detector, DetectorParameters
 from testbed.transport import EndpointConfig, Leg, Observer, PayloadLayout, ProtocolConfig
+from testbed.transport.core.wire import DATA_PORTS
+from testbed.transport.net.addresses import resolve
+from testbed.transport.net.data_sockets import DataSockets, open_data_sockets
 
 _BARRIER_SLACK_S = 30.0
+_SEGMENTATION = False  # the queues of a lab hold packets
 _PHASES: TypeAdapter[DetectorParameters] = TypeAdapter(AnyPhases)
 _SCHEDULE: TypeAdapter[Schedule] = TypeAdapter(AnySchedule)
 
@@ -38,7 +41,6 @@ class RunContext:
         controller_socket, coordination_socket: UNIX sockets outside the emulated network.
         session: random number that the transport's datagrams carry.
         model_and_data: the run's; loaded on first use.
-        has_opened: is called by each of them when its endpoint's sockets are open.
         first_round: above 0 if the run continues from the checkpoint after that many rounds.
     """
 
@@ -50,7 +52,6 @@ class RunContext:
     coordination_socket: Path
     session: int
     model_and_data: ModelAndData
-    has_opened: Callable[[], None] = lambda: None
     first_round: int = 0
 
     @property
@@ -196,6 +197,25 @@ class RunContext:
         """How long a barrier may take; the transport reports a dead peer earlier."""
         return float(self.config["transport"]["peer_timeout_s"]) + _BARRIER_SLACK_S
 
+    def open_sockets(self, host: str) -> DataSockets:
+        """Open what the endpoint of a host needs root's powers for; runs nothing of the user's."""
+        protocol, is_server = self.config["protocol"], host == "server"
+        peers = self._peers(host)
+        return open_data_sockets(
+            carrier=protocol["carrier"],
+            local=resolve(self.addresses[host], what=host),
+            peers={name: resolve(address, what=name) for name, address in peers.items()},
+            ports={name: DATA_PORTS[0] + is_server * place for place, name in enumerate(peers)},
+            is_server=is_server,
+            chunk_bytes=self.config["transport"]["chunk_bytes"],
+            segmentation=_SEGMENTATION,
+            congestion_control=protocol["congestion_control"],
+        )
+
+    def _peers(self, host: str) -> dict[str, str]:
+        names = self.workers if host == "server" else ["server"]
+        return {name: self.addresses[name] for name in names}
+
     def endpoint(self, host: str, observer: Observer | None = None) -> EndpointConfig:
         """The transport's configuration for one host; `observer` receives its congestion state.
 
@@ -204,7 +224,6 @@ class RunContext:
         one rate, at the smallest share. Each host's random choices follow from the run's seed.
         """
         is_server = host == "server"
-        peers = {name: self.addresses[name] for name in (self.workers if is_server else ["server"])}
         shares_bps = self.fair_shares_bps
         share_bps = min(shares_bps.values()) if is_server else shares_bps[host]
         transport = self.config["transport"]
@@ -213,7 +232,7 @@ class RunContext:
             session=self.session,
             name=host,
             bind_address=self.addresses[host],
-            peers=peers,
+            peers=self._peers(host),
             is_server=is_server,
             protocol=self.protocol,
             layout=self.layout,
@@ -221,7 +240,7 @@ class RunContext:
             seed=int(own.generate_state(1)[0]),
             peer_timeout_s=transport["peer_timeout_s"],
             survive_peers=is_server and self.survives_workers,
-            segmentation=False,  # the queues of a lab hold packets
+            segmentation=_SEGMENTATION,
             insecure=True,  # nobody else is in a lab
             observer=observer,
         )

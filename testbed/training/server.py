@@ -24,6 +24,7 @@ from testbed.training.phases import Observation
 from testbed.training.run_context import RunContext
 from testbed.training.vectors import SharedVectors, finite, mean_into
 from testbed.transport import Leg, TransferReport, open_endpoint
+from testbed.transport.net.data_sockets import DataSockets
 
 
 def run(
@@ -31,9 +32,10 @@ def run(
     listener: socket.socket,
     progress: ProgressWriter,
     vectors: SharedVectors | None,
+    sockets: DataSockets,
 ) -> None:
-    """Serve all rounds, in the server host's network namespace."""
-    _Server(context, vectors).run(listener, progress)
+    """Serve all rounds, in the server host's network namespace, where `sockets` are."""
+    _Server(context, vectors).run(listener, progress, sockets)
 
 
 class _Server:
@@ -54,13 +56,13 @@ class _Server:
         self._memories = {name: broadcast.sender_memory(layout) for name in context.workers}
         self._detector = context.detector()
 
-    def run(self, listener: socket.socket, progress: ProgressWriter) -> None:
+    def run(self, listener: socket.socket, progress: ProgressWriter, sockets: DataSockets) -> None:
         context = self._context
         self._restore()
         # The workers' endpoints join before they reach the first barrier, so the endpoint opens
         # first.
-        with open_endpoint(context.endpoint("server", self._congestion.observe)) as endpoint:
-            context.has_opened()
+        config = context.endpoint("server", self._congestion.observe)
+        with open_endpoint(config, sockets) as endpoint:
             coordinator = Coordinator(
                 listener,
                 context.workers,

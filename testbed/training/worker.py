@@ -10,11 +10,14 @@ from testbed.training.filling import estimate_mean, payload_of
 from testbed.training.run_context import RunContext
 from testbed.training.vectors import SharedVectors, finite
 from testbed.transport import Endpoint, Leg, open_endpoint
+from testbed.transport.net.data_sockets import DataSockets
 
 
-def run(context: RunContext, name: str, vectors: SharedVectors | None) -> None:
-    """Train all rounds as worker `name`, in its host's network namespace."""
-    _Worker(context, name, vectors).run()
+def run(
+    context: RunContext, name: str, vectors: SharedVectors | None, sockets: DataSockets
+) -> None:
+    """Train all rounds as worker `name`, in its host's network namespace, where `sockets` are."""
+    _Worker(context, name, vectors).run(sockets)
 
 
 class _Worker:
@@ -34,11 +37,11 @@ class _Worker:
         self._trained_s = 0.0
         self._metric: float | None = None
 
-    def run(self) -> None:
+    def run(self, sockets: DataSockets) -> None:
         context = self._context
         self._restore()
-        with open_endpoint(context.endpoint(self._name, self._congestion.observe)) as endpoint:
-            context.has_opened()
+        config = context.endpoint(self._name, self._congestion.observe)
+        with open_endpoint(config, sockets) as endpoint:
             for number in range(context.first_round, context.rounds):
                 self._follower.reach("idle", metric=self._metric)
                 self._follower.wait("compute")

@@ -6,11 +6,10 @@ says of every socket after the last round, for our own transport what its sender
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from testbed.shared import run_directory
+from testbed.shared import jsonl, run_directory
 
 KEY = "congestion_control"
 
@@ -51,8 +50,7 @@ def difference_of_hosts(directory: Path, wanted: Mapping[str, str]) -> str:
 def _in_use(directory: Path) -> Iterator[tuple[str, str]]:
     """The endpoints' peers in words, each with the congestion control towards it."""
     for path in sorted((directory / "events").glob("endpoint-*.jsonl")):
-        for line in path.read_text(encoding="utf-8").splitlines():
-            record = json.loads(line)
+        for record in jsonl.read(path):
             for peer, facts in record.get("facts", {}).items():
                 if KEY in facts:
                     yield f"{record.get('host')} towards {peer}", facts[KEY]

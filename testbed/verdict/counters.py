@@ -62,7 +62,7 @@ class CounterReader:
         in_kernel = network.datapath == "kernel"
         self._sockets = None if in_kernel else PortSockets(switch_pid)
 
-    def read(self, changed_s: float = 0.0) -> Counters:
+    def read(self, changed_s: float = 0.0, *, last: bool = False) -> Counters:
         """Wait until no packet moves, for some seconds at most, then read all counters.
 
         They lie in different places and are read one after another. If a packet moved meanwhile,
@@ -70,6 +70,7 @@ class CounterReader:
 
         Args:
             changed_s: how long a frame is on its way at most since links were changed by hand.
+            last: nothing is to be forwarded fast any more, so that this need not take its time.
 
         Raises:
             CommandError: a program that is asked does not answer.
@@ -80,17 +81,19 @@ class CounterReader:
         deadline_s = time.monotonic() + _PATIENCE_S + 4 * longest_s
         while True:
             namespaces, quiet = self._when_quiet(deadline_s, _QUIET_S + 2 * longest_s)
-            found = self._all(namespaces, quiet)
+            found = self._all(namespaces, quiet, last=last)
             if not quiet or _moved(namespaces) == _moved(self._namespaces()):
                 return found
 
-    def _all(self, namespaces: dict[int | None, NamespaceCounters], quiet: bool) -> Counters:
+    def _all(
+        self, namespaces: dict[int | None, NamespaceCounters], quiet: bool, *, last: bool
+    ) -> Counters:
         return Counters(
             at_s=time.monotonic(),
             quiet=quiet,
             namespaces=namespaces,
             sockets=self._sockets.read() if self._sockets else {},
-            switches=switch_counters.read(self._network.switches),
+            switches=switch_counters.read(self._network.switches, last=last),
             filter_drops={name: each.total() for name, each in self._filters.items()},
             delayed=self._delayed(),
             whole_batches=self._sockets.whole_batches() if self._sockets else True,

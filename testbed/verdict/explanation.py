@@ -83,6 +83,34 @@ FAILURES: tuple[tuple[str, str, str], ...] = (
         "Mend the line, then ./lab run again: a changed file makes a new run.",
     ),
 )
+# The same of a reason that begins with the name of a user's own program; these come first.
+_OF_PROGRAMS: tuple[tuple[str, str, str], ...] = (
+    (
+        r"by impairment .*\(kind crash\)",
+        "An impairment of this experiment killed the program, as the experiment says.",
+        "A run ends with a program that fails: leave the impairment out, or let it hit later.",
+    ),
+    (
+        r"neither listened nor ended within",
+        "The program that is waited for opened no socket in its host, or needs longer for that.",
+        "See its log. Raise after_timeout_s of the program that waits, if it only needs longer.",
+    ),
+    (
+        r"\(time_limit_s\)",
+        "The program waits for something that does not come, or needs longer.",
+        "See its log. Raise its time_limit_s if it only needs longer.",
+    ),
+    (
+        r"as no service does",
+        "A program with service: true ended by itself.",
+        "See its log. Leave service out if it is meant to end.",
+    ),
+    (
+        r"ended with status|killed by",
+        "The program itself failed.",
+        "See its log, mend the program or its command, then ./lab run again.",
+    ),
+)
 UNEXPECTED = (
     "The reason and the log's end say what is known.",
     "Try again with ./lab resume. If it stays, please report it with the run directory.",
@@ -176,7 +204,10 @@ def _with_whole_command(text: str, directory: Path) -> str:
 def _causes(directory: Path, verdict: str, reason: str) -> tuple[str, str]:
     """What usually causes it, and what to do; of an invalid run the gates say so."""
     if verdict == "failed":
-        for pattern, causes, remedy in FAILURES:
+        workload = run_directory.read_or_empty(directory / "config.json").get("workload", {})
+        programs = [each["name"] for each in workload.get("programs", [])]
+        ours = _OF_PROGRAMS if reason.partition(":")[0] in programs else ()
+        for pattern, causes, remedy in (*ours, *FAILURES):
             if re.search(pattern, reason):
                 return causes, remedy
         return UNEXPECTED

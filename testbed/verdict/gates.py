@@ -6,7 +6,6 @@ the experiment waives them.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -110,10 +109,3 @@ def judge(seen: Evidence) -> list[Gate]:
 def reasons(gates: Sequence[Gate]) -> str:
     """Why the run does not count, for `status.json`; empty if it does."""
     return "; ".join(gate.sentence() for gate in gates if gate.stops)
-
-
-def read_events(path: Path) -> list[dict[str, Any]]:
-    """The records of `events/impairments.jsonl`; none where there is no such file."""
-    if not path.exists():
-        return []
-    return [json.loads(line) for line in path.read_text().splitlines() if line.strip()]

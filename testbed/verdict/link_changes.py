@@ -8,7 +8,6 @@ waited, is not compared with a configuration that held for a part of the time on
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 
 from testbed.lab.kernel.shaping import LinkShape
 from testbed.lab.network import LabInfo, LinkEnds
+from testbed.shared import jsonl
 from testbed.shared.jsonl import JsonLinesWriter
 
 FILE = "link_changes.jsonl"
@@ -56,9 +56,7 @@ class LinkChanges:
     @classmethod
     def read(cls, directory: Path) -> LinkChanges:
         """Those of a run; none where there is no such file."""
-        path = directory / "events" / FILE
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        return cls([json.loads(line) for line in lines if line.strip()])
+        return cls(jsonl.read(directory / "events" / FILE))
 
     def of(self, network: LabInfo, *keys: str) -> dict[Way, dict[str, Any]]:
         """The directions that ever had another value of a key than the configured one.

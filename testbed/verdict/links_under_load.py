@@ -19,7 +19,6 @@ segments, which are cut apart behind the queue.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -30,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.lab.kernel.shaping import ETHERNET_FRAME_BYTES, LinkShape
-from testbed.shared import run_directory
+from testbed.shared import jsonl, run_directory
 from testbed.verdict.gate import Gate, compared, not_applicable, not_measured, worst
 from testbed.verdict.link_changes import LinkChanges
 
@@ -167,9 +166,7 @@ def measure(
 def recorded_rates(directory: Path) -> dict[str, list[tuple[float, float]]]:
     """When each direction `a->b` got which rate by a trace."""
     found: dict[str, list[tuple[float, float]]] = {}
-    file = directory / "events" / "traces.jsonl"
-    for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else ():
-        change = json.loads(line)
+    for change in jsonl.read(directory / "events" / "traces.jsonl"):
         found.setdefault(change["link"], []).append((change["made_s"], change["rate_bps"]))
     return found
 

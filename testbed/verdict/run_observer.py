@@ -8,7 +8,7 @@ from typing import Any
 
 from testbed.lab.kernel.commands import CommandError
 from testbed.lab.network import LabInfo
-from testbed.shared import run_directory
+from testbed.shared import jsonl, run_directory
 from testbed.verdict import conservation, gates, link_changes, links_under_load
 from testbed.verdict.calibration import Calibration
 from testbed.verdict.counters import CounterReader, Counters
@@ -82,7 +82,7 @@ class Observation:
         changes = link_changes.LinkChanges.read(self._directory)
         self._settings.look("after", changes)
         self._settings.store(self._directory)
-        events = gates.read_events(self._directory / "events" / "impairments.jsonl")
+        events = jsonl.read(self._directory / "events" / "impairments.jsonl")
         ledgers = self._ledgers(events, changes.longest_s)
         proof = {"schema": run_directory.SCHEMA, "headroom": headroom.as_json()}
         if host_cpu:
@@ -116,7 +116,7 @@ class Observation:
         if self._reader is None or self._before is None:
             return None
         try:
-            after = self._reader.read(longest_s)
+            after = self._reader.read(longest_s, last=True)
             return conservation.close(self._network, self._before, after, events)
         except (OSError, CommandError) as error:
             self._failure = str(error)

@@ -74,14 +74,19 @@ class PortSockets:
             return all(map(are_whole, senders))
 
 
-def read(switches: Iterable[str]) -> dict[str, SwitchCounters]:
+def read(switches: Iterable[str], *, last: bool = False) -> dict[str, SwitchCounters]:
     """All counters of the named switches, after their caches have been written back.
+
+    Args:
+        switches: their names.
+        last: nothing is to be forwarded fast any more.
 
     Raises:
         CommandError, OSError: Open vSwitch does not answer.
     """
-    # Packets are counted in the datapath's cache; a revalidator adds them to the flow entries.
-    run(["ovs-appctl", "revalidator/wait"])
+    # Packets are counted in the datapath's cache; a revalidator adds them to the flow entries twice
+    # a second. To empty the cache adds them at once.
+    run(["ovs-appctl", "revalidator/purge" if last else "revalidator/wait"])
     with ExitStack() as opened:
         connections = {name: opened.enter_context(Statistics(name)) for name in switches}
         return {name: _read(each) for name, each in connections.items()}

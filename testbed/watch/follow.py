@@ -39,13 +39,16 @@ class Watched:
         return self.directory.name.removesuffix(_PARTIAL)
 
     def live(self) -> dict[str, Any]:
-        """Its `live.json`; before training begins, its parameters and stage."""
+        """Its `live.json`; before and after the workload, its parameters and stage."""
         document = read_or_empty(self.directory / "live.json")
         if document:
             return document
         config = read_or_empty(self.directory / "config.json")
-        calibrated = (self.directory / "calibration.json").exists()
-        stage = "training begins" if calibrated else "building and calibrating the network"
+        stage = "building and calibrating the network"
+        if (self.directory / "calibration.json").exists():
+            stage = "programs begin" if "workload" in config else "training begins"
+        if (self.directory / "samples" / "sampler.json").exists():
+            stage = "judging what was measured"
         run = {name: config.get(name) for name in ("key", "arm", "seed", "rounds", "experiment")}
         return {"run": run, "stage": stage}
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from controllers.controller_socket import LEGS
+from testbed.shared.input_error import shown
 
 ENVIRONMENT = "LAB_MARKERS"
 _LONGEST_LINE_BYTES = 256
@@ -119,10 +120,15 @@ class MarkerSocket:
 
     Lines that are wrong are refused and counted; a client that sends endless lines, or does not
     read its answers, is disconnected.
+
+    Attributes:
+        accepted, refused: how many lines were.
+        first_refused: the first of those, and why; empty for none.
     """
 
     def __init__(self, path: Path, rounds: Rounds) -> None:
         self.accepted = self.refused = 0
+        self.first_refused = ""
         self._rounds = rounds
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         self._listener.bind(str(path))
@@ -174,15 +180,19 @@ class MarkerSocket:
                 self.accepted += 1
             except RefusedError as error:
                 words = ["refused:", str(error)]
-                self.refused += 1
+                self._refuse(line, str(error))
             try:
                 client.sendall(" ".join(words).encode() + b"\n")
             except OSError:
                 return False
         if len(text) > _LONGEST_LINE_BYTES:
-            self.refused += 1
+            self._refuse(bytes(text), f"is longer than {_LONGEST_LINE_BYTES} bytes")
             return False
         return True
+
+    def _refuse(self, line: bytes, why: str) -> None:
+        self.refused += 1
+        self.first_refused = self.first_refused or f"{shown(line.decode(errors='replace'))}: {why}"
 
     def close(self) -> None:
         for client, _ in self._clients.values():

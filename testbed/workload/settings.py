@@ -26,6 +26,7 @@ from testbed.shared.section import Section
 
 # Words that only a shell understands; a list of arguments may still hold them.
 _OF_SHELLS = frozenset(["|", "||", "&", "&&", ";", ">", ">>", "<", "2>", "2>&1", "&>"])
+_AFTER_TIMEOUT_S = 30.0
 # Their logs and samples have these names already.
 _TAKEN = (
     *("controller", "ovs-vswitchd", "ovsdb-server", "delay-relay", "supervisor", "sampler"),
@@ -83,6 +84,12 @@ class Program(Section):
     after: str | None = Field(
         default=None,
         description="the name of a program that must listen (on TCP or UDP) or have ended first",
+    )
+    after_timeout_s: float = Field(
+        default=_AFTER_TIMEOUT_S,
+        gt=0,
+        le=1e6,
+        description="the longest wait for that one, from its start; beyond it the run has failed",
     )
     service: bool = Field(
         default=False, description="it is ended when all that are no service have ended"
@@ -165,6 +172,9 @@ class Programs(Section):
             if each.service and each.time_limit_s is not None:
                 said = "has no meaning for a service, which ends with the others; valid: none"
                 found.append(Problem(("programs", number, "time_limit_s"), said))
+            if each.after is None and each.after_timeout_s != _AFTER_TIMEOUT_S:
+                said = "has no meaning without after; valid: none"
+                found.append(Problem(("programs", number, "after_timeout_s"), said))
             if each.output is not None and each.output in outputs[:number]:
                 said = f"{each.output!r}: programs.{outputs.index(each.output)} writes it, too"
                 found.append(Problem(("programs", number, "output"), said))

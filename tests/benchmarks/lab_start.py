@@ -86,13 +86,16 @@ def _inside(config: dict[str, Any], began_s: float) -> None:
         stages.append((stage, time.monotonic() - began_s))
 
     note("Python is up")
+    before_mib = _kernel_mib()
+    from testbed.run import inside
+
+    place = inside.prepare(config)
+    note("the sandbox is ready, the controller started")
     from controllers.controller_socket import ControllerClient
     from testbed.run.assembly import Lab
     from testbed.run.processes import Processes
 
     note("imports")
-    before_mib = _kernel_mib()
-    private = sandbox.prepare()
     for owner, name, words in (
         (OpenVSwitch, "start", "Open vSwitch runs"),
         (Network, "__init__", "hosts, interfaces and addresses"),
@@ -102,13 +105,7 @@ def _inside(config: dict[str, Any], began_s: float) -> None:
         (ControllerClient, "wait_ready", "the switches have their rules"),
     ):
         setattr(owner, name, _noted(getattr(owner, name), functools.partial(note, words)))
-    lab = Lab(
-        config,
-        private=private,
-        logs=private,
-        impairment_log=private / "impairments.jsonl",
-        processes=Processes(private),
-    )
+    lab = Lab(config, place)
     _first_packet(lab.network.info)
     note("the first packet has arrived")
     memory = _pss_mib() | {"the kernel's (whole machine, grown by)": _kernel_mib() - before_mib}

@@ -17,6 +17,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 CORE = Path("testbed/transport/core")
@@ -30,7 +31,7 @@ TESTS = [
     )
 ]
 TIMEOUT_S = 300
-_SWAPPED: dict[type[ast.AST], type[ast.AST]] = {
+_SWAPPED: dict[type[Any], type[Any]] = {
     ast.Lt: ast.LtE,
     ast.LtE: ast.Lt,
     ast.Gt: ast.GtE,
@@ -80,9 +81,9 @@ def _is_docstring(node: ast.AST) -> bool:
 def change(node: ast.AST, kind: str) -> None:
     """Changes a node in place."""
     if isinstance(node, ast.Compare):
-        node.ops[0] = _SWAPPED[type(node.ops[0])]()  # type: ignore[assignment]
+        node.ops[0] = _SWAPPED[type(node.ops[0])]()
     elif isinstance(node, ast.BoolOp | ast.BinOp):
-        node.op = _SWAPPED[type(node.op)]()  # type: ignore[assignment]
+        node.op = _SWAPPED[type(node.op)]()
     elif isinstance(node, ast.If | ast.While | ast.IfExp):
         node.test = ast.UnaryOp(ast.Not(), node.test)
     elif isinstance(node, ast.Constant):

@@ -112,6 +112,41 @@ def test_a_client_learns_that_the_controller_is_gone_or_does_not_answer(tmp_path
         client.close()
 
 
+def test_after_a_late_answer_the_next_request_gets_its_own(tmp_path):
+    path = tmp_path / "controller.sock"
+    given_up = threading.Event()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(path))
+        listener.listen()
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            with connection, connection.makefile("rb") as requests:
+                for number, line in enumerate(requests):
+                    if number < 2:  # in pieces, and with the answer to the next request
+                        connection.sendall(b'{"active": ["of anot')
+                        given_up.wait(10)
+                        connection.sendall(b'her"]}\n')
+                        continue
+                    asked = json.loads(line)
+                    name = f"{asked['do']} {asked.get('round')}"
+                    connection.sendall(json.dumps({"active": [name]}).encode() + b"\n")
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        client = ControllerClient(path, timeout_s=0.1)
+        for number in (1, 2):
+            with pytest.raises(ControllerError, match=r"no answer to 'begin' within 0\.1 s"):
+                client.begin(number, "gather")
+        assert client.late_answers == 0
+        given_up.set()
+        assert client.begin(3, "gather") == ["begin 3"]
+        assert client.end(3, "gather") == ["end 3"]
+        assert client.late_answers == 2
+        client.close()
+        thread.join()
+
+
 def test_an_address_to_listen_on_that_is_none_is_refused_in_one_line(tmp_path):
     words = ["--lab-file", str(tmp_path / "x.yaml"), "--ofp-listen-host", "everywhere"]
     done = subprocess.run(

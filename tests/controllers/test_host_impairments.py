@@ -25,7 +25,7 @@ PLACES = impairment_plan.Places(
     hosts=["server", "worker-1", "traffic-1"],
     switches={"s1"},
     links=[("server", "s1"), ("worker-1", "s1"), ("traffic-1", "s1")],
-    training_hosts=["server", "worker-1"],
+    working_hosts=["server", "worker-1"],
 )
 BURST = {"kind": "host-burst", "from": "traffic-1", "rate_bps": 1_000_000, "rounds": [1]}
 BACKGROUND = {"kind": "background", "from": "traffic-1", "rounds": [1]}
@@ -78,9 +78,9 @@ def test_bad_values_are_refused(document, problem):
         (BACKGROUND | {"host": "nobody"}, "host: unknown host 'nobody'"),
         (
             STRAGGLER | {"host": "traffic-1"},
-            "'traffic-1' does not train, and runs no program; valid: server, worker-1",
+            "'traffic-1': nothing of the workload runs there; valid: server, worker-1",
         ),
-        (CRASH | {"host": "traffic-1"}, "'traffic-1' does not train"),
+        (CRASH | {"host": "traffic-1"}, "'traffic-1': nothing of the workload runs"),
         (CRASH | {"rounds": [7]}, "round 7 is never reached"),
     ],
 )

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controllers.impairments import loss_mask
+from controllers.impairments.loss import LossParameters
 from testbed.lab import loss_table
 from testbed.lab.loss_model import LossModel
 
@@ -21,26 +22,24 @@ def lost(model: LossModel, seed: str = "7") -> list[bool]:
 
 
 @pytest.mark.parametrize(
-    "model",
+    ("model", "mean_loss", "mean_run"),
     [
-        LossModel(loss_good=0.4),
-        LossModel(p_good_to_bad=0.02, p_bad_to_good=0.2),
-        LossModel(p_good_to_bad=0.02, p_bad_to_good=0.2, loss_bad=0.9),
-        LossModel(p_good_to_bad=0.05, p_bad_to_good=0.1, loss_good=0.01, loss_bad=0.5),
+        (LossModel(loss_good=0.4), 0.4, 1 / 0.6),
+        (LossModel(p_good_to_bad=0.02, p_bad_to_good=0.2), 0.02 / 0.22, 1 / 0.2),
+        # The next is lost, too, where the state stays bad and the bad state loses it.
+        (
+            LossModel(p_good_to_bad=0.02, p_bad_to_good=0.2, loss_bad=0.9),
+            0.9 * 0.02 / 0.22,
+            1 / (1 - 0.8 * 0.9),
+        ),
     ],
 )
-def test_mean_loss_and_mean_run_of_losses(model):
+def test_mean_loss_and_mean_run_of_losses(model, mean_loss, mean_run):
     found = lost(model)
     runs = [len(list(group)) for is_lost, group in itertools.groupby(found) if is_lost]
-    assert statistics.mean(found) == pytest.approx(model.mean_loss, rel=0.05)
-    assert statistics.mean(runs) == pytest.approx(model.mean_burst_packets, rel=0.05)
-
-
-def test_the_classical_cases():
-    gilbert = LossModel(p_good_to_bad=0.02, p_bad_to_good=0.2)
-    assert gilbert.mean_loss == pytest.approx(0.02 / 0.22)
-    assert gilbert.mean_burst_packets == pytest.approx(1 / 0.2)
-    assert LossModel(loss_good=0.4).mean_burst_packets == pytest.approx(1 / 0.6)
+    assert model.mean_loss == pytest.approx(mean_loss)
+    assert statistics.mean(found) == pytest.approx(mean_loss, rel=0.05)
+    assert statistics.mean(runs) == pytest.approx(mean_run, rel=0.05)
 
 
 MODELS = st.builds(
@@ -91,7 +90,7 @@ def test_a_mask_that_was_written_is_read_the_same(tmp_path_factory, occurrences)
         with pytest.raises(ValueError, match="is empty"):
             loss_mask.read(file.name, [file.parent])
         return
-    table = loss_table.given(loss_mask.parse(loss_mask.read(file.name, [file.parent])))
+    table = loss_table.given(loss_mask.parse(loss_mask.read(file.name, [file.parent])[0]))
     for number, each in enumerate(tables):
         assert table.losses(number, 5001).tolist() == each.tolist()
     if len(tables) > 1:
@@ -105,6 +104,10 @@ def test_a_mask_that_was_written_is_read_the_same(tmp_path_factory, occurrences)
         ("# a\n\n-3", "some.mask: line 3: '-3'; valid: an index such as 12, a range such as"),
         ("1\nthen\n", "some.mask: line 2: 'then'; valid: .*, or next"),
         ("# nothing\n", "some.mask: is empty"),
+        ("1\n2-999999999\n", "some.mask: line 2: packet 999999999; valid: below 4194304"),
+        ("1\nnext\n2000000000\n", "some.mask: line 3: '2000000000'; valid: an index"),
+        ("1\nnext\n1\n900000000\n", "line 4: packet 900000000; valid: below .* of 2 occurr"),
+        ("1\n3-40000\n1-40000\n", "line 3: 79999 packets are lost up to here; valid: up to 65536"),
     ],
 )
 def test_a_wrong_mask_is_told_by_its_line(tmp_path, text, said):
@@ -114,7 +117,37 @@ def test_a_wrong_mask_is_told_by_its_line(tmp_path, text, said):
 
 
 def test_a_mask_that_no_filter_holds_is_refused():
-    with pytest.raises(ValueError, match="packet 4194304 of 1 occurrences; valid: below 4194304"):
+    with pytest.raises(ValueError, match="packet 4194304; valid: below 4194304"):
         loss_table.given([[range(4_194_304, 4_194_305)]])
-    with pytest.raises(ValueError, match="70000 packets are lost; valid: up to 65536"):
+    with pytest.raises(ValueError, match="70000 packets are lost up to here; valid: up to 65536"):
         loss_table.given([[range(70_000)]])
+
+
+@pytest.mark.parametrize(
+    ("when", "sections", "said"),
+    [
+        (
+            {"rounds": [3, 5]},
+            3,
+            "mask: some.mask: line 4: losses for 3 occurrences, .* it has 2; v",
+        ),
+        ({"rounds": [3], "leg": "both"}, 3, "losses for 3 .* valid: 1 to 2"),
+        ({"rounds": [3], "leg": "both"}, 2, ""),
+        ({"at_s": [0.5], "duration_s": 0.1}, 2, "line 2: losses for 2 .*, and it has 1; valid: 1$"),
+        ({"rounds": {"every": 3}}, 4, ""),
+        ({"rounds": {"every": 3}}, 5, "and it has 4"),
+        ({"rounds": [1, 2, 3]}, 1, ""),
+    ],
+)
+def test_a_mask_for_more_occurrences_than_there_are_is_refused(tmp_path, when, sections, said):
+    (tmp_path / "some.mask").write_text("next\n".join(f"{each}\n" for each in range(sections)))
+    document = {"kind": "loss", "mask": "some.mask", **when}
+    found = LossParameters.model_validate(document, context={"folders": [tmp_path]})
+    if not said:
+        assert found.resolved(seed=1, rounds=10)["lost_packets"].count(";") == sections - 1
+        return
+    with pytest.raises(ValueError, match=said):
+        found.resolved(seed=1, rounds=10)
+    given = {"lost_packets": found.lost_packets, "kind": "loss", **when}
+    with pytest.raises(ValueError, match="lost_packets: losses for"):
+        LossParameters.model_validate(given).resolved(seed=1, rounds=10)

@@ -41,6 +41,12 @@ def test_a_csv_file_is_resolved_to_its_content_and_lasts_as_long(tmp_path):
     assert one["changes"] == impairments.read(one).model_dump()["changes"] == found.changes
 
 
+def test_a_byte_order_mark_and_windows_line_ends_are_no_error(tmp_path):
+    assert trace(tmp_path, "\ufefft_s,loss\r\n0,0.1\r\n").changes == {"t_s": [0], "loss": [0.1]}
+    with pytest.raises(ValidationError, match="line 3: loss: 2: valid"):
+        trace(tmp_path, "\ufefft_s,loss\r\n0,0.1\r\n1,2\r\n")
+
+
 def test_what_is_due_repeats_and_begins_where_it_is_told(tmp_path):
     found = trace(tmp_path, "t_s,rate_bps\n0.5,1e6\n2,2e6\n", start_s=1.0, duration_s=9)
     assert found.at_begin() == {"rate_bps": 1e6}
@@ -59,7 +65,7 @@ def test_mahimahi_s_packets_all_count_once(tmp_path_factory, times_ms, window_s)
         [("", str(each)) for each in times_ms], window_s
     )  # before small rates are raised
     read = trace_file.read("some.trace", [folder], window_s=window_s)
-    assert read == found
+    assert read[:2] == found[:2]
     assert read.length_s == 3.001
     begins = read.changes["t_s"]
     ends = [*begins[1:], read.length_s]
@@ -79,6 +85,14 @@ def test_mahimahi_s_packets_all_count_once(tmp_path_factory, times_ms, window_s)
         ("t_s,rate_mbps\n0,1\n", "some.csv: line 1: unknown column 'rate_mbps'; valid: rate_bps"),
         ("t_s,delay_ms\n0,1\n", "line 1: unknown column 'delay_ms'; valid: delay_s"),
         ("t_s,colour\n0,1\n", "line 1: unknown column 'colour'; valid: t_s, rate_bps"),
+        ("t_s;loss\n0;1\n", "some.csv: line 1: ';' between columns; valid: commas"),
+        ("t_s\tloss\n0\t1\n", "line 1: .* between columns; valid: commas"),
+        ("t_s,rate_bps\n0,20Mbit\n", "line 2: rate_bps: '20Mbit': .* in bit/s, without its unit"),
+        ("t_s,rate_bps\n0,20\n1,50\n", "line 3: rate_bps: 50: the highest .* 100000 or more"),
+        ("t_s,delay_s\n0,20ms\n", "line 2: delay_s: '20ms': valid: a number in seconds, witho"),
+        ("t_s,delay_s\n0,20\n", "line 2: delay_s: 20: valid: 0 to 10, in seconds"),
+        ("t_s,loss,rate_bps\n0,,1e6\n", "line 2: loss: '': valid: a number"),
+        ("t_s,loss\n0,0\n3000,0.1\n", "some.csv: line 3: it lasts 6000 s; valid: up to 3600 s"),
         ("t_s,loss,loss\n0,1,1\n", "line 1: column 'loss' is there twice"),
         ("rate_bps\n1\n", "line 1: valid: t_s and at least one of rate_bps, delay_s"),
         ("t_s,loss\n", "line 1: no line follows"),
@@ -124,8 +138,13 @@ def test_a_trace_is_held_against_its_link_and_against_other_entries(tmp_path):
         rates_bps={("a", "s"): 10_000_000, ("b", "s"): 10_000_000},
     )
     fast = trace(tmp_path, "t_s,rate_bps,delay_s,jitter_s\n0,2e7,0.1,0.02\n1,1e6,0,0\n")
-    with pytest.raises(ValueError, match=r"impairments.0.file: a rate of 20000000 bit/s; valid"):
+    with pytest.raises(
+        ValueError, match=r"impairments.0.file: some.csv: line 2: 20000000 bit/s; v"
+    ):
         resolve([fast], places, rounds=1, seed=1)
+    given = {"changes": fast.changes, "length_s": 2, "link": ["a", "s"], "at_s": [0]}
+    with pytest.raises(ValueError, match=r"impairments.0.changes: rate_bps.0: 20000000 bit/s; v"):
+        resolve([impairments.read({"kind": "trace", **given})], places, rounds=1, seed=1)
     assert places.delays([fast]) == {("a", "s"): pytest.approx(0.12)}
     rates = trace(tmp_path, "t_s,rate_bps\n0,1e6\n")
     assert places.delays([rates]) == {}

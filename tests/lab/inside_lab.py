@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 
 from testbed.lab import sandbox
+from testbed.run import inside
 from testbed.run.assembly import Lab
-from testbed.run.processes import Processes
 from testbed.transport.core.wire import DATA_PORTS
 from testbed.verdict import calibration
 
@@ -21,15 +21,8 @@ def main() -> None:
     """Build, report, and wait for the end of the sandbox."""
     sandbox.end_with_lifeline()
     logs = Path(sys.argv[2])
-    private = sandbox.prepare()
-    lab = Lab(
-        json.loads(sys.argv[1]),
-        private=private,
-        logs=logs,
-        impairment_log=logs / "impairments.jsonl",
-        processes=Processes(logs),
-        data_ports=DATA_PORTS,
-    )
+    config = json.loads(sys.argv[1])
+    lab = Lab(config, inside.prepare(config, logs), data_ports=DATA_PORTS)
     calibration.warm_up(lab.network.info)
     lab.switch.deepen_buffers()
     unfinished = logs / "network.unfinished"

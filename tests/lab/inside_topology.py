@@ -13,11 +13,10 @@ from typing import Any
 
 import psutil
 
-from testbed.lab import sandbox
 from testbed.lab.kernel.commands import run
 from testbed.lab.kernel.namespaces import socket_in
+from testbed.run import inside
 from testbed.run.assembly import Lab
-from testbed.run.processes import Processes
 
 _PORT = 7777
 _FLOWS = 128
@@ -127,14 +126,7 @@ def main() -> None:
     """Arguments: the run's configuration, and what to look at."""
     config, what = json.loads(sys.argv[1]), sys.argv[2]
     began_s = time.monotonic()
-    private = sandbox.prepare()
-    lab = Lab(
-        config,
-        private=private,
-        logs=private,
-        impairment_log=private / "impairments.jsonl",
-        processes=Processes(private),
-    )
+    lab = Lab(config, inside.prepare(config))
     result: dict[str, Any] = {"ready_s": time.monotonic() - began_s}
     traffic = Traffic(lab)
     if what == "failing-link":

@@ -37,7 +37,7 @@ class LabUnderTest:
     """A running lab. `network` is its description; process ids in it are the sandbox's own."""
 
     def __init__(self, logs: Path, first_pid: int) -> None:
-        self.logs = logs
+        self.records = logs / "events"
         self.network: dict[str, Any] = json.loads((logs / "network.json").read_text())
         self._first_pid = first_pid
         self._open: list[tuple[int, str]] = []
@@ -105,7 +105,7 @@ class LabUnderTest:
         return dict(wait_for(ends, 15)[-1])
 
     def _events(self) -> list[dict[str, Any]]:
-        path = self.logs / "impairments.jsonl"
+        path = self.records / "impairments.jsonl"
         lines = path.read_text().splitlines() if path.exists() else []
         return [json.loads(line) for line in lines]
 

@@ -17,7 +17,9 @@ EXAMPLE = Path(__file__).parents[2] / "controllers" / "by-hand.yaml"
 
 def test_openflow_kinds_work_on_a_bridge_that_the_lab_did_not_make(tmp_path: Path) -> None:
     description = yaml.safe_load(EXAMPLE.read_text())
-    description["log"] = str(tmp_path / "impairments.jsonl")
+    log = tmp_path / "events" / "impairments.jsonl"
+    log.parent.mkdir()
+    description["log"] = str(log)
     description["impairments"] = [
         {"kind": "blackout", "host": "b", "at_s": [1.5], "duration_s": 0.5},
         {"kind": "police", "host": "b", "at_s": [2.5], "duration_s": 1, "rate_bps": 5_000_000},

@@ -55,27 +55,50 @@ def test_the_example_runs_from_its_own_files_alone(run_small, tmp_path):
     assert seen == {str(tmp_path / each.name) for each in EXAMPLES.glob("*.py")}
 
 
-def test_a_congestion_control_with_a_negative_rate_fails_the_run_at_once_by_name(
+MINE = """
+import errno, os, socket, struct
+from pathlib import Path
+from testbed.transport import CongestionControl
+
+def delete(name):
+    try:
+        index = socket.if_nametoindex(name)
+    except OSError:
+        return  # it is not of this process's host
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as netlink:  # RTM_DELLINK
+        netlink.send(struct.pack("=IHHIIBxHiII", 32, 17, 5, 1, 0, 0, 0, index, 0, 0))
+        error = -struct.unpack_from("=i", netlink.recv(4096), 16)[0]
+    with Path(__file__).with_name("tried").open("a") as file:
+        print(name, errno.errorcode.get(error, "deleted"), file=file)
+
+class Mine(CongestionControl):
+    asked = 0
+    def __init__(self):
+        for name in ("server-eth0", "worker-1-eth0", "worker-2-eth0"):
+            delete(name)
+    def on_feedback(self, feedback): pass
+    @property
+    def rate_bps(self):
+        self.asked += 1
+        return 1e8 if self.asked < 20 else -1e6
+"""
+
+
+def test_an_own_congestion_control_has_no_power_and_with_a_negative_rate_fails_the_run_by_name(
     run_small, tmp_path
 ):
     path = tmp_path / "mine.py"
-    path.write_text(
-        "from testbed.transport import CongestionControl\n"
-        "class Mine(CongestionControl):\n"
-        "    asked = 0\n"
-        "    def on_feedback(self, feedback): pass\n"
-        "    @property\n"
-        "    def rate_bps(self):\n"
-        "        self.asked += 1\n"
-        "        return 1e8 if self.asked < 20 else -1e6\n"
-    )
+    path.write_text(MINE)
     arm = {"protocol": "dblp", "congestion_control": "./mine.py"}
     results = run_small(arms={"dblp": arm}, transport={"peer_timeout_s": 30})
+    hosts = ("server", "worker-1", "worker-2")
+    tried = set((tmp_path / "tried").read_text().splitlines())
+    assert tried == {f"{host}-eth0 EPERM" for host in hosts}
     status = results.verdict()
     assert status["verdict"] == "failed"
     process, _, words = status["reason"].partition(": ")
-    assert process in ("server", "worker-1", "worker-2")
-    assert words.startswith(f"{path}: line 5: Mine.rate_bps is -1000000.0; expected bit/s above 0")
+    assert process in hosts
+    assert words.startswith(f"{path}: line 23: Mine.rate_bps is -1000000.0; expected bit/s above 0")
     assert words.endswith(f"; see logs/{process}.log")
     assert "Traceback" in (results.run() / "logs" / f"{process}.log").read_text()
     assert status["wall_s"] < 25  # not after the transport's patience

@@ -77,12 +77,14 @@ def test_marked_rounds_are_hit_by_a_loss_on_their_leg_and_measured(run_programs)
     (end,) = [each for each in results.events("impairments", "mine") if each["action"] == "end"]
     assert end["met"] > 200  # 300 000 bytes are 208 segments
     stored = json.loads((folder / "workload.json").read_text())
-    assert stored["markers"] == {"accepted": 8, "refused": 1}
+    refused = "'end 9 gather': the gather of round 9 has not begun"
+    assert stored["markers"] == {"accepted": 8, "refused": 1, "first_refused": refused}
     assert [each["exit_status"] for each in stored["programs"]] == [0, 0]
     sampled = json.loads((folder / "samples" / "sampler.json").read_text())
     seen = {(each["host"], each["congestion_control"]) for each in sampled["congestion_controls"]}
     assert seen <= {("server", "reno"), ("worker-1", "reno")}
-    assert "1 lines of markers were refused" in results.verdict("mine")["reason"]
+    said = f"markers: 1 of 9 lines were refused, first {refused}"
+    assert said in results.verdict("mine")["reason"]
 
 
 WAITS = python("import time; time.sleep(60)")

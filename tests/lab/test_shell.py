@@ -137,27 +137,33 @@ def test_real_tcp_reaches_the_rate_and_impairments_obey(terminal, tmp_path):
     assert number("frames_sent", status) == pytest.approx(3 * RATE_BPS * 0.2 / (1514 * 8), abs=4)
     # Of 495 frames 165 leave meanwhile, and the queue holds 99.
     assert number("dropped", status) > 150
-    assert "valid names: half, flood" in shell.ask("impair fog on")
+    assert "no impairment 'fog'; valid names: half, flood" in shell.ask("impair fog on")
     overview = shell.ask("lab")
     assert "worker-1--s1" in overview
     assert "10.0.0.1" in overview
 
-    assert "toward s1: Mbit/s 2, queue (bytes)" in shell.ask("set worker-1--s1 rate 2Mbit s1")
-    assert re.search(r"worker-1--s1 +s1 +2 ", shell.ask("lab"))
-    assert re.search(r"worker-1--s1 +worker-1 +10 ", shell.ask("lab"))
+    for shown in (shell.ask("set worker-1--s1 rate 2 Mbit/s s1"), shell.ask("lab")):
+        assert re.search(r"worker-1--s1 +s1 +2Mbit +0ms +0ms +0 +150kB", shown)
+        assert re.search(r"worker-1--s1 +worker-1 +10Mbit ", shown)
+    assert "worker-1--s1" in shell.ask("set s1--worker-1")
     shell.ask(f"worker-1 iperf3 -c server -C cubic -t 2 -J > {tmp_path / 'slow.json'}")
     slow = json.loads((tmp_path / "slow.json").read_text())["end"]["sum_received"]
     assert 1.5e6 < slow["bits_per_second"] < 2.1e6
     for wrong, words in (
-        ("worker-1--s2 rate 2Mbit", "set: link: 'worker-1--s2': valid: "),
-        ("worker-1--s1 speed 2Mbit", "set: set: 'speed': valid: rate, delay"),
-        ("worker-1--s1 rate 2MB/s", "set: rate_bps: '2MB/s': "),
-        ("worker-1--s1 loss 1%", "no per cent: write 0.01"),
-        ("worker-1--s1 rate 2Mbit s2", "set: toward: 's2': valid: "),
-        ("worker-1--s1 delay 5ms", "was made without delay and loss"),
-        ("worker-1--s1", "set LINK rate|delay|jitter|loss|queue VALUE [NODE]"),
+        ("worker-1--s2 rate 2Mbit", "no link 'worker-1--s2'; did you mean 'worker-1--s1'?; see: "),
+        ("worker-1--s1 speed 2Mbit", "'speed': valid: rate, delay, jitter, loss, queue"),
+        ("worker-1--s1 rate", "rate: to which value? valid: 0.1Mbit to 10000Mbit"),
+        (
+            "worker-1--s1 rate 2MB/s",
+            "rate '2MB/s': valid: 0.1Mbit to 10000Mbit, in bit/s; MB/s is bytes per second: "
+            "write 16Mbit",
+        ),
+        ("worker-1--s1 loss 1%", "loss '1%': valid: 0 to 1; no per cent: write 0.01"),
+        ("worker-1--s1 rate 2Mbit s2", "toward 's2': valid: worker-1, s1"),
+        ("worker-1--s1 delay 5ms", "valid in: ./lab shell small --set topology.delay_s=1ms"),
     ):
-        assert words in shell.ask(f"set {wrong}")
+        (line,) = shell.ask(f"set {wrong}").splitlines()[1:-1]
+        assert line.startswith("set: ") and words in line, line
     shell.type("exit\n")
     assert shell.wait() == 0
 

@@ -43,7 +43,9 @@ def test_settings_out_of_range_are_refused(settings, message):
 
 
 def test_a_jitter_beyond_the_delay_is_refused():
-    with pytest.raises(ValueError, match=r"jitter_s 0.002 is more than delay_s 0.001: .* to 0.001"):
+    with pytest.raises(
+        ValueError, match=r"jitter_s is 0.002 s, more than the 0.001 s .* to 0.001 s"
+    ):
         DelaySettings(delay_s=0.001, jitter_s=0.002)
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from testbed.lab import sandbox
 from testbed.lab.kernel import privileges
 from testbed.lab.kernel.privileges import Caller
 
@@ -115,31 +116,27 @@ def test_as_root_alone_a_program_stays_user_0_without_roots_powers(before):
 
 
 OPENING = """
-import socket
+import socket, warnings
 from testbed.lab.kernel import privileges
+from testbed.transport.net.addresses import resolve
+from testbed.transport.net.data_sockets import open_data_sockets
+from testbed.transport.net.udp_socket import BUFFER_BYTES
 
-def of(line):
-    words = open("/proc/thread-self/status").read().splitlines()
-    return {w.split()[0]: w.split()[1] for w in words if w.startswith("Cap")}[line]
-
-def buffer():
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as opened:
-        opened.setsockopt(socket.SOL_SOCKET, 33, 1 << 16)  # SO_RCVBUFFORCE
-
-privileges.give_up(opens_sockets=True)
-buffer()
-print(of("CapAmb:"))
-privileges.has_opened_sockets()
-print(*(of(f"Cap{each}:") for each in ("Inh", "Prm", "Eff", "Bnd", "Amb")))
+warnings.simplefilter("error")  # one about a small buffer
+host = resolve("127.0.0.1", what="here")
+udp = open_data_sockets(carrier="udp", local=host, peers={"a": host}, ports={"a": 0},
+                        is_server=False, chunk_bytes=1000).udp["a"]
+privileges.give_up()
+print({key: udp.facts()[key] // BUFFER_BYTES for key in ("receive_buffer_bytes",)})
 try:
-    buffer()
+    udp._socket.setsockopt(socket.SOL_SOCKET, 33, 1 << 16)  # SO_RCVBUFFORCE
 except PermissionError:
     print("refused")
 """
 
 
-@pytest.mark.parametrize(("environment", "left"), [(SUDO, "2400"), (EMPTY, "2404")])
-def test_what_opens_sockets_needs_is_given_up_once_they_are_open(environment, left):
+@pytest.mark.parametrize("environment", [SUDO, EMPTY])
+def test_sockets_that_were_opened_before_keep_the_buffers_that_root_may_have(environment):
     outside = {key: each for key, each in os.environ.items() if not key.startswith("SUDO_")}
     done = subprocess.run(
         [sys.executable, "-c", OPENING],
@@ -150,8 +147,7 @@ def test_what_opens_sockets_needs_is_given_up_once_they_are_open(environment, le
         timeout=30,
         check=True,
     )
-    kept = f"{left:0>16}"
-    assert done.stdout.split() == [kept, *[kept] * 5, "refused"]
+    assert done.stdout.splitlines() == ["{'receive_buffer_bytes': 2}", "refused"]
 
 
 @pytest.fixture
@@ -192,6 +188,83 @@ def test_only_roots_own_files_of_one_name_are_handed_over(reachable, under_sudo,
     assert [owner(each) for each in (run, run / "logs", run / "logs/a.log")] == [NOBODY] * 3
     assert owner(run / "another's") == 1
     assert [owner(each) for each in (outside, elsewhere, elsewhere / "file", reachable)] == [0] * 4
+
+
+def test_a_folder_that_the_caller_did_not_make_is_not_handed_over(reachable):
+    """As after an exchange of a folder above by a link to one of root's."""
+    etc = reachable / "etc"
+    etc.mkdir()
+    (etc / "shadow").touch()
+    (reachable / "runs").symlink_to(reachable)
+    script = "import sys; from pathlib import Path; from testbed.lab.kernel import privileges as p;"
+    script += "p.lay_aside(); p.hand_over_below(Path(sys.argv[1]))"
+    (reachable / "link").symlink_to(etc)
+    for path, status in (("runs/etc", 0), ("link", 1)):
+        done = subprocess.run(
+            [sys.executable, "-c", script, str(reachable / path)],
+            cwd=ROOT,
+            env=os.environ | dict(SUDO),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == status, done.stderr
+    assert {each.lstat().st_uid for each in (etc, etc / "shadow")} == {0}
+
+
+# Root's part of a run under sudo, in a sandbox.
+PINNING = """
+import errno, os, sys
+from pathlib import Path
+from testbed.lab import sandbox
+from testbed.shared.jsonl import JsonLinesWriter
+from testbed.shared.run_directory import write_json
+
+sandbox.end_with_lifeline()
+sandbox.prepare()
+given = Path(sys.argv[1])
+try:
+    directory = sandbox.pinned(given)
+except PermissionError as error:
+    print(error, flush=True)
+    os._exit(0)
+above = given.parent  # exchanged for a link, as are folders below
+above.rename(above.with_name("before"))
+above.symlink_to(above.with_name("etc"))
+for place in ("logs", "events"):
+    for write in (
+        lambda: (directory / place / "a.log").write_text("x"),
+        lambda: JsonLinesWriter(directory / place / "a.jsonl").write({"a": 1}),
+        lambda: write_json(directory / place / "a.json", {}),
+        lambda: (directory / place / "folder").mkdir(),
+    ):
+        try:
+            write()
+            print(place, "written")
+        except OSError as error:
+            print(place, "refused" if error.errno in (errno.ELOOP, errno.EEXIST) else error)
+sys.stdout.flush()
+os._exit(0)
+"""
+
+
+def test_under_sudo_no_folder_that_is_a_link_leads_root_out_of_a_runs_directory(
+    reachable, under_sudo, tmp_path, monkeypatch
+):
+    (tmp_path / "pinning.py").write_text(PINNING)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(ROOT)]))
+    run, etc = reachable / "small" / "run", reachable / "etc"
+    (run / "events").mkdir(parents=True)
+    (etc / "run").mkdir(parents=True)
+    (run / "logs").symlink_to(etc)
+    output, errors = sandbox.output_of("pinning", str(run))
+    assert output.decode() == f"{run}: user {NOBODY}, who called sudo, cannot write there\n", errors
+    os.chown(run, NOBODY, NOBODY)
+    output, errors = sandbox.output_of("pinning", str(run))
+    assert output.decode().splitlines() == ["logs refused"] * 4 + ["events written"] * 4, errors
+    assert [each.name for each in etc.rglob("*")] == ["run"]
+    written = {each.name for each in (reachable / "before" / "run" / "events").iterdir()}
+    assert written == {"a.log", "a.jsonl", "a.json", "folder"}
 
 
 def test_without_sudo_nothing_is_handed_over(reachable, monkeypatch):

@@ -47,10 +47,17 @@ def test_one_bad_moment_does_not_end_the_climb():
 
 
 def test_a_machine_that_holds_nothing_is_told_so():
-    found = Highest(list(climb(machine(5), FAR_S)))
+    found = Highest(list(climb(machine(0.5), FAR_S)))
     assert found.as_json()["available"] is False
     assert found.as_json()["highest_bps"] is None
-    assert "no rate was held" in found.sentence()
+    assert "no rate was held in the userspace datapath" in found.sentence()
+
+
+@pytest.mark.parametrize(("limit_mbps", "expected_mbps"), [(60, 50), (13, 12), (2, 1)])
+def test_a_slow_machine_is_told_the_rate_that_it_holds(limit_mbps, expected_mbps):
+    found = Highest(list(climb(machine(limit_mbps), time.monotonic())))
+    assert found.best is not None
+    assert found.best.rate_bps == expected_mbps * 1_000_000
 
 
 def test_it_ends_when_its_time_is_over():

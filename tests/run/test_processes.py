@@ -1,5 +1,6 @@
 """Why a run failed: the words of the process that ended."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -34,3 +35,20 @@ def test_the_end_of_its_log_is_the_reason(tmp_path: Path, program: str, expected
         for process in processes._running.values():  # of this test only
             process.kill()
             process.wait()
+
+
+def test_each_end_is_told_once_and_no_descriptor_is_left(tmp_path: Path) -> None:
+    processes = Processes(tmp_path)
+    reading, writing = os.pipe()
+    opened = len(list(Path("/proc/self/fd").iterdir()))
+    processes.spawn("first", [sys.executable, "-c", "pass"])
+    asked = processes.spawn("second", [sys.executable, "-c", "pass"])
+    asked.wait()  # its process id is nobody's now
+    told = [name for _ in range(2) for name in processes.wait(10)[0]]
+    assert sorted(told) == ["first", "second"]
+    assert processes.wait(0) == ([], [])
+    os.write(writing, b"x")
+    assert processes.wait(10, [reading]) == ([], [reading])
+    assert len(list(Path("/proc/self/fd").iterdir())) == opened
+    os.close(reading)
+    os.close(writing)

@@ -70,25 +70,50 @@ def test_a_shared_process_and_a_crash_exclude_each_other_before_anything_runs(tm
 
 
 THREADS = """
-import os, sys, threading
+import os, sys, threading, time
+from pathlib import Path
 from testbed.run import shared_processes
+from testbed.run.host_task import HostTask
 def end(error, name):
     print(name, type(error).__name__, flush=True)
     os._exit(3)
 both = threading.Barrier(2)
-def meet(): both.wait(5)
-def fail(): both.wait(5); raise ConnectionError("gone")
-tasks = {"one": (os.getpid(), meet), "two": (os.getpid(), globals()[sys.argv[1]])}
-shared_processes.run(tasks, end, {})
-print("done")
+def powers():
+    for each in Path("/proc/self/task").iterdir():
+        lines = (each / "status").read_text().splitlines()
+        (word,) = (line.split()[1] for line in lines if line.startswith("CapPrm"))
+        yield bool(int(word, 16) >> 12 & 1)  # CAP_NET_ADMIN
+def meet(sockets):
+    assert sockets == ["a socket"] and not any(powers())
+    both.wait(5)
+def fail(sockets): both.wait(5); raise ConnectionError("gone")
+def opened(): return ["a socket"]
+def late(): time.sleep(0.2); assert any(powers()); return opened()
+def refused(): raise PermissionError
+def task(run, opens): return HostTask(host_pid=os.getpid(), groups=(), open_sockets=opens, run=run)
+if pid := os.fork():  # as the launcher does: libraries have threads of their own
+    os._exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+two = globals()[sys.argv[1]]
+tasks = {"one": task(meet, opened), "two": task(two if two is not refused else meet,
+                                                refused if two is refused else late)}
+shared_processes.run(tasks, end)
+print("done", flush=True)
+os._exit(0)
 """
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a thread enters a network namespace: needs root")
 @pytest.mark.parametrize(
-    ("task", "status", "said"), [("meet", 0, "done"), ("fail", 3, "two ConnectionError")]
+    ("task", "status", "said"),
+    [
+        ("meet", 0, "done"),
+        ("fail", 3, "two ConnectionError"),
+        ("refused", 3, "two PermissionError"),
+    ],
 )
-def test_tasks_run_side_by_side_and_the_first_failure_ends_all(task, status, said):
+def test_tasks_run_side_by_side_without_roots_powers_and_the_first_failure_ends_all(
+    task, status, said
+):
     done = subprocess.run(
         [sys.executable, "-c", THREADS, task], capture_output=True, text=True, check=False
     )

@@ -1,6 +1,7 @@
 """Joining, dying and joining again, in virtual time; and whatever else may happen, at random."""
 
 import math
+from functools import partial
 
 import numpy as np
 from hypothesis import given, settings
@@ -226,11 +227,11 @@ def run_schedule(schedule):
 
     step = 3 if schedule["skips"] else 2
     for place, at_s in enumerate(sorted(schedule["sends"])):
-        simulation.at(0.1 + at_s, lambda number=2 * place: send(number))
+        simulation.at(0.1 + at_s, partial(send, 2 * place))
     for place, at_s in enumerate(sorted(schedule["receives"])):
-        simulation.at(0.1 + at_s, lambda number=step * place: receive(number))
+        simulation.at(0.1 + at_s, partial(receive, step * place))
     for party, (at_s, for_s) in zip((worker, server), schedule["busy"], strict=False):
-        simulation.at(0.1 + at_s, lambda p=party, t=0.1 + at_s + for_s: p.be_busy(t))
+        simulation.at(0.1 + at_s, partial(party.be_busy, 0.1 + at_s + for_s))
     if schedule["blocked"] is not None:
         at_s, for_s = schedule["blocked"]
         simulation.at(0.1 + at_s, lambda: block(True))
@@ -245,6 +246,7 @@ def run_schedule(schedule):
         rows = layout.rows(into)
         if number in done:
             report = done[number]
+            assert report.chunks_received is not None and report.received is not None
             assert report.chunks_received >= required
             assert report.received.sum() == report.chunks_received
             assert np.array_equal(

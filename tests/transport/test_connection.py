@@ -15,7 +15,7 @@ from testbed.transport.core.messages import PASS, ControlMessage, MessageType
 from testbed.transport.core.tolerance import FractionRule
 from testbed.transport.policies.congestion import FixedRate
 from testbed.transport.policies.repair import REPAIRS
-from tests.transport.virtual import connections, layout_of, random_payload
+from tests.transport.virtual import Bytes, connections, layout_of, random_payload
 
 DELAY_S = 0.005
 TIMEOUT_S = 5.0
@@ -42,8 +42,8 @@ class Two:
             path=self.path,
             **{"peer_timeout_s": TIMEOUT_S, **settings},
         )
-        self.into = {}
-        self.sent = {}
+        self.into: dict[int, Bytes] = {}
+        self.sent: dict[int, Bytes] = {}
         link_up(self.worker, self.server)
 
     def send(self, transfer: int) -> None:
@@ -68,7 +68,7 @@ class Two:
         return [
             number
             for number, into in self.into.items()
-            if np.array_equal(into, self.sent.get(number))
+            if number in self.sent and np.array_equal(into, self.sent[number])
         ]
 
 
@@ -76,9 +76,10 @@ def ended(party: Party) -> list[int]:
     return [event.transfer for event in party.events if isinstance(event, TransferDone)]
 
 
-def gone(party: Party) -> str | None:
+def gone(party: Party) -> str:
+    """Why the connection has ended, empty while it has not."""
     reasons = [event.reason for event in party.events if isinstance(event, PeerGone)]
-    return reasons[0] if reasons else None
+    return reasons[0] if reasons else ""
 
 
 @pytest.mark.parametrize("repair", ["passes", "selective", "streaming"])

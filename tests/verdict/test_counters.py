@@ -28,7 +28,9 @@ class Scripted(CounterReader):
         interface = Interface(**zeros | {"sent": next(self._sent)})
         return {None: NamespaceCounters(interfaces={"s1-eth1": interface})}
 
-    def _all(self, namespaces: dict[int | None, NamespaceCounters], quiet: bool) -> Any:
+    def _all(
+        self, namespaces: dict[int | None, NamespaceCounters], quiet: bool, *, last: bool
+    ) -> Any:
         self.readings += 1
         sent = namespaces[None].interfaces["s1-eth1"].sent
         return SimpleNamespace(sent=sent, quiet=quiet)

@@ -172,6 +172,28 @@ def test_a_failure_shows_its_usual_cause_and_the_end_of_the_log(tmp_path, reason
     assert text.rstrip().endswith(found.log_end[-1])
 
 
+@pytest.mark.parametrize(
+    ("reason", "cause"),
+    [
+        ("server: ended with status 1; logs/server.log ends: no disk", "program itself failed"),
+        ("server: killed by SIGKILL by impairment cut (kind crash); ", "An impairment of this exp"),
+        ("server: ended before the others, as no service does; ", "service: true ended"),
+        ("server: not finished after 0.5 s (time_limit_s); logs/server.log is empty", "waits for"),
+        ("b: waited for server, which neither listened nor ended within 3 s", "opened no socket"),
+        ("server: not finished after 60 s (limits.run_timeout_s)", "longer than limits.run_timeo"),
+        ("ovs-vswitchd: ended with status 1; logs/supervisor.log ends: ", "what is known"),
+    ],
+)
+def test_a_failure_of_programs_is_no_failure_of_the_training(tmp_path, reason, cause):
+    directory = ended(tmp_path, "failed", reason, logs={"server": "end\n", "supervisor": "s\n"})
+    programs = [{"name": "server"}, {"name": "b"}]
+    run_directory.write_json(directory / "config.json", {"workload": {"programs": programs}})
+    found = explain(directory)
+    assert cause in found.causes
+    assert ("report it" in found.remedy) == reason.startswith("ovs")
+    assert "train" not in found.causes + found.remedy
+
+
 def test_an_unsupported_and_an_interrupted_run_say_what_to_do(tmp_path):
     text = shown(ended(tmp_path, "unsupported", "this kernel has no TCP congestion control 'x'"))
     assert "no TCP congestion control 'x'" in text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,7 @@ from testbed.experiment import Limits
 from testbed.lab.openvswitch import SocketBuffers
 from testbed.verdict.calibration import Calibration
 from testbed.verdict.gates import reasons
+from testbed.verdict.limits import GATES
 from tests.verdict.evidence_of_gates import (
     WITHOUT_DELAYS,
     broken,
@@ -33,6 +35,14 @@ def test_a_faithful_lab_passes():
     assert without == {*WITHOUT_DELAYS, "host_cpu"}
     assert {gate.outcome for gate in gates} == {"passed", "not applicable"}
     assert reasons(gates) == ""
+
+
+def test_every_gate_has_a_lab_that_is_wrong_by_it():
+    folder = Path(__file__).parents[1] / "lab" / "gates"
+    text = "".join(each.read_text() for each in folder.glob("test_*.py"))
+    # A limit as a share and one as a value make one gate, explained once.
+    shown = {id(told) for key, told in GATES.items() if f'"{key}"' in text}
+    assert [key for key, told in GATES.items() if id(told) not in shown] == []
 
 
 UNFILLED = {"peak_bytes": None, "reason": "too deep"}

@@ -80,8 +80,14 @@ def test_a_run_that_is_being_built_says_so(tmp_path):
     with RunDirectory(tmp_path / "small" / "dblp-s1").open(CONFIG):
         [run] = follow.running(IN(results=tmp_path))
         lines = rendered(run.live(), 80, 24)
+        stages = []
+        for name in ("calibration.json", "samples/sampler.json"):
+            (run.directory / name).parent.mkdir(exist_ok=True)
+            (run.directory / name).write_text("{}")
+            stages.append(run.live()["stage"])
     assert "dblp seed 1" in lines[0]
     assert "building" in lines[1]
+    assert stages == ["training begins", "judging what was measured"]
 
 
 def test_the_plain_line_has_round_latency_queue_and_impairment():

@@ -188,6 +188,37 @@ def test_wrong_input_is_one_line(tmp_path: Path, given: dict[str, Any], says: st
     assert re.fullmatch(wanted, told), told
 
 
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        ("./tool -x", "'./tool': no such file; looked in FOLDER"),
+        ("./plain", "'./plain': is no executable file; valid: 'chmod +x' it, or [python3, FILE]"),
+        ("./folder", "'./folder': is no executable file; valid: ..."),
+        ("python3 -u my.py 3", "'my.py': no such file; looked in FOLDER"),
+        ("/usr/bin/python3.11 below/my.py", "'below/my.py': no such file; looked in FOLDER"),
+        ("bash -e run.sh", "'run.sh': no such file; looked in FOLDER"),
+        ("sh /no/run.sh", "'/no/run.sh': no such file; looked in FOLDER"),
+        *((each, "") for each in ("python3 plain", "sh true", "python3 -m http.server")),
+        *((each, "") for each in ("sh -c 'exec my.py'", "python3 - x", "bash -o pipefail x", "sh")),
+        *((each, "") for each in ("python3 folder", "no-such-program my.py", "env sh my.sh")),
+    ],
+)
+def test_a_file_that_a_command_names_must_be_there(tmp_path: Path, command: str, says: str) -> None:
+    (tmp_path / "plain").touch(mode=0o644)
+    (tmp_path / "folder").mkdir()
+    programs = with_programs(SERVER, {**CLIENT, "run": command})
+    in_arm = {**SMALL, "arms": {"mine": {"worker-1": {"run": command}}}}
+    for given, key in ((programs, "workload.programs.1.run"), (in_arm, "arms.mine.worker-1.run")):
+        runs = load(tmp_path, given)
+        if not says:
+            requirements.refuse_missing_files(runs)
+            continue
+        with pytest.raises(InputError) as caught:
+            requirements.refuse_missing_files(runs)
+        line = f"{tmp_path / 'mine.yaml'}: {key}: {says.replace('FOLDER', str(tmp_path))}"
+        assert re.fullmatch(re.escape(line).replace(r"\.\.\.", ".*"), str(caught.value))
+
+
 def test_a_program_that_is_not_there_is_named_with_its_host(tmp_path: Path) -> None:
     (run,) = load(tmp_path, with_programs(SERVER, {**CLIENT, "run": "no-such-program -x"}))
     config = run.config()

@@ -52,8 +52,8 @@ class DelaySettings:
                 raise ValueError(f"{name} {value!r}; valid: 0 to {most}")
         if self.jitter_s > self.delay_s:
             raise ValueError(
-                f"jitter_s {self.jitter_s:g} is more than delay_s {self.delay_s:g}: some frames "
-                f"would have to wait less than 0 s; valid: up to {self.delay_s:g}"
+                f"jitter_s is {self.jitter_s:g} s, more than the {self.delay_s:g} s of delay_s: "
+                f"some frames would have to wait less than 0 s; valid: up to {self.delay_s:g} s"
             )
 
     @property

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,14 +44,7 @@ def find() -> Hierarchies:
     Raises:
         CgroupError: there is none.
     """
-    mounted: dict[str, tuple[Path, str]] = {}  # controller, "" of version 2 -> folder, its root
-    for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines():
-        front, _, back = line.partition(" - ")
-        kind, _, options = back.split(" ", 2)
-        root, folder = front.split(" ")[3:5]
-        names = options.split(",") if kind == "cgroup" else [""] if kind == "cgroup2" else []
-        for name in names:
-            mounted.setdefault(name, (Path(folder), root))
+    mounted = _mounted()
     own: dict[str, str] = {}
     for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines():
         _, controllers, path = line.split(":", 2)
@@ -75,6 +68,19 @@ def find() -> Hierarchies:
     raise CgroupError("no group of version 2 that this user may divide has the controller cpu")
 
 
+def _mounted() -> dict[str, tuple[Path, str]]:
+    """Where hierarchies are mounted: controller, "" of version 2 -> folder, its root."""
+    mounted: dict[str, tuple[Path, str]] = {}
+    for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines():
+        front, _, back = line.partition(" - ")
+        kind, _, options = back.split(" ", 2)
+        root, folder = front.split(" ")[3:5]
+        names = options.split(",") if kind == "cgroup" else [""] if kind == "cgroup2" else []
+        for name in names:
+            mounted.setdefault(name, (Path(folder), root))
+    return mounted
+
+
 def make(name: str, shares: Mapping[str, float]) -> dict[str, tuple[str, ...]]:
     """Make a group with one below it for each share; with version 2 this sandbox moves into it.
 
@@ -95,9 +101,6 @@ def make(name: str, shares: Mapping[str, float]) -> dict[str, tuple[str, ...]]:
             top.mkdir()
         if where.version == 2:
             _thread(tops[0])
-            for each in Path("/proc").glob("[1-9]*"):  # of the sandbox alone
-                with suppress(ProcessLookupError):
-                    _write(tops[0] / "cgroup.procs", each.name)
         found = {}
         for below, share in shares.items():
             folders = [top / below for top in tops]
@@ -107,8 +110,13 @@ def make(name: str, shares: Mapping[str, float]) -> dict[str, tuple[str, ...]]:
                 _thread(folders[0])
             _limit(folders[0], share)
             found[below] = tuple(map(str, folders))
+        if where.version == 2:
+            _move_sandbox(tops[0])
     except OSError as error:
-        remove(name)
+        with suppress(OSError):
+            if where.version == 2:  # a group that holds processes cannot be removed
+                _move_sandbox(where.folders[0])
+            remove(tops)
         raise CgroupError(f"{error.filename or tops[0]}: {error.strerror}") from None
     return found
 
@@ -135,11 +143,10 @@ def used_s(folders: Sequence[str]) -> float:
     return int(told["usage_usec"]) * 1e-6
 
 
-def remove(name: str) -> None:
-    """Remove a group, whose processes have ended or are about to; OSError: they go on."""
+def remove(tops: Iterable[Path]) -> None:
+    """Remove groups, whose processes have ended or are about to; OSError: they go on."""
     deadline_s = time.monotonic() + _REMOVAL_S
-    for folder in find().folders:
-        top = folder / name
+    for top in tops:
         while top.is_dir():
             try:
                 for each in (*(below for below in top.iterdir() if below.is_dir()), top):
@@ -150,12 +157,25 @@ def remove(name: str) -> None:
                 time.sleep(0.005)
 
 
-def names(prefix: str) -> list[str]:
-    """The groups at this process's place whose names begin so."""
+def here(name: str) -> list[Path]:
+    """The folders of a group at this process's place."""
     with suppress(OSError):
-        folders = find().folders
-        return sorted({each.name for top in folders for each in top.glob(f"{prefix}*")})
+        return [top / name for top in find().folders if (top / name).is_dir()]
     return []
+
+
+def everywhere(prefix: str) -> dict[str, list[Path]]:
+    """The folders of this user's groups, by their names, which begin so."""
+    found: dict[str, list[Path]] = {}
+    mounted = _mounted()
+    for top in {mounted[each][0] for each in ("cpu", "cpuacct", "") if each in mounted}:
+        for folder, below, _ in os.walk(top):
+            for name in below:
+                path = Path(folder, name)
+                with suppress(OSError):  # it has gone
+                    if name.startswith(prefix) and path.stat().st_uid == os.geteuid():
+                        found.setdefault(name, []).append(path)
+    return found
 
 
 def _limit(folder: Path, share: float) -> None:
@@ -173,6 +193,15 @@ def _thread(folder: Path) -> None:
     _write(folder / "cgroup.type", "threaded")
     if "cpu" not in _words(folder.parent / "cgroup.subtree_control"):
         _write(folder.parent / "cgroup.subtree_control", "+cpu")
+
+
+def _move_sandbox(group: Path) -> None:
+    """Move all processes of this sandbox, which sees no others, into a group of version 2."""
+    if os.getpid() != 1:
+        raise RuntimeError("outside a sandbox, these would be all processes of the machine")
+    for each in Path("/proc").glob("[1-9]*"):
+        with suppress(ProcessLookupError):
+            _write(group / "cgroup.procs", each.name)
 
 
 def _words(path: Path) -> list[str]:

@@ -26,7 +26,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-_DAC_READ_SEARCH, _NET_BIND_SERVICE, _NET_ADMIN, _NET_RAW, _LAST = 2, 10, 12, 13, 63
+_DAC_READ_SEARCH, _NET_BIND_SERVICE, _NET_RAW, _LAST = 2, 10, 13, 63
 # ping and tcpdump need raw sockets.
 _NETWORK = (_NET_BIND_SERVICE, _NET_RAW)
 # Without it, root would be shut out from a project in the home of a user.
@@ -137,18 +137,10 @@ def become_caller(needed: Path) -> str:
     return ""
 
 
-def admit(directory: Path) -> None:
-    """As root: let those who will have given up its powers write to a run's directory.
-
-    Where the caller has no way to it, nobody becomes the caller.
-    """
-    if (who := caller()) is None:
-        return
-    if not reaches(who, directory.parent.resolve(), "x"):
+def become_nobody_without(directory: Path) -> None:
+    """As root: where the caller cannot write to a run's directory, nobody becomes the caller."""
+    if (who := caller()) is not None and not reaches(who, directory, "w"):
         _forget_caller()
-        return
-    for folder in (directory, *(each for each in directory.iterdir() if each.is_dir())):
-        hand_over(folder)
 
 
 def hand_over(path: Path) -> None:
@@ -162,14 +154,22 @@ def hand_over(path: Path) -> None:
 
 
 def hand_over_below(directory: Path) -> None:
-    """`hand_over` for a folder that this command made, and for all below."""
+    """`hand_over` for a folder that this command made, and for all below.
+
+    As the caller made it, it is the caller's already: one of somebody else is left alone.
+    """
     if (who := caller()) is None:
         return
-    with taken_up():
-        # By open folders: the caller may exchange one for a link meanwhile, which leads nowhere.
-        for _, _, files, descriptor in os.fwalk(directory):
-            for name in (".", *files):
-                _give(who, name, descriptor)
+    # By open folders: the caller may exchange any for a link meanwhile, which leads nowhere.
+    opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        if os.fstat(opened).st_uid in (who.uid, os.geteuid()):
+            with taken_up():
+                for _, _, files, descriptor in os.fwalk(dir_fd=opened):
+                    for name in (".", *files):
+                        _give(who, name, descriptor)
+    finally:
+        os.close(opened)
 
 
 def _give(who: Caller, name: str, folder: int | None) -> None:
@@ -191,11 +191,8 @@ def reaches(who: Caller, path: Path, mode: str) -> bool:
     return asked.returncode == 0
 
 
-def give_up(*, opens_sockets: bool = False) -> None:
+def give_up() -> None:
     """Give up root's powers for good: for this thread, and for all that it starts.
-
-    With `opens_sockets` this thread, and no program, keeps CAP_NET_ADMIN until
-    `has_opened_sockets`: larger buffers and some congestion controls need it (socket(7), tcp(7)).
 
     The kernel forgets with them who was to be told of the parent's end, so `die_with_parent` comes
     later. A process with such a thread must not use `lay_aside`: libc changes all threads alike.
@@ -216,17 +213,11 @@ def give_up(*, opens_sockets: bool = False) -> None:
             break  # the kernel knows no capability of this number
     if who is not None:
         _become(who)
-    now = (*kept, _NET_ADMIN) if opens_sockets else kept
-    _set_capabilities(effective=now, keep_permitted=False)
+    _set_capabilities(effective=kept, keep_permitted=False)
     _prctl(_PR_CAP_AMBIENT, _AMBIENT_CLEAR_ALL)
     for number in kept:
         _prctl(_PR_CAP_AMBIENT, _AMBIENT_RAISE, number)  # so that programs keep them
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
-
-
-def has_opened_sockets() -> None:
-    """Give up what `give_up(opens_sockets=True)` has left to this thread."""
-    _set_capabilities(effective=_AS_ROOT, keep_permitted=False)
 
 
 def die_with_parent() -> None:
@@ -265,7 +256,7 @@ def _set_capabilities(*, effective: tuple[int, ...] | None, keep_permitted: bool
     Args:
         effective: those in force; None: all that are permitted.
         keep_permitted: whether they can be raised again; else those in force are all that is left,
-            and programs inherit them, but for CAP_NET_ADMIN.
+            and programs inherit them.
     """
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0)
     data = (ctypes.c_uint32 * 6)()  # effective, permitted, inheritable: low halves, high halves
@@ -273,7 +264,7 @@ def _set_capabilities(*, effective: tuple[int, ...] | None, keep_permitted: bool
     permitted = data[1] | data[4] << 32
     wanted = permitted if effective is None else sum(1 << each for each in effective) & permitted
     left = permitted if keep_permitted else wanted
-    inherited = data[2] | data[5] << 32 if keep_permitted else wanted & ~(1 << _NET_ADMIN)
+    inherited = data[2] | data[5] << 32 if keep_permitted else wanted
     for place, value in enumerate((wanted, left, inherited)):
         data[place], data[place + 3] = value & 0xFFFFFFFF, value >> 32
     _require(_LIBC.capset(header, data))

@@ -12,11 +12,11 @@ pytestmark = pytest.mark.lab
 UNREADABLE = """
 _right_read, _readings = CounterReader.read, []
 
-def _read(self, *arguments):
+def _read(self, *arguments, **options):
     _readings.append(self)
     if len(_readings) > 2:
         raise OSError("no counter can be read any more")
-    return _right_read(self, *arguments)
+    return _right_read(self, *arguments, **options)
 
 CounterReader.read = _read
 """

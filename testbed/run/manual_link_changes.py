@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -14,8 +14,6 @@ from testbed.shared.input_error import InputError
 from testbed.shared.registry import one_of
 from topologies.settings import LinkParameters
 
-T = TypeVar("T")
-
 # The words of a command, for the keys of a topology's links.
 WORDS = {
     "rate": "rate_bps",
@@ -24,17 +22,6 @@ WORDS = {
     "loss": "loss",
     "queue": "queue_bytes",
 }
-
-
-def one(name: str, known: Mapping[str, T], what: str) -> T:
-    """What a name stands for.
-
-    Raises:
-        InputError: none of the known ones.
-    """
-    if name not in known:
-        raise InputError(f"{what}: {name!r}: {one_of(name, known)}")
-    return known[name]
 
 
 def checked(given: Mapping[str, Any]) -> dict[str, Any]:

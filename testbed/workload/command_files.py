@@ -1,0 +1,45 @@
+"""Files that a program's command names by their paths, and that must be there before it starts."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+_PYTHON, _SHELL = re.compile(r"python[0-9.]*"), re.compile(r"(ba|da|k|z)?sh")
+_OPTIONS = re.compile(r"-[BEIPdeuvx]+")  # of theirs, those without a value
+
+
+def wrong(command: Sequence[str], folder: Path) -> str:
+    """What is wrong with a command's files, in words; empty: nothing that can be known.
+
+    These are the program itself, where its name has a slash, and a script that Python or a shell
+    is to execute.
+
+    Args:
+        command: a program and its arguments.
+        folder: where relative paths begin.
+    """
+    program, *arguments = command
+    if "/" in program:
+        if said := _missing(program, folder):
+            return said
+        if os.path.isdir(folder / program) or not os.access(folder / program, os.X_OK):  # noqa: PTH112
+            return f"{program!r}: is no executable file; valid: 'chmod +x' it, or [python3, FILE]"
+    name = Path(program).name
+    if not (_PYTHON.fullmatch(name) or _SHELL.fullmatch(name)):
+        return ""
+    script = next((each for each in arguments if not _OPTIONS.fullmatch(each)), "-")
+    # A shell looks for a name without a slash where programs are, too.
+    if script.startswith("-") or (_SHELL.fullmatch(name) and shutil.which(script)):
+        return ""
+    return _missing(script, folder)
+
+
+def _missing(name: str, folder: Path) -> str:
+    # A word may be too long for a name: that is no file.
+    if os.path.exists(folder / name):  # noqa: PTH110
+        return ""
+    return f"{name!r}: no such file; looked in {folder}"

@@ -1,0 +1,81 @@
+"""Reports of runs of a user's own programs: their words, their rounds, their methods."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analysis.report import writing
+from tests.analysis.build import ResultsBuilder, write, write_lines
+
+REASON = "markers: 1 of 3 lines were refused, first 'end 9 gather': the gather of round 9 has not"
+TRACE = {"kind": "trace", "seed": "1/t", "changes": {"t_s": list(range(1000))}}
+
+LOSS = {"kind": "loss", "name": "loss-server", "host": "server", "rounds": [4], "q": 0.1}
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    build = ResultsBuilder(tmp_path)
+    program = {"name": "one", "host": "server", "run": ["serve"], "congestion_control": None}
+    for arm, calm_s in (("cubic", 0.1), ("bbr", 0.05)):
+        nothing: dict[str, Any] = {
+            key: {} for key in ("training", "transport", "phases", "protocol")
+        }
+        workload = {"kind": "programs", "programs": [program]}
+        config = {**nothing, "workload": workload, "impairments": [LOSS, TRACE]}
+        run = build.run(arm=arm, seed=1, config=config, reason=REASON)
+        ended = {"began_s": 1.0, "ended_s": 3.0, "exit_status": 0}
+        write(run / "workload.json", {"programs": [{**program, **ended}]})
+        for log in (run / "events").iterdir():
+            if log.name != "impairments.jsonl":
+                log.unlink()
+        hit = {4: ["loss-server"]}
+        records = [
+            {"round": number, "latency_s": calm_s * (9 if number in hit else 1)}
+            | {"impairments": hit.get(number, [])}
+            for number in range(10)
+        ]
+        write_lines(run / "events" / "rounds.jsonl", records)
+    return tmp_path
+
+
+def test_rounds_come_first_and_calm_ones_have_a_row(results):
+    table = writing.write_report(results).main_table
+    first = [row[0].text for row in table.rows]
+    assert first[1:4] == [f"Round latency, {which}" for which in (
+        "burst rounds (ms)", "calm rounds (ms)", "mean (ms)"
+    )]  # fmt: skip
+    assert [cell.text for cell in table.rows[2][1:]] == ["100", "50.0"]
+    assert first.index("Duration of one (s)") > 3
+
+
+def test_no_word_of_a_report_is_about_training(results):
+    report = writing.write_report(results)
+    page = report.index.read_text()
+    shown = re.sub(r"(?s)<style.*?</style>|<svg.*?</svg>|<[^>]*>", " ", page)
+    assert not re.search(r"(?i)training|critical|chunk|published.csv", shown)
+    figure = (report.index.parent / "latency-over-rounds.svg").read_text()
+    assert "critical" not in figure
+    assert "hit by loss" in figure
+    assert "&#39;end 9 gather&#39;: the gather of round 9" in page
+
+
+def test_methods_tell_a_trace_in_short_and_no_seed(results):
+    page = writing.write_report(results).index.read_text()
+    told = next(line for line in page.splitlines() if "Impairments (a seed" in line)
+    assert "1/t" not in told
+    assert len(told) < 250
+
+
+def test_a_run_that_marked_fewer_rounds_than_stated_says_what_it_lacks(results):
+    (run,) = results.glob("*/bbr-s1*")
+    log = run / "events" / "rounds.jsonl"
+    log.write_text("".join(log.read_text().splitlines(keepends=True)[:8]))
+    page = writing.write_report(results).index.read_text()
+    assert "8 of 10 rounds in rounds.jsonl: it has no maximum" in page
+    assert json.loads((run / "config.json").read_text())["rounds"] == 10
