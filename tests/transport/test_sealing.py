@@ -1,6 +1,7 @@
 """What is appended to datagrams: CRC-32C against accidents, keyed BLAKE2b against forgers."""
 
 import hashlib
+import socket
 import sys
 from collections import Counter
 
@@ -49,6 +50,15 @@ def test_sealed_datagrams_arrive(pair, count):
         assert sender.send(batch(count)) == count
         assert np.array_equal(collect(receiver, count), batch(count))
         assert not receiver.counters
+
+
+def test_a_receive_may_bring_nothing_but_what_is_dropped(pair):
+    _, two = pair
+    assert len(two.receive()[0]) == 0
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+        stranger.sendto(bytes(two._datagram_bytes), ("127.0.0.1", two.port))
+    assert len(two.receive()[0]) == 0
+    assert two.counters == {"unknown-address": 1}
 
 
 def test_altered_datagrams_are_counted_and_dropped(pair, kind, monkeypatch):

@@ -107,7 +107,7 @@ class Authentication(Seal):
             state = keyed.copy()
             state.update(data[at : at + size])
             digests.append(state.digest())
-        return np.frombuffer(b"".join(digests), dtype=np.uint8).reshape(len(rows), -1)
+        return np.frombuffer(b"".join(digests), dtype=np.uint8).reshape(-1, self.trailer_bytes)
 
 
 def seal(kind: str, key: bytes, *, is_server: bool) -> Seal | None:
