@@ -37,7 +37,7 @@ Each axis is a registry: POLICIES (when a receiver may stop), REPAIRS, CONGESTIO
 
 from testbed.transport.core.errors import PeerLost, ProtocolError, TransportError
 from testbed.transport.core.layout import PayloadLayout
-from testbed.transport.core.leg import Leg
+from testbed.transport.core.numbering import Leg
 from testbed.transport.core.receiver import Receiver
 from testbed.transport.core.reports import Observation, Observer, TransferReport
 from testbed.transport.core.sender import Sender, SendingPath

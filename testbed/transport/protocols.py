@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from testbed.shared.input_error import InputError, shown
 from testbed.shared.registry import Registry, one_of
-from testbed.transport.core.leg import Leg
+from testbed.transport.core.numbering import Leg
 from testbed.transport.policies.congestion import CONGESTION_CONTROLS
 from testbed.transport.policies.order import ORDERS
 from testbed.transport.policies.repair import REPAIRS

@@ -1,6 +1,7 @@
-"""The numbers of one direction's transfers: they ascend, and few are in flight."""
+"""The numbers of transfers: two legs in each round; they ascend, and few are in flight."""
 
 from collections import deque
+from enum import IntEnum
 
 from testbed.transport.core.messages import check_u32
 
@@ -9,8 +10,24 @@ from testbed.transport.core.messages import check_u32
 REMEMBERED = 64
 
 
+class Leg(IntEnum):
+    """The two directions of a round; a transfer's number is 2 * round + leg."""
+
+    GATHER = 0  # worker to server
+    BROADCAST = 1  # server to worker
+
+    def transfer(self, round_index: int) -> int:
+        """The number of this leg's transfer in round `round_index` (from 0)."""
+        return 2 * round_index + self
+
+    @staticmethod
+    def round_of(transfer: int) -> int:
+        """The round to which a transfer's number belongs."""
+        return transfer // 2
+
+
 class Numbers:
-    """Which transfers were begun and which have finished.
+    """Which transfers of one direction were begun, and which have finished.
 
     Attributes:
         last: the largest number begun, -1 for none.

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.shared.registry import Registry
-from testbed.transport.core.leg import Leg
+from testbed.transport.core.numbering import Leg
 from testbed.transport.core.order import ChunkOrder, OrderContext
 from testbed.transport.policies.tensor_names import matching, parse_globs
 
