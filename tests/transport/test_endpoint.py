@@ -16,6 +16,8 @@ from testbed.transport import (
     preset,
 )
 from testbed.transport.core.wire import new_frames
+from testbed.transport.net.addresses import resolve
+from testbed.transport.net.data_sockets import open_data_sockets
 from tests.transport.loopback import in_thread, run_all, site, udp_of
 from tests.transport.virtual import random_payload
 
@@ -237,3 +239,30 @@ def test_an_endpoint_that_is_closed_says_so():
         one.close()
         with pytest.raises(TransportError, match="not open"):
             one.send(0, {})
+
+
+@both
+def test_data_sockets_may_be_opened_long_before_the_endpoint(protocol):
+    """A process may lay aside its powers in between."""
+    place = site(protocol, data_port=0)
+    payload = random_payload(place.layout)
+    config = place.worker()
+    sockets = open_data_sockets(
+        carrier=protocol.carrier,
+        local=resolve(config.bind_address, what="local"),
+        peers={"server": resolve(place.server_address, what="peer")},
+        ports={"server": 0},
+        is_server=False,
+        chunk_bytes=place.layout.chunk_bytes,
+        congestion_control=protocol.congestion_control,
+    )
+    numbers = [each.fileno() for each in (*sockets.udp.values(), *sockets.tcp.values())]
+    into = place.layout.new_buffer()
+    opened = in_thread(lambda: open_endpoint(place.server(data_port=21100)))
+    with open_endpoint(config, sockets) as worker, opened.result(timeout=5) as server:
+        sending = in_thread(worker.send, 0, {"server": payload})
+        server.receive(0, 0, {"worker-1": into})
+        sending.result(timeout=5)
+        data = worker._driver.links["server"].data
+        assert data is not None and numbers == [data.fileno()]
+    assert np.array_equal(into, payload)
