@@ -256,7 +256,8 @@ def test_data_sockets_may_be_opened_long_before_the_endpoint(protocol):
         chunk_bytes=place.layout.chunk_bytes,
         congestion_control=protocol.congestion_control,
     )
-    numbers = [each.fileno() for each in (*sockets.udp.values(), *sockets.tcp.values())]
+    numbers = [udp.fileno() for udp in sockets.udp.values()]
+    numbers += [tcp.fileno() for tcp in sockets.tcp.values()]
     into = place.layout.new_buffer()
     opened = in_thread(lambda: open_endpoint(place.server(data_port=21100)))
     with open_endpoint(config, sockets) as worker, opened.result(timeout=5) as server:
