@@ -102,7 +102,7 @@ def test_an_expired_certificate_is_refused(folder, tmp_path):
     request = ("-newkey", "ed25519", "-nodes", "-subj", "/CN=worker-1", "-keyout", files["key"])
     asked = openssl("req", *request)
     openssl(
-        "x509", "-req", "-signkey", files["key"], "-days", "-1", "-out", files["out"], given=asked
+        "x509", "-req", "-signkey", files["key"], "-days", "0", "-out", files["out"], given=asked
     )
     server = Credentials(folder / "server.crt", folder / "server.key", (tmp_path / "worker-1.crt",))
     late = Credentials(
@@ -156,7 +156,7 @@ def test_altered_and_truncated_records_never_become_text(folder):
     said = bytearray(server.write(b"the payload's bitmap"))
     assert worker.feed(bytes(said[:-1])) == b""  # incomplete: wait
     altered = bytes([said[-1] ^ 1])
-    with pytest.raises(TlsError, match="bad"):
+    with pytest.raises(TlsError, match=r"bad|record layer failure"):
         worker.feed(altered)
 
 
