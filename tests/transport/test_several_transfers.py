@@ -215,6 +215,26 @@ def test_a_restarted_worker_takes_the_place_of_one_that_was_not_missed_yet():
     assert (into == payload).all()
 
 
+def test_what_a_former_self_has_sent_is_not_taken_for_the_new_ones():
+    place = site(survive_peers=True, rate_bps=math.inf)
+    wrong, right = (random_payload(place.layout, seed) for seed in (1, 2))
+    opened = in_thread(lambda: open_endpoint(place.server()))
+    former = open_endpoint(place.worker())
+    with opened.result(timeout=5) as server:
+        former.post_send(0, {"server": wrong})
+        former.poll(0.2)
+        former.close()
+        joining = in_thread(lambda: open_endpoint(place.worker()))
+        while not joining.done():
+            server.poll(0.01)
+        with joining.result() as again:
+            into = place.layout.new_buffer()
+            sending = in_thread(again.send, 0, {"server": right})
+            server.receive(0, 0, {"worker-1": into})
+            sending.result(timeout=5)
+    assert (into == right).all()
+
+
 def test_an_early_worker_is_patient_until_all_have_joined():
     place = site(workers=2, peer_timeout_s=0.4)
     payload = random_payload(place.layout)

@@ -1,11 +1,13 @@
 """What is special about the protocol `tcp`."""
 
 import socket
+import time
 
 import numpy as np
 import pytest
 
 from testbed.transport import PayloadLayout, PeerLost, open_endpoint, preset
+from testbed.transport.core.messages import Hello
 from testbed.transport.net.tcp_socket import (
     available_congestion_controls,
     get_congestion_control,
@@ -84,6 +86,23 @@ def test_counts_have_the_meaning_of_the_kernels_structure():
     assert received.data_segments_received == sent.data_segments_sent
     assert sent.wire_bytes_sent == 12_345 + 66 * sent.data_segments_sent
     assert received.wire_bytes_acknowledging == 66 * received.segments_sent
+
+
+def test_a_connection_for_data_on_other_terms_is_shown_out():
+    place = site(preset("tcp"))
+    config = place.server()
+    opened = in_thread(lambda: open_endpoint(config))
+    hello = Hello(session=config.session, name="worker-1", terms="others").message().encode()
+    with socket.socket() as data:
+        data.bind((place.addresses["worker-1"], 0))
+        until_s = time.monotonic() + 5
+        while data.connect_ex((config.bind_address, config.data_port)):
+            assert time.monotonic() < until_s
+        data.settimeout(5)
+        data.sendall(hello)
+        assert data.recv(1) == b""
+    with open_endpoint(place.worker()), opened.result(timeout=5) as server:
+        assert server.counters() == {"stranger-refused": 1}
 
 
 def test_a_frame_of_another_transfer_ends_the_peer():

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from testbed.transport.core.errors import ProtocolError
 from testbed.transport.core.joining import MAX_NEWCOMERS, Newcomer, StrangerError
 from testbed.transport.core.messages import Hello
 from testbed.transport.net.addresses import SocketAddress, in_words
@@ -49,8 +50,8 @@ class Arrival:
         return self.stream.fileno()
 
 
-# Takes a complete HELLO. StrangerError for who is turned away without an answer; the connection
-# of anyone else belongs to the callee.
+# Takes a complete HELLO, and with it the connection, unless it raises StrangerError (for who is
+# turned away without an answer), ProtocolError or OSError.
 Judge = Callable[[Hello, Arrival], None]
 
 
@@ -113,6 +114,10 @@ class Door:
             self.arrivals.remove(arrival)
         except StrangerError as error:
             self._show_out(arrival, str(error))
+        except ProtocolError:
+            self._show_out(arrival, "refused")
+        except OSError:
+            self._show_out(arrival, "reset")
 
     def expire(self, now_s: float) -> None:
         """Shows out those whose time is over."""

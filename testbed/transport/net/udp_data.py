@@ -171,8 +171,18 @@ class UdpCarrier(Carrier):
             udp.seal = seal(self._config.appended, key, is_server=self._config.is_server)
         except ValueError as error:
             raise ProtocolError(f"{connection.peer} gave {error}") from None
+        if self._config.is_server:
+            self._forget(udp)
         udp.set_peer(host.at(port))
         return UdpData(udp)
+
+    def _forget(self, udp: UdpSocket) -> None:
+        """Drops what a worker's former self has sent: it would pass for the new one's."""
+        udp.seal, seal_ = None, udp.seal
+        for _ in range(_MAX_DRAINS):
+            if udp.receive()[1]:
+                break
+        udp.seal = seal_
 
     def facts(self) -> dict[str, Any]:
         used = {"congestion_control": self._config.protocol.congestion_control}
