@@ -160,7 +160,7 @@ def test_real_tcp_reaches_the_rate_and_impairments_obey(terminal, tmp_path):
         ),
         ("worker-1--s1 loss 1%", "loss '1%': valid: 0 to 1; no per cent: write 0.01"),
         ("worker-1--s1 rate 2Mbit s2", "toward 's2': valid: worker-1, s1"),
-        ("worker-1--s1 delay 5ms", "valid in: ./lab shell small --set topology.delay_s=1ms"),
+        ("worker-1--s1 delay 5ms", "valid in a shell that began with --set topology.delay_s=1ms"),
     ):
         (line,) = shell.ask(f"set {wrong}").splitlines()[1:-1]
         assert line.startswith("set: ") and words in line, line
