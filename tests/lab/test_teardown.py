@@ -35,7 +35,13 @@ def in_the_sandbox(process):
     return psutil.Process(process.pid).children(recursive=True)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(signal.SIGINT, id="Ctrl-C"),
+        pytest.param(signal.SIGTERM, id="SIGTERM", marks=pytest.mark.long),
+    ],
+)
 def test_interrupting_ends_the_lab_and_keeps_the_run_as_interrupted(command, tmp_path, number):
     process = begin(command, tmp_path)
     inside = in_the_sandbox(process)
