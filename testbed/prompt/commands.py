@@ -39,7 +39,6 @@ _SHOWN: dict[str, Callable[[float], str]] = {
     "loss": lambda share: f"{share:.9g}",
     "queue": lambda size_bytes: f"{size_bytes / 1e3:.9g}kB",
 }
-_OF_MIDDLE = ("delay", "jitter", "loss")
 
 
 class Prompt(CLI):
@@ -136,11 +135,6 @@ class Prompt(CLI):
         if more and (more[1:] or more[0] not in ends):
             raise InputError(f"toward {' '.join(more)!r}: {one_of(more[0], ends)}")
         changes = _checked(word, value)
-        if word in _OF_MIDDLE and link.middle is None:
-            raise InputError(
-                f"{link.name} was made without delay, jitter and loss, and cannot get them; valid "
-                "in a shell that began with --set topology.delay_s=1ms"
-            )
         with closing(self._client()) as client:
             for way in manual_link_changes.ways(ends, more[0] if more else None):
                 manual_link_changes.made(client, way, changes)
