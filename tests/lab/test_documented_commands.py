@@ -75,7 +75,7 @@ def _marked(step: Step) -> Any:
     return pytest.param(step, id=str(step), marks=marks)
 
 
-@pytest.mark.parametrize("step", map(_marked, STEPS))
+@pytest.mark.parametrize("step", [_marked(each) for each in STEPS])
 def test_step(step: Step, folder: Path) -> None:
     if step.block.file:
         (folder / step.block.file).write_text(step.block.text, encoding="utf-8")

@@ -20,7 +20,7 @@ def _marked(kind: str) -> Any:
     return pytest.param(kind, marks=[] if kind in _SHORT else [pytest.mark.long])
 
 
-@pytest.mark.parametrize("kind", map(_marked, TOPOLOGIES))
+@pytest.mark.parametrize("kind", [_marked(each) for each in TOPOLOGIES])
 def test_a_healthy_lab_is_ok_with_the_limits_that_users_get(
     tmp_path: Path, kind: str, held_rate_bps: int
 ):
