@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 REPORT = "report"  # the folder of an experiment's report, and of the index of all
+CONFIG = "config.json"  # of a run
 UNFINISHED = "unfinished: in progress, or left behind"
 _SUFFIX = re.compile(r"^(?P<key>.+)\.(?:(?P<partial>partial)|attempt(?P<attempt>\d+))$")
 
@@ -27,13 +28,15 @@ class RunDirectory:
 def find_experiment(results_dir: Path, experiment: str | None = None) -> Path:
     """The folder of an experiment below `results_dir`; the one planned last if none is named.
 
-    An experiment's own folder stands for itself.
+    An experiment's own folder stands for itself, and so does a single run's, as of a script.
 
     Raises:
         ValueError: there is no such folder or nothing in it.
     """
     if not results_dir.is_dir():
         raise ValueError(f"{results_dir}: no such folder; valid: the folder given to ./lab run")
+    if experiment is None and (results_dir / CONFIG).is_file():
+        return results_dir
     unplanned = any(results_dir.glob("*/config.json"))  # such as repetitions
     holds_experiments = any(results_dir.glob("*/plan.json"))
     if (results_dir / "plan.json").is_file() or (unplanned and not holds_experiments):
@@ -63,6 +66,8 @@ def _planned_at(folder: Path) -> tuple[float, str]:
 
 def of_experiment(folder: Path) -> dict[str, list[RunDirectory]]:
     """All directories of an experiment's runs by key, those of one key in ascending order."""
+    if (folder / CONFIG).is_file():
+        return {folder.name: [RunDirectory((2, 0), folder, "")]}
     found: dict[str, list[RunDirectory]] = {}
     for path in sorted(folder.iterdir()):
         if not path.is_dir() or path.is_symlink() or path.name.startswith("."):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from analysis.data import gates
+from analysis.data import gates, run_directories
 from analysis.data.load import Results, load
 from analysis.data.metrics import METRICS, describe
 from analysis.figures import catalogue
@@ -74,9 +74,13 @@ def write_report(results_dir: Path, experiment: str | None = None) -> ReportPath
         for drawing in drawings:
             (new / f"{drawing.name}.svg").write_text(drawing.svg, encoding="utf-8")
             (new / f"{drawing.name}.png").write_bytes(drawing.png)
+    is_run = (
+        results.folder / run_directories.CONFIG
+    ).is_file()  # alone: what lies beside is not ours
+    overview = None if is_run else index.write(results.results_dir)
     return ReportPaths(
         index=folder / "index.html",
-        overview=index.write(results.results_dir) or folder / "index.html",
+        overview=overview or folder / "index.html",
         summary=folder / SUMMARY,
         tables=[folder / f"{name}{suffix}" for name in tables for suffix in _FORMATS],
         figures=[folder / f"{each.name}.{kind}" for each in drawings for kind in ("svg", "png")],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from testbed.shared import yaml_input
+from testbed.shared import run_directory, yaml_input
 from testbed.shared.run_directory import PLAN, RunDirectory, key_of
 from testbed.shared.yaml_input import InputError
 
@@ -124,7 +124,8 @@ def run(what: str | None, results: Path, *, rather_not_ok: bool = False) -> Path
         what: a run's directory or a file in it, its key or the beginning of one. What else `find`
             takes stands for the run in it that ended last.
         results: the folder of results, where `what` is not itself a folder.
-        rather_not_ok: of an experiment, the last run that is not ok, if there is one.
+        rather_not_ok: of an experiment, the last run that is not ok, if there is one; and a
+            directory may be of a run whose command has ended without a verdict.
 
     Raises:
         InputError: there is none, or several fit.
@@ -135,6 +136,12 @@ def run(what: str | None, results: Path, *, rather_not_ok: bool = False) -> Path
         path = next((each for each in path.parents if (each / _STATUS).exists()), path)
     if what and (path / _STATUS).exists():
         return path
+    if rather_not_ok and path.name:
+        for each in (path, path.with_name(f"{path.name}.partial")):
+            if run_directory.is_abandoned(each):
+                return each
+            if (each / "config.json").is_file() and run_directory.in_use(each):
+                raise InputError(f"{each}: this run is going on")
     ended = [each.parent for each in Place(results=results).glob(_STATUS)]
     is_file = path.suffix in yaml_input.SUFFIXES
     place = None

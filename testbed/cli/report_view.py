@@ -9,11 +9,14 @@ import analysis
 from analysis.tables.main_table import WAIVED
 from analysis.tables.rendering import to_text
 from testbed.cli.places import Place
+from testbed.shared import run_directory
 from testbed.shared.yaml_input import InputError
 
 
 def write(place: Place) -> None:
     """Write the report of an experiment, or of all; print its main table and where it is.
+
+    That of a script's run lies in the run's own folder.
 
     Raises:
         InputError: there are no results.
@@ -23,7 +26,10 @@ def write(place: Place) -> None:
     width = console.width if console.is_terminal else None
     try:
         for name in _names(place):
-            paths = analysis.write_report(place.results, name)
+            own = place.key and run_directory.is_of_script(
+                run_directory.read_or_empty(place.folder / "config.json")
+            )
+            paths = analysis.write_report(*((place.folder,) if own else (place.results, name)))
             if paths.verdicts.get("ok"):
                 table = paths.main_table  # a caution tells the waived gates
                 notes = [each for each in table.notes if not each.startswith(WAIVED)]
@@ -36,7 +42,7 @@ def write(place: Place) -> None:
                 console.print(f"caution: {caution}", soft_wrap=not console.is_terminal)
             console.print(f"report: {paths.index}")
             if sum(paths.verdicts.values()) > paths.verdicts.get("ok", 0):
-                folder = shlex.quote(str(place.results / paths.experiment))
+                folder = shlex.quote(str(paths.index.parents[1]))
                 again = f", ./lab resume {folder} runs them" if paths.resumable else ""
                 console.print(f"what to do: ./lab explain {folder} says why runs are not ok{again}")
     except ValueError as error:

@@ -355,12 +355,17 @@ def clean(
     from testbed.machine import clean
 
     place = places.find(what, out)
-    if place.key is not None:
-        raise InputError(f"{what}: one run; valid: an experiment's name, file or folder")
+    left_behind = what is not None and bool(clean.why_stale(Path(what)))
+    if place.key is not None and not left_behind:
+        raise InputError(
+            f"{what}: one run; valid: an experiment's name, file or folder, or the folder of a run "
+            "that has been left unfinished"
+        )
     if what is not None and place.experiment is None:
         place.require_results()
-    if place.experiment is None:
-        done = clean.clean_leftovers(place.results, print, _asking(yes))
+    if left_behind or place.experiment is None:
+        folder = Path(what or "") if left_behind else place.results
+        done = clean.clean_leftovers(folder, print, _asking(yes))
     else:
         done = clean.clean_experiment(place.results, place.experiment, print, _asking(yes))
         if done:

@@ -49,6 +49,7 @@ def start(
     if not argv or not argv[0]:
         raise ProgramError(f"{host.name}: no program is given")
     place = f"{host.name}: {argv[0]}"
+    folder = str(cwd or Path.cwd())  # entering the host's namespaces changes the latter
 
     def begin() -> subprocess.Popen[bytes]:
         cgroups.join(host.groups)
@@ -61,7 +62,7 @@ def start(
             stdout=stdout,
             stderr=stderr,
             env=env,
-            cwd=str(cwd or Path.cwd()),
+            cwd=folder,
             start_new_session=True,
         )
 

@@ -7,12 +7,13 @@ reordered.
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from testbed.lab.delay import DelaySettings, Middle, RelayClient, netem
+from testbed.lab.delay import DelaySettings, Middle, RelayClient, netem, untouched
 from testbed.lab.kernel import rtnetlink, shaping
 from testbed.lab.kernel.commands import CommandError
 from testbed.lab.kernel.rtnetlink import Rtnetlink
@@ -123,13 +124,13 @@ class LinkControl:
     ) -> float:
         """Change a direction's delay, jitter or loss; None leaves it as it is.
 
-        Only a link that was made with one of them has a middle where this is possible.
+        Only a link that was made with one of them, or as adjustable, has a middle for it.
         """
         link, _ = self._require(first, second)
         if link["middle"] is None:
             raise CommandError(
                 f"link {link['name']} was made without delay and loss, and cannot get them; valid: "
-                "a delay_s, jitter_s or loss in the topology, or a lab with adjustable=True"
+                "a delay_s, jitter_s or loss in the topology, or a lab without adjustable=False"
             )
         given = {"delay_s": delay_s, "jitter_s": jitter_s, "loss": loss}
         changes = {key: value for key, value in given.items() if value is not None}
@@ -140,11 +141,19 @@ class LinkControl:
         if self._delayed_by == "netem":
             changed_s = netem.change(Middle.of_link(link), first, settings)
         else:
-            changed_s = self._client().change(
-                link["name"], first, on_record=True, **asdict(settings)
-            )
+            changed_s = self._relayed(Middle.of_link(link), first, settings)
         self._settings[first, second] = settings
         return changed_s
+
+    def _relayed(self, middle: Middle, first: str, settings: DelaySettings) -> float:
+        ordered = functools.partial(
+            self._client().change, middle.link, first, on_record=True, **asdict(settings)
+        )
+        if (changed_s := ordered()) is not None:
+            return changed_s
+        with untouched.diverted(middle, first) as source:  # it is the first time
+            ordered(source=source)
+        return time.monotonic()
 
     def _require(self, first: str, second: str) -> tuple[dict[str, Any], dict[str, Any]]:
         if (first, second) not in self._links:

@@ -9,7 +9,7 @@ from typing import Any
 
 from testbed.lab import datapath, freed_senders, host_shares, sandbox
 from testbed.lab.datapath import Datapath
-from testbed.lab.delay import Middle, Relay, netem
+from testbed.lab.delay import Middle, Relay, netem, untouched
 from testbed.lab.kernel import local_ports, packet_steering, shaping
 from testbed.lab.kernel.commands import CommandError
 from testbed.lab.kernel.shaping import LinkShape, MissingCapabilityError, Output
@@ -174,6 +174,7 @@ class Network:
                     middle.require_room(middle.longest_s)
             except ValueError as error:
                 raise MissingCapabilityError(str(error)) from None
+            untouched.join([middle for middle in middles if middle.rests])
             path = private / "delay.sock"
             self.relay = Relay(middles, path, log=logs / "delay-relay.log", seed=seed)
             self.info = replace(self.info, delayed_by="relay", relay_socket=str(path))

@@ -15,9 +15,8 @@ from testbed.lab.leftovers import Leftover
 from testbed.shared import run_directory, sizes
 from testbed.shared.yaml_input import InputError
 
-_UNFINISHED = re.compile(
-    r"[a-z0-9][A-Za-z0-9.@=_+-]*-s\d+-[0-9a-f]{10}\.(?P<kind>partial|attempt\d+)"
-)
+_UNFINISHED = re.compile(r"(?P<key>.+)\.(?P<kind>partial|attempt\d+)")
+_KEY = re.compile(r"[a-z0-9][A-Za-z0-9.@=_+-]*-s\d+-[0-9a-f]{10}")
 _PICTURE = re.compile(r"(planned-)?topology(-\d+)?\.(svg|png)")
 _REPORT = re.compile(r"\.report-(?P<old>old-)?[a-z0-9_]{8}")
 # A report is written within seconds.
@@ -76,7 +75,7 @@ def clean_leftovers(out: Path, say: Callable[[str], None], confirm: Callable[[st
     """Show what runs and labs have left behind and remove it once it is confirmed.
 
     Args:
-        out: folder of results; it need not exist.
+        out: folder of results, which need not exist; or one stale folder.
         say: prints a line.
         confirm: is asked once, after everything was shown.
 
@@ -120,15 +119,11 @@ def clean_leftovers(out: Path, say: Callable[[str], None], confirm: Callable[[st
 
 
 def stale_folders(out: Path) -> list[StaleFolder]:
-    """Abandoned runs, earlier attempts and half-written reports below `out`."""
+    """Abandoned runs, earlier attempts and half-written reports below `out`, or `out` itself."""
     found = []
-    for path in sorted(out.glob("*/*")):
-        match = _UNFINISHED.fullmatch(path.name)
-        if match is None or not _is_own_folder(path) or run_directory.in_use(path):
-            continue
-        gone = match["kind"] == "partial"
-        why = "a run whose command is gone" if gone else "an earlier attempt, not ok"
-        found.append(StaleFolder(path=path, why=why, size_bytes=sizes.bytes_below(path)))
+    for path in sorted([out, *out.glob("*"), *out.glob("*/*")]):
+        if why := why_stale(path):
+            found.append(StaleFolder(path=path, why=why, size_bytes=sizes.bytes_below(path)))
     for path in sorted([*out.glob(".report-*"), *out.glob("*/.report-*")]):
         match = _REPORT.fullmatch(path.name)
         if match is None or not _is_own_folder(path) or _touched_lately(path):
@@ -139,6 +134,20 @@ def stale_folders(out: Path) -> list[StaleFolder]:
             StaleFolder(path=path, why="a half-written report", size_bytes=sizes.bytes_below(path))
         )
     return found
+
+
+def why_stale(path: Path) -> str:
+    """Why a run's folder is of no use to anybody; "" if it may be."""
+    match = _UNFINISHED.fullmatch(path.name)
+    if match is None or not _is_own_folder(path) or run_directory.in_use(path):
+        return ""
+    config = run_directory.read_or_empty(path / "config.json")
+    if not _KEY.fullmatch(match["key"]) and not run_directory.is_of_script(config):
+        return ""  # a script names its folder as it likes
+    if match["kind"] == "partial":
+        return "a run whose command is gone"
+    ok = run_directory.RunDirectory(path).verdict() == "ok"
+    return "" if ok else "an earlier attempt, not ok"
 
 
 def _end(processes: list[Leftover]) -> None:

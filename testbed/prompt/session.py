@@ -56,7 +56,8 @@ def main() -> None:
     from testbed.verdict import calibration
 
     impairments = manual_impairments.by_name(config["impairments"])
-    lab = Lab(config | {"impairments": [each.document for each in impairments.values()]}, place)
+    named = {"impairments": [each.document for each in impairments.values()]}
+    lab = Lab(config | named | {"adjustable": True}, place)
     calibration.warm_up(lab.network.info)
     lab.switch.deepen_buffers()
 

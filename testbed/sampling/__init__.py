@@ -68,10 +68,21 @@ def order_of(
 
 
 class RunningSampler:
-    """A sampler at work."""
+    """A sampler at work, or about to begin."""
 
     def __init__(self, helper: HelperProcess) -> None:
         self._helper = helper
+        self._begun = False
+
+    def wait(self) -> None:
+        """Return when it samples.
+
+        Raises:
+            HelperError: it cannot.
+        """
+        if not self._begun:
+            self._helper.hear()
+            self._begun = True
 
     def write(self) -> None:
         """Write what was sampled so far into the parquet files, and go on.
@@ -80,6 +91,7 @@ class RunningSampler:
             CommandError: the sampler has failed.
         """
         try:
+            self.wait()
             self._helper.tell(do="write")
             problems = self._helper.hear(_TIMEOUT_S)["problems"]
         except HelperError as error:
@@ -90,7 +102,11 @@ class RunningSampler:
 
 @contextmanager
 def sampled(
-    directory: Path, order: Mapping[str, Any], *, first: Callable[[], object] = bool
+    directory: Path,
+    order: Mapping[str, Any],
+    *,
+    first: Callable[[], object] = bool,
+    from_begin: bool = True,
 ) -> Iterator[RunningSampler]:
     """Sample for the duration of the body; all files are complete when this returns.
 
@@ -98,6 +114,7 @@ def sampled(
         directory: of the run.
         order: what `order_of` made.
         first: is called before anything is sampled, while the sampler's process starts.
+        from_begin: whether the body waits for the sampler, which imports for half a second.
     """
     with open_file(directory / "logs" / "sampler.log", "ab") as log:
         helper = HelperProcess(
@@ -107,11 +124,13 @@ def sampled(
             # numpy's threads would only take memory here.
             env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "POLARS_MAX_THREADS": "1"},
         )
+    sampler = RunningSampler(helper)
     try:
         first()
         with suppress(HelperError):  # its log says why; a sampler that fails costs no run
             helper.tell(**order)
-            helper.hear()
-        yield RunningSampler(helper)
+            if from_begin:
+                sampler.wait()
+        yield sampler
     finally:
         helper.finish(_TIMEOUT_S)

@@ -13,7 +13,7 @@ import topologies
 from controllers import framework_choice, impairment_plan
 from controllers.impairments import AnyImpairment, ImpairmentParameters
 from testbed.shared import own_code, problems
-from testbed.shared.input_error import InputError
+from testbed.shared.input_error import InputError, shown
 from testbed.verdict.limits import Limits
 
 if TYPE_CHECKING:
@@ -39,6 +39,11 @@ def of_experiment(
     from testbed import experiment
     from testbed.experiment import profiles
 
+    if isinstance(overrides, str):
+        raise InputError(
+            f"overrides: {shown(overrides)}: must be a list of `KEY=VALUE`, such as "
+            "['topology.workers=5']"
+        )
     runs = experiment.load(
         name,
         overrides=[*overrides, *([] if seed is None else [f"seeds=[{seed}]"])],

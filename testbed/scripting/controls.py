@@ -60,14 +60,16 @@ class Link:
         """Change the link while it works; what is not given stays. No packet is lost by it.
 
         Values may be texts with a unit, as in YAML: `"20Mbit"`, `"5ms"`. The change is recorded,
-        so that the verdict does not take it for a fault.
+        so that the verdict does not take it for a fault. A direction's first delay or loss takes a
+        moment longer, and from then on frames of that direction pass a program (see `adjustable`).
 
         Args:
             toward: the end to which the changed direction leads; None: both directions.
 
         Raises:
             InputError: a value that no link can have, or no such end.
-            LabError: a delay or loss for a link that was made without: see `adjustable`.
+            LabError: a delay or loss for a link that was made without, in a lab that was made with
+                `adjustable=False`; or a delay for which there is no memory.
         """
         given = {
             "rate_bps": rate_bps,

@@ -59,7 +59,9 @@ def _end_with(script: int) -> None:
     """End this process, and with it the sandbox, when the process of a pidfd ends."""
 
     def watch() -> None:
-        select.select([script], [], [])
+        ended = select.poll()  # `select` refuses descriptors above 1023
+        ended.register(script, select.POLLIN)
+        ended.poll()
         os._exit(1)
 
     threading.Thread(target=watch, name="script", daemon=True).start()

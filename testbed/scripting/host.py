@@ -106,7 +106,7 @@ class Host:
         args: Sequence[str | os.PathLike[str]],
         *,
         input: str | bytes | None = None,
-        timeout_s: float | None = None,
+        timeout: float | None = None,
         check: bool = False,
         text: bool = True,
         stdout: Stream = subprocess.PIPE,
@@ -116,10 +116,12 @@ class Host:
     ) -> subprocess.CompletedProcess[Any]:
         """Run a program in this host to its end, and return what it printed and its status.
 
+        What it leaves running goes on, until the lab ends, and is not waited for.
+
         Args:
             args: the program and its arguments; no shell reads them.
             input: what it reads; None: nothing.
-            timeout_s: then it is killed, with all that it has started.
+            timeout: in seconds; then it is killed, with all that it has started (its session).
             check: whether a status other than 0 is an error.
             text: whether input and output are texts; otherwise bytes.
             stdout: where output goes that is not to be captured.
@@ -129,7 +131,7 @@ class Host:
 
         Raises:
             LabError: there is no such program, or the lab has ended; one line.
-            subprocess.TimeoutExpired: it took longer than `timeout_s`.
+            subprocess.TimeoutExpired: it took longer than `timeout`.
             subprocess.CalledProcessError: `check` is true and the status is not 0.
         """
         stdin = subprocess.DEVNULL if input is None else subprocess.PIPE
@@ -137,10 +139,10 @@ class Host:
             args, stdin=stdin, stdout=stdout, stderr=stderr, text=text, env=env, cwd=cwd
         )
         try:
-            output, errors = program.communicate(input, timeout_s)
+            output, errors = program.communicate(input, timeout)
         except BaseException:
-            program.kill()
-            with suppress(subprocess.TimeoutExpired):
+            with suppress(RuntimeError, subprocess.TimeoutExpired):  # or the lab has ended
+                program.kill()
                 program.communicate(timeout=_AFTER_KILL_S)
             raise
         status = program.wait()
@@ -150,8 +152,6 @@ class Host:
 
     def _listens(self, number: int) -> bool:
         answer, _ = self._ask({"do": "listens", "number": number})
-        if not answer["runs"]:
-            raise ProcessLookupError(f"{self.name}: it has ended")
         return bool(answer["listens"])
 
     def _signal(self, number: int, sig: int) -> None:

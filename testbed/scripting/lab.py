@@ -40,7 +40,7 @@ class LabError(RuntimeError):
     """The lab cannot be built, cannot do what was asked, or has ended; the message is one line."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Samples:
     """What was sampled so far, as polars data frames; docs/reference/samples.md has the columns."""
 
@@ -48,8 +48,12 @@ class Samples:
     flows: pl.DataFrame
     processes: pl.DataFrame
 
+    def __repr__(self) -> str:
+        rows = ", ".join(f"{name} {frame.height}" for name, frame in vars(self).items())
+        return f"<Samples, rows: {rows}>"
 
-@dataclass(frozen=True, kw_only=True)
+
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Verdict:
     """Whether what was measured in the lab can be believed.
 
@@ -62,6 +66,24 @@ class Verdict:
     status: str
     reasons: list[str]
     gates: list[Gate]
+
+    def __str__(self) -> str:
+        """One line: `ok`, or `invalid` with each gate that stops it, its value and its limit."""
+        found = [
+            f"{each.key} {each.outcome if each.value is None else f'{each.value:.4g}'} "
+            f"(limit {each.limit:g})"
+            for each in self.gates
+            if each.stops
+        ]
+        return f"{self.status}: {', '.join(found)}" if found else self.status
+
+    def __repr__(self) -> str:
+        return f"<Verdict {self}>"
+
+
+class _Hosts(dict[str, Host]):
+    def __missing__(self, name: str) -> Host:
+        raise KeyError(f"host {name!r}: {one_of(str(name), self)}")
 
 
 class Lab:
@@ -105,9 +127,7 @@ class Lab:
         except BaseException as error:
             self._close(error)
             raise
-        self.hosts: Mapping[str, Host] = MappingProxyType(
-            {name: Host(name, address, self._ask) for name, address in found["hosts"].items()}
-        )
+        self.hosts: Mapping[str, Host] = self._hosts(found["hosts"])
         self._links = {name: (first, second) for name, first, second in found["links"]}
         self.links: list[str] = list(self._links)
         self.impairments: list[str] = found["impairments"]
@@ -123,7 +143,7 @@ class Lab:
         profile: str | None = None,
         out: Path | str | None = None,
         calibrated: bool = True,
-        adjustable: bool = False,
+        adjustable: bool = True,
     ) -> Lab:
         """The lab of an experiment's run. Nothing trains in it.
 
@@ -135,10 +155,10 @@ class Lab:
             profile: the size of machine that the experiment has one for.
             out: the run directory to make; None: none is kept. What is there already is not
                 overwritten but gets another name.
-            calibrated: whether every link is measured first, which takes seconds. Without, there is
-                no verdict.
+            calibrated: whether every link is measured first, which takes seconds. Without, nothing
+                can be judged: `verdict` is an error, and so is `out`.
             adjustable: whether delay, jitter and loss of every link can be set, also of those that
-                are made without. Each such link costs some processor time.
+                are made without. False leaves out what that takes, as `./lab run` does.
 
         Raises:
             InputError: the experiment, or a value, is wrong; one line.
@@ -158,7 +178,7 @@ class Lab:
         seed: int = 1,
         out: Path | str | None = None,
         calibrated: bool = True,
-        adjustable: bool = False,
+        adjustable: bool = True,
     ) -> Lab:
         """The lab of a topology alone.
 
@@ -196,7 +216,8 @@ class Lab:
             InputError: there is none of this name.
         """
         if name not in self.impairments:
-            raise InputError(f"impairment {name!r}: {one_of(name, self.impairments)}")
+            valid = one_of(name, self.impairments) if self.impairments else "this lab has none"
+            raise InputError(f"impairment {name!r}: {valid}")
         return Impairment(name, self._ask)
 
     def samples(self) -> Samples:
@@ -249,6 +270,10 @@ class Lab:
     def __repr__(self) -> str:
         names = ", ".join(getattr(self, "hosts", ()))
         return f"<Lab {'of' if self._is_alive else 'that has ended, of'} {names}>"
+
+    def _hosts(self, addresses: Mapping[str, str]) -> Mapping[str, Host]:
+        hosts = ((name, Host(name, each, self._ask)) for name, each in addresses.items())
+        return MappingProxyType(_Hosts(hosts))
 
     @property
     def _is_alive(self) -> bool:

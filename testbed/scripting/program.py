@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import array
+import fcntl
 import os
 import select
+import selectors
+import shlex
 import signal
 import subprocess
+import termios
 import threading
 import time
 import weakref
@@ -22,8 +27,9 @@ _POLL_S = 0.01
 class Program:
     """Made by `Host.popen`. Its methods and attributes are those of `subprocess.Popen`.
 
-    Three things differ. `wait_until_listening` is its own. Signals go to the program and to what it
-    has started, which is its session. And it cannot outlive its lab: then its `returncode` is -9.
+    Four things differ. `wait_until_listening` is its own. Signals go to the program's session: to
+    it and to what it has started, also once it has ended itself. `communicate` does not wait for
+    what it leaves running. And it cannot outlive its lab: then its `returncode` is -9.
 
     Attributes:
         args: the program and its arguments.
@@ -54,8 +60,8 @@ class Program:
         self._send_signal = send_signal
         self._listens = listens
         self._lock = threading.Lock()
-        self._transfers: list[threading.Thread] = []
-        self._outputs: dict[IO[Any], bytearray] = {}
+        self._unsent: memoryview | None = None
+        self._outputs = {each: bytearray() for each in streams[1:] if each is not None}
         weakref.finalize(self, os.close, status)
 
     def poll(self) -> int | None:
@@ -78,37 +84,61 @@ class Program:
 
         Raises:
             subprocess.TimeoutExpired: it does not within `timeout` seconds.
-            ProcessLookupError: it has ended.
+            ProcessLookupError: it has ended; says with which status, and its last words if they
+                went to a pipe.
         """
         deadline_s = None if timeout is None else time.monotonic() + timeout
         while not self._listens():
+            if self.poll() is not None:
+                raise ProcessLookupError(self._end_in_words())
             if deadline_s is not None and time.monotonic() > deadline_s:
                 raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
             time.sleep(_POLL_S)
 
     def communicate(self, input: Any = None, timeout: float | None = None) -> tuple[Any, Any]:
-        """Write `input`, read stdout and stderr to their ends, wait for the end; returns both.
+        """Write `input`, read stdout and stderr until the program has ended; returns both.
+
+        What it has started and leaves running is not waited for, even if that holds the pipes.
 
         Raises:
             subprocess.TimeoutExpired: it takes longer than `timeout` seconds; it goes on, and
                 another call returns all of its output.
         """
         deadline_s = None if timeout is None else time.monotonic() + timeout
-        self._begin_transfers(input)
-
-        def left_s() -> float | None:
-            return None if deadline_s is None else max(0.0, deadline_s - time.monotonic())
-
-        for thread in self._transfers:
-            thread.join(left_s())
-        if any(thread.is_alive() for thread in self._transfers) or self._look(left_s()) is None:
-            raise subprocess.TimeoutExpired(self.args, timeout or 0.0, *self._read_so_far())
+        with selectors.PollSelector() as waiting:
+            waiting.register(self._status, selectors.EVENT_READ)
+            for stream in self._outputs:
+                if not stream.closed:
+                    waiting.register(stream, selectors.EVENT_READ)
+            if self._has_input(input):
+                waiting.register(self.stdin, selectors.EVENT_WRITE)  # type: ignore[arg-type]
+            while self.poll() is None:
+                left_s = None if deadline_s is None else deadline_s - time.monotonic()
+                ready = waiting.select(left_s)
+                if left_s is not None and left_s <= 0:
+                    raise subprocess.TimeoutExpired(self.args, timeout or 0.0, *self._read_so_far())
+                for key, _ in ready:
+                    stream = key.fileobj  # type: ignore[assignment]
+                    if stream is self.stdin:
+                        going_on = self._feed()
+                    else:
+                        going_on = key.fd == self._status or self._collect(stream)
+                    if not going_on:
+                        waiting.unregister(stream)
+                        _close(stream)
+        self._drain()
+        for each in (self.stdin, *self._outputs):
+            if each is not None:
+                _close(each)
         return self._read_so_far()
 
     def send_signal(self, sig: int) -> None:
-        """Send a signal to the program's session; nothing happens once the program has ended."""
-        if self.poll() is None:
+        """Send a signal to what is left of the program's session, if anything is."""
+        try:
             self._send_signal(sig)
+        except RuntimeError:  # the lab has ended, and so has all that was in it
+            if self.poll() is None:
+                raise
 
     def terminate(self) -> None:
         """Send SIGTERM."""
@@ -131,10 +161,6 @@ class Program:
     def __repr__(self) -> str:
         return f"<Program {self.args[0]!r} pid={self.pid} returncode={self.returncode}>"
 
-    @property
-    def _both(self) -> tuple[IO[Any] | None, IO[Any] | None]:
-        return self.stdout, self.stderr
-
     def _look(self, timeout_s: float | None) -> int | None:
         """The exit status, which the steward has sent or sends within a time (None: any)."""
         if self.returncode is None and _readable(self._status, timeout_s):
@@ -144,23 +170,57 @@ class Program:
                     self.returncode = int(sent) if sent else -signal.SIGKILL
         return self.returncode
 
-    def _begin_transfers(self, given: Any) -> None:
-        if self._transfers:
-            return
-        if self.stdin is not None:
-            data = given.encode() if isinstance(given, str) else given or b""
-            self._transfer(_write, self.stdin, data)
-        for stream in self._both:
-            if stream is not None:
-                self._transfer(_collect, stream, self._outputs.setdefault(stream, bytearray()))
+    def _has_input(self, given: Any) -> bool:
+        """Whether something is left to be written; takes what was given with the first call."""
+        if self.stdin is None or self.stdin.closed:
+            return False
+        if self._unsent is None:
+            self._unsent = memoryview(given.encode() if isinstance(given, str) else given or b"")
+            with suppress(BrokenPipeError):  # it reads no more
+                self.stdin.flush()
+        if not self._unsent:
+            _close(self.stdin)
+        return bool(self._unsent)
 
-    def _transfer(self, function: Callable[..., None], *arguments: Any) -> None:
-        thread = threading.Thread(target=function, args=arguments, daemon=True)
-        self._transfers.append(thread)
-        thread.start()
+    def _feed(self) -> bool:
+        """Write some input, which does not wait; returns whether there is more."""
+        assert self.stdin is not None and self._unsent is not None
+        try:
+            sent = os.write(self.stdin.fileno(), self._unsent[: select.PIPE_BUF])
+        except BrokenPipeError:  # it reads no more
+            return False
+        self._unsent = self._unsent[sent:]
+        return bool(self._unsent)
+
+    def _collect(self, stream: IO[Any], most_bytes: int = _READ_BYTES) -> bool:
+        """Read some output; returns whether there may be more."""
+        data = os.read(stream.fileno(), most_bytes)
+        self._outputs[stream] += data
+        return bool(data)
+
+    def _drain(self) -> None:
+        """Read what a program that has ended has left in its pipes."""
+        for stream in self._outputs:
+            if not stream.closed:
+                waits = array.array("i", [0])  # once: what others write meanwhile has no end
+                fcntl.ioctl(stream, termios.FIONREAD, waits)
+                if waits[0] > 0:
+                    self._collect(stream, waits[0])
+
+    def _end_in_words(self) -> str:
+        """How the program has ended, and the last line that it printed to a pipe."""
+        status = self.wait()
+        how = f"status {status}" if status >= 0 else f"signal {signal.Signals(-status).name}"
+        self._drain()
+        printed = [bytes(each) for each in self._outputs.values() if each.strip()]
+        lines = printed[-1].decode(errors="replace").strip().splitlines() if printed else []
+        said = f": {lines[-1].strip()}" if lines else ""
+        return f"{shlex.join(self.args)} has ended with {how}{said}"
 
     def _read_so_far(self) -> tuple[Any, Any]:
-        output, errors = (None if each is None else self._read(each) for each in self._both)
+        output, errors = (
+            None if each is None else self._read(each) for each in (self.stdout, self.stderr)
+        )
         return output, errors
 
     def _read(self, stream: IO[Any]) -> str | bytes:
@@ -183,21 +243,6 @@ def _readable(descriptor: int, timeout_s: float | None) -> bool:
     waiter = select.poll()
     waiter.register(descriptor, select.POLLIN)
     return bool(waiter.poll(None if timeout_s is None else timeout_s * 1000))
-
-
-def _write(stream: IO[Any], data: bytes) -> None:
-    with suppress(OSError):  # it reads no more
-        stream.flush()
-        left = memoryview(data)
-        while left:
-            left = left[os.write(stream.fileno(), left) :]
-    _close(stream)
-
-
-def _collect(stream: IO[Any], output: bytearray) -> None:
-    while data := os.read(stream.fileno(), _READ_BYTES):
-        output += data
-    stream.close()
 
 
 def _close(stream: IO[Any]) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import selectors
+import signal
 import subprocess
 import time
 import traceback
@@ -13,9 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from controllers.controller_socket import ControllerClient
+from testbed import sampling
 from testbed.lab import host_program, leftovers
-from testbed.lab.kernel import listening
+from testbed.lab.kernel import listening, process_status
+from testbed.lab.network import LabInfo
 from testbed.run import manual_impairments
+from testbed.run.assembly import Lab
 from testbed.run.inside import EXPECTED, Inside
 from testbed.run.manual_impairments import ManualImpairment
 from testbed.run.manual_link_changes import made
@@ -25,8 +30,9 @@ from testbed.scripting.channel import Channel, ChannelError
 from testbed.shared import failure, jsonl, run_directory
 from testbed.shared.input_error import InputError
 from testbed.shared.registry import one_of
-from testbed.verdict import gates, link_changes
+from testbed.verdict import calibration, gates, link_changes
 
+_KILL_S = 1.0  # what the kernel itself is stuck in takes longer
 SAMPLES = ("queues", "flows", "processes")
 Answer = tuple[dict[str, Any], list[int]]
 
@@ -47,33 +53,50 @@ class Steward:
         self._directory, self._processes = inside.directory, inside.processes
         self._impairments = manual_impairments.by_name(self._config["impairments"])
         self._config["impairments"] = [each.document for each in self._impairments.values()]
-        self._lab = ObservedLab(self._config, inside, data_ports=None)
-        self._judged = order["calibrated"]
-        if self._judged:
-            self._lab.calibrate()
-        else:
-            self._lab.warm_up()
-        self._controller = ControllerClient(self._lab.lab.controller_socket)
-        self._changes = link_changes.Log(self._directory, self._lab.info)
         self._watched = ExitStack()
-        self._sampler = self._watched.enter_context(self._lab.watched(self._flows()))
+        self._observed: ObservedLab | None = None
+        if order["calibrated"]:
+            self._lab = self._calibrated(inside)
+        else:
+            self._lab = self._unjudged(inside)
+        self._info = self._lab.network.info
+        self._controller = ControllerClient(self._lab.controller_socket)
+        self._changes = link_changes.Log(self._directory, self._info)
         self._begun: Counter[str] = Counter()
         self._verdict: dict[str, Any] | None = None
-        self._programs: dict[int, tuple[subprocess.Popen[bytes], int]] = {}
+        self._numbers = itertools.count()
+        # By number: those that run, their pidfds and where to tell their status; all sessions.
+        self._programs: dict[int, tuple[subprocess.Popen[bytes], int, int]] = {}
+        self._sessions: dict[int, int] = {}
         self._selector = selectors.DefaultSelector()
         self._selector.register(channel, selectors.EVENT_READ)
 
-    def _flows(self) -> dict[str, Any]:
-        """Any host may open TCP connections to any other."""
-        hosts = list(self._lab.info.hosts)
-        return {"hosts": hosts, "ports": (1, 65535), "centre": None}
+    def _calibrated(self, inside: Inside) -> Lab:
+        """A lab as of a run: all that its verdict takes is measured."""
+        self._observed = ObservedLab(self._config, inside, data_ports=None)
+        self._observed.calibrate()
+        watched = self._observed.watched(_flows(self._observed.info))
+        self._sampler = self._watched.enter_context(watched)
+        return self._observed.lab
+
+    def _unjudged(self, inside: Inside) -> Lab:
+        """A lab that is there at once; sampling begins half a second later."""
+        lab = Lab(self._config, inside)
+        info = lab.network.info
+        calibration.warm_up(info)
+        lab.switch.deepen_buffers()
+        order = sampling.order_of(
+            info, flows=_flows(info), processes=self._processes.pids(), config=self._config
+        )
+        watched = sampling.sampled(self._directory, order, from_begin=False)
+        self._sampler = self._watched.enter_context(watched)
+        return lab
 
     def description(self) -> dict[str, Any]:
         """What the script knows of the lab."""
-        info = self._lab.info
         return {
-            "hosts": {name: host.address for name, host in info.hosts.items()},
-            "links": [(each.name, each.first.node, each.second.node) for each in info.links],
+            "hosts": {name: host.address for name, host in self._info.hosts.items()},
+            "links": [(each.name, each.first.node, each.second.node) for each in self._info.links],
             "impairments": list(self._impairments),
         }
 
@@ -110,9 +133,9 @@ class Steward:
 
     def do_start(self, request: dict[str, Any], files: list[int]) -> Answer:
         """Start a program: its stdin, stdout, stderr, and where to tell its status, are `files`."""
-        host = self._lab.info.hosts.get(request["host"])
+        host = self._info.hosts.get(request["host"])
         if host is None:
-            raise InputError(f"{request['host']}: {one_of(request['host'], self._lab.info.hosts)}")
+            raise InputError(f"{request['host']}: {one_of(request['host'], self._info.hosts)}")
         stdin, stdout, stderr, tell = files
         owner = leftovers.OWNER_VARIABLE
         program = host_program.start(
@@ -124,28 +147,35 @@ class Steward:
             env=request["env"] | {owner: os.environ[owner]},
             cwd=Path(request["cwd"]),
         )
-        ended = os.pidfd_open(program.pid)
-        self._programs[ended] = program, os.dup(tell)
-        return {"number": ended}, [os.dup(ended)]
+        number, ended = next(self._numbers), os.pidfd_open(program.pid)
+        self._programs[number] = program, ended, os.dup(tell)
+        # A session whose number is given anew has nobody left.
+        self._sessions = {k: each for k, each in self._sessions.items() if each != program.pid}
+        self._sessions[number] = program.pid
+        return {"number": number}, [os.dup(ended)]
 
     def do_watch(self, request: dict[str, Any], _files: list[int]) -> Answer:
         """Tell a program's status when it has ended: its process id is known, and may vanish."""
-        self._selector.register(request["number"], selectors.EVENT_READ, request["number"])
+        _, ended, _ = self._programs[request["number"]]
+        self._selector.register(ended, selectors.EVENT_READ, request["number"])
         return {}, []
 
     def do_signal(self, request: dict[str, Any], _files: list[int]) -> Answer:
-        """Send a signal to a program's session, unless the program has ended."""
-        if request["number"] in self._programs:
-            program, _ = self._programs[request["number"]]
-            with suppress(ProcessLookupError):
-                os.killpg(program.pid, request["signal"])
+        """Send a signal to what is left of a program's session; SIGKILL leaves nothing of it."""
+        session, sig = self._sessions.get(request["number"], -1), request["signal"]
+        until_s = time.monotonic() + (_KILL_S if sig == signal.SIGKILL else 0.0)
+        while members := list(process_status.session(session)):
+            for pid in members:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, sig)
+            if time.monotonic() > until_s:
+                break
         return {}, []
 
     def do_listens(self, request: dict[str, Any], _files: list[int]) -> Answer:
-        """Whether a program listens, and whether it runs at all."""
+        """Whether a program runs and listens."""
         found = self._programs.get(request["number"])
-        listens = found is not None and listening.listens(found[0].pid)
-        return {"listens": listens, "runs": found is not None}, []
+        return {"listens": found is not None and listening.listens(found[0].pid)}, []
 
     def do_link(self, request: dict[str, Any], _files: list[int]) -> Answer:
         """Change a direction of a link, or nothing of it, and say what it is set to."""
@@ -173,7 +203,7 @@ class Steward:
             self._controller.end(impairment.round_number, "round")
         ends = [
             each
-            for each in jsonl.read(self._lab.lab.impairment_log)
+            for each in jsonl.read(self._lab.impairment_log)
             if (each["name"], each["action"]) == (impairment.name, "end")
         ]
         # Its record follows its end, once what it did is measured.
@@ -194,17 +224,17 @@ class Steward:
 
         Only the script's process sees the programs outside, and says which there were.
         """
-        if not self._judged:
+        if self._observed is None:
             raise InputError("calibrated=False: there is nothing to judge this lab by")
         if self._verdict is None:
             self._controller.finish()
             self._watched.close()
-            begun = {each["name"] for each in jsonl.read(self._lab.lab.impairment_log)}
+            begun = {each["name"] for each in jsonl.read(self._lab.impairment_log)}
             # The others were there for the taking: that they did not begin is no fault.
             self._config["impairments"][:] = [
                 each.document for each in self._impairments.values() if each.name in begun
             ]
-            found = self._lab.judge(others=request["others"])
+            found = self._observed.judge(others=request["others"])
             status: run_directory.Verdict = "invalid" if any(g.stops for g in found) else "ok"
             run_directory.write_status(
                 self._directory,
@@ -224,9 +254,14 @@ class Steward:
 
     def _ended(self, number: int) -> None:
         """Tell the status of a program that has ended."""
-        self._selector.unregister(number)
-        program, tell = self._programs.pop(number)
+        program, ended, tell = self._programs.pop(number)
+        self._selector.unregister(ended)
         with suppress(BrokenPipeError):  # the script has dropped it
             os.write(tell, str(program.wait()).encode())
-        for file in (number, tell):
+        for file in (ended, tell):
             os.close(file)
+
+
+def _flows(network: LabInfo) -> dict[str, Any]:
+    """Any host may open TCP connections to any other."""
+    return {"hosts": list(network.hosts), "ports": (1, 65535), "centre": None}

@@ -31,6 +31,7 @@ VERDICTS: tuple[Verdict, ...] = ("ok", "failed", "invalid", "unsupported", "inte
 
 
 DISK_FULL = "the disk is full"
+_NO_VERDICT = "the command ended without a verdict"
 BALLAST = ".ballast"  # room for the verdict, held while the run goes on, for a disk that fills up
 BALLAST_BYTES = 1 << 20
 
@@ -97,6 +98,27 @@ def in_use(directory: Path) -> bool:
         return False  # renamed or removed meanwhile
 
 
+def is_abandoned(directory: Path) -> bool:
+    """Whether a run's command has ended without a verdict, as one does that is killed."""
+    return (
+        directory.name.endswith(".partial")
+        and (directory / "config.json").is_file()
+        and not (directory / "status.json").exists()
+        and not in_use(directory)
+    )
+
+
+def status(directory: Path) -> dict[str, Any]:
+    """A run's `status.json`; of an abandoned one what is written there once it is set aside.
+
+    Raises:
+        FileNotFoundError: it has none, since it goes on.
+    """
+    if is_abandoned(directory):
+        return {"verdict": "interrupted", "reason": _NO_VERDICT, "gates": []}
+    return read_json(directory / "status.json")
+
+
 def key_of(name: str) -> str:
     """The key of a run, from the name of one of its directories."""
     return re.sub(r"\.(partial|attempt\d+)$", "", name)
@@ -158,7 +180,7 @@ class RunDirectory:
             return
         with _locked(self.partial):
             if not (self.partial / "status.json").exists():
-                write_status(self.partial, "interrupted", "the command ended without a verdict")
+                write_status(self.partial, "interrupted", _NO_VERDICT)
             self._set_aside(self.partial)
 
     def _set_aside(self, existing: Path) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from testbed.lab.delay import Middle
 from testbed.lab.network import LabInfo, LinkEnds
 from testbed.verdict.gate import Gate, compared, not_applicable, not_measured, worst
 
@@ -36,9 +37,9 @@ def gates(
     def without(value: Callable[..., Gate], why: str, *names: tuple[str, str]) -> list[Gate]:
         return [value(name, key, limits[key], why) for name, key in names]
 
+    none = "no link has a delay, a jitter or a loss"
     if network.delayed_by is None:
-        why = "no link has a delay, a jitter or a loss"
-        return without(not_applicable, why, _LATE, _LATE_MAX, _DELAY)
+        return without(not_applicable, none, _LATE, _LATE_MAX, _DELAY)
     try:
         found = json.loads(record.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -51,7 +52,10 @@ def gates(
         return [*without(not_applicable, why, _LATE, _LATE_MAX), delay]
     if found["worst"] is None:
         why = "no frame crossed a delayed link"
-        return [*without(not_measured, why, _LATE, _LATE_MAX), delay]
+        middles = [Middle.of_link(asdict(each)) for each in network.links if each.middle]
+        # What a script has changed need not have carried anything.
+        kind = not_applicable if all(each.rests for each in middles) else not_measured
+        return [*without(kind, why if found["delays"] else none, _LATE, _LATE_MAX), delay]
     return [*_late(found, limits), delay]
 
 
@@ -88,7 +92,7 @@ def _delayed(
         error_s, _ = worst((error_s, "") for error_s in _errors_s(each, link))
         errors[f"{link.name} from {each['from']}"] = error_s, *_delay_limit(link, limits)
     if not errors:
-        return not_applicable(*_DELAY, limits[_DELAY[1]], told)
+        return not_applicable(*_DELAY, limits[_DELAY[1]], told or "no link has a delay")
     _, place = worst((error_s / limit_s, place) for place, (error_s, limit_s, _) in errors.items())
     error_s, limit_s, key = errors[place]
     few = sum(each["wait_most_s"] is None for each in found["delays"])

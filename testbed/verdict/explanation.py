@@ -159,7 +159,7 @@ def explain(directory: Path) -> Explained:
     Raises:
         FileNotFoundError: it has no verdict.
     """
-    status = run_directory.read_json(directory / "status.json")
+    status = run_directory.status(directory)
     verdict, reason = str(status["verdict"]), str(status["reason"])
     found = [
         GateFinding(record=_EARLIER | each, about=_about(str(each.get("key")), directory))

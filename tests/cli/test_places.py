@@ -99,3 +99,20 @@ def test_what_plan_left_is_removed_and_other_folders_are_not(results, tmp_path):
         done = lab("clean", f"out/{name}", "--yes", cwd=tmp_path)
         assert done.returncode == 2, done
         assert (results / name).is_dir()
+
+
+@pytest.mark.parametrize("what", ["first", "./first/", "."])
+def test_the_report_of_a_scripts_run_lies_in_the_folder_that_is_named(tmp_path, what):
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        config = {"schema": 1, "arm": "script", "seed": 1, "adjustable": True}
+        (tmp_path / name / "config.json").write_text(json.dumps(config))
+        status = {"schema": 1, "verdict": "failed", "reason": "it broke", "gates": []}
+        (tmp_path / name / "status.json").write_text(json.dumps(status))
+    done = lab("report", what, cwd=tmp_path / "first" if what == "." else tmp_path)
+    assert done.returncode == 0, done
+    assert f"report: {tmp_path}/first/report/index.html" in done.stdout
+    assert f"./lab explain {tmp_path}/first says why" in done.stdout
+    summary = json.loads((tmp_path / "first" / "report" / "summary.json").read_text())
+    assert summary["verdicts"]["failed"] == sum(summary["verdicts"].values()) == 1
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["first", "second"]

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from testbed.lab import link_control, sandbox
-from testbed.lab.delay import link_report, netem
+from testbed.lab.delay import link_report
 from testbed.lab.kernel import packet_steering, rtnetlink, shaping
 from testbed.lab.kernel.commands import run
 from testbed.lab.kernel.namespaces import socket_in
@@ -31,7 +31,9 @@ RATE_BPS, QUEUE_BYTES = 100_000_000, 150_000
 _DRAINED_WITHIN_S = 2.0
 
 
-def network(delayed_by: str = "auto", /, **links: dict[str, Any]) -> Network:
+def network(
+    delayed_by: str = "auto", adjustable: bool = False, /, **links: dict[str, Any]
+) -> Network:
     """Hosts around one switch that forwards as an ordinary one; a link's options by its host."""
     from mininet.topo import Topo
 
@@ -45,7 +47,9 @@ def network(delayed_by: str = "auto", /, **links: dict[str, Any]) -> Network:
     private = sandbox.prepare()
     switch = OpenVSwitch(private, private)
     switch.start()
-    built = Network(Star(), private=private, logs=private, delayed_by=delayed_by)
+    built = Network(
+        Star(), private=private, logs=private, delayed_by=delayed_by, adjustable=adjustable
+    )
     built.start()
     run(["ovs-ofctl", "-O", "OpenFlow13", "add-flow", "s1", "actions=NORMAL"])
     return built
@@ -146,9 +150,9 @@ def losses() -> dict[str, Any]:
     }
 
 
-def changes() -> dict[str, Any]:
+def changes(delay_s: float = 0.005, frame_bytes: int = 1514) -> dict[str, Any]:
     """One UDP flow that never pauses, while rate, queue and delay of its way change."""
-    built = network(near={"rate_bps": 10_000_000}, far={"delay_s": 0.005})
+    built = network("auto", not delay_s, near={"rate_bps": 10_000_000}, far={"delay_s": delay_s})
     hosts = built.info.hosts
     links = link_control.LinkControl(built.info.as_json())
     ping(hosts["near"], hosts["far"], count=2)
@@ -165,7 +169,9 @@ def changes() -> dict[str, Any]:
     def blast() -> None:
         nonlocal sent
         while not ended.is_set():
-            source.sendto(sent.to_bytes(4, "big").ljust(1472, b"\0"), sink.getsockname())
+            source.sendto(
+                sent.to_bytes(4, "big").ljust(frame_bytes - 42, b"\0"), sink.getsockname()
+            )
             sent += 1
 
     arrivals: list[tuple[float, int]] = []
@@ -202,7 +208,10 @@ def changes() -> dict[str, Any]:
     rates = [
         (
             rate_bps,
-            sum(begin_s <= at_s < end_s for at_s, _ in arrivals) * 1514 * 8 / (end_s - begin_s),
+            sum(begin_s <= at_s < end_s for at_s, _ in arrivals)
+            * frame_bytes
+            * 8
+            / (end_s - begin_s),
         )
         for rate_bps, begin_s, end_s in steps
     ]
@@ -242,40 +251,6 @@ def many() -> dict[str, Any]:
     }
 
 
-def redirected() -> dict[str, Any]:
-    """The half of the kernel's delay that every kernel has: inner ends joined without a program."""
-    sandbox.prepare()
-    run(["ip", "link", "set", "lo", "up"])
-    holder = os.fork()
-    if not holder:
-        while True:
-            time.sleep(60)
-    with Rtnetlink() as kernel:
-        kernel.send([rtnetlink.veth("outera", "innera"), rtnetlink.veth("outerb", "innerb")])
-    for name in ("innera", "innerb"):
-        rtnetlink.bring_up_silent(name)
-    lines = [*netem.redirection("innera", "innerb"), *netem.redirection("innerb", "innera")]
-    run(["tc", "-batch", "-"], input_text="\n".join(lines) + "\n")
-    frames = []
-    with (
-        socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0x0300) as one,
-        socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0x0300) as two,
-    ):
-        with Rtnetlink() as kernel:
-            kernel.send(
-                [rtnetlink.up(kernel.index(name), arp=False) for name in ("outera", "outerb")]
-            )
-        one.bind(("outera", 0x0003))
-        two.bind(("outerb", 0x0003))
-        for source, sink in ((one, two), (two, one)):
-            sink.settimeout(1.0)
-            source.send(b"\xff" * 12 + b"\x88\xb5" + b"x" * 1000)
-            while len(data := sink.recv(2048)) != 1014:
-                pass
-            frames.append(data[12:16].hex())
-    return {"frames": frames}
-
-
 def marks() -> dict[str, Any]:
     """TCP with ECN over a link that marks (needs RED): what its queue counted."""
     built = network(
@@ -311,7 +286,8 @@ def marks() -> dict[str, Any]:
 
 
 TRIALS: dict[str, Callable[[], dict[str, Any]]] = {
-    **{each.__name__: each for each in (delays, steered, losses, changes, many, redirected, marks)},
+    **{each.__name__: each for each in (delays, steered, losses, changes, many, marks)},
+    "woken": functools.partial(changes, delay_s=0.0, frame_bytes=500),
     **{name: functools.partial(chosen, name) for name in ("netem", "relay")},
 }
 

@@ -80,6 +80,7 @@ def test_captures_of_both_ends_agree_with_what_the_hosts_noted(tmp_path):
     assert hit_round.passes[0].missing
 
 
+@pytest.mark.long
 def test_pcap_alone_records_the_server_and_is_no_part_of_the_runs_key(tmp_path):
     results = run(tmp_path, "--pcap", "--seeds", "1", rounds=2)
     results.assert_trained()

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,6 +24,8 @@ from tests.lab.conftest import OF_THE_MACHINE, TIMING
 # A step is not tried again: it would find what it has left behind the first time.
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(900), pytest.mark.flaky(reruns=0)]
 _LEFT_OUT = {"./lab test"}  # it is what runs this
+# Runs in which nothing is new but an arm.
+_LONG = ("./lab run my.yaml --set",)
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("step", STEPS, ids=str)
+def _marked(step: Step) -> Any:
+    marks = [pytest.mark.long] if step.command.startswith(_LONG) else []
+    return pytest.param(step, id=str(step), marks=marks)
+
+
+@pytest.mark.parametrize("step", [_marked(each) for each in STEPS])
 def test_step(step: Step, folder: Path) -> None:
     if step.block.file:
         (folder / step.block.file).write_text(step.block.text, encoding="utf-8")

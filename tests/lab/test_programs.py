@@ -102,6 +102,15 @@ FAILS = python("import sys; sys.exit('no disk')")
         ),
         pytest.param(
             [
+                {"host": "server", "run": WAITS},
+                {"host": "worker-1", "run": WAITS, "after": "server", "after_timeout_s": 0.5},
+            ],
+            "worker-1: waited for server, which neither listened nor ended within 0.5 s "
+            "(after_timeout_s); logs/server.log is empty",
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            [
                 {"host": "server", "run": python("pass"), "service": True},
                 {"host": "worker-1", "run": WAITS},
             ],

@@ -57,7 +57,7 @@ def lab(open_lab, folder):
 
 def received_bps(lab, seconds=1):
     flow = ["iperf3", "-c", "server", "-C", "reno", "-t", str(seconds), "-J"]
-    done = lab.hosts["worker-1"].run(flow, check=True, timeout_s=20)
+    done = lab.hosts["worker-1"].run(flow, check=True, timeout=20)
     return json.loads(done.stdout)["end"]["sum_received"]["bits_per_second"]
 
 
@@ -104,6 +104,37 @@ def test_programs_talk_over_links_whose_rate_can_be_changed(lab):
     assert server.returncode == -signal.SIGKILL
 
 
+def test_a_link_that_was_made_without_gets_delay_and_loss(lab):
+    worker, link = lab.hosts["worker-1"], lab.link("worker-1", "s1")
+    ping = ["ping", "-q", "-c", "100", "-i", "0.005", "-W", "1", "server"]
+    link.set(delay_s="5ms", toward="worker-1")
+    (least_ms,) = map(float, re.findall(r"= ([\d.]+)/", worker.run(ping).stdout))
+    assert 4.9 < least_ms < 9
+    link.set(delay_s=0, loss=0.5)  # a reply comes back one time in four
+    (received,) = map(int, re.findall(r"(\d+) received", worker.run(ping).stdout))
+    assert 3 <= received < 51  # five standard deviations
+    link.set(loss=0)
+    (received,) = map(int, re.findall(r"(\d+) received", worker.run(ping).stdout))
+    assert received == 100
+
+
+def test_a_program_that_takes_too_long_is_killed_with_its_whole_session(lab):
+    """Also with what a shell has given a process group of its own, and with orphans."""
+    script = "(setsid sleep 1001 & sleep 1002 &) ; set -m; sleep 1003 & sleep 1004"
+    with pytest.raises(subprocess.TimeoutExpired):
+        lab.hosts["server"].run(["bash", "-c", script], timeout=0.5)
+    lines = [each.info["cmdline"] or [] for each in psutil.process_iter(["cmdline"])]
+    left = {words[-1] for words in lines if words[:1] == ["sleep"]}
+    assert left.isdisjoint({"1002", "1003", "1004"})
+    assert "1001" in left  # a session of its own: it ends with the lab
+
+
+def test_a_server_that_has_ended_says_why(lab):
+    server = lab.hosts["server"].popen(["iperf3", "-s", "-p", "-1"], stderr=subprocess.PIPE)
+    with pytest.raises(ProcessLookupError, match=r"^iperf3 -s -p -1 has ended with status 1: "):
+        server.wait_until_listening()
+
+
 def test_impairments_begin_and_end_on_demand(lab):
     worker = lab.hosts["worker-2"]
     ping = ["ping", "-q", "-c", "200", "-i", "0.005", "-W", "1", lab.hosts["server"].address]
@@ -136,10 +167,7 @@ def test_samples_are_data_frames_while_the_lab_runs(lab):
         (lambda lab: lab.link("worker-1", "worker-2"), "link 'worker-1--worker-2': "),
         (lambda lab: lab.link("worker-1", "s1").set(rate_bps="fast"), "rate_bps: 'fast': "),
         (lambda lab: lab.link("worker-1", "s1").set(loss=2), "loss: 2: "),
-        (
-            lambda lab: lab.link("worker-1", "s1").set(delay_s=0.1),
-            "worker-1--s1 .* adjustable=True",
-        ),
+        (lambda lab: lab.link("worker-1", "s1").set(delay_s=9), "worker-1--s1: a delay of 9 s .*"),
         (lambda lab: lab.link("worker-1", "s1").set(loss=0, toward="s2"), "toward: 's2': "),
         (lambda lab: lab.impair("fog"), "impairment 'fog': .*half"),
     ],

@@ -160,10 +160,12 @@ def test_real_tcp_reaches_the_rate_and_impairments_obey(terminal, tmp_path):
         ),
         ("worker-1--s1 loss 1%", "loss '1%': valid: 0 to 1; no per cent: write 0.01"),
         ("worker-1--s1 rate 2Mbit s2", "toward 's2': valid: worker-1, s1"),
-        ("worker-1--s1 delay 5ms", "valid in: ./lab shell small --set topology.delay_s=1ms"),
     ):
         (line,) = shell.ask(f"set {wrong}").splitlines()[1:-1]
         assert line.startswith("set: ") and words in line, line
+    delayed = shell.ask("set worker-1--s1 delay 20 ms s1")  # it was made without
+    assert re.search(r"worker-1--s1 +s1 +2Mbit +20ms ", delayed)
+    assert number("min/avg/max/mdev =", shell.ask("worker-1 ping -q -c 3 -i 0.1 server")) >= 20
     shell.type("exit\n")
     assert shell.wait() == 0
 

@@ -13,7 +13,7 @@ import yaml
 
 from tests.lab.conftest import SMALL
 
-pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("unchanged_host")]
+pytestmark = [pytest.mark.lab, pytest.mark.long, pytest.mark.usefixtures("unchanged_host")]
 
 HALF = {"label": "half"}
 # No emulator's rate is exact to a part in a billion, so this one is always invalid.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import signal
 import subprocess
 import sys
@@ -35,7 +36,13 @@ def in_the_sandbox(process):
     return psutil.Process(process.pid).children(recursive=True)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(signal.SIGINT, id="Ctrl-C"),
+        pytest.param(signal.SIGTERM, id="SIGTERM", marks=pytest.mark.long),
+    ],
+)
 def test_interrupting_ends_the_lab_and_keeps_the_run_as_interrupted(command, tmp_path, number):
     process = begin(command, tmp_path)
     inside = in_the_sandbox(process)
@@ -56,6 +63,32 @@ def test_killing_the_command_ends_the_lab_and_leaves_no_result(command, tmp_path
     process.wait()
     wait_for(lambda: not any(is_alive(each) for each in inside), timeout_s=10)
     assert not list((tmp_path / "out").rglob("status.json"))
+
+
+SLEEPING = {
+    "arms": {"mine": {"congestion_control": "reno"}},
+    "workload": {"kind": "programs", "programs": [{"host": "worker-1", "run": "sleep 1000"}]},
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("workload", ["training", "programs"])
+def test_a_command_that_is_killed_at_any_moment_leaves_nothing(
+    command, tmp_path, monkeypatch, workload
+):
+    if workload == "programs":
+        for key in ("rounds", "training", "transport", "arms"):
+            monkeypatch.delitem(SMALL, key)
+    moments = random.Random(workload)
+    for number in range(5):
+        process = command(folder=f"out{number}", **(LONG if workload == "training" else SLEEPING))
+        time.sleep(moments.uniform(0.3, 8))
+        assert process.poll() is None, process.stdout.read()
+        inside = in_the_sandbox(process)
+        process.kill()
+        process.wait()
+        wait_for(lambda inside=inside: not any(map(is_alive, inside)), timeout_s=10)
+        assert not list((tmp_path / f"out{number}").rglob("status.json"))
 
 
 @pytest.mark.parametrize(

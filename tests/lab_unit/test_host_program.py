@@ -100,6 +100,11 @@ def test_a_program_gets_its_input_environment_and_folder(host, tmp_path):
     assert (status, output) == (0, f"hello{tmp_path}\nblue\n")
 
 
+def test_a_program_for_which_no_folder_is_named_gets_the_present_one(host, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert output_of(host, ["pwd"]) == (0, f"{tmp_path}\n")
+
+
 def test_a_signal_to_its_group_reaches_what_it_has_started(host, tmp_path):
     script = "sleep 60 & echo $! > child; wait"
     process = host_program.start(host, ["sh", "-c", script], cwd=tmp_path)

@@ -11,6 +11,7 @@ import pytest
 
 from testbed.lab import leftovers
 from testbed.machine import clean
+from testbed.shared import run_directory
 
 KEY = "dblp-s1-0123456789"
 
@@ -26,8 +27,12 @@ with RunDirectory(pathlib.Path(sys.argv[1])).open({"key": "x"}) as directory:
 
 
 def lab_clean(*arguments, answer=""):
+    return lab_verb("clean", *arguments, answer=answer)
+
+
+def lab_verb(*arguments, answer=""):
     return subprocess.run(
-        [sys.executable, "-m", "testbed", "clean", *arguments],
+        [sys.executable, "-m", "testbed", *arguments],
         input=answer,
         capture_output=True,
         text=True,
@@ -86,6 +91,9 @@ def test_a_run_that_goes_on_is_never_touched(going_on, tmp_path):
     assert "this run is going on" in named.stderr
     assert (out / "small" / f"{KEY}.partial").is_dir()
     assert going_on.poll() is None
+    explained = lab_verb("explain", str(out / "small" / f"{KEY}.partial"))
+    assert explained.returncode == 2
+    assert explained.stderr.strip().endswith("this run is going on")
 
 
 def test_only_what_the_lab_itself_leaves_is_stale(tmp_path):
@@ -114,6 +122,40 @@ def test_only_what_the_lab_itself_leaves_is_stale(tmp_path):
     assert not any((out / name).exists() for name in stale)
     assert all((out / name).is_dir() for name in (*kept, ".report-written0"))
     assert (tmp_path / "elsewhere").is_dir()
+
+
+@pytest.mark.parametrize("name", ["first", KEY])
+def test_a_run_that_a_kill_has_left_is_explained_and_removed_by_its_folder(tmp_path, name):
+    """A script names its folder as it likes, and it lies where it likes."""
+    open_and_die = RUN.replace('{"key": "x"}', '{"key": "x", "adjustable": True}').replace(
+        "time.sleep(60)", "import os; os.kill(os.getpid(), 9)"
+    )
+    place = tmp_path / "out" / name
+    dead = subprocess.run(
+        [sys.executable, "-c", open_and_die, str(place)], capture_output=True, check=False
+    )
+    assert dead.returncode == -signal.SIGKILL
+    partial = tmp_path / "out" / f"{name}.partial"
+    for named in (place, partial):
+        explained = lab_verb("explain", str(named))
+        assert explained.returncode == 0, explained
+        assert f"{partial.name}: interrupted" in explained.stdout
+        assert "the command ended without a verdict" in explained.stdout
+        assert "by running the script again" in explained.stdout
+    below = {each.path for each in clean.stale_folders(tmp_path / "out")}
+    assert below == {each.path for each in clean.stale_folders(partial)} == {partial}
+    done = lab_clean(str(partial), "--yes")
+    assert done.returncode == 0, done
+    assert not partial.exists()
+
+
+def test_a_scripts_earlier_result_is_of_use_where_it_was_ok(tmp_path):
+    for name, verdict in (("first.attempt1", "ok"), ("first.attempt2", "invalid")):
+        (tmp_path / name).mkdir()
+        run_directory.write_json(tmp_path / name / "config.json", {"adjustable": True})
+        run_directory.write_json(tmp_path / name / "status.json", {"verdict": verdict})
+    found = [each.path.name for each in clean.stale_folders(tmp_path)]
+    assert found == ["first.attempt2"]
 
 
 def test_a_folder_that_does_not_exist_has_nothing_to_clean(tmp_path):

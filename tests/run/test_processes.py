@@ -1,6 +1,7 @@
 """Why a run failed: the words of the process that ended."""
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -52,3 +53,18 @@ def test_each_end_is_told_once_and_no_descriptor_is_left(tmp_path: Path) -> None
     assert len(list(Path("/proc/self/fd").iterdir())) == opened
     os.close(reading)
     os.close(writing)
+
+
+def test_a_process_is_told_a_line_and_one_that_has_ended_gives_its_reason_later(
+    tmp_path: Path,
+) -> None:
+    processes = Processes(tmp_path)
+    listening = "import sys; print(sys.stdin.read(), end='')"
+    processes.spawn("part", [sys.executable, "-c", listening], stdin=subprocess.PIPE)
+    processes.tell("part", "go")
+    processes.wait_until_done("part", 30)
+    assert (tmp_path / "part.log").read_text() == "go\n"
+    ended = processes.spawn("gone", ["false"], stdin=subprocess.PIPE)
+    ended.wait()
+    processes.tell("gone", "go")
+    assert processes.reason("gone") == "gone: ended with status 1; logs/gone.log is empty"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import signal
 import subprocess
 import threading
@@ -11,6 +12,7 @@ import time
 
 import pytest
 
+from testbed.lab.kernel import process_status
 from testbed.scripting.host import Host
 from testbed.scripting.lab import LabError
 
@@ -19,7 +21,7 @@ class OwnMachine:
     """Does what a steward does for programs, without a lab."""
 
     def __init__(self):
-        self.running, self.tells = {}, {}
+        self.running, self.tells, self.signals = {}, {}, []
 
     def __call__(self, request, files=()):
         if request["do"] == "watch":
@@ -27,9 +29,12 @@ class OwnMachine:
             threading.Thread(target=self.tell, args=[program, tell], daemon=True).start()
             return {}, []
         if request["do"] == "signal":
+            self.signals.append(request["signal"])
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.running[request["number"]].pid, request["signal"])
             return {}, []
+        if request["do"] == "listens":
+            return {"listens": False}, []
         stdin, stdout, stderr, tell = files
         try:
             program = subprocess.Popen(
@@ -72,7 +77,7 @@ def test_a_status_is_an_error_only_if_it_is_asked_for(host):
 
 
 def test_it_reads_nothing_unless_it_is_given_something(host):
-    assert host.run(["cat"], timeout_s=5).stdout == ""
+    assert host.run(["cat"], timeout=5).stdout == ""
     assert host.run(["cat"], input="x" * 500_000).stdout == "x" * 500_000
     assert host.run(["cat"], input=b"\xff\x00", text=False).stdout == b"\xff\x00"
 
@@ -90,9 +95,55 @@ def test_what_is_no_text_does_not_end_the_script(host):
 def test_a_program_that_takes_too_long_is_killed_with_what_it_has_started(host, tmp_path):
     began_s = time.monotonic()
     with pytest.raises(subprocess.TimeoutExpired) as error:
-        host.run(["sh", "-c", "echo begun; sleep 60 & sleep 60"], timeout_s=0.5)
+        host.run(["sh", "-c", "echo begun; sleep 60 & sleep 60"], timeout=0.5)
     assert time.monotonic() - began_s < 5
     assert error.value.stdout == "begun\n"
+    assert host._ask.signals == [signal.SIGKILL]
+
+
+@pytest.mark.parametrize("after", ["", "yes &", "sleep 60 & exit 3"])
+def test_what_a_program_leaves_running_is_not_waited_for(host, after):
+    began_s = time.monotonic()
+    done = host.run(["sh", "-c", f"echo said; sleep 60 & {after}"], timeout=20)
+    assert done.stdout.startswith("said\n")
+    assert done.returncode == (3 if "exit" in after else 0)
+    assert time.monotonic() - began_s < 5
+
+
+def test_what_it_has_started_can_be_ended_once_it_has_ended_itself(host):
+    program = host.popen(["sh", "-c", "sleep 60 & echo $!"], stdout=subprocess.PIPE)
+    output, _ = program.communicate(timeout=5)
+    program.kill()
+    left_s = time.monotonic() + 5
+    while process_status.lives(int(output)):
+        assert time.monotonic() < left_s
+        time.sleep(0.01)
+    assert program.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("script", "how"),
+    [
+        ("echo out; echo no such port >&2; echo >&2; exit 3", "status 3: no such port"),
+        ("echo only this", "status 0: only this"),
+        ("kill -TERM $$", "signal SIGTERM"),
+    ],
+)
+def test_a_server_that_has_ended_is_told_with_its_status_and_last_words(host, script, how):
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    program = host.popen(["sh", "-c", script], **pipes)
+    with pytest.raises(ProcessLookupError) as error:
+        program.wait_until_listening()
+    assert str(error.value) == f"{shlex.join(['sh', '-c', script])} has ended with {how}"
+    assert "".join(program.communicate()).strip().endswith(how.partition(": ")[2])
+
+
+def test_a_server_that_does_not_listen_in_time_goes_on(host):
+    program = host.popen(["sleep", "60"])
+    with pytest.raises(subprocess.TimeoutExpired):
+        program.wait_until_listening(0.05)
+    assert program.poll() is None
+    program.kill()
 
 
 def test_a_program_goes_on_while_the_script_does_other_things(host):
@@ -118,6 +169,7 @@ def test_its_pid_is_that_of_this_machine_and_signals_reach_it(host):
     program.terminate()
     assert program.wait(5) == -signal.SIGTERM
     program.kill()  # no error, as of subprocess
+    assert program.poll() == -signal.SIGTERM
     assert "returncode=-15" in repr(program)
 
 

@@ -10,10 +10,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import polars as pl
+import pytest
+
 from testbed.sampling import other_programs
 from testbed.scripting import lab as scripting_lab
 from testbed.scripting.steward import Steward
-from testbed.verdict.gate import Gate
+from testbed.shared.input_error import InputError
+from testbed.verdict.gate import Gate, compared, not_measured
 
 # Answers as a steward does, and judges by what it is told of other programs.
 STAND_IN = """
@@ -73,14 +77,47 @@ def test_the_steward_judges_by_the_programs_that_it_is_told_of(tmp_path: Path):
         return []
 
     steward: Any = object.__new__(Steward)
-    steward._judged, steward._verdict = True, None
+    steward._verdict = None
     steward._impairments, steward._config, steward._begun = {}, {"impairments": []}, Counter()
     steward._controller = SimpleNamespace(finish=lambda: None)
     steward._watched = SimpleNamespace(close=lambda: None)
     steward._directory, steward._began_at, steward._began_s = tmp_path, "", 0.0
-    steward._lab = SimpleNamespace(
-        lab=SimpleNamespace(impairment_log=tmp_path / "none"),
-        judge=judge,
-    )
+    steward._lab = SimpleNamespace(impairment_log=tmp_path / "none")
+    steward._observed = SimpleNamespace(judge=judge)
     answer, _ = steward.do_verdict({"do": "verdict", "others": "the-hog 0.50"}, [])
     assert (answer["status"], told) == ("ok", ["the-hog 0.50"])
+
+
+def test_a_verdict_and_samples_are_one_line_when_printed():
+    late = compared("lateness (s)", "relay_late_s", 0.0312345, 0.003, where="s1")
+    unknown = not_measured("share", "loss_error", 0.1, "no frame came")
+    fine = compared("rate", "rate_error", 0.01, 0.05)
+    found = scripting_lab.Verdict(status="invalid", reasons=[], gates=[late, fine, unknown])
+    assert str(found) == (
+        "invalid: relay_late_s 0.03123 (limit 0.003), loss_error not measured (limit 0.1)"
+    )
+    assert repr(found) == f"<Verdict {found}>"
+    assert str(scripting_lab.Verdict(status="ok", reasons=[], gates=[fine])) == "ok"
+    frame = pl.DataFrame({"t_s": [1.0, 2.0]})
+    samples = scripting_lab.Samples(queues=frame, flows=frame[:0], processes=frame[:1])
+    assert str(samples) == repr(samples) == "<Samples, rows: queues 2, flows 0, processes 1>"
+
+
+def test_unknown_names_are_told_with_those_that_there_are(monkeypatch):
+    monkeypatch.setattr(scripting_lab.sandbox, "start", start)
+    with scripting_lab.Lab({}, out=None, calibrated=False) as lab:
+        lab.hosts = lab._hosts({"server": "10.0.0.1", "worker-1": "10.0.0.2"})
+        lab._links = {"worker-1--s1": ("worker-1", "s1")}
+        with pytest.raises(KeyError, match="host 'worker1': valid: server, worker-1; did you mean"):
+            lab.hosts["worker1"]
+        assert lab.hosts.get("worker1") is None
+        assert "worker1" not in lab.hosts
+        with pytest.raises(ValueError, match=r"^link 'worker-1--server': valid: worker-1--s1"):
+            lab.link("worker-1", "server")
+        with pytest.raises(ValueError, match=r"^impairment 'fog': this lab has none$"):
+            lab.impair("fog")
+
+
+def test_overrides_are_a_list():
+    with pytest.raises(InputError, match=r"^overrides: 'rounds=3': must be a list of `KEY=VALUE`"):
+        scripting_lab.Lab.from_experiment("quick", overrides="rounds=3")

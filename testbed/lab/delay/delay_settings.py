@@ -16,6 +16,8 @@ _MOST_FRAMES_PER_S = 250_000
 # Beyond the frames in flight, a relay's memory holds three times those of the largest size that
 # come in this time, so that a relay that wakes up late loses nothing.
 _LATE_S, _LATE_MARGIN = 0.02, 3
+# Where nobody has said how long a delay may become, there is room for full-size frames for so long.
+_ROOM_S = 0.5
 _ROUNDED_SLOTS = 256
 MOST_SLOTS = 1 << 16
 
@@ -73,6 +75,7 @@ class Middle:
         rate_bps: the link's shaped rate, the most that arrives; None if it is not shaped.
         settings: of both directions to begin with.
         most_delay_s: the longest time that frames wait under later settings.
+        rests: whether frames pass it untouched until somebody sets a delay, jitter or loss.
     """
 
     link: str
@@ -81,6 +84,7 @@ class Middle:
     rate_bps: int | None
     settings: DelaySettings
     most_delay_s: float = 0.0
+    rests: bool = False
 
     @property
     def longest_s(self) -> float:
@@ -96,20 +100,23 @@ class Middle:
         """
         rate_bps = self.rate_bps or 1_000_000_000
         smallest_per_s = min(rate_bps / _SMALLEST_BITS, _MOST_FRAMES_PER_S)
-        late = _LATE_MARGIN * rate_bps * _LATE_S / _LARGEST_BITS
+        late_s = _ROOM_S if self.rests else _LATE_MARGIN * _LATE_S
+        late = rate_bps * late_s / _LARGEST_BITS
         wanted = math.ceil((smallest_per_s * self.longest_s + late) / _ROUNDED_SLOTS)
         return min(MOST_SLOTS, max(1, wanted) * _ROUNDED_SLOTS)
 
     @classmethod
     def of_link(cls, link: Mapping[str, Any]) -> Middle:
         """The middle of a delayed link in the lab's description."""
+        settings, most_delay_s = DelaySettings.of_link(link), link.get("most_delay_s")
         return cls(
             link=link["name"],
             nodes=(link["first"]["node"], link["second"]["node"]),
             interfaces=(link["middle"][0], link["middle"][1]),
             rate_bps=link["rate_bps"],
-            settings=DelaySettings.of_link(link),
-            most_delay_s=link.get("most_delay_s") or 0.0,
+            settings=settings,
+            most_delay_s=most_delay_s or 0.0,
+            rests=settings == DelaySettings() and most_delay_s is None,
         )
 
     def require_room(self, longest_s: float) -> None:

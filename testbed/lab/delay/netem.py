@@ -26,6 +26,7 @@ from testbed.lab.delay.delay_settings import (
     DirectionDelay,
     Middle,
 )
+from testbed.lab.delay.untouched import redirection
 from testbed.lab.kernel.commands import CommandError, run
 
 _ORDERING_RATE = "100gbit"
@@ -61,16 +62,6 @@ def setup(middles: Sequence[Middle]) -> None:
             netem = _netem(middle, middle.settings)
             lines += [f"qdisc add dev {there} root handle 1: {netem}", *redirection(here, there)]
     run(["tc", "-batch", "-"], input_text="".join(f"{line}\n" for line in lines))
-
-
-def redirection(source: str, sink: str) -> list[str]:
-    """The commands of tc that make all frames that arrive at `source` leave by `sink`."""
-    # u32 with a mask of nothing: every protocol, and no need for the matchall module.
-    return [
-        f"qdisc add dev {source} ingress",
-        f"filter add dev {source} parent ffff: protocol all u32 match u32 0 0 "
-        f"action mirred egress redirect dev {sink}",
-    ]
 
 
 def change(middle: Middle, sender: str, settings: DelaySettings) -> float:

@@ -5,6 +5,8 @@ several processes of a lab change delays, further requests come on a UNIX socket
 input, one JSON object per message, and are answered the same way:
 
     {"do": "change", "link": "a--b", "from": "a", "delay_s": 0.01, "on_record": true}
+        of a middle that rests, with "source": the interface at which its frames will arrive;
+        without, nothing changes and "changed_s" is null
     {"do": "begin"}      what was measured so far is forgotten, apart from counters
     {"do": "report", "first": 0}      directions from this one on, as many as fit into a message
 
@@ -79,31 +81,36 @@ class _Relay:
         self._scheduling = _hurry()
         self._control = control
         self._began_ns = time.monotonic_ns()
+        self._seed = seed
+        self._poll = select.epoll()
+        self._idle: dict[int, DelayLine] = {}
         self._lines: dict[DelayLine, int] = {}
-        self._middles: list[Middle] = []
-        for middle in middles:
-            for way, sender in enumerate(middle.nodes):
-                number = len(self._middles)
-                line = DelayLine(
-                    middle.link,
-                    sender,
-                    middle.interfaces[way],
-                    middle.interfaces[1 - way],
-                    slots=middle.slots,
-                    settings=middle.settings,
-                    seed=None if seed is None else (seed, number),
-                )
-                self._lines[line] = number
-                self._middles.append(middle)
-        directions = [(line.link, line.sender) for line in self._lines]
-        self._punctuality = Punctuality(directions, time.monotonic_ns())
+        self._middles = [middle for middle in middles for _ in middle.nodes]
+        self._directions = [(middle.link, sender) for middle in middles for sender in middle.nodes]
+        for number, middle in enumerate(self._middles):
+            if not middle.rests:
+                self._begin(number, middle.interfaces[number % 2])
+        self._punctuality = Punctuality(self._directions, time.monotonic_ns())
+
+    def _begin(self, number: int, source: str) -> DelayLine:
+        """Take over a direction, whose frames arrive at an interface."""
+        middle = self._middles[number]
+        line = DelayLine(
+            *self._directions[number],
+            source,
+            middle.interfaces[1 - number % 2],
+            slots=middle.slots,
+            settings=middle.settings,
+            seed=None if self._seed is None else (self._seed, number),
+        )
+        self._lines[line] = number
+        self._idle[line.fileno()] = line
+        self._poll.register(line, select.EPOLLIN | select.EPOLLONESHOT)
+        return line
 
     def run(self) -> None:
         """Relays until standard input ends."""
-        timer, poll = _Timer(), select.epoll()
-        idle = {each.fileno(): each for each in self._lines}
-        for descriptor in idle:
-            poll.register(descriptor, select.EPOLLIN | select.EPOLLONESHOT)
+        timer, poll, idle = _Timer(), self._poll, self._idle
         # Edge-triggered, so that nobody has to read how often the timer expired.
         poll.register(timer, select.EPOLLIN | select.EPOLLET)
         poll.register(0, select.EPOLLIN)
@@ -183,19 +190,28 @@ class _Relay:
             return self._report(int(request["first"]))
         if request["do"] != "change":
             raise ValueError(f"do {request['do']!r}; valid: begin, change, report")
-        for line, number in self._lines.items():
-            if (line.link, line.sender) == (request["link"], request["from"]):
-                given = {key: request[key] for key in asdict(line.settings) if key in request}
-                settings = replace(line.settings, **given)
-                self._middles[number].require_room(settings.longest_s)
-                line.collect()  # what has arrived came under the old ones
-                waits = line.settings.delay_s, line.settings.jitter_s
-                line.set(settings)
-                if request.get("on_record") and waits != (settings.delay_s, settings.jitter_s):
-                    until_ns = line.unusual_until_ns(time.monotonic_ns())
-                    self._punctuality.leave_out(number, until_ns)
-                return {"settings": asdict(settings), "changed_s": time.monotonic()}
-        raise ValueError(f"no delayed link {request['link']!r} from {request['from']!r}")
+        way = (request["link"], request["from"])
+        if way not in self._directions:
+            raise ValueError(f"no delayed link {way[0]!r} from {way[1]!r}")
+        number = self._directions.index(way)
+        found = [each for each, its in self._lines.items() if its == number]
+        before = found[0].settings if found else self._middles[number].settings
+        given = {key: request[key] for key in asdict(before) if key in request}
+        settings = replace(before, **given)
+        if not found:
+            if "source" not in request:
+                return {"changed_s": None}
+            wanted = replace(self._middles[number], most_delay_s=settings.longest_s)
+            self._middles[number] = wanted
+        self._middles[number].require_room(settings.longest_s)
+        line = found[0] if found else self._begin(number, request["source"])
+        line.collect()  # what has arrived came under the old ones
+        line.set(settings)
+        waits = before.delay_s, before.jitter_s
+        if request.get("on_record") and waits != (settings.delay_s, settings.jitter_s):
+            until_ns = line.unusual_until_ns(time.monotonic_ns())
+            self._punctuality.leave_out(number, until_ns)
+        return {"settings": asdict(settings), "changed_s": time.monotonic()}
 
     def _report(self, first: int) -> dict[str, Any]:
         p50_s, p99_s, max_s = self._punctuality.summary_s()

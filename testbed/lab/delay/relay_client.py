@@ -41,8 +41,14 @@ class RelayClient:
             raise CommandError(f"the delay relay at {path} does not answer: {error}") from error
 
     def change(
-        self, link: str, sender: str, *, on_record: bool = False, **settings: float
-    ) -> float:
+        self,
+        link: str,
+        sender: str,
+        *,
+        on_record: bool = False,
+        source: str | None = None,
+        **settings: float,
+    ) -> float | None:
         """Changes `delay_s`, `jitter_s` or `loss` of a direction; frames in flight keep order.
 
         Args:
@@ -57,9 +63,16 @@ class RelayClient:
         Raises:
             CommandError: no such direction, a value out of range, or no answer.
         """
-        change = {"do": "change", "link": link, "from": sender, "on_record": on_record}
-        answer = self._ask(change | settings)
-        return float(answer["changed_s"])
+        change: dict[str, Any] = {
+            "do": "change",
+            "link": link,
+            "from": sender,
+            "on_record": on_record,
+        }
+        if source is not None:
+            change["source"] = source
+        changed_s: float | None = self._ask(change | settings)["changed_s"]
+        return changed_s
 
     def begin(self) -> None:
         """Forget what was measured so far, apart from counters: the report is of what follows.

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+
+from testbed.lab.kernel import process_status
 
 # /proc/PID/net/tcp and udp (proc_pid_net(5)): the fields of a line, and states in them.
 _LOCAL, _STATE, _INODE = 1, 3, 9
@@ -17,11 +18,12 @@ _SOCKET = "socket:["
 def listens(pid: int) -> bool:
     """Whether a process, or one of its session, listens on TCP, or has a bound socket of UDP.
 
-    The session is what the process has started, unless that began a session of its own. A process
-    that has gone does not listen.
+    The session, which the process has begun, is what it has started, unless that began one of its
+    own. A process that has gone does not listen.
     """
     waiting = set(_waiting(pid))
-    return bool(waiting) and any(not waiting.isdisjoint(_sockets(each)) for each in _session(pid))
+    members = process_status.session(pid) if waiting else ()
+    return any(not waiting.isdisjoint(_sockets(each)) for each in members)
 
 
 def _waiting(pid: int) -> Iterator[str]:
@@ -32,14 +34,6 @@ def _waiting(pid: int) -> Iterator[str]:
                 fields = line.split()
                 if fields[_STATE] == state and not fields[_LOCAL].endswith(":0000"):
                     yield fields[_INODE]
-
-
-def _session(pid: int) -> Iterator[int]:
-    for entry in Path("/proc").glob("[1-9]*"):
-        with suppress(OSError, ValueError):
-            other = int(entry.name)
-            if other == pid or os.getsid(other) == pid:
-                yield other
 
 
 def _sockets(pid: int) -> Iterator[str]:

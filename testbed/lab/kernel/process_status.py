@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 # Places of the fields after the name.
-STATE, PARENT, USER_TICKS, SYSTEM_TICKS, START_TICKS, RESIDENT_PAGES = 0, 1, 11, 12, 19, 21
+STATE, PARENT, SESSION = 0, 1, 3
+USER_TICKS, SYSTEM_TICKS, START_TICKS, RESIDENT_PAGES = 11, 12, 19, 21
 _ALL_TICKS = slice(USER_TICKS, 15)  # those of children that ended included
 _LONGEST_BYTES = 1024
 _DEAD = (b"Z", b"X")  # a process that has ended, and for which nobody has waited yet
@@ -41,6 +43,15 @@ def lives(pid: int) -> bool:
         return not has_ended(read(pid)[1])
     except OSError:
         return False
+
+
+def session(number: int) -> Iterator[int]:
+    """The processes of a session that have not ended; its number is its first process's."""
+    for entry in Path("/proc").glob("[1-9]*"):
+        with suppress(OSError, ValueError):  # it has ended meanwhile
+            _, fields = read(int(entry.name))
+            if int(fields[SESSION]) == number and not has_ended(fields):
+                yield int(entry.name)
 
 
 def ticks_of_all() -> dict[int, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,15 @@ from tests.lab.gates.healthy import TOPOLOGIES, reason_not_ok
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("unchanged_host")]
 
 
-@pytest.mark.parametrize("kind", TOPOLOGIES)
+# Of one switch, of several at the same rate, and with delays; the others are much like these.
+_SHORT = ("star", "leaf-spine", "two-datacentres")
+
+
+def _marked(kind: str) -> Any:
+    return pytest.param(kind, marks=[] if kind in _SHORT else [pytest.mark.long])
+
+
+@pytest.mark.parametrize("kind", [_marked(each) for each in TOPOLOGIES])
 def test_a_healthy_lab_is_ok_with_the_limits_that_users_get(
     tmp_path: Path, kind: str, held_rate_bps: int
 ):
