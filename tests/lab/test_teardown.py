@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 
 import psutil
 import pytest
@@ -36,6 +37,10 @@ def in_the_sandbox(process):
     return psutil.Process(process.pid).children(recursive=True)
 
 
+def all_dead(processes):
+    return not any(is_alive(each) for each in processes)
+
+
 @pytest.mark.parametrize(
     "number",
     [
@@ -61,7 +66,7 @@ def test_killing_the_command_ends_the_lab_and_leaves_no_result(command, tmp_path
     assert len(inside) > 5
     process.kill()
     process.wait()
-    wait_for(lambda: not any(is_alive(each) for each in inside), timeout_s=10)
+    wait_for(partial(all_dead, inside), timeout_s=10)
     assert not list((tmp_path / "out").rglob("status.json"))
 
 
@@ -87,7 +92,7 @@ def test_a_command_that_is_killed_at_any_moment_leaves_nothing(
         inside = in_the_sandbox(process)
         process.kill()
         process.wait()
-        wait_for(lambda inside=inside: not any(map(is_alive, inside)), timeout_s=10)
+        wait_for(partial(all_dead, inside), timeout_s=10)
         assert not list((tmp_path / f"out{number}").rglob("status.json"))
 
 
