@@ -9,7 +9,7 @@ from testbed.transport.core.connection_settings import ConnectionSettings
 from testbed.transport.core.errors import ProtocolError
 from testbed.transport.core.joining import Admission, Newcomer, StrangerError
 from testbed.transport.core.messages import Hello, Welcome
-from testbed.transport.core.sender import SendingPath
+from testbed.transport.core.sending_path import SendingPath
 
 SERVER = "server"
 _PORT = 47000

@@ -40,7 +40,8 @@ from testbed.transport.core.layout import PayloadLayout
 from testbed.transport.core.numbering import Leg
 from testbed.transport.core.receiver import Receiver
 from testbed.transport.core.reports import Observation, Observer, TransferReport
-from testbed.transport.core.sender import Sender, SendingPath
+from testbed.transport.core.sender import Sender
+from testbed.transport.core.sending_path import SendingPath
 from testbed.transport.net.config import EndpointConfig
 from testbed.transport.net.endpoint import Endpoint, Handle, open_endpoint
 from testbed.transport.net.tls import Credentials

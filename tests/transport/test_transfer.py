@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from testbed.transport import PayloadLayout
 from testbed.transport.core.messages import ControlMessage, MessageType
-from testbed.transport.core.sender import Sender, SendingPath
+from testbed.transport.core.sender import Sender
+from testbed.transport.core.sending_path import SendingPath
 from testbed.transport.core.wire import fields, wire_bytes
 from testbed.transport.policies.congestion import CongestionControl, Feedback, FixedRate
 from testbed.transport.policies.order import ChunkOrder, InOrder, OrderContext

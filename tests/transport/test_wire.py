@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from testbed.transport.core.sender import Sender, SendingPath
+from testbed.transport.core.sender import Sender
+from testbed.transport.core.sending_path import SendingPath
 from testbed.transport.core.wire import (
     DEFAULT_CHUNK_BYTES,
     HEADER_BYTES,

@@ -5,7 +5,8 @@ import math
 import numpy as np
 
 from testbed.transport.core.receiver import Receiver
-from testbed.transport.core.sender import Sender, SendingPath
+from testbed.transport.core.sender import Sender
+from testbed.transport.core.sending_path import SendingPath
 from testbed.transport.policies.congestion import FixedRate
 from testbed.transport.policies.order import InOrder
 from testbed.transport.policies.repair import Passes

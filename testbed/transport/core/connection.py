@@ -49,7 +49,7 @@ from testbed.transport.core.messages import (
 )
 from testbed.transport.core.outgoing import Outgoing
 from testbed.transport.core.patience import Patience
-from testbed.transport.core.sender import SendingPath
+from testbed.transport.core.sending_path import SendingPath
 from testbed.transport.core.states import Machine
 from testbed.transport.core.tolerance import StopRule
 

@@ -18,7 +18,8 @@ from testbed.transport.core.patience import (
     SILENT,
     Patience,
 )
-from testbed.transport.core.sender import Sender, SendingPath
+from testbed.transport.core.sender import Sender
+from testbed.transport.core.sending_path import SendingPath
 from testbed.transport.core.wire import new_frames
 
 
@@ -47,6 +48,7 @@ class Outgoing:
         self._counters = counters
         self._numbers = Numbers(peer, settings.transfers_in_flight)
         self.nothing = new_frames(0, settings.layout.chunk_bytes)
+        self._offering: Sender | None = None  # whose datagrams the last offer held
 
     def check(self, transfer: int) -> None:
         """Raises ValueError unless a transfer of this number can be posted now."""
@@ -104,13 +106,14 @@ class Outgoing:
         for sender in self.senders.values():
             frames = sender.offer(now_s)
             if len(frames):
+                self._offering = sender
                 return frames
         return self.nothing
 
     def sent(self, count: int, now_s: float) -> None:
         """The network took the first `count` datagrams of the last offer."""
-        if self._path is not None and self._path.composer is not None:
-            self._path.composer.sent(count, now_s)
+        if self._offering is not None:
+            self._offering.sent(count, now_s)
 
     def poll_messages(self) -> list[ControlMessage]:
         """The control messages to send now, in order."""

@@ -29,7 +29,7 @@ from testbed.transport.core.messages import (
 )
 from testbed.transport.core.outgoing import Outgoing
 from testbed.transport.core.reports import TransferReport
-from testbed.transport.core.sender import SendingPath
+from testbed.transport.core.sending_path import SendingPath
 from testbed.transport.core.tolerance import StopRule
 from testbed.transport.net.driver import DataChannel
 from testbed.transport.net.tcp_socket import (

@@ -9,7 +9,7 @@ from testbed.transport.core.connection import Connection
 from testbed.transport.core.connection_settings import ConnectionSettings
 from testbed.transport.core.errors import ProtocolError
 from testbed.transport.core.messages import Hello, Welcome
-from testbed.transport.core.sender import SendingPath
+from testbed.transport.core.sending_path import SendingPath
 from testbed.transport.core.wire import wire_bytes
 from testbed.transport.net.addresses import IP_HEADER_BYTES, Host
 from testbed.transport.net.carriers import Carrier
