@@ -1,0 +1,102 @@
+"""What the transfers to one peer share on the sending side."""
+
+import math
+
+from testbed.shared import own_code
+from testbed.transport.core.congestion import CongestionControl
+from testbed.transport.core.pacing import MAX_BATCH, UNPACED_BATCH, Pacer
+from testbed.transport.core.path_estimates import PathEstimates
+from testbed.transport.core.repair import SenderRepair
+from testbed.transport.core.wire import MAX_DATAGRAM_BYTES, new_frames, wire_bytes
+
+
+class SendingPath:
+    """The state that transfers to the same peer share.
+
+    It holds the congestion control, the repair's estimates of the path, the pacer, and the memory
+    in which batches are composed.
+
+    Attributes:
+        composer: the transfer whose numbers the frames' headers have now.
+    """
+
+    def __init__(
+        self,
+        *,
+        congestion: CongestionControl,
+        chunk_bytes: int,
+        receive_buffer_bytes: float = math.inf,
+        trailer_bytes: int = 0,
+    ) -> None:
+        """Begins with a fresh congestion control and no estimates.
+
+        `receive_buffer_bytes` is what the peer's socket holds. It limits an unpaced sender, which
+        would otherwise overrun the receiver. `trailer_bytes` is what the socket appends to each
+        datagram.
+        """
+        self.congestion = congestion
+        self.estimates = PathEstimates()
+        self.latest_rtt_s: float | None = None
+        self.composer: object | None = None
+        self._repairs: list[SenderRepair] = []
+        datagram_bytes = new_frames(0, chunk_bytes).shape[1]
+        self._flow_window = max(2, receive_buffer_bytes / wire_bytes(1, chunk_bytes))
+        # One segmented send may not be larger than the largest datagram.
+        max_batch = max(1, min(MAX_BATCH, MAX_DATAGRAM_BYTES // datagram_bytes))
+        self.datagram_wire_bytes = wire_bytes(1, chunk_bytes) + trailer_bytes
+        self.pacer = Pacer(
+            rate_bps=self.rate_bps,
+            datagram_wire_bytes=self.datagram_wire_bytes,
+            max_batch=max_batch,
+            unpaced_batch=max_batch * UNPACED_BATCH // MAX_BATCH,
+        )
+        self.frames = new_frames(max_batch * UNPACED_BATCH // MAX_BATCH, chunk_bytes)
+
+    @property
+    def rate_bps(self) -> float:
+        """The congestion control's rate; InputError for one at which nothing would ever be sent."""
+        rate_bps = self.congestion.rate_bps
+        if not (isinstance(rate_bps, own_code.NUMBER) and rate_bps > 0):
+            raise own_code.unfit(
+                self.congestion, "rate_bps", rate_bps, "bit/s above 0, or math.inf for unpaced"
+            )
+        return rate_bps
+
+    @property
+    def window_bytes(self) -> float:
+        """The congestion control's window; InputError for one that is no number of 0 or more."""
+        window_bytes = self.congestion.window_bytes
+        if not (isinstance(window_bytes, own_code.NUMBER) and window_bytes >= 0):
+            raise own_code.unfit(
+                self.congestion, "window_bytes", window_bytes, "bytes, 0 or more, or math.inf"
+            )
+        return window_bytes
+
+    @property
+    def in_flight(self) -> int:
+        """Datagrams of all transfers that are not known to have arrived or to be lost."""
+        total = 0
+        for repair in self._repairs:  # asked for with every batch; `sum` takes thrice as long
+            total += repair.in_flight
+        return total
+
+    @property
+    def shared(self) -> bool:
+        """Whether several transfers are under way."""
+        return len(self._repairs) > 1
+
+    def begin(self, repair: SenderRepair, now_s: float) -> None:
+        """A transfer begins."""
+        if not self._repairs:
+            self.congestion.on_transfer_begin(now_s)
+            self.pacer.resume(now_s)
+        self._repairs.append(repair)
+
+    def end(self, repair: SenderRepair) -> None:
+        """A transfer has ended; what it has in flight no longer counts."""
+        self._repairs.remove(repair)
+
+    @property
+    def flow_window(self) -> float:
+        """Datagrams in flight that the receiver's buffer allows; limits unpaced senders only."""
+        return self._flow_window if math.isinf(self.rate_bps) else math.inf
