@@ -13,8 +13,10 @@ from testbed.transport.core.connection import ConnectionState
 from testbed.transport.core.events import ChunkBatch, PeerGone, TransferDone
 from testbed.transport.core.messages import PASS, ControlMessage, MessageType
 from testbed.transport.core.tolerance import FractionRule
-from testbed.transport.policies.congestion import FixedRate
+from testbed.transport.core.wire import fields, wire_bytes
+from testbed.transport.policies.congestion import CONGESTION_CONTROLS
 from testbed.transport.policies.repair import REPAIRS
+from tests.transport.transfer_parts import all_frames
 from tests.transport.virtual import Bytes, connections, layout_of, random_payload
 
 DELAY_S = 0.005
@@ -25,14 +27,25 @@ class Two:
     """A worker that sends and a server that receives."""
 
     def __init__(
-        self, *, chunks=100, loss=0.0, repair="passes", rate_bps=10e6, seed=0, **settings
+        self,
+        *,
+        chunks=100,
+        loss=0.0,
+        repair="passes",
+        congestion="fixed",
+        rate_bps=10e6,
+        seed=0,
+        **settings,
     ) -> None:
         self.simulation = Simulation()
         self.layout = layout_of(chunks)
         self.link = Link(self.simulation, rate_bps=math.inf, delay_s=DELAY_S, loss=loss, seed=seed)
         there, back = Way([self.link]), Way([], control_delay_s=DELAY_S)
         self.path = SendingPath(
-            congestion=FixedRate(rate_bps=rate_bps), chunk_bytes=self.layout.chunk_bytes
+            congestion=CONGESTION_CONTROLS.create(
+                congestion, rate_bps=rate_bps, datagram_bytes=wire_bytes(1, 16)
+            ),
+            chunk_bytes=self.layout.chunk_bytes,
         )
         self.worker, self.server = connections(
             self.simulation,
@@ -291,3 +304,59 @@ def test_probes_for_ever_more_transfers_are_refused():
         two.server.connection.on_control(probe.encode(), 0.0)
     assert two.server.connection.lost is not None
     assert "nobody asked for" in two.server.connection.lost
+
+
+@pytest.mark.parametrize("repair", ["passes", "selective", "streaming"])
+@pytest.mark.parametrize("congestion", ["cubic", "reno", "bbr", "ltp"])
+@pytest.mark.parametrize("loss", [0.1, 0.3])
+def test_an_early_transfer_takes_no_window_from_the_one_before_it(repair, congestion, loss):
+    two = Two(repair=repair, loss=loss, chunks=200, congestion=congestion)
+    two.server.on_event = lambda event: two.receive(2) if 2 not in two.into else None
+    two.receive(0)
+    two.send(0)
+    two.send(2)
+    two.run(until_s=60.0)
+    assert two.intact == [0, 2], (gone(two.worker), gone(two.server))
+
+
+def test_two_sides_that_both_send_and_do_not_receive_are_told_so():
+    two = Two()
+    two.send(0)
+    payload = random_payload(two.layout)
+    two.server.connection.post_send(1, payload, 0.0)
+    two.server.work()
+    two.run()
+    reason = f"both sides send and neither receives, for {TIMEOUT_S:g} s"
+    assert reason in (gone(two.worker), gone(two.server))
+    assert two.simulation.now_s < 3 * TIMEOUT_S
+
+
+def test_a_side_keeps_no_more_early_transfers_than_it_allows_in_flight():
+    two = Two(transfers_in_flight=2)
+    frames = all_frames(two.layout, number=2)[:5].copy()
+    for number in range(2, 40):
+        fields(frames, two.layout.chunk_bytes)["transfer"] = number
+        two.server.connection.on_datagrams(frames, 0.0)
+    assert sorted(two.server.connection.incoming._early) == [2, 3]
+    # The one that will be needed first has room, whatever came before it.
+    fields(frames, two.layout.chunk_bytes)["transfer"] = 1
+    two.server.connection.on_datagrams(frames, 0.0)
+    assert sorted(two.server.connection.incoming._early) == [1, 2]
+
+
+def test_a_sender_that_asks_again_unanswered_breaks_the_protocol():
+    two = Two()
+    two.receive(0)
+    two.send(0)
+    probe = ControlMessage(MessageType.PROBE, 0, PASS.pack(1, True)).encode()
+    two.server.connection.on_control(2 * probe, 0.0)
+    assert "awaits its answer" in two.server.connection.lost
+
+
+def test_copies_without_end_take_no_memory_at_a_receiver_that_acknowledges():
+    two = Two(repair="streaming", transfers_in_flight=1)
+    frames = all_frames(two.layout, number=0)[:1]
+    for _ in range(2000):
+        two.server.connection.on_datagrams(frames, 0.0)
+    repair = two.server.connection.incoming._early[0]._repair
+    assert sum(len(each) for each in repair._pending) < 1000

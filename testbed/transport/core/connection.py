@@ -48,7 +48,7 @@ from testbed.transport.core.messages import (
     reason_message,
 )
 from testbed.transport.core.outgoing import Outgoing
-from testbed.transport.core.patience import Patience
+from testbed.transport.core.patience import BOTH_HOLD, Patience
 from testbed.transport.core.sending_path import SendingPath
 from testbed.transport.core.states import Machine
 from testbed.transport.core.tolerance import StopRule
@@ -135,6 +135,7 @@ class Connection:
         )
         self._outbox = bytearray()
         self._heard_s = self._pinged_s = now_s
+        self._held_s: float | None = None  # since when the peer has told us to wait
         self._say([first.message()])
 
     def _directions(self, path: SendingPath | None) -> tuple[Outgoing, Incoming]:
@@ -201,12 +202,22 @@ class Connection:
             return
         self._heard_s = now_s
         try:
+            asked: set[int] = set()
             for message in self._parser.feed(data):
+                if message.type is MessageType.PROBE:
+                    # Each needs a look at the whole transfer, and no sender asks again unanswered.
+                    if message.transfer in asked:
+                        raise ProtocolError("PROBE while another one awaits its answer")
+                    asked.add(message.transfer)
                 self._take(message, now_s, waited)
                 if self.lost is not None:
                     return
         except ProtocolError as error:
             self._break(error)
+        if not self.outgoing.held:
+            self._held_s = None
+        elif self._held_s is None:
+            self._held_s = now_s
 
     def on_control_closed(self, reason: str) -> None:
         """The control stream has ended, or cannot be written any more."""
@@ -217,6 +228,7 @@ class Connection:
         if kind is MessageType.PROBE:
             self.incoming.on_probe(message, now_s, waited=waited)
         elif kind in _ANSWERS:
+            self.outgoing.attentive = not waited
             self.outgoing.on_message(message, now_s)
         elif kind is MessageType.WELCOME:
             self._welcomed(Welcome.parse(message.body))
@@ -273,7 +285,12 @@ class Connection:
         return max(self._heard_s, self._pinged_s) + self._settings.peer_timeout_s / _PINGS
 
     def _patience(self) -> Patience:
-        return min(self.outgoing.patience(self._heard_s), self.incoming.patience(self._heard_s))
+        ends = min(self.outgoing.patience(self._heard_s), self.incoming.patience(self._heard_s))
+        unasked_s = self.incoming.unasked_s
+        if self._held_s is not None and unasked_s is not None:
+            until_s = max(self._held_s, unasked_s) + self._settings.peer_timeout_s
+            ends = min(ends, (until_s, BOTH_HOLD, 0))
+        return ends
 
     # What goes out.
 

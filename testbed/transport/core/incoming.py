@@ -45,6 +45,7 @@ class Incoming:
         self._posted_s: dict[int, float] = {}
         self._early: dict[int, Receiver] = {}
         self._early_probes: dict[int, ControlMessage] = {}  # the latest of each transfer
+        self._unasked_s: float | None = None  # since when there are any
         self._spares: list[NDArray[np.uint8]] = []
         self._outbox: list[ControlMessage] = []
 
@@ -71,6 +72,7 @@ class Incoming:
             receiver.adopt(into, rule, now_s)
         self.receivers[transfer] = receiver
         probe = self._early_probes.pop(transfer, None)
+        self._unasked_s = now_s if self._early_probes else None
         if probe is not None:
             receiver.attentive = False
             receiver.on_message(probe, now_s)
@@ -169,6 +171,7 @@ class Incoming:
             raise ProtocolError(self._mismatch(transfer))
         elif transfer in self._early_probes or len(self._early_probes) < REMEMBERED:
             self._early_probes[transfer] = message
+            self._unasked_s = now_s if self._unasked_s is None else self._unasked_s
             self._outbox.append(ControlMessage(MessageType.HOLD, transfer))
         else:
             raise ProtocolError(f"PROBEs for {REMEMBERED + 1} transfers that nobody asked for")
@@ -208,6 +211,11 @@ class Incoming:
         for receiver in self.receivers.values():
             messages += receiver.poll_messages()
         return messages
+
+    @property
+    def unasked_s(self) -> float | None:
+        """Since when the peer has waited with transfers while nothing is received; or None."""
+        return None if self.receivers else self._unasked_s
 
     def patience(self, heard_s: float) -> Patience:
         """When to give up the peer, which was heard at `heard_s`, and why."""

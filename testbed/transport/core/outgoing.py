@@ -29,6 +29,7 @@ class Outgoing:
     Attributes:
         senders: the transfers in flight, by number, in the order in which they may send.
         nothing: an offer without datagrams.
+        attentive: False while messages are handed over that waited for an unknown time.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class Outgoing:
         self._counters = counters
         self._numbers = Numbers(peer, settings.transfers_in_flight)
         self.nothing = new_frames(0, settings.layout.chunk_bytes)
+        self.attentive = True
         self._offering: Sender | None = None  # whose datagrams the last offer held
 
     def check(self, transfer: int) -> None:
@@ -85,6 +87,7 @@ class Outgoing:
                 )
             self._counters["stale-control"] += 1
             return
+        sender.attentive = self.attentive
         sender.on_message(message, now_s)
         if sender.stopped:
             del self.senders[transfer]

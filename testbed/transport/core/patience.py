@@ -9,4 +9,5 @@ Patience = tuple[float, str, int]
 NEVER: Patience = (math.inf, "", 0)
 SILENT = "silent for {timeout_s:g} s"
 DATA_BLOCKED = "control works, data does not arrive"
+BOTH_HOLD = "both sides send and neither receives, for {timeout_s:g} s"
 NO_NEW_CHUNK = ": no new chunk of transfer {transfer} for {timeout_s:g} s"

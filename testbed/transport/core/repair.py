@@ -36,11 +36,14 @@ class SenderRepair(ABC):
         passes: passes begun so far; None where the repair has none.
         in_flight: datagrams sent that are not known to have arrived or to be lost.
         asked_s: since when the receiver owes an answer; None while it owes none.
+        attentive: False while messages are handed over that had to wait. They give no sample of
+            the round trip; `Sender` sets it.
     """
 
     passes: int | None = None
     in_flight: int = 0
     asked_s: float | None = None
+    attentive: bool = True
 
     def __init__(self) -> None:
         self.machine: Machine[SenderState, SenderEvent] = Machine(

@@ -47,6 +47,8 @@ class Sender:
 
     Attributes:
         held: whether the receiver has said that it has not asked for this transfer yet.
+        attentive: the driver sets it to False while it hands over messages that waited for an
+            unknown time.
     """
 
     def __init__(
@@ -90,6 +92,7 @@ class Sender:
         self._resume_s = now_s
         self.ignored: Counter[str] = Counter()
         self.held = False
+        self.attentive = True
         path.begin(self._repair, now_s)
 
     @property
@@ -187,7 +190,8 @@ class Sender:
         whole = self._path.flow_window
         if not math.isinf(window_bytes):
             whole = min(whole, max(1, int(window_bytes // self._path.datagram_wire_bytes)))
-        return whole - self._path.in_flight
+        held = self._repair.in_flight if self.held else 0
+        return whole - self._path.in_flight - held
 
     def sent(self, count: int, now_s: float) -> None:
         """The network took the first `count` datagrams of the last offer."""
@@ -221,11 +225,17 @@ class Sender:
             return  # an answer that crossed the STOP
         if message.type is MessageType.HOLD:
             self.held = True
+            self._path.hold(self._repair)
             self._fruitless_s = None
             return
+        # A message that had to wait says nothing of the path's round trip, nor one that was held.
+        self._repair.attentive = self.attentive and not self.held
         self.held = False
+        self._path.go_on(self._repair)
         was_asking = self.state is SenderState.ASKING
         feedback = self._repair.on_message(message, now_s)
+        if feedback is not None and not self._repair.attentive:
+            feedback = replace(feedback, rtt_s=None, newest_sent_s=None, newest_lost_sent_s=None)
         self._weigh(feedback, now_s)
         self._tell(feedback)
         if was_asking and self.state is SenderState.SENDING and not self._path.shared:

@@ -39,6 +39,7 @@ class SendingPath:
         self.latest_rtt_s: float | None = None
         self.composer: object | None = None
         self._repairs: list[SenderRepair] = []
+        self._held: list[SenderRepair] = []
         datagram_bytes = new_frames(0, chunk_bytes).shape[1]
         self._flow_window = max(2, receive_buffer_bytes / wire_bytes(1, chunk_bytes))
         # One segmented send may not be larger than the largest datagram.
@@ -74,7 +75,10 @@ class SendingPath:
 
     @property
     def in_flight(self) -> int:
-        """Datagrams of all transfers that are not known to have arrived or to be lost."""
+        """Datagrams that are not known to have arrived or to be lost.
+
+        Those of transfers that are held have left the network: a receiver has told so.
+        """
         total = 0
         for repair in self._repairs:  # asked for with every batch; `sum` takes thrice as long
             total += repair.in_flight
@@ -83,18 +87,30 @@ class SendingPath:
     @property
     def shared(self) -> bool:
         """Whether several transfers are under way."""
-        return len(self._repairs) > 1
+        return len(self._repairs) + len(self._held) > 1
 
     def begin(self, repair: SenderRepair, now_s: float) -> None:
         """A transfer begins."""
-        if not self._repairs:
+        if not (self._repairs or self._held):
             self.congestion.on_transfer_begin(now_s)
             self.pacer.resume(now_s)
         self._repairs.append(repair)
 
     def end(self, repair: SenderRepair) -> None:
         """A transfer has ended; what it has in flight no longer counts."""
-        self._repairs.remove(repair)
+        (self._held if repair in self._held else self._repairs).remove(repair)
+
+    def hold(self, repair: SenderRepair) -> None:
+        """The receiver has not asked for a transfer yet."""
+        if repair in self._repairs:
+            self._repairs.remove(repair)
+            self._held.append(repair)
+
+    def go_on(self, repair: SenderRepair) -> None:
+        """The receiver has asked for a transfer that was held."""
+        if repair in self._held:
+            self._held.remove(repair)
+            self._repairs.append(repair)
 
     @property
     def flow_window(self) -> float:

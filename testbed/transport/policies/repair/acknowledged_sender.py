@@ -257,7 +257,7 @@ class AcknowledgedSender(SenderRepair):
             sample_s = now_s - self.asked_s
         else:
             return None
-        if sample_s <= 0:
+        if sample_s <= 0 or not self.attentive:
             return None
         self.estimates.on_round_trip(sample_s)
         return sample_s

@@ -69,7 +69,8 @@ class PassesSender(SenderRepair):
         if self.asked_s is None:
             raise ProtocolError(f"{message.type.name} without a PROBE")
         delivered = self._learn(message)
-        rtt_s = now_s - self.asked_s if message.type is MessageType.BITMAP else None
+        timely = message.type is MessageType.BITMAP and self.attentive
+        rtt_s = now_s - self.asked_s if timely else None
         probed_s = self.asked_s
         self.asked_s = None
         swept = self.machine.state is SenderState.ASKING

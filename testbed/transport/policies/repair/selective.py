@@ -29,6 +29,8 @@ from testbed.transport.policies.tolerance import Progress
 _HALF = SEND_INDEX_MODULUS // 2
 # The credit at the beginning: about one ACK.
 _FIRST_CREDIT_BYTES = 150.0
+# Batches of arrivals that are kept apart until the next ACK.
+_MOST_PENDING = 256
 
 
 def _distance(index: NDArray[np.int64] | int, origin: int) -> NDArray[np.int64]:
@@ -72,6 +74,8 @@ class AcknowledgingReceiver(ReceiverRepair):
             self._wanted = True
         indices = stamps.astype(np.int64) & (SEND_INDEX_MODULUS - 1)
         self._pending.append(indices)
+        if len(self._pending) > _MOST_PENDING:  # copies without end must not fill the memory
+            self._pending = [np.unique(np.concatenate(self._pending))]
         if self._reach(int(_distance(indices, self._newest).max()), came=len(indices)):
             self._echo, self._echo_s = (self._newest if attentive else None), now_s
 
