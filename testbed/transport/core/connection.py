@@ -204,7 +204,8 @@ class Connection:
         try:
             asked: set[int] = set()
             for message in self._parser.feed(data):
-                if message.type is MessageType.PROBE:
+                under_way = message.transfer in self.incoming.receivers
+                if message.type is MessageType.PROBE and under_way:
                     # Each needs a look at the whole transfer, and no sender asks again unanswered.
                     if message.transfer in asked:
                         raise ProtocolError("PROBE while another one awaits its answer")
