@@ -16,6 +16,7 @@ from testbed.transport.core.tolerance import FractionRule
 from testbed.transport.core.wire import fields, wire_bytes
 from testbed.transport.policies.congestion import CONGESTION_CONTROLS
 from testbed.transport.policies.repair import REPAIRS
+from testbed.transport.policies.repair.selective import AcknowledgingReceiver
 from tests.transport.transfer_parts import all_frames
 from tests.transport.virtual import Bytes, connections, layout_of, random_payload
 
@@ -350,7 +351,7 @@ def test_a_sender_that_asks_again_unanswered_breaks_the_protocol():
     two.send(0)
     probe = ControlMessage(MessageType.PROBE, 0, PASS.pack(1, True)).encode()
     two.server.connection.on_control(2 * probe, 0.0)
-    assert "awaits its answer" in two.server.connection.lost
+    assert "awaits its answer" in (two.server.connection.lost or "")
 
 
 def test_copies_without_end_take_no_memory_at_a_receiver_that_acknowledges():
@@ -359,4 +360,5 @@ def test_copies_without_end_take_no_memory_at_a_receiver_that_acknowledges():
     for _ in range(2000):
         two.server.connection.on_datagrams(frames, 0.0)
     repair = two.server.connection.incoming._early[0]._repair
-    assert sum(len(each) for each in repair._pending) < 1000
+    assert isinstance(repair, AcknowledgingReceiver)
+    assert sum(map(len, repair._pending)) < 1000
