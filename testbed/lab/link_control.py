@@ -146,13 +146,17 @@ class LinkControl:
         return changed_s
 
     def _relayed(self, middle: Middle, first: str, settings: DelaySettings) -> float:
-        ordered = functools.partial(
-            self._client().change, middle.link, first, on_record=True, **asdict(settings)
-        )
+        client, way = self._client(), (middle.link, first)
+        ordered = functools.partial(client.change, *way, on_record=True, **asdict(settings))
         if (changed_s := ordered()) is not None:
             return changed_s
-        with untouched.diverted(middle, first) as source:  # it is the first time
-            ordered(source=source)
+        # It is the first time.
+        untouched.divert(
+            middle,
+            first,
+            take=lambda source: ordered(source=source),
+            forget=lambda: client.forget(*way),
+        )
         return time.monotonic()
 
     def _require(self, first: str, second: str) -> tuple[dict[str, Any], dict[str, Any]]:

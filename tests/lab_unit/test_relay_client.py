@@ -137,3 +137,23 @@ def test_the_relay_program_ends_without_a_request():
         [sys.executable, "-m", "testbed.lab.delay.relay"], input=b"", timeout=30, check=False
     )
     assert done.returncode == 0
+
+
+def test_a_client_connects_anew_after_its_connection_broke(tmp_path):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(tmp_path / "relay.sock"))
+        listener.listen()
+        client = RelayClient(tmp_path / "relay.sock")
+        listener.accept()[0].close()
+        with pytest.raises(CommandError, match="does not answer"):
+            client.begin()
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                request = json.loads(connection.recv(1 << 16))
+                connection.send(json.dumps({"number": request["number"]}).encode())
+
+        threading.Thread(target=serve, daemon=True).start()
+        client.begin()
+        client.close()

@@ -7,6 +7,7 @@ input, one JSON object per message, and are answered the same way:
     {"do": "change", "link": "a--b", "from": "a", "delay_s": 0.01, "on_record": true}
         of a middle that rests, with "source": the interface at which its frames will arrive;
         without, nothing changes and "changed_s" is null
+    {"do": "forget", "link": "a--b", "from": "a"}      its frames will not come, after all
     {"do": "begin"}      what was measured so far is forgotten, apart from counters
     {"do": "report", "first": 0}      directions from this one on, as many as fit into a message
 
@@ -85,6 +86,7 @@ class _Relay:
         self._poll = select.epoll()
         self._idle: dict[int, DelayLine] = {}
         self._lines: dict[DelayLine, int] = {}
+        self._busy: list[DelayLine] = []
         self._middles = [middle for middle in middles for _ in middle.nodes]
         self._directions = [(middle.link, sender) for middle in middles for sender in middle.nodes]
         for number, middle in enumerate(self._middles):
@@ -108,6 +110,12 @@ class _Relay:
         self._poll.register(line, select.EPOLLIN | select.EPOLLONESHOT)
         return line
 
+    def _end(self, line: DelayLine) -> None:
+        self._poll.unregister(line)
+        del self._lines[line], self._idle[line.fileno()]
+        self._busy = [each for each in self._busy if each is not line]
+        line.close()
+
     def run(self) -> None:
         """Relays until standard input ends."""
         timer, poll, idle = _Timer(), self._poll, self._idle
@@ -116,7 +124,6 @@ class _Relay:
         poll.register(0, select.EPOLLIN)
         poll.register(self._control, select.EPOLLIN)
         clients: dict[int, socket.socket] = {}
-        busy: list[DelayLine] = []
         awake_ns = set_ns = 0
         lead_ns = _EARLY_NS
         while True:
@@ -125,7 +132,7 @@ class _Relay:
                     line = idle[descriptor]
                     if event & select.EPOLLERR:
                         line.clear_error()
-                    busy.append(line)
+                    self._busy.append(line)
                 elif descriptor == 0:
                     return
                 elif descriptor == self._control.fileno():
@@ -134,13 +141,13 @@ class _Relay:
                     poll.register(client, select.EPOLLIN)
                 elif descriptor in clients and not self._answer(clients[descriptor]):
                     clients.pop(descriptor).close()
-            if not busy:
+            if not self._busy:
                 continue
             awake_ns = time.monotonic_ns()
             next_ns = None
             resting_ns = 0
             still_busy = []
-            for line in busy:
+            for line in self._busy:
                 line.collect()
                 for was_due_ns, came_ns in line.send_due(time.monotonic_ns() + _EARLY_NS):
                     now_ns, resting_ns = time.monotonic_ns(), _GRAIN_NS
@@ -156,7 +163,7 @@ class _Relay:
                     continue
                 still_busy.append(line)
                 next_ns = due_ns if next_ns is None else min(next_ns, due_ns)
-            busy = still_busy
+            self._busy = still_busy
             if next_ns is not None:
                 set_ns = max(next_ns - lead_ns, awake_ns + resting_ns)
                 timer.set(set_ns)
@@ -172,8 +179,10 @@ class _Relay:
                 request = json.loads(text)
                 number = request.get("number")
                 answer = self._do(request)
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
+            except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
                 answer = {"error": str(error)}
+            except MemoryError:
+                answer = {"error": "no memory is left"}
             answer["number"] = number
             client.send(json.dumps(answer).encode(), socket.MSG_DONTWAIT)
         except OSError:
@@ -188,13 +197,17 @@ class _Relay:
             return {}
         if request["do"] == "report":
             return self._report(int(request["first"]))
-        if request["do"] != "change":
-            raise ValueError(f"do {request['do']!r}; valid: begin, change, report")
+        if request["do"] not in ("change", "forget"):
+            raise ValueError(f"do {request['do']!r}; valid: begin, change, forget, report")
         way = (request["link"], request["from"])
         if way not in self._directions:
             raise ValueError(f"no delayed link {way[0]!r} from {way[1]!r}")
         number = self._directions.index(way)
         found = [each for each, its in self._lines.items() if its == number]
+        if request["do"] == "forget":
+            for line in found:
+                self._end(line)
+            return {}
         before = found[0].settings if found else self._middles[number].settings
         given = {key: request[key] for key in asdict(before) if key in request}
         settings = replace(before, **given)

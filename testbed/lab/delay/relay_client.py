@@ -32,13 +32,20 @@ class RelayClient:
     """
 
     def __init__(self, path: Path | str) -> None:
+        self._path = path
+        self._numbers = itertools.count()
+        self._connect()
+
+    def _connect(self) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.settimeout(_ANSWER_TIMEOUT_S)
-        self._numbers = itertools.count()
         try:
-            self._socket.connect(str(path))
+            self._socket.connect(str(self._path))
         except OSError as error:
-            raise CommandError(f"the delay relay at {path} does not answer: {error}") from error
+            self._socket.close()
+            raise CommandError(
+                f"the delay relay at {self._path} does not answer: {error}"
+            ) from error
 
     def change(
         self,
@@ -74,6 +81,14 @@ class RelayClient:
         changed_s: float | None = self._ask(change | settings)["changed_s"]
         return changed_s
 
+    def forget(self, link: str, sender: str) -> None:
+        """Let the relay drop a direction that rested: its frames do not come, after all.
+
+        Raises:
+            CommandError: no such direction, or no answer.
+        """
+        self._ask({"do": "forget", "link": link, "from": sender})
+
     def begin(self) -> None:
         """Forget what was measured so far, apart from counters: the report is of what follows.
 
@@ -102,14 +117,21 @@ class RelayClient:
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
         number = next(self._numbers)
         deadline_s = time.monotonic() + _ANSWER_TIMEOUT_S
+        if self._socket.fileno() < 0:  # the earlier connection broke
+            self._connect()
         try:
             self._socket.settimeout(_ANSWER_TIMEOUT_S)
             self._socket.send(json.dumps(request | {"number": number}).encode())
             answer: dict[str, Any] = {}
             while answer.pop("number", None) != number:  # of a request that took too long
                 self._socket.settimeout(max(0.001, deadline_s - time.monotonic()))
-                answer = dict(json.loads(self._socket.recv(_LARGEST_ANSWER)))
+                text = self._socket.recv(_LARGEST_ANSWER)
+                if not text:
+                    raise ConnectionResetError("it closed the connection")
+                answer = dict(json.loads(text))
         except (OSError, ValueError) as error:
+            if not isinstance(error, TimeoutError):  # else it may still read what was sent
+                self._socket.close()
             raise CommandError(f"the delay relay does not answer: {error}") from error
         if "error" in answer:
             raise CommandError(f"delay relay: {answer['error']}")

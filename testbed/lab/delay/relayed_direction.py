@@ -109,6 +109,11 @@ class DelayLine:
         self._usual_ns = self._delay_ns, self._jitter_ns
         self._in.bind((source, _ETH_P_ALL))  # from here on frames come
 
+    def close(self) -> None:
+        """Let frames come no more; those that wait are gone, and so is their memory."""
+        self._in.close()
+        self._out.close()
+
     def fileno(self) -> int:
         """The descriptor that becomes readable when a frame arrives while none waits."""
         return self._in.fileno()

@@ -8,13 +8,15 @@ and none is lost, doubled or overtaken by it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from testbed.lab.delay.delay_settings import Middle
 from testbed.lab.kernel import rtnetlink
-from testbed.lab.kernel.commands import run
+from testbed.lab.kernel.commands import CommandError, run
 from testbed.lab.kernel.rtnetlink import Rtnetlink, bring_up_silent
+
+_FIRST = 1  # filters without a number of their own come after this one
 
 
 def redirection(source: str, sink: str) -> list[str]:
@@ -22,9 +24,12 @@ def redirection(source: str, sink: str) -> list[str]:
     # u32 with a mask of nothing: every protocol, and no need for the matchall module.
     return [
         f"qdisc add dev {source} ingress",
-        f"filter add dev {source} parent ffff: protocol all u32 match u32 0 0 "
-        f"action mirred egress redirect dev {sink}",
+        f"filter add dev {source} parent ffff: protocol all {_everything_to(sink)}",
     ]
+
+
+def _everything_to(sink: str) -> str:
+    return f"u32 match u32 0 0 action mirred egress redirect dev {sink}"
 
 
 def join(middles: Sequence[Middle]) -> None:
@@ -39,26 +44,33 @@ def join(middles: Sequence[Middle]) -> None:
         run(["tc", "-batch", "-"], input_text="".join(f"{line}\n" for line in lines))
 
 
-@contextmanager
-def diverted(middle: Middle, sender: str) -> Iterator[str]:
-    """Take the frames of one direction out of it, once the body has somebody wait for them.
+def divert(
+    middle: Middle, sender: str, take: Callable[[str], object], forget: Callable[[], object]
+) -> None:
+    """Hand the frames of one direction to somebody else; if that fails, they pass untouched again.
 
-    Yields:
-        The interface at which they arrive from then on.
+    Args:
+        take: called with the interface at which the frames will arrive, to wait for them.
+        forget: called after a failure, as none will come.
 
     Raises:
-        CommandError: the kernel refuses.
+        CommandError: the kernel refuses, or what `take` raises.
     """
     source = middle.interfaces[middle.nodes.index(sender)]
     near, far = f"{source}-out", f"{source}-in"
     with Rtnetlink() as kernel:
         kernel.send([rtnetlink.veth(near, far)])
+    place = f"dev {source} parent ffff: protocol all pref {_FIRST}"
     try:
         for end in (near, far):
             bring_up_silent(end)
-        yield far
-        _, leading_there = redirection(source, near)
-        run(["tc", *leading_there.split()])
+        take(far)
+        run(["tc", *f"filter add {place} {_everything_to(near)}".split()])
     except BaseException:
-        run(["ip", "link", "delete", near])
+        # A filter whose answer was late is there; without its interface it would drop all frames.
+        for undo in (f"tc filter delete {place}", f"ip link delete {near}"):
+            with suppress(CommandError):
+                run(undo.split())
+        with suppress(CommandError):
+            forget()
         raise
