@@ -172,13 +172,13 @@ def test_a_peer_without_a_port_for_its_data_is_named_when_it_joins():
             opened.result(timeout=5)
 
 
+@both
 @pytest.mark.parametrize("seed", range(6))
-def test_a_joined_peer_that_talks_nonsense_is_given_up_by_name(seed):
+def test_a_joined_peer_that_talks_nonsense_is_given_up_by_name(protocol, seed):
     generator = random.Random(seed)
-    place = site(peer_timeout_s=1, rate_bps=50e6)
+    place = site(protocol, peer_timeout_s=1, rate_bps=50e6)
     opened = in_thread(lambda: open_endpoint(place.server()))
     with open_endpoint(place.worker()) as worker, opened.result(timeout=5) as server:
-        udp = udp_of(worker)
 
         def harm():
             kinds = [kind for kind in MessageType if kind >= MessageType.PROBE]
@@ -188,7 +188,8 @@ def test_a_joined_peer_that_talks_nonsense_is_given_up_by_name(seed):
                 frames[:] = np.frombuffer(generator.randbytes(frames.size), np.uint8).reshape(
                     frames.shape
                 )
-                udp.send(frames)
+                if protocol.carrier == "udp":
+                    udp_of(worker).send(frames)
                 kind = generator.choice(kinds)
                 size = min(limits[kind][generator.randrange(2)], 2000)
                 transfer = generator.choice([0, 0, 1, 2**32 - 1])
@@ -198,6 +199,58 @@ def test_a_joined_peer_that_talks_nonsense_is_given_up_by_name(seed):
         with pytest.raises(PeerLost, match="worker-1"):
             server.receive(0, 0, {"worker-1": place.layout.new_buffer()})
         harming.result(timeout=5)
+
+
+@both
+@pytest.mark.parametrize("kind", [kind for kind in MessageType if kind >= MessageType.PROBE])
+def test_any_message_while_a_receive_is_posted_costs_its_sender_at_most(protocol, kind):
+    place = site(protocol, peer_timeout_s=0.5)
+    opened = in_thread(lambda: open_endpoint(place.server()))
+    body = bytes(body_limits(place.layout.chunk_count)[kind][0])
+    with open_endpoint(place.worker()) as worker, opened.result(timeout=5) as server:
+        receiving = in_thread(server.receive, 0, 0, {"worker-1": place.layout.new_buffer()})
+        time.sleep(0.05)
+        say(worker, [ControlMessage(kind, 0, body)])
+        with pytest.raises(PeerLost, match="worker-1"):
+            receiving.result(timeout=5)
+
+
+def test_a_peer_that_reads_too_slowly_holds_up_nobody_elses_transfer():
+    place = site(workers=2, survive_peers=True, peer_timeout_s=3.0)
+    opened = in_thread(lambda: open_endpoint(place.server()))
+    other = in_thread(lambda: open_endpoint(place.worker(1)))
+    with open_endpoint(place.worker(2)) as slow, opened.result(timeout=5) as server:
+        connection = slow._driver.links["server"].stream._connection
+        connection.setblocking(True)
+        pings = ControlMessage(MessageType.PING).encode() * 30_000
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        served = server._driver.links["worker-2"].stream
+        served._connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        asking = in_thread(connection.sendall, pings)
+        over = threading.Event()
+
+        def drip():
+            while not over.wait(0.1):
+                connection.recv(2000)
+
+        with contextlib.suppress(OSError):
+            until_s = time.monotonic() + 5
+            while not asking.done() and time.monotonic() < until_s:
+                server.poll(0.05)
+        assert served.has_unsent
+        dripping = in_thread(drip)
+        with other.result(timeout=5) as worker:
+            buffer = place.layout.new_buffer()
+            sending = in_thread(worker.send, 0, {"server": buffer})
+            began_s = time.monotonic()
+            server.receive(0, 0, {"worker-1": place.layout.new_buffer()})
+            assert time.monotonic() - began_s < 2.5
+            sending.result(timeout=5)
+        with pytest.raises(PeerLost, match="worker-2: it does not read what it is sent"):
+            server.receive(2, 0, {"worker-2": place.layout.new_buffer()})
+        over.set()
+        with contextlib.suppress(OSError):
+            dripping.result(timeout=5)
 
 
 @pytest.fixture
@@ -219,6 +272,35 @@ def test_a_peer_that_does_not_read_what_it_asked_for_is_given_up(connected):
         stream.write(bitmap)
     assert stream.closed == "it does not read what it is sent"
     assert not stream.has_unsent
+
+
+def test_a_peer_that_reads_too_little_for_too_long_is_given_up(connected):
+    stream, peer = connected
+    stream.give_up_after(10.0)
+    now_s = time.monotonic()
+    while not stream.has_unsent:
+        stream.write(bytes(1 << 20))
+    stream.write(bytes(4 << 20))
+    for later_s in (5.0, 9.0):
+        peer.recv(1 << 16)
+        stream.flush()
+        assert stream.has_unsent
+        stream.expire(now_s + later_s)
+        assert stream.closed is None
+    stream.expire(now_s + 11.0)
+    assert stream.closed == "it does not read what it is sent"
+
+
+def test_a_peer_that_reads_all_at_last_is_kept(connected):
+    stream, peer = connected
+    stream.give_up_after(10.0)
+    while not stream.has_unsent:
+        stream.write(bytes(1 << 20))
+    while stream.has_unsent:
+        peer.recv(1 << 20)
+        stream.flush()
+    stream.expire(time.monotonic() + 1e6)
+    assert stream.closed is None
 
 
 def test_a_peer_that_writes_without_end_is_read_in_turns(connected):

@@ -9,6 +9,24 @@ from testbed.transport.core.reports import OBSERVATION_INTERVAL_S
 from tests.transport.loopback import in_thread, site
 
 
+def test_kernel_tcp_is_not_observed():
+    place = site(preset("tcp"))
+    heard: list[Observation] = []
+    payload = place.layout.new_buffer()
+
+    def work() -> None:
+        with open_endpoint(place.worker(observer=heard.append)) as endpoint:
+            endpoint.send(0, {"server": payload})
+            endpoint.receive(1, 0, {"server": place.layout.new_buffer()})
+
+    working = in_thread(work)
+    with open_endpoint(place.server(observer=heard.append)) as endpoint:
+        endpoint.receive(0, 0, {"worker-1": place.layout.new_buffer()})
+        endpoint.send(1, {"worker-1": payload})
+    working.result(timeout=20)
+    assert not heard
+
+
 def test_a_sender_is_observed_at_most_every_interval_and_a_receiver_not_at_all():
     place = site(preset("fixed-low", tolerance=0), rate_bps=40e6)
     heard: dict[str, list[Observation]] = {"server": [], "worker-1": []}

@@ -1,13 +1,17 @@
 """What is special about the protocol `tcp`."""
 
+import ast
+import inspect
 import socket
+import struct
+import sys
 import time
 
 import numpy as np
 import pytest
 
 from testbed.transport import PayloadLayout, PeerLost, open_endpoint, preset
-from testbed.transport.core.messages import Hello
+from testbed.transport.core.messages import ControlParser, Hello, MessageType, body_limits
 from testbed.transport.net.tcp_socket import (
     available_congestion_controls,
     get_congestion_control,
@@ -16,6 +20,8 @@ from testbed.transport.net.tcp_socket import (
 )
 from tests.transport.loopback import in_thread, run_all, site, tcp_of
 from tests.transport.virtual import random_payload
+
+CORE = "testbed.transport.core."
 
 
 @pytest.mark.parametrize("name", available_congestion_controls())
@@ -112,3 +118,138 @@ def test_a_frame_of_another_transfer_ends_the_peer():
         tcp_of(worker).sendall(bytes(16))
         with pytest.raises(PeerLost, match="worker-1: it broke the protocol"):
             server.receive(0, 0, {"worker-1": place.layout.new_buffer()})
+
+
+# What a connection asks of transfers by datagrams alone.
+BY_DATAGRAMS = {
+    "outgoing": {"offer"},
+    "incoming": {
+        *("adopt", "attentive", "into", "on_datagrams", "on_message"),
+        *("received", "valid_datagrams"),
+    },
+}
+
+
+@pytest.mark.parametrize("direction", ["outgoing", "incoming"])
+def test_a_transfer_has_all_that_a_connection_uses(direction):
+    place = site(preset("tcp"))
+    opened = in_thread(lambda: open_endpoint(place.server()))
+    with open_endpoint(place.worker()) as worker, opened.result(timeout=5):
+        buffer = {"server": place.layout.new_buffer()}
+        connection = worker._driver.links["server"].connection
+        if direction == "outgoing":
+            worker.post_send(0, buffer)
+            transfer: object = connection.outgoing.senders[0]
+        else:
+            worker.post_receive(0, 0, buffer)
+            transfer = connection.incoming.receivers[0]
+        used = {
+            node.attr
+            for node in ast.walk(ast.parse(inspect.getsource(sys.modules[CORE + direction])))
+            if isinstance(node, ast.Attribute)
+            and isinstance(node.value, ast.Name)
+            and node.value.id in ("sender", "receiver", "each")
+        }
+        assert {"on_deadline", "next_deadline_s", "poll_messages", "report", "stopped"} <= used
+        assert not {name for name in used - BY_DATAGRAMS[direction] if not hasattr(transfer, name)}
+
+
+def test_data_that_wait_while_the_server_is_busy_with_another_are_no_reason_to_give_it_up():
+    """A sender's payload does not fit into the kernel's buffers; its receiver lives."""
+    place = site(
+        preset("tcp"), layout=PayloadLayout([("w", 5_000_000)]), workers=2, peer_timeout_s=0.8
+    )
+    payload = place.layout.new_buffer()
+
+    def server(endpoint):
+        endpoint.receive(0, 0, {name: place.layout.new_buffer() for name in place.addresses})
+        return endpoint.receive(2, 0, {"worker-1": place.layout.new_buffer()}).keys()
+
+    def worker(endpoint, index):
+        if index == 1:
+            endpoint.send(0, {"server": payload})
+            return endpoint.send(2, {"server": payload})
+        endpoint._await_start()  # slow, but never standing still
+        data = tcp_of(endpoint)
+        data.setblocking(True)
+        size = place.layout.payload_bytes
+        data.sendall(struct.pack("!IIQ", endpoint._config.session, 0, size))
+        for piece in range(8):
+            time.sleep(0.3)
+            data.sendall(payload.data[piece * size // 8 : (piece + 1) * size // 8])
+        return endpoint.poll(1.0)
+
+    received, _ = run_all(place, server, worker)
+    assert received == {"worker-1"}
+
+
+def test_a_transfer_that_waits_for_an_earlier_one_is_not_given_up():
+    place = site(preset("tcp"), layout=PayloadLayout([("w", 1_000_000)]), peer_timeout_s=0.5)
+    payload = place.layout.new_buffer()
+
+    def server(endpoint):
+        with endpoint.transfers() as several:
+            for number in (0, 2):
+                several.post_receive(number, 0, {"worker-1": place.layout.new_buffer()})
+
+    def worker(endpoint, index):
+        endpoint._await_start()
+        data = tcp_of(endpoint)
+        data.setblocking(True)
+        size = place.layout.payload_bytes
+        for number in (0, 2):
+            data.sendall(struct.pack("!IIQ", endpoint._config.session, number, size))
+            for piece in range(4):
+                time.sleep(0.2)
+                data.sendall(payload.data[piece * size // 4 : (piece + 1) * size // 4])
+        endpoint.poll(0.2)
+
+    run_all(place, server, worker)
+
+
+def control_hello(place):
+    """A worker's first words on the control port, from its address."""
+    config = place.server()
+    hello = Hello(
+        session=config.session, name="worker-1", terms=config.terms, layout=place.layout.encode()
+    )
+    connection = socket.create_connection(
+        (config.bind_address, config.control_port),
+        timeout=5,
+        source_address=(place.addresses["worker-1"], 0),
+    )
+    connection.sendall(hello.message().encode())
+    return connection
+
+
+@pytest.mark.parametrize("survive_peers", [True, False])
+def test_a_worker_that_has_joined_again_by_half_is_still_away(survive_peers):
+    place = site(preset("tcp"), survive_peers=survive_peers, connect_timeout_s=1.0)
+    opened = in_thread(lambda: open_endpoint(place.server()))
+    worker = open_endpoint(place.worker())
+    with opened.result(timeout=5) as server:
+        worker.close()
+        server.poll(0.1)
+        buffers = {"worker-1": place.layout.new_buffer()}
+        with control_hello(place) as half:
+            server.poll(0.1)
+            assert "worker-1" in server._driver.links
+            for act in (
+                lambda: server.receive(0, 0, buffers),
+                lambda: server.send(1, buffers),
+                lambda: server.announce(b"to whom?"),
+            ):
+                with pytest.raises(PeerLost, match=r"worker-1: the connection was (closed|reset)"):
+                    act()
+            server.poll(1.2)
+            assert "worker-1" not in server._driver.links
+            parser = ControlParser(body_limits(1))
+            said = parser.feed(half.recv(1000))
+            assert [message.type for message in said] == [MessageType.WELCOME]
+            assert half.recv(1) == b""
+        again = in_thread(lambda: open_endpoint(place.worker()))
+        server.poll(0.5)
+        receiving = in_thread(server.receive, 2, 0, buffers)
+        with again.result(timeout=5) as worker:
+            worker.send(2, {"server": place.layout.new_buffer()})
+            assert receiving.result(timeout=5).keys() == {"worker-1"}

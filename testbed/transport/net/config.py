@@ -42,9 +42,11 @@ class EndpointConfig:
         insecure: allows addresses beyond this system without credentials: whoever reads the
             traffic can then forge data.
         seed: seeds the random choices of this side; give each side its own.
-        peer_timeout_s: how long a peer that owes an answer or data may be silent, and how long a
-            transfer may stand still.
-        connect_timeout_s: how long `open` waits for the peers.
+        peer_timeout_s: how long a peer that owes an answer or data may be silent, how long a
+            transfer may stand still, and how long control messages may wait for a peer to read
+            them.
+        connect_timeout_s: how long `open` waits for the peers, and the server for the data
+            connection of a worker that joins again.
         transfers_in_flight: how many transfers may be under way with a peer in each direction.
         segmentation: whether the kernel may cut large sends into datagrams (UDP_SEGMENT), which
             saves processor time. Until then an interface's queue holds, counts and drops them as

@@ -8,10 +8,10 @@ waits. What it does for one peer at a time is bounded, so that no peer can starv
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
-from testbed.transport.core.connection import Connection
+from testbed.transport.core.connection import Connection, ConnectionState
 from testbed.transport.core.events import Event
 from testbed.transport.core.reports import OBSERVATION_INTERVAL_S, Observer
 from testbed.transport.net.doors import Door
@@ -67,7 +67,9 @@ class Link:
         stream: Stream,
         data: DataChannel | None = None,
         observer: Observer | None = None,
+        whole_by_s: float = math.inf,
     ) -> None:
+        """Without `data` by `whole_by_s` the connection ends."""
         self.connection = connection
         self.stream = stream
         self.data = data
@@ -75,6 +77,12 @@ class Link:
         self._deadline_s = -math.inf
         self._observer = observer
         self._observe_s = -math.inf
+        self._whole_by_s = whole_by_s
+
+    @property
+    def present(self) -> bool:
+        """Whether transfers can be posted: the peer has joined on both channels."""
+        return self.data is not None and self.connection.state is ConnectionState.OPEN
 
     def take(self, ready: set[Any], now_s: float, *, attentive: bool) -> None:
         """Hands over what has arrived on the channels that are ready."""
@@ -100,12 +108,18 @@ class Link:
             data.write(connection, now_s)
         if said := connection.control():
             self.stream.write(said)
+        self.stream.expire(now_s)
         if self.stream.closed is not None:
             connection.on_control_closed(self.stream.closed)
+        if data is None and now_s >= self._whole_by_s:
+            connection.on_control_closed("it opened no connection for its data")
         deadline_s = connection.next_deadline_s(now_s)
         self._deadline_s = self.due_s = math.inf if deadline_s is None else deadline_s
         if data is not None:
             self.due_s = data.due_s(self.due_s)
+        if connection.lost is None:
+            whole_by_s = self._whole_by_s if data is None else math.inf
+            self.due_s = min(self.due_s, self.stream.until_s, whole_by_s)
 
     def _observe(self, now_s: float) -> None:
         assert self._observer is not None
@@ -132,17 +146,27 @@ class Driver:
         self._ended: list[Stream] = []
         self._attentive = False
 
-    def run(self, finished: Callable[[], bool], until_s: float = math.inf) -> bool:
+    def run(
+        self,
+        finished: Callable[[], bool],
+        until_s: float = math.inf,
+        peers: Callable[[], Collection[str]] | None = None,
+    ) -> bool:
         """Works until `finished` and all that was said is on its way; False when time is over.
 
+        Once finished, `peers` names those that must have been told; the default is all.
         Reads at least once, also when the time is over already.
         """
         self._attentive = False  # what came while nobody looked may have waited for long
         over = False
         while True:
             self._work(time.monotonic())
-            if finished() and not any(link.stream.has_unsent for link in self.links.values()):
-                return True
+            if finished():
+                needed = self.links if peers is None else peers()
+                if not any(
+                    link.stream.has_unsent for name, link in self.links.items() if name in needed
+                ):
+                    return True
             if over:
                 return False
             self._wait(until_s)
@@ -171,8 +195,9 @@ class Driver:
                 self._tell(name, link)
 
     def _tell(self, name: str, link: Link) -> None:
-        for event in link.connection.events():
-            self._on_event(name, event)
+        while events := link.connection.events():  # hearing one may cause the next
+            for event in events:
+                self._on_event(name, event)
 
     def _wait(self, until_s: float) -> None:
         readable: list[Any] = [*self.doors]

@@ -20,7 +20,7 @@ from testbed.transport.core.messages import MAX_ANNOUNCEMENT_BYTES
 from testbed.transport.core.reports import TransferReport
 from testbed.transport.net.config import SERVER, EndpointConfig
 from testbed.transport.net.data_sockets import DataSockets
-from testbed.transport.net.driver import Driver
+from testbed.transport.net.driver import Driver, Link
 from testbed.transport.net.membership import Membership
 from testbed.transport.policies.tolerance import Fixed, StopRuleFactory
 
@@ -51,6 +51,11 @@ class Handle:
     def done(self) -> bool:
         """Whether it has ended with every peer, in one way or the other."""
         return not self._awaited
+
+    @property
+    def peers(self) -> set[str]:
+        """Those that take part."""
+        return self._awaited | self.reports.keys() | self.failed.keys()
 
     def wait(self) -> dict[str, TransferReport]:
         """Returns the reports once it has ended with all peers.
@@ -210,7 +215,7 @@ class Endpoint:
                 raise ValueError(f"unknown peer {peer!r}; valid: {', '.join(self._config.peers)}")
             self._config.layout.rows(buffer)
         self._await_start()
-        links = self._driver.links
+        links = self._present()
         for peer in buffers.keys() & links.keys():
             check(links[peer].connection)
         handle = Handle(transfer, sending, self._await)
@@ -224,6 +229,9 @@ class Endpoint:
             else:
                 handle.end(peer, self._gone[peer])
         return handle
+
+    def _present(self) -> dict[str, Link]:
+        return {name: link for name, link in self._driver.links.items() if link.present}
 
     @contextmanager
     def transfers(self) -> Iterator[Transfers]:
@@ -240,7 +248,9 @@ class Endpoint:
         """
         self._require_open()
         until_s = time.monotonic() + timeout_s
-        self._driver.run(self._retire, until_s)
+        self._driver.run(
+            self._retire, until_s, lambda: {peer for each in self._ended for peer in each.peers}
+        )
         self._retire()
         ended, self._ended = self._ended, []
         return ended
@@ -261,7 +271,7 @@ class Endpoint:
 
         if not handle.done or handle in self._active:
             self._require_open()
-            self._driver.run(finished)
+            self._driver.run(finished, peers=lambda: handle.peers)
         if handle in self._active:
             self._active.remove(handle)
         if handle in self._ended:
@@ -285,11 +295,11 @@ class Endpoint:
             raise ValueError(
                 f"an announcement of {len(body)} bytes; valid: at most {MAX_ANNOUNCEMENT_BYTES}"
             )
-        for name, link in self._driver.links.items():
+        for name, link in self._present().items():
             link.connection.announce(body)
             self._driver.touch(name)
         self._driver.run(lambda: True)
-        if self._gone and (not self._config.survive_peers or not self._driver.links):
+        if self._gone and (not self._config.survive_peers or not self._present()):
             raise PeerLost(*next(iter(self._gone.items())))
         self._lost |= self._gone
 

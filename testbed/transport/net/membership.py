@@ -54,6 +54,8 @@ class Membership:
         self._joined: set[str] = set()
         self._refused: ProtocolError | None = None
         self._started = False
+        # The kernel's state is read from outside.
+        self._observer = None if config.protocol.carrier == "tcp" else config.observer
 
     def open(self) -> None:
         """See `Endpoint.open`."""
@@ -165,10 +167,13 @@ class Membership:
         )
         try:
             self._admit(hello, arrival, self._admission)
-            if name in self._driver.links:
-                self._on_event(name, PeerGone("it has joined again"))
             connection = self._carrier.connection(name, now_s, welcome=welcome)
-            link = Link(connection, stream, observer=config.observer)
+            link = Link(
+                connection,
+                stream,
+                observer=self._observer,
+                whole_by_s=now_s + config.connect_timeout_s,
+            )
             if name not in self._carrier.data_listeners():
                 link.data = self._carrier.attach(
                     connection, self._hosts[name], hello.data_port, key
@@ -180,6 +185,8 @@ class Membership:
             if not self._started:
                 self._refused = ProtocolError(f"{name} cannot join: {error}")
             return
+        if name in self._driver.links:
+            self._on_event(name, PeerGone("it has joined again"))
         stream.give_up_after(config.peer_timeout_s)
         self._driver.links[name] = link
         if link.data is not None:
@@ -246,7 +253,7 @@ class Membership:
         stream = Stream(connection, self._tls())
         stream.give_up_after(self._config.peer_timeout_s)
         heart = self._carrier.connection(SERVER, time.monotonic(), hello=hello)
-        self._driver.links[SERVER] = Link(heart, stream, observer=self._config.observer)
+        self._driver.links[SERVER] = Link(heart, stream, observer=self._observer)
         self._driver.run(lambda: SERVER in self._joined or heart.lost is not None, until_s)
         if SERVER in self._joined:
             return ""

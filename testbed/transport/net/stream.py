@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import fcntl
+import math
 import socket
 import struct
 import termios
@@ -17,7 +18,11 @@ _READS_PER_TURN = 4
 _MAX_UNSENT_BYTES = 8 << 20
 # The kernel probes an idle peer's host this many times within the peer's timeout.
 _KEEPALIVE_PARTS = 4
+# The most that the kernel takes.
+_MAX_KEEPALIVE_S = 32767
+_MAX_INT = 2**31 - 1
 _POLL_S = 1e-3
+_UNREAD = "it does not read what it is sent"
 
 
 class Stream:
@@ -34,6 +39,8 @@ class Stream:
         self._connection = connection
         self._tls = tls
         self._unsent = bytearray()
+        self._unsent_s = math.inf  # since when some are left
+        self._timeout_s = math.inf
         self._broken: str | None = None
         if tls is not None:
             self._push(tls.outgoing())
@@ -43,14 +50,15 @@ class Stream:
 
         This detects a dead host or a broken path even while the peer owes nothing, such as during
         a long pass. It does not detect a process that is merely stopped, because the peer's kernel
-        goes on answering.
+        goes on answering. `expire` detects one that reads too little for as long.
         """
-        part_s = max(1, round(timeout_s / _KEEPALIVE_PARTS))
+        self._timeout_s = timeout_s
+        part_s = min(max(1, round(timeout_s / _KEEPALIVE_PARTS)), _MAX_KEEPALIVE_S)
         for option, value in (
             (socket.TCP_KEEPIDLE, part_s),
             (socket.TCP_KEEPINTVL, part_s),
             (socket.TCP_KEEPCNT, _KEEPALIVE_PARTS - 1),
-            (socket.TCP_USER_TIMEOUT, max(1, round(timeout_s * 1000))),
+            (socket.TCP_USER_TIMEOUT, min(max(1, round(timeout_s * 1000)), _MAX_INT)),
         ):
             self._connection.setsockopt(socket.IPPROTO_TCP, option, value)
         self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -79,8 +87,27 @@ class Stream:
         self._unsent += data
         self.flush()
         if len(self._unsent) > _MAX_UNSENT_BYTES:
-            self._unsent.clear()
-            self._broken = self.closed = "it does not read what it is sent"
+            self._give_up()
+        elif self._unsent:
+            self._unsent_s = min(self._unsent_s, time.monotonic())
+
+    def _give_up(self) -> None:
+        self._clear()
+        self._broken = self.closed = _UNREAD
+
+    def _clear(self) -> None:
+        self._unsent.clear()
+        self._unsent_s = math.inf
+
+    @property
+    def until_s(self) -> float:
+        """When `expire` is due; math.inf for never."""
+        return self._unsent_s + self._timeout_s
+
+    def expire(self, now_s: float) -> None:
+        """Ends the stream when some bytes have waited for the peer to read for too long."""
+        if now_s >= self.until_s:
+            self._give_up()
 
     def flush(self) -> None:
         """Tries again to send the rest."""
@@ -91,10 +118,11 @@ class Stream:
                 return
             except OSError as error:
                 # Data that the peer sent before can still be read, so only `read` sets `closed`.
-                self._unsent.clear()
+                self._clear()
                 self._broken = _reason(error)
                 return
             del self._unsent[:sent]
+        self._unsent_s = math.inf
 
     def read(self) -> bytes:
         """What has arrived, up to a limit; sets `closed` where that is the end."""

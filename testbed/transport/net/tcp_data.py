@@ -8,6 +8,7 @@ The receiver sends STOP on the control stream once the payload is complete, so a
 the same event as in our own transport.
 """
 
+import math
 import socket
 import struct
 import time
@@ -48,12 +49,16 @@ class DataSocket:
 
     Each direction keeps its own counters, because data of the next transfer may arrive while this
     side is still busy with the previous one.
+
+    Attributes:
+        read_s: when data were last read.
     """
 
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket = connection
+        self.read_s = -math.inf
         self._sent = tcp_counts(connection)
         # So far each side has received one segment, the other's handshake message. The kernel's
         # count is not read, because a fast peer's first payload may have begun to arrive.
@@ -111,6 +116,8 @@ class _Sending(_Transfer):
     """Writes one payload to the connection, then awaits STOP."""
 
     fruitless_s = None
+    # The kernel does not tell that the peer is busy with others, so the peer is asked all along.
+    held = True
 
     def __init__(self, payload: NDArray[np.uint8], *common: Any) -> None:
         super().__init__(*common)
@@ -120,10 +127,6 @@ class _Sending(_Transfer):
     @property
     def asked_s(self) -> float:
         return self.moved_s  # data that move show that the peer's kernel is alive
-
-    @property
-    def held(self) -> bool:
-        return not self.left
 
     def write(self, now_s: float) -> None:
         """Writes what the socket takes. OSError when the connection has failed."""
@@ -174,7 +177,12 @@ class _Receiving(_Transfer):
 
     @property
     def progress_s(self) -> float:
-        return self.moved_s
+        return self.data.read_s  # of an earlier transfer too: this one waits for its end
+
+    @property
+    def asked(self) -> bool:
+        """Whether the peer has begun."""
+        return bool(self._got_head)
 
     def read(self, now_s: float) -> int:
         """Reads once; returns how much. ProtocolError for another transfer's frame."""
@@ -193,7 +201,7 @@ class _Receiving(_Transfer):
             size = self.data.socket.recv_into(self._left)
             self._left = self._left[size:]
         if size:
-            self.moved_s = now_s
+            self.data.read_s = now_s
         if not self._left:
             self.stopped = True
             self.ended_s = time.monotonic()
@@ -236,6 +244,9 @@ class _TcpIncoming(Incoming):
     ) -> Any:
         """Ignores the stop rule: TCP delivers everything, which satisfies every rule."""
         return _Receiving(into, transfer, self._settings, self.data, now_s)
+
+    def on_probe(self, message: ControlMessage, now_s: float, *, waited: bool) -> None:
+        raise ProtocolError("PROBE is not allowed at a TCP receiver")
 
     def read(self, now_s: float) -> str | None:
         """Reads for the transfers in flight, the lowest first; returns why nothing can come."""
@@ -304,7 +315,8 @@ class TcpData(DataChannel):
             connection.on_control_closed(f"the data connection failed: {error.strerror}")
 
     def _sending(self) -> list[Any]:
-        return [sender for sender in self._outgoing.senders.values() if not sender.held]
+        senders: list[Any] = [*self._outgoing.senders.values()]
+        return [sender for sender in senders if sender.left]
 
     def due_s(self, connection_due_s: float) -> float:
         return connection_due_s
