@@ -213,7 +213,8 @@ def running_lab(
     seed: int = 1,
 ) -> Iterator[LabUnderTest]:
     """Build a lab with these entries (as in YAML); it is gone afterwards."""
-    logs.mkdir(parents=True, exist_ok=True)
+    for name in ("events", "logs"):
+        (logs / name).mkdir(parents=True, exist_ok=True)
     # Its tests send at rates of their own, and judge no run: the rate is always the same.
     document = {**SMALL, "seeds": [seed], "rounds": rounds, "impairments": impairments}
     document["topology"] = topology or SMALL["topology"] | {"rate_bps": 100_000_000}
