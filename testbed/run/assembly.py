@@ -88,10 +88,12 @@ class Lab:
         inside.description.write_text(json.dumps(document))
         processes.tell("controller", "go")
         processes.wait_for(self.controller_socket, "controller", _START_TIMEOUT_S)
-        # Closed to whatever has given up root's powers, also as user 0: who may send there can
-        # change links and end impairments.
-        self.controller_socket.chmod(0)
         self.network.start()
         client = ControllerClient(self.controller_socket, timeout_s=_START_TIMEOUT_S)
         client.wait_ready()
         client.close()
+        # Closed to whatever has given up root's powers, also as user 0: who may send there can
+        # change links and switches and end impairments. No program of the workload runs yet.
+        for each in private.iterdir():
+            if each.is_socket():
+                each.chmod(0)
