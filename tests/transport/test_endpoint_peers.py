@@ -170,6 +170,17 @@ def test_a_peer_that_breaks_the_protocol_is_named():
             server.receive(0, 0, {"worker-1": place.layout.new_buffer()})
 
 
+@both
+def test_what_is_posted_just_after_a_peer_was_lost_fails_with_the_reason(protocol):
+    place = site(protocol)
+    opened = in_thread(lambda: open_endpoint(place.server()))
+    with open_endpoint(place.worker()), opened.result(timeout=5) as server:
+        server._driver.links["worker-1"].connection.on_control_closed("nobody was told yet")
+        handle = server.post_receive(0, 0, {"worker-1": place.layout.new_buffer()})
+        with pytest.raises(PeerLost, match="worker-1: nobody was told yet"):
+            handle.wait()
+
+
 def test_a_probe_for_a_finished_transfer_is_counted_and_not_answered():
     """Its STOP is on the way already, and the stream loses nothing."""
     place = site()

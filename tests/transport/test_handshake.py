@@ -1,6 +1,7 @@
 """The handshake of server and workers, and strangers who connect."""
 
 import contextlib
+import re
 import socket
 import time
 
@@ -68,6 +69,19 @@ def test_different_layouts_are_an_error_on_both_sides_that_says_what_differs(pro
         assert isinstance(error, ProtocolError)
         assert "'weights' with 100001 elements at the server" in str(error)
         assert "99 at worker-1" in str(error)
+
+
+def test_a_layout_that_no_hello_can_hold_is_refused_with_what_helps():
+    place = site(layout=PayloadLayout([(f"tensor-{i}", 1) for i in range(60_000)]))
+    opened = in_thread(lonely, place.server(connect_timeout_s=0.3))
+    error = lonely(place.worker(connect_timeout_s=0.3))
+    opened.result(timeout=5)
+    assert isinstance(error, ValueError)
+    assert re.fullmatch(
+        r"the layout's description is 1\d{6} bytes long and a HELLO holds 1048576: "
+        "merge tensors, or shorten their names",
+        str(error),
+    )
 
 
 @both

@@ -172,6 +172,25 @@ def test_a_peer_without_a_port_for_its_data_is_named_when_it_joins():
             opened.result(timeout=5)
 
 
+def test_a_hello_that_is_refused_does_not_end_the_connection_of_the_same_name():
+    place = site(survive_peers=True)
+    opened = in_thread(lambda: open_endpoint(place.server()))
+    with open_endpoint(place.worker()) as worker, opened.result(timeout=5) as server:
+        hello = Hello(  # names no port for its data
+            session=SESSION,
+            name="worker-1",
+            terms=place.server().terms,
+            layout=place.layout.encode(),
+        )
+        with connect(place.server_address, 21000, source=place.addresses["worker-1"]) as another:
+            another.sendall(hello.message().encode())
+            server.poll(0.2)
+        assert server.counters()["stranger-refused"] == 1
+        sending = in_thread(worker.send, 0, {"server": place.layout.new_buffer()})
+        server.receive(0, 0, {"worker-1": place.layout.new_buffer()})
+        sending.result(timeout=5)
+
+
 @both
 @pytest.mark.parametrize("seed", range(6))
 def test_a_joined_peer_that_talks_nonsense_is_given_up_by_name(protocol, seed):
@@ -233,10 +252,9 @@ def test_a_peer_that_reads_too_slowly_holds_up_nobody_elses_transfer():
             while not over.wait(0.1):
                 connection.recv(2000)
 
-        with contextlib.suppress(OSError):
-            until_s = time.monotonic() + 5
-            while not asking.done() and time.monotonic() < until_s:
-                server.poll(0.05)
+        until_s = time.monotonic() + 5
+        while not (asking.done() and served.has_unsent) and time.monotonic() < until_s:
+            server.poll(0.02)
         assert served.has_unsent
         dripping = in_thread(drip)
         with other.result(timeout=5) as worker:
@@ -289,6 +307,16 @@ def test_a_peer_that_reads_too_little_for_too_long_is_given_up(connected):
         assert stream.closed is None
     stream.expire(now_s + 11.0)
     assert stream.closed == "it does not read what it is sent"
+
+
+def test_a_long_patience_stays_within_what_the_kernel_takes(connected):
+    stream, _ = connected
+    kernel = stream._connection
+    stream.give_up_after(140_000.0)
+    assert kernel.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 32767
+    assert kernel.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 140_000_000
+    stream.give_up_after(1e9)
+    assert kernel.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 2**31 - 1
 
 
 def test_a_peer_that_reads_all_at_last_is_kept(connected):

@@ -104,6 +104,7 @@ def test_transfers_are_numbered_by_round_and_leg():
         ({"rate_bps": 0}, "rate_bps is 0"),
         ({"rate_bps": float("nan")}, "rate_bps"),
         ({"peer_timeout_s": -1}, "peer_timeout_s"),
+        ({"peer_timeout_s": float("inf")}, "peer_timeout_s is inf; valid: above 0, finite"),
         ({"control_port": 0}, "control_port"),
         ({"data_port": 65535}, "data_port"),
     ],

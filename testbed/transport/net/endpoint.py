@@ -225,9 +225,10 @@ class Endpoint:
             handle.await_peer(peer)
             if peer in links:
                 begin(links[peer].connection, now_s)
-                self._driver.touch(peer)
-            else:
+            elif peer in self._gone:
                 handle.end(peer, self._gone[peer])
+                continue
+            self._driver.touch(peer)  # if it has just ended, to hear why
         return handle
 
     def _present(self) -> dict[str, Link]:

@@ -80,6 +80,8 @@ class DataSocket:
 class _Transfer:
     """What both sides of a transfer have in common; the place of `Sender` and `Receiver`."""
 
+    attentive = True  # no round trip is measured here
+
     def __init__(
         self, transfer: int, settings: ConnectionSettings, data: DataSocket, now_s: float
     ) -> None:
