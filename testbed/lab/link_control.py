@@ -13,7 +13,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from testbed.lab.delay import DelaySettings, Middle, RelayClient, netem, untouched
+from testbed.lab.delay import (
+    DelaySettings,
+    Middle,
+    RelayClient,
+    frame_ring,
+    netem,
+    untouched,
+)
 from testbed.lab.kernel import rtnetlink, shaping
 from testbed.lab.kernel.commands import CommandError
 from testbed.lab.kernel.rtnetlink import Rtnetlink
@@ -147,16 +154,29 @@ class LinkControl:
 
     def _relayed(self, middle: Middle, first: str, settings: DelaySettings) -> float:
         client, way = self._client(), (middle.link, first)
-        ordered = functools.partial(client.change, *way, on_record=True, **asdict(settings))
+        there = next(node for node in middle.nodes if node != first)
+        ordered = functools.partial(
+            client.change,
+            *way,
+            on_record=True,
+            rate_bps=self._shapes[first, there].rate_bps,
+            **asdict(settings),
+        )
         if (changed_s := ordered()) is not None:
             return changed_s
-        # It is the first time.
-        untouched.divert(
-            middle,
-            first,
-            take=lambda source: ordered(source=source),
-            forget=lambda: client.forget(*way),
-        )
+        # It is the first time. The relay would hold up other frames while it made the ring.
+        slots = replace(middle, most_delay_s=settings.longest_s).slots
+        try:
+            ring = frame_ring.opened(slots, middle.link)
+        except OSError as error:
+            raise CommandError(f"delay relay: {error.strerror}") from None
+        with ring:
+            untouched.divert(
+                middle,
+                first,
+                take=lambda source: ordered(source=source, ring=ring),
+                forget=lambda: client.forget(*way),
+            )
         return time.monotonic()
 
     def _require(self, first: str, second: str) -> tuple[dict[str, Any], dict[str, Any]]:

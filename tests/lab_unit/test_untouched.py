@@ -18,6 +18,7 @@ import json, socket, subprocess, sys, time
 from pathlib import Path
 from testbed.lab.delay import Middle, Relay, RelayClient, untouched
 from testbed.lab.kernel.commands import CommandError
+from testbed.lab.kernel.shaping import LinkShape
 from testbed.lab.link_control import LinkControl
 
 def ip(words):
@@ -77,6 +78,11 @@ try:
     RelayClient(path).change("a--b", "b", source="no-such", delay_s=0.01)
 except CommandError as error:
     seen["no source"] = str(error)
+slow, links._shapes["a", "b"] = links._shapes["a", "b"], LinkShape(
+    rate_bps=10_000_000_000, queue_bytes=150_000, ecn_threshold_bytes=None
+)
+seen["fast"] = change(0.05)
+links._shapes["a", "b"] = slow
 seen["then"] = change(0.05)
 seen["delayed"] = one_way_s()
 seen["frames"] = RelayClient(path).report().directions[0].frames_in
@@ -100,6 +106,7 @@ def test_a_take_over_that_fails_leaves_nothing_behind_and_can_be_tried_again(tmp
         assert seen[f"{late}: still"] < 0.04
         assert seen[f"{late}: lines"] == 0
     assert seen["no source"].startswith("delay relay: [Errno 19]")
+    assert "a delay of 0.05 s at 10000 Mbit/s does not fit" in seen["fast"]
     assert seen["then"] is None
     assert seen["delayed"] >= 0.05
     assert seen["frames"] == 1

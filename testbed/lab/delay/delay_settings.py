@@ -17,7 +17,7 @@ _MOST_FRAMES_PER_S = 250_000
 # come in this time, so that a relay that wakes up late loses nothing.
 _LATE_S, _LATE_MARGIN = 0.02, 3
 # Where nobody has said how long a delay may become, there is room for full-size frames for so long.
-_ROOM_S = 0.5
+_ROOM_S = 0.25
 _ROUNDED_SLOTS = 256
 MOST_SLOTS = 1 << 16
 
@@ -119,16 +119,19 @@ class Middle:
             rests=settings == DelaySettings() and most_delay_s is None,
         )
 
-    def require_room(self, longest_s: float) -> None:
+    def require_room(self, longest_s: float, rate_bps: int | None = None) -> None:
         """Check that full-size frames at the link's full rate fit into a relay's memory.
 
         The settings to begin with have room for the smallest ones as well, up to `MOST_SLOTS`;
         others may not. What finds no room is counted as dropped.
 
+        Args:
+            rate_bps: the rate now, where it is larger than the one to begin with.
+
         Raises:
             ValueError: they do not.
         """
-        frames_per_s = (self.rate_bps or 0) / _LARGEST_BITS
+        frames_per_s = max(self.rate_bps or 0, rate_bps or 0) / _LARGEST_BITS
         if frames_per_s * longest_s > self.slots:
             raise ValueError(
                 f"link {self.link}: a delay of {longest_s:g} s at "

@@ -5,8 +5,10 @@ several processes of a lab change delays, further requests come on a UNIX socket
 input, one JSON object per message, and are answered the same way:
 
     {"do": "change", "link": "a--b", "from": "a", "delay_s": 0.01, "on_record": true}
-        of a middle that rests, with "source": the interface at which its frames will arrive;
-        without, nothing changes and "changed_s" is null
+        with "rate_bps", the rate that the link has now, and
+        of a middle that rests, with "source": the interface at which its frames will arrive, and
+        the socket of `frame_ring.opened` as ancillary data; without, nothing changes and
+        "changed_s" is null
     {"do": "forget", "link": "a--b", "from": "a"}      its frames will not come, after all
     {"do": "begin"}      what was measured so far is forgotten, apart from counters
     {"do": "report", "first": 0}      directions from this one on, as many as fit into a message
@@ -94,7 +96,7 @@ class _Relay:
                 self._begin(number, middle.interfaces[number % 2])
         self._punctuality = Punctuality(self._directions, time.monotonic_ns())
 
-    def _begin(self, number: int, source: str) -> DelayLine:
+    def _begin(self, number: int, source: str, ring: socket.socket | None = None) -> DelayLine:
         """Take over a direction, whose frames arrive at an interface."""
         middle = self._middles[number]
         line = DelayLine(
@@ -104,6 +106,7 @@ class _Relay:
             slots=middle.slots,
             settings=middle.settings,
             seed=None if self._seed is None else (self._seed, number),
+            ring=ring,
         )
         self._lines[line] = number
         self._idle[line.fileno()] = line
@@ -171,14 +174,15 @@ class _Relay:
     def _answer(self, client: socket.socket) -> bool:
         """Serve one request; returns whether the client is still there."""
         try:
-            text = client.recv(_LARGEST_REQUEST, socket.MSG_DONTWAIT)
+            text, handed, _, _ = socket.recv_fds(client, _LARGEST_REQUEST, 1, socket.MSG_DONTWAIT)
+            ring = socket.socket(fileno=handed[0]) if handed else None
             if not text:
                 return False
             number = None
             try:
                 request = json.loads(text)
                 number = request.get("number")
-                answer = self._do(request)
+                answer = self._do(request, ring)
             except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
                 answer = {"error": str(error)}
             except MemoryError:
@@ -189,7 +193,7 @@ class _Relay:
             return False
         return True
 
-    def _do(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    def _do(self, request: Mapping[str, Any], ring: socket.socket | None) -> dict[str, Any]:
         if request["do"] == "begin":
             self._punctuality.begin(time.monotonic_ns())
             for line in self._lines:
@@ -216,8 +220,8 @@ class _Relay:
                 return {"changed_s": None}
             wanted = replace(self._middles[number], most_delay_s=settings.longest_s)
             self._middles[number] = wanted
-        self._middles[number].require_room(settings.longest_s)
-        line = found[0] if found else self._begin(number, request["source"])
+        self._middles[number].require_room(settings.longest_s, request.get("rate_bps"))
+        line = found[0] if found else self._begin(number, request["source"], ring)
         line.collect()  # what has arrived came under the old ones
         line.set(settings)
         waits = before.delay_s, before.jitter_s

@@ -53,7 +53,9 @@ class RelayClient:
         sender: str,
         *,
         on_record: bool = False,
+        rate_bps: int | None = None,
         source: str | None = None,
+        ring: socket.socket | None = None,
         **settings: float,
     ) -> float | None:
         """Changes `delay_s`, `jitter_s` or `loss` of a direction; frames in flight keep order.
@@ -61,6 +63,9 @@ class RelayClient:
         Args:
             link: the link's name, "a--b".
             sender: the end at which the direction begins.
+            source, ring: of a direction that rested: where its frames will arrive, and what
+                `frame_ring.opened` made for them.
+            rate_bps: the link's rate now; None: as it was at first.
             on_record: whether the experiment wants it, as of an impairment. Until the delay is as
                 it was at first, the mean waits of the direction leave its frames out.
 
@@ -75,10 +80,11 @@ class RelayClient:
             "link": link,
             "from": sender,
             "on_record": on_record,
+            "rate_bps": rate_bps,
         }
         if source is not None:
             change["source"] = source
-        changed_s: float | None = self._ask(change | settings)["changed_s"]
+        changed_s: float | None = self._ask(change | settings, ring)["changed_s"]
         return changed_s
 
     def forget(self, link: str, sender: str) -> None:
@@ -114,21 +120,25 @@ class RelayClient:
     def close(self) -> None:
         self._socket.close()
 
-    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+    def _ask(self, request: dict[str, Any], handed: socket.socket | None = None) -> dict[str, Any]:
         number = next(self._numbers)
         deadline_s = time.monotonic() + _ANSWER_TIMEOUT_S
         if self._socket.fileno() < 0:  # the earlier connection broke
             self._connect()
         try:
             self._socket.settimeout(_ANSWER_TIMEOUT_S)
-            self._socket.send(json.dumps(request | {"number": number}).encode())
+            text = json.dumps(request | {"number": number}).encode()
+            if handed is None:
+                self._socket.send(text)
+            else:
+                socket.send_fds(self._socket, [text], [handed.fileno()])
             answer: dict[str, Any] = {}
             while answer.pop("number", None) != number:  # of a request that took too long
                 self._socket.settimeout(max(0.001, deadline_s - time.monotonic()))
-                text = self._socket.recv(_LARGEST_ANSWER)
-                if not text:
+                said = self._socket.recv(_LARGEST_ANSWER)
+                if not said:
                     raise ConnectionResetError("it closed the connection")
-                answer = dict(json.loads(text))
+                answer = dict(json.loads(said))
         except (OSError, ValueError) as error:
             if not isinstance(error, TimeoutError):  # else it may still read what was sent
                 self._socket.close()

@@ -20,23 +20,20 @@ from dataclasses import asdict
 import numpy as np
 from numpy.typing import NDArray
 
+from testbed.lab.delay import frame_ring
 from testbed.lab.delay.delay_settings import DelaySettings, DirectionCounters, DirectionDelay
+from testbed.lab.delay.frame_ring import SLOT_BYTES, SOL_PACKET
 from testbed.transport.net.batched_io import MessageBatch
 
 _ETH_P_ALL = 3
-_SOL_PACKET = 263
-_RX_RING, _STATISTICS, _VERSION = 5, 6, 10
-_QDISC_BYPASS, _IGNORE_OUTGOING = 20, 23
-_TPACKET_V2 = 1
-_SLOT_BYTES = 2048
-_BLOCK_BYTES = 1 << 16
+_STATISTICS, _QDISC_BYPASS = 6, 20
 # struct tpacket2_hdr
 _HEADER = np.dtype(
     {
         "names": ["status", "length", "offset", "seconds", "nanoseconds"],
         "formats": ["u4", "u4", "u2", "u4", "u4"],
         "offsets": [0, 4, 12, 16, 20],
-        "itemsize": _SLOT_BYTES,
+        "itemsize": SLOT_BYTES,
     }
 )
 # The same but for the status.
@@ -56,6 +53,7 @@ class DelayLine:
         slots: frames that can be in flight, a multiple of 32.
         settings: to begin with.
         seed: of jitter and of loss; the n-th frame's fate depends on nothing else. None: any.
+        ring: what `frame_ring.opened` made of so many slots; None: this makes it.
     """
 
     def __init__(
@@ -68,31 +66,23 @@ class DelayLine:
         slots: int,
         settings: DelaySettings,
         seed: Sequence[int] | None = None,
+        ring: socket.socket | None = None,
     ) -> None:
         self.link = link
         self.sender = sender
         self._slots = slots
         self._jitter, self._loss = generators(seed)
-        self._in = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
+        self._in = ring or frame_ring.opened(slots, link)
         self._out = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
         with contextlib.suppress(OSError):
-            self._out.setsockopt(_SOL_PACKET, _QDISC_BYPASS, 1)
+            self._out.setsockopt(SOL_PACKET, _QDISC_BYPASS, 1)
         self._out.bind((sink, 0))  # protocol 0: receives nothing
-        self._in.setsockopt(_SOL_PACKET, _IGNORE_OUTGOING, 1)
-        self._in.setsockopt(_SOL_PACKET, _VERSION, _TPACKET_V2)
-        blocks = slots * _SLOT_BYTES // _BLOCK_BYTES
-        ring = struct.pack("=IIII", _BLOCK_BYTES, blocks, _SLOT_BYTES, slots)
-        try:
-            self._in.setsockopt(_SOL_PACKET, _RX_RING, ring)
-        except OSError as error:
-            memory = f"{slots * _SLOT_BYTES / 1e6:.3g} MB for the {slots} frames in flight"
-            raise OSError(error.errno, f"link {link}: {memory}: {error.strerror}") from error
-        self._memory = mmap.mmap(self._in.fileno(), blocks * _BLOCK_BYTES)
+        self._memory = mmap.mmap(self._in.fileno(), frame_ring.ring_bytes(slots))
         self._ring = np.frombuffer(self._memory, dtype=_HEADER)
         self._status = self._ring["status"]
         self._base = int(self._ring.__array_interface__["data"][0])
         self._starts = np.uint64(self._base) + np.arange(slots, dtype=np.uint64) * np.uint64(
-            _SLOT_BYTES
+            SLOT_BYTES
         )
         self._messages = MessageBatch(slots)
         self._picked = MessageBatch(slots)
@@ -154,7 +144,7 @@ class DelayLine:
 
     def _take_one(self, first: int, now_ns: int, clock_ns: int) -> None:
         """What `_take` does, without the cost of arrays: their first use takes 100 us."""
-        header = _HEADER_FIELDS.unpack_from(self._memory, first * _SLOT_BYTES)
+        header = _HEADER_FIELDS.unpack_from(self._memory, first * SLOT_BYTES)
         length, offset, seconds, nanoseconds = header
         age_ns = clock_ns - seconds * _SECOND_NS - nanoseconds
         came_ns = now_ns - min(max(0, age_ns), max(0, now_ns - self._looked_ns))
@@ -163,7 +153,7 @@ class DelayLine:
             due_ns += int(jitter_ns(self._jitter, self._jitter_ns, 1)[0])
         self._last_due_ns = max(due_ns, self._last_due_ns)
         self._came_ns[first], self._due_ns[first] = came_ns, self._last_due_ns
-        self._messages.place_one(first, self._base + first * _SLOT_BYTES + offset, length)
+        self._messages.place_one(first, self._base + first * SLOT_BYTES + offset, length)
         loss = self.settings.loss
         self._kept[first] = bool(kept(self._loss, loss, 1)[0]) if loss else True
         self._waiting += 1
@@ -256,7 +246,7 @@ class DelayLine:
 
     def counters(self) -> DirectionCounters:
         """Frames so far; a frame that found the ring full counts as arrived and dropped."""
-        taken = self._in.getsockopt(_SOL_PACKET, _STATISTICS, 8)  # and sets them back
+        taken = self._in.getsockopt(SOL_PACKET, _STATISTICS, 8)  # and sets them back
         self._overrun += int(np.frombuffer(taken, dtype=np.uint32)[1])
         return DirectionCounters(
             link=self.link,
