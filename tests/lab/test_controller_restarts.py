@@ -66,7 +66,9 @@ def test_what_is_in_force_survives_the_controller_and_the_switch(
     times = {"at_s": [BEGIN_S, AGAIN_S], "duration_s": LASTS_S}
     impairments = [each | times for each in DESCRIPTION["impairments"]]
     path = tmp_path / "hand.yaml"
-    path.write_text(yaml.safe_dump(DESCRIPTION | {"impairments": impairments}))
+    (tmp_path / "events").mkdir()
+    log = {"log": "events/impairments.jsonl"}
+    path.write_text(yaml.safe_dump(DESCRIPTION | log | {"impairments": impairments}))
     with sandboxed("tests.lab.inside_bridges", str(path), tmp_path) as first_pid:
         monkeypatch.setenv("OVS_RUNDIR", f"/proc/{first_pid}/root{PRIVATE_DIRECTORY}")
         lab = LabUnderTest(tmp_path, first_pid)

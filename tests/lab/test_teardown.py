@@ -128,7 +128,8 @@ def test_two_labs_side_by_side_do_not_disturb_each_other(command, tmp_path):
 
 def test_resume_continues_where_it_stopped_and_a_run_of_what_is_done_is_refused(command, tmp_path):
     process = command(seeds=[1, 2])
-    wait_for(lambda: list((tmp_path / "out").glob("small/dblp-s1-*/status.json")))
+    # Not while it is still named .partial: that run would be interrupted.
+    wait_for(lambda: list((tmp_path / "out").glob("small/dblp-s1-??????????/status.json")))
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=20)
     first = next((tmp_path / "out").glob("small/dblp-s1-*"))
