@@ -5,8 +5,8 @@ project except `testbed.shared`, and knows nothing of the lab. To add a toleranc
 congestion control or chunk order, see `policies`; presets are in `protocols`.
 
 One endpoint is the server, the others are workers. They send payloads in numbered transfers. A
-minimal round between a server at 10.0.0.1 and one worker at 10.0.0.2, which share `session`, a
-random 32-bit number:
+minimal round between a server at 127.0.0.1 and one worker at 127.0.0.2, which share `session`, a
+random 32-bit number (addresses beyond one system need `credentials`, or `insecure=True`):
 
     layout = PayloadLayout([("conv.weight", 864), ("conv.bias", 32)])
     common = {"session": session, "protocol": preset("dblp"), "layout": layout, "rate_bps": 95e6}
@@ -14,8 +14,8 @@ random 32-bit number:
     # the server                                        # the worker
     config = EndpointConfig(                            config = EndpointConfig(
         name="server", is_server=True,                      name="worker-1", is_server=False,
-        bind_address="10.0.0.1",                            bind_address="10.0.0.2",
-        peers={"worker-1": "10.0.0.2"}, **common)           peers={"server": "10.0.0.1"}, **common)
+        bind_address="127.0.0.1",                           bind_address="127.0.0.2",
+        peers={"worker-1": "127.0.0.2"}, **common)          peers={"server": "127.0.0.1"}, **common)
     with open_endpoint(config) as endpoint:             with open_endpoint(config) as endpoint:
         buffer = layout.new_buffer()                        buffer = layout.new_buffer()
         gather = Leg.GATHER.transfer(0)                     layout.floats(buffer)[:] = gradient

@@ -291,6 +291,15 @@ def test_what_a_worker_may_not_say_ends_the_connection_with_the_reason_on_both_s
     assert "it gave up: it broke the protocol" in gone(two.worker)
 
 
+def test_a_kind_of_message_that_nobody_takes_ends_the_connection(monkeypatch):
+    two = Two()
+    two.worker.listen(ControlMessage(MessageType.PONG).encode())
+    assert two.worker.connection.lost is None
+    monkeypatch.setattr("testbed.transport.core.connection._ANSWERS", frozenset())
+    two.worker.listen(ControlMessage(MessageType.HOLD).encode())
+    assert "HOLD, which a connection does not take" in str(two.worker.connection.lost)
+
+
 def test_a_flood_of_pings_is_answered_and_kept_nowhere():
     two = Two()
     two.server.connection.on_control(ControlMessage(MessageType.PING).encode() * 1000, 0.0)

@@ -267,3 +267,18 @@ def test_data_sockets_may_be_opened_long_before_the_endpoint(protocol):
         data = worker._driver.links["server"].data
         assert data is not None and numbers == [data.fileno()]
     assert np.array_equal(into, payload)
+
+
+def test_data_sockets_that_were_opened_for_other_datagrams_are_refused():
+    place = site(data_port=0)
+    config = place.worker()
+    sockets = open_data_sockets(
+        carrier="udp",
+        local=resolve(config.bind_address, what="local"),
+        peers={"server": resolve(place.server_address, what="peer")},
+        ports={"server": 0},
+        is_server=False,
+        chunk_bytes=place.layout.chunk_bytes - 4,
+    )
+    with pytest.raises(ValueError, match="data sockets were opened for datagrams of"):
+        open_endpoint(config, sockets).open()

@@ -244,6 +244,8 @@ class Connection:
             self._end(f"it refused: {message.body.decode(errors='replace')}")
         elif kind is MessageType.FAILED:
             self._end(f"it gave up: {message.body.decode(errors='replace')}")
+        elif kind is not MessageType.PONG:
+            raise ProtocolError(f"{kind.name}, which a connection does not take")
 
     def _welcomed(self, welcome: Welcome) -> None:
         if welcome.session != self._settings.session:

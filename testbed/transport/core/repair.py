@@ -8,7 +8,8 @@ in the same way for every repair.
 Write a subclass of `Repair` with its two halves (the package's docstring says where). One whose
 receiver acknowledges while data flows finds most of what it needs in `AcknowledgedSender` and
 `AcknowledgingReceiver`. One that needs a new kind of message adds it to `MessageType` and
-`body_limits` in `messages`, which only a file in this project can do.
+`body_limits` in `messages` and, if the receiver says it, to `_ANSWERS` in `connection`. Only a file
+in this project can do that.
 """
 
 from abc import ABC, abstractmethod

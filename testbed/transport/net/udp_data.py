@@ -10,7 +10,7 @@ from testbed.transport.core.connection_settings import ConnectionSettings
 from testbed.transport.core.errors import ProtocolError
 from testbed.transport.core.messages import Hello, Welcome
 from testbed.transport.core.sending_path import SendingPath
-from testbed.transport.core.wire import wire_bytes
+from testbed.transport.core.wire import HEADER_BYTES, wire_bytes
 from testbed.transport.net.addresses import IP_HEADER_BYTES, Host
 from testbed.transport.net.carriers import Carrier
 from testbed.transport.net.config import SERVER, EndpointConfig
@@ -107,6 +107,13 @@ class UdpCarrier(Carrier):
         self._config = config
         self._sockets = sockets
         self._hosts = hosts
+        wanted = HEADER_BYTES + config.layout.chunk_bytes + TRAILER_BYTES[config.appended]
+        for udp in sockets.values():
+            if udp.datagram_bytes != wanted:
+                raise ValueError(
+                    f"the data sockets were opened for datagrams of {udp.datagram_bytes} bytes; "
+                    f"this configuration's have {wanted}"
+                )
         self._settings = ConnectionSettings(
             session=config.session,
             layout=config.layout,

@@ -76,6 +76,7 @@ class UdpSocket:
     """Datagrams of one size between a local port and one peer's port.
 
     Attributes:
+        datagram_bytes: the size of each datagram.
         seal: what appends trailers to the frames of `send` and takes them off those of `receive`.
             `datagram_bytes` includes them.
         counters: ignored datagrams and errors, by reason.
@@ -102,7 +103,7 @@ class UdpSocket:
         self.segmentation = segmentation
         self.blocked = False
         self.seal: Seal | None = None
-        self._datagram_bytes = datagram_bytes
+        self.datagram_bytes = datagram_bytes
         self._peer: SocketAddress | None = None
         self._arrivals = BatchReceiver(datagram_bytes)
         self._departures = BatchSender(datagram_bytes)
@@ -227,7 +228,7 @@ class UdpSocket:
             rows, drained = self._arrivals.receive(self.fileno())
         except OSError as error:
             self._count_loss(error)
-            return np.empty((0, self._datagram_bytes), dtype=np.uint8), False
+            return np.empty((0, self.datagram_bytes), dtype=np.uint8), False
         if self._arrivals.unknown_address:
             self.counters["unknown-address"] += self._arrivals.unknown_address
         if self._arrivals.wrong_size:
