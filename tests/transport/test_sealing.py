@@ -56,7 +56,7 @@ def test_a_receive_may_bring_nothing_but_what_is_dropped(pair):
     _, two = pair
     assert len(two.receive()[0]) == 0
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
-        stranger.sendto(bytes(two._datagram_bytes), ("127.0.0.1", two.port))
+        stranger.sendto(bytes(two.datagram_bytes), ("127.0.0.1", two.port))
     assert len(two.receive()[0]) == 0
     assert two.counters == {"unknown-address": 1}
 
