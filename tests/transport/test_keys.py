@@ -45,7 +45,7 @@ def test_what_exists_is_never_overwritten(tmp_path: Path):
     assert not outside.exists()
 
 
-@pytest.mark.parametrize("name", ["", "../up", "a/b", "a b", "-subj=/CN=x\n", "x" * 65])
+@pytest.mark.parametrize("name", ["", "../up", "a/b", "a b", "-subj=/CN=x\n", "x" * 65, "größe"])
 def test_names_that_cannot_be_used_are_refused(tmp_path: Path, name: str):
     with pytest.raises(InputError, match="NAME is "):
         keys.make(tmp_path, ["server", name])

@@ -29,9 +29,10 @@ def make(directory: Path, names: Sequence[str]) -> list[Path]:
     where the program openssl is missing or fails.
     """
     for name in names:
-        if not (0 < len(name) <= _LONGEST_NAME and name.replace("-", "").isalnum()):
+        plain = name.isascii() and name.replace("-", "").isalnum()
+        if not (0 < len(name) <= _LONGEST_NAME and plain):
             raise InputError(
-                f"NAME is {name!r}; valid: letters, digits and -, at most {_LONGEST_NAME}"
+                f"NAME is {name!r}; valid: letters a to z, digits and -, at most {_LONGEST_NAME}"
             )
     written: list[Path] = []
     try:
