@@ -8,7 +8,8 @@ messages are reliable and in order, because they travel on TCP. The pair is safe
 * each message that may still be in flight when a side stops is legal in its final state: datagrams
   and a PROBE at the receiver, answers to a PROBE at the sender;
 * the sender never waits without having asked: it leaves SENDING only through RAN_DRY, which sends
-  a PROBE, and every PROBE is answered by BITMAP, ACK or STOP.
+  a PROBE, and every PROBE is answered by BITMAP, ACK or STOP: at once, or after a HOLD. A STOP
+  that is on its way already is the answer to a PROBE that it crosses.
 
 It follows that a transfer ends if datagrams arrive with any probability above zero: each answer
 that is not STOP makes the sender send missing chunks again. The table is the same for every repair.
@@ -55,7 +56,7 @@ SENDER_TRANSITIONS = {
     (SenderState.ASKING, SenderEvent.FEEDBACK): SenderState.SENDING,
     (SenderState.ASKING, SenderEvent.GAVE_UP): SenderState.SENDING,
     (SenderState.ASKING, SenderEvent.STOP): SenderState.STOPPED,
-    # When a STOP crosses our PROBE, the PROBE's own answer follows it.
+    # What a receiver says after its STOP changes nothing.
     (SenderState.STOPPED, SenderEvent.FEEDBACK): SenderState.STOPPED,
     (SenderState.STOPPED, SenderEvent.STOP): SenderState.STOPPED,
 }
