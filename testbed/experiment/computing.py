@@ -87,6 +87,7 @@ def _measured(run: Run) -> Computing | None:
         directory=Path(),
         addresses=dict.fromkeys(run.experiment.topology.host_names(), ""),
         fair_shares_bps={},
+        fair_queues_bytes={},
         controller_socket=Path(),
         coordination_socket=Path(),
         session=0,

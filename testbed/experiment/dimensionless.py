@@ -27,7 +27,6 @@ from testbed.transport import Leg, PayloadLayout
 from testbed.transport.core import wire
 
 LAB_S = 3.8  # to build a lab, calibrate and leave it: 3.6 to 4.1 s were measured on two cores
-_SERVER = "server"
 _TENTH = 0.1
 _INPUTS: dict[str, tuple[int, tuple[int, ...]]] = {
     "digits": (models.DIGITS_CLASSES, models.DIGITS_SHAPE),
@@ -90,14 +89,14 @@ def way_of(parameters: topologies.TopologyParameters) -> Way:
     shares_bps = paths.fair_shares_bps(network, workers)
     slowest = min(workers, key=lambda name: shares_bps[name])
     narrowest = min(
-        (options[link.name] for link in paths.path(network, slowest, _SERVER)),
+        (options[link.name] for link in paths.path(network, slowest, paths.SERVER)),
         key=lambda link: link["rate_bps"],
     )
     return Way(
         share_bps=shares_bps[slowest],
         rate_bps=narrowest["rate_bps"],
         queue_bytes=narrowest["queue_bytes"],
-        rtt_s=max(paths.path_rtt_s(network, name, _SERVER) for name in workers),
+        rtt_s=max(paths.path_rtt_s(network, name, paths.SERVER) for name in workers),
     )
 
 

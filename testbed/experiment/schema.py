@@ -32,6 +32,7 @@ from testbed.training import phases, prerequisites
 from testbed.training.phases import AnyPhases
 from testbed.training.settings import Training
 from testbed.transport import protocols
+from testbed.transport.core.pacing import LONGEST_QUANTUM_S, QUANTUM_S
 from testbed.transport.net import path_mtu
 from testbed.verdict.limits import Limits
 from testbed.workload.settings import AnyArm, AnyWorkload, BuiltIn, Programs, ProgramsArm
@@ -65,6 +66,13 @@ class Transport(Section):
         gt=0,
         le=1.5,
         description="rate of `fixed` over a sender's fair share of the link",
+    )
+    quantum_s: float = Field(
+        default=QUANTUM_S,
+        gt=0,
+        le=LONGEST_QUANTUM_S,
+        description="how much of its rate `fixed` sends at a time, if a quarter of a sender's "
+        "share of the smallest queue holds it",
     )
     peer_timeout_s: float = Field(
         default=30.0, gt=0, description="a peer that is silent for so long counts as lost"

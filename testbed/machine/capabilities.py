@@ -230,6 +230,11 @@ def _inside(wanted: Sequence[str]) -> dict[str, Capability]:
             "UDP batches of up to 64 datagrams",
             "Linux 4.18 or newer",
         ),
+        "compiled-hot-path": (
+            _compiled,
+            "datagrams by C code, in less processor time than by numpy",
+            "apt-get install gcc libc6-dev; rm .venv/ready; ./lab setup",
+        ),
         **{
             f"tcp-{name}": (
                 lambda name=name: _congestion_control(name),  # type: ignore[misc]
@@ -331,6 +336,13 @@ def _qdisc(description: str) -> None:
 def _udp_segmentation() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe_socket:
         probe_socket.setsockopt(socket.IPPROTO_UDP, 103, 1400)
+
+
+def _compiled() -> None:
+    from testbed.transport.native import WHY_NONE
+
+    if WHY_NONE:
+        raise OSError(WHY_NONE)
 
 
 def _congestion_control(name: str) -> None:

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 import topologies
 from controllers import framework_choice, impairment_plan
 from controllers.impairments import AnyImpairment, ImpairmentParameters
-from testbed.shared import own_code, problems
+from testbed.shared import own_code, problems, units
 from testbed.shared.input_error import InputError, shown
 from testbed.verdict.limits import Limits
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from mininet.topo import Topo
 
 _NAME = "script"
+_ANCHORS = ("rounds", "leg", "at_s", "duration_s", "offset_s")
 _ENTRIES: TypeAdapter[list[ImpairmentParameters]] = TypeAdapter(list[AnyImpairment])
 
 
@@ -69,10 +70,7 @@ def of_topology(
         built = topologies.build(parameters)
     except ValueError as error:
         raise InputError(f"topology: {error}") from None
-    # An anchor of its own for each, so that none contradicts another: see `manual_impairments`.
-    anchored = [
-        {**each, "rounds": [number], "leg": "round"} for number, each in enumerate(impairments)
-    ]
+    anchored = _anchored(impairments)
     places = impairment_plan.Places(
         hosts=built.hosts(), switches=built.switches(), links=built.links()
     )
@@ -106,6 +104,25 @@ def of_topology(
     return {"schema": 1, "key": f"{_NAME}-{digest[:10]}", **document, "capture": []}
 
 
+def _anchored(impairments: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The entries with an anchor of their own for each, so that none contradicts another.
+
+    The script says when they begin: see `manual_impairments`.
+    """
+    if isinstance(impairments, str | Mapping) or not all(
+        isinstance(each, Mapping) for each in impairments
+    ):
+        raise InputError(
+            f"impairments: {shown(impairments)}: must be a list of mappings, such as "
+            "[{'kind': 'loss', 'host': 'server', 'q': 0.5}]"
+        )
+    return [
+        {key: value for key, value in units.converted(each).items() if key not in _ANCHORS}
+        | {"rounds": [number], "leg": "round"}
+        for number, each in enumerate(impairments)
+    ]
+
+
 def _parameters(
     given: topologies.TopologyParameters | Topo | Mapping[str, Any] | str,
 ) -> topologies.TopologyParameters:
@@ -125,7 +142,7 @@ def _parameters(
                     "parameters of a topology, or a name"
                 )
             given = graph.described(given)
-        return topologies.parse(given)
+        return topologies.parse(units.converted(given))
     except ValidationError as error:
         found = problems.of(error, topologies.TopologyParameters)
         raise InputError(f"topology.{problems.explain(found)}") from None

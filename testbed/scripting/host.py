@@ -58,9 +58,12 @@ class Host:
 
         Raises:
             LabError: there is no such program, or the lab has ended; one line.
+            ValueError: `STDOUT` is given for another than `stderr`.
         """
         if isinstance(args, str):
             raise TypeError("a program is a list of texts, such as ['ping', 'server']")
+        if subprocess.STDOUT in (stdin, stdout):
+            raise ValueError("STDOUT can only be used for stderr")
         ours: list[int | None] = []
         with ExitStack() as to_close:
             theirs: list[int] = []

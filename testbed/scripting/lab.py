@@ -184,8 +184,12 @@ class Lab:
 
         Args:
             topology: a Mininet `Topo` that has been built; a topology's name, or a mapping, as in
-                an experiment's `topology` section; or parameters that were made of one.
-            impairments: as in an experiment's `impairments`, without anchors such as `rounds`.
+                an experiment's `topology` section, with units such as "20Mbit" if you like; or
+                parameters that were made of one.
+            impairments: those that `impair` can begin: mappings as in an experiment's
+                `impairments`, such as `{"kind": "loss", "host": "server", "q": 0.5}`. One without
+                a `name` is called by its kind and place, here `loss-server`. Anchors (`rounds`,
+                `leg`, `at_s`, `duration_s`, `offset_s`) do not count: the script says when.
             seed: of whatever is drawn at random.
             out: as of `from_experiment`, like the other two.
             calibrated: whether every link is measured first.

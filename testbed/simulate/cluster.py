@@ -7,11 +7,10 @@ from testbed.simulate.party import Party, Way, link_up
 from testbed.transport.core.connection import Connection, ConnectionState
 from testbed.transport.core.connection_settings import ConnectionSettings
 from testbed.transport.core.errors import ProtocolError
-from testbed.transport.core.joining import Admission, Newcomer, StrangerError
+from testbed.transport.core.joining import SERVER, Admission, Newcomer, StrangerError
 from testbed.transport.core.messages import Hello, Welcome
 from testbed.transport.core.sending_path import SendingPath
 
-SERVER = "server"
 _PORT = 47000
 
 

@@ -58,6 +58,18 @@ class Link:
         self._work_s = 0.0  # service given or promised
         self._random = _uniform(seed)
 
+    def set_rate(self, rate_bps: float) -> None:
+        """Serves at this rate from now on, what waits included.
+
+        Datagrams that wait keep their times of arrival, which were decided as they entered; those
+        that come later wait until the queue is empty at the new rate.
+        """
+        now_s = self._simulation.now_s
+        left_s = max(0.0, self._free_s - now_s)
+        self._work_s += left_s * (self.rate_bps / rate_bps - 1)
+        self._free_s = max(self._free_s, now_s + left_s * self.rate_bps / rate_bps)
+        self.rate_bps = rate_bps
+
     @property
     def queued_bytes(self) -> float:
         """The queue's length now, with what is left of the datagram in service."""

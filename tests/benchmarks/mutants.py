@@ -1,36 +1,37 @@
 """How many faults in the core its tests find: `python -m tests.benchmarks.mutants [N] [SEED]`.
 
 Draws N places of `testbed/transport/core` at random, changes each in one small way (a comparison,
-an operator, a constant, a statement left out), and runs the transport's tests without sockets on
-each changed copy. Prints what survived, for a human to look at, and the share with its interval.
+an operator, a constant, a statement left out), and runs those of the transport's tests without
+sockets that execute the changed lines. Prints what survived, for a human to look at, and the share
+with its interval.
 """
 
 import ast
 import copy
 import difflib
 import math
-import os
 import random
-import shutil
-import subprocess
 import sys
-import tempfile
+import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.benchmarks.mutant_tests import Suite
+
 ROOT = Path(__file__).resolve().parents[2]
 CORE = Path("testbed/transport/core")
-# The quick ones first: most mutants end there.
 TESTS = [
     f"tests/transport/test_{name}.py"
     for name in (
-        *("connection", "transfer_messages", "wire", "states", "layout", "pacing"),
-        *("control_messages", "cluster", "tolerance_rules", "acknowledged_repair", "transfer"),
-        *("hostile", "repair_machine", "repair_completion", "order"),
+        *("acknowledged_repair", "arrivals", "cluster", "connection", "connection_settings"),
+        *("control_messages", "early", "gathering", "hostile_machine", "hot_path", "joining"),
+        *("layout", "observation", "order", "pacing", "path_estimates", "protocols"),
+        *("repair_completion", "repair_machine", "sending_path", "states", "tolerance"),
+        *("tolerance_rules", "transfer", "transfer_messages", "wire"),
     )
 ]
-TIMEOUT_S = 300
 _SWAPPED: dict[type[Any], type[Any]] = {
     ast.Lt: ast.LtE,
     ast.LtE: ast.Lt,
@@ -95,49 +96,71 @@ def change(node: ast.AST, kind: str) -> None:
         node._fields = ()  # type: ignore[misc]
 
 
-def mutants(count: int, seed: int) -> list[tuple[Path, str, str]]:
-    """So many of them, drawn without repetition: file, its changed source, and the difference."""
+@dataclass(frozen=True, kw_only=True)
+class Mutant:
+    """A changed copy of a file.
+
+    Attributes:
+        lines, function: where the change is: its statement, and the function around it.
+        shown: the difference, for a human.
+    """
+
+    file: Path
+    source: str
+    lines: range
+    function: range
+    shown: str
+
+
+def mutants(count: int, seed: int) -> list[Mutant]:
+    """So many of them, drawn without repetition."""
     all_places = [
         (file, number)
         for file in sorted((ROOT / CORE).glob("*.py"))
         for number, _ in enumerate(places(ast.parse(file.read_text())))
     ]
-    found = []
-    for file, number in random.Random(seed).sample(all_places, min(count, len(all_places))):
-        tree = ast.parse(file.read_text())
-        before = ast.unparse(tree)
-        changed = copy.deepcopy(tree)
-        node, kind = list(places(changed))[number]
-        line = getattr(node, "lineno", 0)
-        change(node, kind)
-        after = ast.unparse(ast.fix_missing_locations(changed))
-        shown = [
-            text
-            for text in difflib.unified_diff(before.splitlines(), after.splitlines(), n=0)
-            if text[:1] in "+-" and text[:3] not in ("---", "+++")
-        ]
-        found.append((file.relative_to(ROOT), after, f"{file.name}:{line} {kind}: {shown}"))
-    return found
+    return [
+        _mutant(file, number)
+        for file, number in random.Random(seed).sample(all_places, min(count, len(all_places)))
+    ]
 
 
-def survives(tree: Path, file: Path, source: str) -> bool:
-    """Whether all tests pass on the changed copy."""
-    original = (tree / file).read_text()
-    (tree / file).write_text(source)
-    try:
-        done = subprocess.run(
-            [*(sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"), *TESTS],
-            cwd=tree,
-            env={**os.environ, "PYTHONPATH": str(tree)},
-            capture_output=True,
-            timeout=TIMEOUT_S,
-            check=False,
-        )
-        return done.returncode == 0
-    except subprocess.TimeoutExpired:
-        return False
-    finally:
-        (tree / file).write_text(original)
+def _mutant(file: Path, number: int) -> Mutant:
+    tree = ast.parse(file.read_text())
+    before = ast.unparse(tree)
+    changed = copy.deepcopy(tree)
+    node, kind = list(places(changed))[number]
+    around = [
+        each
+        for each in ast.walk(changed)
+        if isinstance(each, ast.stmt) and any(inner is node for inner in ast.walk(each))
+    ]
+    statement = min(around, key=lambda each: len(list(ast.walk(each))))
+    lines = _own_lines(statement)
+    function = min(
+        (_all_lines(each) for each in around if isinstance(each, ast.FunctionDef)), key=len
+    )
+    change(node, kind)
+    after = ast.unparse(ast.fix_missing_locations(changed))
+    difference = [
+        text
+        for text in difflib.unified_diff(before.splitlines(), after.splitlines(), n=0)
+        if text[:1] in "+-" and text[:3] not in ("---", "+++")
+    ]
+    shown = f"{file.name}:{lines.start} {kind}: {difference}"
+    return Mutant(file=file, source=after, lines=lines, function=function, shown=shown)
+
+
+def _all_lines(statement: ast.stmt) -> range:
+    return range(statement.lineno, (statement.end_lineno or statement.lineno) + 1)
+
+
+def _own_lines(statement: ast.stmt) -> range:
+    """The lines of a statement, without those of the statements in it."""
+    body = getattr(statement, "body", None)
+    if not body:
+        return _all_lines(statement)
+    return range(statement.lineno, max(statement.lineno + 1, body[0].lineno))
 
 
 def wilson(successes: int, trials: int, z: float = 1.96) -> tuple[float, float]:
@@ -151,23 +174,19 @@ def wilson(successes: int, trials: int, z: float = 1.96) -> tuple[float, float]:
 def main() -> None:
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 300
     seed = int(sys.argv[2]) if len(sys.argv) > 2 else 1
-    alive = 0
-    with tempfile.TemporaryDirectory() as folder:
-        tree = Path(folder)
-        for part in ("testbed", "tests", "pyproject.toml"):
-            source = ROOT / part
-            if source.is_dir():
-                shutil.copytree(source, tree / part, ignore=shutil.ignore_patterns("__pycache__"))
-            else:
-                shutil.copy(source, tree / part)
-        if not survives(tree, CORE / "wire.py", (ROOT / CORE / "wire.py").read_text()):
-            sys.exit("the tests fail without any change")
-        for number, (file, changed, shown) in enumerate(mutants(count, seed), 1):
-            if survives(tree, file, changed):
-                alive += 1
-                print(f"survived: {shown}", flush=True)
-            low, high = wilson(alive, number)
-            print(f"{number}: {alive} survive, {low:.1%} to {high:.1%}", flush=True)
+    suite = Suite(ROOT, TESTS, sorted((ROOT / CORE).glob("*.py")))
+    print(f"{suite.count} tests pass without any change", flush=True)
+    alive, began_s = 0, time.monotonic()
+    for number, mutant in enumerate(mutants(count, seed), 1):
+        found = suite.find(mutant.file, mutant.source, mutant.lines, mutant.function)
+        if found is None:
+            alive += 1
+            print(f"survived: {mutant.shown}", flush=True)
+        low, high = wilson(alive, number)
+        each_s = (time.monotonic() - began_s) / number
+        print(
+            f"{number}: {alive} survive, {low:.1%} to {high:.1%}; {each_s:.1f} s each", flush=True
+        )
 
 
 if __name__ == "__main__":

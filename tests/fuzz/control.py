@@ -1,4 +1,4 @@
-"""Fuzz target: the control parser, and the machines behind it, take any stream in any pieces.
+"""Fuzz target: a connection takes any control stream in any pieces.
 
     python -m tests.fuzz.control CORPUS -max_total_time=60
 
@@ -18,7 +18,7 @@ with atheris.instrument_imports(include=["testbed"], enable_loader_override=Fals
     from testbed.transport.core.layout import PayloadLayout
     from testbed.transport.core.messages import Hello
     from testbed.transport.policies.repair import REPAIRS
-    from tests.transport.hostile import TRANSFER, Victim
+    from tests.transport.hostile import SIDES, TRANSFER, Victim
 
 _NAMES = sorted(REPAIRS)
 
@@ -28,7 +28,7 @@ def one(data: bytes) -> None:
     if len(data) < 3:
         return
     victim = Victim(_NAMES[data[0] % len(_NAMES)], chunks=9, tolerance=0.1)
-    side = "sender" if data[0] & 0x80 else "receiver"
+    side = SIDES[data[0] < 0x80]
     stream = data[2:].replace(b"\xff\xff\xff\xff", TRANSFER.to_bytes(4, "big"))
     size = data[1] + 1
     for at in range(0, len(stream), size):

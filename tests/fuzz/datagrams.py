@@ -1,4 +1,4 @@
-"""Fuzz target: a receiver takes any datagrams, and every one of them is accounted for.
+"""Fuzz target: a connection takes any datagrams, and every one of them is accounted for.
 
     python -m tests.fuzz.datagrams CORPUS -max_total_time=60
 

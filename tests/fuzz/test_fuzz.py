@@ -1,7 +1,7 @@
 """A few seconds of coverage-guided fuzzing of what reads bytes from the network.
 
 Longer: `python -m tests.fuzz.datagrams FOLDER -max_total_time=3600`, where FOLDER keeps what was
-found from one call to the next.
+found from one call to the next. Many, built by structure: `python -m tests.fuzz.connections`.
 """
 
 import os

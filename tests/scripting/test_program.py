@@ -242,3 +242,9 @@ def test_a_program_ends_with_its_lab():
     program = Host("server", "10.0.0.1", vanish).popen(["sleep", "60"])
     assert program.poll() is None
     assert program.wait(5) == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("stream", ["stdin", "stdout"])
+def test_only_errors_may_go_where_output_goes(host, stream):
+    with pytest.raises(ValueError, match="STDOUT can only be used for stderr"):
+        host.popen(["true"], **{stream: subprocess.STDOUT})

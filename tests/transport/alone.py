@@ -21,6 +21,7 @@ from testbed.transport import (
     open_endpoint,
     preset,
 )
+from testbed.transport.native import HOT_PATH, WHY_NONE
 
 PREFIX = f"127.{1 + os.getpid() % 250}.251"
 CHECKSUM = "--checksum" in sys.argv[1:]
@@ -82,6 +83,8 @@ if __name__ == "__main__":
         "python": platform.python_version(),
         "numpy": np.__version__,
         "moved": moved,
+        "compiled": HOT_PATH.compiled,
+        "why": WHY_NONE,
         "rooms": sorted(rooms()),
     }
     print(json.dumps(told))

@@ -12,6 +12,7 @@ from testbed.transport.policies.congestion import (
     Feedback,
     Reno,
 )
+from testbed.transport.policies.congestion.window import WindowControl
 from tests.shared.entries import every
 
 C = TypeVar("C", bound=CongestionControl)
@@ -65,4 +66,7 @@ class Rounds(Generic[C]):
 
     @property
     def window(self) -> float:
-        return self.control.window_bytes / SIZE
+        control = self.control
+        if isinstance(control, WindowControl):
+            return control.congestion_window_bytes / SIZE
+        return control.window_bytes / SIZE

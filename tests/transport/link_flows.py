@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 
 from testbed.simulate.engine import Alarm, Simulation
 from testbed.simulate.link import Link, send_along
-from testbed.transport.core.pacing import Pacer
+from testbed.transport.core.pacing import SHORT_QUANTUM_S, Pacer
 from testbed.transport.policies.congestion import CongestionControl, Feedback
 
 DATAGRAM_BYTES = 1514
@@ -50,7 +50,11 @@ class AckedFlow:
         self._return_delay_s = return_delay_s
         self._total_bytes = total_bytes
         self._size = datagram_bytes
-        self._pacer = Pacer(rate_bps=congestion.rate_bps, datagram_wire_bytes=datagram_bytes)
+        self._pacer = Pacer(
+            rate_bps=congestion.rate_bps,
+            datagram_wire_bytes=datagram_bytes,
+            quantum_s=SHORT_QUANTUM_S,
+        )
         self._outstanding: dict[int, float] = {}  # number -> when sent, ascending
         self._next = 0
         self._smoothed_s = 0.1

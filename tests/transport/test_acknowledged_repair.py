@@ -123,6 +123,15 @@ def test_the_loss_estimate_follows_a_microburst():
     assert estimates.loss < 0.01
 
 
+def test_a_round_trip_far_below_all_others_begins_the_estimate_anew():
+    estimates = PathEstimates()
+    estimates.on_round_trip(1.0)  # a host was busy
+    estimates.on_round_trip(0.004)
+    assert (estimates.smoothed_s, estimates.deviation_s) == (0.004, 0.002)
+    estimates.on_round_trip(0.0012)  # still what a path may do
+    assert estimates.smoothed_s == pytest.approx(0.004 - 0.0028 / 8)
+
+
 def test_reordering_makes_cautious_and_is_forgotten_slowly():
     estimates = PathEstimates()
     estimates.on_round_trip(0.01)

@@ -51,7 +51,8 @@ def test_no_other_needs_a_rate(text):
         ("timely:t_low_s=2e-3,t_high_s=1e-3", "t_high_s is 0.001; valid: at least t_low_s"),
         ("timely:t_low_s=-1", "t_low_s is -1; valid: above 0, or 0"),
         ("bbr:window_gain=0", "window_gain is 0; valid: above 0"),
-        ("ltp:delay_factor=1", "delay_factor is 1; valid: above 1"),
+        ("ltp:probe_rtt_s=0", "probe_rtt_s is 0; valid: above 0"),
+        ("bbr:min_rtt_window_s=-1", "min_rtt_window_s is -1; valid: above 0, or 0"),
         ("dctcp:gain=2,ecn_marking=true", "gain is 2; valid: above 0 and at most 1"),
         ("dctcp", "needs queues that mark datagrams"),
         ("dctcp:ecn_marking=false", "needs queues that mark datagrams"),
@@ -135,6 +136,31 @@ def test_a_path_whose_round_trip_is_not_told_gets_a_finite_window(text):
         )
     assert text == "fixed" or SIZE <= control.window_bytes < math.inf
     assert 0 < control.rate_bps < math.inf
+
+
+def test_the_delay_of_a_receiver_that_was_busy_does_not_stay_in_the_round_trip():
+    path = PathMonitor()
+
+    def answer(at_s, *, waited_s=None, rtt_s=None):
+        path.on_feedback(
+            Feedback(
+                now_s=at_s,
+                delivered_bytes=SIZE,
+                lost_bytes=0,
+                in_flight_bytes=0,
+                rtt_s=rtt_s,
+                newest_sent_s=at_s - (waited_s or rtt_s),
+            )
+        )
+        return path.smoothed_rtt_s
+
+    assert answer(1.0, waited_s=1.0) == 1.0
+    assert answer(2.0, waited_s=2.0) == 1.0
+    assert answer(3.0, waited_s=0.1) == pytest.approx(0.1)  # the path's is no longer
+    assert answer(4.0, rtt_s=0.004) == path.base_rtt_s == 0.004
+    assert not path.queued(1.0)
+    assert answer(5.0, waited_s=1.0) == 0.004
+    assert answer(6.0, rtt_s=0.002) == pytest.approx(0.004 + (0.002 - 0.004) / 8)
 
 
 def test_the_max_filter_forgets_after_its_rounds():

@@ -10,7 +10,7 @@ from testbed.transport.policies.congestion import (
     Ltp,
     Timely,
 )
-from testbed.transport.policies.congestion.bbr import BbrState
+from testbed.transport.policies.congestion.bbr import STARTUP_GAIN, BbrState
 from testbed.transport.policies.congestion.timely import TimelyState
 from tests.transport.congestion_rounds import (
     SIZE,
@@ -37,7 +37,8 @@ def timely() -> Rounds[Timely]:
         ([1e-3], 101e6, TimelyState.LOW),
         ([8e-3], 100e6 * (1 - 0.8 * (1 - 4 / 8)), TimelyState.HIGH),
         ([2.5e-3], 100e6 * 0.5, TimelyState.FALLING),  # no cut is deeper than a half
-        ([2.5e-3, 2.5e-3], 50e6 * (1 - 0.8 * 0.125 * 1.5 * 0.875), TimelyState.FALLING),
+        ([2.5e-3, 2.5e-3], 50e6, TimelyState.FALLING),  # of data sent before the rate fell
+        ([2.5e-3] * 3, 50e6 * (1 - 0.8 * 0.125**2 * 1.5 * 0.875), TimelyState.FALLING),
         ([2.5e-3, 2.4e-3, 2.3e-3], None, TimelyState.RISING),
         ([2.5e-3, *[2.4e-3 - n * 1e-5 for n in range(8)]], None, TimelyState.HYPERACTIVE),
     ],
@@ -46,7 +47,7 @@ def test_timely_steps_as_algorithm_1_says(rtts_s, rate_bps, state):
     rounds = timely()
     for rtt_s in rtts_s:
         rounds.rtt_s = rtt_s
-        rounds.round(sent=100)
+        rounds.round(sent=10)
     assert rounds.control.state is state
     if rate_bps is not None:
         assert rounds.control.rate_bps == pytest.approx(rate_bps)
@@ -67,12 +68,20 @@ def test_timely_s_hyperactive_increase_is_five_steps():
 
 def test_timely_ignores_losses_without_a_queue_and_heeds_them_with_one():
     rounds = timely()
-    rounds.round(sent=100, lost=30)
+    rounds.round(sent=10, lost=3)
     assert rounds.control.rate_bps == pytest.approx(101e6)
     rounds.rtt_s = 3e-3
-    rounds.round(sent=100, lost=30)
+    rounds.round(sent=10, lost=3)
     assert rounds.control.state is TimelyState.OVERFLOW
     assert rounds.control.rate_bps == pytest.approx(101e6 * 0.8)
+
+
+def test_timely_takes_round_trips_that_vary_by_a_hundredth_for_no_queue():
+    rounds = timely()
+    for n in range(20):
+        rounds.rtt_s = 1e-3 * (1 + 0.01 * (n % 2))
+        rounds.round(sent=10, lost=3)
+        assert rounds.control.state is not TimelyState.OVERFLOW
 
 
 def test_timely_doubles_its_rate_at_the_start_until_a_queue_shows():
@@ -152,6 +161,16 @@ def test_bbr_s_startup_doubles_what_is_in_flight_each_round_trip():
     assert all(late >= 2 * early for early, late in itertools.pairwise(windows))
 
 
+def test_bbr_forgets_a_bandwidth_that_was_measured_over_the_delay_of_a_busy_receiver():
+    rounds = Rounds(Bbr(datagram_bytes=SIZE), rtt_s=1.0)
+    rounds.round(sent=10, lost=9)
+    assert rounds.control.bandwidth_bps == pytest.approx(SIZE * 8 / 1.0)
+    rounds.rtt_s = 0.01
+    rounds.round(sent=10, lost=9)
+    assert rounds.control.bandwidth_bps == 0
+    assert rounds.control.rate_bps == pytest.approx(STARTUP_GAIN * 10 * SIZE * 8 / 0.01)
+
+
 def test_bbr_counts_a_limited_sample_only_if_it_is_larger():
     rounds = filled(Bbr)
     bandwidth_bps = rounds.control.bandwidth_bps
@@ -194,14 +213,41 @@ def test_bbr_restarts_after_a_pause_at_the_bandwidth_and_without_a_probe(kind):
         assert control.bandwidth_bps == pytest.approx(bandwidth_bps)
 
 
-def test_ltp_counts_what_was_lost_without_a_queue_and_bbr_does_not():
+def test_ltp_counts_what_was_lost_without_a_queue_and_bbr_ignores_it_for_two_seconds():
     rates = []
     for kind in (Bbr, Ltp):
         rounds = filled(kind)
-        for _ in range(40):
-            rounds.round(sent=100, lost=40)
-        rates.append(rounds.control.bandwidth_bps / (100 * SIZE * 8 / 1e-3))
-    assert rates == pytest.approx([0.6, 1.0])
+        for count in (1990, 30):
+            for _ in range(count):
+                rounds.round(sent=100, lost=40)
+            rates.append(rounds.control.bandwidth_bps / (100 * SIZE * 8 / 1e-3))
+    assert rates == pytest.approx([1.0, 0.6, 1.0, 1.0])
+
+
+def test_bbr_takes_round_trips_that_vary_by_a_hundredth_for_no_queue():
+    rounds = filled(Bbr)
+    bandwidth_bps = rounds.control.bandwidth_bps
+    for n in range(200):
+        rounds.rtt_s = 1e-3 * (1 + 0.01 * (n % 2))
+        rounds.round(sent=100, lost=90)
+    assert rounds.control.bandwidth_bps >= 0.98 * bandwidth_bps
+
+
+def test_bbr_believes_losses_behind_a_queue():
+    rounds = filled(Bbr)
+    rounds.rtt_s = 2e-3
+    for _ in range(40):
+        rounds.round(sent=200, lost=80)
+    assert rounds.control.bandwidth_bps == pytest.approx(120 * SIZE * 8 / 2e-3)
+
+
+def test_bbr_seeks_the_bandwidth_anew_when_losses_end_that_it_has_believed():
+    rounds = filled(Bbr)
+    for _ in range(2100):
+        rounds.round(sent=100, lost=90)
+    assert rounds.control.bandwidth_bps == pytest.approx(10 * SIZE * 8 / 1e-3)
+    rounds.round(sent=20)
+    assert rounds.control.state is BbrState.STARTUP
 
 
 def test_ltp_does_not_excuse_losses_behind_a_queue():

@@ -1,99 +1,33 @@
-"""A connection in virtual time: numbering, liveness, early data, several transfers in flight."""
+"""A connection in virtual time: numbering, liveness, several transfers in flight."""
 
-import math
+from typing import Any
 
 import numpy as np
 import pytest
 
-from testbed.simulate.engine import Simulation
-from testbed.simulate.link import Link
-from testbed.simulate.party import Party, Way, link_up
-from testbed.transport import SendingPath
-from testbed.transport.core.connection import ConnectionState
-from testbed.transport.core.events import ChunkBatch, PeerGone, TransferDone
-from testbed.transport.core.messages import PASS, ControlMessage, MessageType
+from testbed.transport.core.connection import Connection, ConnectionState
+from testbed.transport.core.connection_settings import ConnectionSettings
+from testbed.transport.core.events import Announced, ChunkBatch, Joined, PeerGone, TransferDone
+from testbed.transport.core.messages import (
+    KEY_BYTES,
+    PASS,
+    ControlMessage,
+    Hello,
+    MessageType,
+    Welcome,
+    reason_message,
+)
+from testbed.transport.core.receiver import Receiver
+from testbed.transport.core.sending_path import SendingPath
 from testbed.transport.core.tolerance import FractionRule
-from testbed.transport.core.wire import fields, wire_bytes
-from testbed.transport.policies.congestion import CONGESTION_CONTROLS
-from testbed.transport.policies.repair import REPAIRS
-from testbed.transport.policies.repair.selective import AcknowledgingReceiver
+from testbed.transport.core.wire import fields
+from testbed.transport.policies.congestion import FixedRate
+from testbed.transport.policies.order import InOrder
+from testbed.transport.policies.repair import Passes
+from tests.transport.test_hot_path import BOTH
 from tests.transport.transfer_parts import all_frames
-from tests.transport.virtual import Bytes, connections, layout_of, random_payload
-
-DELAY_S = 0.005
-TIMEOUT_S = 5.0
-
-
-class Two:
-    """A worker that sends and a server that receives."""
-
-    def __init__(
-        self,
-        *,
-        chunks=100,
-        loss=0.0,
-        repair="passes",
-        congestion="fixed",
-        rate_bps=10e6,
-        seed=0,
-        **settings,
-    ) -> None:
-        self.simulation = Simulation()
-        self.layout = layout_of(chunks)
-        self.link = Link(self.simulation, rate_bps=math.inf, delay_s=DELAY_S, loss=loss, seed=seed)
-        there, back = Way([self.link]), Way([], control_delay_s=DELAY_S)
-        self.path = SendingPath(
-            congestion=CONGESTION_CONTROLS.create(
-                congestion, rate_bps=rate_bps, datagram_bytes=wire_bytes(1, 16)
-            ),
-            chunk_bytes=self.layout.chunk_bytes,
-        )
-        self.worker, self.server = connections(
-            self.simulation,
-            (there, back),
-            self.layout,
-            repair=REPAIRS.create(repair),
-            path=self.path,
-            **{"peer_timeout_s": TIMEOUT_S, **settings},
-        )
-        self.into: dict[int, Bytes] = {}
-        self.sent: dict[int, Bytes] = {}
-        link_up(self.worker, self.server)
-
-    def send(self, transfer: int) -> None:
-        self.sent[transfer] = random_payload(self.layout, transfer)
-        now_s = self.simulation.now_s
-        self.worker.connection.post_send(transfer, self.sent[transfer], now_s)
-        self.worker.work()
-
-    def receive(self, transfer: int, tolerance: float = 0.0) -> None:
-        self.into[transfer] = self.layout.new_buffer()
-        rule = FractionRule(chunk_count=self.layout.chunk_count, tolerance=tolerance)
-        now_s = self.simulation.now_s
-        self.server.connection.post_receive(transfer, rule, self.into[transfer], now_s)
-        self.server.work()
-
-    def run(self, until_s: float = math.inf) -> None:
-        self.simulation.run(until_s=until_s, limit=200_000)
-
-    @property
-    def intact(self) -> list[int]:
-        """The transfers that have arrived whole."""
-        return [
-            number
-            for number, into in self.into.items()
-            if number in self.sent and np.array_equal(into, self.sent[number])
-        ]
-
-
-def ended(party: Party) -> list[int]:
-    return [event.transfer for event in party.events if isinstance(event, TransferDone)]
-
-
-def gone(party: Party) -> str:
-    """Why the connection has ended, empty while it has not."""
-    reasons = [event.reason for event in party.events if isinstance(event, PeerGone)]
-    return reasons[0] if reasons else ""
+from tests.transport.two_parties import TIMEOUT_S, Two, ended, gone
+from tests.transport.virtual import SESSION, layout_of, random_payload
 
 
 @pytest.mark.parametrize("repair", ["passes", "selective", "streaming"])
@@ -120,60 +54,6 @@ def test_the_earlier_transfer_has_the_path_first():
     assert reports[0].ended_s <= reports[1].began_s
 
 
-@pytest.mark.parametrize("repair", ["passes", "selective", "streaming"])
-def test_data_that_come_before_they_are_asked_for_are_sent_once(repair):
-    two = Two(repair=repair)
-    two.send(0)
-    two.run(until_s=1.0)
-    assert ended(two.server) == []
-    two.receive(0)
-    two.run()
-    assert two.intact == [0]
-    done = next(event for event in two.worker.events if isinstance(event, TransferDone))
-    assert done.report.chunks_sent == 100
-
-
-def test_early_data_of_several_transfers_wait_side_by_side():
-    two = Two(loss=0.2)
-    for number in (0, 2, 4, 6):
-        two.send(number)
-    two.run(until_s=1.0)
-    for number in (0, 2, 4, 6):
-        two.receive(number)
-    two.run()
-    assert two.intact == [0, 2, 4, 6]
-
-
-def test_more_early_transfers_than_may_be_in_flight_cost_repairs_and_no_memory():
-    two = Two(transfers_in_flight=2)
-    two.send(0)
-    two.send(2)
-    two.run(until_s=0.5)
-    two.receive(0)
-    two.run(until_s=0.6)
-    with pytest.raises(ValueError, match="numbers must ascend"):
-        two.receive(0)
-    two.send(4)
-    with pytest.raises(ValueError, match="2 are in flight already; valid: at most 2"):
-        two.send(6)
-
-
-def test_a_sender_that_is_told_to_hold_waits_as_long_as_the_receiver_lives():
-    two = Two()
-    two.send(0)
-    two.run(until_s=20 * TIMEOUT_S)
-    assert two.worker.connection.lost is None
-    two.receive(0)
-    two.run(until_s=21 * TIMEOUT_S)
-    assert two.intact == [0]
-    # A receiver that does not answer any more is given up.
-    two.send(2)
-    two.run(until_s=25 * TIMEOUT_S)
-    two.server.be_busy(1e6)
-    two.run(until_s=30 * TIMEOUT_S)
-    assert gone(two.worker) == f"silent for {TIMEOUT_S:g} s"
-
-
 def test_a_transfer_that_the_receiver_skips_is_an_error_on_both_sides():
     two = Two()
     two.receive(4)
@@ -182,16 +62,6 @@ def test_a_transfer_that_the_receiver_skips_is_an_error_on_both_sides():
     assert "sends transfer 2, which this side has skipped: it is at 4" in gone(two.server)
     assert "it gave up: it broke the protocol: it sends transfer 2" in gone(two.worker)
     assert ended(two.worker) == ended(two.server) == []
-
-
-def test_a_receive_that_skips_what_came_early_is_an_error_on_both_sides():
-    two = Two()
-    two.send(2)
-    two.run(until_s=1.0)
-    two.receive(4)
-    two.run()
-    assert "skipped: it is at 4" in gone(two.server)
-    assert "it gave up" in gone(two.worker)
 
 
 def test_a_receiver_says_which_other_transfer_comes_instead():
@@ -237,6 +107,14 @@ def test_a_peer_that_sends_nothing_is_given_up_with_the_reason():
     two.receive(0)
     two.run()
     assert gone(two.server) == f"silent: no new chunk of transfer 0 for {TIMEOUT_S:g} s"
+
+
+def test_of_transfers_that_stand_still_alike_the_first_is_named():
+    two = Two()
+    for number in (0, 2):
+        two.receive(number)
+    two.run()
+    assert gone(two.server).endswith(f"no new chunk of transfer 0 for {TIMEOUT_S:g} s")
 
 
 def test_patience_runs_from_the_last_new_chunk():
@@ -291,6 +169,107 @@ def test_what_a_worker_may_not_say_ends_the_connection_with_the_reason_on_both_s
     assert "it gave up: it broke the protocol" in gone(two.worker)
 
 
+@pytest.mark.parametrize(
+    ("kind", "said"), [(MessageType.REFUSED, "it refused"), (MessageType.FAILED, "it gave up")]
+)
+def test_a_server_that_ends_the_connection_is_quoted_and_not_answered(kind, said):
+    connection = Two().worker.connection
+    connection.on_control(reason_message(kind, "the layouts differ").encode(), 0.0)
+    assert connection.lost == f"{said}: the layouts differ"
+    assert connection.events() == [PeerGone(f"{said}: the layouts differ")]
+    assert (connection.state, connection.control()) == (ConnectionState.LOST, b"")
+
+
+def test_a_buffer_that_does_not_fit_is_refused_and_costs_no_number():
+    two = Two()
+    rule, into = FractionRule(chunk_count=100, tolerance=0), np.zeros(3, dtype=np.uint8)
+    with pytest.raises(ValueError, match="not a buffer of this layout: 3 elements"):
+        two.server.connection.post_receive(0, rule, into, 0.0)
+    two.receive(0)
+    two.send(0)
+    two.run()
+    assert two.intact == [0]
+
+
+@pytest.mark.parametrize("hot_path", BOTH)
+@pytest.mark.parametrize("early", [False, True])
+def test_a_read_only_buffer_is_refused_and_stays_as_it_was(hot_path, early):
+    two = Two(hot_path=hot_path)
+    rule = FractionRule(chunk_count=100, tolerance=0)
+    kept = two.layout.new_buffer().tobytes()
+    two.send(0)
+    two.run(until_s=1.0 if early else 0.0)
+    into = np.frombuffer(kept, dtype=np.uint8)
+    with pytest.raises(ValueError, match="a read-only buffer; valid: one to be written into"):
+        two.server.connection.post_receive(0, rule, into, two.simulation.now_s)
+    two.run(until_s=2.0)
+    assert kept == bytes(len(kept))
+    two.receive(0)
+    two.run()
+    assert two.intact == [0]
+
+
+@pytest.mark.parametrize("hot_path", BOTH)
+def test_a_receiver_by_itself_writes_into_no_read_only_buffer(hot_path):
+    layout = layout_of(3)
+    into = layout.new_buffer()
+    into.flags.writeable = False
+    common: dict[str, Any] = {
+        "session": SESSION,
+        "transfer": 0,
+        "layout": layout,
+        "repair": Passes(),
+        "now_s": 0.0,
+        "hot_path": hot_path,
+    }
+    rule = FractionRule(chunk_count=3, tolerance=0)
+    with pytest.raises(ValueError, match="a read-only buffer"):
+        Receiver(into=into, rule=rule, **common)
+    early = Receiver(into=layout.new_buffer(), rule=None, **common)
+    with pytest.raises(ValueError, match="a read-only buffer"):
+        early.adopt(into, rule, 0.0)
+
+
+def test_a_worker_that_is_welcomed_is_told_the_servers_port_and_its_key():
+    settings = ConnectionSettings(
+        session=SESSION, layout=layout_of(1), repair=Passes(), order=InOrder()
+    )
+    hello = Hello(session=SESSION, name="worker-1")
+    path = SendingPath(congestion=FixedRate(rate_bps=1e6), chunk_bytes=16)
+    connection = Connection(peer="server", settings=settings, path=path, hello=hello, now_s=0.0)
+    welcome = Welcome(session=SESSION, data_port=47000, key=bytes(range(KEY_BYTES)))
+    connection.on_control(welcome.message().encode(), 0.0)
+    assert connection.events() == [Joined(47000, bytes(range(KEY_BYTES)))]
+    assert connection.state is ConnectionState.WAITING
+
+
+def test_a_batch_with_datagrams_of_two_transfers_serves_both():
+    two = Two(chunks=3)
+    for number in (0, 2):
+        two.receive(number)
+    first, second = (all_frames(two.layout, number=number) for number in (0, 2))
+    mixed = np.stack([first, second], axis=1).reshape(6, -1)
+    two.server.connection.on_datagrams(mixed, 1.0)
+    done = [each for each in two.server.connection.events() if isinstance(each, TransferDone)]
+    assert [event.transfer for event in done] == [0, 2]
+    assert all(np.array_equal(two.into[each], random_payload(two.layout)) for each in (0, 2))
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_a_batch_of_two_transfers_shows_a_living_peer_if_any_of_it_is_the_peers(ours):
+    two = Two(chunks=3)
+    two.receive(0)
+    frames = np.concatenate([all_frames(two.layout, number=number)[:1] for number in (0, 2)])
+    session = fields(frames, two.layout.chunk_bytes)["session"]
+    session[1] += 1
+    session[0] += not ours
+    heard = two.server.connection.incoming.on_datagrams(
+        frames, 1.0, waited=False, may_be_early=True
+    )
+    assert heard is ours
+    assert two.server.connection.counters["wrong-session"] == 1
+
+
 def test_a_kind_of_message_that_nobody_takes_ends_the_connection(monkeypatch):
     two = Two()
     two.worker.listen(ControlMessage(MessageType.PONG).encode())
@@ -316,19 +295,6 @@ def test_probes_for_ever_more_transfers_are_refused():
     assert "nobody asked for" in two.server.connection.lost
 
 
-@pytest.mark.parametrize("repair", ["passes", "selective", "streaming"])
-@pytest.mark.parametrize("congestion", ["cubic", "reno", "bbr", "ltp"])
-@pytest.mark.parametrize("loss", [0.1, 0.3])
-def test_an_early_transfer_takes_no_window_from_the_one_before_it(repair, congestion, loss):
-    two = Two(repair=repair, loss=loss, chunks=200, congestion=congestion)
-    two.server.on_event = lambda event: two.receive(2) if 2 not in two.into else None
-    two.receive(0)
-    two.send(0)
-    two.send(2)
-    two.run(until_s=60.0)
-    assert two.intact == [0, 2], (gone(two.worker), gone(two.server))
-
-
 def test_two_sides_that_both_send_and_do_not_receive_are_told_so():
     two = Two()
     two.send(0)
@@ -341,17 +307,41 @@ def test_two_sides_that_both_send_and_do_not_receive_are_told_so():
     assert two.simulation.now_s < 3 * TIMEOUT_S
 
 
-def test_a_side_keeps_no_more_early_transfers_than_it_allows_in_flight():
-    two = Two(transfers_in_flight=2)
-    frames = all_frames(two.layout, number=2)[:5].copy()
-    for number in range(2, 40):
-        fields(frames, two.layout.chunk_bytes)["transfer"] = number
-        two.server.connection.on_datagrams(frames, 0.0)
-    assert sorted(two.server.connection.incoming._early) == [2, 3]
-    # The one that will be needed first has room, whatever came before it.
-    fields(frames, two.layout.chunk_bytes)["transfer"] = 1
-    two.server.connection.on_datagrams(frames, 0.0)
-    assert sorted(two.server.connection.incoming._early) == [1, 2]
+def test_an_announcement_is_awaited_as_long_as_the_server_lives():
+    two = Two()
+    connection = two.worker.connection
+    connection.await_announcement(0.0)
+    two.worker.work()
+    two.run(until_s=20 * TIMEOUT_S)
+    assert connection.lost is None
+    two.server.connection.announce(b"at last")
+    two.server.work()
+    two.run()
+    assert two.worker.events == [Announced(b"at last")]
+    assert connection.next_deadline_s(two.simulation.now_s) is None  # it asks no more
+
+
+def test_a_server_that_dies_before_its_announcement_is_given_up():
+    two = Two()
+    two.run(until_s=3 * TIMEOUT_S)
+    two.worker.connection.await_announcement(two.simulation.now_s)
+    two.worker.work()
+    two.run(until_s=6 * TIMEOUT_S)
+    two.server.be_busy(1e6)
+    two.run(until_s=9 * TIMEOUT_S)
+    assert gone(two.worker) == f"silent for {TIMEOUT_S:g} s"
+
+
+def test_patience_with_a_server_runs_from_when_its_announcement_was_awaited():
+    two = Two()
+    two.server.be_busy(1e6)
+    two.run(until_s=3 * TIMEOUT_S)
+    two.worker.connection.await_announcement(two.simulation.now_s)
+    two.worker.work()
+    two.run(until_s=3.9 * TIMEOUT_S)
+    assert two.worker.connection.lost is None
+    two.run(until_s=4 * TIMEOUT_S)
+    assert gone(two.worker) == f"silent for {TIMEOUT_S:g} s"
 
 
 def test_a_sender_that_asks_again_unanswered_breaks_the_protocol():
@@ -361,13 +351,3 @@ def test_a_sender_that_asks_again_unanswered_breaks_the_protocol():
     probe = ControlMessage(MessageType.PROBE, 0, PASS.pack(1, True)).encode()
     two.server.connection.on_control(2 * probe, 0.0)
     assert "awaits its answer" in (two.server.connection.lost or "")
-
-
-def test_copies_without_end_take_no_memory_at_a_receiver_that_acknowledges():
-    two = Two(repair="streaming", transfers_in_flight=1)
-    frames = all_frames(two.layout, number=0)[:1]
-    for _ in range(2000):
-        two.server.connection.on_datagrams(frames, 0.0)
-    repair = two.server.connection.incoming._early[0]._repair
-    assert isinstance(repair, AcknowledgingReceiver)
-    assert sum(map(len, repair._pending)) < 1000

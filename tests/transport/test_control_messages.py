@@ -107,6 +107,28 @@ def test_a_malformed_header_is_refused_before_its_body_is_awaited(stream, named)
         ControlParser(LIMITS).feed(stream)
 
 
+@pytest.mark.parametrize("kind", MessageType)
+def test_the_smallest_and_the_largest_body_are_taken_and_no_other(kind):
+    bitmap_bytes = 10
+    smallest, largest = {
+        MessageType.HELLO: (10, 1 << 20),
+        MessageType.WELCOME: (6, 38),
+        MessageType.REFUSED: (0, 1024),
+        MessageType.PROBE: (4, 5),
+        MessageType.BITMAP: (1, 5 + bitmap_bytes),
+        MessageType.LATE_BITMAP: (1, 5 + bitmap_bytes),
+        MessageType.STOP: (0, bitmap_bytes),
+        MessageType.ACK: (16, 16 + (1 << 12)),
+        MessageType.ANNOUNCE: (0, 1 << 16),
+        MessageType.FAILED: (0, 1024),
+    }.get(kind, (0, 0))
+    for size in {smallest, largest}:
+        assert len(ControlParser(LIMITS).feed(ControlMessage(kind, 0, bytes(size)).encode())) == 1
+    for size in {max(0, smallest - 1), largest + 1} - {smallest}:
+        with pytest.raises(ProtocolError, match=kind.name):
+            ControlParser(LIMITS).feed(header(kind=kind, length=size))
+
+
 def test_a_type_that_is_not_expected_is_refused():
     parser = ControlParser({MessageType.HELLO: LIMITS[MessageType.HELLO]})
     with pytest.raises(ProtocolError, match="unexpected type 6"):
@@ -131,6 +153,13 @@ def test_bitmaps_begin_with_the_least_significant_bit():
 def test_bitmaps_of_another_size_are_refused(body, named):
     with pytest.raises(ProtocolError, match=named):
         unpack_bitmap(body, 10)
+
+
+def test_a_hello_that_is_too_large_is_refused_with_the_cure():
+    largest = (1 << 20) - 10 - 1  # its fixed fields and the name
+    assert len(Hello(session=1, name="w", layout=bytes(largest)).message().body) == 1 << 20
+    with pytest.raises(ValueError, match="merge tensors"):
+        Hello(session=1, name="w", layout=bytes(largest + 1)).message()
 
 
 def test_introductions_survive_the_way():

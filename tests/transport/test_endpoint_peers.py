@@ -90,6 +90,18 @@ def test_a_silent_peer_that_owes_something_is_given_up(protocol, act):
         assert time.monotonic() - began_s > 0.25
 
 
+@both
+def test_an_announcement_may_come_late_from_a_server_that_lives(protocol):
+    place = site(protocol, peer_timeout_s=0.4)
+
+    def server(endpoint):
+        endpoint.poll(1.2)
+        endpoint.announce(b"late")
+
+    _, told = run_all(place, server, lambda endpoint, index: endpoint.await_announcement())
+    assert told == [b"late"]
+
+
 def test_a_peer_that_goes_away_during_a_pass_is_noticed_before_its_end():
     place = site(rate_bps=0.5e6)  # a pass of 6 s
     opened = in_thread(lambda: open_endpoint(place.server()))

@@ -45,6 +45,21 @@ def lonely_after_join(place):
         endpoint.await_announcement()
 
 
+def knock(place, source="127.0.0.1"):
+    """A connection to the server, which may still be about to listen."""
+    deadline_s = time.monotonic() + 3
+    while True:
+        connection = socket.socket()
+        connection.bind((source, 0))
+        try:
+            connection.connect((place.server_address, place.settings["control_port"]))
+            return connection
+        except ConnectionRefusedError:
+            connection.close()
+            assert time.monotonic() < deadline_s
+            time.sleep(0.01)
+
+
 def test_a_server_that_is_not_there_is_named_with_its_address():
     place = site(connect_timeout_s=0.3)
     error = lonely(place.worker())
@@ -91,17 +106,7 @@ def test_strangers_at_the_doors_are_counted_and_hold_nobody_up(protocol):
     opened = in_thread(lambda: open_endpoint(config))
 
     def connect(data, source="127.0.0.1"):
-        deadline_s = time.monotonic() + 3
-        while True:
-            connection = socket.socket()
-            connection.bind((source, 0))
-            try:
-                connection.connect((config.bind_address, config.control_port))
-                break
-            except ConnectionRefusedError:
-                connection.close()
-                assert time.monotonic() < deadline_s
-                time.sleep(0.01)
+        connection = knock(place, source)
         connection.sendall(data)
         return connection
 
@@ -137,6 +142,34 @@ def test_strangers_at_the_doors_are_counted_and_hold_nobody_up(protocol):
         each.close()
 
 
+@both
+@pytest.mark.parametrize(
+    ("changes", "reads"),
+    [
+        ({"name": "worker-7"}, r"\d+ unknown-name \(the last: 'worker-7' from {address}\)"),
+        ({"name": "w" * 9999}, r"\d+ unknown-name \(the last: 'w{{56}}\.\.\. from {address}\)"),
+        ({"name": "\n"}, r"\d+ unknown-name \(the last: '\\n' from {address}\)"),
+        (
+            {"bind_address": "127.0.0.1"},
+            r"\d+ unknown-address \(the last: 'worker-1' from 127\.0\.0\.1\)",
+        ),
+        (
+            {"session": SESSION + 1},
+            r"\d+ wrong-session \(the last: 'worker-1' from {address}\)",
+        ),
+    ],
+    ids=["name", "long name", "unprintable name", "address", "session"],
+)
+def test_the_operator_reads_why_a_worker_could_not_join(protocol, changes, reads):
+    place = site(protocol, connect_timeout_s=0.5)
+    outcome = in_thread(lonely, place.worker(**changes))
+    error = lonely(place.server())
+    outcome.result(timeout=5)
+    turned_away = reads.format(address=re.escape(place.addresses["worker-1"]))
+    expected = rf"lost worker-1: did not join within 0\.5 s; turned away: {turned_away}"
+    assert re.fullmatch(expected, str(error))
+
+
 def test_a_worker_of_another_run_is_a_stranger_and_told_nothing():
     place = site(connect_timeout_s=0.5)
     outcome = in_thread(lonely, place.worker(session=SESSION + 1))
@@ -149,8 +182,7 @@ def test_a_stranger_who_says_nothing_is_shown_out_in_time(monkeypatch):
     monkeypatch.setattr("testbed.transport.core.joining.HELLO_WITHIN_S", 0.1)
     place = site()
     opened = in_thread(lambda: open_endpoint(place.server()))
-    time.sleep(0.1)
-    with socket.create_connection((place.server_address, 21000)) as silent:
+    with knock(place) as silent:
         silent.settimeout(2)
         assert silent.recv(1) == b""
     worker = open_endpoint(place.worker())
@@ -163,8 +195,7 @@ def test_a_stranger_who_says_nothing_is_shown_out_in_time(monkeypatch):
 def test_a_crowd_of_silent_strangers_does_not_keep_the_workers_out():
     place = site()
     opened = in_thread(lambda: open_endpoint(place.server()))
-    time.sleep(0.1)
-    crowd = [socket.create_connection((place.server_address, 21000)) for _ in range(100)]
+    crowd = [knock(place) for _ in range(100)]
     worker = open_endpoint(place.worker())
     server = opened.result(timeout=3)
     assert server.counters()["stranger-crowded-out"] >= 100 - 64

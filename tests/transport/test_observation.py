@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import numpy as np
 
-from testbed.transport import Leg, Observation, open_endpoint, preset
+from testbed.transport import Leg, Observation, SendingPath, open_endpoint, preset
+from testbed.transport.core.arrivals import pack_arrivals
+from testbed.transport.core.messages import ControlMessage, MessageType
 from testbed.transport.core.reports import OBSERVATION_INTERVAL_S
+from testbed.transport.policies.congestion import FixedRate
 from tests.transport.loopback import in_thread, site
+from tests.transport.transfer_parts import new_sender
+from tests.transport.virtual import layout_of
 
 
 def test_kernel_tcp_is_not_observed():
@@ -55,3 +63,24 @@ def test_a_sender_is_observed_at_most_every_interval_and_a_receiver_not_at_all()
     assert {each.rate_bps for each in seen} == {40e6}
     assert {each.window_bytes for each in seen} == {np.inf}
     assert all(each.retransmits >= 0 for each in seen)
+
+
+def test_an_observation_tells_pace_window_round_trip_and_repetitions():
+    path = SendingPath(congestion=FixedRate(rate_bps=1e9), chunk_bytes=16)
+    sender = new_sender(layout_of(3), path=path)
+    first = sender.observe("server", 0.0)
+    assert first == Observation(
+        now_s=0.0,
+        peer="server",
+        transfer=6,
+        rate_bps=1e9,
+        window_bytes=math.inf,
+        rtt_s=None,
+        retransmits=0,
+    )
+    sender.sent(len(sender.offer(0.0)), 0.0)
+    answer = ControlMessage(MessageType.BITMAP, 6, pack_arrivals(np.array([1])))
+    sender.on_message(answer, 0.25)
+    sender.sent(len(sender.offer(0.25)), 0.25)
+    later = sender.observe("server", 0.5)
+    assert later == replace(first, now_s=0.5, rtt_s=0.25, retransmits=2)

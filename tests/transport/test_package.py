@@ -21,26 +21,35 @@ CLEAN = {key: each for key, each in os.environ.items() if not key.startswith(("P
 CLEAN["PIP_CONFIG_FILE"] = os.devnull
 
 
-def run(*command, status=0):
+def run(*command, status=0, **more):
     done = subprocess.run(
-        [*map(str, command)], cwd="/", env=CLEAN, capture_output=True, text=True, check=False
+        [*map(str, command)],
+        cwd="/",
+        env=CLEAN | more,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == status, done.stdout + done.stderr
     return done
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
-    """Built from a copy, since the build writes beside its sources."""
-    tree = tmp_path_factory.mktemp("tree")
+def build(tree, **more):
+    """A wheel, built from a copy, since the build writes beside its sources."""
     for name in PACKAGES:
-        shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        ignored = shutil.ignore_patterns("__pycache__", "*.so")
+        shutil.copytree(ROOT / name, tree / name, ignore=ignored)
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tree)
-    build = "import os, sys; from setuptools import build_meta; os.chdir(sys.argv[1]); "
-    run(sys.executable, "-I", "-c", build + "build_meta.build_wheel('dist')", tree)
+    code = "import os, sys; from setuptools import build_meta; os.chdir(sys.argv[1]); "
+    run(sys.executable, "-I", "-c", code + "build_meta.build_wheel('dist')", tree, **more)
     (built,) = (tree / "dist").glob("*.whl")
     return built
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    return build(tmp_path_factory.mktemp("tree"))
 
 
 def link(package, site):
@@ -53,8 +62,11 @@ def link(package, site):
 
 @pytest.fixture(scope="module")
 def environment(wheel, tmp_path_factory):
+    return install(wheel, tmp_path_factory.mktemp("environment"))
+
+
+def install(wheel, folder):
     """An environment into which pip has installed the wheel; it had numpy before."""
-    folder = tmp_path_factory.mktemp("environment")
     run(sys.executable, "-m", "venv", "--without-pip", folder)
     python = folder / "bin/python"
     site = Path(sysconfig.get_path("purelib", "venv", {"base": str(folder)}))
@@ -68,8 +80,18 @@ def environment(wheel, tmp_path_factory):
 def test_with_numpy_alone_the_transport_moves_payloads(environment):
     python, _ = environment
     told = json.loads(run(python, "-I", Path(__file__).with_name("alone.py")).stdout)
+    assert told["compiled"] == (shutil.which("cc") is not None)
     assert told["moved"] == {"fixed-low": True, "dblp-stream": True, "tcp": True}
     assert told["rooms"] == ["testbed", "testbed.shared", "testbed.transport"]
+
+
+def test_without_a_compiler_it_is_installed_and_works_too(tmp_path):
+    wheel = build(tmp_path / "tree", CC="no-compiler-here")
+    python, _ = install(wheel, tmp_path / "environment")
+    told = json.loads(run(python, "-I", Path(__file__).with_name("alone.py")).stdout)
+    assert not told["compiled"]
+    assert told["why"] == "it was not compiled"
+    assert all(told["moved"].values())
 
 
 def test_checksums_name_the_package_that_they_need(environment):
@@ -106,6 +128,8 @@ def test_the_wheel_has_every_file_of_the_packages(wheel):
         str(path.relative_to(ROOT))
         for name in PACKAGES
         for path in (ROOT / name).rglob("*")
-        if path.is_file() and path.suffix not in (".pyc", ".md")
+        if path.is_file() and path.suffix not in (".pyc", ".md", ".so")
     }
-    assert packed == tree
+    built = {each for each in packed if each.endswith(".so")}
+    assert len(built) == (shutil.which("cc") is not None)
+    assert packed - built == tree

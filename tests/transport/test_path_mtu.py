@@ -53,12 +53,13 @@ def test_a_chunk_that_would_be_fragmented_is_refused(monkeypatch):
         open_endpoint(config)
 
 
-def test_an_icmp_message_that_anyone_can_forge_ends_nothing():
-    """A message that claims an MTU of 600 neither stops datagrams nor forbids a chunk size."""
+@pytest.mark.parametrize(("version", "claimed", "chunk"), [("4", 600, 1456), ("6", 1280, 1436)])
+def test_an_icmp_message_that_anyone_can_forge_ends_nothing(version, claimed, chunk):
+    """One that claims a small MTU neither stops datagrams nor forbids a chunk size."""
     script = Path(__file__).with_name("forged_icmp.py")
     try:
         done = subprocess.run(
-            ["unshare", "--user", "--map-root-user", "--net", sys.executable, str(script)],
+            ["unshare", "--user", "--map-root-user", "--net", sys.executable, str(script), version],
             capture_output=True,
             text=True,
             check=False,
@@ -71,6 +72,6 @@ def test_an_icmp_message_that_anyone_can_forge_ends_nothing():
     assert done.stdout.splitlines() == [
         f"like most programs: {errno.errorcode[errno.EMSGSIZE]}",
         "ours: 100 sent, 100 arrived, segmentation True, {}",
-        "the kernel believes in 600; a chunk of 1456 bytes: a warning",
+        f"the kernel believes in {claimed}; a chunk of {chunk} bytes: a warning",
         "a chunk of 65536 bytes: refused",
     ]

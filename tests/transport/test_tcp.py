@@ -124,7 +124,7 @@ def test_a_frame_of_another_transfer_ends_the_peer():
 BY_DATAGRAMS = {
     "outgoing": {"offer"},
     "incoming": {
-        *("adopt", "attentive", "into", "on_datagrams", "on_message"),
+        *("adopt", "attentive", "into", "on_datagrams", "gather_s", "missing", "on_message"),
         *("received", "valid_datagrams"),
     },
 }
@@ -205,6 +205,52 @@ def test_a_transfer_that_waits_for_an_earlier_one_is_not_given_up():
         endpoint.poll(0.2)
 
     run_all(place, server, worker)
+
+
+def test_two_sides_that_both_send_and_do_not_receive_are_told_so():
+    place = site(preset("tcp"), peer_timeout_s=0.5)
+    payload = place.layout.new_buffer()
+
+    def reason(endpoint, transfer, peer):
+        with pytest.raises(PeerLost) as caught:
+            endpoint.send(transfer, {peer: payload})
+        return caught.value.reason.removeprefix("it gave up: ")
+
+    told, others = run_all(
+        place,
+        lambda endpoint: reason(endpoint, 1, "worker-1"),
+        lambda endpoint, index: reason(endpoint, 0, "server"),
+    )
+    assert [told, *others] == ["both sides send and neither receives, for 0.5 s"] * 2
+
+
+SO_MAX_PACING_RATE = 47  # from <asm-generic/socket.h>; Python's socket module lacks it
+
+
+def test_a_transfer_that_waits_here_is_no_reason_to_give_up_one_that_still_moves():
+    """The worker's kernel has all of a payload that leaves slowly; the server's next one waits."""
+    layout = PayloadLayout([("w", 1_000_000)])
+    place = site(preset("tcp"), layout=layout, peer_timeout_s=0.5)
+    payload = random_payload(layout)
+
+    def server(endpoint):
+        buffer = layout.new_buffer()
+        sending = endpoint.post_send(1, {"worker-1": payload})
+        endpoint.receive(0, 0, {"worker-1": buffer})
+        sending.wait()
+        return buffer
+
+    def worker(endpoint, index):
+        endpoint._await_start()
+        tcp_of(endpoint).setsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE, 2_000_000)
+        sent = endpoint.send(0, {"server": payload})["server"]
+        buffer = layout.new_buffer()
+        endpoint.receive(1, 0, {"server": buffer})
+        return sent.duration_s, buffer
+
+    received, [(took_s, broadcast)] = run_all(place, server, worker)
+    assert took_s > 2 * place.settings["peer_timeout_s"]
+    assert np.array_equal(received, payload) and np.array_equal(broadcast, payload)
 
 
 def control_hello(place):

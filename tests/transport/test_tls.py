@@ -210,15 +210,20 @@ def joining(place, **worker):
 
 
 @pytest.mark.parametrize(
-    ("server_has", "worker_has", "worker_hears"),
+    ("server_has", "worker_has", "worker_hears", "operator_reads"),
     [
-        ("keys", "worker-2", "closed without a WELCOME"),  # it says that it is worker-1
-        ("keys", "others", "certificate"),
-        ("keys", None, "has only one side credentials"),
-        (None, "worker-1", "has only one side credentials|does not speak TLS"),
+        (  # it says that it is worker-1
+            *("keys", "worker-2", "closed without a WELCOME"),
+            r"\d another-name \(the last: 'worker-1' from 127",
+        ),
+        ("keys", "others", "certificate", r"\d silent \(the last: 127\S+: its certificate is"),
+        ("keys", None, "has only one side credentials", r"it does not speak TLS"),
+        (None, "worker-1", "has only one side credentials|does not speak TLS", r"\d garbage \("),
     ],
 )
-def test_who_does_not_prove_its_name_does_not_join(folder, server_has, worker_has, worker_hears):
+def test_who_does_not_prove_its_name_does_not_join(
+    folder, server_has, worker_has, worker_hears, operator_reads
+):
     place, trust = secure_site(folder, workers=2, connect_timeout_s=1.0, authenticate=False)
     mine = None
     if worker_has == "others":
@@ -227,9 +232,10 @@ def test_who_does_not_prove_its_name_does_not_join(folder, server_has, worker_ha
     elif worker_has is not None:
         mine = credentials(folder, worker_has, "server")
     hears = in_thread(lambda: joining(place, credentials=mine))
-    with pytest.raises(PeerLost, match="worker-1, worker-2"):
+    with pytest.raises(PeerLost, match="worker-1, worker-2") as caught:
         open_endpoint(place.server(credentials=trust if server_has else None))
     assert re.search(worker_hears, hears.result(timeout=10))
+    assert re.search(operator_reads, caught.value.reason)
 
 
 def test_a_server_whose_certificate_has_another_name_is_left(folder):

@@ -1,11 +1,13 @@
 """A sender and a receiver in virtual time: what arrives, in how many passes, what is ignored."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from testbed.transport import PayloadLayout
+from testbed.transport import PayloadLayout, StopRule
 from testbed.transport.core.messages import ControlMessage, MessageType
 from testbed.transport.core.sender import Sender
 from testbed.transport.core.sending_path import SendingPath
@@ -104,6 +106,32 @@ def test_a_chunk_that_is_lost_n_times_takes_n_more_passes(losses, passes):
     assert sent.retransmitted_bytes == wire_bytes(losses, 16)
 
 
+def test_a_receiver_that_gives_up_before_anything_has_come_was_in_the_first_pass():
+    class NoLongerThanASecond(StopRule):
+        def satisfied(self, progress):
+            return progress.now_s >= 1.0
+
+    receiver, _ = new_receiver(layout_of(3), rule=NoLongerThanASecond())
+    receiver.on_deadline(0.5)
+    assert not receiver.stopped
+    receiver.on_deadline(1.0)
+    report = receiver.report("s")
+    assert (receiver.stopped, report.passes, report.chunks_received) == (True, 1, 0)
+    assert (report.began_s, report.ended_s) == (1.0, 1.0)
+
+
+def test_a_receivers_repair_is_told_the_size_of_a_datagram_on_the_wire():
+    told = []
+
+    class Own(Passes):
+        def receiver(self, *, transfer, datagram_wire_bytes):
+            told.append((transfer, datagram_wire_bytes))
+            return super().receiver(transfer=transfer, datagram_wire_bytes=datagram_wire_bytes)
+
+    transfer(random_payload(layout_of(3)), layout_of(3), repair=Own(), number=6)
+    assert told == [(6, wire_bytes(1, 16))]
+
+
 def test_a_pass_sends_only_what_is_missing():
     layout = layout_of(40)
     lost_first = {3, 4, 5, 39}
@@ -190,7 +218,7 @@ def test_any_order_of_chunks_delivers_the_same(chunks, loss, repair):
 
 def test_datagrams_that_the_network_did_not_take_are_offered_again():
     layout = layout_of(20)
-    sender = new_sender(layout, rate_bps=1e9)
+    sender = new_sender(layout, rate_bps=math.inf)
     assert fields(sender.offer(0.0), 16)["sequence"].tolist() == list(range(20))
     sender.sent(3, 0.0)
     again = fields(sender.offer(0.1), 16)["sequence"].tolist()

@@ -7,11 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from testbed.shared.input_error import InputError
 from testbed.transport import ProtocolError, SendingPath
 from testbed.transport.core.arrivals import pack_arrivals
 from testbed.transport.core.messages import PASS, ControlMessage, MessageType
 from testbed.transport.core.wire import fields, wire_bytes
 from testbed.transport.policies.congestion import FixedRate
+from testbed.transport.policies.repair import Passes
+from testbed.transport.policies.repair.passes import PassesSender
 from testbed.transport.policies.tolerance import FractionRule
 from tests.transport.transfer_parts import all_frames, new_receiver, new_sender
 from tests.transport.virtual import (
@@ -55,7 +58,7 @@ def test_the_receiver_says_nothing_unasked_but_stop():
 
 
 def asking_sender(chunks=10):
-    sender = new_sender(layout_of(chunks), rate_bps=1e12)
+    sender = new_sender(layout_of(chunks), rate_bps=math.inf)
     sender.sent(len(sender.offer(0.0)), 0.0)
     assert [message.type for message in sender.poll_messages()] == [MessageType.PROBE]
     return sender
@@ -260,3 +263,93 @@ def test_random_datagrams_never_do_more_than_count(data, right_session):
     assert sum(receiver.ignored.values()) + receiver.received_count == len(frames)
     assert receiver.poll_messages() == []
     assert into.any() <= bool(receiver.received_count)
+
+
+@pytest.mark.parametrize(
+    ("kind", "attentive", "rtt_s", "sent_s"),
+    [
+        (MessageType.BITMAP, True, 0.25, 0.0),
+        (MessageType.LATE_BITMAP, True, None, 0.0),
+        (MessageType.BITMAP, False, None, None),
+    ],
+)
+def test_an_answer_that_waited_on_either_side_gives_no_round_trip(kind, attentive, rtt_s, sent_s):
+    told = []
+
+    class Listening(FixedRate):
+        def on_feedback(self, feedback):
+            told.append(feedback)
+
+    layout = layout_of(3)
+    path = SendingPath(congestion=Listening(rate_bps=math.inf), chunk_bytes=16)
+    sender = new_sender(layout, path=path)
+    sender.sent(len(sender.offer(0.0)), 0.0)
+    sender.attentive = attentive
+    sender.on_message(ControlMessage(kind, 6, pack_arrivals(np.array([1]))), 0.25)
+    (feedback,) = told
+    assert (feedback.rtt_s, feedback.newest_sent_s) == (rtt_s, sent_s)
+    assert feedback.newest_lost_sent_s == sent_s
+    size = path.datagram_wire_bytes
+    assert (feedback.delivered_bytes, feedback.lost_bytes) == (size, 2 * size)
+
+
+def test_a_repair_may_have_no_feedback_and_is_called_when_its_deadline_has_passed():
+    called = []
+
+    class OwnSender(PassesSender):
+        def on_message(self, message, now_s):
+            super().on_message(message, now_s)
+
+        def deadline_s(self):
+            return 1.0
+
+        def on_deadline(self, now_s):
+            called.append(now_s)
+
+    class Own(Passes):
+        def sender(self, *, transfer, chunk_count, arrange, estimates):
+            return OwnSender(transfer=transfer, chunk_count=chunk_count, arrange=arrange)
+
+    sender = new_sender(layout_of(3), rate_bps=math.inf, repair=Own())
+    sender.sent(len(sender.offer(0.0)), 0.0)
+    sender.on_message(bitmap(1), 0.25)
+    assert sender.fruitless_s is None
+    for now_s in (0.5, 1.0, 1.5):
+        sender.on_deadline(now_s)
+    sender.on_message(ControlMessage(MessageType.STOP, 6), 1.6)
+    sender.on_deadline(2.0)
+    assert called == [1.0, 1.5]
+
+
+def test_a_sender_whose_answers_name_nothing_for_a_second_sends_less_and_asks_each_time():
+    layout = layout_of(100)
+    sender = new_sender(layout, rate_bps=math.inf)
+    sender.sent(len(sender.offer(0.0)), 0.0)
+    sender.on_message(bitmap(), 0.25)
+    assert sender.poll_messages() == [probe()]
+    # From 1.25 s on: 32 at a time, with pauses that double.
+    for now_s, pause_s in ((1.25, 0.05), (1.5, 0.1), (1.75, 0.2)):
+        assert len(sender.offer(now_s)) == 32
+        sender.sent(32, now_s)
+        assert sender.poll_messages() == [probe(2, ends=False)]
+        sender.on_message(bitmap(), now_s + 0.01)
+        assert sender.next_deadline_s(now_s + 0.01) == now_s + pause_s
+        assert len(sender.offer(now_s + 0.01)) == 0
+    sender.sent(len(sender.offer(2.0)), 2.0)
+    sender.on_message(bitmap(7), 2.25)
+    assert sender.fruitless_s is None
+
+
+@pytest.mark.parametrize("upcoming", [[4], [-1], [0, 1, 2, 3, 0], [], [0.0], [[0]], "0"])
+def test_a_repair_that_names_no_chunks_is_told_what_is_valid(upcoming):
+    class OwnSender(PassesSender):
+        def upcoming(self, limit):
+            return upcoming if isinstance(upcoming, str) else np.array(upcoming)
+
+    class Own(Passes):
+        def sender(self, *, transfer, chunk_count, arrange, estimates):
+            return OwnSender(transfer=transfer, chunk_count=chunk_count, arrange=arrange)
+
+    sender = new_sender(layout_of(4), rate_bps=math.inf, repair=Own())
+    with pytest.raises(InputError, match=r"expected 1 to 4 numbers of chunks from 0 to 3$"):
+        sender.offer(0.0)

@@ -7,11 +7,21 @@ import time
 import numpy as np
 import pytest
 
+from testbed.transport.native import WHY_NONE
 from testbed.transport.net import batched_io, udp_socket
 from testbed.transport.net.batched_io import SOL_UDP, UDP_SEGMENT
 from testbed.transport.net.udp_socket import UdpSocket
 
 SIZE = 1472
+
+
+@pytest.fixture(autouse=True, params=["compiled", "numpy"])
+def calls(request, monkeypatch):
+    """Each test runs with the compiled calls and with those through ctypes."""
+    if request.param == "numpy":
+        monkeypatch.setattr(batched_io, "LIBRARY", None)
+    elif batched_io.LIBRARY is None:
+        pytest.skip(f"the calls in C: {WHY_NONE}")
 
 
 @pytest.fixture

@@ -17,13 +17,13 @@ from tests.transport.virtual import (
 )
 
 
-def new_sender(layout, *, rate_bps=10e6, number=6, path=None):
+def new_sender(layout, *, rate_bps=10e6, number=6, path=None, repair=None):
     return Sender(
         session=SESSION,
         transfer=number,
         layout=layout,
         payload=random_payload(layout),
-        repair=Passes(),
+        repair=repair or Passes(),
         order=InOrder(),
         path=path
         or SendingPath(congestion=FixedRate(rate_bps=rate_bps), chunk_bytes=layout.chunk_bytes),

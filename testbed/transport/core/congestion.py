@@ -61,9 +61,12 @@ class CongestionControl(ABC):
     Attributes:
         needs_ecn: whether it needs queues that mark datagrams, and a receiver whose messages
             count the marks.
+        measures: whether feedback about the path moves it. A sender then sends in small batches,
+            and a receiver answers at once, because their delays would pass for the path's.
     """
 
     needs_ecn = False
+    measures = True
 
     @property
     @abstractmethod

@@ -34,7 +34,12 @@ from enum import Enum, auto
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.transport.core.connection_settings import ConnectionSettings
+from testbed.transport.core.connection_settings import (
+    BOTH_HOLD,
+    SILENT,
+    ConnectionSettings,
+    Patience,
+)
 from testbed.transport.core.errors import ProtocolError
 from testbed.transport.core.events import Announced, Event, Joined, PeerGone, Started
 from testbed.transport.core.incoming import Incoming
@@ -48,12 +53,11 @@ from testbed.transport.core.messages import (
     reason_message,
 )
 from testbed.transport.core.outgoing import Outgoing
-from testbed.transport.core.patience import BOTH_HOLD, Patience
 from testbed.transport.core.sending_path import SendingPath
 from testbed.transport.core.states import Machine
 from testbed.transport.core.tolerance import StopRule
 
-# A sender that holds asks so many times within the peer's timeout whether the receiver lives.
+# One who has to wait asks so many times within the peer's timeout whether the peer lives.
 _PINGS = 4
 
 
@@ -135,7 +139,7 @@ class Connection:
         )
         self._outbox = bytearray()
         self._heard_s = self._pinged_s = now_s
-        self._held_s: float | None = None  # since when the peer has told us to wait
+        self._awaiting_s: float | None = None  # since when an announcement is awaited
         self._say([first.message()])
 
     def _directions(self, path: SendingPath | None) -> tuple[Outgoing, Incoming]:
@@ -162,6 +166,10 @@ class Connection:
     def announce(self, body: bytes) -> None:
         """Server: sends the worker a message, reliably."""
         self._say([ControlMessage(MessageType.ANNOUNCE, body=body)])
+
+    def await_announcement(self, now_s: float) -> None:
+        """Worker: until the next one comes, the server must be alive."""
+        self._awaiting_s = now_s
 
     def post_send(self, transfer: int, payload: NDArray[np.uint8], now_s: float) -> None:
         """Begins to send a payload, which must not change before its TransferDone.
@@ -196,6 +204,14 @@ class Connection:
         if self.incoming.on_datagrams(frames, now_s, waited=waited, may_be_early=open_):
             self._heard_s = now_s  # by valid data alone: a forger keeps no dead peer alive
 
+    def gather_s(self, most_s: float = math.inf) -> float:
+        """For how long the next datagrams may lie unread in their socket; 0 for not at all.
+
+        `most_s` is for how long that socket has room. What arrives then is `waited`. A sender whose
+        congestion control measures the path should be answered at once instead.
+        """
+        return 0.0 if self.lost is not None else self.incoming.gather_s(most_s)
+
     def on_control(self, data: bytes, now_s: float, *, waited: bool = False) -> None:
         """Takes the next bytes of the control stream, in pieces of any size."""
         if self.lost is not None:
@@ -215,10 +231,6 @@ class Connection:
                     return
         except ProtocolError as error:
             self._break(error)
-        if not self.outgoing.held:
-            self._held_s = None
-        elif self._held_s is None:
-            self._held_s = now_s
 
     def on_control_closed(self, reason: str) -> None:
         """The control stream has ended, or cannot be written any more."""
@@ -229,14 +241,14 @@ class Connection:
         if kind is MessageType.PROBE:
             self.incoming.on_probe(message, now_s, waited=waited)
         elif kind in _ANSWERS:
-            self.outgoing.attentive = not waited
-            self.outgoing.on_message(message, now_s)
+            self.outgoing.on_message(message, now_s, waited=waited)
         elif kind is MessageType.WELCOME:
             self._welcomed(Welcome.parse(message.body))
         elif kind is MessageType.READY:
             self._machine.on(ConnectionEvent.READY)
             self._events.append(Started())
         elif kind is MessageType.ANNOUNCE:
+            self._awaiting_s = None
             self._events.append(Announced(message.body))
         elif kind is MessageType.PING:
             self._say([ControlMessage(MessageType.PONG)])
@@ -282,17 +294,19 @@ class Connection:
         return None if due_s == math.inf else due_s
 
     def _ping_s(self) -> float:
-        """When to ask whether a receiver lives that has told us to hold."""
-        if not self.outgoing.held:
+        """When to ask whether a peer lives that lets us wait."""
+        if not self.outgoing.held and self._awaiting_s is None:
             return math.inf
         return max(self._heard_s, self._pinged_s) + self._settings.peer_timeout_s / _PINGS
 
     def _patience(self) -> Patience:
         ends = min(self.outgoing.patience(self._heard_s), self.incoming.patience(self._heard_s))
-        unasked_s = self.incoming.unasked_s
-        if self._held_s is not None and unasked_s is not None:
-            until_s = max(self._held_s, unasked_s) + self._settings.peer_timeout_s
-            ends = min(ends, (until_s, BOTH_HOLD, 0))
+        timeout_s = self._settings.peer_timeout_s
+        held_s, unasked_s = self.outgoing.held_s, self.incoming.unasked_s
+        if held_s is not None and unasked_s is not None:
+            ends = min(ends, (max(held_s, unasked_s) + timeout_s, BOTH_HOLD, 0))
+        if self._awaiting_s is not None:
+            ends = min(ends, (max(self._awaiting_s, self._heard_s) + timeout_s, SILENT, 0))
         return ends
 
     # What goes out.

@@ -1,8 +1,9 @@
-"""What all connections of one side share."""
+"""What all connections of one side share, and when their patience with a peer ends."""
 
 import math
 from dataclasses import dataclass
 
+from testbed.transport.core.hot_path import NUMPY, HotPath
 from testbed.transport.core.layout import PayloadLayout
 from testbed.transport.core.messages import check_u32
 from testbed.transport.core.order import ChunkOrder
@@ -21,6 +22,7 @@ class ConnectionSettings:
             may stand still; finite.
         transfers_in_flight: how many transfers may be under way in each direction.
         chunk_events: whether arrivals are told by ChunkBatch events.
+        hot_path: who composes and places datagrams.
     """
 
     session: int
@@ -30,6 +32,7 @@ class ConnectionSettings:
     peer_timeout_s: float = 30.0
     transfers_in_flight: int = 4
     chunk_events: bool = False
+    hot_path: HotPath = NUMPY
 
     def __post_init__(self) -> None:
         check_u32("session", self.session)
@@ -37,3 +40,14 @@ class ConnectionSettings:
             raise ValueError(f"peer_timeout_s is {self.peer_timeout_s}; valid: above 0, finite")
         if self.transfers_in_flight < 1:
             raise ValueError(f"transfers_in_flight is {self.transfers_in_flight}; valid: 1 or more")
+
+
+# The time, a text with the fields of `Connection`'s formatting, and the transfer. It is asked for
+# at every wake-up, so the text is formatted only when the time has come.
+Patience = tuple[float, str, int]
+
+NEVER: Patience = (math.inf, "", 0)
+SILENT = "silent for {timeout_s:g} s"
+DATA_BLOCKED = "control works, data does not arrive"
+BOTH_HOLD = "both sides send and neither receives, for {timeout_s:g} s"
+NO_NEW_CHUNK = ": no new chunk of transfer {transfer} for {timeout_s:g} s"

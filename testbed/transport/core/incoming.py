@@ -10,12 +10,18 @@ from collections import Counter
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.transport.core.connection_settings import ConnectionSettings
+from testbed.transport.core.connection_settings import (
+    DATA_BLOCKED,
+    NEVER,
+    NO_NEW_CHUNK,
+    ConnectionSettings,
+    Patience,
+)
 from testbed.transport.core.errors import ProtocolError
 from testbed.transport.core.events import ChunkBatch, Event, TransferDone
+from testbed.transport.core.gathering import Gathering
 from testbed.transport.core.messages import ControlMessage, MessageType
 from testbed.transport.core.numbering import REMEMBERED, Numbers
-from testbed.transport.core.patience import DATA_BLOCKED, NEVER, NO_NEW_CHUNK, Patience
 from testbed.transport.core.receiver import Receiver
 from testbed.transport.core.tolerance import StopRule
 from testbed.transport.core.wire import fields
@@ -48,6 +54,7 @@ class Incoming:
         self._unasked_s: float | None = None  # since when there are any
         self._spares: list[NDArray[np.uint8]] = []
         self._outbox: list[ControlMessage] = []
+        self._gathering = Gathering()
 
     def check(self, transfer: int) -> None:
         """Raises ValueError unless a transfer of this number can be posted now."""
@@ -56,7 +63,7 @@ class Incoming:
     def post(self, transfer: int, rule: StopRule, into: NDArray[np.uint8], now_s: float) -> None:
         """Begins a transfer; ProtocolError when the peer has begun one that this one skips."""
         self.check(transfer)
-        self._settings.layout.rows(into)
+        self._settings.layout.rows(into, written=True)
         self._numbers.begin(transfer)
         skipped = min(self._early_probes, default=transfer)
         if skipped < transfer:
@@ -90,6 +97,7 @@ class Incoming:
             rule=rule,
             repair=settings.repair,
             now_s=now_s,
+            hot_path=settings.hot_path,
         )
 
     def on_datagrams(
@@ -99,9 +107,11 @@ class Incoming:
 
         Without `may_be_early` nothing is kept for transfers that have not been posted.
         """
+        self._gathering.arrived(len(frames), now_s)
+        only = self._settings.hot_path.transfer_of(frames)
+        if only is not None:
+            return self._data(only, frames, now_s, waited, may_be_early)
         transfers = fields(frames, self._settings.layout.chunk_bytes)["transfer"]
-        if (transfers == transfers[0]).all():
-            return self._data(int(transfers[0]), frames, now_s, waited, may_be_early)
         heard = False
         for transfer in np.unique(transfers):
             rows = np.ascontiguousarray(frames[transfers == transfer])
@@ -134,6 +144,13 @@ class Incoming:
             self._events.append(ChunkBatch(transfer, chunks))
         self._harvest(receiver)
         return receiver.valid_datagrams > known
+
+    def gather_s(self, most_s: float) -> float:
+        """For how long the next datagrams may gather in the socket; 0 while each counts."""
+        if len(self.receivers) != 1 or self._early or self._settings.chunk_events:
+            return 0.0
+        (receiver,) = self.receivers.values()
+        return self._gathering.wait_s(receiver.missing, min(most_s, receiver.gather_s))
 
     def _collect_early(
         self, transfer: int, frames: NDArray[np.uint8], now_s: float

@@ -25,6 +25,7 @@ from testbed.transport.core.messages import (
     body_limits,
 )
 
+SERVER = "server"  # its name; no worker has it
 HELLO_WITHIN_S = 5.0
 # The most newcomers at a time; the oldest makes room for the next.
 MAX_NEWCOMERS = 64
@@ -33,7 +34,15 @@ _SESSION_BYTES = 4
 
 
 class StrangerError(Exception):
-    """A newcomer that is turned away without an answer; its text is the counter's name."""
+    """A newcomer that is turned away without an answer; its text is the counter's name.
+
+    Attributes:
+        name: what it calls itself, where it has come so far.
+    """
+
+    def __init__(self, why: str, name: str | None = None) -> None:
+        super().__init__(why)
+        self.name = name
 
 
 class Newcomer:
@@ -71,7 +80,7 @@ class Newcomer:
         if len(messages) > 1 or self._parser.pending_bytes:
             raise StrangerError("garbage")  # a peer waits for the WELCOME before it says more
         if hello.session != self._session:
-            raise StrangerError("wrong-session")
+            raise StrangerError("wrong-session", hello.name)
         return hello
 
 
@@ -97,11 +106,11 @@ class Admission:
         one of ours that cannot take part.
         """
         if hello.name not in self._addresses:
-            raise StrangerError("unknown-name")
+            raise StrangerError("unknown-name", hello.name)
         if address != self._addresses[hello.name]:
-            raise StrangerError("unknown-address")
+            raise StrangerError("unknown-address", hello.name)
         if identity is not None and identity != hello.name:
-            raise StrangerError("another-name")
+            raise StrangerError("another-name", hello.name)
         if hello.terms != self._terms:
             raise ProtocolError(
                 f"the transports differ: the server has {self._terms}, {hello.name} {hello.terms}"

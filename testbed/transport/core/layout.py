@@ -114,13 +114,21 @@ class PayloadLayout:
         """A zeroed buffer for one payload."""
         return np.zeros(self.chunk_count * self.chunk_bytes, dtype=np.uint8)
 
-    def rows(self, buffer: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """The buffer as chunks, shape (chunk_count, chunk_bytes); shares its memory."""
+    def rows(self, buffer: NDArray[np.uint8], *, written: bool = False) -> NDArray[np.uint8]:
+        """The buffer as chunks, shape (chunk_count, chunk_bytes); shares its memory.
+
+        Raises ValueError for what is no buffer of this layout, and with `written` for a read-only
+        one: compiled code and the kernel would write into it unasked.
+        """
         expected = self.chunk_count * self.chunk_bytes
         if buffer.dtype != np.uint8 or buffer.size != expected or not buffer.flags.c_contiguous:
             raise ValueError(
                 f"not a buffer of this layout: {buffer.size} elements of {buffer.dtype}; "
                 f"valid: {expected} contiguous uint8, as new_buffer() gives"
+            )
+        if written and not buffer.flags.writeable:
+            raise ValueError(
+                "a read-only buffer; valid: one to be written into, as new_buffer() gives"
             )
         return buffer.reshape(self.chunk_count, self.chunk_bytes)
 

@@ -22,8 +22,8 @@ from testbed.transport.core.errors import ProtocolError
 from testbed.transport.core.wire import SEND_INDEX_MODULUS, U32_MAX
 
 VERSION = 2
-_HEADER = struct.Struct("!BBHII")
-HEADER_BYTES = _HEADER.size
+HEADER = struct.Struct("!BBHII")
+HEADER_BYTES = HEADER.size
 # Ethernet, IPv4 and TCP headers with the timestamp option. With TCP_NODELAY a message travels in
 # a segment of its own and costs these bytes besides its own.
 WIRE_OVERHEAD_BYTES = 14 + 20 + 32
@@ -70,7 +70,7 @@ class ControlMessage:
 
     def encode(self) -> bytes:
         """The message as bytes of the stream."""
-        return _HEADER.pack(self.type, VERSION, 0, self.transfer, len(self.body)) + self.body
+        return HEADER.pack(self.type, VERSION, 0, self.transfer, len(self.body)) + self.body
 
     @property
     def wire_bytes(self) -> int:
@@ -117,7 +117,7 @@ class ControlParser:
         """The least number of bytes that the next message still lacks, at least 1."""
         if len(self._pending) < HEADER_BYTES:
             return HEADER_BYTES - len(self._pending)
-        *_, length = _HEADER.unpack_from(self._pending)
+        *_, length = HEADER.unpack_from(self._pending)
         return HEADER_BYTES + int(length) - len(self._pending)
 
     def feed(self, data: bytes) -> list[ControlMessage]:
@@ -141,7 +141,7 @@ class ControlParser:
         return messages
 
     def _header(self, at: int) -> tuple[MessageType, int, int]:
-        code, version, reserved, transfer, length = _HEADER.unpack_from(self._pending, at)
+        code, version, reserved, transfer, length = HEADER.unpack_from(self._pending, at)
         if version != VERSION:
             raise ProtocolError(f"control message of version {version}, not {VERSION}")
         if reserved:

@@ -6,18 +6,18 @@ from collections import Counter
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.transport.core.connection_settings import ConnectionSettings
-from testbed.transport.core.errors import ProtocolError
-from testbed.transport.core.events import Event, TransferDone
-from testbed.transport.core.messages import ControlMessage
-from testbed.transport.core.numbering import Numbers
-from testbed.transport.core.patience import (
+from testbed.transport.core.connection_settings import (
     DATA_BLOCKED,
     NEVER,
     NO_NEW_CHUNK,
     SILENT,
+    ConnectionSettings,
     Patience,
 )
+from testbed.transport.core.errors import ProtocolError
+from testbed.transport.core.events import Event, TransferDone
+from testbed.transport.core.messages import ControlMessage
+from testbed.transport.core.numbering import Numbers
 from testbed.transport.core.sender import Sender
 from testbed.transport.core.sending_path import SendingPath
 from testbed.transport.core.wire import new_frames
@@ -29,7 +29,6 @@ class Outgoing:
     Attributes:
         senders: the transfers in flight, by number, in the order in which they may send.
         nothing: an offer without datagrams.
-        attentive: False while messages are handed over that waited for an unknown time.
     """
 
     def __init__(
@@ -49,7 +48,7 @@ class Outgoing:
         self._counters = counters
         self._numbers = Numbers(peer, settings.transfers_in_flight)
         self.nothing = new_frames(0, settings.layout.chunk_bytes)
-        self.attentive = True
+        self._held_s: float | None = None
         self._offering: Sender | None = None  # whose datagrams the last offer held
 
     def check(self, transfer: int) -> None:
@@ -74,9 +73,10 @@ class Outgoing:
             order=settings.order,
             path=self._path,
             now_s=now_s,
+            hot_path=settings.hot_path,
         )
 
-    def on_message(self, message: ControlMessage, now_s: float) -> None:
+    def on_message(self, message: ControlMessage, now_s: float, *, waited: bool) -> None:
         """Takes a receiver's message; ProtocolError when it makes no sense."""
         transfer = message.transfer
         sender = self.senders.get(transfer)
@@ -87,13 +87,17 @@ class Outgoing:
                 )
             self._counters["stale-control"] += 1
             return
-        sender.attentive = self.attentive
+        sender.attentive = not waited
         sender.on_message(message, now_s)
         if sender.stopped:
             del self.senders[transfer]
             self._numbers.finish(transfer)
             self._counters.update(sender.ignored)
             self._events.append(TransferDone(transfer, True, sender.report(self._peer)))
+        if not self.held:
+            self._held_s = None
+        elif self._held_s is None:
+            self._held_s = now_s
 
     def on_deadline(self, now_s: float) -> None:
         for sender in self.senders.values():
@@ -126,6 +130,11 @@ class Outgoing:
     def held(self) -> bool:
         """Whether a receiver has told us to wait."""
         return any(sender.held for sender in self.senders.values())
+
+    @property
+    def held_s(self) -> float | None:
+        """Since when the peer lets this side wait; None while it does not."""
+        return self._held_s
 
     def patience(self, heard_s: float) -> Patience:
         """When to give up the peer, which was heard at `heard_s`, and why."""

@@ -1,14 +1,31 @@
 """Paces datagrams with a token bucket: tokens accrue at the rate, and each batch spends them.
 
-A batch holds about a millisecond of the rate. Smaller batches would cost a system call per
-datagram; larger ones would overflow the shallow queue of a switch that serves several senders. An
-event loop sometimes wakes up late, so tokens are kept for up to CATCH_UP_S: lateness costs no rate,
-and a long stall does not end in a burst.
+Every batch costs both sides a wake-up, and most of the processor time of a paced transfer is that
+of its wake-ups. So a batch waits for a *quantum* of tokens: by default 4 ms of the rate, but at
+most a segmented send, a twentieth of the transfer, and a quarter of the smallest queue on the way.
+Several senders to one receiver may send at the same moment, and a queue must hold them all. Where
+nobody has told how long that queue is, it may be short, and a quantum is at most 1 ms.
+
+An event loop sometimes wakes up late, so tokens are kept for up to CATCH_UP_S: a wake-up that is
+less late costs no rate, and a long stall does not end in a burst. Where the queue is known, one
+batch takes all there are, and they fill at most half of the queue.
 """
 
 import math
 
-QUANTUM_S = 1e-3
+QUANTUM_S = 4e-3
+LONGEST_QUANTUM_S = 1.0  # that may be asked for
+# Where the smallest queue is unknown, and for congestion controls that measure the path: their own
+# batches would be the queue they find.
+SHORT_QUANTUM_S = 1e-3
+# A quantum takes at most this share of the queue that its sender may expect for itself, and what it
+# sends after a delay at most the second share.
+QUEUE_SHARE = 0.25
+LATE_QUEUE_SHARE = 0.5
+# What is sent towards the end of a transfer depends on what was heard of the earlier, so a quantum
+# is short beside the transfer, unless that would cost a short one more wake-ups than it is worth.
+TRANSFER_SHARE = 0.05
+LEAST_OF_TRANSFER = 8
 # A busy system's scheduler may suspend a process for a tick of 4 ms.
 CATCH_UP_S = 5e-3
 MAX_BATCH = 44  # datagrams; 44 of MTU size are the most that one segmented send can carry
@@ -27,38 +44,68 @@ class Pacer:
         datagram_wire_bytes: int,
         max_batch: int = MAX_BATCH,
         unpaced_batch: int | None = None,
+        quantum_s: float = QUANTUM_S,
+        queue_bytes: float = math.inf,
     ) -> None:
-        """A batch is at most `max_batch` datagrams; unpaced `unpaced_batch` (default: the same)."""
+        """A batch is at most `max_batch` datagrams; unpaced `unpaced_batch` (default: the same).
+
+        A quantum is `quantum_s` of the rate, at most QUEUE_SHARE of `queue_bytes`, and at least one
+        datagram. With `queue_bytes` infinite, that is unknown, it is SHORT_QUANTUM_S at most.
+        """
+        self._queue_known = not math.isinf(queue_bytes)
         self._datagram_bytes = datagram_wire_bytes
         self._max_batch = max_batch
         self._unpaced_batch = max_batch if unpaced_batch is None else unpaced_batch
+        self._quantum_s = quantum_s if self._queue_known else min(quantum_s, SHORT_QUANTUM_S)
+        self._most_of_transfer = math.inf
+        self._most_late_bytes = queue_bytes * LATE_QUEUE_SHARE
+        self._most_quantum = min(max_batch, queue_bytes * QUEUE_SHARE / datagram_wire_bytes)
         self._tokens = 0.0
         self._refilled_s: float | None = None
+        self._rate_bps = 0.0
         self.set_rate(rate_bps)
+
+    def fit(self, datagrams: int) -> None:
+        """A transfer of so many datagrams begins; a quantum is short beside it."""
+        most = max(LEAST_OF_TRANSFER, int(datagrams * TRANSFER_SHARE))
+        if most != self._most_of_transfer:
+            self._most_of_transfer = most
+            self._set_quantum()
 
     def set_rate(self, rate_bps: float) -> None:
         """Paces at this rate from the next refill on; math.inf turns pacing off."""
+        if rate_bps == self._rate_bps:
+            return
+        self._rate_bps = rate_bps
         self._bytes_per_s = rate_bps / 8
-        if math.isinf(rate_bps):
+        self._set_quantum()
+
+    def _set_quantum(self) -> None:
+        if math.isinf(self._bytes_per_s):
             self.quantum = self._unpaced_batch
         else:
-            datagrams = int(self._bytes_per_s * QUANTUM_S / self._datagram_bytes)
-            self.quantum = max(1, min(self._max_batch, datagrams))
+            datagrams = self._bytes_per_s * self._quantum_s / self._datagram_bytes
+            most = min(self._most_quantum, self._most_of_transfer)
+            self.quantum = max(1, int(min(most, datagrams)))
 
     def allowance(self, now_s: float, wanted: int | None = None) -> int:
-        """How many datagrams may go now: none, or a batch.
+        """How many datagrams may go now: none, or a batch of at least a quantum.
 
         `wanted` is how many there are. When these are fewer than a quantum, they do not wait for
-        a whole quantum's tokens.
+        a whole quantum's tokens. While the queue is unknown, a batch is one quantum at most.
         """
         if math.isinf(self._bytes_per_s):
             return self._unpaced_batch
         self._refill(now_s)
         batch = self.quantum if wanted is None else min(self.quantum, wanted)
         # One byte of slack, because the rounding of large clock values must not cost a wait.
-        return batch if self._tokens >= batch * self._datagram_bytes - 1 else 0
+        covered = int((self._tokens + 1) // self._datagram_bytes)
+        if covered < batch:
+            return 0
+        return min(covered, self._max_batch if self._queue_known else self.quantum)
 
     def spend(self, datagrams: int) -> None:
+        """The network took so many datagrams."""
         if not math.isinf(self._bytes_per_s):
             self._tokens -= datagrams * self._datagram_bytes
 
@@ -82,6 +129,7 @@ class Pacer:
             self._tokens = float(quantum_bytes)
         else:
             accrued = self._bytes_per_s * max(0.0, now_s - self._refilled_s)
-            most = quantum_bytes + self._bytes_per_s * CATCH_UP_S
+            late_bytes = quantum_bytes + self._bytes_per_s * CATCH_UP_S
+            most = max(quantum_bytes, min(late_bytes, self._most_late_bytes))
             self._tokens = min(self._tokens + accrued, most)
         self._refilled_s = now_s

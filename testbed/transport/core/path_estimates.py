@@ -5,6 +5,9 @@ import math
 # Weights of a new sample in the smoothed round trip and its deviation (RFC 6298, section 2).
 _SMOOTHING = 1 / 8
 _DEVIATION_SMOOTHING = 1 / 4
+# A sample below this fraction of the smallest shows that all earlier ones met a delay that is not
+# the path's, such as a host that was busy, and the estimate begins anew.
+FALLEN = 0.25
 # How many datagrams the loss estimate remembers: enough to be steady, few enough to follow a
 # microburst.
 _LOSS_MEMORY = 64
@@ -12,7 +15,6 @@ _LOSS_MEMORY = 64
 # 6.1.1, has 3; Linux raises its threshold up to 300 when it sees reordering.
 REORDERING = 3
 _MOST_REORDERING = 300
-_FLOOR_S = 1e-6
 # A round trip above this multiple of the smallest, and by this many seconds, met a long queue.
 _QUEUEING = 1.5
 _QUEUEING_S = 2e-3
@@ -53,10 +55,11 @@ class PathEstimates:
         self._reordered = False
 
     def on_round_trip(self, sample_s: float) -> None:
-        sample_s = max(sample_s, _FLOOR_S)
+        """Adds a sample, above 0."""
         self.latest_s = sample_s
+        fallen = sample_s < FALLEN * self.min_s
         self.min_s = min(self.min_s, sample_s)
-        if self.smoothed_s is None:
+        if self.smoothed_s is None or fallen:
             self.smoothed_s, self.deviation_s = sample_s, sample_s / 2
             return
         error_s = sample_s - self.smoothed_s

@@ -6,14 +6,14 @@ over a PROBE after the datagrams that arrived before it, or the answer reports t
 """
 
 import math
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from testbed.shared import own_code
 from testbed.transport.core.errors import ProtocolError
+from testbed.transport.core.hot_path import NUMPY, HotPath
 from testbed.transport.core.layout import PayloadLayout
 from testbed.transport.core.messages import ControlMessage, MessageType, pack_bitmap
 from testbed.transport.core.repair import ReceiverRepair, Repair
@@ -25,9 +25,7 @@ from testbed.transport.core.states import (
     ReceiverState,
 )
 from testbed.transport.core.tolerance import Progress, StopRule
-from testbed.transport.core.wire import HEADER_BYTES, fields, is_run, wire_bytes
-
-_STAMP_BITS = np.uint64(16)
+from testbed.transport.core.wire import HEADER_BYTES, wire_bytes
 
 
 class Receiver:
@@ -35,7 +33,6 @@ class Receiver:
 
     Attributes:
         received: which chunks have arrived, shape (chunk_count,).
-        received_count: how many.
         ignored: datagrams dropped, by reason.
         attentive: the driver sets it to False while it hands over input that waited in the socket
             for an unknown time. Such input gives no sample of the round trip.
@@ -51,19 +48,20 @@ class Receiver:
         rule: StopRule | None,
         repair: Repair,
         now_s: float,
+        hot_path: HotPath = NUMPY,
     ) -> None:
         """`into` is a buffer of the layout; arriving chunks are written to their place in it.
 
         Without a rule the receiver collects data early, and says nothing until `adopt`.
         """
         self.transfer = transfer
-        self.received = np.zeros(layout.chunk_count, dtype=np.bool_)
-        self.received_count = 0
-        self.ignored: Counter[str] = Counter()
+        self._placement = hot_path.placement(
+            session=session, transfer=transfer, layout=layout, rows=layout.rows(into, written=True)
+        )
+        self.received = self._placement.received
+        self.ignored = self._placement.ignored
         self.attentive = True
-        self._session = session
         self._layout = layout
-        self._rows = layout.rows(into)
         self._rule = rule
         self._repair = repair.receiver(
             transfer=transfer, datagram_wire_bytes=wire_bytes(1, layout.chunk_bytes)
@@ -72,13 +70,6 @@ class Receiver:
             raise own_code.unfit(repair, "receiver", self._repair, "a ReceiverRepair")
         self._machine = Machine(ReceiverState.GATHERING, RECEIVER_TRANSITIONS)
         self._outbox: list[ControlMessage] = []
-        # The two 64-bit halves of a full chunk's header: (session, sequence), (transfer, length).
-        self._full_tail = np.uint64(transfer << 16 | layout.chunk_bytes)
-        self._first_head = np.uint64(session << 32)
-        last_is_full = int(layout.chunk_lengths[-1]) == layout.chunk_bytes
-        full_chunks = layout.chunk_count if last_is_full else layout.chunk_count - 1
-        self._has_full_chunks = full_chunks > 0
-        self._last_full_head = np.uint64(session << 32 | max(0, full_chunks - 1))
         self._now_s = now_s
         self._ended_s = now_s
         self._first_arrival_s: float | None = None
@@ -88,6 +79,11 @@ class Receiver:
         self._pass = 1
         self._datagrams = 0
         self._control_bytes = 0
+
+    @property
+    def received_count(self) -> int:
+        """How many chunks have arrived."""
+        return self._placement.received_count
 
     @property
     def state(self) -> ReceiverState:
@@ -115,108 +111,24 @@ class Receiver:
         if frames.shape[1] != HEADER_BYTES + self._layout.chunk_bytes:
             self.ignored["wrong-size"] += len(frames)
             return
-        batch = fields(frames, self._layout.chunk_bytes)
-        first = self._first_of_new_run(frames)
-        if first is None:
-            if not self._all_valid(frames):
-                batch = self._valid(batch)
-            if not len(batch):
-                return
-        self._datagrams += len(batch)
+        arrivals = self._placement.take(frames, place=not self.stopped)
+        valid_count = len(arrivals.stamps)
+        if not valid_count:
+            return
+        self._datagrams += valid_count
         if self.stopped:
-            self.ignored["late"] += len(batch)
+            self.ignored["late"] += valid_count
             return
         if self._first_arrival_s is None:
             self._first_arrival_s = now_s
         self._pass = self._probes + 1
-        self._repair.on_arrivals(batch["stamp"], now_s, self.attentive)
-        gained = self._place(batch) if first is None else self._place_run(first, batch)
-        if len(gained):
+        # What comes early is answered once it is asked for: it gives no sample either.
+        prompt = self.attentive and self._rule is not None
+        self._repair.on_arrivals(arrivals.stamps, now_s, prompt)
+        if len(arrivals.new):
             self._last_arrival_s = now_s
-            self._repair.on_new_chunks(gained)
+            self._repair.on_new_chunks(arrivals.new)
         self._stop_or(self._repair.on_data)
-
-    def _first_of_new_run(self, frames: NDArray[np.uint8]) -> int | None:
-        """The first chunk of a batch of valid, full, consecutive and new chunks; else None.
-
-        Without loss this is the usual case, so it costs two 64-bit comparisons per datagram.
-        """
-        heads = frames[:, :HEADER_BYTES].view(">u8").astype(np.uint64)
-        first_head, count = heads[0, 0], len(heads)
-        if not (
-            self._first_head <= first_head <= heads[-1, 0] <= self._last_full_head
-            and self._has_full_chunks
-            and (heads[:, 0] - first_head == np.arange(count, dtype=np.uint64)).all()
-            and (heads[:, 1] >> _STAMP_BITS == self._full_tail).all()
-        ):
-            return None
-        first = int(first_head - self._first_head)
-        return None if self.received[first : first + count].any() else first
-
-    def _place_run(self, first: int, batch: NDArray[np.void]) -> NDArray[np.int64]:
-        """`_place` for consecutive chunks: slices save a third of the work on every datagram."""
-        end = first + len(batch)
-        self._rows[first:end] = batch["chunk"]
-        self.received[first:end] = True
-        self.received_count += len(batch)
-        return np.arange(first, end, dtype=np.int64)
-
-    def _all_valid(self, frames: NDArray[np.uint8]) -> bool:
-        """Whether all headers are those of full chunks of this transfer, the usual case.
-
-        Two 64-bit comparisons replace one per field, because every datagram passes here.
-        """
-        heads = frames[:, :HEADER_BYTES].view(">u8")
-        return self._has_full_chunks and bool(
-            (heads[:, 1] >> _STAMP_BITS == self._full_tail).all()
-            and (heads[:, 0] >= self._first_head).all()
-            and (heads[:, 0] <= self._last_full_head).all()
-        )
-
-    def _valid(self, batch: NDArray[np.void]) -> NDArray[np.void]:
-        """The records whose header fits this transfer; counts the others."""
-        transfers = batch["transfer"]
-        sequences = batch["sequence"]
-        in_range = sequences < self._layout.chunk_count
-        lengths = self._layout.chunk_lengths[np.where(in_range, sequences, 0)]
-        faults: Sequence[tuple[str, NDArray[np.bool_]]] = (
-            ("wrong-session", batch["session"] != self._session),
-            ("stale-transfer", transfers < self.transfer),
-            ("early-transfer", transfers > self.transfer),
-            ("out-of-range", ~in_range),
-            ("wrong-length", batch["length"] != lengths),
-        )
-        good = ~np.logical_or.reduce([fault for _, fault in faults])
-        if good.all():
-            return batch
-        suspects = ~good
-        for reason, fault in faults:
-            guilty = suspects & fault
-            if guilty.any():
-                self.ignored[reason] += int(np.count_nonzero(guilty))
-                suspects &= ~fault
-        return batch[good]
-
-    def _place(self, batch: NDArray[np.void]) -> NDArray[np.int64]:
-        """Writes the new chunks to their rows; returns which were new."""
-        chunks = batch["sequence"].astype(np.int64)
-        new = ~self.received[chunks]
-        if not new.all():
-            batch, chunks = batch[new], chunks[new]
-        # A chunk may come twice in a batch. Writing it twice does no harm, and counting the new
-        # chunks costs less than sorting every batch.
-        if len(chunks) and is_run(chunks):
-            self._rows[chunks[0] : chunks[-1] + 1] = batch["chunk"]  # much faster
-        else:
-            self._rows[chunks] = batch["chunk"]
-        self.received[chunks] = True
-        total = int(np.count_nonzero(self.received))
-        gained = total - self.received_count
-        self.received_count = total
-        duplicates = len(new) - gained
-        if duplicates:
-            self.ignored["duplicate"] += duplicates
-        return chunks if gained == len(chunks) else np.unique(chunks)
 
     def on_message(self, message: ControlMessage, now_s: float) -> None:
         """Takes a control message of the sender; ProtocolError when it makes no sense."""
@@ -234,16 +146,15 @@ class Receiver:
 
     def adopt(self, into: NDArray[np.uint8], rule: StopRule, now_s: float) -> None:
         """Gives data that came early its buffer and its rule."""
-        rows = self._layout.rows(into)
-        rows[self.received] = self._rows[self.received]
-        self._rows, self._rule, self._now_s = rows, rule, now_s
+        self._placement.move(self._layout.rows(into, written=True))
+        self._rule, self._now_s = rule, now_s
         if self.received_count:
             self._stop_or(self._repair.on_data)
 
     @property
     def into(self) -> NDArray[np.uint8]:
         """The buffer to which chunks are written."""
-        return self._rows.reshape(-1)
+        return self._placement.rows.reshape(-1)
 
     @property
     def asked(self) -> bool:
@@ -254,6 +165,26 @@ class Receiver:
     def progress_s(self) -> float | None:
         """When the latest new chunk arrived; None before the first."""
         return self._last_arrival_s
+
+    @property
+    def missing(self) -> int:
+        """How many more chunks must arrive, at the least, before it stops; 0 for unknown."""
+        if self._rule is None or self.stopped:
+            return 0
+        missing = self._rule.missing(self._progress())
+        if missing is None:
+            return 0
+        if not isinstance(missing, int | np.integer):
+            raise own_code.unfit(self._rule, "missing", missing, "a number of chunks, or None")
+        return min(int(missing), self._layout.chunk_count - self.received_count)
+
+    @property
+    def gather_s(self) -> float:
+        """How long its repair lets arrivals gather unread."""
+        gather_s = self._repair.gather_s
+        if not (isinstance(gather_s, own_code.NUMBER) and gather_s >= 0):
+            raise own_code.unfit(self._repair, "gather_s", gather_s, "seconds, 0 or more")
+        return gather_s
 
     def on_deadline(self, now_s: float) -> None:
         """Must be called when `next_deadline_s` has passed."""

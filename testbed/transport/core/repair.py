@@ -98,9 +98,12 @@ class ReceiverRepair(ABC):
 
     Attributes:
         has_passes: whether the sender sends in passes.
+        gather_s: how long arrivals may gather in the socket before they are handed over, because
+            the sender learns of them later anyway. 0 (the default) for not at all.
     """
 
     has_passes = False
+    gather_s = 0.0
 
     def on_arrivals(  # noqa: B027 - optional to override
         self, stamps: NDArray[np.uint16], now_s: float, attentive: bool

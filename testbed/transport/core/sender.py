@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from testbed.shared import own_code
 from testbed.transport.core.congestion import Feedback
 from testbed.transport.core.errors import ProtocolError
+from testbed.transport.core.hot_path import NUMPY, HotPath
 from testbed.transport.core.layout import PayloadLayout
 from testbed.transport.core.messages import ControlMessage, MessageType, unpack_bitmap
 from testbed.transport.core.order import ChunkOrder, OrderContext
@@ -27,14 +28,10 @@ from testbed.transport.core.repair import Repair, SenderRepair
 from testbed.transport.core.reports import Observation, TransferReport
 from testbed.transport.core.sending_path import SendingPath
 from testbed.transport.core.states import SenderEvent, SenderState
-from testbed.transport.core.wire import (
-    ACK_REQUESTED,
-    SEND_INDEX_MODULUS,
-    fields,
-    is_run,
-    wire_bytes,
-)
+from testbed.transport.core.wire import wire_bytes
 
+# The fewest datagrams in flight that are worth a question before the window is full.
+_LEAST_QUESTION = 8
 # A sender whose answers have named nothing new for so long sends less, and pauses in between.
 _STALLED_S = 1.0
 _STALLED_BATCH = 32
@@ -62,12 +59,13 @@ class Sender:
         order: ChunkOrder,
         path: SendingPath,
         now_s: float,
+        hot_path: HotPath = NUMPY,
     ) -> None:
         """`payload` is a buffer of the layout; it must not change before the transfer ends."""
         self.transfer = transfer
         self._layout = layout
-        self._rows = layout.rows(payload)
-        context = OrderContext(transfer=transfer, layout=layout, rows=self._rows)
+        rows = layout.rows(payload)
+        context = OrderContext(transfer=transfer, layout=layout, rows=rows)
         self._repair = repair.sender(
             transfer=transfer,
             chunk_count=layout.chunk_count,
@@ -77,11 +75,11 @@ class Sender:
         if not isinstance(self._repair, SenderRepair):
             raise own_code.unfit(repair, "sender", self._repair, "a SenderRepair")
         self._path = path
-        self._session = session
-        self._batch = fields(path.frames, layout.chunk_bytes)
+        self._composer = hot_path.composer(
+            session=session, transfer=transfer, layout=layout, rows=rows, frames=path.frames
+        )
         self._ever_sent = np.zeros(layout.chunk_count, dtype=np.bool_)
         self._received: NDArray[np.bool_] | None = None
-        self._places = np.arange(len(path.frames))
         self._offered = np.empty(0, dtype=np.int64)
         self._datagrams_sent = 0
         self._control_bytes = 0
@@ -93,6 +91,7 @@ class Sender:
         self.ignored: Counter[str] = Counter()
         self.held = False
         self.attentive = True
+        path.pacer.fit(layout.chunk_count)
         path.begin(self._repair, now_s)
 
     @property
@@ -122,37 +121,16 @@ class Sender:
         room = self._room(now_s) if self.state is SenderState.SENDING else 0
         if not room:
             return self._path.frames[:0]
-        if self._path.composer is not self:
-            self._path.composer = self
-            self._batch["session"] = self._session
-            self._batch["transfer"] = self.transfer
-        chunks = self._offered = self._upcoming(room)
-        count = len(chunks)
-        batch = self._batch[:count]
-        batch["sequence"] = chunks
-        if is_run(chunks):
-            run = slice(chunks[0], chunks[-1] + 1)
-            batch["length"] = self._layout.chunk_lengths[run]
-            batch["chunk"] = self._rows[run]  # a slice saves one of two copies
-        else:
-            batch["length"] = self._layout.chunk_lengths[chunks]
-            batch["chunk"] = self._rows[chunks]
-        places = self._places[:count] + self._datagrams_sent
-        batch["stamp"] = places & (SEND_INDEX_MODULUS - 1)
-        if self._repair.wants_ack(count, self._window() - count):
-            batch["stamp"][-1] |= ACK_REQUESTED
-        return self._path.frames[:count]
-
-    def _upcoming(self, room: int) -> NDArray[np.int64]:
-        """The repair's choice; InputError for chunks that there are not, none, or too many."""
-        chunks = self._repair.upcoming(room)
+        chunks = self._offered = self._repair.upcoming(room)
+        count = len(chunks) if isinstance(chunks, np.ndarray) and chunks.ndim == 1 else 0
         if not (
-            isinstance(chunks, np.ndarray)
+            0 < count <= room
             and chunks.dtype.kind in "iu"
-            and chunks.ndim == 1
-            and 0 < len(chunks) <= room
-            and chunks.min() >= 0
-            and chunks.max() < self._layout.chunk_count
+            and self._composer.compose(
+                chunks,
+                self._datagrams_sent,
+                ask=self._repair.wants_ack(count, self._window() - count),
+            )
         ):
             raise own_code.unfit(
                 self._repair,
@@ -160,19 +138,20 @@ class Sender:
                 chunks,
                 f"1 to {room} numbers of chunks from 0 to {self._layout.chunk_count - 1}",
             )
-        return chunks
+        return self._path.frames[:count]
 
     def _room(self, now_s: float) -> int:
         """How many datagrams the pacer and the window allow now."""
         path = self._path
         path.pacer.set_rate(path.rate_bps)
         window = self._window()
-        if path.in_flight > path.flow_window / 4:
-            # Ask early, so that the answer comes before the window is full.
-            self._repair.on_window_closed(now_s)
-        if window < 1:
-            self._repair.on_window_closed(now_s)
-            return 0
+        if window < math.inf:
+            if path.in_flight > max((path.in_flight + window) / 4, _LEAST_QUESTION):
+                # Ask early, so that the answer comes before the window is full.
+                self._repair.on_window_closed(now_s)
+            if window < 1:
+                self._repair.on_window_closed(now_s)
+                return 0
         remaining = self._repair.remaining
         if self._stalled(now_s):
             if now_s < self._resume_s:
@@ -188,7 +167,9 @@ class Sender:
         """Datagrams that the congestion window still allows; one is always allowed in flight."""
         window_bytes = self._path.window_bytes
         whole = self._path.flow_window
-        if not math.isinf(window_bytes):
+        if window_bytes == whole == math.inf:
+            return math.inf
+        if window_bytes < math.inf:
             whole = min(whole, max(1, int(window_bytes // self._path.datagram_wire_bytes)))
         held = self._repair.in_flight if self.held else 0
         return whole - self._path.in_flight - held
@@ -280,6 +261,8 @@ class Sender:
 
     def poll_messages(self) -> list[ControlMessage]:
         """The control messages to send now, in order."""
+        if not self._repair.outbox:
+            return []
         messages, self._repair.outbox = self._repair.outbox, []
         if self.stopped:
             return []  # the answers are no longer needed
@@ -300,12 +283,14 @@ class Sender:
         """When to call `on_deadline` and `offer` if nothing else happens before; None for never."""
         if self.stopped:
             return None
-        deadlines = [self._repair.deadline_s()]
+        deadline_s = self._repair.deadline_s()
         sending = self.state is SenderState.SENDING and self._window() >= 1
         if sending and (remaining := self._repair.remaining):
             next_s = self._path.pacer.next_s(now_s, remaining)
-            deadlines.append(max(next_s, self._resume_s) if self._stalled(now_s) else next_s)
-        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+            if self._stalled(now_s):
+                next_s = max(next_s, self._resume_s)
+            return next_s if deadline_s is None else min(next_s, deadline_s)
+        return deadline_s
 
     def observe(self, peer: str, now_s: float) -> Observation:
         return Observation(

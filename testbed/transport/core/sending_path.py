@@ -4,7 +4,13 @@ import math
 
 from testbed.shared import own_code
 from testbed.transport.core.congestion import CongestionControl
-from testbed.transport.core.pacing import MAX_BATCH, UNPACED_BATCH, Pacer
+from testbed.transport.core.pacing import (
+    MAX_BATCH,
+    QUANTUM_S,
+    SHORT_QUANTUM_S,
+    UNPACED_BATCH,
+    Pacer,
+)
 from testbed.transport.core.path_estimates import PathEstimates
 from testbed.transport.core.repair import SenderRepair
 from testbed.transport.core.wire import MAX_DATAGRAM_BYTES, new_frames, wire_bytes
@@ -15,9 +21,6 @@ class SendingPath:
 
     It holds the congestion control, the repair's estimates of the path, the pacer, and the memory
     in which batches are composed.
-
-    Attributes:
-        composer: the transfer whose numbers the frames' headers have now.
     """
 
     def __init__(
@@ -27,20 +30,25 @@ class SendingPath:
         chunk_bytes: int,
         receive_buffer_bytes: float = math.inf,
         trailer_bytes: int = 0,
+        quantum_s: float = QUANTUM_S,
+        queue_bytes: float = math.inf,
     ) -> None:
         """Begins with a fresh congestion control and no estimates.
 
         `receive_buffer_bytes` is what the peer's socket holds. It limits an unpaced sender, which
         would otherwise overrun the receiver. `trailer_bytes` is what the socket appends to each
-        datagram.
+        datagram. `quantum_s` and `queue_bytes` are the pacer's; a control that measures the path
+        has quanta of SHORT_QUANTUM_S at most.
         """
         self.congestion = congestion
         self.estimates = PathEstimates()
         self.latest_rtt_s: float | None = None
-        self.composer: object | None = None
         self._repairs: list[SenderRepair] = []
         self._held: list[SenderRepair] = []
         datagram_bytes = new_frames(0, chunk_bytes).shape[1]
+        measures = congestion.measures
+        if not isinstance(measures, bool):
+            raise own_code.unfit(congestion, "measures", measures, "True or False")
         self._flow_window = max(2, receive_buffer_bytes / wire_bytes(1, chunk_bytes))
         # One segmented send may not be larger than the largest datagram.
         max_batch = max(1, min(MAX_BATCH, MAX_DATAGRAM_BYTES // datagram_bytes))
@@ -50,6 +58,8 @@ class SendingPath:
             datagram_wire_bytes=self.datagram_wire_bytes,
             max_batch=max_batch,
             unpaced_batch=max_batch * UNPACED_BATCH // MAX_BATCH,
+            quantum_s=min(quantum_s, SHORT_QUANTUM_S) if measures else quantum_s,
+            queue_bytes=queue_bytes,
         )
         self.frames = new_frames(max_batch * UNPACED_BATCH // MAX_BATCH, chunk_bytes)
 
@@ -57,6 +67,8 @@ class SendingPath:
     def rate_bps(self) -> float:
         """The congestion control's rate; InputError for one at which nothing would ever be sent."""
         rate_bps = self.congestion.rate_bps
+        if type(rate_bps) is float and rate_bps > 0:  # asked for with every batch
+            return rate_bps
         if not (isinstance(rate_bps, own_code.NUMBER) and rate_bps > 0):
             raise own_code.unfit(
                 self.congestion, "rate_bps", rate_bps, "bit/s above 0, or math.inf for unpaced"
@@ -67,6 +79,8 @@ class SendingPath:
     def window_bytes(self) -> float:
         """The congestion control's window; InputError for one that is no number of 0 or more."""
         window_bytes = self.congestion.window_bytes
+        if type(window_bytes) is float and window_bytes >= 0:
+            return window_bytes
         if not (isinstance(window_bytes, own_code.NUMBER) and window_bytes >= 0):
             raise own_code.unfit(
                 self.congestion, "window_bytes", window_bytes, "bytes, 0 or more, or math.inf"

@@ -58,6 +58,14 @@ class StopRule(ABC):
         """When to ask again even if nothing arrives; None (the default) for never."""
         return None
 
+    def missing(self, progress: Progress) -> int | None:
+        """How many more chunks must arrive, at the least, before it may be satisfied.
+
+        While many are missing, arrivals may gather for some milliseconds before they are looked at.
+        None (the default) where that is unknown, or the time plays a part: each is looked at.
+        """
+        return None
+
 
 StopRuleFactory = Callable[[PayloadLayout], StopRule]
 
@@ -104,6 +112,9 @@ class FractionRule(StopRule):
 
     def satisfied(self, progress: Progress) -> bool:
         return progress.received_count >= self.required
+
+    def missing(self, progress: Progress) -> int:
+        return self.required - progress.received_count
 
 
 def check_tolerance(tolerance: float, name: str = "tolerance") -> None:

@@ -73,11 +73,6 @@ def fields(frames: NDArray[np.uint8], chunk_bytes: int) -> NDArray[np.void]:
     return frames.view(datagram_dtype(chunk_bytes))[:, 0]
 
 
-def is_run(chunks: NDArray[np.int64]) -> bool:
-    """Whether chunk numbers (at least one) are consecutive, so that a slice selects them."""
-    return bool(chunks[-1] - chunks[0] == len(chunks) - 1 and (chunks[1:] > chunks[:-1]).all())
-
-
 def wire_bytes(datagrams: int, chunk_bytes: int) -> int:
     """Bytes that `datagrams` datagrams occupy on an Ethernet link, frame check sums excluded."""
     return datagrams * (HEADER_BYTES + chunk_bytes + WIRE_OVERHEAD_BYTES)

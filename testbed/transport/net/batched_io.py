@@ -9,10 +9,14 @@ import ctypes
 import os
 import socket
 import sys
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from testbed.transport.native.calls import ReceiveCall, SendCall
+from testbed.transport.native.hot_path import address_of
+from testbed.transport.native.loading import LIBRARY
 from testbed.transport.net.addresses import PACKED_BYTES, SocketAddress, packed
 
 SOL_UDP = 17
@@ -60,10 +64,6 @@ def _load() -> ctypes.CDLL | None:
 _LIBRARY = _load()
 
 
-def _address_of(array: NDArray[np.generic]) -> int:
-    return int(array.__array_interface__["data"][0])
-
-
 def _failed() -> OSError:
     number = ctypes.get_errno()
     return OSError(number, os.strerror(number))
@@ -79,9 +79,9 @@ class _Messages:
         self.count = count
         self.headers = np.zeros(count, dtype=_MESSAGE)
         self.vectors = np.zeros((count, vectors), dtype=_VECTOR)
-        self.address = _address_of(self.headers)
+        self.address = address_of(self.headers)
         steps = np.arange(count, dtype=np.uint64)
-        self.headers["vectors"] = _address_of(self.vectors) + steps * (vectors * _VECTOR.itemsize)
+        self.headers["vectors"] = address_of(self.vectors) + steps * (vectors * _VECTOR.itemsize)
         self.headers["vector_count"] = vectors
 
     def receive(self, descriptor: int, first: int, limit: int) -> int:
@@ -108,26 +108,90 @@ class _Messages:
 
 
 class _ReceiveBatch(_Messages):
-    """Messages to receive into, with room for the source and the size of coalesced datagrams."""
+    """Messages to receive into, with room for the source and the size of coalesced datagrams.
 
-    def __init__(self, count: int, vectors: int) -> None:
+    Attributes:
+        received: messages that the last call received.
+    """
+
+    def __init__(self, count: int, vectors: int, per_message: int, shared: "_Shared") -> None:
+        """Message i writes its first `per_message` datagrams to the rows from i times that on."""
         super().__init__(count, vectors)
+        self._per_message = per_message
+        self._shared = shared
         self.sources = np.zeros((count, PACKED_BYTES // 8), dtype="u8")
         self.controls = np.zeros(count, dtype=_CONTROL)
         steps = np.arange(count, dtype=np.uint64)
-        self.headers["name"] = _address_of(self.sources) + steps * PACKED_BYTES
-        self.headers["control"] = _address_of(self.controls) + steps * _CONTROL.itemsize
+        self.headers["name"] = address_of(self.sources) + steps * PACKED_BYTES
+        self.headers["control"] = address_of(self.controls) + steps * _CONTROL.itemsize
+        size, rows = shared.datagram_bytes, shared.rows
+        self.vectors["base"][:, 0] = address_of(rows) + steps * (per_message * size)
+        self.vectors["bytes"][:, 0] = per_message * size
         self.name_bytes = self.headers["name_bytes"]
         self.control_bytes = self.headers["control_bytes"]
         self.lengths = self.headers["bytes"]
         self.flags = self.headers["flags"]
+        self.received = 0
 
-    def receive_all(self, descriptor: int) -> int:
-        """`receive` into all messages, with their lengths set anew."""
+    def receive_rows(self, descriptor: int) -> int | None:
+        """How many rows hold the peer's datagrams now; None where messages must be sorted out."""
         # The kernel overwrites both lengths with what it used.
         self.name_bytes[:] = PACKED_BYTES
         self.control_bytes[:] = _CONTROL.itemsize
-        return self.receive(descriptor, 0, self.count)
+        count = self.received = self.receive(descriptor, 0, self.count)
+        if not count:
+            return 0
+        if not (self.sources[:count] == self._shared.peer).all():
+            return None
+        if self._per_message > 1:
+            return self._dense(count)
+        plain = (self.lengths[:count] == self._shared.datagram_bytes).all()
+        return count if plain and not self.control_bytes[:count].any() else None
+
+    def _dense(self, count: int) -> int | None:
+        """How many rows the messages fill without a gap; None where they need sorting out."""
+        size_ = self._shared.datagram_bytes
+        lengths = self.lengths[:count].tolist()
+        if any(length != self._per_message * size_ for length in lengths[:-1]) or not lengths[-1]:
+            return None
+        controls = self.controls["data"][:count].tolist()
+        coalesced = self.control_bytes[:count].tolist()
+        for length, size, used in zip(lengths, controls, coalesced, strict=True):
+            if (size if used else length) != size_ or length % size_:
+                return None
+        if count > 1 and not any(coalesced):
+            return None  # should not happen: a full message is a coalesced one
+        return sum(lengths) // size_
+
+
+class _CompiledReceiveBatch(_ReceiveBatch):
+    """The same in one call."""
+
+    def __init__(self, count: int, vectors: int, per_message: int, shared: "_Shared") -> None:
+        super().__init__(count, vectors, per_message, shared)
+        self._call = ReceiveCall(
+            messages=self.address,
+            rows=address_of(shared.rows),
+            peer=address_of(shared.peer),
+            count=count,
+            per_message=per_message,
+            datagram_bytes=shared.datagram_bytes,
+            address_bytes=PACKED_BYTES,
+            control_bytes=_CONTROL.itemsize,
+        )
+
+    def receive_rows(self, descriptor: int) -> int | None:
+        rows = self._call(descriptor)
+        self.received = self._call.received
+        return rows
+
+
+class _Shared(NamedTuple):
+    """What both arrangements of a `BatchReceiver` share: the rows, and whose datagrams count."""
+
+    rows: NDArray[np.uint8]
+    peer: NDArray[np.uint64]
+    datagram_bytes: int
 
 
 class Ring:
@@ -143,7 +207,7 @@ class Ring:
         self._out = _Messages(slots)
         steps = np.arange(slots, dtype=np.uint64)
         for each in (self._in, self._out):
-            each.vectors["base"][:, 0] = _address_of(self._memory) + steps * slot_bytes
+            each.vectors["base"][:, 0] = address_of(self._memory) + steps * slot_bytes
             each.vectors["bytes"][:, 0] = slot_bytes
 
     def receive(self, descriptor: int, first: int, limit: int) -> int:
@@ -203,32 +267,27 @@ class BatchReceiver:
     def __init__(self, datagram_bytes: int, *, wide: int = 12, narrow: int = 256) -> None:
         self._size = datagram_bytes
         self._per_wide = max(1, LARGEST_DATAGRAM // datagram_bytes)
-        self._narrow_count = max(2, min(narrow, (1 << 20) // datagram_bytes))
-        rows = max(wide * self._per_wide, self._narrow_count)
+        narrow_count = max(2, min(narrow, (1 << 20) // datagram_bytes))
+        rows = max(wide * self._per_wide, narrow_count)
         self._rows = np.zeros((rows, datagram_bytes), dtype=np.uint8)
-        base = _address_of(self._rows)
-        self._wide = _ReceiveBatch(wide, 1)
-        stride = self._per_wide * datagram_bytes
-        steps = np.arange(wide, dtype=np.uint64)
-        self._wide.vectors["base"][:, 0] = base + steps * stride
-        self._wide.vectors["bytes"][:, 0] = stride
-        self._narrow = _ReceiveBatch(self._narrow_count, 2)
+        self._peer = np.zeros(PACKED_BYTES // 8, dtype="u8")
+        shared = _Shared(self._rows, self._peer, datagram_bytes)
+        batch = _ReceiveBatch if LIBRARY is None else _CompiledReceiveBatch
+        self._wide = batch(wide, 1, self._per_wide, shared)
+        self._narrow = batch(narrow_count, 2, 1, shared)
         # The kernel backs these pages with memory only when a longer message is written to them.
-        self._spare = np.empty((self._narrow_count, stride - datagram_bytes), dtype=np.uint8)
-        steps = np.arange(self._narrow_count, dtype=np.uint64)
-        self._narrow.vectors["base"][:, 0] = base + steps * datagram_bytes
-        self._narrow.vectors["bytes"][:, 0] = datagram_bytes
-        spare_bytes = self._spare.shape[1]
-        self._narrow.vectors["base"][:, 1] = _address_of(self._spare) + steps * spare_bytes
+        spare_bytes = (self._per_wide - 1) * datagram_bytes
+        self._spare = np.empty((narrow_count, spare_bytes), dtype=np.uint8)
+        steps = np.arange(narrow_count, dtype=np.uint64)
+        self._narrow.vectors["base"][:, 1] = address_of(self._spare) + steps * spare_bytes
         self._narrow.vectors["bytes"][:, 1] = spare_bytes
         self._arrangement = self._wide
-        self._peer = np.zeros(PACKED_BYTES // 8, dtype="u8")
         self.unknown_address = 0
         self.wrong_size = 0
 
     def set_peer(self, address: SocketAddress) -> None:
         """Accepts datagrams from this source only."""
-        self._peer = packed(address)
+        self._peer[:] = packed(address)
 
     def receive(self, descriptor: int) -> tuple[NDArray[np.uint8], bool]:
         """Receives one batch.
@@ -238,33 +297,11 @@ class BatchReceiver:
         """
         self.unknown_address = self.wrong_size = 0
         now = self._arrangement
-        count = now.receive_all(descriptor)
-        if not count:
-            return self._rows[:0], True
-        known = bool((now.sources[:count] == self._peer).all())
-        lengths = now.lengths[:count]
-        drained = count < now.count
-        if now is self._narrow:
-            if known and bool((lengths == self._size).all()):
-                return self._rows[:count], drained
-        elif known and (rows := self._dense(count)):
-            return self._rows[:rows], drained
-        return self._sort_out(now, count), drained
-
-    def _dense(self, count: int) -> int:
-        """How many rows the wide messages fill without a gap; 0 where they need sorting out."""
-        full = self._per_wide * self._size
-        lengths = self._wide.lengths[:count].tolist()
-        if any(length != full for length in lengths[:-1]) or not lengths[-1]:
-            return 0
-        controls = self._wide.controls["data"][:count].tolist()
-        coalesced = self._wide.control_bytes[:count].tolist()
-        for length, size, used in zip(lengths, controls, coalesced, strict=True):
-            if (size if used else length) != self._size or length % self._size:
-                return 0
-        if count > 1 and self._per_wide > 1 and not any(coalesced):
-            return 0  # should not happen: a full message is a coalesced one
-        return sum(lengths) // self._size
+        rows = now.receive_rows(descriptor)
+        drained = now.received < now.count
+        if rows is None:
+            return self._sort_out(now, now.received), drained
+        return self._rows[:rows], drained
 
     def _sort_out(self, now: _ReceiveBatch, count: int) -> NDArray[np.uint8]:
         """The acceptable datagrams of a batch whose messages differ."""
@@ -314,13 +351,24 @@ class BatchSender:
         self._control = np.zeros(1, dtype=_CONTROL)
         # 18 is 16 + sizeof(uint16).
         self._control[0] = (18, SOL_UDP, UDP_SEGMENT, datagram_bytes, 0)
-        self._segmented.headers["control"] = _address_of(self._control)
+        self._segmented.headers["control"] = address_of(self._control)
         self._segmented.headers["control_bytes"] = _CONTROL.itemsize
         self._steps = np.arange(messages, dtype=np.uint64)
         self._peer = np.zeros(PACKED_BYTES // 8, dtype="u8")
         for each in (self._plain, self._segmented):
-            each.headers["name"] = _address_of(self._peer)
+            each.headers["name"] = address_of(self._peer)
             each.headers["name_bytes"] = PACKED_BYTES
+        self._calls = None if LIBRARY is None else (self._call(1), self._call(self.per_segmented))
+
+    def _call(self, per_message: int) -> SendCall:
+        messages = self._plain if per_message == 1 else self._segmented
+        return SendCall(
+            messages=messages.address,
+            vectors=address_of(messages.vectors),
+            count=messages.count,
+            per_message=per_message,
+            datagram_bytes=self._size,
+        )
 
     def set_peer(self, address: SocketAddress) -> None:
         """Sets the destination of all datagrams."""
@@ -331,13 +379,15 @@ class BatchSender:
 
         With `segmented`, rows go in large sends that the kernel cuts into datagrams.
         """
+        if self._calls is not None:
+            return self._calls[segmented](descriptor, address_of(frames), len(frames))
         messages = self._segmented if segmented else self._plain
         per_message = self.per_segmented if segmented else 1
         rows = min(len(frames), messages.count * per_message)
         count = -(-rows // per_message)
         vectors = messages.vectors[:count, 0]
         step = per_message * self._size
-        vectors["base"] = _address_of(frames) + self._steps[:count] * np.uint64(step)
+        vectors["base"] = address_of(frames) + self._steps[:count] * np.uint64(step)
         vectors["bytes"] = step
         vectors["bytes"][-1] = (rows - (count - 1) * per_message) * self._size
         return min(messages.send(descriptor, 0, count) * per_message, rows)

@@ -7,19 +7,51 @@ from collections.abc import Mapping
 from typing import Any
 
 from testbed.transport.core.connection import Connection
+from testbed.transport.core.connection_settings import ConnectionSettings
 from testbed.transport.core.messages import Hello, Welcome
+from testbed.transport.core.sending_path import SendingPath
+from testbed.transport.native import HOT_PATH
 from testbed.transport.net.addresses import Host
+from testbed.transport.net.config import EndpointConfig
 from testbed.transport.net.driver import DataChannel
+from testbed.transport.policies.order import ORDERS
+from testbed.transport.policies.repair import REPAIRS
 
 
 class Carrier(ABC):
     """Makes connections and their data channels."""
 
-    @abstractmethod
+    kind = Connection
+
+    def __init__(self, config: EndpointConfig, *, repair: str, order: str) -> None:
+        self._config = config
+        self._settings = ConnectionSettings(
+            session=config.session,
+            layout=config.layout,
+            repair=REPAIRS.create(repair),
+            order=ORDERS.create(order, seed=config.seed),
+            peer_timeout_s=config.peer_timeout_s,
+            transfers_in_flight=config.transfers_in_flight,
+            hot_path=HOT_PATH,
+        )
+
     def connection(
         self, peer: str, now_s: float, *, hello: Hello | None = None, welcome: Welcome | None = None
     ) -> Connection:
         """A new connection with a peer, which may have had one before."""
+        return self.kind(
+            peer=peer,
+            settings=self._settings,
+            # Nothing was sent yet where a worker makes another attempt.
+            path=self._path(peer, fresh=hello is None),
+            now_s=now_s,
+            hello=hello,
+            welcome=welcome,
+        )
+
+    def _path(self, peer: str, *, fresh: bool) -> SendingPath | None:
+        """What a connection's datagrams need; `fresh`: one that no connection has used."""
+        return None
 
     @property
     @abstractmethod

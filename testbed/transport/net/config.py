@@ -3,15 +3,41 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Integral, Real
+from types import NoneType
+from typing import Any
 
+from testbed.shared.input_error import shown
+from testbed.transport.core.joining import SERVER
 from testbed.transport.core.layout import PayloadLayout
 from testbed.transport.core.messages import check_u32
+from testbed.transport.core.pacing import LONGEST_QUANTUM_S, QUANTUM_S
 from testbed.transport.core.reports import Observer
 from testbed.transport.core.wire import DATA_PORTS
 from testbed.transport.net.tls import Credentials
 from testbed.transport.protocols import ProtocolConfig
 
-SERVER = "server"
+# What the fields must be, and how that is said.
+_KINDS: Mapping[str, tuple[Any, str]] = {
+    **dict.fromkeys(("name", "bind_address"), (str, "a text")),
+    "peers": (Mapping, "a mapping of names to addresses"),
+    "protocol": (ProtocolConfig, "a ProtocolConfig, such as preset('dblp')"),
+    "layout": (PayloadLayout, "a PayloadLayout"),
+    "credentials": ((Credentials, NoneType), "Credentials or None"),
+    "rate_bps": (Real, "a number of bits per second above 0; math.inf for unpaced"),
+    "queue_bytes": (Real, "a number of bytes above 0; math.inf for unknown"),
+    **dict.fromkeys(
+        ("quantum_s", "peer_timeout_s", "connect_timeout_s"), (Real, "a number of seconds")
+    ),
+    **dict.fromkeys(
+        ("session", "seed", "control_port", "data_port", "transfers_in_flight"),
+        (Integral, "a whole number"),
+    ),
+    **dict.fromkeys(
+        ("is_server", "authenticate", "checksum", "insecure", "segmentation", "survive_peers"),
+        (bool, "True or False"),
+    ),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +55,12 @@ class EndpointConfig:
         protocol, layout: equal on all sides.
         rate_bps: the pace towards one peer, in bits per second on the wire; math.inf for unpaced.
             The congestion control `fixed` takes it as its rate. Kernel TCP ignores it.
+        quantum_s: a paced sender sends about so many seconds of its rate at a time: fewer batches
+            cost less processor time, and need longer queues. At most 1 s; above 1 ms it counts
+            only with `queue_bytes`, and with a congestion control that does not measure the path.
+        queue_bytes: this sender's share of the smallest queue on the way, for as many senders as
+            may send at once. A batch takes at most a quarter of it, and at least one datagram.
+            math.inf: unknown; batches are then of 1 ms at most, as that queue may be short.
         control_port: the port on which the server accepts its workers.
         data_port: the server's data ports are data_port + i for worker i in the order of `peers`;
             a worker's UDP port is data_port itself (0 lets the kernel choose). A network can
@@ -65,6 +97,8 @@ class EndpointConfig:
     protocol: ProtocolConfig
     layout: PayloadLayout
     rate_bps: float
+    quantum_s: float = QUANTUM_S
+    queue_bytes: float = math.inf
     control_port: int = 46999
     data_port: int = DATA_PORTS[0]
     credentials: Credentials | None = None
@@ -80,14 +114,24 @@ class EndpointConfig:
     survive_peers: bool = False
 
     def __post_init__(self) -> None:
+        for field, (kind, words) in _KINDS.items():
+            value = getattr(self, field)
+            # Python counts True among the numbers.
+            if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+                raise ValueError(f"{field} is {shown(value)}; valid: {words}")
         check_u32("session", self.session)
         check_u32("seed", self.seed)
-        if not self.peers:
-            raise ValueError("peers is empty; at least one is needed")
-        if not self.is_server and set(self.peers) != {SERVER}:
-            raise ValueError(f"a worker's only peer is {SERVER!r}, not {', '.join(self.peers)}")
+        self._check_names()
         if not self.rate_bps > 0:
-            raise ValueError(f"rate_bps is {self.rate_bps}; valid: above 0")
+            raise ValueError(f"rate_bps is {self.rate_bps}; valid: {_KINDS['rate_bps'][1]}")
+        if not self.queue_bytes > 0:
+            raise ValueError(
+                f"queue_bytes is {self.queue_bytes}; valid: {_KINDS['queue_bytes'][1]}"
+            )
+        if not 0 < self.quantum_s <= LONGEST_QUANTUM_S:
+            raise ValueError(
+                f"quantum_s is {self.quantum_s}; valid: above 0, at most {LONGEST_QUANTUM_S:g}"
+            )
         for field in ("peer_timeout_s", "connect_timeout_s"):
             if not 0 < getattr(self, field) < math.inf:
                 raise ValueError(f"{field} is {getattr(self, field)}; valid: above 0, finite")
@@ -104,6 +148,22 @@ class EndpointConfig:
                 "the protocol tcp sends its payloads in clear, so credentials would protect "
                 "nothing; use another protocol, or no credentials and insecure=True"
             )
+
+    def _check_names(self) -> None:
+        for peer, address in self.peers.items():
+            if not (isinstance(peer, str) and isinstance(address, str)):
+                raise ValueError(
+                    f"peers has {shown({peer: address})}; valid: a name and an address, both texts"
+                )
+        if not self.peers:
+            raise ValueError("peers is empty; at least one is needed")
+        if not self.is_server and set(self.peers) != {SERVER}:
+            raise ValueError(f"a worker's only peer is {SERVER!r}, not {', '.join(self.peers)}")
+        if self.is_server and SERVER in self.peers:
+            raise ValueError(f"peers has {SERVER!r}; valid: the names of workers")
+        if self.is_server != (self.name == SERVER):
+            valid = f"{SERVER!r} for the server" if self.is_server else "a worker's name"
+            raise ValueError(f"name is {shown(self.name)}; valid: {valid}")
 
     @property
     def appended(self) -> str:

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from testbed.shared.input_error import shown
 from testbed.transport.core.errors import ProtocolError
 from testbed.transport.core.joining import MAX_NEWCOMERS, Newcomer, StrangerError
 from testbed.transport.core.messages import Hello
@@ -55,6 +56,27 @@ class Arrival:
 Judge = Callable[[Hello, Arrival], None]
 
 
+class Strangers:
+    """Those who were turned away: counts them by reason, and keeps the last of each in words."""
+
+    def __init__(self, counters: Counter[str]) -> None:
+        self._counters = counters
+        self._last: dict[str, str] = {}
+
+    def add(self, why: str, arrival: Arrival, name: str | None = None) -> None:
+        self._counters[f"stranger-{why}"] += 1
+        who = arrival.address[0] if name is None else f"{shown(name)} from {arrival.address[0]}"
+        reason = arrival.stream.closed
+        self._last[why] = who if reason is None else f"{who}: {reason}"
+
+    def __str__(self) -> str:
+        each = (
+            f"{self._counters[f'stranger-{why}']} {why} (the last: {last})"
+            for why, last in self._last.items()
+        )
+        return ", ".join(each)
+
+
 class Door:
     """A listening port; strangers are counted and shown out, and hold nobody up.
 
@@ -68,14 +90,14 @@ class Door:
         *,
         session: int,
         judge: Judge,
-        counters: Counter[str],
+        strangers: Strangers,
         tls: Callable[[], Tls | None] = lambda: None,
     ) -> None:
         self.arrivals: list[Arrival] = []
         self._listener = listener
         self._session = session
         self._judge = judge
-        self._counters = counters
+        self._strangers = strangers
         self._tls = tls
 
     def fileno(self) -> int:
@@ -113,7 +135,7 @@ class Door:
             self._judge(hello, arrival)
             self.arrivals.remove(arrival)
         except StrangerError as error:
-            self._show_out(arrival, str(error))
+            self._show_out(arrival, str(error), error.name)
         except ProtocolError:
             self._show_out(arrival, "refused")
         except OSError:
@@ -124,8 +146,8 @@ class Door:
         while self.arrivals and self.arrivals[0].newcomer.until_s <= now_s:
             self._show_out(self.arrivals[0], "silent")
 
-    def _show_out(self, arrival: Arrival, why: str) -> None:
-        self._counters[f"stranger-{why}"] += 1
+    def _show_out(self, arrival: Arrival, why: str, name: str | None = None) -> None:
+        self._strangers.add(why, arrival, name)
         self.arrivals.remove(arrival)
         arrival.stream.close()
 

@@ -22,6 +22,8 @@ _LINGER_S = 1.0
 _LONGEST_WAIT_S = 60.0  # a selector takes no infinite one
 # Connections that have ended stay a while, so that their last message can be read.
 _MOST_ENDED = 16
+# Who is awake reads what would otherwise wake it so soon.
+_COALESCED_S = 1e-3
 
 
 class DataChannel(ABC):
@@ -57,6 +59,14 @@ class DataChannel(ABC):
         """Whether arrivals are wanted now."""
         return True
 
+    @property
+    def unread_until_s(self) -> float:
+        """Until when arrivals may gather before they are `read`; -math.inf for not at all."""
+        return -math.inf
+
+    def rouse(self) -> None:  # noqa: B027 - for those whose arrivals gather
+        """Arrivals gather no longer."""
+
 
 class Link:
     """One peer's connection with its two channels."""
@@ -84,7 +94,7 @@ class Link:
         """Whether transfers can be posted: the peer has joined on both channels."""
         return self.data is not None and self.connection.state is ConnectionState.OPEN
 
-    def take(self, ready: set[Any], now_s: float, *, attentive: bool) -> None:
+    def take(self, ready: Collection[Any], now_s: float, *, attentive: bool) -> None:
         """Hands over what has arrived on the channels that are ready."""
         data, connection = self.data, self.connection
         if self.stream in ready:
@@ -100,6 +110,8 @@ class Link:
     def work(self, now_s: float) -> None:
         """Does what is due: deadlines, datagrams, control messages."""
         connection, data = self.connection, self.data
+        if data is not None and -math.inf < data.unread_until_s <= now_s + _COALESCED_S:
+            data.read(connection, now_s, waited=True)
         if now_s >= self._deadline_s:
             connection.on_deadline(now_s)
         if self._observer is not None and now_s >= self._observe_s:
@@ -117,6 +129,8 @@ class Link:
         self._deadline_s = self.due_s = math.inf if deadline_s is None else deadline_s
         if data is not None:
             self.due_s = data.due_s(self.due_s)
+            if data.unread_until_s > -math.inf:
+                self.due_s = min(self.due_s, data.unread_until_s)
         if connection.lost is None:
             whole_by_s = self._whole_by_s if data is None else math.inf
             self.due_s = min(self.due_s, self.stream.until_s, whole_by_s)
@@ -143,6 +157,12 @@ class Driver:
         self.doors: list[Door] = []
         self._on_event = on_event
         self._waiter = Waiter()
+        # By name, of those links that have been worked on: when each wants to be, and until when
+        # its arrivals gather.
+        self._due_s: dict[str, float] = {}
+        self._gathering_s: dict[str, float] = {}
+        self._owners: dict[Any, str] = {}
+        self._at_doors: set[Any] = set()
         self._ended: list[Stream] = []
         self._attentive = False
 
@@ -158,6 +178,11 @@ class Driver:
         Reads at least once, also when the time is over already.
         """
         self._attentive = False  # what came while nobody looked may have waited for long
+        for link in self.links.values():
+            if link.data is not None:
+                link.data.rouse()
+        self._due_s.clear()  # the application may have changed anything
+        self._gathering_s.clear()
         over = False
         while True:
             self._work(time.monotonic())
@@ -175,11 +200,17 @@ class Driver:
 
     def touch(self, name: str) -> None:
         """The application has given a link something to do."""
-        self.links[name].due_s = -math.inf
+        self._due_s[name] = -math.inf
 
     def end(self, name: str) -> None:
         """Ends a link; its last messages may still be read by the peer."""
-        self.let_go(self.links.pop(name).stream)
+        link = self.links.pop(name)
+        self._due_s.pop(name, None)
+        self._gathering_s.pop(name, None)
+        for channel in (link.stream, link.data):
+            self._owners.pop(channel, None)
+            self._waiter.forget(channel)
+        self.let_go(link.stream)
 
     def let_go(self, stream: Stream) -> None:
         """Ends a stream, which stays a while so that what was said last can be read."""
@@ -189,10 +220,41 @@ class Driver:
             self._ended.pop(0).close()
 
     def _work(self, now_s: float) -> None:
-        for name, link in list(self.links.items()):
-            if now_s >= link.due_s:
-                link.work(now_s)
-                self._tell(name, link)
+        if self._due_s.keys() != self.links.keys():
+            for name in self.links:
+                self._due_s.setdefault(name, -math.inf)
+        due = [name for name, due_s in self._due_s.items() if due_s <= now_s]
+        if due and self._gathering_s:
+            soon_s = now_s + _COALESCED_S
+            due += [
+                name
+                for name, until_s in self._gathering_s.items()
+                if until_s <= soon_s and self._due_s[name] > now_s
+            ]
+        for name in due:
+            if (link := self.links.get(name)) is None:
+                continue  # what another one told has ended it
+            link.work(now_s)
+            self._due_s[name] = link.due_s
+            self._tell(name, link)
+            if self.links.get(name) is link:
+                self._attend(name, link)
+
+    def _attend(self, name: str, link: Link) -> None:
+        """Waits for a link's sockets, as it wants now."""
+        stream, data = link.stream, link.data
+        self._waiter.want(stream, reading=True, writing=stream.has_unsent)
+        self._owners[stream] = name
+        if data is None:
+            return
+        unread_until_s = data.unread_until_s
+        if unread_until_s > -math.inf:
+            self._gathering_s[name] = unread_until_s
+        else:
+            self._gathering_s.pop(name, None)
+        reading = data.reading and unread_until_s == -math.inf
+        self._waiter.want(data, reading=reading, writing=data.blocked)
+        self._owners[data] = name
 
     def _tell(self, name: str, link: Link) -> None:
         while events := link.connection.events():  # hearing one may cause the next
@@ -200,36 +262,38 @@ class Driver:
                 self._on_event(name, event)
 
     def _wait(self, until_s: float) -> None:
-        readable: list[Any] = [*self.doors]
-        writable: list[Any] = []
-        for door in self.doors:
-            readable += door.arrivals
-            writable += [arrival for arrival in door.arrivals if arrival.stream.has_unsent]
-            until_s = min(until_s, door.until_s() or math.inf)
-        for link in self.links.values():
-            readable.append(link.stream)
-            if link.stream.has_unsent:
-                writable.append(link.stream)
-            if link.data is not None:
-                if link.data.reading:
-                    readable.append(link.data)
-                if link.data.blocked:
-                    writable.append(link.data)
-            until_s = min(until_s, link.due_s)
-        timeout_s = min(until_s - time.monotonic(), _LONGEST_WAIT_S)
-        ready, roomy = self._waiter.wait(readable=readable, writable=writable, timeout_s=timeout_s)
+        until_s = min(until_s, self._attend_doors(), *self._due_s.values())
+        ready, roomy = self._waiter.wait(min(until_s - time.monotonic(), _LONGEST_WAIT_S))
         now_s = time.monotonic()
-        for link in self.links.values():
+        # In the order of the links, not of their sockets.
+        woken = {self._owners[item] for item in (*ready, *roomy) if item in self._owners}
+        for name in woken if len(woken) < 2 else [each for each in self.links if each in woken]:
+            link = self.links[name]
             if link.stream in roomy:
                 link.stream.flush()
             if link.stream in ready or link.data in ready:
                 link.take(ready, now_s, attentive=self._attentive)
-                link.due_s = now_s
-            elif link.data in roomy:
-                link.due_s = now_s
+            self._due_s[name] = -math.inf
         self._welcome(ready, roomy, now_s)
 
-    def _welcome(self, ready: set[Any], roomy: set[Any], now_s: float) -> None:
+    def _attend_doors(self) -> float:
+        """Waits for who comes; returns until when at most."""
+        here: set[Any] = {*self.doors}
+        until_s = math.inf
+        for door in self.doors:
+            self._waiter.want(door, reading=True, writing=False)
+            for arrival in door.arrivals:
+                self._waiter.want(arrival, reading=True, writing=arrival.stream.has_unsent)
+                here.add(arrival)
+            until_s = min(until_s, door.until_s() or math.inf)
+        for gone in self._at_doors - here:
+            self._waiter.forget(gone)
+        self._at_doors = here
+        return until_s
+
+    def _welcome(self, ready: Collection[Any], roomy: Collection[Any], now_s: float) -> None:
+        if not self._at_doors.isdisjoint(ready):
+            self._due_s.clear()  # a link may get its data's connection
         for door in self.doors:
             for arrival in list(door.arrivals):
                 if arrival in roomy:
@@ -251,4 +315,3 @@ class Driver:
         for stream in self._ended:
             stream.close(until_s)
         self._ended.clear()
-        self._waiter.close()

@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 from testbed.transport.core.connection import Connection, ConnectionState
 from testbed.transport.core.errors import PeerLost, TransportError
 from testbed.transport.core.events import Announced, Event, Joined, PeerGone, TransferDone
+from testbed.transport.core.joining import SERVER
 from testbed.transport.core.messages import MAX_ANNOUNCEMENT_BYTES
 from testbed.transport.core.reports import TransferReport
-from testbed.transport.net.config import SERVER, EndpointConfig
+from testbed.transport.net.config import EndpointConfig
 from testbed.transport.net.data_sockets import DataSockets
 from testbed.transport.net.driver import Driver, Link
 from testbed.transport.net.membership import Membership
@@ -213,7 +214,7 @@ class Endpoint:
         for peer, buffer in buffers.items():
             if peer not in self._config.peers:
                 raise ValueError(f"unknown peer {peer!r}; valid: {', '.join(self._config.peers)}")
-            self._config.layout.rows(buffer)
+            self._config.layout.rows(buffer, written=not sending)
         self._await_start()
         links = self._present()
         for peer in buffers.keys() & links.keys():
@@ -305,17 +306,22 @@ class Endpoint:
         self._lost |= self._gone
 
     def await_announcement(self) -> bytes:
-        """Worker only: waits for the server's next announcement and returns it."""
+        """Worker only: waits for the server's next announcement and returns it.
+
+        Waits as long as the server lives: it must answer at least once in peer_timeout_s.
+        """
         self._require_open()
         if self._config.is_server:
             raise TransportError("the server makes the announcements")
         self._await_start()
-        until_s = time.monotonic() + self._config.peer_timeout_s
-        came = self._driver.run(lambda: bool(self._announcements or self._gone), until_s)
-        if self._announcements:
-            return self._announcements.popleft()
-        reason = self._gone.get(SERVER, f"silent for {self._config.peer_timeout_s:g} s")
-        raise PeerLost(SERVER, reason if not came or self._gone else "silent")
+        link = self._driver.links.get(SERVER)
+        if link is not None and not self._announcements:
+            link.connection.await_announcement(time.monotonic())
+            self._driver.touch(SERVER)
+        self._driver.run(lambda: bool(self._announcements or self._gone))
+        if not self._announcements:
+            raise PeerLost(SERVER, self._gone[SERVER])
+        return self._announcements.popleft()
 
     def counters(self) -> dict[str, int]:
         """How many connections and datagrams were ignored since `open`, by reason."""

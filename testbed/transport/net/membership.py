@@ -10,24 +10,23 @@ from typing import Any
 
 from testbed.transport.core.errors import PeerLost, ProtocolError
 from testbed.transport.core.events import Event, Joined, PeerGone
-from testbed.transport.core.joining import Admission, StrangerError
-from testbed.transport.core.messages import Hello, MessageType, Welcome, reason_message
+from testbed.transport.core.joining import SERVER, Admission, StrangerError
+from testbed.transport.core.messages import KEY_BYTES, Hello, MessageType, Welcome, reason_message
 from testbed.transport.net.addresses import Host, in_words, resolve
 from testbed.transport.net.carriers import Carrier
-from testbed.transport.net.config import SERVER, EndpointConfig
+from testbed.transport.net.config import EndpointConfig
 from testbed.transport.net.data_sockets import DataSockets, open_data_sockets
-from testbed.transport.net.doors import Arrival, Door, listen
+from testbed.transport.net.doors import Arrival, Door, Strangers, listen
 from testbed.transport.net.driver import Driver, Link
-from testbed.transport.net.sealing import KEY_BYTES
-from testbed.transport.net.stream import Stream
+from testbed.transport.net.stream import Stream, connected
 from testbed.transport.net.tcp_carrier import TcpCarrier
 from testbed.transport.net.tls import Tls
 from testbed.transport.net.udp_data import UdpCarrier
 
 _RETRY_S = 0.05
 _NO_WELCOME = (
-    "the connection was closed without a WELCOME; is it another run's server, "
-    "or has only one side credentials?"
+    "the connection was closed without a WELCOME; is it another run's server, does it expect "
+    "another name or address, or has only one side credentials?"
 )
 
 
@@ -45,13 +44,12 @@ class Membership:
         """`on_event` hears PeerGone for one that joins again, and Joined for each that has."""
         self._config = config
         self._driver = driver
-        self._counters = counters
+        self._strangers = Strangers(counters)
         self._on_event = on_event
         self._sockets = sockets
         self._carrier: Carrier | None = None
         self._hosts: dict[str, Host] = {}
         self._admission: Admission | None = None
-        self._joined: set[str] = set()
         self._refused: ProtocolError | None = None
         self._started = False
         # The kernel's state is read from outside.
@@ -122,8 +120,10 @@ class Membership:
         if self._refused is not None:
             raise self._refused
         if missing := sorted(everyone - self._joined):
+            who_came = f"; turned away: {self._strangers}" if str(self._strangers) else ""
             raise PeerLost(
-                ", ".join(missing), f"did not join within {config.connect_timeout_s:g} s"
+                ", ".join(missing),
+                f"did not join within {config.connect_timeout_s:g} s{who_came}",
             )
         self._started = True
         for name in config.peers:
@@ -140,7 +140,7 @@ class Membership:
             listener,
             session=self._config.session,
             judge=judge,
-            counters=self._counters,
+            strangers=self._strangers,
             tls=tls,
         )
 
@@ -181,7 +181,7 @@ class Membership:
         except ProtocolError as error:
             stream.write(reason_message(MessageType.REFUSED, str(error)).encode())
             self._driver.let_go(stream)
-            self._counters["stranger-refused"] += 1
+            self._strangers.add("refused", arrival, name)
             if not self._started:
                 self._refused = ProtocolError(f"{name} cannot join: {error}")
             return
@@ -201,14 +201,18 @@ class Membership:
         )
         link = self._driver.links.get(peer)
         if link is None or link.data is not None:
-            raise StrangerError("twice")
+            raise StrangerError("twice", hello.name)
         welcome = Welcome(session=config.session, data_port=config.local_data_port(peer))
         arrival.stream.write(welcome.message().encode())
         link.data = self._carrier.accepted(link.connection, arrival.connection)
         self._complete(peer)
 
+    @property
+    def _joined(self) -> set[str]:
+        """The peers that are here on both channels."""
+        return {name for name, link in self._driver.links.items() if link.data is not None}
+
     def _complete(self, name: str) -> None:
-        self._joined.add(name)
         self._on_event(name, Joined(0, b""))
         if self._started:
             self._start(name)
@@ -229,16 +233,9 @@ class Membership:
         until_s = time.monotonic() + config.connect_timeout_s
         problem, answer = "no answer in time", ""
         while (left_s := until_s - time.monotonic()) > 0:
-            connection = socket.socket(local.family, socket.SOCK_STREAM)
             try:
-                connection.settimeout(left_s)
-                connection.bind(local.at(0))
-                connection.connect(address)
-                if connection.getsockname() == connection.getpeername():
-                    # No one listens there and the kernel connected the socket to itself.
-                    raise ConnectionRefusedError(0, "Connection refused")
+                connection = connected(local, address, left_s)
             except OSError as error:
-                connection.close()
                 problem = error.strerror or problem
             else:
                 answer = self._join(connection, hello, until_s) or answer
@@ -267,9 +264,7 @@ class Membership:
 
     def on_event(self, peer: str, event: Event) -> None:
         """Hears what connections tell."""
-        if isinstance(event, PeerGone):
-            self._joined.discard(peer)
-        elif isinstance(event, Joined) and not self._config.is_server:
+        if isinstance(event, Joined) and not self._config.is_server:
             self._welcomed(event)
 
     def _welcomed(self, event: Joined) -> None:
@@ -281,7 +276,6 @@ class Membership:
         link.data = self._carrier.attach(
             link.connection, self._hosts[SERVER], event.data_port, event.key
         )
-        self._joined.add(SERVER)
 
     # What is known of the sockets.
 

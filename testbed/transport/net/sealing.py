@@ -18,8 +18,9 @@ from collections import Counter
 import numpy as np
 from numpy.typing import NDArray
 
+from testbed.transport.core.messages import KEY_BYTES
+
 TRAILER_BYTES = {"none": 0, "crc": 4, "mac": 16}
-KEY_BYTES = 32
 
 
 class Seal(ABC):

@@ -2,13 +2,12 @@
 
 import contextlib
 import errno
-import fcntl
 import math
 import socket
-import struct
-import termios
 import time
 
+from testbed.transport.net.addresses import Host, SocketAddress
+from testbed.transport.net.tcp_socket import unacknowledged_bytes
 from testbed.transport.net.tls import Tls, TlsError
 
 _READ_BYTES = 1 << 16
@@ -159,16 +158,30 @@ class Stream:
         that is still on its way. So this waits for its acknowledgement, until `until_s` at most.
         """
         with contextlib.suppress(OSError, ValueError):  # closed already
-            while self._unacknowledged() and time.monotonic() < until_s:
+            while self._on_its_way() and time.monotonic() < until_s:
                 time.sleep(_POLL_S)
         self._connection.close()
         self.closed = self.closed or "this side closed the connection"
 
-    def _unacknowledged(self) -> int:
-        """How many bytes, the end of the stream included, the peer's kernel does not have yet."""
-        if self._broken is not None:
-            return 0
-        return struct.unpack("=i", fcntl.ioctl(self._connection, termios.TIOCOUTQ, bytes(4)))[0]
+    def _on_its_way(self) -> bool:
+        """Whether the peer's kernel lacks bytes that it may still get."""
+        return self._broken is None and unacknowledged_bytes(self._connection) > 0
+
+
+def connected(local: Host, address: SocketAddress, timeout_s: float) -> socket.socket:
+    """A connection from one of this side's ports; OSError where there is none in time."""
+    connection = socket.socket(local.family, socket.SOCK_STREAM)
+    try:
+        connection.settimeout(timeout_s)
+        connection.bind(local.at(0))
+        connection.connect(address)
+        if connection.getsockname() == connection.getpeername():
+            # No one listens there and the kernel connected the socket to itself.
+            raise ConnectionRefusedError(0, "Connection refused")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 def _reason(error: OSError) -> str:

@@ -9,27 +9,29 @@ from collections.abc import Mapping
 from typing import Any
 
 from testbed.transport.core.connection import Connection
-from testbed.transport.core.connection_settings import ConnectionSettings
 from testbed.transport.core.errors import ProtocolError
 from testbed.transport.core.messages import (
     ControlParser,
     Hello,
     MessageType,
-    Welcome,
     body_limits,
 )
 from testbed.transport.net.addresses import Host
 from testbed.transport.net.carriers import Carrier
 from testbed.transport.net.config import EndpointConfig
 from testbed.transport.net.driver import DataChannel
-from testbed.transport.net.tcp_data import DataSocket, TcpConnection, TcpData
-from testbed.transport.net.tcp_socket import check_congestion_control, get_congestion_control
-from testbed.transport.policies.order import ORDERS
-from testbed.transport.policies.repair import REPAIRS
+from testbed.transport.net.tcp_data import TcpConnection, TcpData
+from testbed.transport.net.tcp_socket import (
+    DataSocket,
+    check_congestion_control,
+    get_congestion_control,
+)
 
 
 class TcpCarrier(Carrier):
     """One kernel TCP connection per peer for data."""
+
+    kind = TcpConnection
 
     def __init__(
         self,
@@ -37,36 +39,14 @@ class TcpCarrier(Carrier):
         sockets: Mapping[str, socket.socket],
         local: Host,
     ) -> None:
-        self._config = config
+        super().__init__(config, repair="passes", order="in-order")
         self._sockets = sockets
         self._local = local
         self._channels: dict[str, TcpData] = {}
-        protocol = config.protocol
-        self._settings = ConnectionSettings(
-            session=config.session,
-            layout=config.layout,
-            repair=REPAIRS.create(REPAIRS.text("passes")),
-            order=ORDERS.create(ORDERS.text("in-order"), seed=config.seed),
-            peer_timeout_s=config.peer_timeout_s,
-            transfers_in_flight=config.transfers_in_flight,
-        )
-        self._algorithm = protocol.congestion_control
 
     @property
     def data_port(self) -> int:
         return 0
-
-    def connection(
-        self, peer: str, now_s: float, *, hello: Hello | None = None, welcome: Welcome | None = None
-    ) -> Connection:
-        return TcpConnection(
-            peer=peer,
-            settings=self._settings,
-            path=None,
-            now_s=now_s,
-            hello=hello,
-            welcome=welcome,
-        )
 
     def attach(self, connection: Connection, host: Host, port: int, key: bytes) -> DataChannel:
         """Worker: connects to the server's port for its data."""
@@ -87,7 +67,7 @@ class TcpCarrier(Carrier):
         return self._sockets
 
     def accepted(self, connection: Connection, data: socket.socket) -> DataChannel:
-        check_congestion_control(data, self._algorithm)
+        check_congestion_control(data, self._config.protocol.congestion_control)
         previous = self._channels.pop(connection.peer, None)
         if previous is not None:
             previous.socket.close()

@@ -8,12 +8,9 @@ The receiver sends STOP on the control stream once the payload is complete, so a
 the same event as in our own transport.
 """
 
-import math
-import socket
 import struct
 import time
 from collections import Counter
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,57 +21,17 @@ from testbed.transport.core.connection_settings import ConnectionSettings
 from testbed.transport.core.errors import ProtocolError
 from testbed.transport.core.incoming import Incoming
 from testbed.transport.core.layout import PayloadLayout
-from testbed.transport.core.messages import (
-    ControlMessage,
-    MessageType,
-)
+from testbed.transport.core.messages import ControlMessage, MessageType
 from testbed.transport.core.outgoing import Outgoing
 from testbed.transport.core.reports import TransferReport
 from testbed.transport.core.sending_path import SendingPath
 from testbed.transport.core.tolerance import StopRule
 from testbed.transport.net.driver import DataChannel
-from testbed.transport.net.tcp_socket import (
-    SEGMENT_OVERHEAD_BYTES,
-    TcpCounts,
-    tcp_counts,
-)
+from testbed.transport.net.tcp_socket import SEGMENT_OVERHEAD_BYTES, DataSocket, TcpCounts
 
 _FRAME = struct.Struct("!IIQ")
 # Reads in a row before other peers get their turn.
 _READS_PER_TURN = 64
-
-
-class DataSocket:
-    """A peer's data connection, with the kernel's counters at the end of the last transfer.
-
-    Each direction keeps its own counters, because data of the next transfer may arrive while this
-    side is still busy with the previous one.
-
-    Attributes:
-        read_s: when data were last read.
-    """
-
-    def __init__(self, connection: socket.socket) -> None:
-        connection.setblocking(False)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.socket = connection
-        self.read_s = -math.inf
-        self._sent = tcp_counts(connection)
-        # So far each side has received one segment, the other's handshake message. The kernel's
-        # count is not read, because a fast peer's first payload may have begun to arrive.
-        self._received = replace(self._sent, data_segments_received=1)
-
-    def count_sent(self) -> TcpCounts:
-        """The counters that sending added since the last call."""
-        now, before = tcp_counts(self.socket), self._sent
-        self._sent = now
-        return now.since(before)
-
-    def count_received(self) -> TcpCounts:
-        """The counters that receiving added since the last call."""
-        now, before = tcp_counts(self.socket), self._received
-        self._received = now
-        return now.since(before)
 
 
 class _Transfer:
@@ -91,7 +48,6 @@ class _Transfer:
         self.layout: PayloadLayout = settings.layout
         self.head = _FRAME.pack(settings.session, transfer, self.layout.payload_bytes)
         self.data = data
-        self.moved_s = now_s
         self.began_s = now_s
         self.ended_s = now_s
 
@@ -128,13 +84,13 @@ class _Sending(_Transfer):
 
     @property
     def asked_s(self) -> float:
-        return self.moved_s  # data that move show that the peer's kernel is alive
+        return max(self.began_s, self.data.moved_s)  # what moves shows a living peer
 
     def write(self, now_s: float) -> None:
         """Writes what the socket takes. OSError when the connection has failed."""
         while self.left:
             sent = self.data.socket.sendmsg(self.left)
-            self.moved_s = now_s
+            self.data.moved_s = now_s
             while self.left and sent >= len(self.left[0]):
                 sent -= len(self.left.pop(0))
             if self.left:
@@ -231,6 +187,16 @@ class _Receiving(_Transfer):
 class _TcpOutgoing(Outgoing):
     data: DataSocket
 
+    def on_deadline(self, now_s: float) -> None:
+        if self.senders:
+            self.data.look(now_s)
+
+    @property
+    def held_s(self) -> float | None:
+        """Since when nothing has moved: the kernels are full, or have all and await a reader."""
+        sender: Any = next(iter(self.senders.values()), None)
+        return None if sender is None else sender.asked_s
+
     def _new(self, transfer: int, payload: NDArray[np.uint8], now_s: float) -> Any:
         return _Sending(payload, transfer, self._settings, self.data, now_s)
 
@@ -246,6 +212,10 @@ class _TcpIncoming(Incoming):
     ) -> Any:
         """Ignores the stop rule: TCP delivers everything, which satisfies every rule."""
         return _Receiving(into, transfer, self._settings, self.data, now_s)
+
+    def keep_waiting(self, now_s: float) -> None:
+        """The peer has sent what nobody receives yet; it stays in the socket."""
+        self._unasked_s = now_s
 
     def on_probe(self, message: ControlMessage, now_s: float, *, waited: bool) -> None:
         raise ProtocolError("PROBE is not allowed at a TCP receiver")
@@ -291,6 +261,11 @@ class TcpData(DataChannel):
         return self.socket.fileno()
 
     def read(self, connection: Connection, now_s: float, *, waited: bool) -> None:
+        if not self._incoming.receivers:
+            self._incoming.keep_waiting(now_s)
+        self.read_backlog(connection, now_s, waited=waited)
+
+    def read_backlog(self, connection: Connection, now_s: float, *, waited: bool) -> None:
         try:
             reason = self._incoming.read(now_s)
         except BlockingIOError:
@@ -303,9 +278,6 @@ class TcpData(DataChannel):
             return
         if reason is not None:
             connection.on_control_closed(reason)
-
-    def read_backlog(self, connection: Connection, now_s: float, *, waited: bool) -> None:
-        self.read(connection, now_s, waited=waited)
 
     def write(self, connection: Connection, now_s: float) -> None:
         try:
@@ -329,4 +301,4 @@ class TcpData(DataChannel):
 
     @property
     def reading(self) -> bool:
-        return bool(self._incoming.receivers)
+        return bool(self._incoming.receivers) or self._incoming.unasked_s is None

@@ -1,8 +1,11 @@
-"""Reads a TCP connection's counters and sets its congestion control."""
+"""A TCP connection for data: its counters, and its congestion control."""
 
+import fcntl
+import math
 import socket
 import struct
-from dataclasses import dataclass, fields
+import termios
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 _AVAILABLE = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
@@ -58,6 +61,52 @@ def tcp_counts(connection: socket.socket) -> TcpCounts:
         data_segments_sent=data_out,
         data_segments_received=data_in,
     )
+
+
+def unacknowledged_bytes(connection: socket.socket) -> int:
+    """How much of what was written, the stream's end included, the peer's kernel has not got."""
+    return struct.unpack("=i", fcntl.ioctl(connection, termios.TIOCOUTQ, bytes(4)))[0]
+
+
+class DataSocket:
+    """A peer's data connection, with the kernel's counters at the end of the last transfer.
+
+    Each direction keeps its own counters, because data of the next transfer may arrive while this
+    side is still busy with the previous one.
+
+    Attributes:
+        read_s: when data were last read.
+        moved_s: when this side's kernel or the peer's was last seen to take data.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket = connection
+        self.read_s = self.moved_s = -math.inf
+        self._sent = tcp_counts(connection)
+        # So far each side has received one segment, the other's handshake message. The kernel's
+        # count is not read, because a fast peer's first payload may have begun to arrive.
+        self._received = replace(self._sent, data_segments_received=1)
+        self._unacknowledged = 0
+
+    def look(self, now_s: float) -> None:
+        """Notes whether data have moved since the last call."""
+        before, self._unacknowledged = self._unacknowledged, unacknowledged_bytes(self.socket)
+        if self._unacknowledged != before:
+            self.moved_s = now_s
+
+    def count_sent(self) -> TcpCounts:
+        """The counters that sending added since the last call."""
+        now, before = tcp_counts(self.socket), self._sent
+        self._sent = now
+        return now.since(before)
+
+    def count_received(self) -> TcpCounts:
+        """The counters that receiving added since the last call."""
+        now, before = tcp_counts(self.socket), self._received
+        self._received = now
+        return now.since(before)
 
 
 def available_congestion_controls() -> list[str]:

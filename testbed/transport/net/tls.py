@@ -40,6 +40,8 @@ class Credentials:
 
         Raises OSError, which names the file, for one that cannot be read.
         """
+        if isinstance(peers, str):
+            raise TypeError(f"peers is {peers!r}; valid: a list of names, such as [{peers!r}]")
         folder = Path(directory)
         certificate, key = folder / f"{name}.crt", folder / f"{name}.key"
         trusted = tuple(folder / f"{peer}.crt" for peer in peers)

@@ -1,28 +1,28 @@
 """Datagrams between a connection and its UDP socket."""
 
+import math
 import socket
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 from testbed.transport.core.connection import Connection
-from testbed.transport.core.connection_settings import ConnectionSettings
 from testbed.transport.core.errors import ProtocolError
-from testbed.transport.core.messages import Hello, Welcome
+from testbed.transport.core.joining import SERVER
 from testbed.transport.core.sending_path import SendingPath
 from testbed.transport.core.wire import HEADER_BYTES, wire_bytes
+from testbed.transport.native import HOT_PATH
 from testbed.transport.net.addresses import IP_HEADER_BYTES, Host
 from testbed.transport.net.carriers import Carrier
-from testbed.transport.net.config import SERVER, EndpointConfig
+from testbed.transport.net.config import EndpointConfig
 from testbed.transport.net.driver import DataChannel
 from testbed.transport.net.sealing import TRAILER_BYTES, Checksum, seal
 from testbed.transport.net.udp_socket import UdpSocket
 from testbed.transport.policies.congestion import CONGESTION_CONTROLS
-from testbed.transport.policies.order import ORDERS
-from testbed.transport.policies.repair import REPAIRS
 
-# Batches sent in a row before others get their turn; matters only when unpaced.
+# Full batches sent in a row before others get their turn; matters only when unpaced.
 _BATCHES_PER_TURN = 4
+_FULL_BATCH_BYTES = 1 << 16  # more than a paced batch ever has
 # Receives in a row before other peers, messages and deadlines get their turn.
 _RECEIVES_PER_TURN = 8
 # The pause after an interface's queue was full: about one batch.
@@ -38,8 +38,12 @@ _COUNTED_BYTES = IP_HEADER_BYTES[socket.AF_INET]  # in `wire_bytes`
 class UdpData(DataChannel):
     """A connection's datagrams."""
 
-    def __init__(self, udp: UdpSocket) -> None:
+    def __init__(self, udp: UdpSocket, *, gather_s: float) -> None:
+        """For up to `gather_s`, arrivals may gather in the socket before they are read."""
         self._udp = udp
+        self._gather_s = gather_s
+        self._resting = False
+        self._unread_until_s = -math.inf
         self._drained = True
         self._blocked = False
         self._retry_s: float | None = None
@@ -49,11 +53,22 @@ class UdpData(DataChannel):
         return self._udp.fileno()
 
     def read(self, connection: Connection, now_s: float, *, waited: bool) -> None:
-        waited = waited or not self._drained
+        waited = waited or self._resting or not self._drained
+        came = 0
         for _ in range(_RECEIVES_PER_TURN):
-            self._take(connection, now_s, waited)
+            came += self._take(connection, now_s, waited)
             if self._drained:
                 break
+        self._resting = False
+        if came and self._drained and (gather_s := connection.gather_s(self._gather_s)):
+            self._resting, self._unread_until_s = True, now_s + gather_s
+
+    def rouse(self) -> None:
+        self._resting = False
+
+    @property
+    def unread_until_s(self) -> float:
+        return self._unread_until_s if self._resting else -math.inf
 
     def _take(self, connection: Connection, now_s: float, waited: bool) -> int:
         frames, self._drained = self._udp.receive()
@@ -64,7 +79,7 @@ class UdpData(DataChannel):
     def read_backlog(self, connection: Connection, now_s: float, *, waited: bool) -> None:
         # Only the present backlog is read, because an unpaced sender goes on sending.
         backlog_bytes = self._udp.backlog_bytes
-        waited = waited or not self._drained
+        waited = waited or self._resting or not self._drained
         for _ in range(_MAX_DRAINS):
             if backlog_bytes <= 0:
                 break
@@ -88,6 +103,8 @@ class UdpData(DataChannel):
                     self._retry_s = now_s + _RETRY_S
                 self._not_before_s = now_s + (_BLOCKED_S if self._blocked else _RETRY_S)
                 return
+            if frames.nbytes < _FULL_BATCH_BYTES:
+                return  # no more may go now, or very little
 
     def due_s(self, connection_due_s: float) -> float:
         return max(connection_due_s, self._not_before_s)
@@ -104,7 +121,8 @@ class UdpCarrier(Carrier):
         self, config: EndpointConfig, sockets: Mapping[str, UdpSocket], hosts: Mapping[str, Host]
     ) -> None:
         """Makes what a user may have written: ValueError where it does not fit."""
-        self._config = config
+        protocol = config.protocol
+        super().__init__(config, repair=protocol.repair, order=protocol.order)
         self._sockets = sockets
         self._hosts = hosts
         wanted = HEADER_BYTES + config.layout.chunk_bytes + TRAILER_BYTES[config.appended]
@@ -114,19 +132,12 @@ class UdpCarrier(Carrier):
                     f"the data sockets were opened for datagrams of {udp.datagram_bytes} bytes; "
                     f"this configuration's have {wanted}"
                 )
-        self._settings = ConnectionSettings(
-            session=config.session,
-            layout=config.layout,
-            repair=REPAIRS.create(config.protocol.repair),
-            order=ORDERS.create(config.protocol.order, seed=config.seed),
-            peer_timeout_s=config.peer_timeout_s,
-            transfers_in_flight=config.transfers_in_flight,
-        )
-        self._paths = {peer: self._path(peer) for peer in sockets}
+        self._measures = True
+        self._paths = {peer: self._new_path(peer) for peer in sockets}
         if config.appended == "crc":
             Checksum()  # says that its package is missing before a peer can be blamed for it
 
-    def _path(self, peer: str) -> SendingPath:
+    def _new_path(self, peer: str) -> SendingPath:
         config = self._config
         chunk_bytes = config.layout.chunk_bytes
         more_bytes = (
@@ -142,33 +153,25 @@ class UdpCarrier(Carrier):
                 f"congestion control {config.protocol.congestion_control!r} needs congestion "
                 "marks and this endpoint's datagrams cannot carry any; choose another"
             )
+        self._measures = congestion.measures
         return SendingPath(
             congestion=congestion,
             chunk_bytes=chunk_bytes,
             trailer_bytes=more_bytes,
             # Assumes that the peer's buffer has the size of ours.
             receive_buffer_bytes=self._sockets[peer].buffer_bytes,
+            quantum_s=config.quantum_s,
+            queue_bytes=config.queue_bytes,
         )
 
     @property
     def data_port(self) -> int:
         return self._sockets[SERVER].port
 
-    def connection(
-        self, peer: str, now_s: float, *, hello: Hello | None = None, welcome: Welcome | None = None
-    ) -> Connection:
-        if hello is not None:  # nothing was sent yet if this is another attempt
-            path = self._paths[peer]
-        else:
-            path = self._paths.pop(peer) if peer in self._paths else self._path(peer)
-        return Connection(
-            peer=peer,
-            settings=self._settings,
-            path=path,
-            now_s=now_s,
-            hello=hello,
-            welcome=welcome,
-        )
+    def _path(self, peer: str, *, fresh: bool) -> SendingPath:
+        if not fresh:
+            return self._paths[peer]
+        return self._paths.pop(peer) if peer in self._paths else self._new_path(peer)
 
     def attach(self, connection: Connection, host: Host, port: int, key: bytes) -> UdpData:
         if not port:
@@ -181,7 +184,18 @@ class UdpCarrier(Carrier):
         if self._config.is_server:
             self._forget(udp)
         udp.set_peer(host.at(port))
-        return UdpData(udp)
+        return UdpData(udp, gather_s=self._room_s(udp))
+
+    def _room_s(self, udp: UdpSocket) -> float:
+        """How long arrivals may gather: until half the buffer is full, at the rate of this side.
+
+        A peer that had been slow may send at its full rate at any time; its rate is taken to be
+        ours. One without a rate keeps its window within the buffer.
+        """
+        if self._measures:
+            return 0.0
+        rate_bps = self._config.rate_bps
+        return math.inf if math.isinf(rate_bps) else udp.buffer_bytes / 2 / (rate_bps / 8)
 
     def _forget(self, udp: UdpSocket) -> None:
         """Drops what a worker's former self has sent: it would pass for the new one's."""
@@ -192,7 +206,10 @@ class UdpCarrier(Carrier):
         udp.seal = seal_
 
     def facts(self) -> dict[str, Any]:
-        used = {"congestion_control": self._config.protocol.congestion_control}
+        used = {
+            "congestion_control": self._config.protocol.congestion_control,
+            "compiled": HOT_PATH.compiled,
+        }
         return {peer: udp.facts() | used for peer, udp in self._sockets.items()}
 
     def counters(self) -> Counter[str]:

@@ -2,21 +2,28 @@
 
 After BBR version 1 (Cardwell et al., ACM Queue 14(5), 2016; draft-cardwell-iccrg-bbr-congestion-
 control-00). The bandwidth is the largest delivery rate of the last 10 round trips. The propagation
-time is the smallest round trip of the last second. There are four states:
+time is the smallest round trip of the last second, or of the last 10 s where it is above 30 ms.
+There are four states:
 
 * STARTUP: gain 2/ln 2, until the bandwidth has not grown by a quarter for three rounds.
 * DRAIN: until the queue that STARTUP built is gone.
 * PROBE_BW: a cycle of pacing gains 1.25, 0.75, then six of 1, each as long as the smallest round
   trip.
-* PROBE_RTT: 4 datagrams in flight, when no sample has been as small as the minimum for a second.
+* PROBE_RTT: 4 datagrams in flight, when no sample has been as small as the minimum for that time.
 
 Differences to the published version:
 
-* It does not react to losses; version 1 has a packet-conserving recovery. Random loss beyond about
-  20 % outweighs the probing gain, and the rate decays: a property of the published BBR.
-* PROBE_RTT comes after 1 s and takes 10 ms (or one round trip, if that is longer) instead of 10 s
-  and 200 ms. The published times are longer than whole transfers in a local network, and until
-  PROBE_RTT, flows that begin together take each other's queue for propagation time.
+* It does not react to losses; version 1 has a packet-conserving recovery.
+* Random loss is not congestion. The published version believes a delivery rate that random loss has
+  lowered: beyond a loss of 20 %, which its probing gain cannot make up for, its rate decays to
+  nothing within a burst, and needs eight round trips for each quarter that it regains. Here rounds
+  that lose more than a fifth, and show no queue, do not count for the bandwidth's window for up to
+  2 s. A longer loss is believed, because a path without a queue to speak of may drop what is too
+  much for it. When such losses end and the bandwidth has fallen, STARTUP seeks it anew.
+* PROBE_RTT takes 10 ms (or one round trip, if that is longer) instead of 200 ms, and comes after
+  1 s instead of 10 s where the round trip is at most 30 ms. The published times are longer than
+  whole transfers in a local network, and until PROBE_RTT, flows that begin together take each
+  other's queue for propagation time.
 * One feedback may cover many datagrams. The data that arrives between two feedbacks may be in
   flight in addition (version 1 in Linux has a similar allowance for aggregated acknowledgements).
 * The first phase of the gain cycle comes from the clock's microseconds instead of a random number,
@@ -49,6 +56,14 @@ STARTUP_GAIN = 2 / math.log(2)
 CYCLE = (1.25, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0)
 _GROWTH = 1.25
 _FULL_ROUNDS = 3
+# How old the smallest round trip may be, on a local network and on a path of longer round trips.
+_SHORT_WINDOW_S, _LONG_WINDOW_S = 1.0, 10.0
+_LONG_RTT_S = 0.03
+# Losses of more than this share of a round, without a queue, are ignored for so long.
+_HEAVY = 0.2
+_MOST_EXCUSED_S = 2.0
+# The share of the former bandwidth below which it is sought anew after such losses.
+_UNLEARNT = 0.9
 _MINIMUM_WINDOW = 4  # datagrams; also what PROBE_RTT leaves in flight
 
 
@@ -69,7 +84,7 @@ class Bbr(CongestionControl):
         initial_window: float = INITIAL_WINDOW,
         window_gain: float = 2.0,
         bandwidth_rounds: int = 10,
-        min_rtt_window_s: float = 1.0,
+        min_rtt_window_s: float = 0,
         probe_rtt_s: float = 0.01,
     ) -> None:
         """Begins with an empty model.
@@ -79,7 +94,8 @@ class Bbr(CongestionControl):
             initial_window: what is in flight before the first round trip, in datagrams.
             window_gain: limit of the data in flight, in bandwidth-delay products.
             bandwidth_rounds: round trips over which the largest bandwidth counts.
-            min_rtt_window_s: time over which the smallest round trip counts.
+            min_rtt_window_s: time over which the smallest round trip counts; 0: 1 s, or 10 s where
+                it is above 30 ms.
             probe_rtt_s: how long the window is small to look for a smaller round trip.
         """
         check_options(
@@ -87,10 +103,10 @@ class Bbr(CongestionControl):
             initial_window=initial_window,
             window_gain=window_gain,
             bandwidth_rounds=bandwidth_rounds,
-            min_rtt_window_s=min_rtt_window_s,
             probe_rtt_s=probe_rtt_s,
         )
-        self.path = PathMonitor(min_rtt_window_s=min_rtt_window_s)
+        check_options(zero=True, min_rtt_window_s=min_rtt_window_s)
+        self.path = PathMonitor(min_rtt_window_s=min_rtt_window_s or _SHORT_WINDOW_S)
         self.state = BbrState.STARTUP
         self._datagram_bytes = datagram_bytes
         self._initial_bytes = float(initial_window * datagram_bytes)
@@ -98,6 +114,11 @@ class Bbr(CongestionControl):
         self._window_gain = window_gain
         self._bandwidths = MaxFilter(bandwidth_rounds)
         self._probe_rtt_s = probe_rtt_s
+        self._given_window_s = min_rtt_window_s
+        self._round_lost = self._round_settled = 0  # bytes, of this round
+        self._telling_rounds = 0  # those that may lower the bandwidth
+        self._lossy_from_s: float | None = None  # since when rounds lose much without a queue
+        self._before_bps = 0.0  # the bandwidth then
         self._full_bps = 0.0
         self._full_rounds = 0
         self._filled = False  # whether STARTUP has found the path's bandwidth
@@ -160,15 +181,47 @@ class Bbr(CongestionControl):
     def on_feedback(self, feedback: Feedback) -> None:
         self.path.on_feedback(feedback)
         self._lost_in_phase |= feedback.lost_bytes > 0
+        if not self._given_window_s:
+            is_long = self.path.base_rtt_s > _LONG_RTT_S
+            self.path.min_rtt_window_s = _LONG_WINDOW_S if is_long else _SHORT_WINDOW_S
+        self._count_losses(feedback)
         sample_bps = self._bandwidth_sample(feedback)
+        if self.path.round_trip_fell and not self._filled:
+            # The earlier delays were not the path's, and so were the rates over them.
+            self._bandwidths.clear()
+            sample_bps = None
         limited = feedback.app_limited
         if sample_bps is not None and (not limited or sample_bps > self.bandwidth_bps):
-            self._bandwidths.add(sample_bps, self.path.rounds)
+            self._bandwidths.add(sample_bps, self._telling_rounds)
         if not self._filled and self.path.round_began and not limited:
             self._check_filled()
         self._advance(feedback)
         if feedback.delivered_bytes:
             self._restarted = False
+
+    def _count_losses(self, feedback: Feedback) -> None:
+        """At the end of a round: may it lower the bandwidth?"""
+        self._round_lost += feedback.lost_bytes
+        self._round_settled += feedback.lost_bytes + feedback.delivered_bytes
+        if not self.path.round_began:
+            return
+        heavy = self._round_lost > _HEAVY * self._round_settled and not self.path.queued()
+        self._round_lost = self._round_settled = 0
+        if heavy and self._lossy_from_s is None:
+            self._lossy_from_s = feedback.now_s
+            self._before_bps = self.bandwidth_bps
+        elif not heavy and self._lossy_from_s is not None:
+            self._lossy_from_s = None
+            if self._filled and self.bandwidth_bps < _UNLEARNT * self._before_bps:
+                self.state = BbrState.STARTUP
+                self._filled = False
+                self._full_bps, self._full_rounds = self.bandwidth_bps, 0
+        if not self._excused(feedback.now_s):
+            self._telling_rounds += 1
+
+    def _excused(self, now_s: float) -> bool:
+        """Whether what was lost says nothing of the bandwidth."""
+        return self._lossy_from_s is not None and now_s - self._lossy_from_s < _MOST_EXCUSED_S
 
     def _bandwidth_sample(self, feedback: Feedback) -> float | None:
         """This feedback's sample of the path's bandwidth."""

@@ -10,6 +10,8 @@ class FixedRate(CongestionControl):
         rate_bps: of Ethernet frames; in a lab `transport.pace` times the link's rate.
     """
 
+    measures = False
+
     def __init__(self, *, rate_bps: float) -> None:
         if not rate_bps > 0:
             raise ValueError(f"rate_bps is {rate_bps}; valid: above 0")

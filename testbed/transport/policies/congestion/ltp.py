@@ -8,10 +8,10 @@ are not known to us. This is therefore LTP-*style*, with these assumptions of ou
 * States, filters and gains are those of `bbr`.
 * The delivery rate alone would sink under random loss q: probing finds no more bandwidth once 1.25
   (1 - q) < 1, which is BBR's weakness beyond q = 20 %. So losses count as delivered while there is
-  no queue, that is, while the round trip is at most `delay_factor` times the smallest ever plus the
-  time of `slack_datagrams` datagrams. With a longer round trip, or one nearer to the longest than
-  to the smallest known, the queue causes the losses, and only delivered data counts. A path whose
-  delay has grown is thus treated as in `bbr`.
+  no queue, that is, while the round trip is at most 1.25 times the smallest ever plus the time of 2
+  datagrams. With a longer one, or in a round whose trips are nearer to the longest than to the
+  smallest known, the queue causes the losses, and only delivered data counts. A path whose delay
+  has grown is thus treated as in `bbr`.
 * Where the round trip does not reveal the queue, the estimate would rise for ever. So when it has
   grown by half for three rounds without a tenth more being delivered, it falls back to four fifths
   of the earlier value (see `path.DeliveryPlateau`). The surplus until then is lost, which this
@@ -26,56 +26,25 @@ import math
 from testbed.transport.core.congestion import Feedback
 from testbed.transport.policies.congestion.bbr import Bbr
 from testbed.transport.policies.congestion.path import (
-    DATAGRAM_BYTES,
-    INITIAL_WINDOW,
     DeliveryPlateau,
     PlateauOptions,
-    check_options,
 )
 
 _WORTH: PlateauOptions = {"growth": 1.5, "gain": 1.1, "patience": 3}
 _PLATEAU_CUT = 0.8
+# A longer round trip than the smallest times this, plus the time of so many datagrams, is a queue.
+_DELAY_FACTOR = 1.25
+_SLACK_DATAGRAMS = 2
 
 
 class Ltp(Bbr):
     """BBR's model, but losses count as delivered while there is no queue."""
 
-    def __init__(
-        self,
-        *,
-        datagram_bytes: int = DATAGRAM_BYTES,
-        initial_window: float = INITIAL_WINDOW,
-        window_gain: float = 2.0,
-        bandwidth_rounds: int = 10,
-        min_rtt_window_s: float = 1.0,
-        probe_rtt_s: float = 0.01,
-        delay_factor: float = 1.25,
-        slack_datagrams: float = 2,
-    ) -> None:
-        """A longer round trip than `delay_factor` and `slack_datagrams` allow counts as a queue.
-
-        Args:
-            delay_factor: multiple of the smallest round trip.
-            slack_datagrams: added to it, in times of a datagram at the present bandwidth.
-        """
-        super().__init__(
-            datagram_bytes=datagram_bytes,
-            initial_window=initial_window,
-            window_gain=window_gain,
-            bandwidth_rounds=bandwidth_rounds,
-            min_rtt_window_s=min_rtt_window_s,
-            probe_rtt_s=probe_rtt_s,
-        )
-        check_options(above=1, delay_factor=delay_factor)
-        check_options(zero=True, slack_datagrams=slack_datagrams)
-        self._delay_factor = delay_factor
-        self._slack_bytes = slack_datagrams * datagram_bytes
-        self._worth = DeliveryPlateau()
-        self._excused_from_s = -math.inf  # losses of data sent before count as losses
+    _excused_from_s = -math.inf  # losses of data sent before count as losses
 
     def on_transfer_begin(self, now_s: float) -> None:
         super().on_transfer_begin(now_s)
-        self._worth.forget()
+        self._worth = DeliveryPlateau()
 
     def _bandwidth_sample(self, feedback: Feedback) -> float | None:
         delivered_bps = self.path.delivery_rate_bps
@@ -91,6 +60,9 @@ class Ltp(Bbr):
 
     @property
     def _queued(self) -> bool:
-        """Whether the last round trip shows a queue that could have overflowed."""
-        slack_s = self._slack_bytes * 8 / self.bandwidth_bps if self.bandwidth_bps else 0.0
-        return self.path.queued(self._delay_factor * self.path.base_rtt_s + slack_s)
+        """Whether the last round trip shows a queue, or the last round a long one."""
+        latest_s = self.path.latest_rtt_s
+        if latest_s is None or not self.bandwidth_bps:
+            return self.path.queued()
+        slack_s = _SLACK_DATAGRAMS * self._datagram_bytes * 8 / self.bandwidth_bps
+        return self.path.queued() or latest_s > _DELAY_FACTOR * self.path.base_rtt_s + slack_s

@@ -13,6 +13,7 @@ from collections import deque
 from typing import TypedDict
 
 from testbed.transport.core.congestion import Feedback
+from testbed.transport.core.path_estimates import FALLEN
 
 DATAGRAM_BYTES = 1514  # of MTU size, on an Ethernet wire
 INITIAL_WINDOW = 10  # datagrams; RFC 6928
@@ -24,6 +25,8 @@ _SMOOTHING = 1 / 8
 # For how many rounds the largest feedback and the longest round trip are remembered.
 _REPORT_ROUNDS = 10
 _RTT_ROUNDS = 1000
+# A round trip below this multiple of the smallest met no queue to speak of.
+_NOISE = 1.05
 # Rounds after which all data that was sent at a new rate has been acknowledged.
 _LAG = 2
 
@@ -74,10 +77,13 @@ class PathMonitor:
     Attributes:
         latest_rtt_s, smoothed_rtt_s: the last sample and the mean of RFC 6298; None before the
             first sample.
+        round_rtt_s: the smallest sample of the last round that had one; None before that.
         base_rtt_s: the smallest round trip ever; math.inf before the first sample.
         min_rtt_s: the smallest of the last `min_rtt_window_s`, or the next sample if there was
             none; math.inf before the first sample.
         min_rtt_expired: whether the last sample replaced a smaller one that was too old.
+        round_trip_fell: whether the last sample was so far below all earlier ones that these met a
+            delay which is not the path's.
         rounds: completed round trips. A round ends with the acknowledgement of a datagram that was
             sent after the round began.
         round_began: whether the last feedback ended a round and so began another.
@@ -89,17 +95,19 @@ class PathMonitor:
     def __init__(self, *, min_rtt_window_s: float = math.inf) -> None:
         self.latest_rtt_s: float | None = None
         self.smoothed_rtt_s: float | None = None
+        self.round_rtt_s: float | None = None
         self.base_rtt_s = self.min_rtt_s = math.inf
-        self.min_rtt_expired = False
+        self.min_rtt_expired = self.round_trip_fell = False
         self.rounds = 0
         self.round_began = False
         self.delivered_bytes = 0
         self.lost_bytes = 0
         self.delivery_rate_bps: float | None = None
         self.arrival_rate_bps: float | None = None
-        self._min_rtt_window_s = min_rtt_window_s
+        self.min_rtt_window_s = min_rtt_window_s
         self._min_rtt_at_s = 0.0
         self._round_from_s = -math.inf
+        self._least_rtt_s = math.inf  # of this round
         self._restarted = True
         self._reports = MaxFilter(_REPORT_ROUNDS)
         self._rtts = MaxFilter(_RTT_ROUNDS)
@@ -115,16 +123,17 @@ class PathMonitor:
         """
         return self._reports.value
 
-    def queued(self, allowed_s: float) -> bool:
-        """Whether the last round trip shows a queue that may overflow.
+    def queued(self, allowed_s: float = math.inf) -> bool:
+        """Whether the last round shows a queue that may overflow.
 
-        It does when it is longer than `allowed_s`, or nearer to the longest than to the shortest
-        one known. The second condition covers a queue that is short, or was never empty so far:
-        such a queue can be full within any `allowed_s`.
+        It does when its smallest round trip is longer than `allowed_s`, or nearer to the longest of
+        such than to the shortest one known. The second condition covers a queue that is short, or
+        was never empty so far: such a queue can be full within any `allowed_s`. A path that never
+        had a queue has a longest round trip, too: what is hardly longer than the shortest is noise.
         """
-        if self.latest_rtt_s is None:
+        if self.round_rtt_s is None or self.round_rtt_s < _NOISE * self.base_rtt_s:
             return False
-        return self.latest_rtt_s > min(allowed_s, (self.base_rtt_s + self._rtts.value) / 2)
+        return self.round_rtt_s > min(allowed_s, (self.base_rtt_s + self._rtts.value) / 2)
 
     def newest_sent_s(self, feedback: Feedback) -> float | None:
         """When the newest acknowledged datagram was sent, if that is known."""
@@ -161,6 +170,9 @@ class PathMonitor:
         if self.round_began:
             self.rounds += 1
             self._round_from_s = now_s
+            if not math.isinf(self._least_rtt_s):
+                self.round_rtt_s, self._least_rtt_s = self._least_rtt_s, math.inf
+                self._rtts.add(self.round_rtt_s, self.rounds)
         self._sample_rate(now_s, sent_s)
         self._reports.add(feedback.delivered_bytes + feedback.lost_bytes, self.rounds)
         if feedback.in_flight_bytes == 0:
@@ -168,22 +180,25 @@ class PathMonitor:
             self._restarted = True
 
     def _sample_rtt(self, feedback: Feedback) -> None:
-        self.min_rtt_expired = False
+        self.min_rtt_expired = self.round_trip_fell = False
         sample_s = feedback.rtt_s
-        if sample_s is None and self.latest_rtt_s is None and feedback.newest_sent_s is not None:
-            # This includes the receiver's delay, but a round trip too long is better than none.
-            sample_s = feedback.now_s - feedback.newest_sent_s
+        if sample_s is None and feedback.newest_sent_s is not None:
+            # This includes the receiver's delay, but the round trip is not longer.
+            most_s = feedback.now_s - feedback.newest_sent_s
+            sample_s = most_s if most_s < self.base_rtt_s else None
         if sample_s is None:
             return
         rtt_s = max(sample_s, FLOOR_S)
         self.latest_rtt_s = rtt_s
-        if self.smoothed_rtt_s is None:
+        self._least_rtt_s = min(self._least_rtt_s, rtt_s)
+        self.round_trip_fell = FLOOR_S < rtt_s < FALLEN * self.base_rtt_s < math.inf
+        if self.smoothed_rtt_s is None or self.round_trip_fell:
             self.smoothed_rtt_s = rtt_s
+            self._rtts.clear()
         else:
             self.smoothed_rtt_s += _SMOOTHING * (rtt_s - self.smoothed_rtt_s)
         self.base_rtt_s = min(self.base_rtt_s, rtt_s)
-        self._rtts.add(rtt_s, self.rounds)
-        expired = feedback.now_s - self._min_rtt_at_s > self._min_rtt_window_s
+        expired = feedback.now_s - self._min_rtt_at_s > self.min_rtt_window_s
         if rtt_s <= self.min_rtt_s or expired:
             self.min_rtt_expired = rtt_s > self.min_rtt_s
             self.min_rtt_s = rtt_s
@@ -256,6 +271,10 @@ class DeliveryPlateau:
             return None
         caused_bps = self._rates[0]
         self._rates.append(rate_bps)
+        if delivered_bps * gain < self._delivered_bps and caused_bps >= self._rate_bps:
+            # More was sent and less arrived: it is not the rate that has made the difference.
+            self.forget()
+            return None
         if self._rate_bps < caused_bps < growth * self._rate_bps:
             return None
         grown = caused_bps > self._rate_bps > 0

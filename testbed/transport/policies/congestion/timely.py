@@ -20,6 +20,15 @@ its path. Here 0, the default, derives them from the path:
 * t_high: 2 t_low. The paper's factor of 10 assumes switches that pause instead of dropping.
 * step: one datagram per round trip, as Reno would.
 
+Three rules of ours make up for round trips that are long beside the paper's, over which the queue
+shows late and a datagram per round trip is little:
+
+* The hyper-active increase also follows rounds below T_low in which there was no queue at all, that
+  is, of two datagrams at most. The paper's step of a thousandth of the rate would need hundreds of
+  round trips to regain what a cut took.
+* The step after a cut is not another one, because the round trips are of data sent before it.
+* No cut goes below four fifths of what is being delivered: a queue means that the path was full.
+
 The paper starts at the link's rate divided by the number of flows, which is unknown here. The rate
 starts with 10 datagrams in the first round trip and doubles each round trip until one exceeds
 T_low.
@@ -27,12 +36,12 @@ T_low.
 The paper's switches do not drop packets. For networks that do, there are two rules of ours:
 
 * A full queue shows no gradient, as if it were calm. So the rate falls by a fifth after a round
-  with losses whose round trip shows a queue: it exceeds T_low, or is nearer to the longest than to
-  the shortest known. Losses without a queue are ignored.
+  with losses whose round trip is nearer to the longest than to the shortest known. Other losses are
+  random: they are ignored.
 * Round trips show nothing where the queue is shorter than T_low or was never empty so far. So the
   rate falls back to four fifths of an earlier value when it has grown by a quarter for three rounds
-  without a tenth more being delivered (at the start: doubled, one round, a quarter more). See
-  `DeliveryPlateau`.
+  without a tenth more being delivered (at the start: doubled, one round, a quarter more), or to
+  four fifths of what is being delivered, if that is more. See `DeliveryPlateau`.
 
 The window is what the rate sends in T_high, and at least the initial 10 datagrams. More is in
 flight only when the round trip is too long anyway. So the sender stops filling a path that fell
@@ -61,6 +70,7 @@ from testbed.transport.policies.congestion.path import (
 _MIN_RTT_WINDOW_S = 10.0
 _LOW_FACTOR = 1.25
 _LOW_DATAGRAMS = 4
+_IDLE_DATAGRAMS = 2
 _HIGH_FACTOR = 2.0
 _HYPERACTIVE_STEPS = 5
 _LARGEST_CUT = 0.5
@@ -68,6 +78,7 @@ _START_WORTH: PlateauOptions = {"growth": 2.0, "gain": 1.25, "patience": 1}
 _WORTH: PlateauOptions = {"growth": 1.25, "gain": 1.1, "patience": 3}
 _PLATEAU_CUT = 0.8
 _OVERFLOW_CUT = 0.8
+_FULL_CUT = 0.8
 
 
 class TimelyState(Enum):
@@ -139,6 +150,7 @@ class Timely(CongestionControl):
         self._calm_rounds = 0
         self._round_rtt_s = math.inf  # the smallest of this round
         self._round_lost = False
+        self._fell = False  # whether the last step was down
         self._fell_s = -math.inf  # data sent before says nothing about the present rate
         self._worth = DeliveryPlateau()
 
@@ -161,8 +173,17 @@ class Timely(CongestionControl):
         """The round trip below which the rate rises."""
         if self._given_low_s or self._rate is None:
             return self._given_low_s or math.inf
-        own_s = _LOW_DATAGRAMS * self._datagram_bytes * 8 / self._rate
-        return _LOW_FACTOR * self.min_rtt_s + own_s
+        return _LOW_FACTOR * self.min_rtt_s + _LOW_DATAGRAMS * self._datagram_s
+
+    @property
+    def _idle_rtt_s(self) -> float:
+        """The round trip up to which there is no queue."""
+        return self.min_rtt_s + _IDLE_DATAGRAMS * self._datagram_s
+
+    @property
+    def _datagram_s(self) -> float:
+        """The time of a datagram at the present rate."""
+        return self._datagram_bytes * 8 / self._rate if self._rate else math.inf
 
     @property
     def t_high_s(self) -> float:
@@ -196,6 +217,7 @@ class Timely(CongestionControl):
         elif (enough_bps := self._plateau_bps(feedback)) is not None:
             self.state = TimelyState.PLATEAU
             self._fell_s = feedback.now_s
+            enough_bps = max(enough_bps, self.path.delivery_rate_bps or 0.0)
             self._rate = max(enough_bps * _PLATEAU_CUT, self._floor_bps)
         elif self.state is TimelyState.STARTUP:
             self._start(rtt_s, feedback)
@@ -240,31 +262,46 @@ class Timely(CongestionControl):
             rate *= _OVERFLOW_CUT
         elif rtt_s < low_s:
             self.state = TimelyState.LOW
-            self._calm_rounds = 0
-            rate += self._step_bps
+            if rtt_s > self._idle_rtt_s:
+                self._calm_rounds = 0
+            rate += self._rise_bps()
         elif rtt_s > high_s:
             self.state = TimelyState.HIGH
             self._calm_rounds = 0
             rate *= 1 - self._beta * (1 - high_s / rtt_s)
         elif gradient <= 0:
-            self._calm_rounds += 1
-            hyperactive = self._calm_rounds >= self._hyperactive_rounds
-            self.state = TimelyState.HYPERACTIVE if hyperactive else TimelyState.RISING
-            rate += (_HYPERACTIVE_STEPS if hyperactive else 1) * self._step_bps
+            self.state = TimelyState.RISING
+            rate += self._rise_bps()
         else:
             self.state = TimelyState.FALLING
             self._calm_rounds = 0
             rate *= max(1 - self._beta * gradient, _LARGEST_CUT)
         if rate < self._rate:
+            if self._fell:
+                self._fell = False
+                return  # the round trips are of data that was sent before the rate fell
+            # A queue means that the path was full, so what was delivered is what it carries.
+            rate = max(rate, min(self._rate, _FULL_CUT * (self.path.delivery_rate_bps or 0.0)))
+            self._fell = True
             self._fell_s = feedback.now_s
         elif feedback.app_limited:
             return  # the rate was not used up, so the round trip does not justify a higher one
+        else:
+            self._fell = False
         self._rate = max(rate, self._floor_bps)
+
+    def _rise_bps(self) -> float:
+        """What a round without growth of the round trip adds: five steps after some of them."""
+        self._calm_rounds += 1
+        if self._calm_rounds < self._hyperactive_rounds:
+            return self._step_bps
+        self.state = TimelyState.HYPERACTIVE
+        return _HYPERACTIVE_STEPS * self._step_bps
 
     @property
     def _overflown(self) -> bool:
         """Whether the round lost data to a queue."""
-        return self._round_lost and self.path.queued(self.t_low_s)
+        return self._round_lost and self.path.queued()
 
     @property
     def _step_bps(self) -> float:

@@ -9,6 +9,13 @@
 * Datagrams are paced at 2 windows per round trip in slow start and 1.2 afterwards (the ratios of
   Linux' tcp_pacing_ss_ratio and tcp_pacing_ca_ratio), because feedback comes for many datagrams
   at once and the queue of a switch is shallow. Only the very first window is not paced.
+* A repair's messages each cover many datagrams, or all of a round trip. What one message covers has
+  left the path before the sender hears of it, so that much may be in flight in addition to the
+  window, as it may with TCP, whose acknowledgements come for every second segment.
+* Where half of a round trip's data is lost while an earlier loss is not over, the window falls
+  further but the threshold is held: RFC 5681, section 3.1, holds it when a retransmission is lost,
+  and so does Linux until all data of the first loss has arrived. After the burst, slow start leads
+  back to the threshold within a few round trips.
 * If nothing arrives for three round trips while losses are reported, the window falls to its
   minimum of 2 datagrams (persistent congestion, RFC 9002, section 7.6), and slow start begins
   again, up to half of the former window. The window never closes: two datagrams may always be in
@@ -28,6 +35,7 @@ from testbed.transport.policies.congestion.path import (
     DATAGRAM_BYTES,
     INITIAL_WINDOW,
     MINIMUM_WINDOW,
+    MaxFilter,
     PathMonitor,
     check_options,
 )
@@ -36,6 +44,10 @@ _SLOW_START_PACING = 2.0
 _AVOIDANCE_PACING = 1.2
 _USED = 0.5
 _PERSISTENT_ROUNDS = 3
+_REPORT_ROUNDS = 3
+# The lost share of a round from which on retransmissions would be lost too.
+_HEAVY = 0.5
+_TELLING = 8  # the fewest datagrams whose fate tells of the path; fewer may be lucky
 
 
 class WindowControl(CongestionControl):
@@ -59,10 +71,19 @@ class WindowControl(CongestionControl):
         self._arrived_s: float | None = None  # when data last arrived, at the latest
         self._active_s: float | None = None
         self._used = self._used_before = 0  # the most in flight in this round and in the last
+        self._reports = MaxFilter(_REPORT_ROUNDS)
+        self._round_lost = self._round_settled = 0  # bytes, of this round or more
+        self._losing = False  # whether the window fell and no round since was without loss
+
+    @property
+    def congestion_window_bytes(self) -> float:
+        """The window of the algorithm: what may be in flight on the path."""
+        return self._window
 
     @property
     def window_bytes(self) -> float:
-        return self._window
+        # What has arrived and is not reported yet is not on the path any more.
+        return self._window + min(self._reports.value, self._window)
 
     @property
     def rate_bps(self) -> float:
@@ -96,6 +117,11 @@ class WindowControl(CongestionControl):
         self.path.on_feedback(feedback)
         validated = self._validated(feedback)
         self._active_s = feedback.now_s
+        settled = feedback.delivered_bytes + feedback.lost_bytes
+        if feedback.in_flight_bytes:
+            self._reports.add(settled, self.path.rounds)
+        self._round_lost += feedback.lost_bytes
+        self._round_settled += settled
         sent_s = self.path.newest_sent_s(feedback)
         if self._recovering and feedback.delivered_bytes:
             # An unknown time of sending ends the recovery, so that the transfer goes on.
@@ -107,6 +133,9 @@ class WindowControl(CongestionControl):
             self._lost(feedback)
         elif feedback.delivered_bytes and not self._recovering and validated:
             self._grow(feedback)
+        if self.path.round_began and self._round_settled >= _TELLING * self._datagram_bytes:
+            self._losing = self._losing and self._round_lost > 0
+            self._round_lost = self._round_settled = 0
 
     def _validated(self, feedback: Feedback) -> bool:
         """Whether the window was used recently."""
@@ -130,7 +159,15 @@ class WindowControl(CongestionControl):
 
     def _lost(self, feedback: Feedback) -> None:
         if self.path.newest_lost_sent_s(feedback) >= self._recovery_from_s:
-            self._congested(feedback.now_s, self._after_loss(feedback.now_s))
+            threshold = self._threshold
+            few = self._round_settled < _TELLING * self._datagram_bytes
+            heavy = self._round_lost >= _HEAVY * self._round_settled
+            held = self._losing and (heavy or few)
+            window = self._window / 2 if held else self._after_loss(feedback.now_s)
+            self._congested(feedback.now_s, window)
+            if held:
+                self._threshold = threshold
+            self._losing = True
         smoothed_s = self.path.smoothed_rtt_s
         if feedback.delivered_bytes or smoothed_s is None or self._arrived_s is None:
             return

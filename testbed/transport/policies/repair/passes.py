@@ -37,6 +37,8 @@ class PassesSender(SenderRepair):
         self._queue = arrange(np.arange(chunk_count, dtype=np.int64))
         self._cursor = 0
         self._probed = 0  # datagrams in flight when the outstanding PROBE was sent
+        self._probed_all = False  # whether that was after the last datagram of its pass
+        self._newest_s = self._newest_probed_s = 0.0  # when the newest was sent, and that of those
 
     @property
     def remaining(self) -> int:
@@ -48,6 +50,7 @@ class PassesSender(SenderRepair):
     def on_sent(self, count: int, now_s: float) -> None:
         self._cursor += count
         self.in_flight += count
+        self._newest_s = now_s
         if not self.remaining:
             self.machine.on(SenderEvent.RAN_DRY)
             self._ask(now_s)
@@ -59,8 +62,9 @@ class PassesSender(SenderRepair):
     def _ask(self, now_s: float) -> None:
         if self.asked_s is None:
             self.asked_s = now_s
-            self._probed = self.in_flight
-            body = PASS.pack(self.passes, self.machine.state is SenderState.ASKING)
+            self._probed, self._newest_probed_s = self.in_flight, self._newest_s
+            self._probed_all = self.machine.state is SenderState.ASKING
+            body = PASS.pack(self.passes, self._probed_all)
             self.outbox.append(ControlMessage(MessageType.PROBE, self._transfer, body))
 
     def on_message(self, message: ControlMessage, now_s: float) -> Feedback | None:
@@ -75,20 +79,22 @@ class PassesSender(SenderRepair):
         self.asked_s = None
         swept = self.machine.state is SenderState.ASKING
         self.machine.on(SenderEvent.FEEDBACK)
+        # An answer names what arrived before the PROBE, though it was sent after this was composed.
+        settled = self._probed if self._probed_all else max(self._probed, delivered)
+        self.in_flight = max(0, self.in_flight - settled)
         feedback = Feedback(
             now_s=now_s,
             delivered_bytes=delivered,
             lost_bytes=max(0, self._probed - delivered),
-            in_flight_bytes=self.in_flight - self._probed,
+            in_flight_bytes=self.in_flight,
             rtt_s=rtt_s,
             app_limited=swept,
             newest_sent_s=probed_s,
-            newest_lost_sent_s=probed_s,
+            newest_lost_sent_s=self._newest_probed_s,
         )
-        self.in_flight -= self._probed
         if swept:
-            if self.in_flight:
-                # The outstanding PROBE was sent before the pass ended, so it does not cover all.
+            if not self._probed_all:
+                # The PROBE was sent before the pass ended, so the answer does not cover all.
                 self.machine.on(SenderEvent.RAN_DRY)
                 self._ask(now_s)
             else:
@@ -113,6 +119,7 @@ class PassesReceiver(ReceiverRepair):
     """Answers each PROBE with the chunks that arrived since the last answer."""
 
     has_passes = True
+    gather_s = 8e-3  # nothing is said before the next PROBE, which calls for all that has arrived
 
     def __init__(self, *, transfer: int) -> None:
         self._transfer = transfer

@@ -1,0 +1,230 @@
+"""The loops over datagrams that every byte passes: composing a batch and placing one.
+
+This file has them in numpy. That is the reference, and works everywhere. `testbed.transport.native`
+has the same in C, and whoever opens sockets hands it in; both do exactly the same.
+"""
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from testbed.transport.core.layout import PayloadLayout
+from testbed.transport.core.wire import ACK_REQUESTED, HEADER_BYTES, SEND_INDEX_MODULUS, fields
+
+_STAMP_BITS = np.uint64(16)
+
+
+def is_run(chunks: NDArray[np.int64]) -> bool:
+    """Whether chunk numbers (at least one) are consecutive, so that a slice selects them."""
+    return bool(chunks[-1] - chunks[0] == len(chunks) - 1 and (chunks[1:] > chunks[:-1]).all())
+
+
+class Composer(ABC):
+    """Writes the datagrams of one transfer into the memory from which batches are sent."""
+
+    def __init__(
+        self,
+        *,
+        session: int,
+        transfer: int,
+        layout: PayloadLayout,
+        rows: NDArray[np.uint8],
+        frames: NDArray[np.uint8],
+    ) -> None:
+        """`rows` are the payload's, as `PayloadLayout.rows` gives them; `frames` the memory."""
+        self.session = session
+        self.transfer = transfer
+        self.layout = layout
+        self.rows = rows
+        self.frames = frames
+
+    @abstractmethod
+    def compose(self, chunks: NDArray[np.int64], first: int, *, ask: bool) -> bool:
+        """Writes one datagram per chunk, at most as many as `frames` has rows.
+
+        The send index of the first is `first`, of those that follow one more each; the last asks
+        for an ACK if `ask`. Returns False, and leaves something in `frames` that must not be sent,
+        when there is no such chunk.
+        """
+
+
+class Arrivals(NamedTuple):
+    """What `Placement.take` found in a batch.
+
+    Attributes:
+        stamps: of the valid datagrams, in the order of arrival, shape (valid_count,).
+        new: the chunks that had not arrived before, each once, in the order of arrival, shape
+            (new_count,).
+    """
+
+    stamps: NDArray[np.uint16]
+    new: NDArray[np.int64]
+
+
+class Placement(ABC):
+    """Checks arriving datagrams and writes new chunks to their places in a buffer.
+
+    Attributes:
+        rows: the buffer's rows, shape (chunk_count, chunk_bytes).
+        received: which chunks have arrived, shape (chunk_count,).
+        received_count: how many.
+        ignored: datagrams dropped, by reason.
+    """
+
+    def __init__(
+        self, *, session: int, transfer: int, layout: PayloadLayout, rows: NDArray[np.uint8]
+    ) -> None:
+        self.session = session
+        self.transfer = transfer
+        self.layout = layout
+        self.rows = rows
+        self.received = np.zeros(layout.chunk_count, dtype=np.bool_)
+        self.received_count = 0
+        self.ignored: Counter[str] = Counter()
+
+    @abstractmethod
+    def take(self, frames: NDArray[np.uint8], *, place: bool) -> Arrivals:
+        """Takes a batch of the layout's datagrams, one per row, shape (k, datagram bytes).
+
+        Drops, and counts in `ignored`, what does not fit this transfer, and chunks that have
+        arrived before; of a chunk that comes twice in the batch the first is taken. Without
+        `place` nothing is written, and no chunk is new.
+        """
+
+    def move(self, rows: NDArray[np.uint8]) -> None:
+        """Copies what has arrived to another buffer, which is the place of all from now on."""
+        rows[self.received] = self.rows[self.received]
+        self.rows = rows
+
+
+class NumpyComposer(Composer):
+    """A few array operations per batch and none per datagram."""
+
+    def compose(self, chunks: NDArray[np.int64], first: int, *, ask: bool) -> bool:
+        if chunks.min() < 0 or chunks.max() >= self.layout.chunk_count:
+            return False
+        chunks = chunks.astype(np.int64, copy=False)
+        batch = fields(self.frames, self.layout.chunk_bytes)[: len(chunks)]
+        batch["session"] = self.session
+        batch["transfer"] = self.transfer
+        batch["sequence"] = chunks
+        if is_run(chunks):
+            run = slice(chunks[0], chunks[-1] + 1)
+            batch["length"] = self.layout.chunk_lengths[run]
+            batch["chunk"] = self.rows[run]  # a slice saves one of two copies
+        else:
+            batch["length"] = self.layout.chunk_lengths[chunks]
+            batch["chunk"] = self.rows[chunks]
+        batch["stamp"] = np.arange(first, first + len(chunks)) & (SEND_INDEX_MODULUS - 1)
+        if ask:
+            batch["stamp"][-1] |= ACK_REQUESTED
+        return True
+
+
+class NumpyPlacement(Placement):
+    """A few array operations per batch and none per datagram."""
+
+    def __init__(
+        self, *, session: int, transfer: int, layout: PayloadLayout, rows: NDArray[np.uint8]
+    ) -> None:
+        super().__init__(session=session, transfer=transfer, layout=layout, rows=rows)
+        # The two 64-bit halves of a full chunk's header: (session, sequence), (transfer, length).
+        self._full_tail = np.uint64(transfer << 16 | layout.chunk_bytes)
+        self._first_head = np.uint64(session << 32)
+        last_is_full = int(layout.chunk_lengths[-1]) == layout.chunk_bytes
+        full_chunks = layout.chunk_count if last_is_full else layout.chunk_count - 1
+        self._has_full_chunks = full_chunks > 0
+        self._last_full_head = np.uint64(session << 32 | max(0, full_chunks - 1))
+
+    def take(self, frames: NDArray[np.uint8], *, place: bool) -> Arrivals:
+        batch = fields(frames, self.layout.chunk_bytes)
+        if not self._all_valid(frames):
+            batch = self._valid(batch)
+        new = self._place(batch) if place and len(batch) else np.empty(0, dtype=np.int64)
+        return Arrivals(batch["stamp"].astype(np.uint16), new)
+
+    def _all_valid(self, frames: NDArray[np.uint8]) -> bool:
+        """Whether all headers are those of full chunks of this transfer, the usual case.
+
+        Two 64-bit comparisons replace one per field, because every datagram passes here.
+        """
+        heads = frames[:, :HEADER_BYTES].view(">u8")
+        return self._has_full_chunks and bool(
+            (heads[:, 1] >> _STAMP_BITS == self._full_tail).all()
+            and (heads[:, 0] >= self._first_head).all()
+            and (heads[:, 0] <= self._last_full_head).all()
+        )
+
+    def _valid(self, batch: NDArray[np.void]) -> NDArray[np.void]:
+        """The records whose header fits this transfer; counts the others."""
+        transfers = batch["transfer"]
+        sequences = batch["sequence"]
+        in_range = sequences < self.layout.chunk_count
+        lengths = self.layout.chunk_lengths[np.where(in_range, sequences, 0)]
+        faults: Sequence[tuple[str, NDArray[np.bool_]]] = (
+            ("wrong-session", batch["session"] != self.session),
+            ("stale-transfer", transfers < self.transfer),
+            ("early-transfer", transfers > self.transfer),
+            ("out-of-range", ~in_range),
+            ("wrong-length", batch["length"] != lengths),
+        )
+        good = ~np.logical_or.reduce([fault for _, fault in faults])
+        if good.all():
+            return batch
+        suspects = ~good
+        for reason, fault in faults:
+            guilty = suspects & fault
+            if guilty.any():
+                self.ignored[reason] += int(np.count_nonzero(guilty))
+                suspects &= ~fault
+        return batch[good]
+
+    def _place(self, batch: NDArray[np.void]) -> NDArray[np.int64]:
+        """Writes the new chunks to their rows; returns which were new."""
+        valid_count = len(batch)
+        chunks = batch["sequence"].astype(np.int64)
+        new = ~self.received[chunks]
+        if not new.all():
+            batch, chunks = batch[new], chunks[new]
+        if len(chunks) and is_run(chunks):
+            run = slice(chunks[0], chunks[-1] + 1)
+            self.rows[run] = batch["chunk"]  # a slice saves a third of the work on every datagram
+            self.received[run] = True
+        else:
+            self.received[chunks] = True
+            # Counting them costs less than sorting every batch to find a chunk that came twice.
+            if int(np.count_nonzero(self.received)) - self.received_count < len(chunks):
+                firsts = np.sort(np.unique(chunks, return_index=True)[1])
+                batch, chunks = batch[firsts], chunks[firsts]
+            self.rows[chunks] = batch["chunk"]
+        self.received_count += len(chunks)
+        if len(chunks) < valid_count:
+            self.ignored["duplicate"] += valid_count - len(chunks)
+        return chunks
+
+
+def _transfer_of(frames: NDArray[np.uint8]) -> int | None:
+    transfers = frames[:, 8:12].view(">u4")
+    return int(transfers[0, 0]) if (transfers == transfers[0, 0]).all() else None
+
+
+class HotPath(NamedTuple):
+    """Who composes and who places.
+
+    Attributes:
+        transfer_of: the transfer that all datagrams of a batch name; None where they differ. The
+            batch has at least one.
+        compiled: whether it is the C code.
+    """
+
+    composer: type[Composer]
+    placement: type[Placement]
+    transfer_of: Callable[[NDArray[np.uint8]], int | None]
+    compiled: bool
+
+
+NUMPY = HotPath(NumpyComposer, NumpyPlacement, _transfer_of, compiled=False)

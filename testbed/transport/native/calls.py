@@ -1,0 +1,73 @@
+"""Receiving and sending batches by the compiled library: one call each."""
+
+import ctypes
+import os
+
+from testbed.transport.native.loading import LIBRARY
+
+
+class _Receiving(ctypes.Structure):
+    """struct receiving."""
+
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("messages", "rows", "peer")),
+        *(
+            (name, ctypes.c_uint32)
+            for name in (
+                *("count", "per_message", "datagram_bytes", "address_bytes", "control_bytes"),
+                *("received", "unsorted"),
+            )
+        ),
+    ]
+
+
+class _Sending(ctypes.Structure):
+    """struct sending."""
+
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("messages", "vectors")),
+        *((name, ctypes.c_uint32) for name in ("count", "per_message", "datagram_bytes")),
+    ]
+
+
+def _checked(result: int) -> int:
+    if result < 0:
+        raise OSError(-result, os.strerror(-result))
+    return result
+
+
+class ReceiveCall:
+    """Receives into message headers that were prepared.
+
+    Attributes:
+        received: messages that the last call received.
+    """
+
+    def __init__(self, **described: int) -> None:
+        """Addresses and sizes of what is to be used, by the names of the structure."""
+        assert LIBRARY is not None
+        self._it = _Receiving(**described)
+        self._address = ctypes.addressof(self._it)
+        self._receive = LIBRARY.receive
+        self.received = 0
+
+    def __call__(self, descriptor: int) -> int | None:
+        """How many rows hold datagrams now; None where the messages must be sorted out."""
+        rows = _checked(self._receive(self._address, descriptor))
+        self.received = self._it.received
+        return None if self._it.unsorted else rows
+
+
+class SendCall:
+    """Sends rows through message headers that were prepared."""
+
+    def __init__(self, **described: int) -> None:
+        """Addresses and sizes of what is to be used, by the names of the structure."""
+        assert LIBRARY is not None
+        self._it = _Sending(**described)
+        self._address = ctypes.addressof(self._it)
+        self._send = LIBRARY.send_rows
+
+    def __call__(self, descriptor: int, rows: int, count: int) -> int:
+        """How many of `count` rows, which begin at an address, the kernel took; OSError if none."""
+        return _checked(self._send(self._address, descriptor, rows, count))

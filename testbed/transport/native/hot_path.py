@@ -1,0 +1,138 @@
+"""Composing and placing by the compiled library."""
+
+import ctypes
+
+import numpy as np
+from numpy.typing import NDArray
+
+from testbed.transport.core.hot_path import NUMPY, Arrivals, Composer, HotPath, Placement
+from testbed.transport.core.layout import PayloadLayout
+from testbed.transport.native.loading import LIBRARY
+
+_FAULTS = ("wrong-session", "stale-transfer", "early-transfer", "out-of-range", "wrong-length")
+_TRANSFER = [
+    (name, ctypes.c_uint32)
+    for name in ("session", "transfer", "chunk_count", "chunk_bytes", "last_length")
+]
+
+
+class _Composing(ctypes.Structure):
+    """struct composing."""
+
+    _fields_ = [("frames", ctypes.c_void_p), ("rows", ctypes.c_void_p), *_TRANSFER]
+
+
+class _Placing(ctypes.Structure):
+    """struct placing."""
+
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("rows", "received", "stamps", "chunks")),
+        *_TRANSFER,
+        *((name, ctypes.c_uint32) for name in ("ignored", "gained")),
+        ("faults", ctypes.c_uint32 * len(_FAULTS)),
+    ]
+
+
+def address_of(array: NDArray[np.generic]) -> int:
+    """Where an array's memory begins."""
+    return int(array.__array_interface__["data"][0])
+
+
+def _describe(
+    it: _Composing | _Placing, *, session: int, transfer: int, layout: PayloadLayout
+) -> None:
+    it.session, it.transfer = session, transfer
+    it.chunk_count, it.chunk_bytes = layout.chunk_count, layout.chunk_bytes
+    it.last_length = int(layout.chunk_lengths[-1])
+
+
+class CompiledComposer(Composer):
+    """One call per batch."""
+
+    def __init__(
+        self,
+        *,
+        session: int,
+        transfer: int,
+        layout: PayloadLayout,
+        rows: NDArray[np.uint8],
+        frames: NDArray[np.uint8],
+    ) -> None:
+        super().__init__(
+            session=session, transfer=transfer, layout=layout, rows=rows, frames=frames
+        )
+        assert LIBRARY is not None
+        assert frames.flags.c_contiguous and rows.flags.c_contiguous
+        self._it = _Composing(frames=address_of(frames), rows=address_of(rows))
+        _describe(self._it, session=session, transfer=transfer, layout=layout)
+        self._address = ctypes.addressof(self._it)
+        self._compose = LIBRARY.compose
+
+    def compose(self, chunks: NDArray[np.int64], first: int, *, ask: bool) -> bool:
+        count = len(chunks)
+        assert count <= len(self.frames)
+        # A repair may give numbers of another size.
+        chunks = np.ascontiguousarray(chunks, dtype=np.int64)
+        return not self._compose(self._address, address_of(chunks), count, first, ask)
+
+
+class CompiledPlacement(Placement):
+    """One call per batch."""
+
+    def __init__(
+        self, *, session: int, transfer: int, layout: PayloadLayout, rows: NDArray[np.uint8]
+    ) -> None:
+        super().__init__(session=session, transfer=transfer, layout=layout, rows=rows)
+        assert LIBRARY is not None
+        self._it = _Placing(received=address_of(self.received))
+        _describe(self._it, session=session, transfer=transfer, layout=layout)
+        self._address = ctypes.addressof(self._it)
+        self._place = LIBRARY.place
+        self._row_bytes = self._it.chunk_bytes
+        self._stamps = np.empty(0, dtype=np.uint16)
+        self._chunks = np.empty(0, dtype=np.int64)
+        self._set_rows(rows)
+
+    def _set_rows(self, rows: NDArray[np.uint8]) -> None:
+        assert rows.flags.c_contiguous
+        self._it.rows = address_of(rows)
+
+    def move(self, rows: NDArray[np.uint8]) -> None:
+        super().move(rows)
+        self._set_rows(rows)
+
+    def _make_room(self, count: int) -> None:
+        self._stamps = np.empty(count, dtype=np.uint16)
+        self._chunks = np.empty(count, dtype=np.int64)
+        self._it.stamps = address_of(self._stamps)
+        self._it.chunks = address_of(self._chunks)
+
+    def take(self, frames: NDArray[np.uint8], *, place: bool) -> Arrivals:
+        count, it = len(frames), self._it
+        if count > len(self._stamps):
+            self._make_room(count)
+        valid = self._place(self._address, address_of(frames), count, frames.strides[0], place)
+        new = self._chunks[: it.gained].copy()
+        if it.ignored:
+            self._count()
+        self.received_count += len(new)
+        return Arrivals(self._stamps[:valid].copy(), new)
+
+    def _count(self) -> None:
+        faults = list(self._it.faults)
+        for reason, number in zip(_FAULTS, faults, strict=True):
+            if number:
+                self.ignored[reason] += number
+        if duplicates := self._it.ignored - sum(faults):
+            self.ignored["duplicate"] += duplicates
+
+
+def _transfer_of(frames: NDArray[np.uint8]) -> int | None:
+    assert LIBRARY is not None
+    transfer = LIBRARY.transfer_of(address_of(frames), len(frames), frames.strides[0])
+    return None if transfer < 0 else int(transfer)
+
+
+_COMPILED = HotPath(CompiledComposer, CompiledPlacement, _transfer_of, compiled=True)
+HOT_PATH = NUMPY if LIBRARY is None else _COMPILED
+"""The fastest that this installation has."""

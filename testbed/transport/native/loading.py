@@ -1,0 +1,51 @@
+"""Finds and loads the compiled hot path, which lies beside this file once it has been built."""
+
+import ctypes
+import hashlib
+import struct
+import sys
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+
+_ELF_HEADER_BYTES = 64
+_SOURCE = Path(__file__).with_name("batches.c")
+
+
+def _is_whole(elf: bytes) -> bool:
+    """Whether a 64-bit ELF file has its end, the table of sections; to load half of it is fatal."""
+    if len(elf) < _ELF_HEADER_BYTES:
+        return False
+    (table,) = struct.unpack_from("<Q", elf, 40)
+    entry_bytes, entries = struct.unpack_from("<HH", elf, 58)
+    return bool(table + entry_bytes * entries <= len(elf))
+
+
+def _load() -> tuple[ctypes.CDLL | None, str]:
+    """The library, or None and why."""
+    built = (_SOURCE.with_suffix(suffix) for suffix in EXTENSION_SUFFIXES)
+    path = next((each for each in built if each.exists()), None)
+    if path is None:
+        return None, "it was not compiled"
+    try:
+        if not _is_whole(path.read_bytes()):
+            return None, f"{path.name} is cut short"
+        library = ctypes.CDLL(str(path))
+        library.source.restype = ctypes.c_char_p
+        if library.source() != hashlib.sha256(_SOURCE.read_bytes()).hexdigest().encode():
+            return None, f"{path.name} was compiled from another source"
+    except (OSError, AttributeError) as error:
+        return None, f"{path.name} cannot be loaded: {error}"
+    size, address, flag = ctypes.c_int64, ctypes.c_void_p, ctypes.c_int
+    library.compose.argtypes = [address, address, size, size, flag]
+    library.place.argtypes = [address, address, size, size, flag]
+    library.transfer_of.argtypes = [address, size, size]
+    library.place.restype = library.transfer_of.restype = size
+    if sys.platform.startswith("linux"):
+        library.receive.argtypes = [address, flag]
+        library.send_rows.argtypes = [address, flag, address, size]
+        library.receive.restype = library.send_rows.restype = size
+    return library, ""
+
+
+LIBRARY, WHY_NONE = _load()
+"""The library, or None; and why there is none."""

@@ -1,0 +1,74 @@
+"""What the congestion controls must reach, on paths of 10 and 50 ms, in virtual time."""
+
+import pytest
+
+from tests.transport.congestion_scenarios import Scenario, back_after, burst
+from tests.transport.fairness import jain
+
+RATES_BPS = {0.01: 50e6, 0.05: 20e6}  # by round trip: products of 41 and 83 datagrams
+LOSSY = ["timely", "reno", "cubic", "bbr", "ltp"]
+
+
+def mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
+@pytest.mark.parametrize("name", LOSSY)
+@pytest.mark.parametrize("rtt_s", RATES_BPS)
+@pytest.mark.parametrize("round_trips", [1, 10, 30])
+def test_all_are_back_within_ten_round_trips_of_a_burst(name, rtt_s, round_trips):
+    scenario = Scenario(name, rate_bps=RATES_BPS[rtt_s], rtt_s=rtt_s)
+    burst(scenario, loss=0.9, round_trips=round_trips)
+    back = back_after(scenario.run(25))
+    assert back is not None
+    assert back <= 10
+
+
+@pytest.mark.parametrize("repair", ["passes", "streaming"])
+@pytest.mark.parametrize("name", ["timely", "bbr"])
+def test_those_that_measure_are_back_as_soon_with_a_real_sender(name, repair):
+    scenario = Scenario(name, repair, rate_bps=20e6, rtt_s=0.01)
+    burst(scenario, loss=0.9, round_trips=20)
+    back = back_after(scenario.run(25))
+    assert back is not None
+    assert back <= 10
+
+
+@pytest.mark.parametrize("name", LOSSY)
+@pytest.mark.parametrize("rtt_s", RATES_BPS)
+def test_a_repair_that_answers_when_asked_fills_the_path(name, rtt_s):
+    scenario = Scenario(name, "passes", rate_bps=20e6, rtt_s=rtt_s)
+    scenario.run(50)
+    assert mean(scenario.run(50)) >= 0.85
+
+
+@pytest.mark.parametrize(("name", "least"), [("timely", 0.9), ("bbr", 0.93), ("ltp", 0.93)])
+@pytest.mark.parametrize("rtt_s", RATES_BPS)
+def test_one_per_cent_of_random_loss_costs_little(name, least, rtt_s):
+    scenario = Scenario(name, rate_bps=RATES_BPS[rtt_s], rtt_s=rtt_s, loss=0.01)
+    scenario.run(60)
+    assert mean(scenario.run(100)) >= least
+
+
+@pytest.mark.parametrize("name", LOSSY)
+@pytest.mark.parametrize("rtt_s", RATES_BPS)
+def test_the_rate_is_found_again_when_it_halves_and_when_it_doubles(name, rtt_s):
+    scenario = Scenario(name, rate_bps=RATES_BPS[rtt_s], rtt_s=rtt_s)
+    scenario.run(60)
+    scenario.link.set_rate(RATES_BPS[rtt_s] / 2)
+    scenario.run(30)
+    assert mean(scenario.run(60)) >= 0.9  # bbr empties the queue once in a hundred round trips
+    scenario.link.set_rate(RATES_BPS[rtt_s])
+    scenario.run(40)
+    assert mean(scenario.run(60)) >= 0.85
+
+
+@pytest.mark.parametrize("name", ["timely", "reno", "cubic", "bbr"])
+@pytest.mark.parametrize(("flows", "least"), [(2, 0.88), (8, 0.9)])
+def test_flows_share_fairly(name, flows, least):
+    scenario = Scenario(name, rate_bps=50e6, rtt_s=0.01, flows=flows, stagger_s=0.02)
+    scenario.run(300)
+    before = scenario.delivered()
+    assert mean(scenario.run(300)) >= 0.93
+    shares = [end - begin for begin, end in zip(before, scenario.delivered(), strict=True)]
+    assert jain(shares) >= least

@@ -1,0 +1,155 @@
+"""What comes before it is asked for: data that wait, senders that hold, bounded memory."""
+
+import pytest
+
+from testbed.transport.core.ack import Ack
+from testbed.transport.core.events import TransferDone
+from testbed.transport.core.messages import PASS, ControlMessage, MessageType
+from testbed.transport.core.tolerance import FractionRule
+from testbed.transport.core.wire import ACK_REQUESTED, fields
+from testbed.transport.policies.repair.selective import AcknowledgingReceiver
+from tests.transport.transfer_parts import all_frames
+from tests.transport.two_parties import TIMEOUT_S, Two, ended, gone
+from tests.transport.virtual import random_payload
+
+
+@pytest.mark.parametrize("repair", ["passes", "selective", "streaming"])
+def test_data_that_come_before_they_are_asked_for_are_sent_once(repair):
+    two = Two(repair=repair)
+    two.send(0)
+    two.run(until_s=1.0)
+    assert ended(two.server) == []
+    two.receive(0)
+    two.run()
+    assert two.intact == [0]
+    done = next(event for event in two.worker.events if isinstance(event, TransferDone))
+    assert done.report.chunks_sent == 100
+
+
+def test_early_data_of_several_transfers_wait_side_by_side():
+    two = Two(loss=0.2)
+    for number in (0, 2, 4, 6):
+        two.send(number)
+    two.run(until_s=1.0)
+    for number in (0, 2, 4, 6):
+        two.receive(number)
+    two.run()
+    assert two.intact == [0, 2, 4, 6]
+
+
+def test_more_early_transfers_than_may_be_in_flight_cost_repairs_and_no_memory():
+    two = Two(transfers_in_flight=2)
+    two.send(0)
+    two.send(2)
+    two.run(until_s=0.5)
+    two.receive(0)
+    two.run(until_s=0.6)
+    with pytest.raises(ValueError, match="numbers must ascend"):
+        two.receive(0)
+    two.send(4)
+    with pytest.raises(ValueError, match="2 are in flight already; valid: at most 2"):
+        two.send(6)
+
+
+def test_a_sender_that_is_told_to_hold_waits_as_long_as_the_receiver_lives():
+    two = Two()
+    two.send(0)
+    two.run(until_s=20 * TIMEOUT_S)
+    assert two.worker.connection.lost is None
+    two.receive(0)
+    two.run(until_s=21 * TIMEOUT_S)
+    assert two.intact == [0]
+    # A receiver that does not answer any more is given up.
+    two.send(2)
+    two.run(until_s=25 * TIMEOUT_S)
+    two.server.be_busy(1e6)
+    two.run(until_s=30 * TIMEOUT_S)
+    assert gone(two.worker) == f"silent for {TIMEOUT_S:g} s"
+
+
+def test_a_receive_that_skips_what_came_early_is_an_error_on_both_sides():
+    two = Two()
+    two.send(2)
+    two.run(until_s=1.0)
+    two.receive(4)
+    two.run()
+    assert "skipped: it is at 4" in gone(two.server)
+    assert "it gave up" in gone(two.worker)
+
+
+@pytest.mark.parametrize("repair", ["passes", "selective", "streaming"])
+@pytest.mark.parametrize("congestion", ["cubic", "reno", "bbr", "ltp"])
+@pytest.mark.parametrize("loss", [0.1, 0.3])
+def test_an_early_transfer_takes_no_window_from_the_one_before_it(repair, congestion, loss):
+    two = Two(repair=repair, loss=loss, chunks=200, congestion=congestion)
+    two.server.on_event = lambda event: two.receive(2) if 2 not in two.into else None
+    two.receive(0)
+    two.send(0)
+    two.send(2)
+    two.run(until_s=60.0)
+    assert two.intact == [0, 2], (gone(two.worker), gone(two.server))
+
+
+def test_a_side_keeps_no_more_early_transfers_than_it_allows_in_flight():
+    two = Two(transfers_in_flight=2)
+    frames = all_frames(two.layout, number=2)[:5].copy()
+    for number in range(2, 40):
+        fields(frames, two.layout.chunk_bytes)["transfer"] = number
+        two.server.connection.on_datagrams(frames, 0.0)
+    assert sorted(two.server.connection.incoming._early) == [2, 3]
+    # The one that will be needed first has room, whatever came before it.
+    fields(frames, two.layout.chunk_bytes)["transfer"] = 1
+    two.server.connection.on_datagrams(frames, 0.0)
+    assert sorted(two.server.connection.incoming._early) == [1, 2]
+
+
+def test_copies_without_end_take_no_memory_at_a_receiver_that_acknowledges():
+    two = Two(repair="streaming", transfers_in_flight=1)
+    frames = all_frames(two.layout, number=0)[:1]
+    for _ in range(2000):
+        two.server.connection.on_datagrams(frames, 0.0)
+    repair = two.server.connection.incoming._early[0]._repair
+    assert isinstance(repair, AcknowledgingReceiver)
+    assert sum(map(len, repair._pending)) < 1000
+
+
+def test_data_that_came_early_gives_no_sample_of_the_round_trip():
+    """The application may ask for them, and then compute before it lets the answer out."""
+    two = Two(repair="selective")
+    frames = all_frames(two.layout, number=0)
+    rule = FractionRule(chunk_count=two.layout.chunk_count, tolerance=0.0)
+    incoming = two.server.connection.incoming
+    two.server.connection.on_datagrams(frames[:5], 0.0)
+    incoming.post(0, rule, two.layout.new_buffer(), 1.0)
+    (answer,) = incoming.poll_messages()
+    assert (Ack.parse(answer.body).arrived.sum(), Ack.parse(answer.body).echo) == (5, None)
+    fields(frames, two.layout.chunk_bytes)["stamp"][8] |= ACK_REQUESTED
+    two.server.connection.on_datagrams(frames[5:9], 2.0)
+    (answer,) = incoming.poll_messages()
+    assert Ack.parse(answer.body).echo == 8
+
+
+def test_a_probe_that_came_early_gives_no_sample_of_the_round_trip():
+    two = Two()
+    rule = FractionRule(chunk_count=two.layout.chunk_count, tolerance=0.0)
+    probe = ControlMessage(MessageType.PROBE, 0, PASS.pack(1, True)).encode()
+    two.server.connection.on_control(probe, 0.0)
+    two.server.connection.control()
+    incoming = two.server.connection.incoming
+    incoming.post(0, rule, two.layout.new_buffer(), 1.0)
+    assert [message.type for message in incoming.poll_messages()] == [MessageType.LATE_BITMAP]
+
+
+def test_a_transfer_that_waited_and_was_asked_for_no_longer_counts_as_waiting():
+    """The server may then wait for the worker as long as that lives."""
+    two = Two()
+    two.send(0)
+    two.run(until_s=1.0)
+    two.receive(0)
+    two.run(until_s=2.0)
+    assert two.intact == [0]
+    two.server.connection.post_send(1, random_payload(two.layout), 2.0)
+    two.server.work()
+    two.run(until_s=5 * TIMEOUT_S)
+    assert two.server.connection.outgoing.held
+    assert gone(two.worker) == gone(two.server) == ""

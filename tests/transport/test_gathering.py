@@ -1,0 +1,383 @@
+"""Datagrams that gather in a receiver's socket, and peers that cost nothing while they are idle."""
+
+import math
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from testbed.transport import SendingPath
+from testbed.transport.core.ack import Ack
+from testbed.transport.core.connection import Connection
+from testbed.transport.core.gathering import GATHERED, LEAST_S, Gathering
+from testbed.transport.core.receiver import Receiver
+from testbed.transport.core.sender import Sender
+from testbed.transport.core.tolerance import FractionRule, StopRule
+from testbed.transport.core.wire import HEADER_BYTES
+from testbed.transport.net.addresses import resolve
+from testbed.transport.net.driver import DataChannel, Driver, Link
+from testbed.transport.net.socket_waiter import Waiter
+from testbed.transport.net.udp_data import UdpCarrier, UdpData
+from testbed.transport.net.udp_socket import UdpSocket
+from testbed.transport.policies.congestion import FixedRate
+from testbed.transport.policies.order import ORDERS
+from testbed.transport.policies.repair import REPAIRS
+from tests.transport.loopback import site
+from tests.transport.transfer_parts import all_frames
+from tests.transport.two_parties import Two
+from tests.transport.virtual import layout_of, random_payload
+
+PER_S = 8000  # datagrams: 97 Mbit/s
+
+
+def steady(gathering, *, per_s=PER_S, from_s=0.0, for_s=0.02, every_s=1e-3):
+    for step in range(round(for_s / every_s) + 1):
+        gathering.arrived(round(per_s * every_s), from_s + step * every_s)
+    return from_s + for_s
+
+
+def test_nothing_gathers_before_the_rate_is_known():
+    gathering = Gathering()
+    gathering.arrived(8, 0.0)
+    assert gathering.wait_s(1000, 1.0) == 0
+
+
+def test_as_many_gather_as_one_send_carries_for_as_long_as_the_repair_allows():
+    gathering = Gathering()
+    steady(gathering)
+    assert gathering.wait_s(1000, 1.0) == pytest.approx(GATHERED / PER_S)
+    assert gathering.wait_s(1000, 2e-3) == 2e-3
+    assert gathering.wait_s(1000, 0.0) == 0
+
+
+def test_half_of_what_is_missing_may_come_unseen_and_the_last_ones_are_awaited_one_by_one():
+    gathering = Gathering()
+    steady(gathering)
+    assert gathering.wait_s(16, 1.0) == pytest.approx(8 / PER_S)
+    assert gathering.wait_s(int(2 * LEAST_S * PER_S) - 1, 1.0) == 0
+    assert gathering.wait_s(0, 1.0) == 0
+
+
+def test_a_burst_of_losses_is_expected_to_end():
+    gathering = Gathering()
+    now_s = steady(gathering)
+    now_s = steady(gathering, per_s=PER_S / 8, from_s=now_s + 1e-3, for_s=3e-3)
+    assert gathering.wait_s(16, 1.0) < 2 * 8 / PER_S
+
+
+def test_a_pause_between_passes_is_no_low_rate():
+    gathering = Gathering()
+    now_s = steady(gathering)
+    known_s = gathering.wait_s(1000, 1.0)
+    gathering.arrived(8, now_s + 1.0)
+    assert gathering.wait_s(1000, 1.0) == known_s
+
+
+def test_a_connection_lets_gather_what_its_only_transfer_can_spare_and_nothing_once_it_is_lost():
+    two = Two(chunks=100)
+    connection = two.server.connection
+    two.receive(0)
+    frames = all_frames(two.layout, number=0)
+    assert connection.gather_s() == 0
+    connection.on_datagrams(frames[:10], 0.0)
+    connection.on_datagrams(frames[10:20], 1 / 256)  # 2560 a second; half of 80 are 40
+    assert connection.gather_s() == min(8e-3, 40 / 2560)
+    assert connection.gather_s(2e-3) == 2e-3  # the socket has room for no more
+    connection.on_datagrams(frames[20:98], 1 / 256)
+    assert connection.gather_s() == 1 / 2560
+    connection.on_control_closed("it is gone")
+    assert connection.gather_s() == 0
+
+
+@pytest.mark.parametrize(("pause_s", "wait_s"), [(0.02, 44 / 400), (0.021, 0.0)])
+def test_the_rate_is_not_measured_over_more_than_20_ms(pause_s, wait_s):
+    gathering = Gathering()
+    for now_s in (0.0, pause_s):
+        gathering.arrived(8, now_s)
+    assert gathering.wait_s(1000, 1.0) == wait_s
+
+
+class FakeSocket(UdpSocket):
+    """Gives the batches it was given, in turn."""
+
+    def __init__(self, frames):
+        self.frames, self.backlog = list(frames), 0
+
+    @property
+    def backlog_bytes(self):
+        return self.backlog
+
+    def receive(self):
+        if not self.frames:
+            return np.empty((0, 0), dtype=np.uint8), True
+        return self.frames.pop(0), True
+
+
+class OneSender(Connection):
+    """A connection that notes what it is handed, and a rest that it allows."""
+
+    def __init__(self, gather_s):
+        self.gathering_s, self.waited = gather_s, []
+
+    def on_datagrams(self, frames, now_s, *, waited=False):
+        self.waited.append(waited)
+
+    def gather_s(self, most_s=math.inf):
+        return min(most_s, self.gathering_s)
+
+
+def test_after_a_read_the_next_ones_gather_and_count_as_having_waited():
+    frames = [np.zeros((2, 20), dtype=np.uint8)] * 2
+    data, connection = UdpData(FakeSocket(frames), gather_s=math.inf), OneSender(3e-3)
+    data.read(connection, 1.0, waited=False)
+    assert data.unread_until_s == pytest.approx(1.003)
+    data.read(connection, 1.003, waited=False)
+    assert connection.waited == [False, True]
+    data.read(connection, 1.006, waited=False)  # nothing has come, so the next is read at once
+    assert data.unread_until_s == -math.inf
+
+
+@pytest.mark.parametrize(("most_s", "gather_s"), [(0.0, 3e-3), (math.inf, 0.0)])
+def test_nothing_gathers_for_a_control_that_measures_nor_near_the_stop(most_s, gather_s):
+    frames = [np.zeros((2, 20), dtype=np.uint8)]
+    data = UdpData(FakeSocket(frames), gather_s=most_s)
+    data.read(OneSender(gather_s), 1.0, waited=False)
+    assert data.unread_until_s == -math.inf
+
+
+def test_what_the_control_stream_calls_for_is_read_at_once_and_counts_as_having_waited():
+    frames = [np.zeros((2, 20), dtype=np.uint8)] * 2
+    udp = FakeSocket(frames)
+    data, connection = UdpData(udp, gather_s=math.inf), OneSender(3e-3)
+    data.read(connection, 1.0, waited=False)
+    udp.backlog = 40
+    data.read_backlog(connection, 1.001, waited=False)
+    assert connection.waited == [False, True]
+
+
+def transfer_parts(rule, repair="streaming"):
+    """A sender's datagrams, and the receiver that takes them."""
+    layout = layout_of(40, chunk_bytes=64, last_elements=16)
+    common: dict[str, Any] = {
+        "session": 1,
+        "transfer": 0,
+        "layout": layout,
+        "repair": REPAIRS.create(repair),
+    }
+    path = SendingPath(congestion=FixedRate(rate_bps=1e9), chunk_bytes=64)
+    sender = Sender(
+        payload=random_payload(layout),
+        order=ORDERS.create("in-order", seed=0),
+        path=path,
+        now_s=0.0,
+        **common,
+    )
+    return sender, Receiver(into=layout.new_buffer(), rule=rule, now_s=0.0, **common)
+
+
+def test_an_ack_of_datagrams_that_gathered_gives_no_sample_of_the_round_trip():
+    sender, receiver = transfer_parts(FractionRule(chunk_count=40, tolerance=0))
+    frames = sender.offer(0.0)
+    receiver.attentive = False
+    receiver.on_datagrams(frames[:8], 1.0)
+    (message,) = receiver.poll_messages()
+    assert Ack.parse(message.body).echo is None
+
+
+def test_only_a_rule_that_says_what_is_missing_lets_arrivals_gather():
+    class Asked(StopRule):
+        def satisfied(self, progress):
+            return False
+
+    sender, receiver = transfer_parts(FractionRule(chunk_count=40, tolerance=0.25))
+    receiver.on_datagrams(sender.offer(0.0)[:8], 0.0)
+    assert receiver.missing == 22
+    assert transfer_parts(Asked())[1].missing == 0
+
+
+class ShortBuffer(FakeSocket):
+    """A socket with the buffer that an ordinary user gets."""
+
+    datagram_bytes = HEADER_BYTES + 1456
+    buffer_bytes_held = 212_992
+
+    @property
+    def buffer_bytes(self):
+        return self.buffer_bytes_held
+
+    def set_peer(self, address):
+        """Nothing is sent."""
+
+
+def carrier_of(udp, **settings):
+    config = site(**settings).worker()
+    return UdpCarrier(config, {"server": udp}, {"server": resolve("127.0.0.1", what="the server")})
+
+
+@pytest.mark.parametrize(
+    ("rate_bps", "rest_s"), [(1e9, 212_992 / 2 / 125e6), (100e6, 8e-3), (math.inf, 8e-3)]
+)
+def test_arrivals_gather_for_no_longer_than_the_buffer_holds_them_at_full_rate(rate_bps, rest_s):
+    udp, connection = ShortBuffer([np.zeros((2, 20), dtype=np.uint8)]), OneSender(8e-3)
+    connection.peer = "server"
+    host = resolve("127.0.0.1", what="the server")
+    data = carrier_of(udp, rate_bps=rate_bps).attach(connection, host, 5000, b"")
+    data.read(connection, 1.0, waited=False)
+    assert data.unread_until_s == pytest.approx(1.0 + rest_s)
+
+
+@pytest.mark.parametrize(("queue_bytes", "batch"), [(math.inf, 8), (1e6, 33), (16_000, 2)])
+def test_the_queue_that_a_user_names_bounds_the_batches_on_the_way(queue_bytes, batch):
+    carrier = carrier_of(ShortBuffer([]), rate_bps=100e6, queue_bytes=queue_bytes)
+    assert carrier._paths["server"].pacer.allowance(0.0) == batch
+
+
+class Stream:
+    has_unsent = False
+    until_s = math.inf
+    closed = None
+
+    def expire(self, now_s):
+        """Nothing waits to be read."""
+
+    def finish(self):
+        """Nothing is left to say."""
+
+
+class CountingLink(Link):
+    """A link whose channels and calls are seen; `due_s` says when it wants to be worked on."""
+
+    def __init__(self, due_s=math.inf):
+        self.calls, self.due_s, self.data = [], due_s, None
+        self.stream = cast(Any, Stream())
+        self.connection = cast(Any, SimpleNamespace(events=list))
+        self.then = lambda: None
+
+    def work(self, now_s):
+        self.calls.append("work")
+        self.then()
+
+    def take(self, ready, now_s, *, attentive):
+        self.calls.append("take")
+
+
+class FakeWaiter(Waiter):
+    """Wakes up as it is told: for each wait, the streams that can be read."""
+
+    def __init__(self, wakes):
+        self.wakes, self.wanted, self.reading = wakes, [], {}
+
+    def want(self, item, *, reading, writing):
+        self.wanted.append(item)
+        self.reading[item] = reading
+
+    def forget(self, item):
+        """Nothing is kept."""
+
+    def wait(self, timeout_s):
+        return self.wakes.pop(0), []
+
+
+class RestingData(DataChannel):
+    """What has come at the peer may gather until `until_s`; it notes how it is read."""
+
+    def __init__(self, until_s):
+        self.until_s, self.read_waited = until_s, []
+
+    def fileno(self):
+        return -1
+
+    def read(self, connection, now_s, *, waited):
+        self.read_waited.append(waited)
+        self.until_s = -math.inf
+
+    def read_backlog(self, connection, now_s, *, waited):
+        """Nothing."""
+
+    def write(self, connection, now_s):
+        """Nothing."""
+
+    def due_s(self, connection_due_s):
+        return connection_due_s
+
+    @property
+    def blocked(self):
+        return False
+
+    @property
+    def unread_until_s(self):
+        return self.until_s
+
+    def rouse(self):
+        self.until_s = -math.inf
+
+
+def driver_of(links, wakes):
+    """A driver of these links that wakes up so often, and its waiter."""
+    driver, waiter = Driver(lambda name, event: None), FakeWaiter(wakes)
+    driver.links.update(links)
+    driver._waiter = waiter
+    return driver, waiter
+
+
+def test_a_peer_that_is_idle_costs_no_call():
+    links = {name: CountingLink() for name in ("busy", "idle", "idle-too")}
+    wakes = [[links["busy"].stream] for _ in range(5)]
+    driver, waiter = driver_of(links, wakes)
+    driver.run(lambda: not wakes)
+    assert links["busy"].calls == ["work", *["take", "work"] * 5]
+    assert links["idle"].calls == links["idle-too"].calls == ["work"]  # at the begin
+    assert waiter.wanted.count(links["idle"].stream) == 1
+
+
+def test_a_peer_that_is_touched_or_due_is_worked_on():
+    links = {name: CountingLink() for name in ("due", "touched", "idle")}
+    links["due"].due_s = 0.0  # of a clock that is far beyond
+    wakes: list[list[Any]] = [[], []]
+    driver, _ = driver_of(links, wakes)
+    links["idle"].then = lambda: driver.touch("touched")
+    driver.run(lambda: not wakes)
+    assert links["due"].calls == ["work"] * 3
+    assert links["touched"].calls == ["work"] * 2
+    assert links["idle"].calls == ["work"]
+
+
+def test_a_peer_that_ends_while_its_arrivals_gather_is_forgotten():
+    class Resting(RestingData):
+        def rouse(self):
+            """Goes on resting."""
+
+    links = {name: CountingLink() for name in ("other", "gone")}
+    links["other"].due_s = 0.0  # of a clock that is far beyond
+    links["gone"].data = Resting(0.0)
+    wakes: list[list[Any]] = [[], []]
+    driver, _ = driver_of(links, wakes)
+
+    def end_one():
+        if "gone" in driver.links and len(links["other"].calls) == 2:
+            driver.end("gone")
+
+    links["other"].then = end_one
+    driver.run(lambda: not wakes)
+    assert links["other"].calls == ["work"] * 3
+    assert links["gone"].calls == ["work"]
+
+
+def test_what_gathered_while_nobody_waited_is_no_longer_left_to_gather():
+    """The application may have been away for long, and the buffer may be nearly full."""
+    link = CountingLink()
+    link.data = RestingData(math.inf)
+    wakes: list[list[Any]] = [[]]
+    driver, waiter = driver_of({"peer": link}, wakes)
+    driver.run(lambda: not wakes)
+    assert waiter.reading[link.data]
+
+
+def test_a_link_hands_over_what_has_gathered_as_having_waited():
+    connection = Two().server.connection
+    link = Link(connection, cast(Any, Stream()), RestingData(1.0))
+    link.work(0.5)
+    assert cast(RestingData, link.data).read_waited == []
+    link.work(1.0)
+    assert cast(RestingData, link.data).read_waited == [True]

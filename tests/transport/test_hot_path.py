@@ -1,0 +1,299 @@
+"""Composing and placing batches: the compiled code does exactly what the numpy reference does."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from testbed.transport.core.hot_path import NUMPY
+from testbed.transport.core.layout import PayloadLayout
+from testbed.transport.core.wire import SEND_INDEX_MODULUS, U32_MAX, fields, new_frames
+from testbed.transport.native import HOT_PATH, WHY_NONE
+from testbed.transport.net import sealing
+
+BOTH = [
+    pytest.param(NUMPY, id="numpy"),
+    pytest.param(
+        HOT_PATH,
+        id="compiled",
+        marks=pytest.mark.skipif(not HOT_PATH.compiled, reason=f"the hot path in C: {WHY_NONE}"),
+    ),
+]
+needs_compiled = pytest.mark.skipif(not HOT_PATH.compiled, reason=f"the hot path in C: {WHY_NONE}")
+SESSION, TRANSFER = 77, 5
+
+
+def layout_of(elements, chunk_bytes=16):
+    return PayloadLayout([("p", elements)], chunk_bytes)
+
+
+def payload_of(layout):
+    return layout.rows(
+        np.random.default_rng(1).integers(1, 256, layout.new_buffer().size, dtype=np.uint8)
+    )
+
+
+def composer(hot_path, layout, frames, rows, session=SESSION, transfer=TRANSFER):
+    return hot_path.composer(
+        session=session, transfer=transfer, layout=layout, rows=rows, frames=frames
+    )
+
+
+def placement(hot_path, layout, session=SESSION, transfer=TRANSFER):
+    rows = layout.rows(np.full_like(layout.new_buffer(), 0xEE))
+    return hot_path.placement(session=session, transfer=transfer, layout=layout, rows=rows)
+
+
+def batch(layout, entries):
+    """Datagrams of (session, sequence, transfer, length, stamp), with chunks that all differ."""
+    frames = new_frames(len(entries), layout.chunk_bytes)
+    rng = np.random.default_rng(len(entries))
+    frames[:] = rng.integers(0, 256, frames.shape, dtype=np.uint8)
+    records = fields(frames, layout.chunk_bytes)
+    for name, values in zip(
+        ("session", "sequence", "transfer", "length", "stamp"),
+        zip(*entries, strict=True),
+        strict=True,
+    ):
+        records[name] = values
+    return frames
+
+
+def good(layout, chunk, stamp=0):
+    return SESSION, chunk, TRANSFER, int(layout.chunk_lengths[chunk]), stamp
+
+
+@pytest.mark.parametrize("hot_path", BOTH)
+def test_a_composed_batch_holds_header_and_chunk_of_each(hot_path):
+    layout = layout_of(15)
+    rows, frames = payload_of(layout), new_frames(4, 16)
+    assert composer(hot_path, layout, frames, rows).compose(np.array([3, 0, 2]), 9, ask=True)
+    records = fields(frames, 16)[:3]
+    assert records["session"].tolist() == [SESSION] * 3
+    assert records["transfer"].tolist() == [TRANSFER] * 3
+    assert records["sequence"].tolist() == [3, 0, 2]
+    assert records["length"].tolist() == [12, 16, 16]
+    assert records["stamp"].tolist() == [9, 10, 11 | 1 << 15]
+    assert np.array_equal(records["chunk"], rows[[3, 0, 2]])
+    assert not frames[3].any()
+
+
+@pytest.mark.parametrize("hot_path", BOTH)
+@pytest.mark.parametrize("wrong", [-1, 4, 2**32, -(2**63)])
+def test_a_chunk_that_there_is_not_is_refused(hot_path, wrong):
+    layout = layout_of(16)
+    frames = new_frames(3, 16)
+    assert not composer(hot_path, layout, frames, payload_of(layout)).compose(
+        np.array([0, wrong, 1]), 0, ask=False
+    )
+
+
+@pytest.mark.parametrize("hot_path", BOTH)
+def test_numbers_of_any_size_name_chunks(hot_path):
+    layout = layout_of(16)
+    frames = new_frames(2, 16)
+    for kind in ("u1", "i2", ">i4", "u8"):
+        chunks = np.array([9, 2, 9, 1], dtype=kind)[1::2]
+        assert composer(hot_path, layout, frames, payload_of(layout)).compose(chunks, 0, ask=False)
+        assert fields(frames, 16)["sequence"].tolist() == [2, 1]
+
+
+@pytest.mark.parametrize("hot_path", BOTH)
+def test_new_chunks_reach_their_places_and_nothing_else_is_touched(hot_path):
+    layout = layout_of(31)
+    it = placement(hot_path, layout)
+    frames = batch(layout, [good(layout, 7, 1), good(layout, 2, 2), good(layout, 7, 3)])
+    arrivals = it.take(frames, place=True)
+    assert arrivals.new.tolist() == [7, 2]
+    assert arrivals.stamps.tolist() == [1, 2, 3]
+    assert np.array_equal(it.rows[[7, 2]], frames[:2, 16:])  # the first of two counts
+    assert (np.delete(it.rows, [2, 7], axis=0) == 0xEE).all()
+    assert np.flatnonzero(it.received).tolist() == [2, 7]
+    assert it.received_count == 2
+    assert it.ignored == {"duplicate": 1}
+    assert not len(it.take(frames, place=True).new)
+    assert it.ignored == {"duplicate": 4}
+
+
+@pytest.mark.parametrize("hot_path", BOTH)
+def test_what_does_not_fit_is_counted_by_its_first_fault(hot_path):
+    layout = layout_of(31)
+    it = placement(hot_path, layout)
+    frames = batch(
+        layout,
+        [
+            (SESSION + 1, 99, TRANSFER, 3, 0),
+            (SESSION, 99, TRANSFER - 1, 3, 0),
+            (SESSION, 0, TRANSFER + 1, 16, 0),
+            (SESSION, 8, TRANSFER, 16, 0),
+            (SESSION, U32_MAX, TRANSFER, 16, 0),
+            (SESSION, 7, TRANSFER, 16, 0),
+            good(layout, 6, 8),
+        ],
+    )
+    arrivals = it.take(frames, place=True)
+    assert arrivals.new.tolist() == [6]
+    assert arrivals.stamps.tolist() == [8]
+    assert it.ignored == {
+        "wrong-session": 1,
+        "stale-transfer": 1,
+        "early-transfer": 1,
+        "out-of-range": 2,
+        "wrong-length": 1,
+    }
+
+
+@pytest.mark.parametrize("hot_path", BOTH)
+def test_after_the_end_datagrams_are_checked_and_not_written(hot_path):
+    layout = layout_of(31)
+    it = placement(hot_path, layout)
+    frames = batch(layout, [good(layout, 1, 4), (SESSION, 9, TRANSFER, 16, 0)])
+    arrivals = it.take(frames, place=False)
+    assert arrivals.stamps.tolist() == [4]
+    assert not len(arrivals.new)
+    assert it.ignored == {"out-of-range": 1}
+    assert not it.received.any()
+    assert (it.rows == 0xEE).all()
+
+
+@pytest.mark.parametrize("hot_path", BOTH)
+def test_what_came_early_moves_to_its_buffer_and_the_rest_follows_it(hot_path):
+    layout = layout_of(31)
+    it = placement(hot_path, layout)
+    early = batch(layout, [good(layout, 1)])
+    it.take(early, place=True)
+    spare, buffer = it.rows, layout.new_buffer()
+    it.move(layout.rows(buffer))
+    later = batch(layout, [good(layout, 3), good(layout, 0)])
+    it.take(later, place=True)
+    assert np.array_equal(layout.rows(buffer)[[1, 3, 0]], np.concatenate([early, later])[:, 16:])
+    assert (np.delete(spare, 1, axis=0) == 0xEE).all()
+
+
+@pytest.mark.parametrize("hot_path", BOTH)
+@pytest.mark.parametrize("transfer", [0, 1 << 24, U32_MAX])
+def test_a_batch_of_one_transfer_is_told_from_one_of_several(hot_path, transfer):
+    layout = layout_of(31)
+    frames = np.zeros((3, 40), dtype=np.uint8)[:, :32]  # a trailer lies between the rows
+    frames[:] = batch(layout, [(each, each, transfer, each, each) for each in range(3)])
+    assert hot_path.transfer_of(frames) == transfer
+    assert hot_path.transfer_of(frames[:1]) == transfer
+    frames[2, 11] ^= 1
+    assert hot_path.transfer_of(frames) is None
+
+
+numbers = st.integers(0, 40)
+near = st.one_of(st.integers(0, 12), st.integers(0, U32_MAX))
+
+
+@needs_compiled
+@given(
+    elements=numbers.filter(bool),
+    chunk_bytes=st.sampled_from([4, 16, 60, 1456]),
+    session=near,
+    transfer=near,
+    first=st.integers(0, 3 * SEND_INDEX_MODULUS),
+    ask=st.booleans(),
+    data=st.data(),
+)
+@settings(max_examples=200, deadline=None)
+def test_both_compose_the_same_bytes(elements, chunk_bytes, session, transfer, first, ask, data):
+    layout = layout_of(elements, chunk_bytes)
+    chunk = st.integers(0, layout.chunk_count - 1)
+    runs = st.builds(lambda a, b: list(range(min(a, b), max(a, b) + 1)), chunk, chunk)
+    chunks = np.array(data.draw(st.one_of(runs, st.lists(chunk, min_size=1, max_size=60))))
+    rows = payload_of(layout)
+    composed = []
+    for hot_path in (NUMPY, HOT_PATH):
+        frames = new_frames(64, chunk_bytes)
+        it = composer(hot_path, layout, frames, rows, session, transfer)
+        assert it.compose(chunks, first, ask=ask)
+        composed.append(frames)
+    assert np.array_equal(composed[0], composed[1])
+
+
+@needs_compiled
+@given(
+    elements=numbers.filter(bool),
+    chunk_bytes=st.sampled_from([4, 16, 60]),
+    trailer=st.sampled_from([0, 4, 16]),
+    session=near,
+    transfer=near,
+    data=st.data(),
+)
+@settings(max_examples=300, deadline=None)
+def test_both_place_the_same_chunks(elements, chunk_bytes, trailer, session, transfer, data):
+    layout = layout_of(elements, chunk_bytes)
+    lengths = layout.chunk_lengths
+    valid = st.builds(
+        lambda chunk, stamp: (session, chunk, transfer, int(lengths[chunk]), stamp),
+        st.integers(0, layout.chunk_count - 1),
+        st.integers(0, 2**16 - 1),
+    )
+    any_ = st.tuples(
+        st.one_of(st.just(session), near),
+        st.one_of(st.integers(0, layout.chunk_count), near),
+        st.one_of(st.just(transfer), near),
+        st.one_of(st.sampled_from(lengths.tolist()), st.integers(0, 2**16 - 1)),
+        st.integers(0, 2**16 - 1),
+    )
+    entries = st.lists(st.one_of(valid, any_), min_size=1, max_size=30)
+    runs = st.just([(session, c, transfer, int(lengths[c]), c) for c in range(len(lengths))])
+    batches = data.draw(st.lists(st.one_of(entries, runs), max_size=5))
+    reference, compiled = (placement(each, layout, session, transfer) for each in (NUMPY, HOT_PATH))
+    for number, each in enumerate(batches):
+        place = number < 4
+        frames = batch(layout, each)
+        # A seal's trailer lies between the rows.
+        longer = np.full((len(frames), frames.shape[1] + trailer), 0xAA, dtype=np.uint8)
+        longer[:, : frames.shape[1]] = frames
+        frames = longer[:, : frames.shape[1]]
+        one, two = (it.take(frames, place=place) for it in (reference, compiled))
+        assert np.array_equal(one.stamps, two.stamps)
+        assert np.array_equal(one.new, two.new)
+        assert one.stamps.dtype == two.stamps.dtype and one.new.dtype == two.new.dtype
+        assert np.array_equal(reference.rows, compiled.rows)
+        assert np.array_equal(reference.received, compiled.received)
+        assert reference.received_count == compiled.received_count
+        assert reference.ignored == compiled.ignored
+
+
+@pytest.mark.parametrize("hot_path", BOTH)
+def test_sealed_datagrams_are_placed(hot_path):
+    layout = layout_of(31)
+    key = bytes(sealing.KEY_BYTES)
+    ours, theirs = (sealing.seal("mac", key, is_server=side) for side in (True, False))
+    frames = batch(layout, [good(layout, 1, 4), good(layout, 5, 6)])
+    it = placement(hot_path, layout)
+    assert ours is not None and theirs is not None
+    opened = theirs.open(ours.seal(frames), it.ignored)
+    assert it.take(opened, place=True).new.tolist() == [1, 5]
+    assert np.array_equal(it.rows[[1, 5]], frames[:, 16:])
+
+
+@pytest.mark.parametrize("hot_path", BOTH)
+@pytest.mark.parametrize(
+    ("field", "reason"),
+    [
+        ("session", "wrong-session"),
+        ("sequence", "out-of-range"),
+        ("transfer", "stale-transfer"),
+        ("length", "wrong-length"),
+    ],
+)
+@pytest.mark.parametrize("change", [-1, 1, TRANSFER])
+def test_a_batch_that_is_wrong_throughout_is_dropped(hot_path, field, reason, change):
+    """None of the looks at a whole batch takes it for a valid one."""
+    layout = layout_of(16)
+    it = placement(hot_path, layout)
+    frames = batch(layout, [good(layout, chunk) for chunk in range(4)])
+    records = fields(frames, 16)
+    if field == "sequence":
+        records[field] += 4
+    else:
+        records[field] = records[field].astype(np.int64) + change
+    if field == "transfer" and change > 0:
+        reason = "early-transfer"
+    assert len(it.take(frames, place=True).stamps) == 0
+    assert it.ignored == {reason: 4}
+    assert (it.rows == 0xEE).all()

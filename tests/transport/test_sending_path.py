@@ -1,0 +1,79 @@
+"""What the transfers to one peer share: the control's numbers, and what others have to send."""
+
+import math
+
+import numpy as np
+import pytest
+
+from testbed.shared.input_error import InputError
+from testbed.transport.core.arrivals import pack_arrivals
+from testbed.transport.core.messages import ControlMessage, MessageType
+from testbed.transport.core.sending_path import SendingPath
+from testbed.transport.policies.congestion import FixedRate
+from tests.transport.transfer_parts import new_sender
+from tests.transport.virtual import layout_of
+
+
+class Own(FixedRate):
+    """A control of a user's own, with the numbers that it is given; it notes its feedback."""
+
+    def __init__(self, *, rate_bps=math.inf, window_bytes=math.inf):
+        self._numbers = rate_bps, window_bytes
+        self.heard = []
+
+    @property
+    def rate_bps(self):
+        return self._numbers[0]
+
+    @property
+    def window_bytes(self):
+        return self._numbers[1]
+
+    def on_feedback(self, feedback):
+        self.heard.append(feedback)
+
+
+@pytest.mark.parametrize("rate_bps", [0, 0.0, -1, math.nan, "fast", None])
+def test_a_rate_at_which_nothing_would_be_sent_is_refused(rate_bps):
+    with pytest.raises(InputError, match=r"Own\.rate_bps is .* expected bit/s above 0"):
+        SendingPath(congestion=Own(rate_bps=rate_bps), chunk_bytes=16)
+
+
+@pytest.mark.parametrize("window_bytes", [-1, -1.0, math.nan, "wide", None])
+def test_a_window_that_is_no_size_is_refused(window_bytes):
+    path = SendingPath(congestion=Own(window_bytes=window_bytes), chunk_bytes=16)
+    with pytest.raises(InputError, match=r"Own\.window_bytes is .* expected bytes, 0 or more"):
+        path.window_bytes  # noqa: B018 - reading it checks it
+
+
+@pytest.mark.parametrize("number", [1, 1e6, math.inf])
+def test_whole_numbers_and_infinity_are_a_rate_and_a_window(number):
+    path = SendingPath(congestion=Own(rate_bps=number, window_bytes=number), chunk_bytes=16)
+    assert (path.rate_bps, path.window_bytes) == (number, number)
+
+
+@pytest.mark.parametrize(
+    ("others", "limited"), [("none", True), ("one", False), ("one held", False), ("ended", True)]
+)
+def test_the_end_of_a_pass_limits_what_is_sent_unless_another_transfer_is_under_way(
+    others, limited
+):
+    control = Own()
+    path = SendingPath(congestion=control, chunk_bytes=16)
+    sender = new_sender(layout_of(3), path=path)
+    if others != "none":
+        other = new_sender(layout_of(3), number=8, path=path)
+        if others != "one":
+            kind = MessageType.HOLD if others == "one held" else MessageType.STOP
+            other.on_message(ControlMessage(kind, 8), 0.0)
+    sender.sent(len(sender.offer(0.0)), 0.0)
+    answer = ControlMessage(MessageType.BITMAP, 6, pack_arrivals(np.array([1])))
+    sender.on_message(answer, 0.25)
+    assert [feedback.app_limited for feedback in control.heard] == [limited]
+
+
+@pytest.mark.parametrize(("chunks", "batch"), [(20, 8), (200, 10), (2000, 33)])
+def test_a_sender_fits_its_batches_to_its_transfer(chunks, batch):
+    path = SendingPath(congestion=FixedRate(rate_bps=100e6), chunk_bytes=1456, queue_bytes=1e6)
+    sender = new_sender(layout_of(chunks, chunk_bytes=1456), path=path)
+    assert len(sender.offer(0.0)) == batch

@@ -1,0 +1,92 @@
+"""A control connection whose other end does not read, or writes without end."""
+
+import contextlib
+import socket
+import threading
+import time
+
+import pytest
+
+from testbed.transport.core.messages import ControlMessage, MessageType
+from testbed.transport.net.stream import Stream
+from tests.transport.loopback import in_thread
+
+
+@pytest.fixture
+def connected():
+    """A stream and its peer's end of the connection."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        peer = socket.create_connection(listener.getsockname())
+        connection, _ = listener.accept()
+    stream = Stream(connection)
+    yield stream, peer
+    peer.close()
+    stream.close()
+
+
+def test_a_peer_that_does_not_read_what_it_asked_for_is_given_up(connected):
+    stream, _ = connected
+    bitmap = ControlMessage(MessageType.BITMAP, 0, bytes(12_500)).encode()
+    for _ in range(3000):
+        stream.write(bitmap)
+    assert stream.closed == "it does not read what it is sent"
+    assert not stream.has_unsent
+
+
+def test_a_peer_that_reads_too_little_for_too_long_is_given_up(connected):
+    stream, peer = connected
+    stream.give_up_after(10.0)
+    now_s = time.monotonic()
+    while not stream.has_unsent:
+        stream.write(bytes(1 << 20))
+    stream.write(bytes(4 << 20))
+    for later_s in (5.0, 9.0):
+        peer.recv(1 << 16)
+        stream.flush()
+        assert stream.has_unsent
+        stream.expire(now_s + later_s)
+        assert stream.closed is None
+    stream.expire(now_s + 11.0)
+    assert stream.closed == "it does not read what it is sent"
+
+
+def test_a_long_patience_stays_within_what_the_kernel_takes(connected):
+    stream, _ = connected
+    kernel = stream._connection
+    stream.give_up_after(140_000.0)
+    assert kernel.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 32767
+    assert kernel.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 140_000_000
+    stream.give_up_after(1e9)
+    assert kernel.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 2**31 - 1
+
+
+def test_a_peer_that_reads_all_at_last_is_kept(connected):
+    stream, peer = connected
+    stream.give_up_after(10.0)
+    while not stream.has_unsent:
+        stream.write(bytes(1 << 20))
+    while stream.has_unsent:
+        peer.recv(1 << 20)
+        stream.flush()
+    stream.expire(time.monotonic() + 1e6)
+    assert stream.closed is None
+
+
+def test_a_peer_that_writes_without_end_is_read_in_turns(connected):
+    """One that fills the connection again as soon as it is read holds nobody up."""
+    stream, peer = connected
+    over = threading.Event()
+
+    def write():
+        with contextlib.suppress(OSError):
+            while not over.is_set():
+                peer.sendall(bytes(1 << 20))
+
+    writing = in_thread(write)
+    time.sleep(0.1)
+    turns = [len(stream.read()) for _ in range(50)]
+    over.set()
+    stream.close()
+    writing.result(timeout=5)
+    assert max(turns) <= 256 << 10
+    assert sum(turns) > 1 << 20
