@@ -10,9 +10,7 @@ import functools
 import importlib
 import os
 import secrets
-import signal
 import sys
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -20,8 +18,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from controllers.controller_socket import ControllerClient
 from testbed.lab.helpers.process import Requests
 from testbed.lab.kernel import privileges
-from testbed.run import killed_by, shared_processes
+from testbed.run import shared_processes, training_children
 from testbed.run.host_task import HostTask
+from testbed.run.training_children import Restarts
 from testbed.shared import failure, own_code, python_module, run_directory
 from testbed.shared.progress_pipe import ProgressWriter
 from testbed.transport import PeerLost
@@ -33,10 +32,7 @@ if TYPE_CHECKING:
 
 # numpy imports these on first use; without this, each process would do so in its first round.
 _USED_LATER = ("numpy.ma", "numpy.random")
-_OWN_FAULT, _ANOTHERS_FAULT = 1, 3  # exit statuses of server and workers
 _FAULTS_OF_OTHERS = (PeerLost, ConnectionError, TimeoutError)
-# An endpoint that closes lingers for a second, and its peers notice at once.
-_CULPRIT_PATIENCE_S = 3.0
 
 
 def main() -> None:
@@ -81,8 +77,7 @@ def main() -> None:
     if context.training["measure_every"]:
         vectors = SharedVectors(context.workers, context.layout.element_count)
     # The children wait until the controller knows them, because it may act in the first round.
-    known, tell = os.pipe()
-    gate = known, tell
+    gate = os.pipe()
 
     def task(name: str, run: Callable[[DataSockets], None]) -> HostTask:
         host = order["hosts"][name]
@@ -93,23 +88,39 @@ def main() -> None:
 
     serve = functools.partial(server.run, context, listener, progress, vectors)
     children = {_fork("server", {"server": task("server", serve)}, directory, gate): "server"}
-    pids: dict[str, int] = {}
-    for group in shared_processes.groups(context.config, context.workers):
-        tasks = {
-            name: task(name, functools.partial(worker.run, context, name, vectors))
-            for name in group
-        }
-        child = _fork(shared_processes.name_of(group), tasks, directory, gate)
-        children[child] = shared_processes.name_of(group)
+    listener.close()  # the server's alone now: it must not outlive the server
+    groups = {
+        shared_processes.name_of(group): group
+        for group in shared_processes.groups(context.config, context.workers)
+    }
+
+    def fork_workers(process: str, gate: tuple[int, int], *, returning: bool) -> int:
+        tasks = {}
+        for name in groups[process]:
+            run = functools.partial(worker.run, context, name, vectors, returning=returning)
+            tasks[name] = task(name, run)
+        return _fork(process, tasks, directory, gate)
+
+    def restart(process: str) -> int:
+        gate = os.pipe()
+        child = fork_workers(process, gate, returning=True)
+        _open_gate(gate, context, dict.fromkeys(groups[process], child))
+        return child
+
+    pids = {"server": next(iter(children))}
+    for process, group in groups.items():
+        child = fork_workers(process, gate, returning=False)
+        children[child] = process
         pids |= dict.fromkeys(group, child)
-    listener.close()
-    controller = ControllerClient(context.controller_socket)
-    controller.processes(
-        pids | {name: pid for pid, name in children.items() if name in order["hosts"]}
+    _open_gate(gate, context, pids)
+    restarts = None
+    if context.restarts is not None:
+        restarts = Restarts(
+            most=context.restarts.most, after_s=context.restarts.after_s, restart=restart
+        )
+    status = training_children.wait(
+        children, directory, outlive=context.survives_workers, restarts=restarts
     )
-    controller.close()
-    os.close(tell)
-    status = _await(children, directory, outlive=context.survives_workers)
     sys.stderr.flush()
     os._exit(status)  # skips torch's clean-up, which takes most of a second
 
@@ -129,6 +140,7 @@ def _context(order: dict[str, Any], directory: Path, model_and_data: ModelAndDat
         directory=directory,
         addresses={name: host["address"] for name, host in hosts.items()},
         fair_shares_bps=order["fair_shares_bps"],
+        fair_queues_bytes=order["fair_queues_bytes"],
         controller_socket=Path(order["controller_socket"]),
         coordination_socket=Path(order["coordination_socket"]),
         session=secrets.randbits(32),
@@ -146,7 +158,7 @@ def _fork(name: str, tasks: Mapping[str, HostTask], directory: Path, gate: tuple
     if child:
         return child
     try:
-        os.environ[failure.REASON_FILE] = str(_reason_of(directory, name))
+        os.environ[failure.REASON_FILE] = str(training_children.reason_of(directory, name))
         log = os.open(directory / "logs" / f"{name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         for standard in (1, 2):
             os.dup2(log, standard)
@@ -167,87 +179,21 @@ def _fork(name: str, tasks: Mapping[str, HostTask], directory: Path, gate: tuple
     os._exit(0)
 
 
+def _open_gate(gate: tuple[int, int], context: RunContext, pids: Mapping[str, int]) -> None:
+    """Tell the controller the processes of hosts, and let them begin."""
+    controller = ControllerClient(context.controller_socket)
+    controller.processes(pids)
+    controller.close()
+    for end in gate:
+        os.close(end)
+
+
 def _end(error: BaseException, name: str) -> NoReturn:
     try:
         failure.record(error, name)
     finally:
-        os._exit(_ANOTHERS_FAULT if isinstance(error, _FAULTS_OF_OTHERS) else _OWN_FAULT)
-
-
-def _await(children: dict[int, str], directory: Path, *, outlive: bool) -> int:
-    """Wait for all children; when one fails, name the cause, end the others and return 1.
-
-    Args:
-        children: process number -> name.
-        directory: of the run.
-        outlive: whether the run goes on without a worker that was killed.
-    """
-    while children:
-        pid, status = os.wait()
-        name = children.pop(pid)
-        if status == 0:
-            continue
-        if outlive and name != "server" and os.WIFSIGNALED(status):
-            with (directory / "logs" / run_directory.LOST_WORKERS).open(
-                "a", encoding="utf-8"
-            ) as file:
-                file.write(f"{name}: {_cause(name, os.WTERMSIG(status), directory)}\n")
-            continue
-        name, code = _culprit((name, os.waitstatus_to_exitcode(status)), children)
-        words = _reason_of(directory, name)
-        if code < 0:
-            words.write_text(f"{name}: {_cause(name, -code, directory)}\n", encoding="utf-8")
-        said = words.read_text(encoding="utf-8").strip() if words.exists() else ""
-        said = said or f"{name}: ended with status {code}"
-        if code == _ANOTHERS_FAULT:
-            said += _whereabouts(children, directory)
-        _reason_of(directory, "training").write_text(said + "\n", encoding="utf-8")
-        for other in children:
-            os.kill(other, signal.SIGKILL)
-        return 1
-    return 0
-
-
-def _culprit(first: tuple[str, int], children: dict[int, str]) -> tuple[str, int]:
-    """Name and exit code of the process that failed by itself: a signal, its own fault, another's.
-
-    Peers fail soon after a process that fails, and sometimes before it has ended.
-    """
-    failed = [first, *_already_dead(children)]
-    deadline_s = time.monotonic() + _CULPRIT_PATIENCE_S
-    while {code for _, code in failed} <= {0, _ANOTHERS_FAULT} and time.monotonic() < deadline_s:
-        time.sleep(0.01)
-        failed += _already_dead(children)
-    return min((each for each in failed if each[1]), key=lambda each: each[1])
-
-
-def _whereabouts(children: Mapping[int, str], directory: Path) -> str:
-    """Where those are that go on: one that is in own code has kept the others waiting."""
-    said = []
-    for pid, name in children.items():
-        if words := failure.where(pid, directory / "logs" / f"{name}.log"):
-            said.append(f"; {name} was in {words}, see logs/{name}.log")
-    return "".join(said)
-
-
-def _cause(name: str, number: int, directory: Path) -> str:
-    """Describe the signal that ended a process, and the impairment that sent it."""
-    by = killed_by.impairment(name, directory) if number == signal.SIGKILL else ""
-    return f"killed by {signal.Signals(number).name}{by}"
-
-
-def _already_dead(children: dict[int, str]) -> list[tuple[str, int]]:
-    dead = []
-    for pid in list(children):
-        done, status = os.waitpid(pid, os.WNOHANG)
-        if done:
-            dead.append((children.pop(pid), os.waitstatus_to_exitcode(status)))
-    return dead
-
-
-def _reason_of(directory: Path, name: str) -> Path:
-    """The file in which a process leaves its reason to end, for the status."""
-    return directory / "logs" / f"{name}.reason"
+        others = isinstance(error, _FAULTS_OF_OTHERS)
+        os._exit(training_children.ANOTHERS_FAULT if others else training_children.OWN_FAULT)
 
 
 if __name__ == "__main__":

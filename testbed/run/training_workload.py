@@ -12,8 +12,9 @@ from testbed.lab.kernel import privileges
 from testbed.run.assembly import topology_of
 from testbed.run.observed_lab import ObservedLab
 from testbed.run.processes import ProcessError, Processes
+from testbed.shared import jsonl
 from testbed.shared.progress_pipe import TRAINING, ProgressWriter
-from testbed.shared.run_directory import LOADED, LOST_WORKERS
+from testbed.shared.run_directory import LOADED, LOST_WORKERS, RESTARTS, RETURNS
 from testbed.transport.core.wire import DATA_PORTS
 from testbed.verdict import congestion_read_back
 
@@ -68,6 +69,7 @@ class TrainingWorkload:
         order = {
             "hosts": {name: vars(hosts[name]) for name in names},
             "fair_shares_bps": lab_paths.fair_shares_bps(lab.info.as_json(), names[1:]),
+            "fair_queues_bytes": lab_paths.fair_queues_bytes(lab.info.as_json(), names[1:]),
             "controller_socket": str(lab.lab.controller_socket),
             "coordination_socket": str(lab.private / "coordination.sock"),
             "progress_descriptor": self._progress.descriptor,
@@ -86,8 +88,15 @@ class TrainingWorkload:
             raise ProcessError(different)
 
     def remark(self) -> str:
-        """The workers that training lost and went on without, with the reasons; empty for none."""
+        """The workers that training lost, with the reasons, and which came back; empty for none."""
+        events = self._directory / "events"
+        said = [
+            f"restarted {each['process']}: {each['why']}" for each in jsonl.read(events / RESTARTS)
+        ]
+        for each in jsonl.read(events / RETURNS):
+            if each["workers"]:
+                said.append(f"{', '.join(each['workers'])} came back in round {each['round']}")
         words = self._directory / "logs" / LOST_WORKERS
-        if not words.exists():
-            return ""
-        return f"went on without {'; '.join(words.read_text(encoding='utf-8').splitlines())}"
+        if words.exists():
+            said += [f"went on without {'; '.join(words.read_text(encoding='utf-8').splitlines())}"]
+        return "; ".join(said)

@@ -43,8 +43,12 @@ class Learner:
         """What a checkpoint keeps."""
         return {}
 
+    def shared_state(self) -> dict[str, Any]:
+        """What makes another replica equal to this one: weights, buffers and the optimiser's."""
+        return {key: each for key, each in self.state().items() if key != "random"}
+
     def restore(self, state: dict[str, Any], rounds_done: int) -> None:
-        """Continue from a result of `state` after `rounds_done` rounds."""
+        """Continue from a result of `state` or `shared_state` after `rounds_done` rounds."""
 
     def save(self, path: Path) -> None:
         """Write the final weights."""
@@ -131,7 +135,8 @@ class Replica(Learner):
     def restore(self, state: dict[str, Any], rounds_done: int) -> None:
         self._model.load_state_dict(state["model"])
         self._optimiser.load_state_dict(state["optimiser"])
-        torch.set_rng_state(state["random"])
+        if "random" in state:  # only a worker's own
+            torch.set_rng_state(state["random"])
         for _ in range(rounds_done):
             next(self._batches)
 

@@ -18,6 +18,7 @@ from testbed.training.learner import Learner, PayloadOnly, Replica
 from testbed.training.learning_rate import AnySchedule, Position, Schedule
 from testbed.training.model_and_data import ModelAndData
 from testbed.training.phases import AnyPhases, Detector, DetectorParameters
+from testbed.training.settings import Restarts
 from testbed.transport import EndpointConfig, Leg, Observer, PayloadLayout, ProtocolConfig
 from testbed.transport.core.wire import DATA_PORTS
 from testbed.transport.net.addresses import resolve
@@ -38,6 +39,7 @@ class RunContext:
         directory: the run directory.
         addresses: host name -> IPv4 address.
         fair_shares_bps: worker -> its share of the narrowest link on its way to the server.
+        fair_queues_bytes: worker -> its share of the smallest queue on that way.
         controller_socket, coordination_socket: UNIX sockets outside the emulated network.
         session: random number that the transport's datagrams carry.
         model_and_data: the run's; loaded on first use.
@@ -48,6 +50,7 @@ class RunContext:
     directory: Path
     addresses: dict[str, str]
     fair_shares_bps: dict[str, float]
+    fair_queues_bytes: dict[str, float]
     controller_socket: Path
     coordination_socket: Path
     session: int
@@ -105,7 +108,19 @@ class RunContext:
 
     @property
     def survives_workers(self) -> bool:
-        return bool(self.training["on_worker_loss"] == "continue")
+        """Whether training goes on without a worker that is lost."""
+        return self.training["on_worker_loss"] in ("continue", "rejoin")
+
+    @property
+    def takes_workers_back(self) -> bool:
+        return bool(self.training["on_worker_loss"] == "rejoin")
+
+    @property
+    def restarts(self) -> Restarts | None:
+        """How a worker's process that died is started again; None: it is not."""
+        if not self.takes_workers_back:
+            return None
+        return Restarts(**self.training.get("restarts", {}))
 
     def learner(self, name: str) -> Learner:
         """The learner of worker `name`, with the run's initial weights."""
@@ -221,11 +236,13 @@ class RunContext:
 
         All workers send to the server at once, and the server sends to all of them at once. So a
         worker is paced at its share of the narrowest link, and the server, which sends to all at
-        one rate, at the smallest share. Each host's random choices follow from the run's seed.
+        one rate, at the smallest share. The same holds for the queues. Each host's random choices
+        follow from the run's seed.
         """
         is_server = host == "server"
-        shares_bps = self.fair_shares_bps
+        shares_bps, queues_bytes = self.fair_shares_bps, self.fair_queues_bytes
         share_bps = min(shares_bps.values()) if is_server else shares_bps[host]
+        queue_bytes = min(queues_bytes.values()) if is_server else queues_bytes[host]
         transport = self.config["transport"]
         own = np.random.SeedSequence([self.seed, list(self.addresses).index(host)])
         return EndpointConfig(
@@ -237,6 +254,8 @@ class RunContext:
             protocol=self.protocol,
             layout=self.layout,
             rate_bps=math.floor(share_bps * transport["pace"]),
+            quantum_s=transport["quantum_s"],
+            queue_bytes=queue_bytes,
             seed=int(own.generate_state(1)[0]),
             peer_timeout_s=transport["peer_timeout_s"],
             survive_peers=is_server and self.survives_workers,

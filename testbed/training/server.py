@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 from controllers.controller_socket import ControllerClient
 from testbed.shared.jsonl import JsonLinesWriter
 from testbed.shared.progress_pipe import ProgressWriter
-from testbed.training import checkpoint, lost_chunk_effects, phase_announcement, phases
+from testbed.shared.run_directory import RETURNS
+from testbed.training import checkpoint, lost_chunk_effects, phase_announcement, phases, taking_back
 from testbed.training.coordination import Coordinator
 from testbed.training.events import CongestionLog, TransferLog, nonfinite, write_endpoint
-from testbed.training.filling import estimate_mean, payload_of
+from testbed.training.filling import SenderMemory, estimate_mean, payload_of
 from testbed.training.phases import Observation
 from testbed.training.run_context import RunContext
 from testbed.training.vectors import SharedVectors, finite, mean_into
@@ -52,9 +53,14 @@ class _Server:
         self._gathered = {name: layout.new_buffer() for name in context.workers}
         self._averaged = layout.new_buffer()
         self._filling = context.filling(Leg.GATHER)
-        broadcast = context.filling(Leg.BROADCAST)
-        self._memories = {name: broadcast.sender_memory(layout) for name in context.workers}
+        self._broadcast_filling = context.filling(Leg.BROADCAST)
+        self._memories = {name: self._new_memory() for name in context.workers}
         self._detector = context.detector()
+        self._state_exchanges = 0  # those in which workers that came back got their state
+        self._returned: list[str] = []  # before this round
+
+    def _new_memory(self) -> SenderMemory:
+        return self._broadcast_filling.sender_memory(self._layout)
 
     def run(self, listener: socket.socket, progress: ProgressWriter, sockets: DataSockets) -> None:
         context = self._context
@@ -68,16 +74,18 @@ class _Server:
                 context.workers,
                 context.barrier_timeout_s,
                 keep_going=context.survives_workers,
+                take_back=context.takes_workers_back,
             )
             self._endpoint, self._coordinator = endpoint, coordinator
             for number in range(context.first_round, context.rounds):
                 idle = coordinator.gather("idle")
                 self._between(number)
+                self._take_back(number)
                 self._round(number, _mean_metric(idle))
                 progress.round(number + 1, context.rounds)
             coordinator.gather("idle")
             self._between(context.rounds)
-            write_endpoint(context.directory, "server", endpoint)
+            write_endpoint(context.directory, "server", endpoint, coordinator.strangers)
             coordinator.release("end")
             self._controller.finish()
         self._controller.close()
@@ -87,11 +95,11 @@ class _Server:
         policies = context.protocol.policy
         self._controller.begin(number, "round")
         began_s = time.monotonic()
-        coordinator.release("compute")
+        exchange = self._exchange(number)
+        coordinator.release("compute", exchange=exchange)
         coordinator.gather("gather")
         computed_s = time.monotonic()
         critical = self._detector.critical
-        exchange = context.exchange(number)
 
         with self._impaired(number, "gather") as hurt_gather:
             gather_began_s = time.monotonic()
@@ -103,11 +111,12 @@ class _Server:
             )
             gather_ended_s = time.monotonic()
         self._leave_behind()
+        came = self._in_rank_order(reports)
         estimate_mean(
             self._filling,
             layout,
-            [self._gathered[name] for name in reports],
-            [_received(report) for report in reports.values()],
+            [self._gathered[name] for name in came],
+            [_received(reports[name]) for name in came],
             out=self._averaged,
         )
         averaged = layout.floats(self._averaged)
@@ -161,6 +170,7 @@ class _Server:
                 "iteration_s": ended_s - began_s,
                 "impairments": sorted({*hurt_gather, *hurt_broadcast, *hurt_round}),
                 "workers_lost": sorted(coordinator.lost),
+                "workers_returned": self._returned,
             }
         )
         self._transfers.write(number, "gather", reports.values())
@@ -169,18 +179,23 @@ class _Server:
             self._resynchronise(number)
         self._congestion.flush()
 
+    def _in_rank_order(self, reports: Mapping[str, TransferReport]) -> list[str]:
+        """Who sent them. Sums of floats must not depend on whose gradient came first."""
+        return [name for name in self._context.workers if name in reports]
+
     def _resynchronise(self, number: int) -> None:
         """Send every worker the mean of all replicas through the network, without tolerance."""
         coordinator = self._coordinator
         coordinator.gather("resynchronise")
         began_s = time.monotonic()
         coordinator.release("resynchronise")
-        exchange = self._context.exchange(number) + 1
+        exchange = self._exchange(number) + 1
         # These need separate buffers, because fillings remember gradients in the others.
         into = {name: self._layout.new_buffer() for name in coordinator.present}
         mean = self._layout.new_buffer()
         reports = self._endpoint.receive(Leg.GATHER.transfer(exchange), 0.0, into)
-        mean_into([self._layout.floats(into[name]) for name in reports], self._layout.floats(mean))
+        came = self._in_rank_order(reports)
+        mean_into([self._layout.floats(into[name]) for name in came], self._layout.floats(mean))
         self._leave_behind()
         self._endpoint.send(
             Leg.BROADCAST.transfer(exchange), dict.fromkeys(coordinator.present, mean)
@@ -190,6 +205,34 @@ class _Server:
         log = JsonLinesWriter(self._context.directory / "events" / "resynchronisations.jsonl")
         log.write({"round": number, "duration_s": time.monotonic() - began_s})
         log.close()
+
+    def _take_back(self, number: int) -> None:
+        """Let workers that were lost and wait take part again, from this round on."""
+        context = self._context
+        taken = taking_back.take_back(
+            self._coordinator,
+            self._endpoint,
+            self._layout,
+            number=number,
+            exchange=self._exchange(number),
+            patience_s=context.config["transport"]["peer_timeout_s"],
+        )
+        self._returned = [] if taken is None else taken.workers
+        if taken is None:
+            return
+        self._congestion.forget()
+        self._state_exchanges += taken.exchanges
+        self._congestion.skip(self._state_exchanges)
+        for name in taken.workers:
+            # What was remembered of its earlier life would be taken for its new one's.
+            self._gathered[name][:] = 0
+            self._memories[name] = self._new_memory()
+        log = JsonLinesWriter(context.directory / "events" / RETURNS)
+        log.write({"round": number, **asdict(taken)})
+        log.close()
+
+    def _exchange(self, number: int) -> int:
+        return self._context.exchange(number) + self._state_exchanges
 
     def _leave_behind(self) -> None:
         """Stop waiting at barriers for workers that the transport has lost."""
@@ -203,7 +246,8 @@ class _Server:
         if last >= context.first_round:
             if self._vectors is not None and context.measures_after(last):
                 self._measure(self._vectors, last)
-            if context.checkpoints_after(last):
+            # A run continues with all workers, so the parts of all are needed.
+            if context.checkpoints_after(last) and not self._coordinator.lost:
                 checkpoint.write(context.directory, rounds_done, "server", self._state())
                 checkpoint.complete(context.directory, rounds_done)
 

@@ -13,6 +13,13 @@ from testbed.training.optimisers import OPTIMISERS
 from testbed.training.pace import AnyPace, RealPace
 
 
+class Restarts(Section):
+    """How the process of a worker that died is started again."""
+
+    after_s: float = Field(default=0.0, ge=0, le=3600, description="pause before each")
+    most: int = Field(default=3, ge=1, le=1000, description="of each process; then it stays lost")
+
+
 class Training(Section):
     """What the workers compute.
 
@@ -26,7 +33,9 @@ class Training(Section):
         schedule: what the learning rate is multiplied with in each round.
         pace: how long an iteration computes.
         device: where the workers compute.
-        on_worker_loss: whether the run fails, or goes on without a worker that is lost.
+        on_worker_loss: whether the run fails, or goes on without a worker that is lost; with
+            `rejoin` its process is started again, and takes part again from the next round on.
+        restarts: with `on_worker_loss: rejoin`, how often and when.
     """
 
     model: str = Field(default="small-cnn", examples=list(models.MODELS))
@@ -53,7 +62,12 @@ class Training(Section):
     measure_every: int = Field(
         default=0, ge=0, description="rounds between measurements of the effects of loss; 0: never"
     )
-    on_worker_loss: Literal["fail", "continue"] = "fail"
+    on_worker_loss: Literal["fail", "continue", "rejoin"] = "fail"
+    restarts: Restarts | None = Field(
+        default=None,
+        # Without it, runs have the keys that they had before there was this key.
+        exclude_if=lambda value: value is None,
+    )
 
     @field_validator("model")
     @classmethod
@@ -72,6 +86,11 @@ class Training(Section):
     def _options_fit(self) -> "Training":
         if self.optimiser == "nesterov" and self.momentum == 0:
             raise ValueError("optimiser 'nesterov' needs a momentum above 0")
+        if self.restarts is not None and self.on_worker_loss != "rejoin":
+            raise ValueError(
+                f"restarts: nothing is restarted with on_worker_loss {self.on_worker_loss!r}; "
+                "valid: with 'rejoin' alone"
+            )
         if self.pace.kind == "payload-only":
             for key in ("target", "measure_every", "resynchronise_every", "checkpoint_every"):
                 if getattr(self, key):

@@ -3,7 +3,7 @@
 import time
 
 from testbed.shared.jsonl import JsonLinesWriter
-from testbed.training import checkpoint, pace, phase_announcement
+from testbed.training import checkpoint, pace, phase_announcement, taking_back
 from testbed.training.coordination import Follower
 from testbed.training.events import CongestionLog, TransferLog, nonfinite, write_endpoint
 from testbed.training.filling import estimate_mean, payload_of
@@ -14,10 +14,19 @@ from testbed.transport.net.data_sockets import DataSockets
 
 
 def run(
-    context: RunContext, name: str, vectors: SharedVectors | None, sockets: DataSockets
+    context: RunContext,
+    name: str,
+    vectors: SharedVectors | None,
+    sockets: DataSockets,
+    *,
+    returning: bool = False,
 ) -> None:
-    """Train all rounds as worker `name`, in its host's network namespace, where `sockets` are."""
-    _Worker(context, name, vectors).run(sockets)
+    """Train all rounds as worker `name`, in its host's network namespace, where `sockets` are.
+
+    One that is `returning` takes the place of an earlier process that died: it begins with the
+    round before which the server takes it back, from another worker's state.
+    """
+    _Worker(context, name, vectors).run(sockets, returning=returning)
 
 
 class _Worker:
@@ -37,17 +46,24 @@ class _Worker:
         self._trained_s = 0.0
         self._metric: float | None = None
 
-    def run(self, sockets: DataSockets) -> None:
+    def run(self, sockets: DataSockets, *, returning: bool) -> None:
         context = self._context
-        self._restore()
+        if returning:
+            self._follower.wait_at_the_door()
+        else:
+            self._restore()
         config = context.endpoint(self._name, self._congestion.observe)
         with open_endpoint(config, sockets) as endpoint:
-            for number in range(context.first_round, context.rounds):
+            first = self._take_state(endpoint) if returning else context.first_round
+            for number in range(first, context.rounds):
                 self._follower.reach("idle", metric=self._metric)
-                self._follower.wait("compute")
-                self._round(endpoint, number)
+                while (order := self._follower.wait("compute", "give"))["go"] == "give":
+                    self._give_state(endpoint, order["exchange"])
+                exchange = int(order["exchange"])
+                self._congestion.skip(exchange - context.exchange(number))
+                self._round(endpoint, number, exchange)
                 if context.resynchronises_after(number):
-                    self._resynchronise(endpoint, number)
+                    self._resynchronise(endpoint, exchange + 1)
                 if context.checkpoints_after(number):
                     checkpoint.write(context.directory, number + 1, self._name, self._state())
             self._learner.save(context.directory / f"weights-{self._name}.pt")
@@ -55,7 +71,7 @@ class _Worker:
             self._follower.reach("idle", metric=self._metric)
             self._follower.wait("end")
 
-    def _round(self, endpoint: Endpoint, number: int) -> None:
+    def _round(self, endpoint: Endpoint, number: int, exchange: int) -> None:
         context, layout = self._context, self._layout
         began_s = time.monotonic()
         gradient = layout.floats(self._outgoing)
@@ -68,7 +84,6 @@ class _Worker:
             self._vectors.gradients[self._name][:] = gradient
         self._follower.reach("gather")
         self._follower.wait("gather")
-        exchange = context.exchange(number)
         sent = endpoint.send(Leg.GATHER.transfer(exchange), {"server": payload})["server"]
         self._memory.settle(sent)
 
@@ -106,12 +121,11 @@ class _Worker:
             }
         )
 
-    def _resynchronise(self, endpoint: Endpoint, number: int) -> None:
+    def _resynchronise(self, endpoint: Endpoint, exchange: int) -> None:
         """Replace this replica by the mean of all; gather and broadcast have no tolerance."""
         self._follower.reach("resynchronise")
         self._follower.wait("resynchronise")
         began_s = time.monotonic()
-        exchange = self._context.exchange(number) + 1
         self._learner.weights(self._layout.floats(self._outgoing))
         endpoint.send(Leg.GATHER.transfer(exchange), {"server": self._outgoing})
         # Not into the broadcasts' buffer, in which a filling remembers the last broadcast.
@@ -119,6 +133,20 @@ class _Worker:
         self._learner.replace_weights(self._layout.floats(self._update))
         self._trained_s += time.monotonic() - began_s
         self._follower.reach("resynchronised")
+
+    def _give_state(self, endpoint: Endpoint, exchange: int) -> None:
+        """Send the server what makes a replica equal to this one, for workers that come back."""
+        self._congestion.flush()
+        state = {"learner": self._learner.shared_state(), "trained_s": self._trained_s}
+        taking_back.give(self._follower, endpoint, self._layout, state, exchange)
+        self._congestion.forget()
+
+    def _take_state(self, endpoint: Endpoint) -> int:
+        """Become equal to another replica; return the round that comes next."""
+        state, number = taking_back.take(self._follower, endpoint, self._layout)
+        self._learner.restore(state["learner"], number)
+        self._trained_s = state["trained_s"]
+        return number
 
     def _state(self) -> dict[str, object]:
         return {

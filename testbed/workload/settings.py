@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,8 +25,10 @@ from testbed.shared.problems import Problem, form
 from testbed.shared.registry import Registry, one_of
 from testbed.shared.section import Section
 
-# Words that only a shell understands; a list of arguments may still hold them.
-_OF_SHELLS = frozenset(["|", "||", "&", "&&", ";", ">", ">>", "<", "2>", "2>&1", "&>"])
+# What a text says literally, and outside of that what only a shell understands: pipes,
+# redirections, and what separates programs. An address may hold a single &.
+_QUOTED = re.compile(r"\\.|'[^']*'|\"(?:\\.|[^\"\\])*\"", re.DOTALL)
+_OF_SHELLS = re.compile(r"[|<>;]+|&(?:[&>]|(?=\s|$))")
 _AFTER_TIMEOUT_S = 30.0
 # Their logs and samples have these names already.
 _TAKEN = (
@@ -38,12 +41,14 @@ def _arguments(given: Any) -> Any:
     """A command as a list of arguments; a text is divided as a shell would, without one."""
     if isinstance(given, str):
         words = shlex.split(given)
-        if found := [each for each in words if each in _OF_SHELLS]:
+        if found := _OF_SHELLS.search(_QUOTED.sub("", given)):
             raise ValueError(
                 f"no shell reads this, so {found[0]!r} would be an argument; valid: one program, "
-                'or a list such as [sh, -c, "..."]'
+                'quotes around an argument, or a list such as [sh, -c, "..."]'
             )
         given = words
+    elif not isinstance(given, list):
+        raise ValueError("must be a program and its arguments, as a text or a list of texts")
     if isinstance(given, list) and (not given or not str(given[0]).strip()):
         raise ValueError("is empty; valid: a program and its arguments")
     return given

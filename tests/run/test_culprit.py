@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from testbed.run import supervisor, training_launcher
+from testbed.run import supervisor, training_children
 from testbed.shared import failure
 from testbed.shared.run_directory import read_json
 
@@ -28,23 +28,23 @@ def forked(directory, name, after_s, status):
 @pytest.mark.parametrize(
     ("worker", "reason"),
     [
-        ((0.3, training_launcher._OWN_FAULT), "worker-1: words"),
+        ((0.3, training_children.OWN_FAULT), "worker-1: words"),
         ((60, 0), "server: words"),  # nobody else is at fault
-        ((0.2, training_launcher._ANOTHERS_FAULT), "server: words"),
+        ((0.2, training_children.ANOTHERS_FAULT), "server: words"),
     ],
 )
 def test_a_process_that_lost_its_peer_is_not_the_cause_if_the_peer_failed(
     tmp_path, monkeypatch, worker, reason
 ):
     (tmp_path / "logs").mkdir()
-    monkeypatch.setattr(training_launcher, "_CULPRIT_PATIENCE_S", 1.0)
+    monkeypatch.setattr(training_children, "_CULPRIT_PATIENCE_S", 1.0)
     monkeypatch.setattr(failure, "where", lambda pid, log: "")
     children = {
-        forked(tmp_path, "server", 0.0, training_launcher._ANOTHERS_FAULT): "server",
+        forked(tmp_path, "server", 0.0, training_children.ANOTHERS_FAULT): "server",
         forked(tmp_path, "worker-1", *worker): "worker-1",
     }
     forks = list(children)
-    assert training_launcher._await(children, tmp_path, outlive=False) == 1
+    assert training_children.wait(children, tmp_path, outlive=False) == 1
     for each in forks:  # those that it killed are left to their parent, which ends
         with contextlib.suppress(ChildProcessError):
             os.waitpid(each, 0)

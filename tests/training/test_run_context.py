@@ -8,7 +8,7 @@ import pytest
 from testbed.training.filling import Previous, Rescale
 from testbed.training.model_and_data import ModelAndData
 from testbed.training.run_context import RunContext
-from testbed.training.settings import Training
+from testbed.training.settings import Restarts, Training
 from testbed.transport import Leg, preset
 
 HOSTS = {"server": "10.0.0.1", "worker-1": "10.0.0.2", "worker-2": "10.0.0.3"}
@@ -22,13 +22,19 @@ def context(seed: int = 1, rounds: int = 3, **training: Any) -> RunContext:
         "protocol": preset("dblp", order="shuffled").describe(),
         "filling": {"gather": "rescale", "broadcast": "previous"},
         "training": Training(**training).model_dump(mode="json"),
-        "transport": {"chunk_bytes": 1456, "pace": 0.9, "peer_timeout_s": 30.0},
+        "transport": {
+            "chunk_bytes": 1456,
+            "pace": 0.9,
+            "quantum_s": 2e-3,
+            "peer_timeout_s": 30.0,
+        },
     }
     return RunContext(
         config=config,
         directory=Path("/nowhere"),
         addresses=HOSTS,
         fair_shares_bps={"worker-1": 4 * 10**7, "worker-2": 5 * 10**7},
+        fair_queues_bytes={"worker-1": 75e3, "worker-2": 50e3},
         controller_socket=Path("/nowhere"),
         coordination_socket=Path("/nowhere"),
         session=1,
@@ -44,6 +50,13 @@ def test_each_leg_has_its_own_filling():
 def test_each_transfer_is_paced_at_its_share_of_the_narrowest_link():
     rates = {host: context().endpoint(host).rate_bps for host in HOSTS}
     assert rates == {"server": 36_000_000, "worker-1": 36_000_000, "worker-2": 45_000_000}
+
+
+def test_batches_fit_the_sender_s_share_of_the_smallest_queue():
+    endpoints = {host: context().endpoint(host) for host in HOSTS}
+    queues = {host: endpoint.queue_bytes for host, endpoint in endpoints.items()}
+    assert queues == {"server": 50e3, "worker-1": 75e3, "worker-2": 50e3}
+    assert {endpoint.quantum_s for endpoint in endpoints.values()} == {2e-3}
 
 
 @pytest.mark.parametrize("host", HOSTS)
@@ -99,9 +112,23 @@ def test_the_learning_rate_follows_its_schedule_by_epochs():
         {"pace": {"kind": "paced"}},
         {"optimiser": "lamb"},
         {"on_worker_loss": "ignore"},
+        {"on_worker_loss": "continue", "restarts": {"most": 1}},
+        {"on_worker_loss": "rejoin", "restarts": {"most": 0}},
+        {"on_worker_loss": "rejoin", "restarts": {"after_s": -1}},
         {"device": "tpu"},
     ],
 )
 def test_impossible_training_is_refused(training):
     with pytest.raises(ValueError, match=r"validation error"):
         context(**training)
+
+
+def test_what_becomes_of_the_training_when_a_worker_dies():
+    fails, goes_on = context(), context(on_worker_loss="continue")
+    assert (fails.survives_workers, fails.restarts) == (False, None)
+    assert (goes_on.survives_workers, goes_on.restarts) == (True, None)
+    back = context(on_worker_loss="rejoin")
+    assert back.survives_workers
+    assert back.restarts == Restarts(after_s=0, most=3)
+    often = context(on_worker_loss="rejoin", restarts={"after_s": 2, "most": 9})
+    assert often.restarts == Restarts(after_s=2, most=9)

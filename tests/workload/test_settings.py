@@ -58,6 +58,23 @@ def test_a_list_and_a_text_are_the_same_run_and_another_argument_is_none(tmp_pat
     assert one.key == same.key != other.key
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("grep '|' x", ["grep", "|", "x"]),
+        ("tcpdump 'port > 100'", ["tcpdump", "port > 100"]),
+        (r'awk "\"$1\" > 3; 4" f', ["awk", '"$1" > 3; 4', "f"]),
+        (r"echo \> \;", ["echo", ">", ";"]),
+        ("curl http://x/?a=b&c=d", ["curl", "http://x/?a=b&c=d"]),
+    ],
+)
+def test_what_only_a_shell_understands_may_be_an_argument_in_quotes(
+    tmp_path: Path, text: str, words: list[str]
+) -> None:
+    (run,) = load(tmp_path, with_programs({"host": "server", "run": text}))
+    assert run.config()["workload"]["programs"][0]["run"] == words
+
+
 def test_arms_change_all_programs_or_single_ones(tmp_path: Path) -> None:
     arms = {
         "all": {"congestion_control": "cubic"},
@@ -126,6 +143,29 @@ def test_an_argument_that_no_file_can_have_as_its_name_is_an_argument(tmp_path: 
         (
             with_programs({"host": "server", "run": "true > log"}),
             "workload.programs.0.run: ...no shell reads this, so '>' would be an argument; ...",
+        ),
+        *(
+            (
+                with_programs({"host": "server", "run": f"true {word}"}),
+                f"workload.programs.0.run: ...no shell reads this, so {operator!r} would be an...",
+            )
+            for word, operator in (
+                *(
+                    (">x.txt", ">"),
+                    ("2>/dev/null", ">"),
+                    ("&>x", "&>"),
+                    ("<in", "<"),
+                    ("x>>y", ">>"),
+                ),
+                *(("1; ls", ";"), ("a|b", "|"), ("&& ls", "&&"), ("'a' &", "&"), ("x\\>>y", ">")),
+            )
+        ),
+        *(
+            (
+                with_programs({"host": "server", "run": run}),
+                f"workload.programs.0.run: {said}must be a program and its arguments, as a...",
+            )
+            for run, said in ((5, "5: "), (True, "true: "), (None, "nothing (null): "), ({}, ""))
         ),
         (
             with_programs({"host": "server", "run": "echo 'open"}),

@@ -1,0 +1,40 @@
+"""What a training must come to, computed in one process and without any network."""
+
+import numpy as np
+import torch
+
+from testbed.training import datasets, models
+from testbed.training.vectors import mean_into
+
+
+def single_process_weights(
+    *, rounds, workers, seed, batch_size, learning_rate, momentum, parts=None
+):
+    """Train by averaging the workers' gradients in one process, without any network.
+
+    `parts` lists the ranks that take part in each round; the default is all in each.
+    """
+    dataset = datasets.load("digits")
+    model = models.build("small-cnn", seed)
+    optimiser = torch.optim.SGD(model.parameters(), lr=learning_rate, momentum=momentum)
+    count = len(dataset.train_labels)
+    streams = [
+        datasets.batches(datasets.share(count, rank, workers, seed), batch_size, seed, rank)
+        for rank in range(workers)
+    ]
+    for number in range(rounds):
+        gradients = []
+        drawn = list(map(next, streams))
+        for rank in parts[number] if parts else range(workers):
+            chosen = drawn[rank]
+            model.zero_grad()
+            logits = model(dataset.train_inputs[chosen])
+            torch.nn.functional.cross_entropy(logits, dataset.train_labels[chosen]).backward()
+            found = [each.grad for each in model.parameters()]
+            gradients.append([each.numpy().copy() for each in found if each is not None])
+        for number, parameter in enumerate(model.parameters()):
+            mean = np.empty_like(gradients[0][number])
+            mean_into([each[number] for each in gradients], mean)
+            parameter.grad = torch.from_numpy(mean)
+        optimiser.step()
+    return model.state_dict()
