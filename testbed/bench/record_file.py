@@ -11,31 +11,38 @@ from typing import Any
 
 from testbed.lab import sandbox
 from testbed.shared.yaml_input import InputError
+from testbed.transport.native import HOT_PATH
 
-SCHEMA = 1
 
-
-def require_folder(json_file: Path | None) -> None:
-    """Raise InputError unless the file's folder exists."""
-    if json_file is not None and not json_file.absolute().parent.is_dir():
+def require_place(json_file: Path | None) -> None:
+    """Raise InputError unless the file can be: its folder exists, and it is not one itself."""
+    if json_file is None:
+        return
+    if not json_file.absolute().parent.is_dir():
         raise InputError(f"--json {json_file}: no such folder")
+    if json_file.is_dir():
+        raise InputError(f"--json {json_file}: is a folder; expected a file")
 
 
 def machine() -> dict[str, Any]:
-    """The machine that the numbers were measured on."""
+    """The machine that the numbers were measured on.
+
+    `compiled` says whether the transport's hot path is its C code, without which it costs more.
+    """
     models = re.findall(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     return {
         "cpu": models[0] if models else None,
         "cpus": os.cpu_count(),
         "kernel": platform.release(),
         "python": platform.python_version(),
+        "compiled": HOT_PATH.compiled,
         "load_average": os.getloadavg(),
         "receive_buffer_max_bytes": int(Path("/proc/sys/net/core/rmem_max").read_text()),
         "user_namespace": not sandbox.is_root(),
     }
 
 
-def write(path: Path, records: list[dict[str, Any]], facts: dict[str, Any]) -> None:
+def write(path: Path, records: list[dict[str, Any]], facts: dict[str, Any], *, schema: int) -> None:
     """Write the records as a JSON list, one per line; each holds the machine's facts."""
-    lines = [json.dumps({"schema": SCHEMA, **record, "machine": facts}) for record in records]
+    lines = [json.dumps({"schema": schema, **record, "machine": facts}) for record in records]
     path.write_text("[\n" + ",\n".join(lines) + "\n]\n", encoding="utf-8")

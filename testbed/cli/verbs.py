@@ -246,23 +246,67 @@ def dissect(
 
 @app.command(epilog="Example: ./lab bench transport --quick --json bench.json")
 def bench(
-    what: Annotated[str, typer.Argument(help="what to measure: transport, tolerance")],
+    what: Annotated[str, typer.Argument(help="what to measure: transport, peer, tolerance")],
+    checkout: Annotated[
+        Path | None, typer.Argument(help="peer: the folder of another implementation")
+    ] = None,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="write records here, a figure beside them")
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="a few cases, under a minute")] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="transport: also the cases that take long")
+    ] = False,
     cases: Annotated[
         str, typer.Option("--cases", metavar="GLOB", help="only cases whose name matches")
     ] = "*",
+    compare: Annotated[
+        Path | None,
+        typer.Option(
+            "--compare", metavar="FILE", help="what changed since this --json was written"
+        ),
+    ] = None,
+    adapter: Annotated[
+        str | None,
+        typer.Option(
+            "--adapter",
+            help="peer: what drives it: dblp-authors, dblp-authors-nodelay, or ./FILE.py",
+        ),
+    ] = None,
 ) -> None:
-    """Measure the transport beside kernel TCP and Gloo; or how much loss training bears."""
-    if what == "transport":
-        from testbed.bench.transport.console import run
-    elif what == "tolerance":
-        from testbed.bench.tolerance.console import run
+    """Measure the transport beside kernel TCP, Gloo or others; or how much loss training bears."""
+    if what not in ("transport", "peer", "tolerance"):
+        raise InputError(f"unknown benchmark {what!r}; valid: transport, peer, tolerance")
+    unfit = {
+        "CHECKOUT": checkout is not None and what != "peer",
+        "--adapter": adapter is not None and what != "peer",
+        "--full": full and what != "transport",
+        "--compare": compare is not None and what == "tolerance",
+    }
+    for option in (each for each, is_unfit in unfit.items() if is_unfit):
+        raise InputError(f"{option}: not for the benchmark {what}")
+    if what == "tolerance":
+        from testbed.bench.tolerance import console as tolerance
+
+        done = tolerance.run(pattern=cases, quick=quick, json_file=json_file)
     else:
-        raise InputError(f"unknown benchmark {what!r}; valid: transport, tolerance")
-    if not run(pattern=cases, quick=quick, json_file=json_file):
+        from testbed.bench.peer import registry
+        from testbed.bench.transport import console as transport
+        from testbed.bench.transport.cases import Selection, Size
+
+        if quick and full:
+            raise InputError("--quick and --full: only one of them")
+        peer = None
+        if what == "peer":
+            if checkout is None:
+                raise InputError(
+                    "bench peer: CHECKOUT is missing; for example: ./lab bench peer DIR"
+                )
+            peer = registry.found(adapter or registry.DEFAULT, checkout)
+        size: Size = "quick" if quick else "full" if full else "usual"
+        selection = Selection(pattern=cases, size=size, other=peer.name if peer else None)
+        done = transport.run(selection, json_file=json_file, compare=compare, peer=peer)
+    if not done:
         raise typer.Exit(1)
 
 

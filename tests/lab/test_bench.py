@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -12,10 +13,12 @@ from testbed.lab.delay.relay import GRAIN_S
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("unchanged_host")]
 
+ADAPTER = Path(__file__).resolve().parents[2] / "examples" / "peer" / "plain_tcp.py"
 CONTRACT = {
     *("case", "rate_bps", "rtt_s", "loss", "tolerance", "repair", "congestion_control"),
     *("completion_s", "byte_bound_s", "ratio_to_bound", "goodput_bps"),
     *("cpu_s_per_gb_sender", "cpu_s_per_gb_receiver", "peer"),
+    *("cpu_s_per_gb_wire_sender", "cpu_s_per_gb_wire_receiver"),
 }
 
 # Inside a sandbox: a pair with an added round trip, and what pings through it took, in ms.
@@ -58,6 +61,9 @@ def test_a_quick_benchmark_writes_the_contracts_records(tmp_path):
             assert record["completion_s"] > 0.4 * record["byte_bound_s"]
             assert record["n"] >= 1
             assert record["cpu_s_per_gb_sender"] > 0
+            # All that arrived was sent, in frames with headers.
+            assert record["wire_bytes"] > record["delivered_share"] * record["payload_bytes"]
+            assert 0 < record["cpu_s_per_gb_wire_sender"] < record["cpu_s_per_gb_sender"]
         assert record["case"] in done.stdout
     assert {record["status"] for record in records if record["peer"] == "ours"} == {"ok"}
     assert path.with_suffix(".png").stat().st_size > 1000
@@ -66,9 +72,11 @@ def test_a_quick_benchmark_writes_the_contracts_records(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (("tranport",), "unknown benchmark 'tranport'; valid: transport"),
+        (("tranport",), "unknown benchmark 'tranport'; valid: transport, peer, tolerance"),
         (("transport", "--cases", "warp"), "--cases warp: matches none; they begin with 100M"),
+        (("peer", "."), "has no mlt.py; expected a clone of github.com/ZechenM/bound-tolerance"),
         (("transport", "--json", "no/such.json"), "--json no/such.json: no such folder"),
+        (("transport", "--compare", "no.json"), "--compare no.json: No such file or directory"),
     ],
 )
 def test_bad_input_is_one_line(arguments, expected, tmp_path):
@@ -76,6 +84,90 @@ def test_bad_input_is_one_line(arguments, expected, tmp_path):
     assert done.returncode == 2
     assert expected in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_cases_are_repeated_until_narrow_and_compared_with_an_earlier_run(tmp_path):
+    path = tmp_path / "before.json"
+    pattern = ("transport", "--cases", "100M/loss-0%/P-0%/passes*")
+    done = bench(*pattern, "--json", str(path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    plain, authenticated = json.loads(path.read_text())
+    assert authenticated["authenticate"]
+    for record in (plain, authenticated):
+        assert record["schema"] == 2
+        assert record["narrow"] or record["n"] > 3  # the time may end it before the count
+        assert 3 <= record["n"] <= 12
+        assert record["completion_low_s"] <= record["completion_s"] <= record["completion_high_s"]
+    # 16 bytes less of payload in each datagram
+    assert authenticated["byte_bound_s"] > plain["byte_bound_s"]
+
+    done = bench(*pattern, "--compare", str(path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    after = done.stdout.partition(f"now over {path}")[2]
+    assert f"{plain['case']} " in after
+    assert f"{authenticated['case']} " in after
+
+
+THEIRS = """
+import os
+
+def send_all(connection, data):
+    if {crash}:
+        print("out of luck", flush=True)
+        os._exit(7)
+    connection.sendall(data)
+
+def receive_all(connection, size):
+    data = bytearray()
+    while len(data) < size:
+        data += connection.recv(size - len(data))
+    return bytes(data)
+"""
+
+
+def other_implementation(folder, *, crash="False"):
+    folder.mkdir()
+    (folder / "theirs.py").write_text(THEIRS.format(crash=crash))
+    return str(folder)
+
+
+def test_another_implementation_is_measured_on_the_same_links(tmp_path):
+    path = tmp_path / "peer.json"
+    words = ("peer", other_implementation(tmp_path / "theirs"), "--adapter", str(ADAPTER))
+    done = bench(*words, "--quick", "--json", str(path), "--cases", "100M/loss-0%/*")
+    assert done.returncode == 0, done.stdout + done.stderr
+    records = {record["peer"]: record for record in json.loads(path.read_text())}
+    assert records.keys() == {"plain_tcp", "ours", "tcp-cubic"}
+    theirs, ours = records["plain_tcp"], records["ours"]
+    assert theirs.keys() == ours.keys() >= CONTRACT
+    assert theirs["byte_bound_s"] == ours["byte_bound_s"]
+    assert theirs["completion_s"] > 0.9 * theirs["byte_bound_s"]
+    assert theirs["wire_bytes"] > theirs["payload_bytes"]
+    assert theirs["cpu_s_per_gb_wire_receiver"] > 0
+
+
+def test_one_that_crashes_is_named_and_the_rest_goes_on(tmp_path):
+    path = tmp_path / "peer.json"
+    crashes = other_implementation(tmp_path / "theirs", crash="True")
+    words = ("peer", crashes, "--adapter", str(ADAPTER), "--quick", "--json", str(path))
+    done = bench(*words, "--cases", "100M/loss-0%/*")
+    assert done.returncode == 1
+    statuses = {record["peer"]: record["status"] for record in json.loads(path.read_text())}
+    assert statuses == {
+        "plain_tcp": "failed: worker-1: ended with status 7: out of luck",
+        "ours": "ok",
+        "tcp-cubic": "ok",
+    }
+
+
+def test_data_that_no_link_loses_are_no_measurement_of_loss(tmp_path):
+    mine = tmp_path / "mine.py"
+    mine.write_text(ADAPTER.read_text().replace("end.data_port", "end.control_port"))
+    folder = other_implementation(tmp_path / "theirs")
+    words = ("peer", folder, "--adapter", str(mine), "--quick", "--cases", "100M/loss-60%/*/mine")
+    done = bench(*words)
+    assert done.returncode == 1
+    assert "failed: its data did not go to port 47000, so the link lost nothing" in done.stdout
 
 
 def test_the_delay_line_adds_its_delay():

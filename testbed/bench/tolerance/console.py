@@ -24,6 +24,7 @@ _UNIT = (
     f"points of accuracy, or per cent of perplexity; harmless: {findings.HARMLESS_POINTS:g} at "
     "most, with the whole interval"
 )
+_SCHEMA = 1
 _COLUMNS = ("task", "lost, filled with", "when", "worse than without loss, by loss", "harmless to")
 
 
@@ -37,7 +38,7 @@ def run(*, pattern: str, quick: bool, json_file: Path | None) -> bool:
         raise InputError(
             f"--cases {pattern}: matches none; names are TASK/CAUSE/ORDER/FILLING/WHEN/LOSS/sSEED"
         )
-    record_file.require_folder(json_file)
+    record_file.require_place(json_file)
     console = Console(highlight=False, markup=False, soft_wrap=True)
     facts = record_file.machine()
     if json_file is None:
@@ -57,7 +58,7 @@ def run(*, pattern: str, quick: bool, json_file: Path | None) -> bool:
     console.print(table)
     console.print(_UNIT)
     if json_file is not None:
-        record_file.write(json_file, records, facts)
+        record_file.write(json_file, records, facts, schema=_SCHEMA)
         keeper.drop()
         console.print(f"records: {json_file}")
         document = json_file.with_suffix(".md")

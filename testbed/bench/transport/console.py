@@ -2,78 +2,188 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from testbed.bench import record_file
-from testbed.bench.transport import cases, figure, measurement
+from testbed.bench import record_file, repetition
+from testbed.bench.peer.registry import Peer
+from testbed.bench.transport import cases, comparison, figure, measurement
+from testbed.bench.transport.cases import Selection
 from testbed.shared.yaml_input import InputError
 
+SCHEMA = 2  # 1: without intervals and processor time by bytes on the wire
 _COLUMNS = (
-    *("case", "completion", "min..max", "n", "/ bound", "goodput", "CPU s/GB send", "receive"),
-    *("control", "note"),
+    *("case", "completion", "interval", "n", "/ bound", "goodput"),
+    *("CPU s/GB send", "receive", "on the wire: send", "receive", "control", "note"),
 )
+_FEW = 5
+_CHANGES = ("case", "completion", "CPU send", "receive", "on the wire: send", "receive", "note")
 
 
-def run(*, pattern: str, quick: bool, json_file: Path | None) -> bool:
-    """Measure, print and write; return whether every case of ours finished.
+def run(
+    selection: Selection,
+    *,
+    json_file: Path | None,
+    compare: Path | None = None,
+    peer: Peer | None = None,
+) -> bool:
+    """Measure, print and write; return whether every case finished that has to.
 
-    Raises InputError for a pattern without cases and for a file that cannot be written.
+    Ours have to, and those of another implementation, where one is driven; kernel TCP's not.
+
+    Raises InputError for a pattern without cases, for a file that cannot be written, for an
+    earlier run's that cannot be compared, and for a checkout that the adapter does not drive.
     """
-    expected = cases.select(pattern, quick=quick)
+    expected = selection.cases()
     if not expected:
-        kinds = sorted({case.name.split("/")[0] for case in cases.select(quick=quick)})
-        raise InputError(f"--cases {pattern}: matches none; they begin with {', '.join(kinds)}")
-    record_file.require_folder(json_file)
+        raise InputError(_no_case(selection))
+    record_file.require_place(json_file)
+    earlier = None
+    if compare is not None:
+        earlier = comparison.read(compare, (case.name for case in expected))
     console = Console(highlight=False, markup=False, soft_wrap=True)
     facts = record_file.machine()
     records: list[dict[str, Any]] = []
-    with console.status("") as status:
-
-        def begins(name: str) -> None:
-            status.update(f"{len(records) + 1}/{len(expected)}  {name}")
-
-        for record in measurement.measure(pattern, quick=quick, begins=begins):
-            records.append(record)
-            if not console.is_terminal:
-                console.print(f"{len(records)}/{len(expected)} {' '.join(_cells(record))}")
-    if console.is_terminal:
-        table = Table(*_COLUMNS, box=None)
-        for record in records:
-            table.add_row(*_cells(record))
-        console.print(table)
+    try:
+        _measure(selection, peer, console, records, len(expected))
+    except (KeyboardInterrupt, measurement.BenchError):
+        if records and json_file is not None:
+            # Beside the file: what an earlier run left there may be whole.
+            partial = json_file.with_suffix(".interrupted.json")
+            halves = [record | {"interrupted": True} for record in records]
+            record_file.write(partial, halves, facts, schema=SCHEMA)
+            console.print(f"records of {len(records)} of {len(expected)} cases: {partial}")
+        raise
+    if earlier is not None and compare is not None:
+        compare_with(console, records, earlier, facts, compare)
     if json_file is not None:
-        record_file.write(json_file, records, facts)
+        record_file.write(json_file, records, facts, schema=SCHEMA)
         console.print(f"records: {json_file}")
         picture = json_file.with_suffix(".png")
         if figure.draw(records, picture):
             console.print(f"figure: {picture}")
-    return all(record["status"] == "ok" for record in records if record["peer"] == cases.OURS)
+    must = {cases.OURS, selection.other}
+    return all(record["status"] == "ok" for record in records if record["peer"] in must)
 
 
-def _cells(record: dict[str, Any]) -> list[str]:
+def _measure(
+    selection: Selection,
+    peer: Peer | None,
+    console: Console,
+    records: list[dict[str, Any]],
+    expected: int,
+) -> None:
+    """Append the records and print them: as lines while they come, on a terminal as a table."""
+    try:
+        with console.status("") as status:
+
+            def begins(name: str) -> None:
+                status.update(f"{len(records) + 1}/{expected}  {name}")
+
+            for record in measurement.measure(selection, peer=peer, begins=begins):
+                records.append(record)
+                if not console.is_terminal:
+                    if len(records) == 1:
+                        console.print(" | ".join(_COLUMNS))
+                    console.print(f"{len(records)}/{expected} {' '.join(cells(record))}")
+    finally:
+        if console.is_terminal and records:
+            console.print(_table(_COLUMNS, map(cells, records)))
+
+
+def _no_case(selection: Selection) -> str:
+    everything = replace(selection, size="full")
+    if number := len(everything.cases()):
+        return f"--cases {selection.pattern}: matches none; with --full it matches {number}"
+    first: dict[str, str] = {}
+    for case in replace(selection, pattern="*").cases():
+        first.setdefault(case.name.split("/")[0], case.name)
+    kinds = ", ".join(sorted(first))
+    such = ", ".join(first.values())
+    return f"--cases {selection.pattern}: matches none; they begin with {kinds}; such as {such}"
+
+
+def _table(columns: tuple[str, ...], rows: Any) -> Table:
+    table = Table(*columns, box=None)
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def cells(record: Mapping[str, Any]) -> list[str]:
     if record["status"] != "ok":
         late = record["status"] == "timeout"
         note = f"not done in {record['limit_s']:g} s" if late else record["status"]
         return [record["case"], *["-"] * (len(_COLUMNS) - 2), note]
     notes = []
+    if not record["narrow"]:
+        notes.append(f"wide: an interval beyond {repetition.NARROW:.0%}")
     if record["jain"] is not None:
-        notes = [f"link {record['link_busy']:.1%} busy", f"Jain {record['jain']:.3f}"]
+        notes += [f"link {record['link_busy']:.1%} busy", f"Jain {record['jain']:.3f}"]
     return [
         record["case"],
         _time(record["completion_s"]),
-        f"{_time(record['completion_min_s'])}..{_time(record['completion_max_s'])}",
+        _spread(record),
         str(record["n"]),
         _number(record["ratio_to_bound"], ".2f"),
         f"{record['goodput_bps'] / 1e6:.4g} Mbit/s",
         _number(record["cpu_s_per_gb_sender"], ".2f"),
         _number(record["cpu_s_per_gb_receiver"], ".2f"),
+        _number(record["cpu_s_per_gb_wire_sender"], ".2f"),
+        _number(record["cpu_s_per_gb_wire_receiver"], ".2f"),
         _number(record["control_share"], ".2%"),
         ", ".join(notes),
     ]
+
+
+def _spread(record: Mapping[str, Any]) -> str:
+    """The interval; of a few values that scatter it says little: those at their ends."""
+    ends = ("completion_low_s", "completion_high_s")
+    if record["n"] == 1 or None in (record[key] for key in ends):
+        return "-"
+    if record["n"] < _FEW and not record["narrow"]:
+        return "min {}, max {}".format(
+            *(_time(record[key]) for key in ("completion_min_s", "completion_max_s"))
+        )
+    return "..".join(_time(record[key]) for key in ends)
+
+
+def compare_with(
+    console: Console,
+    records: list[dict[str, Any]],
+    earlier: Mapping[str, Mapping[str, Any]],
+    facts: Mapping[str, Any],
+    path: Path,
+) -> None:
+    console.print(
+        f"now over {path}; * where the intervals are a factor of {comparison.OF_CPU:g} apart "
+        f"({comparison.OF_LINK:g}: completion on a link), as runs of the same code seldom are"
+    )
+    for remark in comparison.remarks(earlier, facts):
+        console.print(f"{path}: {remark}")
+    rows = [
+        _changes(record, comparison.of(record, earlier[record["case"]]))
+        for record in records
+        if record["case"] in earlier
+    ]
+    if console.is_terminal:
+        console.print(_table(_CHANGES, rows))
+    else:
+        console.print(" | ".join(_CHANGES))
+        for row in rows:
+            console.print(" ".join(row))
+
+
+def _changes(record: Mapping[str, Any], changes: dict[str, comparison.Change] | str) -> list[str]:
+    if isinstance(changes, str):
+        return [record["case"], *["-"] * (len(_CHANGES) - 2), changes]
+    cells = [_number(each.ratio, ".2f") + ("*" if each.apart else "") for each in changes.values()]
+    return [record["case"], *cells, ""]
 
 
 def _time(seconds: float) -> str:

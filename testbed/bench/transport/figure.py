@@ -12,7 +12,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from analysis.figures import style
 
-_TOLERANCE = 0.008
+_TOLERANCE, _RATE_BPS, _PAYLOAD_BYTES = 0.008, 100_000_000, 1_000_000
 
 
 def draw(records: Iterable[Mapping[str, Any]], path: Path) -> bool:
@@ -68,7 +68,9 @@ def _lines(records: Iterable[Mapping[str, Any]]) -> dict[str, list[tuple[float, 
     lines: dict[str, list[tuple[float, float, bool]]] = {}
     for record in records:
         ours = record["peer"] == "ours"
-        plain = record["added_rtt_s"] == 0 and record["workers"] == 1 and record["rate_bps"]
+        plain = record["added_rtt_s"] == 0 and record["workers"] == 1
+        plain = plain and record["rate_bps"] == _RATE_BPS
+        plain = plain and record["payload_bytes"] == _PAYLOAD_BYTES
         if not plain or (ours and record["tolerance"] != _TOLERANCE):
             continue
         label = f"ours, {record['repair']}" if ours else record["peer"]

@@ -1,48 +1,125 @@
-"""Runs one case on a network: forks a process in each host and gathers their figures."""
+"""Runs one case on a network: a process in each host, and their figures."""
 
 from __future__ import annotations
 
-import json
+import functools
 import math
-import multiprocessing
 import os
-import selectors
-import signal
 import tempfile
 import time
-import traceback
-from collections.abc import Callable
+from collections.abc import Mapping
 from datetime import timedelta
-from multiprocessing.synchronize import Barrier
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from testbed.bench.transport.cases import GLOO, OURS, Case
-from testbed.bench.transport.network import Host, Network
+from testbed.bench import repetition
+from testbed.bench.conductor import OPEN_LIMIT_S, Figures, Player, Process, lead, start
+from testbed.bench.peer.adapter import End
+from testbed.bench.peer.player import Task
+from testbed.bench.peer.registry import Peer
+from testbed.bench.transport import records
+from testbed.bench.transport.cases import GLOO, LARGEST_FIRST, OURS, Case
+from testbed.bench.transport.network import Host, Network, queue_bytes
 from testbed.lab.kernel.namespaces import enter
-from testbed.transport import EndpointConfig, PayloadLayout, open_endpoint, preset
+from testbed.transport import Credentials, EndpointConfig, PayloadLayout, open_endpoint, preset
+from testbed.transport.core.wire import DATA_PORTS
+from testbed.transport.net import keys
 
-Figures = list[dict[str, Any]]
-"""One process's account: a dictionary per measured transfer."""
 _SESSION_BYTES = 4
+_CONTROL_PORT = 46999  # below the ports on which links lose
 
 
-def run(case: Case, network: Network) -> tuple[str, dict[str, Figures]]:
-    """Run a case; return its end ("ok", "timeout" or a failure's words) and the figures by host."""
+def run(case: Case, network: Network, peer: Peer | None = None) -> tuple[str, dict[str, Figures]]:
+    """Run a case; return its end ("ok", "timeout" or a failure's words) and the figures by host.
+
+    Args:
+        case: what is measured.
+        network: its link.
+        peer: the other implementation, if the case is one of its own.
+    """
+    if network.losses is not None:
+        network.losses.take()
+    status, figures = lead(
+        _processes(case, network, peer),
+        warm_ups=case.warm_ups,
+        limit_s=case.limit_s,
+        enough=lambda figures: _enough(case, figures),
+    )
+    if status == "ok" and network.losses is not None and network.losses.take().met == 0:
+        status = f"failed: its data did not go to port {DATA_PORTS[0]}, so the link lost nothing"
+    return status, figures
+
+
+def _processes(case: Case, network: Network, peer: Peer | None) -> dict[str, Process]:
+    """The process of every host, which has begun to open its end."""
     hosts = [network.server, *network.workers]
-    barrier = multiprocessing.get_context("fork").Barrier(len(hosts))
+    if case.is_other:
+        assert peer is not None
+        return {host.name: _start_other(case, host, network, peer) for host in hosts}
     if case.peer == GLOO:
         store = _new_store()
-        work: Callable[[Host], Figures] = lambda host: _all_reduce(case, host, barrier, store)  # noqa: E731
+        work = functools.partial(_all_reduce, case, store=store)
     else:
         session = int.from_bytes(os.urandom(_SESSION_BYTES), "big")
-        work = lambda host: _transfer(case, host, network, barrier, session)  # noqa: E731
-    return _gather({host.name: _fork(host, work) for host in hosts}, case.limit_s)
+        if case.authenticate:
+            keys.make(_keys(), [host.name for host in hosts])
+        work = functools.partial(_transfer, case, network=network, session=session)
+
+    def begin(host: Host, player: Player) -> None:
+        enter(host.pid)
+        work(host, player)
+
+    return {host.name: start(functools.partial(begin, host)) for host in hosts}
 
 
-def _transfer(case: Case, host: Host, network: Network, barrier: Barrier, session: int) -> Figures:
+def check(peer: Peer) -> str | None:
+    """What is wrong with another implementation's folder or its adapter, in words."""
+    task = Task(adapter=peer.adapter, checkout=str(peer.checkout))
+    process = task.start(lambda: None, _folder())
+    status, _ = lead({"": process}, warm_ups=0, limit_s=OPEN_LIMIT_S, enough=lambda _: True)
+    return None if status == "ok" else status.removeprefix("failed: : ")
+
+
+def _start_other(case: Case, host: Host, network: Network, peer: Peer) -> Process:
+    end = End(
+        checkout=peer.checkout,
+        is_server=host is network.server,
+        server_address=network.server.address,
+        control_port=_CONTROL_PORT,
+        data_port=DATA_PORTS[0],
+        rate_bps=case.rate_bps or math.inf,
+        tolerance=case.tolerance,
+        chunk_bytes=case.chunk_bytes,
+        elements=case.payload_bytes // 4,
+    )
+    task = Task(adapter=peer.adapter, checkout=str(peer.checkout), end=end)
+    return task.start(functools.partial(enter, host.pid), _folder())
+
+
+def _folder() -> Path:
+    """A new folder that everyone may write to; it goes with the sandbox."""
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o777)
+    return folder
+
+
+def _enough(case: Case, figures: Mapping[str, Figures]) -> bool:
+    each = records.series(case, figures)
+    return repetition.enough(
+        [each.get(key, []) for key in records.WITH_INTERVAL],
+        fewest=case.repeats,
+        most=case.most,
+        spent_s=sum(each["completion_s"]),
+    )
+
+
+def _keys() -> Path:
+    """Where the hosts' keys are: a folder that goes with the sandbox."""
+    return Path(tempfile.gettempdir()) / "keys"
+
+
+def _transfer(case: Case, host: Host, player: Player, *, network: Network, session: int) -> None:
     """One host's part, by the transport's own endpoints (which know kernel TCP too)."""
     layout = PayloadLayout([("payload", case.payload_bytes // 4)], case.chunk_bytes)
     is_server = host is network.server
@@ -53,50 +130,51 @@ def _transfer(case: Case, host: Host, network: Network, barrier: Barrier, sessio
             tolerance=case.tolerance,
             repair=case.repair,
             congestion_control=case.congestion_control,
+            order=case.order,
         )
     else:
         protocol = preset("tcp", congestion_control=case.congestion_control)
-    rate_bps = math.inf
-    if case.link.rate_bps is not None:
-        rate_bps = case.link.rate_bps / case.link.workers
+    peers = addresses if is_server else {"server": network.server.address}
+    credentials = Credentials.of(_keys(), host.name, peers) if case.authenticate else None
     config = EndpointConfig(
         session=session,
         name=host.name,
         bind_address=host.address,
-        peers=addresses if is_server else {"server": network.server.address},
+        peers=peers,
         is_server=is_server,
         protocol=protocol,
         layout=layout,
-        rate_bps=rate_bps,
+        rate_bps=case.rate_bps or math.inf,
+        queue_bytes=queue_bytes(case.link) / len(network.workers),
+        credentials=credentials,
         checksum=case.checksum,
-        insecure=True,  # nobody else is in these namespaces
+        insecure=credentials is None,  # nobody else is in these namespaces
         peer_timeout_s=case.limit_s,
     )
     buffers = {peer: layout.new_buffer() for peer in config.peers}
     for buffer in buffers.values():
-        if not is_server:
-            layout.floats(buffer)[:] = np.arange(layout.element_count, dtype=np.float32)
-        else:
+        if is_server:
             buffer[:] = 1  # faults the memory in
-    figures = []
+        elif case.order == LARGEST_FIRST:  # rising values would give a plain backward order
+            random = np.random.default_rng(1)
+            layout.floats(buffer)[:] = random.random(layout.element_count, dtype=np.float32)
+        else:
+            layout.floats(buffer)[:] = np.arange(layout.element_count, dtype=np.float32)
     with open_endpoint(config) as endpoint:
-        for number in range(case.warm_ups + case.repeats):
-            barrier.wait(case.limit_s)
-            carried = _received_bytes()
+        player.ready()
+        number = 0
+        while player.turn():
             cpu_s = time.process_time()
             if is_server:
                 reports = endpoint.receive(number, case.tolerance, buffers)
             else:
                 reports = endpoint.send(number, buffers)
             used_s = time.process_time() - cpu_s
-            if number < case.warm_ups:
-                continue
-            carried = _received_bytes() - carried
+            number += 1
             each = reports.values()
-            figures.append(
+            player.tell(
                 {
                     "cpu_s": used_s,
-                    "carried_bytes": carried,
                     "began_s": min(report.began_s for report in each),
                     "ended_s": max(report.ended_s for report in each),
                     "chunks_received": sum(report.chunks_received or 0 for report in each),
@@ -106,42 +184,6 @@ def _transfer(case: Case, host: Host, network: Network, barrier: Barrier, sessio
                     "passes": max((report.passes or 0 for report in each), default=0),
                 }
             )
-        barrier.wait(case.limit_s)
-    return figures
-
-
-def _received_bytes() -> int:
-    """What has come through this host's link."""
-    for line in Path("/proc/self/net/dev").read_text().splitlines():
-        name, _, counters = line.partition(":")
-        if name.strip() == "eth0":
-            return int(counters.split()[0])
-    return 0
-
-
-def _fork(host: Host, work: Callable[[Host], Figures]) -> tuple[int, int]:
-    """Run `work` in a new process in the host; return its id and the pipe of its figures."""
-    reading, writing = os.pipe()
-    pid = os.fork()
-    if pid:
-        os.close(writing)
-        return pid, reading
-    status = 1
-    try:
-        os.close(reading)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        enter(host.pid)
-        try:
-            answer: dict[str, Any] = {"figures": work(host)}
-            status = 0
-        except Exception as error:
-            answer = {"error": f"{host.name}: {type(error).__name__}: {error}"}
-            if os.environ.get("BENCH_DEBUG"):
-                traceback.print_exc()
-        with os.fdopen(writing, "w") as pipe:
-            json.dump(answer, pipe)
-    finally:
-        os._exit(status)
 
 
 def _new_store() -> Path:
@@ -152,7 +194,7 @@ def _new_store() -> Path:
     return Path(tempfile.mkdtemp()) / "store"
 
 
-def _all_reduce(case: Case, host: Host, barrier: Barrier, store: Path) -> Figures:
+def _all_reduce(case: Case, host: Host, player: Player, *, store: Path) -> None:
     """Gloo's all-reduce of the payload: each rank sends and receives as many bytes as it has."""
     os.environ["GLOO_SOCKET_IFNAME"] = "eth0"
     import torch
@@ -167,52 +209,10 @@ def _all_reduce(case: Case, host: Host, barrier: Barrier, store: Path) -> Figure
         timeout=timedelta(seconds=case.limit_s),
     )
     payload = torch.ones(case.payload_bytes // 4)
-    figures = []
-    for number in range(case.warm_ups + case.repeats):
-        barrier.wait(case.limit_s)
+    player.ready()
+    while player.turn():
         cpu_s, began_s = time.process_time(), time.monotonic()
         distributed.all_reduce(payload)
         ended_s = time.monotonic()
-        if number >= case.warm_ups:
-            figures.append(
-                {"cpu_s": time.process_time() - cpu_s, "began_s": began_s, "ended_s": ended_s}
-            )
-    barrier.wait(case.limit_s)
-    return figures
-
-
-def _gather(running: dict[str, tuple[int, int]], limit_s: float) -> tuple[str, dict[str, Figures]]:
-    """Waits for all processes, or ends them when the time is over or one has failed."""
-    until_s = time.monotonic() + limit_s
-    texts = dict.fromkeys(running, b"")
-    with selectors.DefaultSelector() as selector:
-        for name, (_, reading) in running.items():
-            selector.register(reading, selectors.EVENT_READ, name)
-        failed = False
-        while selector.get_map() and not failed and time.monotonic() < until_s:
-            for key, _ in selector.select(max(0.0, until_s - time.monotonic())):
-                data = os.read(key.fd, 1 << 16)
-                texts[key.data] += data
-                if not data:
-                    selector.unregister(key.fd)
-                    failed = failed or b'"figures"' not in texts[key.data]
-    for pid, reading in running.values():
-        os.close(reading)
-        os.kill(pid, signal.SIGKILL)  # those that have ended are still there to be waited for
-        os.waitpid(pid, 0)
-    figures = {}
-    errors = []
-    for name, text in texts.items():
-        try:
-            answer = json.loads(text)
-        except ValueError:
-            continue
-        if "error" in answer:
-            errors.append(str(answer["error"]))
-        else:
-            figures[name] = answer["figures"]
-    if len(figures) == len(running):
-        return "ok", figures
-    # A broken barrier is another's failure, seen from here.
-    errors.sort(key=lambda error: "BrokenBarrier" in error)
-    return (errors[0] if errors else "timeout"), figures
+        used_s = time.process_time() - cpu_s
+        player.tell({"cpu_s": used_s, "began_s": began_s, "ended_s": ended_s})

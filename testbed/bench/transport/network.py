@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import json
+import math
 import os
 import shutil
 import signal
@@ -21,6 +22,7 @@ from testbed.lab.delay import DelaySettings, Middle, Relay, netem
 from testbed.lab.kernel import local_ports
 from testbed.lab.kernel.commands import CommandError, run
 from testbed.lab.kernel.namespaces import CLONE_NEWNET, entered
+from testbed.lab.kernel.packet_filter import PacketFilter
 from testbed.lab.kernel.rtnetlink import bring_up_silent
 from testbed.lab.kernel.shaping import LinkShape, inside, shape
 from testbed.transport.core.wire import DATA_PORTS
@@ -62,11 +64,16 @@ class Host:
 
 @dataclass
 class Network:
-    """Hosts that are joined; `close` ends all of it."""
+    """Hosts that are joined; `close` ends all of it.
+
+    Attributes:
+        losses: what loses at the server; None on a link without loss.
+    """
 
     server: Host
     workers: list[Host]
     relay: Relay | None = None
+    losses: PacketFilter | None = None
 
     def close(self) -> None:
         """Ends the relay and the holders; the kernel removes interfaces with namespaces."""
@@ -92,7 +99,7 @@ def build(kind: LinkKind) -> Network:
         _prepare(host)
     network = _pair(server, workers[0], kind) if len(workers) == 1 else _star(server, workers, kind)
     if kind.loss:
-        _lose(server, kind.loss)
+        network.losses = _lose(server, kind.loss)
     return network
 
 
@@ -154,10 +161,14 @@ def _star(server: Host, workers: list[Host], kind: LinkKind) -> Network:
     return Network(server, workers)
 
 
+def queue_bytes(kind: LinkKind) -> float:
+    """What the queue of each end of such a link holds; math.inf where there is none."""
+    return math.inf if kind.rate_bps is None else max(150_000, int(kind.rate_bps / 8 * QUEUE_S))
+
+
 def _shape_of(kind: LinkKind) -> LinkShape:
     assert kind.rate_bps is not None
-    queue_bytes = max(150_000, int(kind.rate_bps / 8 * QUEUE_S))
-    return LinkShape(rate_bps=kind.rate_bps, queue_bytes=queue_bytes)
+    return LinkShape(rate_bps=kind.rate_bps, queue_bytes=int(queue_bytes(kind)))
 
 
 def _host(name: str, address: str) -> Host:
@@ -196,15 +207,16 @@ def _offloads(pid: int | None, interface: str, wanted: bool) -> None:
     run([*inside(pid), "ethtool", "-K", interface, *words])
 
 
-def _lose(server: Host, loss: float) -> None:
+def _lose(server: Host, loss: float) -> PacketFilter:
     """Drops data that arrives at the server: UDP, and TCP segments that are not bare ACKs."""
     from testbed.lab import loss_table
-    from testbed.lab.kernel.packet_filter import PacketFilter
     from testbed.lab.loss_model import LossModel
 
     # The filter's table lives as long as the namespace.
     table = loss_table.drawn(LossModel(loss_good=loss), "bench")
-    PacketFilter(server.pid, "eth0", table).lose(data_ports=DATA_PORTS)
+    losses = PacketFilter(server.pid, "eth0", table)
+    losses.lose(data_ports=DATA_PORTS)
+    return losses
 
 
 def _wait_until_reachable(worker: Host) -> None:

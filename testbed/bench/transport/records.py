@@ -4,35 +4,55 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from testbed.bench import repetition
 from testbed.bench.transport.cases import GLOO, OURS, Case
 from testbed.transport.core.layout import PayloadLayout
 from testbed.transport.core.wire import wire_bytes
 
 
 def byte_bound_s(case: Case) -> float | None:
-    """Link time of the chunks to be sent on average: N (1-P) / (1-q); None for unshaped links.
+    """Link time of the chunks to be sent on average: N (1-P) / (1-q); None for unlimited ones.
 
     It bounds the mean. A transfer that loses a smaller share than q is faster.
 
     Kernel TCP and Gloo are held against the same frames, with nothing to give up. All flows of
     an incast share the link.
     """
-    if case.link.rate_bps is None:
+    if case.rate_bps is None:
         return None
     layout = PayloadLayout([("payload", case.payload_bytes // 4)], case.chunk_bytes)
-    tolerance = case.tolerance if case.peer == OURS else 0.0
-    chunks = math.ceil(layout.chunk_count * (1 - tolerance)) / (1 - case.link.loss)
+    chunks = math.ceil(layout.chunk_count * (1 - case.given_up)) / (1 - case.link.loss)
     frame_bits = wire_bytes(1, layout.chunk_bytes) * 8
-    return chunks * case.link.workers * frame_bits / case.link.rate_bps
+    return chunks * frame_bits / case.rate_bps
 
 
 def jain(values: Iterable[float]) -> float:
     """Jain's fairness index: 1 for equal shares, 1/n when one has all."""
     shares = list(values)
     return sum(shares) ** 2 / (len(shares) * sum(share**2 for share in shares))
+
+
+WITH_INTERVAL = ("completion_s", "cpu_s_per_gb_sender", "cpu_s_per_gb_receiver")
+"""What decides how often a case is repeated: narrow when the interval of each is."""
+INTERVALS = (*WITH_INTERVAL, "cpu_s_per_gb_wire_sender", "cpu_s_per_gb_wire_receiver")
+"""What has an interval."""
+_MEDIANS = (*INTERVALS, "wire_bytes", "goodput_bps", "delivered_share", "jain", "link_busy")
+
+
+def ends_of(key: str) -> tuple[str, str]:
+    """The keys of the interval of a value: `completion_s` has `completion_low_s`, `_high_s`."""
+    stem, unit = (key.removesuffix("_s"), "_s") if key.endswith("_s") else (key, "")
+    return f"{stem}_low{unit}", f"{stem}_high{unit}"
+
+
+_MEASURED = (
+    *("n", "completion_min_s", "completion_max_s", "narrow", "ratio_to_bound"),
+    *(end for key in INTERVALS for end in ends_of(key)),
+    *(*_MEDIANS, "control_share", "passes"),
+)
 
 
 def record_of(
@@ -51,77 +71,100 @@ def record_of(
         "workers": case.link.workers,
         "offloads": case.link.offloads,
         "payload_bytes": case.payload_bytes,
-        "tolerance": case.tolerance if ours else 0.0,
+        "pace_bps": case.rate_bps if ours else None,
+        "tolerance": case.given_up,
         "repair": case.repair if ours else None,
         "congestion_control": case.congestion_control if case.peer != GLOO else None,
+        "order": case.order if ours else None,
         "checksum": case.checksum,
+        "authenticate": case.authenticate,
         "chunk_bytes": case.chunk_bytes,
         "limit_s": case.limit_s,
         "byte_bound_s": byte_bound_s(case),
     }
-    measured = dict.fromkeys(
-        (
-            *("n", "completion_s", "completion_min_s", "completion_max_s", "ratio_to_bound"),
-            *("goodput_bps", "cpu_s_per_gb_sender", "cpu_s_per_gb_receiver"),
-            *("control_share", "passes", "jain", "link_busy"),
-        )
-    )
+    measured: dict[str, Any] = dict.fromkeys(_MEASURED)
     if status == "ok":
         measured |= _measured(case, figures)
     return record | measured
 
 
-def _measured(case: Case, figures: Mapping[str, list[dict[str, Any]]]) -> dict[str, Any]:
+def series(case: Case, figures: Mapping[str, list[dict[str, Any]]]) -> dict[str, list[float]]:
+    """The values of every repetition, by the record's keys; a key that has no meaning is missing.
+
+    Args:
+        case: whose figures they are.
+        figures: by host, a dictionary per repetition.
+    """
     server = figures["server"]
     workers = [mine for name, mine in figures.items() if name != "server"]
-    rounds = list(zip(*workers, strict=True))
-    spans = [
-        max(flow["ended_s"] for flow in flows) - min(flow["began_s"] for flow in flows)
-        for flows in rounds
-    ]
-    bound_s = byte_bound_s(case)
-    completion_s = statistics.median(spans)
-    sizes = [_delivered_bytes(case, at_server) for at_server in server]
-    cost = {
-        "sender": [sum(flow["cpu_s"] for flow in flows) for flows in rounds],
-        "receiver": [at_server["cpu_s"] for at_server in server],
+    found: dict[str, list[float]] = {}
+    for at_server, *flows in zip(server, *workers, strict=True):
+        for key, value in _of_one(case, at_server, flows).items():
+            found.setdefault(key, []).append(value)
+    return found
+
+
+def _of_one(
+    case: Case, at_server: Mapping[str, Any], flows: Sequence[Mapping[str, Any]]
+) -> dict[str, float]:
+    """The values of one repetition."""
+    # Another implementation is done when both calls have returned; of ours, the senders know.
+    ends = flows if not case.is_other else [*flows, at_server]
+    span_s = max(each["ended_s"] for each in ends) - min(flow["began_s"] for flow in flows)
+    size = case.payload_bytes * case.link.workers * _share(case, at_server)
+    wire = sum(flow["wire_bytes"] for flow in flows)
+    found = {
+        "completion_s": span_s,
+        "goodput_bps": size * 8 / span_s,
+        "delivered_share": _share(case, at_server),
+        "wire_bytes": wire,
     }
+    spent_s = {"sender": sum(flow["cpu_s"] for flow in flows), "receiver": at_server["cpu_s"]}
+    for side, used_s in spent_s.items():
+        if size:
+            found[f"cpu_s_per_gb_{side}"] = used_s / size * 1e9
+        if wire:
+            found[f"cpu_s_per_gb_wire_{side}"] = used_s / wire * 1e9
+    if case.link.workers > 1 and case.link.rate_bps is not None:
+        found["jain"] = jain(1 / (flow["ended_s"] - flow["began_s"]) for flow in flows)
+        found["link_busy"] = at_server["carried_bytes"] * 8 / case.link.rate_bps / span_s
+    return found
+
+
+def _share(case: Case, at_server: Mapping[str, Any]) -> float:
+    """Of the payloads of all flows, what arrived."""
+    if case.peer == OURS or case.is_other:
+        return float(at_server["chunks_received"] / at_server["chunk_count"])
+    return 1.0
+
+
+def _measured(case: Case, figures: Mapping[str, list[dict[str, Any]]]) -> dict[str, Any]:
+    by_key = series(case, figures)
+    spans = by_key["completion_s"]
     measured: dict[str, Any] = {
         "n": len(spans),
-        "completion_s": completion_s,
         "completion_min_s": min(spans),
         "completion_max_s": max(spans),
-        "ratio_to_bound": None if bound_s is None else completion_s / bound_s,
-        "goodput_bps": statistics.median(
-            size * 8 / span for size, span in zip(sizes, spans, strict=True)
-        ),
+        "narrow": all(repetition.is_narrow(by_key.get(key, ())) for key in WITH_INTERVAL),
     }
-    for side, values in cost.items():
-        measured[f"cpu_s_per_gb_{side}"] = statistics.median(
-            value / size * 1e9 for value, size in zip(values, sizes, strict=True)
+    for key in _MEDIANS:
+        if key in by_key:
+            measured[key] = statistics.median(by_key[key])
+    for key in INTERVALS:
+        ends = repetition.interval(by_key.get(key, ())) or (None, None)
+        measured |= dict(zip(ends_of(key), ends, strict=True))
+    if (bound_s := byte_bound_s(case)) is not None:
+        measured["ratio_to_bound"] = measured["completion_s"] / bound_s
+    everyone = [flow for mine in figures.values() for flow in mine]
+    if all("control_bytes" in each for each in everyone):
+        control = sum(each["control_bytes"] for each in everyone)
+        sent = sum(
+            flow["bytes_sent"]
+            for name, mine in figures.items()
+            if name != "server"
+            for flow in mine
         )
-    if case.peer == GLOO:
-        return measured
-    sent = sum(flow["bytes_sent"] for flows in rounds for flow in flows)
-    control = sum(flow["control_bytes"] for flows in rounds for flow in flows)
-    control += sum(at_server["control_bytes"] for at_server in server)
-    measured["control_share"] = control / (sent + control)
+        measured["control_share"] = control / (sent + control)
     if case.peer == OURS:
-        measured["passes"] = max(flow["passes"] for flows in rounds for flow in flows)
-    if case.link.workers > 1 and case.link.rate_bps is not None:
-        measured["jain"] = statistics.median(
-            jain(1 / (flow["ended_s"] - flow["began_s"]) for flow in flows) for flows in rounds
-        )
-        measured["link_busy"] = statistics.median(
-            at_server["carried_bytes"] * 8 / case.link.rate_bps / span
-            for at_server, span in zip(server, spans, strict=True)
-        )
+        measured["passes"] = max(each["passes"] for each in everyone)
     return measured
-
-
-def _delivered_bytes(case: Case, at_server: Mapping[str, Any]) -> float:
-    """Payload that arrived in one round, at all flows together."""
-    if case.peer != OURS:
-        return float(case.payload_bytes * case.link.workers)
-    share = at_server["chunks_received"] / at_server["chunk_count"]
-    return float(case.payload_bytes * case.link.workers * share)

@@ -1,0 +1,303 @@
+"""Leads the processes of a case: they begin every transfer together, until enough is done.
+
+A process writes lines of JSON: {"ready": true} when it is open, {"figures": ...} after every
+transfer, {"error": "words", "at_s": ...} when it cannot go on. It reads one byte before every
+transfer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from operator import sub
+from typing import Any
+
+from testbed.bench import link_counters
+
+Figures = list[dict[str, Any]]
+"""One process's account: a dictionary per measured transfer."""
+
+# Opening takes imports and touching memory, which another machine's load may slow down.
+OPEN_LIMIT_S = 60.0
+_CARRIED = ("carried_bytes", "wire_bytes")  # what a host's link brought it, and took from it
+_GRACE_S = 1.0  # when one has failed, for the words of whoever failed first
+_WORDS_BYTES, _LONGEST = 4096, 500
+_LINE_BYTES = 8192  # of a message; words are cut to _LONGEST characters, of six bytes at most
+
+
+class Player:
+    """The side of a process that is led: `open` once, then a `turn` before each transfer."""
+
+    def __init__(self, reading: int, writing: int) -> None:
+        self._reading, self._writing = reading, writing
+
+    def ready(self) -> None:
+        """Everything is open."""
+        self._say({"ready": True})
+
+    def turn(self) -> bool:
+        """Wait for the others; return whether there is another transfer."""
+        return os.read(self._reading, 1) != b""
+
+    def tell(self, figures: Mapping[str, Any]) -> None:
+        """What the transfer took."""
+        self._say({"figures": figures})
+
+    def fail(self, words: str) -> None:
+        """It cannot go on; the words become one line."""
+        self._say({"error": " ".join(words.split())[:_LONGEST], "at_s": time.monotonic()})
+
+    def kept_on_exec(self) -> tuple[int, int]:
+        """The two descriptors, which the next program of this process has too."""
+        for descriptor in (self._reading, self._writing):
+            os.set_inheritable(descriptor, True)
+        return self._reading, self._writing
+
+    def _say(self, message: Mapping[str, Any]) -> None:
+        left = json.dumps(message).encode() + b"\n"
+        while left:
+            left = left[os.write(self._writing, left) :]
+
+
+@dataclass
+class Process:
+    """A process that is led, and what it has said so far.
+
+    Attributes:
+        pid: it leads a session of its own, with which it is ended.
+        reading, writing: its lines, and where its turns go to.
+        printed: a pipe with what it prints; None: nothing is to be heard of it.
+        failed_s: when `error` came, on the monotonic clock.
+        abrupt: whether it ended without a word of its own.
+        turns: how many it was given; it accounts for as many transfers at most.
+    """
+
+    pid: int
+    reading: int
+    writing: int
+    printed: int | None = None
+    ready: bool = False
+    figures: Figures = field(default_factory=list)
+    error: str | None = None
+    failed_s: float = 0.0
+    abrupt: bool = False
+    turns: int = 0
+    _unread: bytes = b""
+    _words: bytes = b""
+
+    def hear(self, descriptor: int) -> bool:
+        """Take what has come; return False at its end, or where nothing more is taken.
+
+        The process may run code of others, which may write anything to any descriptor.
+        """
+        data = os.read(descriptor, 1 << 16)
+        if descriptor == self.printed:
+            self._words = (self._words + data)[-_WORDS_BYTES:]
+            return bool(data)
+        lines = (self._unread + data).split(b"\n")
+        self._unread = lines[-1]
+        if any(len(line) > _LINE_BYTES for line in lines):
+            self._fail("said too much", time.monotonic())
+            return False
+        try:
+            for line in lines[:-1]:
+                self._take(json.loads(line))
+        except (ValueError, TypeError, KeyError):
+            self._fail("said what is no message", time.monotonic())
+            return False
+        if len(self.figures) > self.turns:
+            self._fail("said too much", time.monotonic())
+            return False
+        if not data and self.error is None:
+            self.abrupt = True
+            self._fail("", time.monotonic())
+        return bool(data)
+
+    def _take(self, message: dict[str, Any]) -> None:
+        self.ready = self.ready or "ready" in message
+        if "figures" in message:
+            self.figures.append(message["figures"])
+        if "error" in message:
+            self._fail(message["error"], message["at_s"])
+
+    def _fail(self, words: str, at_s: float) -> None:
+        if self.error is None:
+            self.error, self.failed_s = words, at_s
+
+    def end(self) -> None:
+        """End it, and what it has started in its session."""
+        for kill in (os.killpg, os.kill):  # before it has made a session, it is no group
+            try:
+                kill(self.pid, signal.SIGKILL)
+                break
+            except ProcessLookupError:
+                continue
+        _, status = os.waitpid(self.pid, 0)
+        if self.abrupt:
+            self.error = f"{_how(status)}{self._last_line()}"
+        for descriptor in (self.reading, self.writing, self.printed):
+            if descriptor is not None:
+                os.close(descriptor)
+
+    def _last_line(self) -> str:
+        if self.printed is not None:
+            os.set_blocking(self.printed, False)
+            with contextlib.suppress(BlockingIOError):  # a program of its own holds the other end
+                while self.hear(self.printed):
+                    pass
+        lines = self._words.decode(errors="replace").split("\n")
+        last = next((" ".join(line.split()) for line in reversed(lines) if line.strip()), "")
+        return f": {last}" if last else ""
+
+
+def start(begin: Callable[[Player], None], *, heard: bool = False) -> Process:
+    """Fork a process that does `begin`; what that raises is what the process fails with.
+
+    Args:
+        begin: its part.
+        heard: whether the last line that it prints is to be known.
+    """
+    reading, told = os.pipe()
+    turns, writing = os.pipe()
+    printed, printing = os.pipe() if heard else (None, None)
+    pid = os.fork()
+    if pid:
+        for descriptor in (told, turns, printing):
+            if descriptor is not None:
+                os.close(descriptor)
+        return Process(pid, reading, writing, printed)
+    status = 1
+    try:
+        os.setsid()
+        for descriptor in (reading, writing, printed):
+            if descriptor is not None:
+                os.close(descriptor)
+        if printing is not None:
+            os.dup2(printing, 1)
+            os.dup2(printing, 2)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        player = Player(turns, told)
+        try:
+            begin(player)
+            status = 0
+        except Exception as error:
+            if os.environ.get("BENCH_DEBUG"):
+                traceback.print_exc()
+            player.fail(f"{type(error).__name__}: {error}")
+    finally:
+        os._exit(status)
+
+
+def _how(status: int) -> str:
+    number = os.waitstatus_to_exitcode(status)
+    if number < 0:
+        return f"ended by {signal.Signals(-number).name}"
+    return f"ended with status {number}"
+
+
+def lead(
+    processes: Mapping[str, Process],
+    *,
+    warm_ups: int,
+    limit_s: float,
+    enough: Callable[[Mapping[str, Figures]], bool],
+) -> tuple[str, dict[str, Figures]]:
+    """Lead processes, and end them.
+
+    Args:
+        processes: by their hosts' names.
+        warm_ups: transfers whose figures are dropped.
+        limit_s: for each transfer.
+        enough: is asked after every measured transfer.
+
+    Returns:
+        The end ("ok", "timeout", or "failed: " and a host's words) and all hosts' figures, with
+        the bytes that went through each one's link.
+    """
+    measured: dict[str, Figures] = {name: [] for name in processes}
+    status = "ok"
+    try:
+        with selectors.DefaultSelector() as selector:
+            for name, process in processes.items():
+                for descriptor in (process.reading, process.printed):
+                    if descriptor is not None:
+                        selector.register(descriptor, selectors.EVENT_READ, name)
+            if not _wait(selector, processes, OPEN_LIMIT_S, lambda each: each.ready):
+                late = next((name for name, each in processes.items() if not each.ready), "")
+                status = f"failed: {late}: not open within {OPEN_LIMIT_S:g} s"
+            number = 0
+            while status == "ok" and not _failed(processes):
+                number += 1
+                before = {name: link_counters.read(each.pid) for name, each in processes.items()}
+                for process in processes.values():
+                    _give_turn(process)
+                if not _wait(selector, processes, limit_s, _has_done(number)):
+                    status = "timeout"
+                elif number > warm_ups and not _failed(processes):
+                    # Now, since a sender may be done before its link is.
+                    for name, process in processes.items():
+                        now = link_counters.read(process.pid)
+                        carried = dict(zip(_CARRIED, map(sub, now, before[name]), strict=True))
+                        measured[name].append(process.figures[-1] | carried)
+                    if enough(measured):
+                        break
+            if _failed(processes):
+                _wait(selector, processes, _GRACE_S, lambda each: each.error is not None)
+    finally:
+        for process in processes.values():
+            process.end()
+    if _failed(processes):
+        status = f"failed: {_cause(processes)}"
+    return status, measured
+
+
+def _has_done(number: int) -> Callable[[Process], bool]:
+    return lambda process: len(process.figures) == number
+
+
+def _give_turn(process: Process) -> None:
+    process.turns += 1
+    with contextlib.suppress(BrokenPipeError):  # its end is seen where it is read
+        os.write(process.writing, b"g")
+
+
+def _wait(
+    selector: selectors.DefaultSelector,
+    processes: Mapping[str, Process],
+    limit_s: float,
+    done: Callable[[Process], bool],
+) -> bool:
+    """Hear all until each is done (or, unless that is waited for, one has failed); False: late."""
+    until_s = time.monotonic() + limit_s
+    had_failed = _failed(processes)
+    while not all(done(process) for process in processes.values()):
+        if _failed(processes) and not had_failed:
+            return True
+        left_s = until_s - time.monotonic()
+        if left_s <= 0 or not selector.get_map():
+            return False
+        for key, _ in selector.select(left_s):
+            if not processes[key.data].hear(key.fd):
+                selector.unregister(key.fd)
+    return True
+
+
+def _failed(processes: Mapping[str, Process]) -> bool:
+    return any(process.error is not None for process in processes.values())
+
+
+def _cause(processes: Mapping[str, Process]) -> str:
+    """Whose failure it was: one that ended of itself took the others along, who could still say."""
+    failed = [
+        (not each.abrupt, each.failed_s, f"{name}: {each.error}")
+        for name, each in processes.items()
+        if each.error is not None
+    ]
+    return min(failed)[-1]

@@ -1,0 +1,70 @@
+"""What an adapter is: how the benchmark opens another implementation and moves a payload with it.
+
+Both ends of a transfer make an adapter of their own, each in its own process in its own network.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+Payload = NDArray[np.float32]
+
+
+class UnfitError(Exception):
+    """The checkout is not what the adapter drives; the message says in what, in one line."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class End:
+    """One end of a transfer. The worker sends to the server.
+
+    Attributes:
+        checkout: the folder of the other implementation.
+        is_server: whether this end receives.
+        server_address: IPv4, of the receiving end.
+        control_port: on the server, for what must not be lost.
+        data_port: on the server, UDP or TCP: the link loses what goes to this port, and nothing
+            else. Data that take another one are measured without loss.
+        rate_bps: what the link carries, in bits of Ethernet frames; math.inf for no limit.
+        tolerance: the share of the payload that may be missing.
+        chunk_bytes: the largest payload that, with 16 bytes of header, fits a frame.
+        elements: the length of the payload, in float32.
+    """
+
+    checkout: Path
+    is_server: bool
+    server_address: str
+    control_port: int
+    data_port: int
+    rate_bps: float
+    tolerance: float
+    chunk_bytes: int
+    elements: int
+
+
+class Adapter(ABC):
+    """Drives another implementation at one end. All that it raises ends the case, in its words."""
+
+    def __init__(self, end: End) -> None:
+        self.end = end
+
+    @classmethod  # noqa: B027 (an adapter may be content with any folder)
+    def check(cls, checkout: Path) -> None:
+        """Raise UnfitError unless the folder holds what this drives; called once, before all."""
+
+    @abstractmethod
+    def open(self) -> None:
+        """Import the implementation and connect the two ends. Not measured."""
+
+    @abstractmethod
+    def send(self, payload: Payload) -> None:
+        """Send a payload (elements,); return when the sender is done with it. Measured."""
+
+    @abstractmethod
+    def receive(self) -> Payload:
+        """Receive a payload and return it (elements,), 0 where it is missing. Measured."""

@@ -1,0 +1,330 @@
+"""Driving another implementation: tiny ones in a folder, over loopback."""
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from testbed.bench import conductor
+from testbed.bench.peer import registry
+from testbed.bench.peer.adapter import End, UnfitError
+from testbed.bench.peer.dblp_authors import DblpAuthors
+from testbed.bench.peer.player import Task
+from testbed.bench.transport.cases import Selection
+from testbed.bench.transport.network import LinkKind
+from testbed.bench.transport.records import record_of
+from testbed.shared.input_error import InputError
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLE = ROOT / "examples" / "peer" / "plain_tcp.py"
+ELEMENTS = 5000
+
+# What the example's adapter drives: another implementation in a folder.
+WORKS = """
+import socket
+
+def send_all(connection, data):
+    connection.sendall(data)
+
+def receive_all(connection, size):
+    data = b""
+    while len(data) < size:
+        data += connection.recv(size - len(data)) or exit("the sender is gone")
+    return data
+"""
+
+
+@pytest.fixture(autouse=True)
+def _found_by_its_processes(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    folder = tmp_path / "theirs"
+    folder.mkdir()
+    return folder
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def played(checkout, adapter, *, limit_s=30.0, transfers=3):
+    """Drives both ends over loopback; returns the end and the figures."""
+    common = {
+        "checkout": checkout,
+        "server_address": "127.0.0.1",
+        "control_port": free_port(),
+        "data_port": free_port(),
+        "rate_bps": 1e9,
+        "tolerance": 0.1,
+        "chunk_bytes": 1456,
+        "elements": ELEMENTS,
+    }
+    processes = {
+        name: Task(
+            adapter=adapter,
+            checkout=str(checkout),
+            end=End(is_server=name == "server", **common),
+        ).start(lambda: None, checkout)
+        for name in ("server", "worker-1")
+    }
+    pids = [process.pid for process in processes.values()]
+    answer = conductor.lead(
+        processes,
+        warm_ups=1,
+        limit_s=limit_s,
+        enough=lambda figures: len(figures["server"]) == transfers,
+    )
+    for pid in pids:  # all that were started are gone
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+    return answer
+
+
+def driven(checkout, source, **options):
+    (checkout / "theirs.py").write_text(source)
+    return played(checkout, str(EXAMPLE), **options)
+
+
+def test_an_implementation_that_works_gives_the_records_of_the_benchmark(checkout):
+    status, figures = driven(checkout, WORKS)
+    assert status == "ok"
+    assert [len(mine) for mine in figures.values()] == [3, 3]
+    for at_server in figures["server"]:
+        assert at_server["chunks_received"] == at_server["chunk_count"] == ELEMENTS
+        assert at_server["cpu_s"] > 0
+    case = next(
+        case
+        for case in Selection(other="theirs").cases()
+        if case.name == "100M/loss-0%/P-0.8%/theirs"
+    )
+    record = record_of(replace(case, payload_bytes=ELEMENTS * 4), "ok", figures)
+    assert record["peer"] == "theirs"
+    assert record["n"] == 3
+    assert record["delivered_share"] == 1
+    assert record["repair"] is record["control_share"] is record["passes"] is None
+    ends = [max(each["ended_s"] for each in pair) for pair in zip(*figures.values(), strict=True)]
+    begins = [flow["began_s"] for flow in figures["worker-1"]]
+    spans = sorted(end - begin for end, begin in zip(ends, begins, strict=True))
+    assert record["completion_s"] == spans[1]
+    assert not list(checkout.rglob("__pycache__"))
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        (
+            WORKS.replace(
+                "connection.sendall(data)", "import os; print('no luck', flush=True); os._exit(3)"
+            ),
+            "failed: worker-1: ended with status 3: no luck",
+        ),
+        (
+            WORKS.replace("connection.sendall(data)", "raise OSError('a\\nbug')"),
+            "failed: worker-1: send: OSError: a bug",
+        ),
+        (
+            WORKS.replace("connection.sendall(data)", "exit('they gave up')"),
+            "failed: worker-1: send: SystemExit: they gave up",
+        ),
+        (
+            WORKS.replace("connection.sendall(data)", "import os; os.kill(os.getpid(), 11)"),
+            "failed: worker-1: ended by SIGSEGV",
+        ),
+        (
+            WORKS.replace("return data", "return bytes(size // 2) + data[size // 2 :]"),
+            "failed: server: receive: ValueError: 50.00% of the payload is missing, of at most "
+            "10.00%",
+        ),
+        (
+            WORKS.replace("return data", "return data[4:] + data[:4]"),
+            "failed: server: receive: ValueError: returned values that were not sent",
+        ),
+        (
+            WORKS.replace("return data", "return data[4:]"),
+            "failed: server: receive: ValueError: returned float32 of shape (4999,); expected "
+            "float32 of shape (5000,)",
+        ),
+        ("import no_such_thing", "ModuleNotFoundError: No module named 'no_such_thing'"),
+    ],
+)
+def test_an_implementation_that_fails_is_named_with_its_last_words(checkout, source, expected):
+    status, figures = driven(checkout, source)
+    assert expected in status
+    assert status.startswith("failed: ")
+    assert "\n" not in status
+    assert figures == {"server": [], "worker-1": []}
+
+
+def test_one_that_crashes_after_some_transfers_fails_as_a_whole(checkout):
+    counted = WORKS.replace(
+        "    connection.sendall(data)",
+        "    global number; number += 1\n    connection.sendall(data if number < 3 else exit(3))",
+    ).replace("import socket", "import socket\nnumber = 0")
+    status, _ = driven(checkout, counted)
+    assert status == "failed: worker-1: send: SystemExit: 3"
+
+
+def test_one_that_hangs_is_ended_with_what_it_started(checkout):
+    hangs = WORKS.replace(
+        "connection.sendall(data)",
+        "import subprocess; p = subprocess.Popen(['sleep', '600']); "
+        "open('child', 'w').write(str(p.pid)); p.wait()",
+    )
+    status, _ = driven(checkout, hangs, limit_s=1.0)
+    assert status == "timeout"
+    child = int((checkout / "child").read_text())
+    assert not is_running(child)
+
+
+def is_running(pid):
+    with contextlib.suppress(FileNotFoundError):
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    return False
+
+
+def checked(checkout, adapter):
+    process = Task(adapter=adapter, checkout=str(checkout)).start(lambda: None, checkout)
+    return conductor.lead({"": process}, warm_ups=0, limit_s=30.0, enough=lambda _: True)[0]
+
+
+def test_a_folder_of_something_else_is_refused_in_one_line(checkout):
+    said = f"{checkout}: has no theirs.py, which this adapter drives"
+    assert checked(checkout, str(EXAMPLE)) == f"failed: : {said}"
+    (checkout / "theirs.py").touch()
+    assert checked(checkout, str(EXAMPLE)) == "ok"
+
+
+def test_a_file_without_an_adapter_is_refused_in_one_line(checkout):
+    mine = checkout / "mine.py"
+    mine.write_text("import json\n")
+    assert f"{mine}: defines no adapter; expected a class that derives from Adapter" in checked(
+        checkout, str(mine)
+    )
+
+
+MLT = """
+def send_data_mlt(socks, addrs, gradient_payload_bytes, signal_counter): {send}
+def recv_data_mlt(socks, tcp_addr, expected_counter, metadata_list, num_chunks): {receive}
+def change_UDP_rate(update_rate): pass
+"""
+
+
+def authors_code(folder, *, mlt=MLT, send="pass", receive="pass"):
+    (folder / "mlt.py").write_text(mlt.replace("{send}", send).replace("{receive}", receive))
+    for name in ("config.py", "utility.py"):
+        (folder / name).touch()
+
+
+def test_the_authors_checkout_is_known_by_its_functions(checkout):
+    with pytest.raises(UnfitError, match=r"theirs: has no mlt\.py; expected a clone of"):
+        DblpAuthors.check(checkout)
+    authors_code(checkout)
+    DblpAuthors.check(checkout)
+
+
+@pytest.mark.parametrize(
+    ("mlt", "expected"),
+    [
+        ("raise SystemExit", "expected send_data_mlt(socks, .*; it has nothing of that name"),
+        (MLT.replace("num_chunks", "lock"), r"expected recv_data_mlt\(.*it has \(socks.*lock\)"),
+        ("def (", r"mlt\.py: cannot be read"),
+    ],
+)
+def test_another_snapshot_of_the_authors_code_is_refused(checkout, mlt, expected):
+    authors_code(checkout, mlt=mlt)
+    with pytest.raises(UnfitError, match=expected.replace("mlt(socks", r"mlt\(socks")):
+        DblpAuthors.check(checkout)
+
+
+SENDS = """
+    socks["udp"].sendto(gradient_payload_bytes[:1456], addrs["udp"])
+    socks["tcp"].sendall(gradient_payload_bytes)
+    assert socks["tcp"].recv(5) == b"S" + signal_counter.to_bytes(4, "big")
+    # a probe that has crossed the stop
+    socks["tcp"].sendall(b"P" + signal_counter.to_bytes(4, "big"))
+    return True
+"""
+RECEIVES = """
+    import socket, config, numpy
+    class Tensor:
+        def __init__(self, data): self.data = data
+        def numpy(self): return numpy.frombuffer(self.data, "<f4")
+    assert socks["tcp"].recv(1) == b"N", "no preamble"
+    (tensor,) = metadata_list
+    data = socks["tcp"].recv(tensor["tensor_data_len"], socket.MSG_WAITALL)
+    assert socks["udp"].recv(2000) == data[:config.CHUNK_SIZE]
+    assert (config.loss_tolerance, config.DEBUG, num_chunks) == (0.1, 0, 14)
+    socks["tcp"].sendall(b"S" + expected_counter.to_bytes(4, "big"))
+    return {tensor["key"]: Tensor(data)}, tcp_addr
+"""
+
+
+@pytest.mark.parametrize(("adapter", "option"), [("", 0), ("-nodelay", 1)])
+def test_the_authors_functions_are_called_as_they_want_to_be(checkout, adapter, option):
+    own_option = f"""
+    import socket
+    assert socks["tcp"].getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == {option}
+    """
+    authors_code(checkout, send=own_option + SENDS, receive=own_option + RECEIVES)
+    status, figures = played(checkout, registry.BUILT_IN[f"dblp-authors{adapter}"])
+    assert status == "ok"
+    assert [at["chunks_received"] for at in figures["server"]] == [ELEMENTS] * 3
+
+
+def test_what_the_authors_functions_print_before_they_give_up_is_said(checkout):
+    authors_code(checkout, send="print('SENDER: no answer'); return False", receive=RECEIVES)
+    status, _ = played(checkout, registry.BUILT_IN["dblp-authors"])
+    assert status == (
+        "failed: worker-1: send: RuntimeError: send_data_mlt returned False: SENDER: no answer"
+    )
+
+
+def test_a_peer_is_named_by_its_adapter(checkout, tmp_path):
+    assert registry.found("dblp-authors", checkout).name == "dblp-authors"
+    mine = tmp_path / "mine.py"
+    shutil.copy(EXAMPLE, mine)
+    assert registry.found(str(mine), checkout).name == "mine"
+    assert registry.found(f"{mine}:PlainTcp", checkout).name == "PlainTcp"
+
+
+@pytest.mark.parametrize(
+    ("adapter", "folder", "expected"),
+    [
+        ("dblp-authors", "elsewhere", "CHECKOUT elsewhere: no such folder"),
+        ("dblp-author", ".", "--adapter dblp-author: valid: dblp-authors, dblp-authors-nodelay"),
+        ("./none.py", ".", "none.py"),
+    ],
+)
+def test_a_wrong_adapter_or_folder_is_one_line(adapter, folder, expected, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=expected) as refused:
+        registry.found(adapter, Path(folder))
+    assert "\n" not in str(refused.value)
+
+
+def test_beside_another_implementation_are_ours_and_tcp_on_the_same_links():
+    cases = Selection(other="theirs").cases()
+    assert len({case.name for case in cases}) == len(cases)
+    theirs = {(case.link, case.tolerance) for case in cases if case.peer == "theirs"}
+    ours = {(case.link, case.tolerance) for case in cases if case.repair == "passes"}
+    assert theirs <= ours
+    assert LinkKind(rate_bps=100_000_000, loss=0.9) in {link for link, _ in theirs}
+    assert {case.link for case in cases if case.peer == "tcp-cubic"} <= {link for link, _ in theirs}
+
+
+def test_the_benchmark_s_own_process_never_loads_an_adapter():
+    loaded = "sorted(n for n in sys.modules if n.endswith(('dblp_authors', 'torch', 'mlt')))"
+    code = f"import sys, testbed.bench.transport.measurement; print({loaded})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,131 @@
+"""The records of the transport's benchmark: their keys, and their values from hand-made figures."""
+
+import itertools
+from dataclasses import replace
+
+import pytest
+
+from testbed.bench.transport import figure
+from testbed.bench.transport.cases import GLOO, Case, Selection, Size
+from testbed.bench.transport.network import LinkKind
+from testbed.bench.transport.records import byte_bound_s, record_of
+
+CONTRACT = {
+    *("case", "rate_bps", "rtt_s", "loss", "tolerance", "repair", "congestion_control"),
+    *("completion_s", "byte_bound_s", "ratio_to_bound", "goodput_bps", "peer"),
+    *("cpu_s_per_gb_sender", "cpu_s_per_gb_receiver"),
+    *("cpu_s_per_gb_wire_sender", "cpu_s_per_gb_wire_receiver"),
+}
+CASE = Case(name="a/b", link=LinkKind(rate_bps=100_000_000, loss=0.5), tolerance=0.008)
+
+
+def flow(began_s, ended_s, *, cpu_s=0.01, wire_bytes=2_000_000, **others):
+    common = {"bytes_sent": 1_950_000, "control_bytes": 500, "carried_bytes": 0, "passes": 2}
+    return {
+        "cpu_s": cpu_s,
+        "wire_bytes": wire_bytes,
+        "began_s": began_s,
+        "ended_s": ended_s,
+        **common,
+        **others,
+    }
+
+
+def at_server(cpu_s=0.02, arrived=500, **others):
+    return flow(0, 1, cpu_s=cpu_s, chunks_received=arrived, chunk_count=500, **others)
+
+
+def test_a_record_has_processor_time_by_what_arrived_and_by_what_was_sent():
+    figures = {"server": [at_server(arrived=250)] * 3, "worker-1": [flow(5.0, 5.2)] * 3}
+    record = record_of(CASE, "ok", figures)
+    assert record.keys() >= CONTRACT
+    assert record["delivered_share"] == 0.5
+    assert record["cpu_s_per_gb_sender"] == pytest.approx(0.01 / 0.5e6 * 1e9)
+    assert record["cpu_s_per_gb_receiver"] == pytest.approx(0.02 / 0.5e6 * 1e9)
+    assert record["cpu_s_per_gb_wire_sender"] == pytest.approx(0.01 / 2e6 * 1e9)
+    assert record["cpu_s_per_gb_wire_receiver"] == pytest.approx(0.02 / 2e6 * 1e9)
+    assert record["wire_bytes"] == 2_000_000
+    assert record["goodput_bps"] == pytest.approx(4e6 / 0.2)
+    assert record["control_share"] == pytest.approx(1000 / (1_950_000 + 1000))
+
+
+def test_repetitions_and_intervals_are_in_the_record():
+    spans = [0.20, 0.21, 0.22]
+    figures = {
+        "server": [at_server()] * 3,
+        "worker-1": [flow(1.0, 1.0 + span_s) for span_s in spans],
+    }
+    record = record_of(CASE, "ok", figures)
+    assert record["n"] == 3
+    assert record["completion_s"] == pytest.approx(0.21)
+    assert record["completion_low_s"] < 0.20
+    assert record["completion_high_s"] > 0.22
+    assert record["cpu_s_per_gb_sender_low"] == pytest.approx(record["cpu_s_per_gb_sender"])
+    assert record["narrow"] is False  # three values that differ by 5 % say little
+    assert record_of(CASE, "ok", {name: [mine[0]] * 3 for name, mine in figures.items()})["narrow"]
+
+
+def test_a_case_that_failed_has_all_keys_and_no_values():
+    done = record_of(CASE, "ok", {"server": [at_server()], "worker-1": [flow(0, 1)]})
+    failed = record_of(CASE, "timeout", {})
+    assert failed.keys() == done.keys()
+    assert failed["completion_s"] is failed["narrow"] is failed["cpu_s_per_gb_wire_sender"] is None
+
+
+def test_an_incast_adds_up_its_senders():
+    case = replace(CASE, link=LinkKind(rate_bps=100_000_000, workers=2))
+    figures = {
+        "server": [at_server(carried_bytes=2_500_000)],
+        "worker-1": [flow(0.0, 0.2)],
+        "worker-2": [flow(0.1, 0.4)],
+    }
+    record = record_of(case, "ok", figures)
+    assert record["completion_s"] == 0.4
+    assert record["wire_bytes"] == 4_000_000
+    assert record["cpu_s_per_gb_sender"] == pytest.approx(0.02 / 2e6 * 1e9)
+    assert record["link_busy"] == pytest.approx(0.5)
+    assert record["jain"] == pytest.approx((5 + 1 / 0.3) ** 2 / 2 / (25 + 1 / 0.09))
+
+
+def test_gloo_says_nothing_of_its_control_messages():
+    plain = {"cpu_s": 0.1, "wire_bytes": 10, "began_s": 0.0, "ended_s": 1.0, "carried_bytes": 0}
+    record = record_of(replace(CASE, peer=GLOO), "ok", {"server": [plain], "worker-1": [plain]})
+    assert record["control_share"] is record["passes"] is None
+    assert record["goodput_bps"] == 8e6
+
+
+def test_the_bound_knows_a_pace_where_the_link_has_no_rate():
+    on_link = byte_bound_s(replace(CASE, link=LinkKind(rate_bps=10**9)))
+    paced = byte_bound_s(replace(CASE, link=LinkKind(), pace_bps=10**9))
+    assert on_link == paced
+    assert byte_bound_s(replace(CASE, link=LinkKind())) is None
+
+
+def test_names_are_unique_and_every_size_holds_the_smaller_one_s_links():
+    names = {size: [case.name for case in Selection(size=size).cases()] for size in SIZES}
+    for each in names.values():
+        assert len(each) == len(set(each))
+    assert set(names["usual"]) < set(names["full"])
+    assert len(names["quick"]) < 30
+    usual = set(names["usual"])
+    assert {"1G/20MB/passes", "1G/20MB/tcp-cubic", "10G/244MB/streaming"} <= usual
+    assert {"100M/incast-32/fixed", "100M/incast-32/tcp-cubic"} <= usual
+    assert {"veth/offloads-on/passes+shuffled", "veth/offloads-on/passes+largest-first"} <= usual
+    assert "100M/loss-0%/P-0%/passes+auth" in usual
+    assert {"100M/incast-64/fixed", "1G/244MB/loss-1%/passes"} <= set(names["full"]) - usual
+
+
+SIZES: tuple[Size, ...] = ("quick", "usual", "full")
+
+
+def test_cases_of_one_link_stand_together():
+    links = [case.link for case in Selection(size="full").cases()]
+    changes = sum(left != right for left, right in itertools.pairwise(links))
+    assert changes + 1 == len(set(links))
+
+
+def test_the_figure_shows_the_cases_of_its_title_alone(tmp_path):
+    elsewhere = {"case": "1G/20MB/passes", "peer": "ours", "repair": "passes", "tolerance": 0.008}
+    elsewhere |= {"rate_bps": 10**9, "added_rtt_s": 0, "workers": 1, "payload_bytes": 20_000_000}
+    records = [elsewhere | {"loss": loss, "status": "ok", "ratio_to_bound": 1} for loss in (0, 0.1)]
+    assert not figure.draw(records, tmp_path / "none.png")
