@@ -254,7 +254,7 @@ METRICS = (
         name="workers_lost",
         label="Workers lost",
         unit="count",
-        meaning="gone at the end of a run that went on without them",
+        meaning="gone at the same time, at most, of a run that went on without them",
         value=pl.col("workers_lost").list.len().max().cast(pl.Float64),
     ),
     *(

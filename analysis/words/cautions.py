@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+import polars as pl
+
 from analysis.data import gates, learning, published
 from analysis.data.load import Results, Run
 from analysis.words import formatting, phase_cautions
@@ -139,7 +141,13 @@ def _lost_workers(results: Results) -> list[str]:
     hurt = frame.filter(frame["workers_lost"].list.len() > 0)["run_key"].n_unique()
     if not hurt:
         return []
-    return [f"In {hurt} of {len(results.ok_runs)} ok runs training went on without lost workers."]
+    said = f"In {hurt} of {len(results.ok_runs)} ok runs training went on without lost workers"
+    last = frame.group_by("run_key").agg(
+        most=pl.col("workers_lost").list.len().max(),
+        left=pl.col("workers_lost").sort_by("round").last().list.len(),
+    )
+    back = last.filter((pl.col("most") > 0) & (pl.col("left") == 0)).height
+    return [said + (f"; in {back} of them all came back later." if back else ".")]
 
 
 def _left_out(results: Results) -> list[str]:

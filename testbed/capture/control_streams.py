@@ -7,17 +7,21 @@ reading goes on at the next segment that begins with a message, as nearly all do
 
 from __future__ import annotations
 
-import struct
 from collections import OrderedDict
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from testbed.capture.frames import Segment
-from testbed.transport.core.messages import HEADER_BYTES, MAX_HELLO_BYTES, VERSION, MessageType
+from testbed.transport.core.messages import (
+    HEADER,
+    HEADER_BYTES,
+    MAX_HELLO_BYTES,
+    VERSION,
+    MessageType,
+)
 
-# `control`'s own header; a test compares the two.
+# The fields of HEADER.
 CONTROL_FIELDS = ("type", "version", "reserved", "transfer", "length")
-CONTROL_HEADER = struct.Struct("!BBHII")
 SYN = 2
 # Larger than any real body (a bitmap of 24 GB has this size), to tell a length from noise.
 _MOST_BODY_BYTES = 2 * MAX_HELLO_BYTES
@@ -50,7 +54,7 @@ class Message(NamedTuple):
 
 def _plausible(head: bytes | bytearray) -> bool:
     """Whether 12 bytes look like the beginning of a control message."""
-    kind, version, reserved, _, length = CONTROL_HEADER.unpack_from(head)
+    kind, version, reserved, _, length = HEADER.unpack_from(head)
     return version == VERSION and not reserved and 0 < kind < 64 and length <= _MOST_BODY_BYTES
 
 
@@ -84,7 +88,7 @@ class MessageReader:
             if not _plausible(self._pending):
                 self.go_astray()
                 return
-            kind, _, _, transfer, length = CONTROL_HEADER.unpack_from(self._pending)
+            kind, _, _, transfer, length = HEADER.unpack_from(self._pending)
             end = HEADER_BYTES + length
             if len(self._pending) < end:
                 break
@@ -99,7 +103,7 @@ class MessageReader:
         if len(self._pending) < HEADER_BYTES:
             self.go_astray()
             return
-        kind, _, _, transfer, length = CONTROL_HEADER.unpack_from(self._pending)
+        kind, _, _, transfer, length = HEADER.unpack_from(self._pending)
         missing = HEADER_BYTES + length - len(self._pending)
         self._pending.clear()
         yield Message(kind, transfer, length, None)

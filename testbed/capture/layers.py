@@ -28,9 +28,9 @@ from scapy.fields import (
 from scapy.layers.inet import TCP, UDP
 from scapy.packet import Packet, Raw, bind_bottom_up, bind_top_down
 
-from testbed.capture.control_streams import CONTROL_FIELDS, CONTROL_HEADER
+from testbed.capture.control_streams import CONTROL_FIELDS
 from testbed.transport import EndpointConfig
-from testbed.transport.core.messages import HEADER_BYTES, VERSION, MessageType
+from testbed.transport.core.messages import HEADER, HEADER_BYTES, VERSION, MessageType
 from testbed.transport.core.wire import DATA_PORTS, datagram_dtype
 
 _BY_SIZE = {1: ByteField, 2: ShortField, 4: IntField}
@@ -104,7 +104,7 @@ def _body_field() -> Any:
 
 
 def _control_fields() -> list[Any]:
-    """The header's fields in the order and sizes of `CONTROL_HEADER`, then the body."""
+    """The header's fields in the order and sizes of `HEADER`, then the body."""
     names = {kind.value: kind.name for kind in MessageType}
     special: dict[str, Any] = {
         "type": ByteEnumField("type", MessageType.STOP.value, names),
@@ -112,7 +112,7 @@ def _control_fields() -> list[Any]:
         "length": FieldLenField("length", None, length_of="body", fmt="!I"),
     }
     by_code = {"B": ByteField, "H": ShortField, "I": IntField}
-    codes = CONTROL_HEADER.format.lstrip("!")
+    codes = HEADER.format.lstrip("!")
     fields = [
         special.get(name) or by_code[code](name, 0)
         for name, code in zip(CONTROL_FIELDS, codes, strict=True)
@@ -141,7 +141,7 @@ class Control(Packet):
         """For `TCPSession`: the messages, once the last one is complete."""
         at = 0
         while len(data) - at >= HEADER_BYTES:
-            at += HEADER_BYTES + CONTROL_HEADER.unpack_from(data, at)[-1]
+            at += HEADER_BYTES + HEADER.unpack_from(data, at)[-1]
         return cls(data) if at == len(data) else None
 
 

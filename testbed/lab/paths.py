@@ -103,13 +103,24 @@ def fair_shares_bps(
     Args:
         workers: those who take part; all hosts but the server if None.
     """
+    return _shares(network, "rate_bps", workers)
+
+
+def fair_queues_bytes(
+    network: Mapping[str, Any], workers: list[str] | None = None
+) -> dict[str, float]:
+    """Each worker's share of the smallest queue, like `fair_shares_bps`, in bytes."""
+    return _shares(network, "queue_bytes", workers)
+
+
+def _shares(network: Mapping[str, Any], option: str, workers: list[str] | None) -> dict[str, float]:
     if workers is None:
         workers = [name for name in network["hosts"] if name != SERVER]
-    rates = {link["name"]: int(link["rate_bps"]) for link in network["links"]}
+    whole = {link["name"]: int(link[option]) for link in network["links"]}
     ways = {name: path(network, name, SERVER) for name in workers}
     flows = Counter(link.name for way in ways.values() for link in way)
     return {
-        name: min(rates[link.name] / flows[link.name] for link in way) for name, way in ways.items()
+        name: min(whole[link.name] / flows[link.name] for link in way) for name, way in ways.items()
     }
 
 

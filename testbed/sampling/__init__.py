@@ -15,6 +15,7 @@ cost with `python -m tests.benchmarks.sampler_cost`.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -73,6 +74,7 @@ class RunningSampler:
     def __init__(self, helper: HelperProcess) -> None:
         self._helper = helper
         self._begun = False
+        self._asked = 0
 
     def wait(self) -> None:
         """Return when it samples.
@@ -92,12 +94,21 @@ class RunningSampler:
         """
         try:
             self.wait()
-            self._helper.tell(do="write")
-            problems = self._helper.hear(_TIMEOUT_S)["problems"]
+            self._asked += 1
+            self._helper.tell(do="write", number=self._asked)
+            problems = self._answer(self._asked)
         except HelperError as error:
             problems = [str(error)]
         if problems:
             raise CommandError(f"no samples: {'; '.join(problems)}")
+
+    def _answer(self, number: int) -> list[str]:
+        """What went wrong with a request; late answers to earlier ones are passed over."""
+        until_s = time.monotonic() + _TIMEOUT_S
+        while True:
+            answer = self._helper.hear(until_s - time.monotonic())
+            if answer.get("number") == number:
+                return list(answer["problems"])
 
 
 @contextmanager

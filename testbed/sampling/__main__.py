@@ -9,6 +9,7 @@ import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
+from queue import SimpleQueue
 
 from testbed.lab.helpers.process import Requests, say
 from testbed.sampling.sampling_loop import Sampler
@@ -26,17 +27,22 @@ def main() -> None:
     with suppress(OSError):  # an ordinary user may not
         os.nice(_NICE)
     gc.disable()  # nothing here makes cycles, and a collection would be a gap
-    stop, write = threading.Event(), threading.Event()
-    threading.Thread(target=_listen, args=[requests, stop, write], daemon=True).start()
+    stop = threading.Event()
+    asked: SimpleQueue[int] = SimpleQueue()
+    threading.Thread(target=_listen, args=[requests, stop, asked], daemon=True).start()
     sampler = Sampler(Path(sys.argv[1]), order)
     say({"ready": True})  # the training may begin
-    sampler.run(stop, write, lambda problems: say({"problems": problems}))
+    sampler.run(stop, asked, _tell_written)
 
 
-def _listen(requests: Requests, stop: threading.Event, write: threading.Event) -> None:
-    while requests.wait() is not None:
+def _tell_written(number: int, problems: list[str]) -> None:
+    say({"number": number, "problems": problems})
+
+
+def _listen(requests: Requests, stop: threading.Event, asked: SimpleQueue[int]) -> None:
+    while (request := requests.wait()) is not None:
         importlib.import_module("polars")  # takes a while, in which sampling goes on
-        write.set()
+        asked.put(request["number"])
     stop.set()
 
 

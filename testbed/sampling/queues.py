@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from testbed.lab.paths import SERVER
 from testbed.sampling.queue_reader import BACKLOG_BYTES, COLUMNS, HostQueues, QueueDump
 from testbed.sampling.store import ChunkedTable, index_names
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 # One request reads all switches' ends; each host's end takes a request of its own. The server's
 # end, the broadcast's bottleneck, is read at every tick. The other hosts take turns: so many per
 # tick, or more if a host's turn would otherwise come after more than _MOST_TURNS ticks.
-SERVER = "server"
 OTHERS_PER_TICK = 4
 _MOST_TURNS = 4
 _CHUNK_S = 10

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 from testbed.sampling import live, processes
@@ -105,14 +106,14 @@ class Sampler:
     def run(
         self,
         stop: threading.Event,
-        write: threading.Event | None = None,
-        written: Callable[[list[str]], object] = list,
+        asked: SimpleQueue[int] | None = None,
+        written: Callable[[int, list[str]], object] = lambda number, problems: None,
     ) -> None:
         """Sample until `stop` is set, then write all files.
 
         Args:
-            write: when it is set, the samples so far are written.
-            written: called then, with what went wrong.
+            asked: numbers of requests to write the samples so far.
+            written: called then, with the request's number and what went wrong.
         """
         period_s = 1 / self._rate_hz
         began_s = next_s = last_s = time.monotonic()
@@ -131,9 +132,8 @@ class Sampler:
             for part in self._parts.values():
                 part.run(self._ticks, measured=measured)
             self._ticks += 1
-            if write is not None and write.is_set():
-                write.clear()
-                written(self._write(last=False))
+            if asked is not None and not asked.empty():
+                written(asked.get(), self._write(last=False))
         ended_s, cpu_s = time.monotonic(), _cpu_s() - began_cpu_s
         self._largest_gap_s = max(self._largest_gap_s, ended_s - last_s)
         self._finish(began_s, ended_s, cpu_s)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from testbed.lab.delay import Middle
 from testbed.lab.network import LabInfo, LinkEnds
 from testbed.verdict.gate import Gate, compared, not_applicable, not_measured, worst
+from testbed.verdict.link_changes import LinkChanges, Way
 
+# What a queue has sent needs less to come to the relay.
+_ON_THEIR_WAY_S = 0.1
 _LATE = ("relay lateness, p99 of the worst second (s)", "relay_late_s")
 _LATE_MAX = ("relay lateness of a single frame (s)", "relay_late_max_s")
 _DELAY = ("delay of a link in its worst quarter of a second, off by (s)", "delay_error_s")
@@ -23,15 +25,15 @@ def gates(
     network: LabInfo,
     limits: Mapping[str, Any],
     *,
-    changed: Mapping[tuple[str, str], Mapping[str, Any]] = MappingProxyType({}),
+    changes: LinkChanges = LinkChanges(),  # noqa: B008 (it holds nothing)
 ) -> list[Gate]:
     """Judge `delay.json`, which was written as the training ended.
 
     Args:
         record: its path.
         network: the lab, with the delays as configured.
-        changed: directions (a link's name and its sender) whose delay was changed by hand, with
-            what was set last: only the settings at the end are compared, with that.
+        changes: by hand. Where a delay was changed, only the setting at the end is compared, with
+            what was set last; and frames must have come where they are delayed.
     """
 
     def without(value: Callable[..., Gate], why: str, *names: tuple[str, str]) -> list[Gate]:
@@ -45,7 +47,9 @@ def gates(
     except (OSError, ValueError) as error:
         why = f"{record.name} cannot be read: {error}"
         return without(not_measured, why, _LATE, _LATE_MAX, _DELAY)
-    delay = _delayed(found, network, limits, changed)
+    changed = changes.of(network, "delay_s", "jitter_s")
+    bypassed = _bypassed(found, changes.of(network, "delay_s", "jitter_s", "loss"), changes)
+    delay = _delayed(found, network, limits, changed, bypassed)
     if found["by"] != "relay":
         order = "" if found["in_order"] else "; frames may overtake each other (in_order is false)"
         why = f"the kernel's netem delays the links, and does not say how late it is{order}"
@@ -54,7 +58,8 @@ def gates(
         why = "no frame crossed a delayed link"
         middles = [Middle.of_link(asdict(each)) for each in network.links if each.middle]
         # What a script has changed need not have carried anything.
-        kind = not_applicable if all(each.rests for each in middles) else not_measured
+        rest = all(each.rests for each in middles) and not bypassed
+        kind = not_applicable if rest else not_measured
         return [*without(kind, why if found["delays"] else none, _LATE, _LATE_MAX), delay]
     return [*_late(found, limits), delay]
 
@@ -73,11 +78,28 @@ def _late(found: Mapping[str, Any], limits: Mapping[str, Any]) -> Iterator[Gate]
     yield compared(*_LATE_MAX, value_s, limits["relay_late_max_s"], note=scheduled)
 
 
+def _bypassed(found: Mapping[str, Any], ways: Collection[Way], changes: LinkChanges) -> str:
+    """The directions that were changed by hand and whose frames never came where they should."""
+    seen = {(each["link"], each["from"]): each["frames_in"] for each in found["directions"]}
+    sent = {
+        way: changes.packets_after(way, found["at_s"] - _ON_THEIR_WAY_S)
+        for way in sorted(ways)
+        if not seen.get(way)
+    }
+    return ", ".join(
+        f"{link} from {sender} was set by hand, its queue sent {packets} packets afterwards, and "
+        "none came where they are delayed or lost"
+        for (link, sender), packets in sent.items()
+        if packets
+    )
+
+
 def _delayed(
     found: Mapping[str, Any],
     network: LabInfo,
     limits: Mapping[str, Any],
-    changed: Mapping[tuple[str, str], Mapping[str, Any]],
+    changed: Mapping[Way, Mapping[str, Any]],
+    bypassed: str,
 ) -> Gate:
     """The delay of every direction, as a multiple of what may be: the worst one is told."""
     links = {link.name: link for link in network.links}
@@ -91,6 +113,8 @@ def _delayed(
             each = {**each, "wait_least_s": None, "wait_most_s": None}
         error_s, _ = worst((error_s, "") for error_s in _errors_s(each, link))
         errors[f"{link.name} from {each['from']}"] = error_s, *_delay_limit(link, limits)
+    if not errors and bypassed:
+        return not_measured(*_DELAY, limits[_DELAY[1]], bypassed)
     if not errors:
         return not_applicable(*_DELAY, limits[_DELAY[1]], told or "no link has a delay")
     _, place = worst((error_s / limit_s, place) for place, (error_s, limit_s, _) in errors.items())
@@ -104,7 +128,7 @@ def _delayed(
     if found["by"] != "relay":
         note = "what netem was set to in the end; how long frames waited is not known"
     note = "; ".join(filter(None, (note, told)))
-    return compared(_DELAY[0], key, error_s, limit_s, where=place, note=note)
+    return compared(_DELAY[0], key, error_s, limit_s, where=place, note=note, missing=bypassed)
 
 
 def _errors_s(each: Mapping[str, Any], link: LinkEnds) -> Iterator[float]:

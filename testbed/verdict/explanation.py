@@ -58,7 +58,8 @@ FAILURES: tuple[tuple[str, str, str], ...] = (
     (
         r"by impairment .*\(kind crash\)",
         "An impairment of this experiment killed the process, as the experiment says.",
-        "To train on without a lost worker, set training.on_worker_loss: continue.",
+        "To train on without a lost worker, set training.on_worker_loss: continue; to have it "
+        "restarted, set rejoin.",
     ),
     (
         r"killed by SIGKILL",

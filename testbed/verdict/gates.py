@@ -100,7 +100,7 @@ def judge(seen: Evidence) -> list[Gate]:
             seen.directory / "delay.json",
             seen.network,
             limits,
-            changed=seen.changes.of(seen.network, "delay_s", "jitter_s"),
+            changes=seen.changes,
         ),
     ]
     return [waivers.marked(gate, limits) for gate in found]

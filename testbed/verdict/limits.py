@@ -169,7 +169,8 @@ _DELAY = Explanation(
     measured="During training, the relay of delayed links notes when each frame arrived and when "
     "it left. The gate takes the quarter of a second in which a link's mean delay was farthest "
     "from the configured one. With jitter, the mean may lie anywhere within it. What the links "
-    "were set to in the end must be what was configured, too. Of netem, only this is known.",
+    "were set to in the end must be what was configured, or set by hand, too. Of netem, only this "
+    "is known. Frames that a link's queue sent after it was set by hand must have come there.",
     evidence="delay.json: delays[].wait_least_s and delays[].wait_most_s, beside the link's "
     "configured delay",
     causes="The machine was busy, or something changed the delay while the run went on.",

@@ -4,42 +4,14 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
 import torch
 
-from testbed.training import datasets, models
-from testbed.training.vectors import mean_into
+from tests.training.single_process import single_process_weights
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("unchanged_host")]
 
 RELIABLE = {"protocol": "dblp", "low": 0, "high": 0}
-
-
-def single_process_weights(*, rounds, workers, seed, batch_size, learning_rate, momentum):
-    """Train by averaging the workers' gradients in one process, without any network."""
-    dataset = datasets.load("digits")
-    model = models.build("small-cnn", seed)
-    optimiser = torch.optim.SGD(model.parameters(), lr=learning_rate, momentum=momentum)
-    count = len(dataset.train_labels)
-    streams = [
-        datasets.batches(datasets.share(count, rank, workers, seed), batch_size, seed, rank)
-        for rank in range(workers)
-    ]
-    for _ in range(rounds):
-        gradients = []
-        for chosen in map(next, streams):
-            model.zero_grad()
-            logits = model(dataset.train_inputs[chosen])
-            torch.nn.functional.cross_entropy(logits, dataset.train_labels[chosen]).backward()
-            found = [each.grad for each in model.parameters()]
-            gradients.append([each.numpy().copy() for each in found if each is not None])
-        for number, parameter in enumerate(model.parameters()):
-            mean = np.empty_like(gradients[0][number])
-            mean_into([each[number] for each in gradients], mean)
-            parameter.grad = torch.from_numpy(mean)
-        optimiser.step()
-    return model.state_dict()
 
 
 @pytest.mark.parametrize(

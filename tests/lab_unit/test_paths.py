@@ -20,6 +20,7 @@ def description(*links: tuple[str, str, int, float]) -> dict[str, Any]:
                 "first": {"node": first},
                 "second": {"node": second},
                 "rate_bps": rate * 1_000_000,
+                "queue_bytes": rate * 1000,
                 "delay_s": delay / 1000,
             }
             for first, second, rate, delay in links
@@ -74,6 +75,12 @@ def test_fair_shares_follow_the_narrowest_link_and_who_else_uses_it():
     assert shares["worker-2"] == shares["worker-3"] == 15e6
     # Both workers may be hashed to the same spine.
     assert paths.fair_shares_bps(LEAF_SPINE) == {"worker-1": 20e6, "worker-2": 20e6}
+
+
+def test_queues_are_shared_like_links():
+    assert paths.fair_queues_bytes(STAR) == {"worker-1": 50_000, "worker-2": 20_000}
+    assert paths.fair_queues_bytes(DUMBBELL)["worker-3"] == 15_000
+    assert paths.fair_queues_bytes(STAR, ["worker-1"]) == {"worker-1": 100_000}
 
 
 def test_hosts_that_take_no_part_have_no_share():

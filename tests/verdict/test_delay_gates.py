@@ -11,6 +11,7 @@ import pytest
 from testbed.lab.network import LabInfo, LinkEnds, Port
 from testbed.verdict.delay_gates import gates
 from testbed.verdict.limits import Limits
+from testbed.verdict.link_changes import LinkChanges, Way
 
 LIMITS = Limits().model_dump()
 LINK = LinkEnds(
@@ -39,6 +40,10 @@ def direction(sender: str = "s1", **changes: Any) -> dict[str, Any]:
     return {"link": "server--s1", "from": sender, **settings, **WAITS, **changes}
 
 
+def passed(sender: str, frames: int = 90_000) -> dict[str, Any]:
+    return {"link": "server--s1", "from": sender, "frames_in": frames}
+
+
 def record(**changes: Any) -> dict[str, Any]:
     found = {
         "by": "relay",
@@ -48,8 +53,24 @@ def record(**changes: Any) -> dict[str, Any]:
         "late_max_s": 0.0012,
         "early_max_s": 0.00005,
         "delays": [direction("server"), direction("s1")],
+        "at_s": 9.0,
+        "directions": [passed("server"), passed("s1")],
     }
     return found | changes
+
+
+class Changes(LinkChanges):
+    """What was set by hand at 1 s; its queues sent a packet every 10 ms."""
+
+    def packets_after(self, way: Way, until_s: float) -> int:
+        return round((until_s - 1) * 100)
+
+
+def by_hand(changed: dict[Way, dict[str, float]]) -> LinkChanges:
+    ways = [(way, {"delay_s": 0.005, "jitter_s": 0.0, **now}) for way, now in changed.items()]
+    return Changes(
+        [{"link": way[0], "from": way[1], "set": [*changed[way]], **now} for way, now in ways]
+    )
 
 
 def judged(tmp_path, found: dict[str, Any] | None = None, *, link: LinkEnds = LINK, changed=None):
@@ -58,7 +79,7 @@ def judged(tmp_path, found: dict[str, Any] | None = None, *, link: LinkEnds = LI
     if found is not None:
         path.write_text(json.dumps(found))
     network = LabInfo(hosts={}, switches={"s1": 1}, links=[link], delayed_by=by)
-    return {gate.key: gate for gate in gates(path, network, LIMITS, changed=changed or {})}
+    return {gate.key: gate for gate in gates(path, network, LIMITS, changes=by_hand(changed or {}))}
 
 
 def test_a_punctual_relay_passes(tmp_path):
@@ -113,7 +134,7 @@ def test_the_delay_of_a_dense_flow_may_lie_within_the_jitter(tmp_path):
 
 def test_of_netem_only_the_settings_are_known_and_the_gates_say_so(tmp_path):
     unknown: dict[str, Any] = dict.fromkeys(WAITS)
-    netem = {"by": "netem", "in_order": False, "delays": [direction(**unknown)]}
+    netem = record(by="netem", in_order=False, delays=[direction(**unknown)])
     found = judged(tmp_path, netem)
     assert found["relay_late_s"].outcome == found["relay_late_max_s"].outcome == "not applicable"
     assert "frames may overtake each other (in_order is false)" in found["relay_late_s"].note
@@ -157,15 +178,41 @@ def test_a_delay_that_was_set_by_hand_is_compared_with_what_was_set_last(tmp_pat
     """One direction was set from 5 to 20 ms: its frames waited for either."""
     slow = direction("s1", delay_s=0.02, wait_least_s=0.005, wait_most_s=0.02)
     found = record(delays=[direction("server"), slow])
-    by_hand = {("server--s1", "s1"): {"delay_s": 0.02}}
+    to_20_ms = {("server--s1", "s1"): {"delay_s": 0.02}}
     assert judged(tmp_path, found)["delay_error_s"].outcome == "failed"
-    gate = judged(tmp_path, found, changed=by_hand)["delay_error_s"]
+    gate = judged(tmp_path, found, changed=to_20_ms)["delay_error_s"]
     assert gate.outcome == "passed"
     assert gate.note == "set by hand, so waits are not compared: server--s1 from s1"
     other = {("server--s1", "server"): {"delay_s": 0.005}}
     assert judged(tmp_path, found, changed=other)["delay_error_s"].outcome == "failed"
     # What was set did not stay.
     found = record(delays=[direction("server"), direction("s1")])
-    gate = judged(tmp_path, found, changed=by_hand)["delay_error"]
+    gate = judged(tmp_path, found, changed=to_20_ms)["delay_error"]
     assert (gate.outcome, gate.where) == ("failed", "server--s1 from s1")
     assert gate.value == pytest.approx(0.015)
+
+
+RESTS = replace(LINK, delay_s=0.0)
+
+
+@pytest.mark.parametrize("key", ["delay_s", "jitter_s", "loss"])
+def test_frames_that_pass_by_what_was_set_by_hand_stop_the_run(tmp_path, key):
+    """The link rested until one direction was set; all its frames still took the old way."""
+    set_now = {("server--s1", "s1"): {"delay_s": 0.02, key: 0.02}}
+    there: dict[str, Any] = {"delay_s": 0.02, "wait_least_s": None, "wait_most_s": None}
+    if key == "loss":
+        set_now, there = {("server--s1", "s1"): {"loss": 0.02}}, {**there, "delay_s": 0.0}
+    if key == "jitter_s":
+        there["jitter_s"] = 0.02
+    unseen = record(
+        worst=None, delays=[direction(**there)], directions=[passed("s1", 0), passed("server", 0)]
+    )
+    found = judged(tmp_path, unseen, link=RESTS, changed=set_now)
+    assert {gate.outcome for gate in found.values()} == {"not measured"}
+    delay = next(gate for name, gate in found.items() if name.startswith("delay_error"))
+    assert "server--s1 from s1 was set by hand, its queue sent 790 packets afterwards" in delay.note
+    seen = unseen | {"directions": [passed("s1", 1), passed("server", 0)]}
+    outcomes = [
+        gate.outcome for gate in judged(tmp_path, seen, link=RESTS, changed=set_now).values()
+    ]
+    assert outcomes == ["not applicable", "not applicable", "passed"]

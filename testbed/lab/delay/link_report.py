@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,8 +38,12 @@ def recorded(network: Mapping[str, Any], path: Path) -> Iterator[None]:
 
 
 def document(network: Mapping[str, Any]) -> dict[str, Any]:
-    """The record so far: what delays (`by`), whether frames stay `in_order`, report, counters."""
+    """The record so far: what delays (`by`), whether frames stay `in_order`, report, counters.
+
+    `at_s` is when it was made, on the monotonic clock.
+    """
     common = {"schema": SCHEMA, "by": network["delayed_by"], "in_order": network["in_order"]}
+    common["at_s"] = time.monotonic()
     if network["delayed_by"] == "netem":
         middles = [Middle.of_link(link) for link in network["links"] if link["middle"] is not None]
         return common | {
