@@ -1,8 +1,8 @@
 """Executes the runs of an experiment's file as `./lab run` does, but for its report.
 
-`python -m tests.lab.execute FILE OUT` prints a line for each run, and ends with status 1 if one
-failed or was invalid. To draw the report takes longer than many of these runs, and its tests are
-elsewhere.
+`python -m tests.lab.execute FILE OUT [RETRIES]` prints a line for each run, and ends with status 1
+if one failed or was invalid. To draw the report takes longer than many of these runs, and its tests
+are elsewhere.
 """
 
 from __future__ import annotations
@@ -16,17 +16,18 @@ from testbed.training import prerequisites
 
 
 def main() -> None:
-    """Execute every run once."""
+    """Execute every run; an invalid one again, RETRIES times at most (0)."""
     path, results = sys.argv[1], Path(sys.argv[2])
     runs = experiment.load(path)
     needs = [run.training_need for run in runs if run.experiment.trains]
     prerequisites.prepare(needs, lambda *_: None)
     planning.extend(results, runs)
-    outcomes = [
-        outcome for run in runs for outcome in runner.attempts(results, run, lambda record: None)
-    ]
-    for each in outcomes:
-        print(f"{each.run.label}: {each.verdict}: {each.reason}")
+    retries = int(sys.argv[3]) if len(sys.argv) > 3 else 0
+    outcomes = []
+    for run in runs:
+        for outcome in runner.attempts(results, run, lambda record: None, retries=retries):
+            print(f"{run.label}: {outcome.verdict}: {outcome.reason}")
+        outcomes.append(outcome)
     sys.exit(any(each.verdict in ("failed", "invalid") for each in outcomes))
 
 

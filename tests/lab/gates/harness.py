@@ -93,6 +93,7 @@ class WrongLab:
         meanwhile: Callable[[RunningLab], object] | None = None,
         after_s: float = 0.3,
         reported: bool = False,
+        retries: int = 0,
         **changes: Any,
     ) -> Results:
         """Run it to its end.
@@ -103,14 +104,16 @@ class WrongLab:
             meanwhile: breaks the lab while it trains.
             after_s: how long after the first round that is called.
             reported: by the command itself, which writes a report.
+            retries: tries of an invalid run more.
             changes: keys of the experiment.
         """
         path = self.folder / "gates.yaml"
         path.write_text(yaml.safe_dump(experiment(self.rate_bps, **changes)))
         results = self.folder / "out"
-        words = ["tests.lab.execute", str(path), str(results)]
+        words = ["tests.lab.execute", str(path), str(results), str(retries)]
         if reported:
-            words = ["testbed", "run", str(path), "--out", str(results), "--retries", "0"]
+            words = ["testbed", "run", str(path), "--out", str(results)]
+            words += ["--retries", str(retries)]
         process = subprocess.Popen(
             [sys.executable, "-m", *words],
             env=altered.environment(self.folder / "altered", altered_by or {}),
