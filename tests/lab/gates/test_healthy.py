@@ -9,7 +9,13 @@ import pytest
 
 from tests.lab.gates.healthy import TOPOLOGIES, reason_not_ok
 
-pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("unchanged_host")]
+# Once more in any case: on a shared machine a processor stands still every now and then, and the
+# gate that finds it stops a run whose lab is as it should be. A lab that is not fails six times.
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.flaky(reruns=1),
+    pytest.mark.usefixtures("unchanged_host"),
+]
 
 
 # Of one switch, of several at the same rate, and with delays; the others are much like these.
