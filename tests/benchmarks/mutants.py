@@ -13,6 +13,7 @@ import math
 import random
 import sys
 import time
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,6 +56,7 @@ _SWAPPED: dict[type[Any], type[Any]] = {
     ast.BitAnd: ast.BitOr,
 }
 _LEFT_OUT = (ast.Assign, ast.AugAssign, ast.Expr, ast.Return, ast.Raise, ast.Delete, ast.Continue)
+_LOOKED_AT_ALONE = (ast.FunctionDef, ast.ClassDef)
 
 
 def places(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:
@@ -62,7 +64,7 @@ def places(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:
     for function in ast.walk(tree):
         if not isinstance(function, ast.FunctionDef):
             continue
-        for node in ast.walk(function):
+        for node in _behaviour(function):
             if isinstance(node, ast.Compare) and type(node.ops[0]) in _SWAPPED:
                 yield node, "comparison"
             elif isinstance(node, ast.BoolOp | ast.BinOp) and type(node.op) in _SWAPPED:
@@ -73,6 +75,25 @@ def places(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:
                 yield node, "constant"
             elif isinstance(node, _LEFT_OUT) and not _is_docstring(node):
                 yield node, "left out"
+
+
+def _behaviour(function: ast.FunctionDef) -> Iterator[ast.AST]:
+    """The nodes of a function that decide what it does, without functions inside it.
+
+    Annotations and type aliases are for readers, and decorators of functions here say what a
+    function is (a property) or how many of its answers a cache keeps: no test can see these change.
+    """
+    waiting: deque[ast.AST] = deque([function])
+    while waiting:
+        node = waiting.popleft()
+        yield node
+        for field, value in ast.iter_fields(node):
+            if field not in ("annotation", "returns", "decorator_list"):
+                waiting.extend(
+                    each
+                    for each in (value if isinstance(value, list) else [value])
+                    if isinstance(each, ast.AST) and not isinstance(each, _LOOKED_AT_ALONE)
+                )
 
 
 def _is_docstring(node: ast.AST) -> bool:
