@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from testbed.simulate.engine import Alarm, Simulation
 from testbed.simulate.link import Link, send_along
 from testbed.transport.core.connection import Connection
+from testbed.transport.core.connection_settings import LeaveOut
 from testbed.transport.core.events import Event
 from testbed.transport.core.wire import WIRE_OVERHEAD_BYTES
 
@@ -56,6 +57,7 @@ class Party:
         other: the other side; None before `link_up`, and once the stream is cut.
         events: all that the connection has told, in order.
         on_event: called with each event as it comes.
+        leave_out: as in `EndpointConfig`.
         overflows: datagrams that found the receive buffer full while this side was busy.
     """
 
@@ -73,6 +75,7 @@ class Party:
         self.events: list[Event] = []
         self.on_event: Callable[[Event], None] = lambda event: None
         self.overflows = 0
+        self.leave_out: LeaveOut | None = None
         self.batches: list[tuple[float, int]] = []
         self._simulation = simulation
         self._buffer_bytes = receive_buffer_bytes
@@ -110,9 +113,10 @@ class Party:
         connection.on_deadline(now_s)
         while len(frames := connection.offer(now_s)):
             self.batches.append((now_s, len(frames)))
-            for frame in frames:
+            left_out = self.leave_out(len(frames)) if self.leave_out is not None else None
+            for frame in frames if left_out is None else frames[~left_out]:
                 self._carry(frame.copy())
-            connection.sent(len(frames), now_s)
+            connection.sent(len(frames), now_s, left_out)
         data = connection.control()
         if data and self.other is not None:
             self._say(data, self.other)

@@ -14,7 +14,7 @@ from testbed.simulate.party import Party, Way, link_up
 from testbed.transport import PayloadLayout, Receiver, Sender, SendingPath, StopRule
 from testbed.transport.core.congestion import CongestionControl
 from testbed.transport.core.connection import Connection
-from testbed.transport.core.connection_settings import ConnectionSettings
+from testbed.transport.core.connection_settings import ConnectionSettings, LeaveOut
 from testbed.transport.core.messages import Hello, Welcome
 from testbed.transport.core.order import ChunkOrder
 from testbed.transport.core.repair import Repair
@@ -175,6 +175,7 @@ def transfer(
     began_s: float = 0.0,
     listens_s: float = 0.0,
     number: int = 6,
+    leave_out: LeaveOut | None = None,
     limit: int = 200_000,
 ) -> Outcome:
     """Runs one transfer to its end; fails when it does not end within `limit` events.
@@ -203,6 +204,7 @@ def transfer(
         into,
         max(began_s, listens_s),
     )
+    sending.leave_out = leave_out
     sender = sending.connection.outgoing.senders[number]
     receiver = receiving.connection.incoming.receivers[number]
     if listens_s > began_s:

@@ -318,9 +318,12 @@ class Connection:
         """
         return self.outgoing.offer(now_s) if self.lost is None else self.outgoing.nothing
 
-    def sent(self, count: int, now_s: float) -> None:
-        """The network took the first `count` datagrams of the last offer."""
-        self.outgoing.sent(count, now_s)
+    def sent(self, count: int, now_s: float, left_out: NDArray[np.bool_] | None = None) -> None:
+        """The network took the first `count` datagrams of the last offer.
+
+        Those that `left_out` names, shape (count,), vanished before it, and took none of its time.
+        """
+        self.outgoing.sent(count, now_s, left_out)
 
     def control(self) -> bytes:
         """The bytes to write to the control stream now; they are handed out once."""

@@ -1,13 +1,20 @@
 """What all connections of one side share, and when their patience with a peer ends."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
 
 from testbed.transport.core.hot_path import NUMPY, HotPath
 from testbed.transport.core.layout import PayloadLayout
 from testbed.transport.core.messages import check_u32
 from testbed.transport.core.order import ChunkOrder
 from testbed.transport.core.repair import Repair
+
+# Of so many datagrams that are about to be sent: which are left out, shape (count,).
+LeaveOut = Callable[[int], NDArray[np.bool_]]
 
 
 @dataclass(frozen=True, kw_only=True)

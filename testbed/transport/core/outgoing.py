@@ -117,10 +117,10 @@ class Outgoing:
                 return frames
         return self.nothing
 
-    def sent(self, count: int, now_s: float) -> None:
-        """The network took the first `count` datagrams of the last offer."""
+    def sent(self, count: int, now_s: float, left_out: NDArray[np.bool_] | None) -> None:
+        """`Connection.sent`."""
         if self._offering is not None:
-            self._offering.sent(count, now_s)
+            self._offering.sent(count, now_s, left_out)
 
     def poll_messages(self) -> list[ControlMessage]:
         """The control messages to send now, in order."""

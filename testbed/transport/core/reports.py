@@ -25,6 +25,8 @@ class TransferReport:
         passes: sweeps over the missing chunks; None where the protocol has no passes. A receiver
             tells that of the latest datagram before it had enough.
         chunks_sent: datagrams handed to the network, repetitions included; 0 for a receiver.
+        chunks_left_out: datagrams that vanished before the network, on purpose; see
+            `EndpointConfig.leave_out`.
         bytes_sent, bytes_received: data on the wire, with the headers of all layers.
         control_bytes: wire bytes of the control messages that this side sent; for kernel TCP also
             of its pure acknowledgements.
@@ -44,6 +46,7 @@ class TransferReport:
     received: NDArray[np.bool_] | None = None
     passes: int | None = None
     chunks_sent: int = 0
+    chunks_left_out: int = 0
     bytes_sent: int = 0
     bytes_received: int = 0
     control_bytes: int = 0

@@ -81,7 +81,7 @@ class Sender:
         self._ever_sent = np.zeros(layout.chunk_count, dtype=np.bool_)
         self._received: NDArray[np.bool_] | None = None
         self._offered = np.empty(0, dtype=np.int64)
-        self._datagrams_sent = 0
+        self._datagrams_sent = self._left_out = 0
         self._control_bytes = 0
         self._began_s = now_s
         self._ended_s = now_s
@@ -174,13 +174,15 @@ class Sender:
         held = self._repair.in_flight if self.held else 0
         return whole - self._path.in_flight - held
 
-    def sent(self, count: int, now_s: float) -> None:
-        """The network took the first `count` datagrams of the last offer."""
+    def sent(self, count: int, now_s: float, left_out: NDArray[np.bool_] | None = None) -> None:
+        """`Connection.sent`. To the repair, what was left out is lost like any other."""
         if not count:
             return
-        self._ever_sent[self._offered[:count]] = True
+        taken = self._offered[:count] if left_out is None else self._offered[:count][~left_out]
+        self._ever_sent[taken] = True
         self._datagrams_sent += count
-        self._path.pacer.spend(count)
+        self._left_out += count - len(taken)
+        self._path.pacer.spend(len(taken))
         self._path.congestion.on_sent(count * self._path.datagram_wire_bytes, now_s)
         self._repair.on_sent(count, now_s)
         if self._stalled(now_s):
@@ -305,7 +307,11 @@ class Sender:
 
     def _repeated(self) -> int:
         """How many datagrams carried a chunk that had been sent before."""
-        return self._datagrams_sent - int(np.count_nonzero(self._ever_sent))
+        return self._on_wire - int(np.count_nonzero(self._ever_sent))
+
+    @property
+    def _on_wire(self) -> int:
+        return self._datagrams_sent - self._left_out
 
     def report(self, peer: str) -> TransferReport:
         """This side's report, complete once `stopped`."""
@@ -318,8 +324,9 @@ class Sender:
             chunks_received=None if self._received is None else int(self._received.sum()),
             received=self._received,
             passes=self._repair.passes,
-            chunks_sent=self._datagrams_sent,
-            bytes_sent=wire_bytes(self._datagrams_sent, chunk_bytes),
+            chunks_sent=self._on_wire,
+            chunks_left_out=self._left_out,
+            bytes_sent=wire_bytes(self._on_wire, chunk_bytes),
             control_bytes=self._control_bytes,
             retransmitted_bytes=wire_bytes(self._repeated(), chunk_bytes),
             began_s=self._began_s,

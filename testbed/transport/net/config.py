@@ -8,6 +8,7 @@ from types import NoneType
 from typing import Any
 
 from testbed.shared.input_error import shown
+from testbed.transport.core.connection_settings import LeaveOut
 from testbed.transport.core.joining import SERVER
 from testbed.transport.core.layout import PayloadLayout
 from testbed.transport.core.messages import check_u32
@@ -85,6 +86,9 @@ class EndpointConfig:
             one packet; turn it off where queues matter. `tcp` ignores it.
         observer: is called with the congestion state of each sending path, at most every 10 ms per
             peer. Kernel TCP does not call it; its state is read from outside (TCP_INFO).
+        leave_out: for experiments: is called with the number of datagrams that are about to be
+            sent, and tells which of them vanish before the socket. They cost no time on the
+            wire, the transport takes them for lost, and reports count them apart. Not for `tcp`.
         survive_peers: whether the server goes on with the other workers when it loses one. `lost`
             then tells which are gone, and reports and announcements leave them out.
     """
@@ -111,6 +115,7 @@ class EndpointConfig:
     connect_timeout_s: float = 10.0
     transfers_in_flight: int = 4
     observer: Observer | None = None
+    leave_out: LeaveOut | None = None
     survive_peers: bool = False
 
     def __post_init__(self) -> None:
@@ -143,6 +148,8 @@ class EndpointConfig:
         highest = 65535 - (len(self.peers) - 1 if self.is_server else 0)
         if not lowest <= self.data_port <= highest:
             raise ValueError(f"data_port is {self.data_port}; valid: {lowest} to {highest}")
+        if self.leave_out is not None and self.protocol.carrier == "tcp":
+            raise ValueError("leave_out: the kernel sends the datagrams of tcp; valid: None")
         if self.credentials is not None and self.protocol.carrier == "tcp":
             raise ValueError(
                 "the protocol tcp sends its payloads in clear, so credentials would protect "

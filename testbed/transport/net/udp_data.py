@@ -6,7 +6,11 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from testbed.transport.core.connection import Connection
+from testbed.transport.core.connection_settings import LeaveOut
 from testbed.transport.core.errors import ProtocolError
 from testbed.transport.core.joining import SERVER
 from testbed.transport.core.sending_path import SendingPath
@@ -38,9 +42,12 @@ _COUNTED_BYTES = IP_HEADER_BYTES[socket.AF_INET]  # in `wire_bytes`
 class UdpData(DataChannel):
     """A connection's datagrams."""
 
-    def __init__(self, udp: UdpSocket, *, gather_s: float) -> None:
+    def __init__(
+        self, udp: UdpSocket, *, gather_s: float, leave_out: LeaveOut | None = None
+    ) -> None:
         """For up to `gather_s`, arrivals may gather in the socket before they are read."""
         self._udp = udp
+        self._leave_out = leave_out
         self._gather_s = gather_s
         self._resting = False
         self._unread_until_s = -math.inf
@@ -95,16 +102,34 @@ class UdpData(DataChannel):
             frames = connection.offer(now_s)
             if not len(frames):
                 return
-            taken = self._udp.send(frames)
-            connection.sent(taken, now_s)
+            left_out = self._leave_out(len(frames)) if self._leave_out is not None else None
+            taken = self._pass_on(connection, frames, left_out, now_s)
             if taken < len(frames):
                 self._blocked = self._udp.blocked
                 if not self._blocked:
                     self._retry_s = now_s + _RETRY_S
                 self._not_before_s = now_s + (_BLOCKED_S if self._blocked else _RETRY_S)
                 return
-            if frames.nbytes < _FULL_BATCH_BYTES:
+            if frames.nbytes < _FULL_BATCH_BYTES and left_out is None:
                 return  # no more may go now, or very little
+
+    def _pass_on(
+        self,
+        connection: Connection,
+        frames: NDArray[np.uint8],
+        left_out: NDArray[np.bool_] | None,
+        now_s: float,
+    ) -> int:
+        """Sends what is not left out; returns how many are dealt with."""
+        if left_out is None:
+            taken = self._udp.send(frames)
+            connection.sent(taken, now_s)
+            return taken
+        kept = np.flatnonzero(~left_out)
+        sent = self._udp.send(frames[kept]) if len(kept) else 0
+        taken = int(kept[sent]) if sent < len(kept) else len(frames)
+        connection.sent(taken, now_s, left_out[:taken])
+        return taken
 
     def due_s(self, connection_due_s: float) -> float:
         return max(connection_due_s, self._not_before_s)
@@ -184,7 +209,7 @@ class UdpCarrier(Carrier):
         if self._config.is_server:
             self._forget(udp)
         udp.set_peer(host.at(port))
-        return UdpData(udp, gather_s=self._room_s(udp))
+        return UdpData(udp, gather_s=self._room_s(udp), leave_out=self._config.leave_out)
 
     def _room_s(self, udp: UdpSocket) -> float:
         """How long arrivals may gather: until half the buffer is full, at the rate of this side.
