@@ -5,6 +5,7 @@ of the imported packages. Loading makes numpy arrays and, on torch's meta device
 computes nothing before the fork.
 """
 
+import importlib
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -38,6 +39,10 @@ class ModelAndData:
         return section
 
     @property
+    def _computes(self) -> bool:
+        return (self._training.get("pace") or {}).get("kind") != "payload-only"
+
+    @property
     def folder(self) -> Path | None:
         """The folder of the experiment's file, for data that lie beside it."""
         folder = self.config.get("folder")
@@ -64,13 +69,12 @@ class ModelAndData:
         name = self._training["model"]
         entry = models.MODELS.get(name)
         section = self._training.get("pace") or {}
-        computes = section.get("kind") != "payload-only"
-        if not computes and entry is not None and entry.published:
+        if not self._computes and entry is not None and entry.published:
             classes, shape = entry.published
         else:
             classes, shape = self.dataset.classes, self.dataset.input_shape
         # A cached map imports nothing. A run that computes must import before the fork.
-        layers = models.layer_map(name, classes=classes, input_shape=shape, kept=not computes)
+        layers = models.layer_map(name, classes=classes, input_shape=shape, kept=not self._computes)
         return pace.scaled(layers, float(section.get("scale", 1.0)))
 
     def model(self, rank: int) -> nn.Module:
@@ -91,8 +95,14 @@ class ModelAndData:
         return model
 
     def load(self) -> None:
-        """Load what all processes share: the data, and the packages that the model needs."""
+        """Load what all processes share: the data, and the packages that the model needs.
+
+        The first optimiser of a process imports torch's compiler, which takes a second: here, once
+        before the fork, not in each worker.
+        """
         _ = self.dataset, self.layers
+        if self._computes:
+            importlib.import_module("torch._dynamo")
 
     def facts(self, workers: int) -> dict[str, Any]:
         elements = sum(size for _, size in models.layer_sizes(self.layers))

@@ -39,7 +39,6 @@ class Entry:
         module, function: the function that builds it; imported when needed, because some packages
             take seconds to import.
         inputs: the kind of inputs that it takes.
-        slow_import: whether it needs a package whose import takes seconds.
         published: classes and input shape for which `parameters` is published.
         parameters: number of trained weights at that size, each counted once.
     """
@@ -47,7 +46,6 @@ class Entry:
     module: str
     function: str
     inputs: Literal["images", "tokens"] = "images"
-    slow_import: bool = False
     published: tuple[int, tuple[int, ...]] | None = None
     parameters: int | None = None
 
@@ -56,17 +54,13 @@ MODELS: dict[str, Entry] = {
     "small-cnn": Entry("small_cnn", "build"),
     "mlp": Entry("mlp", "build"),
     "alexnet": Entry("alexnet", "build", published=_IMAGENET, parameters=61_100_840),
-    "resnet50": Entry(
-        "resnet", "build", slow_import=True, published=_IMAGENET, parameters=25_557_032
-    ),
-    "efficientnet-b0": Entry(
-        "efficientnet", "build", slow_import=True, published=_IMAGENET, parameters=5_288_548
-    ),
+    "resnet50": Entry("resnet", "build", published=_IMAGENET, parameters=25_557_032),
+    "efficientnet-b0": Entry("efficientnet", "build", published=_IMAGENET, parameters=5_288_548),
     "densenet169": Entry("densenet", "build", published=_IMAGENET, parameters=14_149_480),
     "gpt2-small": Entry(
-        "gpt2", "small", "tokens", True, published=(50_257, (1024,)), parameters=124_439_808
+        "gpt2", "small", "tokens", published=(50_257, (1024,)), parameters=124_439_808
     ),
-    "gpt2-tiny": Entry("gpt2", "tiny", "tokens", slow_import=True),
+    "gpt2-tiny": Entry("gpt2", "tiny", "tokens"),
 }
 BUILDERS: Registry[Any] = Registry(
     "model",
@@ -115,17 +109,17 @@ def layer_map(
     """Name and shape of every trained tensor, in the order of the flat float32 gradient.
 
     The model is built on torch's meta device, without weights. A user's model that cannot be built
-    there is built once as usual and dropped. With `kept`, the map of a model whose packages take
-    seconds to import is cached, so that the next call imports nothing.
+    there is built once as usual and dropped. With `kept`, the map of a model of the registry is
+    cached, so that the next call imports neither torch nor what else takes seconds.
     """
     shape = tuple(input_shape)
     make = functools.partial(_layer_map, name, classes, shape)
     entry = MODELS.get(name)
-    if not kept or entry is None or not entry.slow_import:
+    if not kept or entry is None:
         return make()
     from testbed.training.models import layer_map_cache
 
-    return layer_map_cache.layers(name, entry.module, classes, shape, make)
+    return layer_map_cache.layers(name, classes, shape, make)
 
 
 def _layer_map(

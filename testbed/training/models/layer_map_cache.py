@@ -1,4 +1,4 @@
-"""Caches the layer maps of models whose packages take seconds to import."""
+"""Caches the layer maps of the registry's models, since their packages take seconds to import."""
 
 from collections.abc import Callable, Sequence
 from importlib import metadata
@@ -9,37 +9,40 @@ import numpy as np
 from testbed.training.datasets import cache
 
 LayerMap = list[tuple[str, tuple[int, ...]]]
-_PACKAGE = "transformers"
+_PACKAGES = ("torch", "transformers")
 _NO_DIMENSION = -1
 
 
-def layers(
-    name: str, module: str, classes: int, shape: Sequence[int], make: Callable[[], LayerMap]
-) -> LayerMap:
-    """The layer map that `make` returns, cached per version of the package and of our module.
+def layers(name: str, classes: int, shape: Sequence[int], make: Callable[[], LayerMap]) -> LayerMap:
+    """The layer map that `make` returns, cached per version of the packages and of our modules.
 
     Args:
         name: of the model.
-        module: the file beside this one that builds it.
         classes, shape: classes and input shape that it is built for.
     """
-    try:
-        version = metadata.version(_PACKAGE)
-    except metadata.PackageNotFoundError:
-        return make()  # its error says what is missing
-    source = cache.file_digest(Path(__file__).with_name(f"{module}.py"))
     key = {
         "model": name,
         "classes": classes,
         "shape": list(shape),
-        _PACKAGE: version,
-        "source": source,
+        "sources": {path.name: cache.file_digest(path) for path in _sources()},
+        **{each: _version(each) for each in _PACKAGES},
     }
     kept = cache.arrays("layers", key, lambda: _as_arrays(make()))
     return [
         (str(each), tuple(int(size) for size in sizes if size != _NO_DIMENSION))
         for each, sizes in zip(kept["names"], kept["shapes"], strict=True)
     ]
+
+
+def _sources() -> list[Path]:
+    return sorted(Path(__file__).parent.glob("*.py"))
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""  # a model that needs it says so when it is built
 
 
 def _as_arrays(made: LayerMap) -> cache.Arrays:
