@@ -1,8 +1,9 @@
 """Runs the tests that execute certain lines, on a module whose source was changed in memory.
 
-All tests run once, and their lines in the watched files are noted. From then on, each changed
-source meets only the tests that execute the changed lines, the quickest first, in a forked child of
-a process that has imported everything but the project. Tests of random examples run with a few,
+All tests run once, and their lines in the watched files are noted. What a test module calls while
+it is imported counts for each of its tests. From then on, each changed source meets only the tests
+that execute the changed lines, the quickest first, in a forked child of a process that has imported
+everything but the project. Tests of random examples run with a few,
 always the same; once all tests have passed so, these run again with as many as they ask for.
 """
 
@@ -10,6 +11,7 @@ import contextlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import inspect
 import io
 import json
 import os
@@ -20,7 +22,7 @@ import tempfile
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from types import CodeType, FrameType, ModuleType
 from typing import Any
@@ -71,26 +73,54 @@ class LineTracer:
     def __init__(self, files: Sequence[Path]) -> None:
         self.found: dict[str, tuple[float, bool, dict[str, list[int]]]] = {}
         self._lines: dict[str, set[int]] = {str(file): set() for file in files}
+        self._at_import: dict[Path, dict[str, set[int]]] = {}  # of a test module
         self._calls: Counter[CodeType] = Counter()
 
     @pytest.hookimpl(wrapper=True)
+    def pytest_make_collect_report(
+        self, collector: pytest.Collector
+    ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+        if not isinstance(collector, pytest.Module):
+            return (yield)
+        with self._traced():
+            report = yield
+        self._at_import[collector.path] = {
+            file: set(lines) for file, lines in self._lines.items() if lines
+        }
+        return report
+
+    @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        began_s = time.process_time()
+        try:
+            with self._traced():
+                return (yield)
+        finally:
+            used_s = time.process_time() - began_s
+            at_import = self._at_import[item.path]
+            lines_of = {
+                file: sorted(lines | at_import.get(file, set()))
+                for file, lines in self._lines.items()
+            }
+            random = getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
+            self.found[item.nodeid] = used_s, random, lines_of
+
+    @contextlib.contextmanager
+    def _traced(self) -> Iterator[None]:
+        """Has `_lines` tell what is executed meanwhile."""
         for lines in self._lines.values():
             lines.clear()
         self._calls.clear()
-        began_s = time.process_time()
         sys.settrace(self._call)
         try:
-            return (yield)
+            yield
         finally:
             sys.settrace(None)
-            lines_of = {file: sorted(lines) for file, lines in self._lines.items() if lines}
-            random = getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
-            self.found[item.nodeid] = time.process_time() - began_s, random, lines_of
 
     def _call(self, frame: FrameType, event: str, arg: Any) -> Callable[..., Any] | None:
         code = frame.f_code
-        if code.co_filename not in self._lines:
+        # A module or a class body runs for whoever imports it first.
+        if code.co_filename not in self._lines or not code.co_flags & inspect.CO_NEWLOCALS:
             return None
         self._lines[code.co_filename].add(code.co_firstlineno)
         self._calls[code] += 1

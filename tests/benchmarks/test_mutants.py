@@ -1,8 +1,9 @@
-"""What the draw of mutants may change: only what decides how the core behaves."""
+"""The draw of mutants changes what decides how the core behaves, and asks the tests that run it."""
 
 import ast
 import textwrap
 
+from tests.benchmarks.mutant_tests import Suite
 from tests.benchmarks.mutants import change, places
 
 
@@ -59,3 +60,22 @@ def test_every_change_is_one() -> None:
         copy = ast.parse(textwrap.dedent(source))
         change(*list(places(copy))[number])
         assert ast.unparse(copy) != ast.unparse(tree)
+
+
+def test_a_change_meets_the_tests_that_run_it_also_those_that_do_so_at_import(tmp_path) -> None:
+    code = tmp_path / "found.py"
+    source = "def once():\n    return 1\n\n\ndef twice():\n    return 2\n"
+    code.write_text(source)
+    (tmp_path / "test_found.py").write_text(
+        "import found\n\nONCE = found.once()\n\n\n"
+        "def test_one():\n    assert ONCE == 1\n\n\n"
+        "def test_two():\n    found.twice()\n"
+    )
+    suite = Suite(tmp_path, ["test_found.py"], [code])
+    assert suite.count == 2
+    for before, after, lines, why in (
+        ("1", "3", range(2, 3), "one of 2 tests"),
+        ("2", "3", range(6, 7), None),
+    ):
+        changed_source = source.replace(f"return {before}", f"return {after}")
+        assert suite.find(code, changed_source, lines, lines) == why
