@@ -21,6 +21,7 @@ def test_what_only_readers_see_is_left_alone() -> None:
         def parse(data: bytes | None, *rest: int | str, **more: int | str) -> int | None:
             """Parses: a docstring."""
             found: list[int | None]
+            return None
         '''
     )
 

@@ -1,10 +1,12 @@
 """A connection in virtual time: numbering, liveness, several transfers in flight."""
 
+import math
 from typing import Any
 
 import numpy as np
 import pytest
 
+from testbed.transport.core.arrivals import pack_arrivals
 from testbed.transport.core.connection import Connection, ConnectionState
 from testbed.transport.core.connection_settings import ConnectionSettings
 from testbed.transport.core.events import Announced, ChunkBatch, Joined, PeerGone, TransferDone
@@ -230,17 +232,27 @@ def test_a_receiver_by_itself_writes_into_no_read_only_buffer(hot_path):
         early.adopt(into, rule, 0.0)
 
 
-def test_a_worker_that_is_welcomed_is_told_the_servers_port_and_its_key():
+def waiting_worker():
     settings = ConnectionSettings(
         session=SESSION, layout=layout_of(1), repair=Passes(), order=InOrder()
     )
     hello = Hello(session=SESSION, name="worker-1")
     path = SendingPath(congestion=FixedRate(rate_bps=1e6), chunk_bytes=16)
-    connection = Connection(peer="server", settings=settings, path=path, hello=hello, now_s=0.0)
+    return Connection(peer="server", settings=settings, path=path, hello=hello, now_s=0.0)
+
+
+def test_a_worker_that_is_welcomed_is_told_the_servers_port_and_its_key():
+    connection = waiting_worker()
     welcome = Welcome(session=SESSION, data_port=47000, key=bytes(range(KEY_BYTES)))
     connection.on_control(welcome.message().encode(), 0.0)
     assert connection.events() == [Joined(47000, bytes(range(KEY_BYTES)))]
     assert connection.state is ConnectionState.WAITING
+
+
+def test_a_welcome_to_another_session_ends_the_connection():
+    connection = waiting_worker()
+    connection.on_control(Welcome(session=SESSION + 1, data_port=1).message().encode(), 0.0)
+    assert connection.lost == "it broke the protocol: WELCOME of another session"
 
 
 def test_a_batch_with_datagrams_of_two_transfers_serves_both():
@@ -351,3 +363,14 @@ def test_a_sender_that_asks_again_unanswered_breaks_the_protocol():
     probe = ControlMessage(MessageType.PROBE, 0, PASS.pack(1, True)).encode()
     two.server.connection.on_control(2 * probe, 0.0)
     assert "awaits its answer" in (two.server.connection.lost or "")
+
+
+@pytest.mark.parametrize("waited", [False, True])
+def test_an_answer_that_lay_in_a_socket_gives_no_round_trip(waited):
+    two = Two(chunks=3, rate_bps=math.inf)
+    connection = two.worker.connection
+    connection.post_send(0, random_payload(two.layout), 0.0)
+    connection.sent(len(connection.offer(0.0)), 0.0)
+    answer = ControlMessage(MessageType.BITMAP, 0, pack_arrivals(np.array([1])))
+    connection.on_control(answer.encode(), 0.25, waited=waited)
+    assert two.path.latest_rtt_s == (None if waited else 0.25)

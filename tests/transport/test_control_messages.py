@@ -165,6 +165,10 @@ def test_a_hello_that_is_too_large_is_refused_with_the_cure():
 def test_introductions_survive_the_way():
     hello = Hello(session=2**32 - 1, name="wörker-1", data_port=47000, layout=b"\1\2\3")
     assert Hello.parse(hello.message().body) == hello
+    shortest = Hello(session=1, name="")
+    assert Hello.parse(shortest.message().body) == shortest
+    with pytest.raises(ProtocolError, match="HELLO with a body of 9 bytes"):
+        Hello.parse(shortest.message().body[:-1])
     welcome = Welcome(session=5, data_port=47001)
     assert Welcome.parse(welcome.message().body) == welcome
 

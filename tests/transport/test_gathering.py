@@ -193,7 +193,25 @@ def test_only_a_rule_that_says_what_is_missing_lets_arrivals_gather():
     sender, receiver = transfer_parts(FractionRule(chunk_count=40, tolerance=0.25))
     receiver.on_datagrams(sender.offer(0.0)[:8], 0.0)
     assert receiver.missing == 22
+    for now_s in range(4):
+        receiver.on_datagrams(sender.offer(now_s), now_s)
+        sender.sent(8, now_s)
+    assert (receiver.received_count, receiver.stopped, receiver.missing) == (32, True, 0)
     assert transfer_parts(Asked())[1].missing == 0
+    assert transfer_parts(None)[1].missing == 0  # it came early, and has no rule yet
+
+
+def test_no_more_can_be_missing_than_has_not_arrived_whatever_a_rule_says():
+    class Greedy(StopRule):
+        def satisfied(self, progress):
+            return False
+
+        def missing(self, progress):
+            return 1000
+
+    sender, receiver = transfer_parts(Greedy())
+    receiver.on_datagrams(sender.offer(0.0)[:8], 0.0)
+    assert receiver.missing == 32
 
 
 class ShortBuffer(FakeSocket):

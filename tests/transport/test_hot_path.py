@@ -281,12 +281,13 @@ def test_sealed_datagrams_are_placed(hot_path):
         ("length", "wrong-length"),
     ],
 )
-@pytest.mark.parametrize("change", [-1, 1, TRANSFER])
-def test_a_batch_that_is_wrong_throughout_is_dropped(hot_path, field, reason, change):
+@pytest.mark.parametrize("change", [-TRANSFER, -1, 1, TRANSFER])
+@pytest.mark.parametrize("session", [SESSION, TRANSFER - 1])
+def test_a_batch_that_is_wrong_throughout_is_dropped(hot_path, field, reason, change, session):
     """None of the looks at a whole batch takes it for a valid one."""
     layout = layout_of(16)
-    it = placement(hot_path, layout)
-    frames = batch(layout, [good(layout, chunk) for chunk in range(4)])
+    it = placement(hot_path, layout, session)
+    frames = batch(layout, [(session, *good(layout, chunk)[1:]) for chunk in range(4)])
     records = fields(frames, 16)
     if field == "sequence":
         records[field] += 4

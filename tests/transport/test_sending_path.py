@@ -9,6 +9,7 @@ from testbed.shared.input_error import InputError
 from testbed.transport.core.arrivals import pack_arrivals
 from testbed.transport.core.messages import ControlMessage, MessageType
 from testbed.transport.core.sending_path import SendingPath
+from testbed.transport.core.wire import wire_bytes
 from testbed.transport.policies.congestion import FixedRate
 from tests.transport.transfer_parts import new_sender
 from tests.transport.virtual import layout_of
@@ -77,3 +78,14 @@ def test_a_sender_fits_its_batches_to_its_transfer(chunks, batch):
     path = SendingPath(congestion=FixedRate(rate_bps=100e6), chunk_bytes=1456, queue_bytes=1e6)
     sender = new_sender(layout_of(chunks, chunk_bytes=1456), path=path)
     assert len(sender.offer(0.0)) == batch
+
+
+@pytest.mark.parametrize(("window", "unasked"), [(64, 16), (12, 8), (2, 1)])
+def test_a_sender_asks_once_more_than_a_quarter_of_a_long_window_is_in_flight(window, unasked):
+    path = SendingPath(congestion=Own(window_bytes=window * wire_bytes(1, 16)), chunk_bytes=16)
+    sender = new_sender(layout_of(100), path=path)
+    for count, asked in ((unasked, False), (1, True)):
+        sender.offer(0.0)
+        sender.sent(count, 0.0)
+        sender.offer(0.0)
+        assert bool(sender.poll_messages()) is asked

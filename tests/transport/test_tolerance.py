@@ -51,8 +51,9 @@ def test_never_more_than_the_tolerance_is_given_up_and_never_less_than_possible(
 
 @pytest.mark.parametrize("value", [-0.01, 1, 1.5, float("nan"), float("inf"), "0.5", None])
 def test_tolerances_outside_zero_to_one_are_refused(value):
-    with pytest.raises(ValueError, match="valid: 0"):
-        Fixed(value)
+    for refusing in (Fixed, lambda tolerance: required_chunks(10, tolerance)):
+        with pytest.raises(ValueError, match="valid: 0"):
+            refusing(value)
 
 
 def test_a_phased_policy_follows_the_phase():

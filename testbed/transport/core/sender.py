@@ -167,8 +167,6 @@ class Sender:
         """Datagrams that the congestion window still allows; one is always allowed in flight."""
         window_bytes = self._path.window_bytes
         whole = self._path.flow_window
-        if window_bytes == whole == math.inf:
-            return math.inf
         if window_bytes < math.inf:
             whole = min(whole, max(1, int(window_bytes // self._path.datagram_wire_bytes)))
         held = self._repair.in_flight if self.held else 0
