@@ -15,9 +15,9 @@ from analysis.data.records import section
 _DEVIATIONS = ("relative_error", "cosine", "norm_ratio")
 
 
-def task_metric(training: pl.DataFrame) -> str | None:
-    """`accuracy` or `perplexity`, whichever was logged; None where nothing was evaluated."""
-    logged = [name for name in TASK_METRICS if training[name].count()]
+def task_metric(measured: pl.DataFrame) -> str | None:
+    """`accuracy` or `perplexity`, whichever a log, or the rows of `per_run`, have; or None."""
+    logged = [name for name in TASK_METRICS if measured[name].count()]
     return logged[0] if logged else None
 
 

@@ -63,46 +63,29 @@ class Run:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Results:
-    """An experiment's runs. The frames hold the ok runs only, one row per logged record.
+class Evidence:
+    """What all numbers of an experiment rest on: its runs, and `per_run`'s row for each ok one.
 
-    Every frame starts with `run_key`, `arm`, `seed` and one `factor.NAME` column per factor.
+    It is read from run directories (`Results`), or from what is kept of them (`KeptRows`).
 
     Attributes:
         experiment, description: from the experiment file.
-        results_dir: the folder that holds the experiment's own.
         commands: those that planned the runs.
         arms: their names, in the experiment's order.
         published_ids: the published numbers that the experiment asks for; None: all that fit.
         levels: the levels of each factor, in the experiment's order.
         runs: all planned runs, whatever their verdict.
         others: earlier attempts, and runs that the plan does not name.
-        problems: what was wrong with the experiment's own files.
-        rounds, transfers, training, impairments, effects: the frames of the logged records.
-        layer_loss: per run, leg and layer: `missing`, a share, the mean over transfers.
     """
 
     experiment: str
     description: str
-    results_dir: Path
     commands: list[str]
     arms: list[str]
     published_ids: list[str] | None
     levels: dict[str, list[str | None]]
     runs: list[Run]
     others: list[Run]
-    problems: list[str]
-    rounds: pl.DataFrame
-    transfers: pl.DataFrame
-    training: pl.DataFrame
-    impairments: pl.DataFrame
-    effects: pl.DataFrame
-    layer_loss: pl.DataFrame
-
-    @property
-    def folder(self) -> Path:
-        """The experiment's own folder."""
-        return self.results_dir / self.experiment
 
     @property
     def left_out(self) -> list[Run]:
@@ -122,7 +105,7 @@ class Results:
     @property
     def factor_columns(self) -> list[str]:
         """The columns that hold a run's point in the sweep."""
-        return [name for name in self.rounds.columns if name.startswith(FACTOR_PREFIX)]
+        return [FACTOR_PREFIX + name for name in factor_names(self.ok_runs)]
 
     def point_order(self, run: Run) -> tuple[int, ...]:
         """A sort key: runs are executed in an order of their own, tables follow the experiment."""
@@ -142,6 +125,34 @@ class Results:
         """How many planned runs have each verdict, or are missing."""
         found = [run.verdict for run in self.runs]
         return {verdict: found.count(verdict) for verdict in (*VERDICTS, MISSING)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Results(Evidence):
+    """An experiment's runs. The frames hold the ok runs only, one row per logged record.
+
+    Every frame starts with `run_key`, `arm`, `seed` and one `factor.NAME` column per factor.
+
+    Attributes:
+        results_dir: the folder that holds the experiment's own.
+        problems: what was wrong with the experiment's own files.
+        rounds, transfers, training, impairments, effects: the frames of the logged records.
+        layer_loss: per run, leg and layer: `missing`, a share, the mean over transfers.
+    """
+
+    results_dir: Path
+    problems: list[str]
+    rounds: pl.DataFrame
+    transfers: pl.DataFrame
+    training: pl.DataFrame
+    impairments: pl.DataFrame
+    effects: pl.DataFrame
+    layer_loss: pl.DataFrame
+
+    @property
+    def folder(self) -> Path:
+        """The experiment's own folder."""
+        return self.results_dir / self.experiment
 
 
 def load(results_dir: Path, experiment: str | None = None) -> Results:
@@ -294,7 +305,7 @@ def _frame(
 
     Losses per layer are summed into `layers`, where given, and left out of the frame.
     """
-    factors = sorted({name for run in runs for name in run.factors})
+    factors = factor_names(runs)
     kept = {name: kind for name, kind in schema.items() if name != "tensor_loss"}
     frames = [pl.DataFrame(schema=_labels(factors) | kept)]
     for run in runs:
@@ -330,6 +341,11 @@ def _remark_on_missing_rounds(runs: Sequence[Run], rounds: pl.DataFrame) -> None
             if not programs.runs_programs(run.config):
                 lacks = "training time, bytes or maximum"
             run.problems.append(f"{logged} of {planned} rounds in rounds.jsonl: it has no {lacks}")
+
+
+def factor_names(runs: Sequence[Run]) -> list[str]:
+    """The factors that some runs have, by name."""
+    return sorted({name for run in runs for name in run.factors})
 
 
 def _labels(factors: list[str]) -> dict[str, Any]:

@@ -289,6 +289,12 @@ METRICS = (
 _BY_NAME = {metric.name: metric for metric in METRICS}
 
 
+def is_metric(name: str) -> bool:
+    """Whether a column of the runs' rows is a metric."""
+    of_kind = name.startswith(IMPAIRED) or program_metrics.fields(name) is not None
+    return of_kind or name in _BY_NAME
+
+
 def describe(name: str) -> Metric:
     """A metric by its name.
 

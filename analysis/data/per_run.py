@@ -5,15 +5,27 @@ from __future__ import annotations
 import polars as pl
 
 from analysis.data import learning, program_metrics, programs
-from analysis.data.load import FACTOR_PREFIX, Results, factor_text, impairment_kinds
-from analysis.data.metrics import IMPAIRED, METRICS, describe
+from analysis.data.kept_rows import TOLERANCE_VARIED, WORKERS_BACK, KeptRows
+from analysis.data.load import FACTOR_PREFIX, Evidence, Results, factor_text, impairment_kinds
+from analysis.data.metrics import IMPAIRED, LEGS, METRICS, describe
+
+__all__ = ["TOLERANCE_VARIED", "WORKERS_BACK", "logs", "metric_names", "per_run"]
 
 
-def per_run(results: Results) -> pl.DataFrame:
+def per_run(evidence: Evidence) -> pl.DataFrame:
     """One row per ok run: `run_key`, `arm`, `seed`, the factors, and a column per metric.
 
-    A metric is null where the run has no value for it.
+    A metric is null where the run has no value for it. Two columns more say whether its tolerance
+    changed from round to round (`TOLERANCE_VARIED`), and whether it lost workers that all came back
+    (`WORKERS_BACK`). Of kept results these are the rows that were kept.
     """
+    if isinstance(evidence, KeptRows):
+        return evidence.rows
+    assert isinstance(evidence, Results)
+    return _from_logs(evidence)
+
+
+def _from_logs(results: Results) -> pl.DataFrame:
     labels = ["run_key", "arm", "seed", *results.factor_columns]
     frame = pl.DataFrame(
         [
@@ -38,7 +50,7 @@ def per_run(results: Results) -> pl.DataFrame:
     for log, rows in found.items():
         values = [each.value.alias(each.name) for each in (*METRICS, *by_kind) if each.log == log]
         if log == "rounds":
-            values.append(pl.len().cast(pl.Int64).alias("_logged"))
+            values += [pl.len().cast(pl.Int64).alias("_logged"), *_FACTS]
         measured = rows.group_by("run_key").agg(values)
         frame = frame.join(measured, on="run_key", how="left", maintain_order="left")
     whole = (pl.col("_logged") == pl.col("_planned")) | pl.col("_planned").is_null()
@@ -48,6 +60,17 @@ def per_run(results: Results) -> pl.DataFrame:
         if each.whole_log
     ).drop("_logged", "_planned")
     return _with_programs(results, frame) if results.runs_programs else frame
+
+
+def _varied(leg: str) -> pl.Expr:
+    return pl.col(f"tolerance_{leg}").drop_nulls().n_unique() > 1
+
+
+_LOST = pl.col("workers_lost").list.len()
+_FACTS = (
+    pl.any_horizontal(map(_varied, LEGS)).alias(TOLERANCE_VARIED),
+    ((_LOST.max() > 0) & (_LOST.sort_by("round").last() == 0)).alias(WORKERS_BACK),
+)
 
 
 def _with_programs(results: Results, frame: pl.DataFrame) -> pl.DataFrame:

@@ -15,7 +15,7 @@ from typing import Any
 import polars as pl
 
 from analysis.data import gates, learning, published
-from analysis.data.load import FACTOR_PREFIX, Results, Run, factor_text
+from analysis.data.load import FACTOR_PREFIX, Evidence, Run, factor_text
 from analysis.data.metrics import TASK_METRICS
 from analysis.data.per_run import metric_names, per_run
 from analysis.statistics import byte_bound, pairing
@@ -32,7 +32,7 @@ SCHEMA = 1
 _UNKNOWN: Any = object()
 
 
-def summarise(results: Results) -> dict[str, Any]:
+def summarise(results: Evidence) -> dict[str, Any]:
     """The content of `summary.json`.
 
     Every measured entry is {value, low, high, n}: mean over seeds, its 95 % interval, number of
@@ -41,7 +41,7 @@ def summarise(results: Results) -> dict[str, Any]:
     """
     entries = published.select(published.load(), results.published_ids, results.arms)
     measured = per_run(results)
-    phased = phases.phased_arms(results)
+    phased = phases.phased_arms(results, measured)
     points = _points(results, measured, entries, phased)
     in_points = {
         each["id"] for point in points for found in point["published"].values() for each in found
@@ -51,7 +51,7 @@ def summarise(results: Results) -> dict[str, Any]:
         "experiment": results.experiment,
         "verdicts": results.verdicts(),
         "waived_gates": list(gates.waived(results.ok_runs)),
-        "task_metric": learning.task_metric(results.training),
+        "task_metric": learning.task_metric(measured),
         "paces": sorted({learning.pace(run.config)["kind"] for run in results.ok_runs}),
         **_cells(measured, results.arms),
         "unpaired": _unpaired(results.runs, results.arms),
@@ -80,7 +80,7 @@ def summarise(results: Results) -> dict[str, Any]:
 
 
 def _points(
-    results: Results,
+    results: Evidence,
     measured: pl.DataFrame,
     entries: Sequence[published.Published],
     phased: Sequence[str],

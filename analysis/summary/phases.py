@@ -8,7 +8,8 @@ from typing import Any
 
 import polars as pl
 
-from analysis.data.load import Results, Run
+from analysis.data.load import Evidence, Run
+from analysis.data.per_run import TOLERANCE_VARIED
 from analysis.statistics import byte_bound
 from analysis.summary.lookup import factors_text, points
 
@@ -29,14 +30,9 @@ class Compared:
     shares: Shares
 
 
-def phased_arms(results: Results) -> list[str]:
+def phased_arms(results: Evidence, measured: pl.DataFrame) -> list[str]:
     """The arms whose tolerance depends on the phase, by their settings or by what was logged."""
-    varied = results.rounds.group_by("run_key").agg(
-        pl.any_horizontal(pl.col(f"tolerance_{leg}").drop_nulls().n_unique() > 1 for leg in _LEGS)
-        .any()
-        .alias("varied")
-    )
-    logged = set(varied.filter("varied")["run_key"])
+    logged = set(measured.filter(TOLERANCE_VARIED)["run_key"])
     found = {run.arm for run in results.ok_runs if run.key in logged or _has_two(run)}
     return [arm for arm in results.arms if arm in found]
 

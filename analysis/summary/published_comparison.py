@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 
 from analysis.data.learning import dataset_name
-from analysis.data.load import Results, Run
+from analysis.data.load import Evidence, Run
 from analysis.data.metrics import ALL_BURSTS, IMPAIRED, TASK_METRICS
 from analysis.data.published import Published
 from analysis.data.records import section
@@ -45,7 +45,7 @@ def between_arms(entries: Sequence[Published], summary: Mapping[str, Any]) -> Co
     return found
 
 
-def within_arm(entries: Sequence[Published], results: Results, per_run: pl.DataFrame) -> Compared:
+def within_arm(entries: Sequence[Published], results: Evidence, per_run: pl.DataFrame) -> Compared:
     """The entries that compare one arm with itself at two points of a sweep.
 
     Runs are paired by seed; an entry with a point that was not run is left out.

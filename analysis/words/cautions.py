@@ -9,14 +9,15 @@ from typing import Any
 import polars as pl
 
 from analysis.data import gates, learning, published
-from analysis.data.load import Results, Run
+from analysis.data.load import Evidence, Run
+from analysis.data.per_run import WORKERS_BACK, per_run
 from analysis.words import formatting, phase_cautions
 
 _MACHINE = ("cpu", "cpus", "memory_bytes", "machine", "kernel", "distribution")
 _GIB = 1 << 30  # memory is rounded: what a kernel keeps for itself differs a little on one machine
 
 
-def sentences(results: Results, summary: dict[str, Any]) -> list[str]:
+def sentences(results: Evidence, summary: dict[str, Any]) -> list[str]:
     """Sentences for the top of the report; empty where nothing calls for caution."""
     return [
         *_arms_without_ok_runs(results),
@@ -50,7 +51,7 @@ def machine_text(manifest: dict[str, Any]) -> str:
     return ", ".join(str(each) for each in words if each is not None)
 
 
-def _arms_without_ok_runs(results: Results) -> list[str]:
+def _arms_without_ok_runs(results: Evidence) -> list[str]:
     """One sentence per arm without a number; none where no arm has any: the headline says so."""
     ok = {run.arm for run in results.ok_runs}
     found = []
@@ -104,7 +105,7 @@ def _mixed_versions(runs: Sequence[Run]) -> list[str]:
     return [f"These runs are of {len(known)} versions of the lab's code ({short}{more})."]
 
 
-def _pace(results: Results, summary: dict[str, Any]) -> list[str]:
+def _pace(results: Evidence, summary: dict[str, Any]) -> list[str]:
     paces = [learning.pace(run.config) for run in results.ok_runs]
     kinds = {each["kind"] for each in paces}
     found = []
@@ -136,21 +137,17 @@ def _pace(results: Results, summary: dict[str, Any]) -> list[str]:
     return found
 
 
-def _lost_workers(results: Results) -> list[str]:
-    frame = results.rounds
-    hurt = frame.filter(frame["workers_lost"].list.len() > 0)["run_key"].n_unique()
+def _lost_workers(results: Evidence) -> list[str]:
+    frame = per_run(results)
+    hurt = frame.filter(pl.col("workers_lost") > 0).height
     if not hurt:
         return []
     said = f"In {hurt} of {len(results.ok_runs)} ok runs training went on without lost workers"
-    last = frame.group_by("run_key").agg(
-        most=pl.col("workers_lost").list.len().max(),
-        left=pl.col("workers_lost").sort_by("round").last().list.len(),
-    )
-    back = last.filter((pl.col("most") > 0) & (pl.col("left") == 0)).height
+    back = frame.filter(WORKERS_BACK).height
     return [said + (f"; in {back} of them all came back later." if back else ".")]
 
 
-def _left_out(results: Results) -> list[str]:
+def _left_out(results: Evidence) -> list[str]:
     """What was measured and is in no table, with the reason of the first."""
     runs = results.left_out
     if not runs:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from analysis.data.load import Results
+from analysis.data.load import Evidence
 from analysis.data.records import section
 from analysis.summary import phases
 from analysis.words.formatting import PERCENT, joined, number
@@ -47,7 +47,7 @@ class _Group:
         return f"{number(self.shares[name], PERCENT)} %"
 
 
-def sentences(results: Results, summary: Mapping[str, Any]) -> list[str]:
+def sentences(results: Evidence, summary: Mapping[str, Any]) -> list[str]:
     """What differs, what it means and what to do; empty where phases agree or were chosen."""
     detectors = {section(run.config, "phases").get("detector") for run in results.ok_runs}
     if detectors <= _CHOSEN:

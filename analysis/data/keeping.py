@@ -1,0 +1,140 @@
+"""Writes what is kept of an experiment: the files that `kept_rows` reads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from analysis.data import common_part, csv_tables
+from analysis.data.kept_rows import (
+    ATTEMPT_COLUMNS,
+    ATTEMPTS,
+    EXPERIMENT,
+    GATE_COLUMNS,
+    GATES,
+    IDENTITY,
+    MANIFEST,
+    OF_A_RUN,
+    PLAN,
+    ROWS,
+    SCHEMA,
+)
+from analysis.data.load import MISSING, Evidence, Run
+from analysis.data.metrics import METRICS
+
+_NOT_APPLICABLE, _PASSED = "not applicable", "passed"  # outcomes of gates
+
+
+def write(folder: Path, evidence: Evidence, rows: pl.DataFrame) -> None:
+    """Keep an experiment's evidence in a folder.
+
+    Args:
+        folder: where its files go, in place of older ones.
+        evidence: its runs, one of them ok.
+        rows: what `per_run` gives of them.
+    """
+    first = evidence.ok_runs[0].manifest
+    shared = common_part.common([run.config for run in evidence.runs if run.config])
+    document = {
+        "schema": SCHEMA,
+        "experiment": evidence.experiment,
+        "description": evidence.description,
+        "commands": evidence.commands,
+        "arms": evidence.arms,
+        "published": evidence.published_ids,
+        "levels": evidence.levels,
+        "planned": _planned(evidence.runs),
+        "config": {name: value for name, value in shared.items() if name not in OF_A_RUN},
+    }
+    _write_text(folder / EXPERIMENT, json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+    _write_text(folder / MANIFEST, json.dumps(first, indent=2, ensure_ascii=False) + "\n")
+    lines = (json.dumps(_entry(run, shared, first), ensure_ascii=False) for run in evidence.runs)
+    _write_text(folder / PLAN, "".join(f"{line}\n" for line in lines))
+    attempts = list(_attempts(evidence))
+    described = [_described(*each) for each in attempts]
+    csv_tables.write(folder / ATTEMPTS, csv_tables.frame(described, ATTEMPT_COLUMNS))
+    gates = [gate for number, run, _ in attempts for gate in _gates(number, run)]
+    csv_tables.write(folder / GATES, csv_tables.frame(gates, GATE_COLUMNS))
+    empty = [each.name for each in METRICS if not rows[each.name].count()]
+    csv_tables.write(folder / ROWS, rows.drop(empty))
+
+
+def _write_text(path: Path, text: str) -> None:
+    new = path.with_name(f".{path.name}.new")
+    new.write_text(text, encoding="utf-8")
+    new.replace(path)
+
+
+def _planned(runs: Sequence[Run]) -> dict[str, Any]:
+    """How many there are, so that a line that was lost is missed."""
+    return {"runs": len(runs), "seeds": sorted({run.seed for run in runs})}
+
+
+def _entry(run: Run, shared: dict[str, Any], first: dict[str, Any]) -> dict[str, Any]:
+    entry: dict[str, Any] = {name: getattr(run, name) for name in OF_A_RUN}
+    if run.config:
+        config = common_part.own(run.config, shared)
+        entry["config"] = {name: value for name, value in config.items() if name not in OF_A_RUN}
+    if run.verdict == "ok":
+        differing = [name for name in IDENTITY if run.manifest.get(name) != first.get(name)]
+        if differing:
+            entry["manifest"] = {name: run.manifest.get(name) for name in differing}
+    return entry
+
+
+def _attempts(evidence: Evidence) -> Iterator[tuple[int, Run, bool]]:
+    """Every attempt: its number, and whether it is the one that counts of a planned run."""
+    earlier: dict[str, list[Run]] = {}
+    for run in evidence.others:
+        earlier.setdefault(run.key, []).append(run)
+    for run in evidence.runs:
+        before = earlier.pop(run.key, [])
+        yield from ((number, each, False) for number, each in enumerate(before, start=1))
+        yield len(before) + 1, run, True
+    for unplanned in earlier.values():
+        yield from ((number, each, False) for number, each in enumerate(unplanned, start=1))
+
+
+def _described(number: int, run: Run, counts: bool) -> dict[str, Any]:
+    """A row of the attempts. One that was never started has number 0."""
+    return {
+        "run_key": run.key,
+        "attempt": 0 if run.verdict == MISSING else number,
+        "counts": counts,
+        "arm": run.arm,
+        "seed": run.seed,
+        "verdict": run.verdict,
+        "began_at": run.began_at,
+        "wall_s": run.wall_s,
+        "congestion_controls": " ".join(run.congestion_controls),
+        "note": run.note,
+        "reason": " ".join(run.reason.split()),
+    }
+
+
+def _gates(number: int, run: Run) -> Iterator[dict[str, Any]]:
+    """A row per gate that applied; where it was found is of interest only if it did not pass."""
+    for gate in run.gates:
+        outcome = gate.get("outcome")
+        if outcome == _NOT_APPLICABLE:
+            continue
+        yield {
+            "run_key": run.key,
+            "attempt": number,
+            "gate": gate.get("key") or gate.get("name"),
+            "value": _short(gate.get("value")),
+            "limit": _short(gate.get("limit")),
+            "outcome": outcome,
+            "decides": gate.get("decides", True) is not False,
+            "waived": gate.get("waived"),
+            "where": None if outcome == _PASSED else gate.get("where"),
+        }
+
+
+def _short(value: Any) -> float | None:
+    """Six digits of a number, which tell how far a gate was from its limit."""
+    return float(f"{value:.6g}") if isinstance(value, int | float) else None

@@ -1,0 +1,242 @@
+"""What is kept of an experiment, from which all its numbers can be recomputed without its logs.
+
+Five files, small enough to commit (docs/reference/kept-results.md says what each column is):
+
+    experiment.json  the experiment, the commands, and the configuration that all its runs share
+    plan.jsonl       a line per planned run: what it is, and what of its configuration is its own
+    attempts.csv     a row per attempt at a run, also those that were refused or never started
+    gates.csv        a row per gate that was tried in an attempt
+    rows.csv         a row per ok run: every metric (`per_run`)
+
+`manifest.json` beside them is the manifest of the first ok run; `plan.jsonl` says where the machine
+or the commit of another one differs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from analysis.data import common_part, csv_tables
+from analysis.data.csv_tables import Column
+from analysis.data.load import (
+    FACTOR_PREFIX,
+    MISSING,
+    VERDICTS,
+    Evidence,
+    Run,
+    factor_names,
+    factor_text,
+)
+from analysis.data.metrics import METRICS, is_metric
+
+SCHEMA = 1
+EXPERIMENT, PLAN = "experiment.json", "plan.jsonl"
+ATTEMPTS, GATES, ROWS, MANIFEST = "attempts.csv", "gates.csv", "rows.csv", "manifest.json"
+FILES = (EXPERIMENT, PLAN, ATTEMPTS, GATES, ROWS)
+# Columns of `per_run` that are no metrics.
+TOLERANCE_VARIED, WORKERS_BACK = "tolerance_varied", "workers_back"
+# Of a manifest: what must agree between runs that are compared.
+IDENTITY = ("commit", "cpu", "cpus", "memory_bytes", "machine", "kernel", "distribution")
+
+ATTEMPT_COLUMNS: dict[str, Column] = {
+    "run_key": pl.String,
+    "attempt": pl.Int64,
+    "counts": pl.Boolean,
+    "arm": pl.String,
+    "seed": pl.Int64,
+    "verdict": pl.String,
+    "began_at": pl.String,
+    "wall_s": pl.Float64,
+    "congestion_controls": pl.String,
+    "note": pl.String,
+    "reason": pl.String,
+}
+GATE_COLUMNS: dict[str, Column] = {
+    "run_key": pl.String,
+    "attempt": pl.Int64,
+    "gate": pl.String,
+    "value": pl.Float64,
+    "limit": pl.Float64,
+    "outcome": pl.String,
+    "decides": pl.Boolean,
+    "waived": pl.String,
+    "where": pl.String,
+}
+_AS_THEY_ARE = ("experiment", "description", "commands", "arms", "levels")
+_FACTS: dict[str, Column] = {TOLERANCE_VARIED: pl.Boolean, WORKERS_BACK: pl.Boolean}
+OF_A_RUN = ("key", "arm", "seed", "factors")
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeptRows(Evidence):
+    """Kept evidence. Its runs have no logs, no directories, and of a manifest only `IDENTITY`.
+
+    Attributes:
+        rows: what `per_run` gives of the same runs, and gave when they were kept.
+    """
+
+    rows: pl.DataFrame
+
+
+def read(folder: Path) -> KeptRows:
+    """The evidence that a folder keeps.
+
+    Raises:
+        ValueError: one line that names the file and what is wrong with it: it is missing or
+            damaged, a planned run has no attempt, an ok run no row, or a row no run.
+    """
+    document = _document(folder / EXPERIMENT)
+    if document.get("schema") != SCHEMA:
+        found = document.get("schema")
+        raise ValueError(f"{folder / EXPERIMENT}: schema {found!r}; valid: {SCHEMA}")
+    plan = _plan(folder / PLAN, document)
+    attempts = csv_tables.read(folder / ATTEMPTS, ATTEMPT_COLUMNS)
+    gates: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    for gate in csv_tables.read(folder / GATES, GATE_COLUMNS).iter_rows(named=True):
+        gates.setdefault((gate["run_key"], gate["attempt"]), []).append(_gate(gate))
+    manifest = _document(folder / MANIFEST)
+    counted: dict[str, Run] = {}
+    others: list[Run] = []
+    for line, each in enumerate(attempts.iter_rows(named=True), start=2):
+        entry = plan.get(each["run_key"]) if each["counts"] else None
+        place = f"{folder / ATTEMPTS}, line {line}"
+        run = _run(place, each, entry, gates.pop((each["run_key"], each["attempt"]), []))
+        if not each["counts"]:
+            others.append(run)
+        elif entry is None or run.key in counted:
+            raise ValueError(f"{place}: run {run.key}; valid: each run of {PLAN}, once")
+        else:
+            counted[run.key] = _completed(run, document["config"], entry, manifest)
+    if left := [entry for key, entry in plan.items() if key not in counted]:
+        raise ValueError(f"{folder / ATTEMPTS}: no attempt at {_named(left[0])}")
+    if gates:
+        key, number = next(iter(gates))
+        raise ValueError(
+            f"{folder / GATES}: attempt {number} at {key}; valid: the attempts in {ATTEMPTS}"
+        )
+    runs = [counted[key] for key in plan]
+    return KeptRows(
+        **{name: document[name] for name in _AS_THEY_ARE},
+        published_ids=document["published"],
+        runs=runs,
+        others=others,
+        rows=_rows(folder / ROWS, [run for run in runs if run.verdict == "ok"]),
+    )
+
+
+def _document(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise ValueError(f"{path}: missing; valid: the file as it was kept") from None
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path}: {error}; valid: the file as it was kept") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"{path}: not a JSON object; valid: the file as it was kept")
+    return found
+
+
+def _plan(path: Path, document: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The planned runs by key, as many as the experiment says and of the seeds that it names."""
+    try:
+        entries = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        found = {str(each["key"]): each for each in entries}
+        seeds = sorted({int(each["seed"]) for each in entries})
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise ValueError(f"{path}: {error!r}; valid: a JSON object per planned run") from None
+    planned = document.get("planned", {})
+    for seed in planned.get("seeds", []):
+        if seed not in seeds:
+            raise ValueError(f"{path}: seed {seed} is missing; valid: {planned['seeds']}")
+    if len(found) != planned.get("runs"):
+        raise ValueError(f"{path}: {len(found)} runs; valid: {planned.get('runs')}, all planned")
+    return found
+
+
+def _run(
+    place: str, each: dict[str, Any], entry: dict[str, Any] | None, gates: list[dict[str, Any]]
+) -> Run:
+    """An attempt. Of what the plan names it must be the run that the plan says."""
+    if each["verdict"] not in (*VERDICTS, MISSING):
+        valid = ", ".join((*VERDICTS, MISSING))
+        raise ValueError(f"{place}: verdict {each['verdict']!r}; valid: {valid}")
+    planned = entry or each
+    for name in ("arm", "seed"):
+        if each[name] != planned[name]:
+            valid = f"{planned[name]!r}, as in {PLAN}"
+            raise ValueError(f"{place}: {name} {each[name]!r}; valid: {valid}")
+    return Run(
+        key=each["run_key"],
+        arm=each["arm"],
+        seed=each["seed"],
+        factors=entry["factors"] if entry else {},
+        verdict=each["verdict"],
+        reason=each["reason"] or "",
+        note=each["note"] or "",
+        began_at=each["began_at"],
+        wall_s=each["wall_s"],
+        gates=gates,
+        congestion_controls=(each["congestion_controls"] or "").split(),
+    )
+
+
+def _completed(
+    run: Run, shared: dict[str, Any], entry: dict[str, Any], manifest: dict[str, Any]
+) -> Run:
+    """A planned run with its configuration, and with its machine and commit if it is ok."""
+    if "config" not in entry:
+        return run
+    config = common_part.joined(shared, entry["config"]) | {name: entry[name] for name in OF_A_RUN}
+    machine = {name: manifest.get(name) for name in IDENTITY} | entry.get("manifest", {})
+    return replace(run, config=config, manifest=machine if run.verdict == "ok" else {})
+
+
+def _gate(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of the gates, with the names that `status.json` has for them."""
+    texts = {name: row[name] or "" for name in ("outcome", "waived", "where")}
+    return {"name": row["gate"], "key": row["gate"], **row, **texts}
+
+
+def _rows(path: Path, ok_runs: Sequence[Run]) -> pl.DataFrame:
+    """The rows as `per_run` has them, in its order: one of each ok run."""
+    factors = [FACTOR_PREFIX + name for name in factor_names(ok_runs)]
+    labels: dict[str, Column] = {
+        **dict.fromkeys(["run_key", "arm"], pl.String),
+        "seed": pl.Int64,
+        **dict.fromkeys(factors, pl.String),
+    }
+    found = csv_tables.read(path, labels | _FACTS, others=pl.Float64)
+    for name in found.columns:
+        if name not in labels and name not in _FACTS and not is_metric(name):
+            raise ValueError(f"{path}: unknown column {name!r}; valid: a metric of this version")
+    by_key = {row["run_key"]: row for row in found.select(*labels).iter_rows(named=True)}
+    for run in ok_runs:
+        if (row := by_key.get(run.key)) is None:
+            raise ValueError(f"{path}: no row of {_named(vars(run))}")
+        wanted = {"arm": run.arm, "seed": run.seed} | {
+            column: factor_text(run.factors.get(column.removeprefix(FACTOR_PREFIX)))
+            for column in factors
+        }
+        for name, value in wanted.items():
+            if row[name] != value:
+                raise ValueError(
+                    f"{path}: {name} {row[name]!r} of run {run.key}; valid: {value!r}, as in {PLAN}"
+                )
+    if found.height != len(ok_runs):
+        raise ValueError(f"{path}: {found.height} rows; valid: {len(ok_runs)}, one per ok run")
+    absent = [
+        pl.lit(None, dtype=pl.Float64).alias(each.name)
+        for each in METRICS
+        if each.name not in found.columns
+    ]
+    return found.with_columns(absent)
+
+
+def _named(run: Mapping[str, Any]) -> str:
+    return f"run {run['key']} ({run['arm']}, seed {run['seed']})"

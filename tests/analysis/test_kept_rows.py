@@ -1,0 +1,145 @@
+"""What is kept of an experiment gives the same numbers as its run directories, or is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analysis.data import common_part, keeping, kept_rows
+from analysis.data.load import load
+from analysis.data.per_run import per_run
+from analysis.summary.document import summarise
+from analysis.words import cautions
+from tests.analysis.build import ResultsBuilder
+from tests.analysis.test_report import three_arms
+from tests.analysis.test_sweep_points import sweep
+
+
+def kept(runs: Path, folder: Path) -> Path:
+    folder.mkdir()
+    results = load(runs)
+    keeping.write(folder, results, per_run(results))
+    return folder
+
+
+def with_many_kinds_of_runs(folder: Path) -> None:
+    """An earlier attempt, a failed run, one not started, an unplanned one, a waived gate."""
+    build = three_arms(folder)
+    build.run(
+        arm="dblp", seed=1, verdict="invalid", reason="late", suffix=".attempt1", planned=False
+    )
+    build.run(arm="dblp", seed=3, verdict="failed", reason='it said: "no", then\nended')
+    build.plan("tcp-cubic-s3", arm="tcp-cubic", seed=3)
+    build.run(arm="dblp", seed=9, planned=False, rounds=12)
+    directory = build.run(arm="fixed-low", seed=3, machine="Another CPU", accuracy=0.1 + 0.2)
+    status = json.loads((directory / "status.json").read_text())
+    status["gates"][0] |= {
+        "key": "rate",
+        "outcome": "failed",
+        "waived": "rate: off",
+        "decides": False,
+    }
+    (directory / "status.json").write_text(json.dumps(status))
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        with_many_kinds_of_runs,
+        lambda folder: sweep(folder, seeds=2),
+        lambda folder: ResultsBuilder(folder).run(
+            arm="dblp", seed=1, metric="perplexity", layers=2, congestion_control="bbr"
+        ),
+    ],
+    ids=["kinds of runs", "sweep", "layers"],
+)
+def test_kept_rows_give_the_numbers_and_words_of_the_run_directories(tmp_path, build):
+    build(tmp_path / "runs")
+    results, read = (
+        load(tmp_path / "runs"),
+        kept_rows.read(kept(tmp_path / "runs", tmp_path / "kept")),
+    )
+    summary = summarise(results)
+    assert summarise(read) == summary
+    assert cautions.sentences(read, summary) == cautions.sentences(results, summary)
+    assert per_run(read).select(per_run(results).columns).equals(per_run(results), null_equal=True)
+    for was, is_now in zip(results.runs, read.runs, strict=True):
+        assert (is_now.key, is_now.verdict, is_now.factors) == (was.key, was.verdict, was.factors)
+        assert is_now.config == was.config
+
+
+def test_refused_attempts_are_kept_with_their_reasons_and_gates(tmp_path):
+    with_many_kinds_of_runs(tmp_path / "runs")
+    read = kept_rows.read(kept(tmp_path / "runs", tmp_path / "kept"))
+    refused = next(run for run in read.others if run.key == "dblp-s1")
+    assert (refused.verdict, refused.reason, refused.note) == ("invalid", "late", "attempt 1")
+    assert [(gate["name"], gate["value"], gate["outcome"]) for gate in refused.gates] == [
+        ("rate", 0.2, "failed")
+    ]
+    assert read.verdicts()["missing"] == 1
+
+
+def lines(path: Path, change) -> None:
+    path.write_text("".join(change(path.read_text().splitlines(keepends=True))))
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "said"),
+    [
+        ("rows.csv", lambda rows: rows[:-1], "no row of run tcp-cubic-s2 (tcp-cubic, seed 2)"),
+        ("rows.csv", lambda rows: [*rows, rows[-1]], "7 rows; valid: 6"),
+        ("rows.csv", lambda rows: [rows[0].replace("accuracy", "wit"), *rows[1:]], "'wit'"),
+        (
+            "rows.csv",
+            lambda rows: [*rows[:3], rows[3].replace("0.9", "0.x", 1), *rows[4:]],
+            "line 4",
+        ),
+        ("rows.csv", lambda rows: [rows[0], rows[1].replace(",1,", ",7,", 1), *rows[2:]], "seed 7"),
+        ("rows.csv", lambda rows: [rows[0], "dblp-s1,dblp\n", *rows[2:]], "rows.csv"),
+        ("attempts.csv", lambda rows: rows[:-1], "no attempt at run tcp-cubic-s2"),
+        ("attempts.csv", lambda rows: [*rows, rows[-1]], "line 8: run tcp-cubic-s2; valid: "),
+        ("attempts.csv", lambda rows: [row.replace(",ok,", ",good,") for row in rows], "'good'"),
+        ("plan.jsonl", lambda rows: rows[:3], "seed 2 is missing; valid: [1, 2]"),
+        ("plan.jsonl", lambda rows: rows[:5], "5 runs; valid: 6"),
+        ("plan.jsonl", lambda rows: ["{", *rows[1:]], "a JSON object per planned run"),
+        ("gates.csv", lambda rows: [rows[0], rows[1].replace(",1,", ",4,", 1)], "attempt 4 at"),
+        ("experiment.json", lambda rows: [], "experiment.json: "),
+        ("experiment.json", lambda rows: ['{"schema": 9}'], "schema 9; valid: 1"),
+    ],
+)
+def test_damaged_evidence_is_refused_in_one_line_that_names_it(tmp_path, file, change, said):
+    three_arms(tmp_path / "runs")
+    folder = kept(tmp_path / "runs", tmp_path / "kept")
+    lines(folder / file, change)
+    with pytest.raises(ValueError) as refused:
+        kept_rows.read(folder)
+    assert said in str(refused.value) and file in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("file", [*kept_rows.FILES, kept_rows.MANIFEST])
+def test_a_missing_file_is_named(tmp_path, file):
+    three_arms(tmp_path / "runs", seeds=1)
+    folder = kept(tmp_path / "runs", tmp_path / "kept")
+    (folder / file).unlink()
+    with pytest.raises(ValueError, match=rf"{file}: missing|{file}: .*No such file"):
+        kept_rows.read(folder)
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(0, 2) | st.sampled_from([1.0, "a", ""]),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from("abc"), inner),
+    max_leaves=8,
+)
+
+
+@given(st.lists(st.dictionaries(st.sampled_from("abc"), VALUES), min_size=1, max_size=4))
+def test_documents_are_their_common_part_and_their_own(documents):
+    shared = common_part.common(documents)
+    for document in documents:
+        found = common_part.joined(shared, common_part.own(document, shared))
+        assert json.dumps(found, sort_keys=True) == json.dumps(document, sort_keys=True)
