@@ -58,7 +58,9 @@ class LabController(Application):
         document = lab_file.read(Path(Options.lab_file))
         network = document["network"]
         self._switches = Switches(network["switches"])
-        self._lab = ControllerLabAccess(network, self._switches, Path(document["log"]).parent)
+        records = Path(document["log"]).parent
+        shared = Path(document["socket"]).parent if "socket" in document else records
+        self._lab = ControllerLabAccess(network, self._switches, records, shared)
         self._routing = Routing(network, self._switches, self.logger.info)
         places = places_of(network)
         self._ready = hub.Event()

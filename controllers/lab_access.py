@@ -21,10 +21,13 @@ T = TypeVar("T")
 class ControllerLabAccess(SwitchRequests):
     """Access to the switches, the lab's description, and ways to wait without blocking."""
 
-    def __init__(self, network: Mapping[str, Any], switches: Switches, records: Path) -> None:
+    def __init__(
+        self, network: Mapping[str, Any], switches: Switches, records: Path, shared: Path
+    ) -> None:
         super().__init__(switches, FORWARDING)
         self.network = network
         self.records = records
+        self.shared = shared
         self.hosts: Mapping[str, HostInfo] = hosts_from_json(dict(network))
         self.processes: dict[str, int] = {}  # training processes, once the launcher has named them
         self._numbers = itertools.count(1)

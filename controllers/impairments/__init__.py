@@ -21,6 +21,7 @@ from controllers.impairments.link_down import LinkDown
 from controllers.impairments.loss import Loss
 from controllers.impairments.police import Police
 from controllers.impairments.queue import Queue
+from controllers.impairments.sender_drop import SenderDrop
 from controllers.impairments.straggler import Straggler
 from controllers.impairments.trace import Trace
 from testbed.shared import own_code
@@ -31,6 +32,7 @@ KINDS: Registry[Impairment[Any]] = Registry(
     "impairment",
     {
         "loss": Loss,
+        "sender-drop": SenderDrop,
         "burst": Burst,
         "police": Police,
         "blackout": Blackout,

@@ -69,6 +69,10 @@ class LabAccess(Protocol):
         """The folder for files of their own: that of the log of impairments."""
 
     @property
+    def shared(self) -> Path:
+        """The folder for what the run's processes share; it is gone when the run is over."""
+
+    @property
     def processes(self) -> Mapping[str, int]:
         """The workload's process on each host: its id, by the host's name, once it has begun."""
 
@@ -171,9 +175,9 @@ class Impairment(ABC, Generic[ParametersT]):
 
     The accounts tell packets that an impairment dropped or added from those that the emulator lost.
     `burst`: `frames_sent` left its switch port by PacketOut. `loss`: `dropped` of `met` at the
-    receiving end, as the `model` of its parameters says. `police`, `blackout`: `dropped` by a meter
-    or flow entry. `link-down`: queues were emptied. `crash`: it killed a process of the workload.
-    Empty: nothing of this sort.
+    receiving end, as the `model` of its parameters says. `sender-drop`: the same, but they never
+    left. `police`, `blackout`: `dropped` by a meter or flow entry. `link-down`: queues were
+    emptied. `crash`: it killed a process of the workload. Empty: nothing of this sort.
     """
     changes_rates: ClassVar[ChangesRates] = "anywhere"
     """Which links may have another rate than the configured one while it is in force.

@@ -45,6 +45,8 @@ class ImpairmentParameters(BaseModel):
     """Whether it has a duration. An instantaneous kind (crash) ends when it has begun."""
     acts_on_process: ClassVar[bool] = False
     """Whether it acts on the process of the workload on `host`, which must have one."""
+    of_our_transport: ClassVar[bool] = False
+    """Whether it needs the training's own transport: with programs, and with TCP, there is none."""
 
     kind: str
     name: str = Field(default="", max_length=100, description="the name in logs and figures")

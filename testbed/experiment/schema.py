@@ -211,6 +211,12 @@ class Experiment(Section):
     def _impairments_fit(self) -> Experiment:
         for seed in self.seeds:
             self.resolved_impairments(seed)
+        for number, each in enumerate(self.impairments if not self.trains else []):
+            if each.of_our_transport:
+                raise ValueError(
+                    f"impairments.{number}.kind: {each.kind!r} acts in the training's own "
+                    "transport, and workload.kind is 'programs'; valid: another, such as 'loss'"
+                )
         return self
 
     @model_validator(mode="after")

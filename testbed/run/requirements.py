@@ -42,8 +42,12 @@ def lacking(
     for each in sorted(wanted):
         if missing := _congestion_control(each):
             return missing
-    found = (impairments.read(each).lacking(hosts) for each in timeline)
-    return next((each for each in found if each is not None), None)
+    for entry in map(impairments.read, timeline):
+        if missing := entry.lacking(hosts):
+            return missing
+        if entry.of_our_transport and config.get("protocol", {}).get("carrier") == "tcp":
+            return f"{entry.kind}: the kernel sends the packets of TCP; only UDP arms leave any out"
+    return None
 
 
 def refuse_missing_files(runs: Iterable[Run]) -> None:

@@ -12,7 +12,7 @@ from testbed.training.vectors import finite
 from testbed.transport import Endpoint, Leg, Observation, PayloadLayout, TransferReport
 
 _MEASURED = (
-    *("chunk_count", "chunks_received", "passes", "chunks_sent"),
+    *("chunk_count", "chunks_received", "passes", "chunks_sent", "chunks_left_out"),
     *("bytes_sent", "bytes_received", "control_bytes", "retransmitted_bytes", "duplicates"),
     *("began_s", "ended_s", "duration_s"),
 )

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
-from testbed.shared import own_code
+from testbed.shared import drop_order, own_code
 from testbed.training import datasets, models
 from testbed.training.filling import FILLINGS, Filling
 from testbed.training.learner import Learner, PayloadOnly, Replica
@@ -20,6 +20,7 @@ from testbed.training.model_and_data import ModelAndData
 from testbed.training.phases import AnyPhases, Detector, DetectorParameters
 from testbed.training.settings import Restarts
 from testbed.transport import EndpointConfig, Leg, Observer, PayloadLayout, ProtocolConfig
+from testbed.transport.core.connection_settings import LeaveOut
 from testbed.transport.core.wire import DATA_PORTS
 from testbed.transport.net.addresses import resolve
 from testbed.transport.net.data_sockets import DataSockets, open_data_sockets
@@ -262,4 +263,18 @@ class RunContext:
             segmentation=_SEGMENTATION,
             insecure=True,  # nobody else is in a lab
             observer=observer,
+            leave_out=self._leave_out(host),
         )
+
+    def _leave_out(self, host: str) -> LeaveOut | None:
+        """What impairments let vanish at this sender."""
+        folder = self.controller_socket.parent
+        orders = drop_order.orders(folder, host, self.config["impairments"])
+        if not orders:
+            return None
+
+        def leave_out(count: int) -> NDArray[np.bool_] | None:
+            drawn = [gone for order in orders if (gone := order.draw(count)) is not None]
+            return np.logical_or.reduce(drawn) if drawn else None
+
+        return leave_out

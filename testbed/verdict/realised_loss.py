@@ -30,6 +30,7 @@ from testbed.verdict.gate import Gate, compared, not_applicable
 from testbed.verdict.ledgers import Conservation
 
 NAME, KEY = "difference between realised and configured loss", "loss_error"
+_LOSSES = ("loss", "sender-drop")
 # Of a run: of all its tests together.
 FALSE_ALARMS = 1e-6
 # An occurrence that met so many packets is tested by itself, too.
@@ -195,7 +196,7 @@ def _of_impairments(
     entries = {each["name"]: each for each in config["impairments"]}
     ends: dict[str, list[Mapping[str, Any]]] = {}
     for each in events:
-        if each["action"] == "end" and each.get("counts_as") == "loss":
+        if each["action"] == "end" and each.get("counts_as") in _LOSSES:
             ends.setdefault(each["name"], []).append(each)
     for name, records in ends.items():
         planned = [each.get("details", {}).get("planned") for each in records]

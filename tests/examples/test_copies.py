@@ -48,6 +48,7 @@ NEEDS: dict[str, dict[str, Any]] = {
     "layer-priority": {"reverse": True},
     "dctcp": {"ecn_marking": True},
     "loss": {"q": 0.5},
+    "sender-drop": {"q": 0.5},
     "police": {"rate_bps": 1_000_000},
     "queue": {"rate_factor": 0.5},
     "host-burst": {"from": "worker-1", "rate_factor": 2},
@@ -183,7 +184,7 @@ def test_a_copied_model_has_the_same_layers(tmp_path, name):
     assert models.layer_map(reference, **shape) == models.layer_map(name, **shape)
 
 
-COUNTED = ["burst", "loss", "police", "blackout", "link-down", "crash"]
+COUNTED = ["burst", "loss", "sender-drop", "police", "blackout", "link-down", "crash"]
 
 
 @pytest.mark.parametrize("name", COUNTED)

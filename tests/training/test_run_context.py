@@ -19,6 +19,7 @@ def context(seed: int = 1, rounds: int = 3, **training: Any) -> RunContext:
         "rounds": rounds,
         "phases": {"detector": "gradient-norm", "eta": 0.5, "cadence": "epoch"},
         "seed": seed,
+        "impairments": [],
         "protocol": preset("dblp", order="shuffled").describe(),
         "filling": {"gather": "rescale", "broadcast": "previous"},
         "training": Training(**training).model_dump(mode="json"),

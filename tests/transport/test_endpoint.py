@@ -282,3 +282,36 @@ def test_data_sockets_that_were_opened_for_other_datagrams_are_refused():
     )
     with pytest.raises(ValueError, match="data sockets were opened for datagrams of"):
         open_endpoint(config, sockets).open()
+
+
+def test_what_is_left_out_never_reaches_the_socket_and_all_arrives_in_the_end():
+    generator = np.random.default_rng(1)
+    asked, taken = [], []
+
+    def leave_out(count):
+        asked.append(count)
+        return None if len(asked) == 2 else generator.random(count) < 0.7
+
+    place = site(rate_bps=200e6, leave_out=leave_out)
+    payload = random_payload(place.layout)
+
+    def worker(endpoint, index):
+        udp = udp_of(endpoint)
+        send = udp.send
+
+        def one_less(frames):
+            # The kernel may take fewer than offered; the rest is offered again.
+            taken.append(send(frames[: max(1, len(frames) - 1)]))
+            return taken[-1]
+
+        udp.send = one_less  # type: ignore[method-assign]
+        return endpoint.send(0, {"server": payload})["server"]
+
+    buffer = place.layout.new_buffer()
+    _, [sent] = run_all(
+        place, lambda endpoint: endpoint.receive(0, 0, {"worker-1": buffer}), worker
+    )
+    assert np.array_equal(buffer, payload)
+    assert sent.chunks_sent == sum(taken)
+    assert sent.chunks_left_out > sent.chunks_sent
+    assert sent.chunks_sent + sent.chunks_left_out <= sum(asked)

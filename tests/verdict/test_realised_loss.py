@@ -307,6 +307,12 @@ def test_only_the_direction_whose_loss_was_set_by_hand_is_not_compared():
     assert judged(**lossy, changed={("server--s1", "server")}).outcome == "failed"
 
 
+def test_what_a_sender_left_out_is_tested_as_random_loss_is():
+    drop = {"kind": "sender-drop", "counts_as": "sender-drop"}
+    assert judged(ended("one", 40_000, 4000, **drop)).outcome == "passed"
+    assert judged(ended("one", 40_000, 4800, **drop)).outcome == "failed"
+
+
 def test_a_loss_that_does_not_say_what_it_met_is_not_measured():
     assert judged(ended("one", None, 10)).outcome == "not measured"
     assert judged(ended("one", None, 10), ended("other", 40_000, 4000)).outcome == "not measured"

@@ -13,8 +13,8 @@ from testbed.transport.core.messages import check_u32
 from testbed.transport.core.order import ChunkOrder
 from testbed.transport.core.repair import Repair
 
-# Of so many datagrams that are about to be sent: which are left out, shape (count,).
-LeaveOut = Callable[[int], NDArray[np.bool_]]
+# Of so many datagrams that are about to be sent: which are left out, shape (count,); None: none.
+LeaveOut = Callable[[int], NDArray[np.bool_] | None]
 
 
 @dataclass(frozen=True, kw_only=True)

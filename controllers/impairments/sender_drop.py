@@ -1,0 +1,88 @@
+"""`sender-drop`: datagrams vanish at their sender, before the socket, and cost no time on the wire.
+
+So a third party reads how the bursts of DBLP's evaluation were made. A sender with no price per
+pass is then faster under loss than `loss` lets it be, for what `loss` takes has used the link.
+The training's transport leaves the datagrams out; kernel TCP has none of its own that could be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from pydantic import Field
+
+from controllers.impairments.base import Effect, Impairment, ImpairmentParameters, LabAccess
+from testbed.lab.loss_model import LossModel
+from testbed.shared.drop_order import DropOrder
+
+ALL_WORKERS = "workers"
+# A batch whose draw began before the end may be counted after it.
+_SETTLE_S = 2e-3
+
+
+class SenderDropParameters(ImpairmentParameters):
+    """A share `q` of what `host` would send vanishes; `host: workers` means each of them."""
+
+    allowed_targets = ("host",)
+    exclusive = False  # independent losses, of which each takes its share
+    of_our_transport = True
+
+    host: str = Field(
+        default=ALL_WORKERS, description="the sender: a host that trains, or `workers` for each"
+    )
+    q: float = Field(gt=0, le=1, description="share of the datagrams that vanish, at random")
+    seed: str = Field(default="", description="of the draws; by default the run's and the name")
+
+    @property
+    def hosts_named(self) -> dict[str, str]:
+        return {} if self.host == ALL_WORKERS else super().hosts_named
+
+    def resolved(self, *, seed: int, rounds: int) -> dict[str, Any]:
+        document = super().resolved(seed=seed, rounds=rounds)
+        document["seed"] = self.seed or f"{seed}/{self.label}"
+        return document
+
+    @property
+    def model(self) -> LossModel:
+        return LossModel(loss_good=self.q)
+
+    def senders(self, hosts: Collection[str]) -> list[str]:
+        """Whose datagrams vanish."""
+        if self.host != ALL_WORKERS:
+            return [self.host]
+        return [host for host in hosts if host.startswith("worker-")]
+
+
+class SenderDrop(Impairment[SenderDropParameters]):
+    """Sets the share that each sender's process leaves out."""
+
+    counts_as = "sender-drop"
+    changes_rates = "no"
+
+    def __init__(self, parameters: SenderDropParameters, lab: LabAccess) -> None:
+        super().__init__(parameters, lab)
+        self._orders = [
+            DropOrder.make(lab.shared, parameters.label, host)
+            for host in parameters.senders(lab.hosts)
+        ]
+        self._before = (0, 0)
+
+    def begin(self) -> None:
+        self._before = self._counts()
+        self._set(self.parameters.q)
+
+    def end(self) -> None:
+        self._set(0.0)
+        self.lab.sleep(_SETTLE_S)
+
+    def effect(self) -> Effect:
+        met, left_out = (now - was for now, was in zip(self._counts(), self._before, strict=True))
+        return Effect(met=met, dropped=left_out)
+
+    def _set(self, share: float) -> None:
+        for order in self._orders:
+            order.set(share)
+
+    def _counts(self) -> tuple[int, int]:
+        return sum(each.met for each in self._orders), sum(each.left_out for each in self._orders)

@@ -1,0 +1,84 @@
+"""How the controller tells the processes of a run to leave datagrams out: memory that both map.
+
+One order is for one sender. The controller writes the share that is to vanish, and the sender's
+process counts what it was about to send and what it left out. Each word has one writer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+_WORDS = 3
+
+
+class DropOrder:
+    """One order.
+
+    Attributes:
+        met, left_out: datagrams that were about to be sent while it was in force, and those of
+            them that were not.
+    """
+
+    def __init__(self, path: Path, seed: str = "") -> None:
+        """Opens an order that was made; its sender draws from the seed."""
+        with path.open("r+b") as file:
+            self._memory = mmap.mmap(file.fileno(), 8 * _WORDS)
+        self._share: NDArray[np.float64] = np.frombuffer(self._memory, np.float64, 1)
+        self._counts: NDArray[np.int64] = np.frombuffer(self._memory, np.int64, 2, offset=8)
+        digest = hashlib.sha256(seed.encode()).digest()
+        self._random = np.random.default_rng(list(digest))
+
+    @classmethod
+    def make(cls, folder: Path, name: str, host: str) -> DropOrder:
+        """The controller: makes the order of the impairment `name` for the sender `host`.
+
+        Args:
+            folder: shared by the processes of one run; gone with it.
+        """
+        path = _place(folder, name, host)
+        path.write_bytes(bytes(8 * _WORDS))
+        path.chmod(0o666)  # the workload's processes are not root's
+        return cls(path)
+
+    def set(self, share: float) -> None:
+        """The controller: from now on this share vanishes; 0 for none."""
+        self._share[0] = share
+
+    @property
+    def met(self) -> int:
+        return int(self._counts[0])
+
+    @property
+    def left_out(self) -> int:
+        return int(self._counts[1])
+
+    def draw(self, count: int) -> NDArray[np.bool_] | None:
+        """The sender: which of `count` datagrams vanish, shape (count,); None: none is to."""
+        share = self._share[0]
+        if not share:
+            return None
+        gone = self._random.random(count) < share
+        self._counts[0] += count
+        self._counts[1] += np.count_nonzero(gone)
+        return gone
+
+
+def orders(folder: Path, host: str, impairments: Collection[Mapping[str, Any]]) -> list[DropOrder]:
+    """The sender: those that the controller has made for it, of a run's resolved impairments."""
+    return [
+        DropOrder(path, seed=f"{each.get('seed', '')}/{host}")
+        for each in impairments
+        if (path := _place(folder, each["name"], host)).exists()
+    ]
+
+
+def _place(folder: Path, name: str, host: str) -> Path:
+    key = hashlib.sha256(f"{name}/{host}".encode()).hexdigest()
+    return folder / f"sender-drop-{key[:16]}"

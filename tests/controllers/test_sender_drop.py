@@ -1,0 +1,93 @@
+"""`sender-drop`: what YAML may say, and that controller and sender agree by their shared memory."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from controllers import impairment_plan
+from controllers.impairments.sender_drop import SenderDrop, SenderDropParameters
+from testbed.run import requirements
+from testbed.shared import drop_order
+from testbed.transport import protocols
+
+PLACES = impairment_plan.Places(
+    hosts=["server", "worker-1", "worker-2"],
+    switches={"s1"},
+    links=[(host, "s1") for host in ("server", "worker-1", "worker-2")],
+    working_hosts=["server", "worker-1", "worker-2"],
+)
+
+
+def resolved(**given):
+    entry = SenderDropParameters.model_validate(
+        {"kind": "sender-drop", "rounds": [1], "q": 0.7, **given}
+    )
+    return impairment_plan.resolve([entry], PLACES, rounds=5, seed=1)
+
+
+@pytest.fixture
+def lab(tmp_path):
+    return SimpleNamespace(
+        hosts=dict.fromkeys(PLACES.hosts), shared=tmp_path, sleep=lambda duration_s: None
+    )
+
+
+def drawn(orders, count=10_000):
+    return [gone for order in orders if (gone := order.draw(count)) is not None]
+
+
+def test_every_worker_leaves_out_its_share_while_it_is_in_force_and_no_longer(lab):
+    (document,) = entries = resolved()
+    impairment = SenderDrop(SenderDropParameters.model_validate(document), lab)
+    orders = {host: drop_order.orders(lab.shared, host, entries) for host in PLACES.hosts}
+    assert not orders["server"]
+    assert not drawn(orders["worker-1"])
+    impairment.begin()
+    first, second = (drawn(orders[host])[0] for host in ("worker-1", "worker-2"))
+    assert 0.67 < np.mean(first) < 0.73
+    assert not np.array_equal(first, second)  # each draws its own
+    impairment.end()
+    assert not drawn(orders["worker-1"])
+    effect = impairment.effect()
+    assert effect.met == 20_000
+    assert effect.dropped == np.count_nonzero(first) + np.count_nonzero(second)
+    impairment.begin()
+    impairment.end()
+    assert impairment.effect().met == 0  # of its last occurrence alone
+
+
+def test_the_draws_follow_from_the_seed_and_the_name(lab):
+    def draws(**given):
+        (document,) = entries = resolved(host="worker-1", **given)
+        impairment = SenderDrop(SenderDropParameters.model_validate(document), lab)
+        impairment.begin()
+        return drawn(drop_order.orders(lab.shared, "worker-1", entries))[0]
+
+    assert np.array_equal(draws(), draws())
+    assert not np.array_equal(draws(), draws(name="another"))
+
+
+def test_two_entries_at_one_sender_each_take_their_share(lab):
+    given = [{"kind": "sender-drop", "rounds": [1], "q": 0.5, "name": name} for name in "ab"]
+    entries = impairment_plan.resolve(
+        [SenderDropParameters.model_validate(each) for each in given], PLACES, rounds=5, seed=1
+    )
+    for each in entries:
+        SenderDrop(SenderDropParameters.model_validate(each), lab).begin()
+    gone = drawn(drop_order.orders(lab.shared, "worker-1", entries))
+    assert 0.72 < np.mean(np.logical_or(*gone)) < 0.78
+
+
+def test_it_is_refused_where_there_is_nobody_of_that_name():
+    with pytest.raises(ValueError, match=r"impairments\.0\.host: unknown host 'worker-9'"):
+        resolved(host="worker-9")
+
+
+def test_a_tcp_arm_is_unsupported_and_a_udp_arm_is_not():
+    said = [
+        requirements.lacking({"protocol": protocols.preset(name).describe()}, resolved(), [])
+        for name in ("dblp", "tcp-cubic")
+    ]
+    assert said[0] is None
+    assert str(said[1]).startswith("sender-drop: the kernel sends the packets of TCP")
