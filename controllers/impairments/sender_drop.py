@@ -74,9 +74,9 @@ class SenderDrop(Impairment[SenderDropParameters]):
 
     def end(self) -> None:
         self._set(0.0)
-        self.lab.sleep(_SETTLE_S)
 
     def effect(self) -> Effect:
+        self.lab.sleep(_SETTLE_S)
         met, left_out = (now - was for now, was in zip(self._counts(), self._before, strict=True))
         return Effect(met=met, dropped=left_out)
 

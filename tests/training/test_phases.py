@@ -50,6 +50,22 @@ def test_between_two_looks_the_answer_holds():
     assert answers(found, norms) == [True, True, True, False, False, False, True, True]
 
 
+def test_by_the_off_by_one_of_the_evaluation_the_round_of_a_look_runs_at_the_high_tolerance():
+    """What is said after a round holds from its broadcast to the next round's gather."""
+    norms = [1.0, 1.0, 1.0, 9.0, 9.0, 9.0, 1.0]
+    found = detector({"cadence": 3, "first_round_high": True})
+    said = answers(found, norms)
+    in_gather = [True, *said[:-1]]
+    assert in_gather == [True, True, True, False, True, True, False]
+
+
+def test_runs_without_the_off_by_one_keep_their_keys():
+    adapter = TypeAdapter(AnyPhases)
+    assert "first_round_high" not in adapter.validate_python({"cadence": 3}).model_dump()
+    given = adapter.validate_python({"cadence": 93, "first_round_high": True})
+    assert given.model_dump()["first_round_high"] is True
+
+
 @pytest.mark.parametrize("odd", [0.0, float("nan"), float("inf")])
 def test_a_norm_that_cannot_be_compared_is_critical(odd):
     assert norm_rule([odd, 1.0])[-1] is True

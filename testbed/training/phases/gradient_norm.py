@@ -17,15 +17,28 @@ class Parameters(DetectorParameters):
 
     DBLP, arXiv 2605.01989, takes eta = 0.5 from Accordion. Its text evaluates the rule once per
     epoch, its authors' code every ten rounds: `cadence` is `epoch` or a number of rounds.
+
+    A third party reads the archived code of the evaluation so: it looks every 93 rounds, which is
+    an epoch there, and by an off-by-one the first round of each epoch runs at P_high, where all of
+    its bursts fall. That is `cadence: 93, first_round_high: true`.
     """
 
     detector: str = "gradient-norm"
     eta: float = Field(default=0.5, gt=0, description="relative change that is critical")
     cadence: Cadence = Field(default=10, description="rounds between two looks, or `epoch`")
+    first_round_high: bool = Field(
+        default=False,
+        # Without it, runs have the keys that they had before there was this key.
+        exclude_if=lambda value: not value,
+        description="the round of a look, but for round 0, is not critical, whatever was seen "
+        "before",
+    )
 
     def create(self, rounds_per_epoch: int) -> Detector:
         every = rounds_per_epoch if self.cadence == "epoch" else self.cadence
-        return GradientNorm(eta=self.eta, every_rounds=every)
+        return GradientNorm(
+            eta=self.eta, every_rounds=every, first_round_high=self.first_round_high
+        )
 
 
 class GradientNorm(Detector):
@@ -38,13 +51,16 @@ class GradientNorm(Detector):
 
     remembered = ("_previous",)
 
-    def __init__(self, *, eta: float, every_rounds: int) -> None:
+    def __init__(self, *, eta: float, every_rounds: int, first_round_high: bool = False) -> None:
         self._eta = eta
+        self._first_round_high = first_round_high
         self._every_rounds = every_rounds
         self._previous: float | None = None
 
     def observe(self, seen: Observation) -> None:
         """Compare the norm where that is due; the first time only remember it."""
+        if self._first_round_high and (seen.round_number + 1) % self._every_rounds == 0:
+            self.critical = False  # what is said now holds in the next round's gather
         if seen.round_number % self._every_rounds != 0:
             return
         norm = float(np.linalg.norm(seen.gradient))
