@@ -171,6 +171,9 @@ def test_introductions_survive_the_way():
         Hello.parse(shortest.message().body[:-1])
     welcome = Welcome(session=5, data_port=47001)
     assert Welcome.parse(welcome.message().body) == welcome
+    for length in (5, 7, 37, 39):
+        with pytest.raises(ProtocolError, match=f"WELCOME with a body of {length} bytes"):
+            Welcome.parse(bytes(length))
 
 
 @given(st.binary(min_size=8, max_size=64))

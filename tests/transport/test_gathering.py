@@ -201,19 +201,6 @@ def test_only_a_rule_that_says_what_is_missing_lets_arrivals_gather():
     assert transfer_parts(None)[1].missing == 0  # it came early, and has no rule yet
 
 
-def test_no_more_can_be_missing_than_has_not_arrived_whatever_a_rule_says():
-    class Greedy(StopRule):
-        def satisfied(self, progress):
-            return False
-
-        def missing(self, progress):
-            return 1000
-
-    sender, receiver = transfer_parts(Greedy())
-    receiver.on_datagrams(sender.offer(0.0)[:8], 0.0)
-    assert receiver.missing == 32
-
-
 class ShortBuffer(FakeSocket):
     """A socket with the buffer that an ordinary user gets."""
 

@@ -328,13 +328,15 @@ def test_a_sender_whose_answers_name_nothing_for_a_second_sends_less_and_asks_ea
     sender.on_message(bitmap(), 0.25)
     assert sender.poll_messages() == [probe()]
     # From 1.25 s on: 32 at a time, with pauses that double.
-    for now_s, pause_s in ((1.25, 0.05), (1.5, 0.1), (1.75, 0.2)):
+    now_s = 1.25
+    for pause_s in (0.05, 0.1, 0.2):
         assert len(sender.offer(now_s)) == 32
         sender.sent(32, now_s)
         assert sender.poll_messages() == [probe(2, ends=False)]
         sender.on_message(bitmap(), now_s + 0.01)
         assert sender.next_deadline_s(now_s + 0.01) == now_s + pause_s
         assert len(sender.offer(now_s + 0.01)) == 0
+        now_s += pause_s
     sender.sent(len(sender.offer(2.0)), 2.0)
     sender.on_message(bitmap(7), 2.25)
     assert sender.fruitless_s is None
