@@ -255,6 +255,17 @@ def test_a_welcome_to_another_session_ends_the_connection():
     assert connection.lost == "it broke the protocol: WELCOME of another session"
 
 
+def test_what_comes_for_a_transfer_that_has_ended_is_stale_and_for_a_later_one_is_kept():
+    two = Two(chunks=3)
+    two.receive(2)
+    for number in (2, 1, 3):
+        two.server.connection.on_datagrams(all_frames(two.layout, number=number), 1.0)
+        two.server.connection.on_datagrams(all_frames(two.layout, number=number)[:1], 1.0)
+    assert two.server.connection.counters == {"stale-transfer": 1 + 4, "wrong-session": 0}
+    two.receive(3)
+    assert ended(two.server) == [2, 3]
+
+
 def test_a_batch_with_datagrams_of_two_transfers_serves_both():
     two = Two(chunks=3)
     for number in (0, 2):
