@@ -221,7 +221,7 @@ def test_both_compose_the_same_bytes(elements, chunk_bytes, session, transfer, f
     transfer=near,
     data=st.data(),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_both_place_the_same_chunks(elements, chunk_bytes, trailer, session, transfer, data):
     layout = layout_of(elements, chunk_bytes)
     lengths = layout.chunk_lengths

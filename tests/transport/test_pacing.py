@@ -162,7 +162,7 @@ def test_senders_that_know_no_queue_or_their_share_do_not_overflow_a_short_one(q
     """Eight that begin at once, at 1 Gbit/s; with quanta of 4 ms they send all more than twice."""
     simulation, senders = Simulation(), 8
     bottleneck = Link(simulation, rate_bps=1e9, delay_s=1e-4, queue_bytes=128_000)
-    layout = PayloadLayout([("weights", 500_000)])
+    layout = PayloadLayout([("weights", 300_000)])
     parties = []
     for seed in range(senders):
         access = Link(simulation, rate_bps=10e9, delay_s=1e-4)

@@ -111,7 +111,7 @@ def test_streaming_leaves_the_link_idle_for_less_than_a_round_trip(loss):
 def test_streaming_takes_half_as_long_as_passes_for_short_payloads(loss, chunks):
     """At most two round trips of link time, 10 ms each."""
     streaming, passes = (
-        run(repair, chunks=chunks, loss=loss, rtt_s=1e-2, seeds=8)
+        run(repair, chunks=chunks, loss=loss, rtt_s=1e-2, seeds=4)
         for repair in ("streaming", "passes")
     )
     assert passes.completion_s >= 2 * streaming.completion_s
