@@ -26,7 +26,7 @@ CORE = Path("testbed/transport/core")
 TESTS = [
     f"tests/transport/test_{name}.py"
     for name in (
-        *("acknowledged_repair", "arrivals", "cluster", "connection", "connection_settings"),
+        *("ack", "acknowledged_repair", "arrivals", "cluster", "connection", "connection_settings"),
         *("control_messages", "early", "errors", "gathering", "hostile_machine", "hot_path"),
         *("joining", "layout", "observation", "order", "own_answers", "pacing", "path_estimates"),
         *("price_of_a_pass", "protocols", "repair_completion", "repair_machine", "sending_path"),

@@ -249,6 +249,24 @@ def test_a_worker_that_is_welcomed_is_told_the_servers_port_and_its_key():
     assert connection.state is ConnectionState.WAITING
 
 
+@pytest.mark.parametrize("said", ["neither", "both"])
+def test_a_side_is_a_workers_or_the_servers(said):
+    settings = waiting_worker()._settings
+    path = SendingPath(congestion=FixedRate(rate_bps=1e6), chunk_bytes=16)
+    firsts: dict[str, Any] = {
+        "hello": Hello(session=SESSION, name="worker-1"),
+        "welcome": Welcome(session=SESSION, data_port=1),
+    }
+    with pytest.raises(ValueError, match="give a hello"):
+        Connection(
+            peer="server",
+            settings=settings,
+            path=path,
+            now_s=0.0,
+            **(firsts if said == "both" else {}),
+        )
+
+
 def test_a_welcome_to_another_session_ends_the_connection():
     connection = waiting_worker()
     connection.on_control(Welcome(session=SESSION + 1, data_port=1).message().encode(), 0.0)
@@ -365,6 +383,15 @@ def test_patience_with_a_server_runs_from_when_its_announcement_was_awaited():
     assert two.worker.connection.lost is None
     two.run(until_s=4 * TIMEOUT_S)
     assert gone(two.worker) == f"silent for {TIMEOUT_S:g} s"
+
+
+@pytest.mark.parametrize("kind", [MessageType.STOP, MessageType.HOLD, MessageType.BITMAP])
+def test_an_answer_for_a_transfer_that_was_not_sent_ends_the_connection(kind):
+    connection = Two().worker.connection
+    connection.on_control(
+        ControlMessage(kind, 3, b"\1" * (kind is not MessageType.HOLD)).encode(), 0.0
+    )
+    assert f"{kind.name} for transfer 3, which was not sent" in (connection.lost or "")
 
 
 def test_a_sender_that_asks_again_unanswered_breaks_the_protocol():

@@ -176,6 +176,20 @@ def test_introductions_survive_the_way():
             Welcome.parse(bytes(length))
 
 
+@pytest.mark.parametrize(
+    ("texts", "named"),
+    [
+        (b"", "texts of 5 bytes but 0 left"),
+        (b"abcd", "texts of 5 bytes but 4 left"),
+        (b"ab\xffde", "not UTF-8"),
+        (b"abcd\xff", "not UTF-8"),
+    ],
+)
+def test_a_hello_whose_texts_are_cut_or_unreadable_is_refused(texts, named):
+    with pytest.raises(ProtocolError, match=named):
+        Hello.parse(struct.pack("!IHHH", 1, 0, 3, 2) + texts)
+
+
 @given(st.binary(min_size=8, max_size=64))
 def test_random_introductions_are_read_or_refused(body):
     with contextlib.suppress(ProtocolError):

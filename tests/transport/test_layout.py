@@ -98,11 +98,19 @@ def test_the_difference_says_what_differs():
         ([("a", -1)], 8, "-1"),
         ([("a", 1), ("a", 1)], 8, "same name"),
         ([("a", 1)], 7, "chunk_bytes"),
+        ([("ä" * 0x8000, 1)], 8, "longer than 65535 bytes"),
+        ([("a", 2**32)], 4, "4294967296 chunks are too many"),
     ],
 )
 def test_impossible_layouts_are_refused(tensors, chunk_bytes, named):
     with pytest.raises(ValueError, match=named):
         PayloadLayout(tensors, chunk_bytes)
+
+
+def test_the_longest_name_and_the_most_chunks_are_taken():
+    layout = PayloadLayout([("a" * 0xFFFF, 2**32 - 1), ("b", 0)], 4)
+    assert layout.chunk_count == 2**32 - 1
+    assert PayloadLayout.decode(layout.encode()) == layout
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """What the transfers to one peer share: the control's numbers, and what others have to send."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from testbed.transport.core.messages import ControlMessage, MessageType
 from testbed.transport.core.sending_path import SendingPath
 from testbed.transport.core.wire import wire_bytes
 from testbed.transport.policies.congestion import FixedRate
+from testbed.transport.policies.repair import Passes
 from tests.transport.transfer_parts import new_sender
 from tests.transport.virtual import layout_of
 
@@ -89,3 +91,31 @@ def test_a_sender_asks_once_more_than_a_quarter_of_a_long_window_is_in_flight(wi
         sender.sent(count, 0.0)
         sender.offer(0.0)
         assert bool(sender.poll_messages()) is asked
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_a_window_is_full_of_what_is_in_flight_also_of_a_transfer_that_is_held(held):
+    path = SendingPath(congestion=Own(window_bytes=20 * wire_bytes(1, 16)), chunk_bytes=16)
+    sender = new_sender(layout_of(100), path=path)
+    sender.offer(0.0)
+    sender.sent(5, 0.0)
+    if held:
+        sender.on_message(ControlMessage(MessageType.HOLD, 6), 0.0)
+    assert len(sender.offer(0.0)) == 15
+
+
+def test_a_control_that_does_not_say_whether_it_measures_is_refused():
+    class Silent(FixedRate):
+        measures: Any = None
+
+    with pytest.raises(InputError, match=r"Silent\.measures is None; expected True or False"):
+        SendingPath(congestion=Silent(rate_bps=1e6), chunk_bytes=16)
+
+
+def test_a_senders_half_that_is_none_is_refused():
+    class Mine(Passes):
+        def sender(self, *, transfer, chunk_count, arrange, estimates):
+            return 3
+
+    with pytest.raises(InputError, match=r"Mine\.sender returned 3; expected a SenderRepair"):
+        new_sender(layout_of(3), repair=Mine())
