@@ -25,9 +25,11 @@ from testbed.training import datasets, models, pace
 from testbed.training.datasets import DatasetParameters
 from testbed.transport import Leg, PayloadLayout
 from testbed.transport.core import wire
+from testbed.transport.policies.repair import REPAIRS, Passes
 
 LAB_S = 3.8  # to build a lab, calibrate and leave it: 3.6 to 4.1 s were measured on two cores
 _TENTH = 0.1
+_LOSSES = ("loss", "sender-drop")
 _INPUTS: dict[str, tuple[int, tuple[int, ...]]] = {
     "digits": (models.DIGITS_CLASSES, models.DIGITS_SHAPE),
     "cifar10": (10, (3, 32, 32)),
@@ -227,7 +229,7 @@ def _communication_share(run: Run, layout: PayloadLayout) -> float | None:
 
 def _losses(run: Run) -> list[Mapping[str, Any]]:
     impairments = run.experiment.resolved_impairments(run.seed)
-    return [each for each in impairments if each["kind"] == "loss" and each.get("q")]
+    return [each for each in impairments if each["kind"] in _LOSSES and each.get("q")]
 
 
 def _passes(run: Run, layout: PayloadLayout) -> int | None:
@@ -238,6 +240,15 @@ def _passes(run: Run, layout: PayloadLayout) -> int | None:
     return math.ceil(math.log(missing) / math.log(q))
 
 
+def _walk_s(run: Run, layout: PayloadLayout) -> float:
+    """What a pass costs beside its datagrams."""
+    if run.protocol.carrier != "udp":
+        return 0.0
+    repair = REPAIRS.create(run.protocol.repair)
+    walk_s = repair.walk_s(layout.chunk_count) if isinstance(repair, Passes) else None
+    return 0.0 if walk_s is None else float(walk_s[-1])
+
+
 def _bursts_s(run: Run, layout: PayloadLayout) -> float:
     way = way_of(run.experiment.topology)
     total_s = 0.0
@@ -245,7 +256,9 @@ def _bursts_s(run: Run, layout: PayloadLayout) -> float:
         q = float(each["q"])
         leg_s = _needed_bytes(run, layout, Leg.GATHER) * 8 / way.share_bps
         longer_s = leg_s * q / (1 - q) if q < 1 else math.inf
-        longer_s += (_passes(run, layout) or 1) * way.rtt_s
+        if each["kind"] == "sender-drop" and q < 1:
+            longer_s = 0.0  # what never left takes no time
+        longer_s += (_passes(run, layout) or 1) * (way.rtt_s + _walk_s(run, layout))
         longest_s = float(each.get("duration_s") or each.get("at_most_s") or math.inf)
         total_s += len(each.get("rounds") or ()) * min(longer_s, longest_s)
     return total_s

@@ -112,6 +112,7 @@ class _Server:
             gather_ended_s = time.monotonic()
         self._leave_behind()
         came = self._in_rank_order(reports)
+        self._filling.begin_round(critical, np.random.default_rng([context.seed, number]))
         estimate_mean(
             self._filling,
             layout,

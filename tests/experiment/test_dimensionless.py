@@ -67,6 +67,17 @@ def test_passes_are_those_of_the_published_bound(tmp_path, q, low, high):
     ]
 
 
+def test_drops_at_the_sender_take_passes_too_and_each_pays_its_price(tmp_path):
+    priced = {"protocol": "fixed-low", "repair": {"name": "passes", "walk_s_per_chunk": 0.01}}
+    arms = {"fixed-low": {"protocol": "fixed-low"}, "priced": priced}
+    hit = [{"kind": "sender-drop", "rounds": [3], "q": 0.8, "at_most_s": 600}]
+    free, dear = load(tmp_path, arms=arms, impairments=hit)
+    assert numbers(dear).passes == numbers(free).passes == 22
+    layout = dimensionless.layout_of(free)
+    longer_s = dimensionless.run_s(dear, layout) - dimensionless.run_s(free, layout)
+    assert longer_s == pytest.approx(22 * CHUNKS * 0.01)
+
+
 def test_the_narrowest_link_decides(tmp_path):
     topology = {**STAR, "links": {"worker-2--s1": {"rate_bps": 5_000_000, "queue_bytes": 9_000}}}
     (run, _) = load(tmp_path, topology=topology)

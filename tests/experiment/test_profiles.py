@@ -19,8 +19,10 @@ PROFILES = {
 }
 PAPER_ITEMS = (
     "fig1-phase-loss",
+    "fig1-whole-tensors",
     "fig2-k-sweep",
     "burst-latency",
+    "burst-price",
     "burst-accuracy",
     "training-time",
     "accuracy",

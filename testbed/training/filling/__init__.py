@@ -19,6 +19,7 @@ from testbed.training.filling.base import (
 from testbed.training.filling.error_feedback import ErrorFeedback
 from testbed.training.filling.previous import Previous
 from testbed.training.filling.rescale import Rescale
+from testbed.training.filling.whole_tensors import WholeTensors
 from testbed.training.filling.zero import Zero
 from testbed.training.vectors import mean_into
 
@@ -29,6 +30,7 @@ FILLINGS: Registry[Filling] = Registry(
         "rescale": Rescale,
         "previous": Previous,
         "error-feedback": ErrorFeedback,
+        "whole-tensors": WholeTensors,
     },
     own="Filling",
     base=Filling,
@@ -52,6 +54,7 @@ __all__ = [
     "Previous",
     "Rescale",
     "SenderMemory",
+    "WholeTensors",
     "Zero",
     "chunk_elements",
     "estimate_mean",

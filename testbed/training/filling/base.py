@@ -42,6 +42,16 @@ class SenderMemory:
 class Filling(ABC):
     """One kind of filling, for one leg and the whole run."""
 
+    def begin_round(  # noqa: B027 - optional to override
+        self, critical: bool, draws: np.random.Generator
+    ) -> None:
+        """The server: called before `estimate_mean` of each gather.
+
+        Args:
+            critical: whether the gather was.
+            draws: random numbers that depend on the run's seed and the round alone.
+        """
+
     @abstractmethod
     def estimate_mean(
         self,
