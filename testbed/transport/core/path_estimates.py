@@ -24,8 +24,8 @@ class PathEstimates:
     """Estimates of one path's round trip, loss and reordering.
 
     Attributes:
-        smoothed_s, deviation_s, latest_s, min_s: the round trip, without the receiver's delay;
-            None before the first sample, `min_s` then math.inf.
+        smoothed_s, deviation_s, latest_s, min_s: the round trip, without the receiver's delay.
+            Before the first sample `smoothed_s` is None, `min_s` math.inf, and the others are 0.
         reordering: a datagram is lost when one arrives that was sent this many places later.
         patience: by how many quarters of the smallest round trip a datagram may be overtaken.
     """
@@ -33,7 +33,7 @@ class PathEstimates:
     def __init__(self) -> None:
         self.smoothed_s: float | None = None
         self.deviation_s = 0.0
-        self.latest_s: float | None = None
+        self.latest_s = 0.0
         self.min_s = math.inf
         self.reordering = REORDERING
         self.patience = 1
@@ -85,7 +85,7 @@ class PathEstimates:
     @property
     def queueing(self) -> bool:
         """Whether round trips are so long that a full queue probably causes the losses."""
-        if self.smoothed_s is None or self.latest_s is None:
+        if self.smoothed_s is None:
             return False
         most_s = _QUEUEING * self.min_s + _QUEUEING_S
         return min(self.smoothed_s, self.latest_s) > most_s

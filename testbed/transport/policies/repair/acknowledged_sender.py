@@ -265,7 +265,7 @@ class AcknowledgedSender(SenderRepair):
     def _give_up(self, now_s: float) -> tuple[int, float | None]:
         """Declares overdue datagrams lost; returns how many, and when the newest was sent."""
         known = self.estimates
-        patience_s = max(known.smoothed_s or 0.0, known.latest_s or 0.0) + known.overtaking_s()
+        patience_s = max(known.smoothed_s or 0.0, known.latest_s) + known.overtaking_s()
         sent_by = max(self.scoreboard.largest + 1, self._settled)
         lost, newest_s, chunks = self.scoreboard.give_up(
             sent_by=sent_by, ahead=known.reordering, sent_before_s=now_s - patience_s + _ROUNDING_S
