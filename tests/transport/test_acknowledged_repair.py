@@ -261,15 +261,18 @@ def test_losses_are_worth_more_reports_than_arrivals():
             datagram_wire_bytes=1514,
             interval_s=1e-4,
             overhead=0.0025,
-            loss_overhead=0.0125,
+            loss_overheads=(0.0125, 0.005),
         )
-        count = 0
-        for number in range(0, 2000, every):
+        times = []
+        for number in range(0, 2048, every):
             receiver.on_arrivals(stamps(number), number * 1e-3, True)
-            count += len(receiver.on_data(progress(number * 1e-3)))
-        spoke.append(count)
-    assert 2000 * 1514 * 0.0025 / 200 < spoke[0] < 2000 * 1514 * 0.0025 / 80
-    assert spoke[1] > 2 * spoke[0]
+            times += [number for _ in receiver.on_data(progress(number * 1e-3))]
+        spoke.append(times)
+    assert 2048 * 1514 * 0.0025 / 200 < len(spoke[0]) < 2048 * 1514 * 0.0025 / 80
+    assert len(spoke[1]) > 1.3 * len(spoke[0])
+    # The first 256 losses are among the first 512 datagrams, and are worth more than later ones.
+    first, last = (sum(low <= at < low + 512 for at in spoke[1]) for low in (0, 1536))
+    assert first > 1.5 * last > 0
 
 
 def test_unasked_reports_keep_their_distance_and_their_budget():

@@ -29,6 +29,7 @@ from testbed.transport.policies.tolerance import Progress
 _HALF = SEND_INDEX_MODULUS // 2
 # The credit at the beginning: about one ACK.
 _FIRST_CREDIT_BYTES = 150.0
+_URGENT_LOSSES = 256
 # Batches of arrivals that are kept apart until the next ACK.
 _MOST_PENDING = 256
 
@@ -50,17 +51,20 @@ class AcknowledgingReceiver(ReceiverRepair):
         datagram_wire_bytes: int,
         interval_s: float,
         overhead: float,
-        loss_overhead: float | None = None,
+        loss_overheads: tuple[float, float] | None = None,
     ) -> None:
         """Unrequested ACKs are `interval_s` apart and cost at most `overhead` of the bytes sent.
 
-        For the bytes of lost datagrams `loss_overhead` applies instead, if given, because losses
-        are more urgent for the sender than arrivals.
+        For the bytes of lost datagrams `loss_overheads` apply instead, if given, because losses
+        are more urgent for the sender than arrivals: one for the first `_URGENT_LOSSES` of a
+        transfer, one for later ones.
         """
         self._transfer = transfer
         self._earned_bytes = datagram_wire_bytes * overhead  # credit for each datagram that arrived
-        lost = overhead if loss_overhead is None else loss_overhead
-        self._earned_lost_bytes = datagram_wire_bytes * lost
+        urgent, later = loss_overheads or (overhead, overhead)
+        self._earned_urgent_bytes = datagram_wire_bytes * urgent
+        self._earned_later_bytes = datagram_wire_bytes * later
+        self._urgent_left = _URGENT_LOSSES
         self._interval_s = interval_s
         self._credit_bytes = _FIRST_CREDIT_BYTES
         self._pending: list[NDArray[np.int64]] = []
@@ -87,7 +91,13 @@ class AcknowledgingReceiver(ReceiverRepair):
             return False
         self._newest = (self._newest + ahead) % SEND_INDEX_MODULUS
         lost = max(0, ahead - came)
-        self._credit_bytes += (ahead - lost) * self._earned_bytes + lost * self._earned_lost_bytes
+        urgent = min(lost, self._urgent_left)
+        self._urgent_left -= urgent
+        self._credit_bytes += (
+            (ahead - lost) * self._earned_bytes
+            + urgent * self._earned_urgent_bytes
+            + (lost - urgent) * self._earned_later_bytes
+        )
         return True
 
     def on_data(self, progress: Progress) -> list[ControlMessage]:
