@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from analysis.data.kept_rows import (
 from analysis.data.load import MISSING, Evidence, Run
 from analysis.data.metrics import METRICS
 
+_OUT = re.compile(r" --out[ =]\S+")  # where results lay while they were made
 _NOT_APPLICABLE, _PASSED = "not applicable", "passed"  # outcomes of gates
 
 
@@ -43,7 +45,7 @@ def write(folder: Path, evidence: Evidence, rows: pl.DataFrame) -> None:
         "schema": SCHEMA,
         "experiment": evidence.experiment,
         "description": evidence.description,
-        "commands": evidence.commands,
+        "commands": [_OUT.sub("", command) for command in evidence.commands],
         "arms": evidence.arms,
         "published": evidence.published_ids,
         "levels": evidence.levels,

@@ -3,11 +3,16 @@
     ./lab report DIR --readme
     python -m analysis.report.kept_results      (from what is kept alone)
 
-What is kept lies in `experiments/results/NAME/`: `summary.json` (without what has no value), the
-main table, the manifest of one run, `provenance.json` (command, machine, dates, verdicts) and the
-headline figure. README.md, experiments/results/README.md and the pages in docs/ say where an
-experiment's table goes: between `<!-- NAME: begin -->` and `<!-- NAME: end -->`; `overview` is the
-table of all of them.
+What is kept lies in `experiments/results/NAME/`:
+
+    the evidence  a row for each run (`analysis.data.kept_rows`)
+    made of it    `summary.json` (without what has no value), `provenance.json` (command, machine,
+                  commits, dates, verdicts) and the main table; `verification` makes them again
+    figures       the headline figures
+
+README.md, experiments/results/README.md and the pages in docs/ say where an experiment's table
+goes: between `<!-- NAME: begin -->` and `<!-- NAME: end -->`; `overview` is that of all of them.
+`sentences` says how numbers get into sentences.
 """
 
 from __future__ import annotations
@@ -16,14 +21,19 @@ import json
 import re
 import shutil
 import sys
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from analysis.data.load import Results, load
+from analysis.data import keeping, kept_rows
+from analysis.data.load import Evidence, Run, load
+from analysis.data.per_run import per_run
+from analysis.report import sentences
 from analysis.report.writing import write_report
 from analysis.statistics.intervals import ENOUGH_SEEDS
-from analysis.summary.document import summarise, write_json
+from analysis.summary.document import json_text, summarise
 from analysis.summary.lookup import OWN_LIMIT, entry, pairs, points, published_entries, ratio_names
 from analysis.tables import by_sweep_point
 from analysis.tables.main_table import main_table
@@ -64,8 +74,10 @@ _REPLAYS = (
     "fig1-phase-loss",
     "fig2-k-sweep",
 )
-_RESULTS = "experiments/results"
-_DOCUMENTS = ("README.md", "docs/**/*.md", f"{_RESULTS}/README.md")
+RESULTS = "experiments/results"
+SUMMARY, PROVENANCE, MAIN_TABLE = "summary.json", "provenance.json", "main.md"
+_DOCUMENTS = ("README.md", "docs/**/*.md", f"{RESULTS}/README.md")
+_SCHEMA, _WITHOUT_ROWS = 2, 1  # of provenance.json
 _FIGURES = ("ratio-along-factor.png", "learning-along-factor.png", "latency-over-rounds.png")
 
 
@@ -80,30 +92,63 @@ def keep(results_dir: Path, experiment: str | None = None, *, root: Path = ROOT)
     if not results.ok_runs:
         raise ValueError(f"{results_dir}: no ok run of {results.experiment}; valid: one or more")
     report = write_report(results_dir, results.experiment)
-    summary = summarise(results)
-    folder = root / _RESULTS / results.experiment
+    folder = root / RESULTS / results.experiment
     folder.mkdir(parents=True, exist_ok=True)
-    shown = {left + sign + right for left, right in pairs(results.arms) for sign in "/-"}
-    write_json(folder / "summary.json", _small(summary, shown))
-    write_json(folder / "manifest.json", results.ok_runs[0].manifest)
-    write_json(folder / "provenance.json", _provenance(results, summary))
-    (folder / "main.md").write_text(to_markdown(report.main_table), encoding="utf-8")
+    keeping.write(folder, results, per_run(results))
+    write_derived(folder)
     for path in report.figures:
         if path.name in _FIGURES:
             shutil.copyfile(path, folder / path.name)
     return folder
 
 
-def write_readme(*, root: Path = ROOT) -> list[str]:
+def derived(evidence: Evidence) -> dict[str, str]:
+    """The files that are made of kept evidence alone: their texts by name."""
+    summary = summarise(evidence)
+    shown = {left + sign + right for left, right in pairs(evidence.arms) for sign in "/-"}
+    return {
+        SUMMARY: json_text(_small(summary, shown)),
+        PROVENANCE: json_text(_provenance(evidence, summary)),
+        MAIN_TABLE: to_markdown(main_table(summary)),
+    }
+
+
+def write_derived(folder: Path) -> None:
+    """Write them from the rows that a folder keeps.
+
+    Raises:
+        ValueError: as `kept_rows.read`.
+    """
+    for name, text in derived(kept_rows.read(folder)).items():
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+def has_rows(folder: Path) -> bool:
+    """Whether a folder should hold evidence; older ones do not, with a provenance of schema 1.
+
+    Raises:
+        ValueError: its provenance is missing or damaged.
+    """
+    holds = (folder / kept_rows.EXPERIMENT).is_file()
+    return holds or _read(folder, PROVENANCE)[0].get("schema") != _WITHOUT_ROWS
+
+
+def write_readme(
+    *, root: Path = ROOT, others: Mapping[str, sentences.Resolver] | None = None
+) -> list[str]:
     """Write the blocks of all kept results that a document has a place for; returns their names.
+
+    The numbers in sentences are written, too (`sentences`); `others` is that of `sentences.Kept`.
 
     Raises:
         ValueError: a block has no end, or kept results are damaged; all documents are as before.
     """
     written: list[str] = []
     texts = {}
+    kept = sentences.Kept(root / RESULTS, others)
     for path in documents(root):
-        texts[path], names = filled(path, root)
+        text, names = filled(path, root)
+        texts[path] = sentences.renewed(text, kept)
         written += names
     for path, text in texts.items():
         path.write_text(text, encoding="utf-8")
@@ -123,7 +168,7 @@ def filled(path: Path, root: Path) -> tuple[str, list[str]]:
     """
     text = path.read_text(encoding="utf-8")
     written = []
-    for name in re.findall(r"<!-- ([a-z0-9-]+): begin -->", text):
+    for name in blocks(text):
         content = _content(name, root)
         if content is None:
             continue  # kept by hand, or not yet
@@ -137,13 +182,18 @@ def filled(path: Path, root: Path) -> tuple[str, list[str]]:
     return text, written
 
 
+def blocks(text: str) -> list[str]:
+    """The names of the blocks that a document has a place for."""
+    return re.findall(r"<!-- ([a-z0-9-]+): begin -->", text)
+
+
 def _content(name: str, root: Path) -> str | None:
     if name == "overview":
-        folders = [root / _RESULTS / each for each in _REPLAYS]
-        kept = [_read(each)[0] for each in folders if (each / "summary.json").is_file()]
+        folders = [root / RESULTS / each for each in _REPLAYS]
+        kept = [_read(each)[0] for each in folders if (each / SUMMARY).is_file()]
         return _bare(overview_table(kept)) if kept else None
-    folder = root / _RESULTS / name
-    return block(folder) if (folder / "provenance.json").is_file() else None
+    folder = root / RESULTS / name
+    return block(folder) if (folder / PROVENANCE).is_file() else None
 
 
 def block(folder: Path) -> str:
@@ -152,7 +202,8 @@ def block(folder: Path) -> str:
     Raises:
         ValueError: a file of the folder is missing or damaged.
     """
-    summary, provenance = _read(folder, "summary.json", "provenance.json")
+    summary, provenance, manifest = _read(folder, SUMMARY, PROVENANCE, kept_rows.MANIFEST)
+    provenance = {"commits": [manifest.get("commit") or ""]} | provenance  # older ones lack it
     tables = _tables(summary)
     # Several tables have the rows of each below what they are; the experiment's name is above all.
     titles = [f"{each.title.partition(': ')[2]}:\n\n" if tables[1:] else "" for each in tables]
@@ -163,7 +214,7 @@ def block(folder: Path) -> str:
 def _read(folder: Path, *names: str) -> list[dict[str, Any]]:
     """Documents of kept results, by default the summary."""
     documents = []
-    for path in [folder / name for name in names or ("summary.json",)]:
+    for path in [folder / name for name in names or (SUMMARY,)]:
         try:
             documents.append(json.loads(path.read_text(encoding="utf-8")))
         except (OSError, ValueError) as error:
@@ -200,11 +251,27 @@ def _words(summary: dict[str, Any], provenance: dict[str, Any], name: str) -> st
             *found,
             *_beside_the_paper(summary),
             *provenance["remarks"],
-            f"Runs: {listed}. Made by `{provenance['command']}` on {provenance['machine']}, "
-            f"{provenance['began'][:10]}; all numbers and the manifest are in "
-            f"`experiments/results/{name}/`.",
+            f"Runs: {listed}.{_attempts(provenance)}",
+            f"Made by `{provenance['command']}`{_of_commits(provenance)} on "
+            f"{provenance['machine']}, {provenance['began'][:10]}; all numbers and the manifest "
+            f"are in `experiments/results/{name}/`.",
         ]
     )
+
+
+def _of_commits(provenance: dict[str, Any]) -> str:
+    commits = [each[:7] + each[40:] for each in provenance["commits"] if each]
+    plural = "s" if commits[1:] else ""
+    return f", commit{plural} {', '.join(commits)}," if commits else ""
+
+
+def _attempts(provenance: dict[str, Any]) -> str:
+    """How many attempts do not count; older results did not keep them."""
+    refused = provenance.get("refused")
+    if not refused:
+        return ""
+    listed = ", ".join(f"{count} {verdict}" for verdict, count in refused.items())
+    return f" Attempts that were refused and repeated: {listed}."
 
 
 def _beside_the_paper(summary: dict[str, Any]) -> list[str]:
@@ -230,18 +297,26 @@ def _agreement(entries: list[dict[str, Any]]) -> str:
     )
 
 
-def _provenance(results: Results, summary: dict[str, Any]) -> dict[str, Any]:
+def _provenance(results: Evidence, summary: dict[str, Any]) -> dict[str, Any]:
     began = sorted(str(run.began_at) for run in results.runs if run.began_at)
     machines = list(dict.fromkeys(machine_text(run.manifest) for run in results.ok_runs))
     return {
-        "schema": 1,
+        "schema": _SCHEMA,
         "experiment": results.experiment,
-        "command": re.sub(r" --out \S+", "", "; ".join(results.commands)),
+        "command": "; ".join(results.commands),
         "machine": "; ".join(machines),
         "began": began[0] if began else "",
+        "commits": sorted({str(run.manifest.get("commit") or "") for run in results.ok_runs}),
         "verdicts": results.verdicts(),
+        "refused": dict(sorted(Counter(run.verdict for run in _refused(results)).items())),
         "remarks": cautions.sentences(results, summary),
     }
+
+
+def _refused(results: Evidence) -> list[Run]:
+    """The attempts at planned runs that were repeated."""
+    planned = {run.key for run in results.runs}
+    return [run for run in results.others if run.key in planned and run.verdict != "ok"]
 
 
 def _small(value: Any, shown: set[str], section: str = "") -> Any:

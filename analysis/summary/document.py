@@ -151,11 +151,15 @@ def _limits(runs: Sequence[Run], conditions: dict[str, Any]) -> dict[str, float]
         return {}
 
 
+def json_text(document: dict[str, Any]) -> str:
+    """The text of a JSON file."""
+    return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
 def write_json(path: Path, document: dict[str, Any]) -> None:
     """Write a JSON document whole or not at all."""
-    text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
     new = path.with_name(f".{path.name}.new")
-    new.write_text(f"{text}\n", encoding="utf-8")
+    new.write_text(json_text(document), encoding="utf-8")
     new.replace(path)
 
 

@@ -171,6 +171,20 @@ def report(
         report_view.keep(place)
 
 
+@app.command(epilog="Example: ./lab verify-results")
+def verify_results(
+    write: Annotated[
+        bool,
+        typer.Option("--write", help="write anew what differs, from the kept rows; then verify"),
+    ] = False,
+) -> None:
+    """Recompute all kept tables, and the numbers in pages, from the kept rows; say what differs."""
+    from testbed.cli import verification_view
+
+    if not verification_view.verify(write=write):
+        raise typer.Exit(1)
+
+
 @app.command(epilog="Example: ./lab explain    or, of one run: ./lab explain dblp-s1-648d7b96bc")
 def explain(
     run: Annotated[

@@ -40,6 +40,11 @@ def test_kept_results_fill_the_place_that_readme_has_for_them(tmp_path):
     assert "fixed-low took 5.00 x as long" in text
     assert "Made by `./lab run quick` on " in text and "Test CPU" in text
     assert {path.name for path in folder.iterdir()} == {
+        "experiment.json",
+        "plan.jsonl",
+        "attempts.csv",
+        "gates.csv",
+        "rows.csv",
         "summary.json",
         "manifest.json",
         "provenance.json",

@@ -62,7 +62,7 @@ def run(*, pattern: str, quick: bool, json_file: Path | None) -> bool:
         keeper.drop()
         console.print(f"records: {json_file}")
         document = json_file.with_suffix(".md")
-        document.write_text(_markdown(found), encoding="utf-8")
+        document.write_text(markdown(found), encoding="utf-8")
         console.print(f"table: {document}")
         picture = json_file.with_suffix(".png")
         if figure.draw(found, {each["task"]: each["metric"] for each in records}, picture):
@@ -70,7 +70,8 @@ def run(*, pattern: str, quick: bool, json_file: Path | None) -> bool:
     return True
 
 
-def _markdown(found: Found) -> str:
+def markdown(found: Found) -> str:
+    """The table of what was found, as a document."""
     table = rendering.Table(
         title="How much worse than without loss, by the share of chunks given up",
         columns=list(_COLUMNS),

@@ -1,0 +1,100 @@
+"""A number in a sentence is checked against what is kept, and written anew from it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from analysis.report.sentences import Kept, agrees, claims, disagreement, renewed
+
+FOUND = {"value": 1.67158, "low": 1.65768, "high": 1.69193}
+
+
+@pytest.fixture
+def kept(tmp_path) -> Kept:
+    summary = {
+        "ratios": {"a/b": {"time": {"mean": FOUND}, "rate": {"value": 1.2, "low": None}}},
+        "points": [
+            {"factors": {"q": "0.9"}, "arms": {"a": {"time": {"value": 3.0}}}},
+            {"factors": {"q": "0.5"}, "arms": {"a": {"time": {"value": 2.0}}}},
+        ],
+        "published": {"time": [{"id": "table-1", "ours": FOUND}]},
+    }
+    (tmp_path / "quick").mkdir()
+    (tmp_path / "quick" / "summary.json").write_text(json.dumps(summary))
+    (tmp_path / "bench").mkdir()
+    (tmp_path / "bench" / "transport.json").write_text('[{"case": "one", "ratio": 1.5}]')
+    return Kept(tmp_path, {"study": lambda path: {"value": float(path)}})
+
+
+@pytest.mark.parametrize(
+    ("text", "is_right"),
+    [
+        ("1.67", True),
+        ("1.67 (1.66 to 1.69, n = 5)", True),
+        ("(1.66 to 1.69", True),
+        ("1.67 (1.66\u20131.69)", True),
+        ("1.67 (1.65\u20131.69)", False),
+        ("1.68", False),
+        ("1.67 (1.65 to 1.69)", False),
+        ("(1.66 to 1.70)", False),
+        ("no number", False),
+    ],
+)
+def test_a_wrong_number_is_found(text, is_right):
+    assert agrees(text, FOUND) is is_right
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "quick | ratios a/b time.mean | 1.67 (1.66 to 1.69)",
+        "quick | ratios a/b time.mean x 100 | 167.2 (165.8 to 169.2)",
+        "quick | published time table-1 | 1.7 x",
+        "quick [0.9] | arms a time | 3",
+        "quick [0.9 over 0.5] | arms a time | 50 %",
+        "bench | one ratio | 1.50",
+        "study | 4 | 4.0",
+    ],
+)
+def test_each_kind_of_entry_is_found(kept, line):
+    (found, above), *_ = claims(f"It is {line.split(' | ')[2]}.\n<!-- stored\n{line}\n-->")
+    assert disagreement(found[0], above, kept) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("quick | ratios a/b time.mean | 1.68", "kept: value 1.67158, low"),
+        ("quick | ratios a/b rate | 1.2 (1.1 to 1.3)", "kept: value 1.2"),
+        ("quick | ratios a/c time.mean | 1.67", "no entry of the line"),
+        ("quick [0.7] | arms a time | 3.0", "0 of [0.7]"),
+        ("slow | ratios a/b time.mean | 1.67", "no entry of the line"),
+        ("bench | two ratio | 1.50", "0 of two"),
+    ],
+)
+def test_what_is_wrong_with_a_line_is_told(kept, line, said):
+    (found, above), *_ = claims(f"It is {line.split(' | ')[2]}.\n<!-- stored\n{line}\n-->")
+    assert said in (disagreement(found[0], above, kept) or "")
+
+
+def test_numbers_are_written_anew_and_nothing_else(kept):
+    def page(first: str, second: str, table: str) -> str:
+        return (
+            f"Before {first}.\n<!-- quick: begin -->\n{table}\n<!-- quick: end -->\nIt takes\n"
+            f"{first.replace(' ', chr(10))} as long, 12.50 or {second} %.\n\n<!-- stored\n"
+            f"quick | ratios a/b time.mean | {first}\n"
+            f"quick [0.9 over 0.5] | arms a time | {second}\n"
+            "quick | ratios a/c time.mean | 2.50\n-->\nAfter 2.50 and 40.\n"
+        )
+
+    old = page("2.50 (2.40 to 2.60)", "40.0", "| 2.50 (2.40 to 2.60) |")
+    new = page("1.67 (1.66 to 1.69)", "50.0", "| 2.50 (2.40 to 2.60) |")
+    assert renewed(old, kept) == new
+    assert renewed(new, kept) == new
+
+
+def test_a_line_without_three_parts_is_refused():
+    with pytest.raises(ValueError, match=r"2 parts; valid: WHERE \| ENTRY \| TEXT"):
+        list(claims("<!-- stored\nquick | 1.67\n-->"))

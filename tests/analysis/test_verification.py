@@ -1,0 +1,197 @@
+"""Kept results are recomputed from their rows: what differs is told, what is damaged is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from analysis.figures import catalogue
+from analysis.report import commits, kept_results, verification
+from testbed.cli import verification_view
+from testbed.shared.yaml_input import InputError
+from tests.analysis.test_report import three_arms
+from tests.analysis.test_sweep_points import sweep
+
+PAGE = """# Title
+
+<!-- quick: begin -->
+<!-- quick: end -->
+
+The baseline takes 5.00 (5.00 to 5.00) times
+as long.
+
+<!-- stored
+quick | ratios fixed-low/dblp round_latency_s.burst_mean | 5.00 (5.00 to 5.00) times as long
+-->
+"""
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> Path:
+    """A project with kept results of one experiment, in a page with a table and a sentence."""
+    folder = tmp_path_factory.mktemp("made")
+    build = three_arms(folder / "runs", seeds=5)
+    build.run(
+        arm="dblp", seed=1, verdict="invalid", reason="late", suffix=".attempt1", planned=False
+    )
+    place = folder / "project"
+    (place / "experiments" / "results").mkdir(parents=True)
+    (place / "README.md").write_text(PAGE)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(catalogue, "draw_all", lambda *_: [])
+        kept_results.keep(folder / "runs", root=place)
+    kept_results.write_readme(root=place)
+    return place
+
+
+@pytest.fixture
+def project(made, tmp_path) -> Path:
+    """A copy of it, to be changed."""
+    return Path(shutil.copytree(made, tmp_path / "project"))
+
+
+def of_quick(project: Path, name: str) -> Path:
+    return project / "experiments" / "results" / "quick" / name
+
+
+def change(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+
+
+def test_what_was_kept_agrees_and_is_said_to(project, capsys):
+    assert verification_view.verify(write=False, root=project)
+    said = capsys.readouterr().out
+    assert "quick: recomputed from 15 rows (16 attempts)" in said
+    assert "commits were not looked for" in said  # there is no history here
+    assert "1 results recomputed, 0 older: all agree" in said
+
+
+def test_refused_attempts_are_counted_in_the_words_and_in_the_provenance(project):
+    provenance = json.loads(of_quick(project, "provenance.json").read_text())
+    assert provenance["verdicts"]["invalid"] == 0
+    assert provenance["refused"] == {"invalid": 1}
+    text = (project / "README.md").read_text()
+    assert "Runs: 15 ok. Attempts that were refused and repeated: 1 invalid. Made by" in text
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "said"),
+    [
+        ("rows.csv", ",0.9,", ",0.8,", "summary.json: arms.dblp.accuracy"),
+        ("rows.csv", ",0.18", ",0.19", "summary.json: arms.dblp.round_latency_s."),
+        ("summary.json", '"n": 5', '"n": 4', "n is 4; the rows give 5"),
+        ("summary.json", '"schema": 1,', "", "schema is only in the rows"),
+        ("provenance.json", '"invalid": 1', '"invalid": 0', "refused.invalid is 0"),
+        ("main.md", "| dblp", "| DBLP", "main.md: line "),
+        ("attempts.csv", ",invalid,", ",failed,", "provenance.json: refused."),
+        ("gates.csv", "passed,true,,", "failed,false,rate: off,", "summary.json: waived_gates"),
+        ("../../../README.md", "| dblp", "| DBLP", "README.md: line "),
+        ("../../../README.md", "takes 5.00", "takes 6.00", "README.md: no '5.00 (5.00"),
+        ("../../../README.md", "mean | 5.00", "mean | 6.00", "README.md: no '6.00 (5"),
+        ("../../../README.md", "quick |", "brisk |", "README.md: no entry of the line"),
+    ],
+)
+def test_a_number_that_was_changed_anywhere_is_told(project, capsys, file, old, new, said):
+    change(of_quick(project, file), old, new)
+    assert not verification_view.verify(write=False, root=project)
+    assert said in capsys.readouterr().err
+
+
+def test_a_table_whose_results_have_gone_is_told(project, capsys):
+    shutil.rmtree(of_quick(project, ""))
+    assert not verification_view.verify(write=False, root=project)
+    assert "the block 'quick' has no kept results" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("file", ["rows.csv", "experiment.json", "provenance.json"])
+def test_evidence_that_is_missing_is_refused_and_not_taken_for_older_results(project, file):
+    of_quick(project, file).unlink()
+    if file == "provenance.json":  # it is made from the rows, and so can be made again
+        assert not verification_view.verify(write=False, root=project)
+        return
+    with pytest.raises(InputError, match=f"{file}: missing"):
+        verification_view.verify(write=False, root=project)
+
+
+def test_numbers_are_written_anew_from_the_rows_in_tables_and_in_sentences(project):
+    whole = {path: path.read_text() for path in project.rglob("*.*") if path.is_file()}
+    change(of_quick(project, "summary.json"), '"n": 5', '"n": 4')
+    of_quick(project, "main.md").unlink()
+    readme = project / "README.md"
+    change(readme, "takes 5.00 (5.00 to", "takes 4.97 (4.90 to")
+    change(readme, "mean | 5.00 (5.00 to", "mean | 4.97 (4.90 to")
+    change(readme, "| dblp", "| DBLP")
+    assert verification_view.verify(write=True, root=project)
+    assert {path: path.read_text() for path in whole} == whole
+
+
+def test_older_results_are_named_and_their_pages_are_checked(project, capsys):
+    for name in ("rows.csv", "experiment.json", "plan.jsonl", "attempts.csv", "gates.csv"):
+        of_quick(project, name).unlink()
+    change(of_quick(project, "provenance.json"), '"schema": 2', '"schema": 1')
+    assert verification_view.verify(write=False, root=project)
+    assert "quick: kept without rows (older), not recomputed" in capsys.readouterr().out
+    change(of_quick(project, "summary.json"), '"value": 5.0', '"value": 6.0')
+    assert not verification_view.verify(write=False, root=project)
+
+
+def test_a_sweep_and_the_overview_are_recomputed(tmp_path, undrawn):
+    sweep(tmp_path / "runs", seeds=2)
+    place = tmp_path / "project"
+    (place / "experiments" / "results").mkdir(parents=True)
+    (place / "README.md").write_text("<!-- quick: begin -->\n<!-- quick: end -->\n")
+    kept_results.keep(tmp_path / "runs", root=place)
+    kept_results.write_readme(root=place)
+    assert verification_view.verify(write=False, root=place)
+
+
+def git(root: Path, *arguments: str) -> str:
+    name = ("-c", "user.name=n", "-c", "user.email=e")
+    argv = ["git", "-C", str(root), *name, *arguments]
+    return subprocess.run(argv, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def test_a_commit_is_looked_for_on_main(project):
+    git(project, "init", "-q", "-b", "main")
+    git(project, "commit", "-q", "--allow-empty", "-m", "one")
+    with pytest.raises(InputError, match=r"manifest.json: no commit was recorded; valid: a commit"):
+        verification_view.verify(write=False, root=project)
+    path = of_quick(project, "manifest.json")
+    manifest = json.loads(path.read_text())
+    head = git(project, "rev-parse", "HEAD")
+
+    def with_commit(commit: str) -> None:
+        path.write_text(json.dumps(manifest | {"commit": commit}))
+        kept_results.write_derived(path.parent)
+        kept_results.write_readme(root=project)
+
+    for commit, said in (
+        ("0" * 40, "commit 0000000000 is not on main"),
+        (f"{head}+changes", f"commit {head[:10]} was run with changes that were not committed"),
+    ):
+        with_commit(commit)
+        with pytest.raises(InputError, match=said):
+            verification_view.verify(write=False, root=project)
+    with_commit(head)
+    assert verification_view.verify(write=False, root=project)
+    git(project, "checkout", "-q", "-b", "mine")
+    git(project, "commit", "-q", "--allow-empty", "-m", "two")
+    with_commit(git(project, "rev-parse", "HEAD"))
+    with pytest.raises(InputError, match="is not on main"):
+        verification_view.verify(write=False, root=project)
+
+
+def test_without_a_whole_history_no_commit_is_called_unknown(tmp_path):
+    assert commits.on_main(tmp_path) is None
+
+
+def test_texts_that_are_alike_in_numbers_only_are_told_apart():
+    assert verification._same(1, 1.0) and verification._same(0.1234561, 0.1234563)
+    assert not verification._same(1, True) and not verification._same(None, 0)
+    assert not verification._same(0.12345, 0.12346)
