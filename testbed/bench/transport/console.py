@@ -43,6 +43,9 @@ def run(
     if not expected:
         raise InputError(_no_case(selection))
     record_file.require_place(json_file)
+    picture = None if json_file is None else json_file.with_suffix(".png")
+    if picture is not None and picture == json_file:
+        raise InputError(f"--json {json_file}: the figure would replace it; valid: another ending")
     earlier = None
     if compare is not None:
         earlier = comparison.read(compare, (case.name for case in expected))
@@ -61,10 +64,9 @@ def run(
         raise
     if earlier is not None and compare is not None:
         compare_with(console, records, earlier, facts, compare)
-    if json_file is not None:
+    if json_file is not None and picture is not None:
         record_file.write(json_file, records, facts, schema=SCHEMA)
         console.print(f"records: {json_file}")
-        picture = json_file.with_suffix(".png")
         if figure.draw(records, picture):
             console.print(f"figure: {picture}")
     must = {cases.OURS, selection.other}
