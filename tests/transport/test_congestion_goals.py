@@ -42,6 +42,13 @@ def test_a_repair_that_answers_when_asked_fills_the_path(name, rtt_s):
     assert mean(scenario.run(50)) >= 0.85
 
 
+@pytest.mark.parametrize(("name", "least"), [("reno", 0.96), ("cubic", 0.98)])
+def test_a_queue_of_one_product_keeps_the_path_full_however_seldom_the_answers(name, least):
+    scenario = Scenario(name, "streaming", rate_bps=50e6, rtt_s=0.01, queue=1.0)
+    scenario.run(100)
+    assert mean(scenario.run(150)) >= least
+
+
 @pytest.mark.parametrize(("name", "least"), [("timely", 0.9), ("bbr", 0.93), ("ltp", 0.93)])
 @pytest.mark.parametrize("rtt_s", RATES_BPS)
 def test_one_per_cent_of_random_loss_costs_little(name, least, rtt_s):

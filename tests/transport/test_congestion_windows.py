@@ -104,6 +104,18 @@ def test_a_pause_keeps_what_was_learnt_and_the_restart_is_paced(kind, options, b
     assert rounds.window < window_bytes / SIZE
 
 
+@pytest.mark.parametrize(("kind", "options", "beta"), LOSS_BASED)
+def test_the_pace_follows_a_round_trip_that_falls_because_the_queue_is_gone(kind, options, beta):
+    control = kind(**options)
+    rounds = Rounds(control, rtt_s=2 * RTT_S)
+    for _ in range(5):
+        rounds.round()
+    rounds.round(lost=1)
+    rounds.rtt_s = RTT_S
+    rounds.round()
+    assert control.rate_bps == pytest.approx(1.2 * rounds.window * SIZE * 8 / RTT_S)
+
+
 def test_losses_of_unknown_age_count_once_per_round_trip():
     control = Reno()
     rounds = Rounds(control)

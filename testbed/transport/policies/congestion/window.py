@@ -8,7 +8,9 @@
   not validated), so a sender with little to send does not earn a large window.
 * Datagrams are paced at 2 windows per round trip in slow start and 1.2 afterwards (the ratios of
   Linux' tcp_pacing_ss_ratio and tcp_pacing_ca_ratio), because feedback comes for many datagrams
-  at once and the queue of a switch is shallow. Only the very first window is not paced.
+  at once and the queue of a switch is shallow. Only the very first window is not paced. A round
+  trip shorter than the mean counts at once: after a loss the queue is gone, and a mean of few
+  feedbacks would hold a halved window back for many round trips more.
 * A repair's messages each cover many datagrams, or all of a round trip. What one message covers has
   left the path before the sender hears of it, so that much may be in flight in addition to the
   window, as it may with TCP, whose acknowledgements come for every second segment.
@@ -87,11 +89,11 @@ class WindowControl(CongestionControl):
 
     @property
     def rate_bps(self) -> float:
-        smoothed_s = self.path.smoothed_rtt_s
-        if smoothed_s is None:
+        smoothed_s, latest_s = self.path.smoothed_rtt_s, self.path.latest_rtt_s
+        if smoothed_s is None or latest_s is None:
             return math.inf
         gain = _SLOW_START_PACING if self.slow_start else _AVOIDANCE_PACING
-        return gain * self._window * 8 / smoothed_s
+        return gain * self._window * 8 / min(smoothed_s, latest_s)
 
     @property
     def slow_start(self) -> bool:
