@@ -204,6 +204,31 @@ def test_a_straggler_computes_longer_while_it_is_in_force_and_the_run_goes_on(ru
 
 
 @pytest.mark.usefixtures("unchanged_host")
+def test_what_a_sender_leaves_out_is_counted_by_it_alone_and_the_others_send_all(run_small):
+    drop = {"kind": "sender-drop", "host": "worker-1", "q": 0.7, "at_most_s": 20}
+    results = run_small(rounds=8, impairments=[{**drop, "rounds": [3, 5]}])
+    verdict = results.verdict()
+    assert verdict["verdict"] in ("ok", "invalid"), verdict
+    left_out = {
+        host: {
+            each["round"]: each["chunks_left_out"]
+            for each in results.events(f"transfers-{host}")
+            if (each["leg"], each["role"]) == ("gather", "sender")
+        }
+        for host in ("worker-1", "worker-2")
+    }
+    assert not any(left_out["worker-2"].values())
+    hit = {number: count for number, count in left_out["worker-1"].items() if count}
+    assert set(hit) == {3, 5}
+    ends = [each for each in results.events("impairments") if each["action"] == "end"]
+    assert {each["round"]: each["dropped"] for each in ends} == hit
+    for each in ends:
+        assert 0.4 < each["dropped"] / each["met"] < 0.95
+    gates = {each["name"]: each["outcome"] for each in verdict["gates"]}
+    assert gates["difference between realised and configured loss"] == "passed"
+
+
+@pytest.mark.usefixtures("unchanged_host")
 @pytest.mark.parametrize("victim", ["worker-2", "server"])
 def test_a_crash_ends_the_run_at_once_and_says_who_did_it(run_small, victim):
     crash = {"kind": "crash", "name": "power-cut", "host": victim, "rounds": [2]}
