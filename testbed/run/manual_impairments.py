@@ -44,8 +44,8 @@ def by_name(impairments: Sequence[dict[str, Any]]) -> dict[str, ManualImpairment
     for impairment in impairments:
         model = parameters_of(impairment["kind"])
         slows_a_process = impairment.get("resource", "") == "cpu"
-        if not model.lasts or slows_a_process:
-            continue  # a crash or a slow process: a shell has no training process
+        if not model.lasts or slows_a_process or model.of_our_transport:
+            continue  # a crash, a slow process, drops at a sender: a shell has no training process
         number = len(found)
         ends_by_itself = model.model_fields["duration_s"].default is not None
         document = {key: value for key, value in impairment.items() if key not in _ANCHORS}
