@@ -11,7 +11,8 @@ What is kept lies in `experiments/results/NAME/`:
     figures       the headline figures
 
 README.md, experiments/results/README.md and the pages in docs/ say where an experiment's table
-goes: between `<!-- NAME: begin -->` and `<!-- NAME: end -->`; `overview` is that of all of them.
+goes: between `<!-- NAME: begin -->` and `<!-- NAME: end -->`. `overview` is that of all of them
+beside the paper, `kept` the list of what is kept.
 `sentences` says how numbers get into sentences.
 """
 
@@ -38,7 +39,7 @@ from analysis.summary.lookup import OWN_LIMIT, entry, pairs, points, published_e
 from analysis.tables import by_sweep_point
 from analysis.tables.main_table import main_table
 from analysis.tables.published_values import overview_table, paper_text, unit_of
-from analysis.tables.rendering import Table, to_markdown
+from analysis.tables.rendering import Table, row, to_markdown
 from analysis.words import cautions, formatting, headline
 from analysis.words.cautions import machine_text
 
@@ -192,6 +193,9 @@ def _content(name: str, root: Path) -> str | None:
         folders = [root / RESULTS / each for each in _REPLAYS]
         kept = [_read(each)[0] for each in folders if (each / SUMMARY).is_file()]
         return _bare(overview_table(kept)) if kept else None
+    if name == "kept":
+        listed = sorted(path.parent for path in (root / RESULTS).glob(f"*/{PROVENANCE}"))
+        return _bare(_list(listed)) if listed else None
     folder = root / RESULTS / name
     return block(folder) if (folder / PROVENANCE).is_file() else None
 
@@ -202,13 +206,39 @@ def block(folder: Path) -> str:
     Raises:
         ValueError: a file of the folder is missing or damaged.
     """
-    summary, provenance, manifest = _read(folder, SUMMARY, PROVENANCE, kept_rows.MANIFEST)
-    provenance = {"commits": [manifest.get("commit") or ""]} | provenance  # older ones lack it
+    summary, provenance = _known(folder)
     tables = _tables(summary)
     # Several tables have the rows of each below what they are; the experiment's name is above all.
     titles = [f"{each.title.partition(': ')[2]}:\n\n" if tables[1:] else "" for each in tables]
     shown = "\n".join(title + _bare(table) for title, table in zip(titles, tables, strict=True))
     return f"{shown}\n{_words(summary, provenance, folder.name)}\n"
+
+
+def _known(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The summary and the provenance; of older results the latter lacks the commit."""
+    summary, provenance, manifest = _read(folder, SUMMARY, PROVENANCE, kept_rows.MANIFEST)
+    return summary, {"commits": [manifest.get("commit") or ""]} | provenance
+
+
+def _list(folders: list[Path]) -> Table:
+    """A row for each folder with an experiment's results."""
+    rows = []
+    for folder in folders:
+        summary, provenance = _known(folder)
+        refused = provenance.get("refused")
+        rows.append(
+            row(
+                folder.name,
+                str(_seeds(summary)),
+                str(provenance["verdicts"]["ok"]),
+                "not recorded" if refused is None else str(sum(refused.values())),
+                provenance["began"][:10],
+                _short_commits(provenance) or "not recorded",
+                "yes" if has_rows(folder) else "no",
+            )
+        )
+    columns = ["Result", "Seeds", "Runs", "Refused attempts", "Begun", "Commit", "Rows kept"]
+    return Table(title="", columns=columns, rows=rows, numeric=False)
 
 
 def _read(folder: Path, *names: str) -> list[dict[str, Any]]:
@@ -239,8 +269,7 @@ def _bare(table: Table) -> str:
 
 
 def _words(summary: dict[str, Any], provenance: dict[str, Any], name: str) -> str:
-    compared = ratio_names(summary)
-    seeds = max((entry(summary, "ratios", each, "rounds_per_s").n for each in compared), default=1)
+    seeds = _seeds(summary)
     few = "" if seeds >= ENOUGH_SEEDS else ", too few for more than an indication"
     verdicts = provenance["verdicts"].items()
     listed = ", ".join(f"{count} {verdict}" for verdict, count in verdicts if count)
@@ -260,9 +289,17 @@ def _words(summary: dict[str, Any], provenance: dict[str, Any], name: str) -> st
 
 
 def _of_commits(provenance: dict[str, Any]) -> str:
-    commits = [each[:7] + each[40:] for each in provenance["commits"] if each]
-    plural = "s" if commits[1:] else ""
-    return f", commit{plural} {', '.join(commits)}," if commits else ""
+    commits = _short_commits(provenance)
+    return f", commit{'s' * (', ' in commits)} {commits}," if commits else ""
+
+
+def _short_commits(provenance: dict[str, Any]) -> str:
+    return ", ".join(each[:7] + each[40:] for each in provenance["commits"] if each)
+
+
+def _seeds(summary: dict[str, Any]) -> int:
+    compared = ratio_names(summary)
+    return max((entry(summary, "ratios", each, "rounds_per_s").n for each in compared), default=1)
 
 
 def _attempts(provenance: dict[str, Any]) -> str:

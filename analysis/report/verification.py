@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.data import kept_rows
+from analysis.data.load import Evidence
 from analysis.report import commits, kept_results, sentences
 
 _MANIFEST = kept_rows.MANIFEST
@@ -62,8 +63,7 @@ def verify(
         name = folder.name
         if kept_results.has_rows(folder):
             evidence = kept_rows.read(folder)
-            recorded = sorted({str(run.manifest.get("commit") or "") for run in evidence.ok_runs})
-            for said in commits.unknown(recorded, known) if known else ():
+            for said in _unknown(evidence, known):
                 raise ValueError(
                     f"{folder / _MANIFEST}: {said}; valid: a commit on main, with nothing changed"
                 )
@@ -84,6 +84,15 @@ def verify(
     return found
 
 
+def of_commits(folder: Path) -> list[str]:
+    """What is wrong with the commits of the rows that a folder keeps, in words.
+
+    Raises:
+        ValueError: as `kept_rows.read`.
+    """
+    return _unknown(kept_rows.read(folder), commits.on_main(folder))
+
+
 def renew(
     *, root: Path = kept_results.ROOT, others: Mapping[str, sentences.Resolver] | None = None
 ) -> None:
@@ -101,6 +110,11 @@ def results(root: Path) -> list[Path]:
         path.parent for name in files for path in (root / kept_results.RESULTS).glob(f"*/{name}")
     }
     return sorted(found)
+
+
+def _unknown(evidence: Evidence, known: set[str] | None) -> list[str]:
+    recorded = sorted({str(run.manifest.get("commit") or "") for run in evidence.ok_runs})
+    return [] if known is None else commits.unknown(recorded, known)
 
 
 def _differing(path: Path, text: str, root: Path) -> list[str]:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from rich.console import Console
 
 import analysis
+from analysis.report import verification
 from analysis.tables.main_table import WAIVED
 from analysis.tables.rendering import to_text
 from testbed.cli.places import Place
@@ -59,7 +60,10 @@ def keep(place: Place) -> None:
     """
     try:
         for name in _names(place):
-            print(f"kept: {analysis.update_readme(place.results, name)}")
+            folder = analysis.update_readme(place.results, name)
+            print(f"kept: {folder}")
+            for said in verification.of_commits(folder):
+                print(f"caution: {said}; ./lab verify-results refuses these results")
     except ValueError as error:
         raise InputError(str(error)) from None
 

@@ -141,6 +141,15 @@ def test_older_results_are_named_and_their_pages_are_checked(project, capsys):
     assert not verification_view.verify(write=False, root=project)
 
 
+def test_the_list_of_what_is_kept_is_written_from_it(project):
+    page = project / "docs" / "index.md"
+    page.parent.mkdir()
+    page.write_text("<!-- kept: begin -->\n<!-- kept: end -->\n")
+    assert not verification_view.verify(write=False, root=project)
+    assert verification_view.verify(write=True, root=project)
+    assert "| quick | 5 | 15 | 1 | 2026-01-02 | not recorded | yes |" in page.read_text()
+
+
 def test_a_sweep_and_the_overview_are_recomputed(tmp_path, undrawn):
     sweep(tmp_path / "runs", seeds=2)
     place = tmp_path / "project"
