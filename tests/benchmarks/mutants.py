@@ -29,8 +29,9 @@ TESTS = [
         *("ack", "acknowledged_repair", "arrivals", "cluster", "connection", "connection_settings"),
         *("control_messages", "early", "errors", "gathering", "hostile_machine", "hot_path"),
         *("joining", "layout", "observation", "order", "own_answers", "pacing", "path_estimates"),
-        *("price_of_a_pass", "protocols", "repair_completion", "repair_machine", "sending_path"),
-        *("states", "tolerance", "tolerance_rules", "transfer", "transfer_messages", "wire"),
+        *("patience", "price_of_a_pass", "protocols", "repair_completion", "repair_machine"),
+        *("sending_path", "states", "tolerance", "tolerance_rules", "transfer"),
+        *("transfer_messages", "wire"),
     )
 ]
 _SWAPPED: dict[type[Any], type[Any]] = {

@@ -9,7 +9,7 @@ import pytest
 from testbed.transport.core.arrivals import pack_arrivals
 from testbed.transport.core.connection import Connection, ConnectionState
 from testbed.transport.core.connection_settings import ConnectionSettings
-from testbed.transport.core.events import Announced, ChunkBatch, Joined, PeerGone, TransferDone
+from testbed.transport.core.events import ChunkBatch, Joined, PeerGone, TransferDone
 from testbed.transport.core.messages import (
     KEY_BYTES,
     PASS,
@@ -21,14 +21,14 @@ from testbed.transport.core.messages import (
 )
 from testbed.transport.core.receiver import Receiver
 from testbed.transport.core.sending_path import SendingPath
-from testbed.transport.core.tolerance import FractionRule
+from testbed.transport.core.tolerance import FractionRule, StopRule
 from testbed.transport.core.wire import fields
 from testbed.transport.policies.congestion import FixedRate
 from testbed.transport.policies.order import InOrder
 from testbed.transport.policies.repair import Passes
 from tests.transport.test_hot_path import BOTH
 from tests.transport.transfer_parts import all_frames
-from tests.transport.two_parties import TIMEOUT_S, Two, ended, gone
+from tests.transport.two_parties import Two, ended, gone
 from tests.transport.virtual import SESSION, layout_of, random_payload
 
 
@@ -64,68 +64,6 @@ def test_a_transfer_that_the_receiver_skips_is_an_error_on_both_sides():
     assert "sends transfer 2, which this side has skipped: it is at 4" in gone(two.server)
     assert "it gave up: it broke the protocol: it sends transfer 2" in gone(two.worker)
     assert ended(two.worker) == ended(two.server) == []
-
-
-def test_a_receiver_says_which_other_transfer_comes_instead():
-    two = Two()
-    two.receive(2)
-    two.send(4)
-    two.run()
-    assert gone(two.server) == (
-        f"it sends transfer 4 instead: no new chunk of transfer 2 for {TIMEOUT_S:g} s"
-    )
-
-
-@pytest.mark.parametrize("repair", ["passes", "selective", "streaming"])
-def test_where_control_works_and_data_do_not_arrive_the_transfer_fails_and_little_is_sent(repair):
-    two = Two(repair=repair, chunks=1000)
-    two.worker.way.blocked = True
-    two.receive(0)
-    two.send(0)
-    two.run()
-    assert two.simulation.now_s < 2 * TIMEOUT_S
-    for party in (two.worker, two.server):
-        assert "control works, data does not arrive" in gone(party)
-    sent = sum(count for at_s, count in two.worker.batches if at_s > 2.0)
-    at_full_rate = (TIMEOUT_S - 2.0) * 10e6 / 8 / two.path.datagram_wire_bytes
-    assert 0 < sent < at_full_rate / 50
-
-
-def test_a_path_that_is_blocked_for_a_while_delays_a_transfer_by_little_more():
-    two = Two(chunks=1000)
-    two.worker.way.blocked = True
-    two.receive(0)
-    two.send(0)
-    two.run(until_s=3.0)
-    two.worker.way.blocked = False
-    two.run()
-    assert two.intact == [0]
-    (done,) = (event for event in two.worker.events if isinstance(event, TransferDone))
-    assert done.report.ended_s < 3.0 + 1.5
-
-
-def test_a_peer_that_sends_nothing_is_given_up_with_the_reason():
-    two = Two()
-    two.receive(0)
-    two.run()
-    assert gone(two.server) == f"silent: no new chunk of transfer 0 for {TIMEOUT_S:g} s"
-
-
-def test_of_transfers_that_stand_still_alike_the_first_is_named():
-    two = Two()
-    for number in (0, 2):
-        two.receive(number)
-    two.run()
-    assert gone(two.server).endswith(f"no new chunk of transfer 0 for {TIMEOUT_S:g} s")
-
-
-def test_patience_runs_from_the_last_new_chunk():
-    two = Two(chunks=100, rate_bps=100 * 8 * 74 / (3 * TIMEOUT_S))
-    two.receive(0)
-    two.send(0)
-    two.run()
-    assert two.intact == [0]
-    assert two.simulation.now_s > 2 * TIMEOUT_S
 
 
 def test_a_stream_that_ends_ends_what_is_under_way_and_nothing_that_is_done():
@@ -336,55 +274,6 @@ def test_probes_for_ever_more_transfers_are_refused():
     assert "nobody asked for" in two.server.connection.lost
 
 
-def test_two_sides_that_both_send_and_do_not_receive_are_told_so():
-    two = Two()
-    two.send(0)
-    payload = random_payload(two.layout)
-    two.server.connection.post_send(1, payload, 0.0)
-    two.server.work()
-    two.run()
-    reason = f"both sides send and neither receives, for {TIMEOUT_S:g} s"
-    assert reason in (gone(two.worker), gone(two.server))
-    assert two.simulation.now_s < 3 * TIMEOUT_S
-
-
-def test_an_announcement_is_awaited_as_long_as_the_server_lives():
-    two = Two()
-    connection = two.worker.connection
-    connection.await_announcement(0.0)
-    two.worker.work()
-    two.run(until_s=20 * TIMEOUT_S)
-    assert connection.lost is None
-    two.server.connection.announce(b"at last")
-    two.server.work()
-    two.run()
-    assert two.worker.events == [Announced(b"at last")]
-    assert connection.next_deadline_s(two.simulation.now_s) is None  # it asks no more
-
-
-def test_a_server_that_dies_before_its_announcement_is_given_up():
-    two = Two()
-    two.run(until_s=3 * TIMEOUT_S)
-    two.worker.connection.await_announcement(two.simulation.now_s)
-    two.worker.work()
-    two.run(until_s=6 * TIMEOUT_S)
-    two.server.be_busy(1e6)
-    two.run(until_s=9 * TIMEOUT_S)
-    assert gone(two.worker) == f"silent for {TIMEOUT_S:g} s"
-
-
-def test_patience_with_a_server_runs_from_when_its_announcement_was_awaited():
-    two = Two()
-    two.server.be_busy(1e6)
-    two.run(until_s=3 * TIMEOUT_S)
-    two.worker.connection.await_announcement(two.simulation.now_s)
-    two.worker.work()
-    two.run(until_s=3.9 * TIMEOUT_S)
-    assert two.worker.connection.lost is None
-    two.run(until_s=4 * TIMEOUT_S)
-    assert gone(two.worker) == f"silent for {TIMEOUT_S:g} s"
-
-
 @pytest.mark.parametrize("kind", [MessageType.STOP, MessageType.HOLD, MessageType.BITMAP])
 def test_an_answer_for_a_transfer_that_was_not_sent_ends_the_connection(kind):
     connection = Two().worker.connection
@@ -392,6 +281,32 @@ def test_an_answer_for_a_transfer_that_was_not_sent_ends_the_connection(kind):
         ControlMessage(kind, 3, b"\1" * (kind is not MessageType.HOLD)).encode(), 0.0
     )
     assert f"{kind.name} for transfer 3, which was not sent" in (connection.lost or "")
+
+
+@pytest.mark.parametrize("by", ["probe", "deadline"])
+def test_a_rule_that_a_probe_or_the_time_satisfies_ends_its_transfer_there_and_then(by):
+    class Satisfied(StopRule):
+        def satisfied(self, progress):
+            return bool(progress.probes) if by == "probe" else progress.now_s >= 2.0
+
+        def deadline_s(self, progress):
+            return 2.0 if by == "deadline" else None
+
+    two = Two(chunks=3)
+    connection = two.server.connection
+    connection.post_receive(0, Satisfied(), two.layout.new_buffer(), 0.0)
+    connection.on_datagrams(all_frames(two.layout, number=0)[:2], 1.0)
+    connection.on_deadline(1.5)
+    assert connection.events() == []
+    if by == "probe":
+        probe = ControlMessage(MessageType.PROBE, 0, PASS.pack(1, True))
+        connection.on_control(probe.encode(), 2.0)
+    else:
+        connection.on_deadline(2.0)
+    (done,) = connection.events()
+    assert isinstance(done, TransferDone)
+    assert (done.report.chunks_received, done.report.ended_s) == (2, 2.0)
+    assert connection.control() == ControlMessage(MessageType.STOP, 0, b"\3").encode()
 
 
 def test_a_sender_that_asks_again_unanswered_breaks_the_protocol():

@@ -10,9 +10,11 @@ from testbed.shared.input_error import InputError
 from testbed.transport.core.arrivals import pack_arrivals
 from testbed.transport.core.messages import ControlMessage, MessageType
 from testbed.transport.core.sending_path import SendingPath
+from testbed.transport.core.states import SenderEvent
 from testbed.transport.core.wire import wire_bytes
 from testbed.transport.policies.congestion import FixedRate
 from testbed.transport.policies.repair import Passes
+from testbed.transport.policies.repair.passes import PassesSender
 from tests.transport.transfer_parts import new_sender
 from tests.transport.virtual import layout_of
 
@@ -119,3 +121,43 @@ def test_a_senders_half_that_is_none_is_refused():
 
     with pytest.raises(InputError, match=r"Mine\.sender returned 3; expected a SenderRepair"):
         new_sender(layout_of(3), repair=Mine())
+
+
+class GivesUp(Passes):
+    """Sends all again from 2 s on, answered or not."""
+
+    def sender(self, *, transfer, chunk_count, arrange, estimates):
+        class Half(PassesSender):
+            def deadline_s(self):
+                return 2.0
+
+            def on_deadline(self, now_s):
+                self.machine.on(SenderEvent.GAVE_UP)
+                self._cursor = 0
+
+        return Half(transfer=transfer, chunk_count=chunk_count, arrange=arrange)
+
+
+@pytest.mark.parametrize("by", ["answer", "deadline"])
+@pytest.mark.parametrize("shared", [False, True])
+def test_after_waiting_a_sender_goes_on_with_one_batch(shared, by):
+    """Unless another transfer was sending meanwhile: then the path has not been idle."""
+    path = SendingPath(congestion=FixedRate(rate_bps=10e6), chunk_bytes=16, queue_bytes=1e6)
+    sender = new_sender(layout_of(200), path=path, repair=GivesUp())
+    if shared:
+        new_sender(layout_of(200), number=8, path=path)
+    now_s = 0.0
+    while sender.asked_s is None:
+        sender.sent(len(sender.offer(now_s)), now_s)
+        now_s += 1e-3
+    if by == "answer":
+        answer = ControlMessage(MessageType.BITMAP, 6, pack_arrivals(np.array([1])))
+        sender.on_message(answer, 2.0)
+    else:
+        sender.on_deadline(2.0)
+    at_once = 0
+    while len(frames := sender.offer(2.0)):
+        sender.sent(len(frames), 2.0)
+        at_once += len(frames)
+    assert at_once >= path.pacer.quantum
+    assert (at_once > path.pacer.quantum) is shared
