@@ -113,6 +113,10 @@ def test_new_chunks_reach_their_places_and_nothing_else_is_touched(hot_path):
     assert it.ignored == {"duplicate": 1}
     assert not len(it.take(frames, place=True).new)
     assert it.ignored == {"duplicate": 4}
+    again = batch(layout, [good(layout, chunk) for chunk in (4, 0, 4)])
+    assert it.take(again, place=True).new.tolist() == [4, 0]
+    assert np.array_equal(it.rows[[4, 0]], again[:2, 16:])
+    assert (it.received_count, it.ignored) == (4, {"duplicate": 5})
 
 
 @pytest.mark.parametrize("hot_path", BOTH)
