@@ -91,6 +91,13 @@ def read(folder: Path) -> KeptRows:
         ValueError: one line that names the file and what is wrong with it: it is missing or
             damaged, a planned run has no attempt, an ok run no row, or a row no run.
     """
+    try:
+        return _read(folder)
+    except (LookupError, TypeError, AttributeError) as error:  # an entry that is not there
+        raise ValueError(f"{folder}: {error!r}; valid: the files as they were kept") from None
+
+
+def _read(folder: Path) -> KeptRows:
     document = _document(folder / EXPERIMENT)
     if document.get("schema") != SCHEMA:
         found = document.get("schema")
@@ -150,6 +157,10 @@ def _plan(path: Path, document: dict[str, Any]) -> dict[str, dict[str, Any]]:
         seeds = sorted({int(each["seed"]) for each in entries})
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise ValueError(f"{path}: {error!r}; valid: a JSON object per planned run") from None
+    for each in entries:
+        if each["arm"] not in document["arms"]:
+            valid = ", ".join(document["arms"])
+            raise ValueError(f"{path}: arm {each['arm']!r} of run {each['key']}; valid: {valid}")
     planned = document.get("planned", {})
     for seed in planned.get("seeds", []):
         if seed not in seeds:

@@ -79,6 +79,7 @@ RESULTS = "experiments/results"
 SUMMARY, PROVENANCE, MAIN_TABLE = "summary.json", "provenance.json", "main.md"
 _DOCUMENTS = ("README.md", "docs/**/*.md", f"{RESULTS}/README.md")
 _SCHEMA, _WITHOUT_ROWS = 2, 1  # of provenance.json
+_AGAIN = "keep these results again"
 _FIGURES = ("ratio-along-factor.png", "learning-along-factor.png", "latency-over-rounds.png")
 
 
@@ -189,6 +190,14 @@ def blocks(text: str) -> list[str]:
 
 
 def _content(name: str, root: Path) -> str | None:
+    try:
+        return _written(name, root)
+    except (LookupError, TypeError, AttributeError) as error:  # an entry that is not there
+        place = root / RESULTS / name
+        raise ValueError(f"{place}: {error!r} in {SUMMARY} or {PROVENANCE}; {_AGAIN}") from None
+
+
+def _written(name: str, root: Path) -> str | None:
     if name == "overview":
         folders = [root / RESULTS / each for each in _REPLAYS]
         kept = [_read(each)[0] for each in folders if (each / SUMMARY).is_file()]
@@ -206,7 +215,7 @@ def block(folder: Path) -> str:
     Raises:
         ValueError: a file of the folder is missing or damaged.
     """
-    summary, provenance = _known(folder)
+    summary, provenance = with_commits(folder)
     tables = _tables(summary)
     # Several tables have the rows of each below what they are; the experiment's name is above all.
     titles = [f"{each.title.partition(': ')[2]}:\n\n" if tables[1:] else "" for each in tables]
@@ -214,8 +223,12 @@ def block(folder: Path) -> str:
     return f"{shown}\n{_words(summary, provenance, folder.name)}\n"
 
 
-def _known(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The summary and the provenance; of older results the latter lacks the commit."""
+def with_commits(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The summary and the provenance of kept results; older ones have the commit elsewhere.
+
+    Raises:
+        ValueError: a file of the folder is missing or damaged.
+    """
     summary, provenance, manifest = _read(folder, SUMMARY, PROVENANCE, kept_rows.MANIFEST)
     return summary, {"commits": [manifest.get("commit") or ""]} | provenance
 
@@ -224,7 +237,7 @@ def _list(folders: list[Path]) -> Table:
     """A row for each folder with an experiment's results."""
     rows = []
     for folder in folders:
-        summary, provenance = _known(folder)
+        summary, provenance = with_commits(folder)
         refused = provenance.get("refused")
         rows.append(
             row(
@@ -248,7 +261,7 @@ def _read(folder: Path, *names: str) -> list[dict[str, Any]]:
         try:
             documents.append(json.loads(path.read_text(encoding="utf-8")))
         except (OSError, ValueError) as error:
-            raise ValueError(f"{path}: {error}; keep these results again") from None
+            raise ValueError(f"{path}: {error}; {_AGAIN}") from None
     return documents
 
 

@@ -74,10 +74,10 @@ def verify(
                 f"{name}: recomputed from {evidence.rows.height} rows ({attempts} attempts)"
             )
         else:
-            manifest = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
-            unknown = commits.unknown([str(manifest.get("commit") or "")], known or set())
-            said = f"; {unknown[0]}" if unknown and known is not None else ""
-            found.older.append(f"{name}: kept without rows (older), not recomputed{said}")
+            recorded = kept_results.with_commits(folder)[1]["commits"]
+            unknown = [] if known is None else commits.unknown(recorded, known)
+            told = "; ".join(["kept without rows (older), not recomputed", *unknown])
+            found.older.append(f"{name}: {told}")
     kept = sentences.Kept(root / kept_results.RESULTS, others)
     for page in kept_results.documents(root):
         found.differences.extend(_of_page(page, root, kept))

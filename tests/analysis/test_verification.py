@@ -8,7 +8,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from analysis.data import kept_rows
 from analysis.figures import catalogue
 from analysis.report import commits, kept_results, verification
 from testbed.cli import verification_view
@@ -139,6 +142,32 @@ def test_older_results_are_named_and_their_pages_are_checked(project, capsys):
     assert "quick: kept without rows (older), not recomputed" in capsys.readouterr().out
     change(of_quick(project, "summary.json"), '"value": 5.0', '"value": 6.0')
     assert not verification_view.verify(write=False, root=project)
+
+
+KEPT = (*kept_rows.FILES, kept_rows.MANIFEST, "summary.json", "provenance.json")
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.sampled_from(KEPT), st.floats(0, 0.999), st.integers(0, 30), st.sampled_from('0x{],"\n'))
+def test_whatever_is_damaged_is_told_or_refused_in_one_line(made, file, place, lost, instead):
+    path = of_quick(made, file)
+    whole = path.read_text()
+    at = int(place * len(whole))
+    path.write_text(whole[:at] + instead + whole[at + lost :])
+    try:
+        verification.verify(root=made)
+    except ValueError as refused:
+        assert "\n" not in str(refused)
+    finally:
+        path.write_text(whole)
+
+
+def test_an_arm_that_the_experiment_lacks_is_refused(project):
+    change(of_quick(project, "experiment.json"), '"fixed-low",', "")
+    with pytest.raises(
+        InputError, match=r"plan\.jsonl: arm 'fixed-low' of run fixed-low-s1; valid"
+    ):
+        verification_view.verify(write=False, root=project)
 
 
 def test_the_list_of_what_is_kept_is_written_from_it(project):
