@@ -49,6 +49,19 @@ def test_a_queue_of_one_product_keeps_the_path_full_however_seldom_the_answers(n
     assert mean(scenario.run(150)) >= least
 
 
+@pytest.mark.parametrize("name", ["bbr", "ltp"])
+def test_those_with_a_model_of_the_path_keep_its_queue_short_however_seldom_the_answers(name):
+    scenario = Scenario(name, "streaming", rate_bps=50e6, rtt_s=0.01, queue=1.0)
+    scenario.run(100)
+    dropped, shares, queues = scenario.link.dropped, [], []
+    for _ in range(150):
+        shares += scenario.run(1)
+        queues.append(scenario.link.queued_bytes / (50e6 * 0.01 / 8))
+    assert mean(shares) >= 0.93
+    assert mean(queues) <= 0.4
+    assert scenario.link.dropped - dropped <= 20
+
+
 @pytest.mark.parametrize(("name", "least"), [("timely", 0.9), ("bbr", 0.93), ("ltp", 0.93)])
 @pytest.mark.parametrize("rtt_s", RATES_BPS)
 def test_one_per_cent_of_random_loss_costs_little(name, least, rtt_s):

@@ -10,7 +10,7 @@ from testbed.transport.policies.congestion import (
     Ltp,
     Timely,
 )
-from testbed.transport.policies.congestion.bbr import STARTUP_GAIN, BbrState
+from testbed.transport.policies.congestion.bbr import PACING_SHARE, STARTUP_GAIN, BbrState
 from testbed.transport.policies.congestion.timely import TimelyState
 from tests.transport.congestion_rounds import (
     SIZE,
@@ -207,7 +207,7 @@ def test_bbr_restarts_after_a_pause_at_the_bandwidth_and_without_a_probe(kind):
     for _ in range(3):
         rounds.now_s += 60.0
         control.on_transfer_begin(rounds.now_s)
-        assert control.rate_bps == pytest.approx(bandwidth_bps)
+        assert control.rate_bps == pytest.approx(PACING_SHARE * bandwidth_bps)
         rounds.round(sent=100)
         assert control.state is BbrState.PROBE_BW
         assert control.bandwidth_bps == pytest.approx(bandwidth_bps)
@@ -256,3 +256,10 @@ def test_ltp_does_not_excuse_losses_behind_a_queue():
     for _ in range(40):
         rounds.round(sent=200, lost=80)
     assert rounds.control.bandwidth_bps == pytest.approx(120 * SIZE * 8 / 2e-3)
+
+
+@pytest.mark.parametrize("kind", [Bbr, Ltp])
+def test_a_report_after_a_silence_does_not_widen_bbrs_window_beyond_three_products(kind):
+    rounds = filled(kind)
+    rounds.round(sent=1000)
+    assert rounds.control.window_bytes <= 3 * rounds.control.bdp_bytes

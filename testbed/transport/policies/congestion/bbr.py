@@ -26,6 +26,12 @@ Differences to the published version:
   other's queue for propagation time.
 * One feedback may cover many datagrams. The data that arrives between two feedbacks may be in
   flight in addition (version 1 in Linux has a similar allowance for aggregated acknowledgements).
+* A flow whose product is larger than three initial windows keeps the queue shorter. Its allowance
+  is at most one product. It paces one per cent below the bandwidth, as Linux does, so that a
+  standing queue goes. The queue counts as drained when a product and three datagrams are in flight
+  (Linux allows three, too): right after a feedback nothing waits to be reported. Phases of gain 1
+  end without waiting for the next feedback. Smaller flows that share a queue would share less
+  evenly so.
 * The first phase of the gain cycle comes from the clock's microseconds instead of a random number,
   so that simulations can be repeated.
 
@@ -53,6 +59,7 @@ from testbed.transport.policies.congestion.path import (
 )
 
 STARTUP_GAIN = 2 / math.log(2)
+PACING_SHARE = 0.99  # of the bandwidth
 CYCLE = (1.25, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0)
 _GROWTH = 1.25
 _FULL_ROUNDS = 3
@@ -65,6 +72,7 @@ _MOST_EXCUSED_S = 2.0
 # The share of the former bandwidth below which it is sought anew after such losses.
 _UNLEARNT = 0.9
 _MINIMUM_WINDOW = 4  # datagrams; also what PROBE_RTT leaves in flight
+_BATCH = 3  # datagrams in flight above the product that are no queue
 
 
 class BbrState(Enum):
@@ -154,7 +162,8 @@ class Bbr(CongestionControl):
     @property
     def rate_bps(self) -> float:
         if self.bandwidth_bps:
-            return self.pacing_gain * self.bandwidth_bps
+            share = PACING_SHARE if self._filled and self._is_large else 1.0
+            return share * self.pacing_gain * self.bandwidth_bps
         if self.path.latest_rtt_s is None:
             return math.inf
         return STARTUP_GAIN * self._initial_bytes * 8 / self.path.latest_rtt_s
@@ -166,7 +175,11 @@ class Bbr(CongestionControl):
         if self.state is BbrState.PROBE_RTT:
             return self._minimum_bytes
         gain = self._window_gain if self._filled else STARTUP_GAIN
-        window = gain * self.bdp_bytes + self.path.report_bytes
+        report = self.path.report_bytes
+        if self._is_large:
+            # A report after a silence covers more, but says nothing about the next ones.
+            report = min(report, self.bdp_bytes)
+        window = gain * self.bdp_bytes + report
         return max(window, self._minimum_bytes if self._filled else self._initial_bytes)
 
     def on_transfer_begin(self, now_s: float) -> None:
@@ -177,6 +190,9 @@ class Bbr(CongestionControl):
 
     def on_sent(self, sent_bytes: int, now_s: float) -> None:
         self.path.on_sent(now_s)
+        is_probing = self.state is BbrState.PROBE_BW and self._is_large
+        if is_probing and CYCLE[self._phase] == 1 and self._phase_is_over(now_s):
+            self._next_phase(now_s)
 
     def on_feedback(self, feedback: Feedback) -> None:
         self.path.on_feedback(feedback)
@@ -239,7 +255,7 @@ class Bbr(CongestionControl):
         now_s = feedback.now_s
         if self.state is BbrState.STARTUP and self._filled:
             self.state = BbrState.DRAIN
-        if self.state is BbrState.DRAIN and feedback.in_flight_bytes <= self._floor_bytes:
+        if self.state is BbrState.DRAIN and feedback.in_flight_bytes <= self._drained_bytes:
             self._probe_bandwidth(now_s)
         if self.state is BbrState.PROBE_BW:
             self._cycle(feedback)
@@ -250,9 +266,16 @@ class Bbr(CongestionControl):
             self._probe_rtt(feedback)
 
     @property
-    def _floor_bytes(self) -> float:
-        """The least data in flight that keeps the path busy."""
+    def _drained_bytes(self) -> float:
+        """What is in flight right after a feedback when there is no queue."""
+        if self._is_large:
+            return self.bdp_bytes + _BATCH * self._datagram_bytes
         return self.bdp_bytes + self.path.report_bytes
+
+    @property
+    def _is_large(self) -> bool:
+        """Whether the path holds more of this flow than three first windows."""
+        return self.bdp_bytes > 3 * self._initial_bytes
 
     def _probe_bandwidth(self, now_s: float) -> None:
         self.state = BbrState.PROBE_BW
@@ -264,7 +287,7 @@ class Bbr(CongestionControl):
     def _cycle(self, feedback: Feedback) -> None:
         """Goes to the next gain of the cycle when the time of the present one is over."""
         now_s, in_flight = feedback.now_s, feedback.in_flight_bytes
-        over = now_s - self._phase_from_s > self.path.min_rtt_s
+        over = self._phase_is_over(now_s)
         gain = CYCLE[self._phase]
         if gain > 1:
             settled = feedback.delivered_bytes + feedback.lost_bytes
@@ -272,11 +295,17 @@ class Bbr(CongestionControl):
             reached = in_flight + settled >= gain * self.bdp_bytes or feedback.app_limited
             over = over and (reached or self._lost_in_phase)
         elif gain < 1:
-            over = over or in_flight <= self._floor_bytes
+            over = over or in_flight <= self._drained_bytes
         if over:
-            self._phase = (self._phase + 1) % len(CYCLE)
-            self._phase_from_s = now_s
-            self._lost_in_phase = False
+            self._next_phase(now_s)
+
+    def _phase_is_over(self, now_s: float) -> bool:
+        return now_s - self._phase_from_s > self.path.min_rtt_s
+
+    def _next_phase(self, now_s: float) -> None:
+        self._phase = (self._phase + 1) % len(CYCLE)
+        self._phase_from_s = now_s
+        self._lost_in_phase = False
 
     def _probe_rtt(self, feedback: Feedback) -> None:
         if self._probe_rtt_until_s is None:
