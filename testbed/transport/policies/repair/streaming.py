@@ -110,9 +110,10 @@ class Streaming(Repair):
             about 100 datagrams is enough, because the sender asks when it runs dry: until then a
             lost chunk waits behind those that were sent less often, whenever its loss is known.
         loss_overhead: the same fraction for the bytes of the first 256 lost datagrams, since
-            short transfers end with them. Of later ones it is `later_loss_overhead`. In virtual
-            time, 2.5 times as many of these ACKs ended no transfer of 1 MB more than 2 % earlier;
-            at the hosts they were two fifths of what a sender under loss cost.
+            short transfers end with them.
+        later_loss_overhead: the same fraction for the bytes of the lost datagrams after these. In
+            virtual time, 2.5 times as many of these ACKs ended no transfer of 1 MB more than 2 %
+            earlier; at the hosts they were two fifths of what a sender under loss cost.
         residual: the accepted probability that all copies of a chunk in flight are lost.
     """
 
