@@ -326,6 +326,7 @@ def test_a_sender_whose_answers_name_nothing_for_a_second_sends_less_and_asks_ea
     sender = new_sender(layout, rate_bps=math.inf)
     sender.sent(len(sender.offer(0.0)), 0.0)
     sender.on_message(bitmap(), 0.25)
+    assert sender.fruitless_s == 0.25
     assert sender.poll_messages() == [probe()]
     # From 1.25 s on: 32 at a time, with pauses that double.
     now_s = 1.25
