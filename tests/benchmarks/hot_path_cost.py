@@ -1,0 +1,67 @@
+"""What it costs to compose a payload's datagrams and to place them: C beside numpy, in one run.
+
+    python -m tests.benchmarks.hot_path_cost
+
+No socket and no kernel: the payload's bytes move from one buffer to another through the memory of
+one batch. Processor seconds per gigabyte of payload: the median of the turns and the least.
+"""
+
+import statistics
+import time
+from collections import defaultdict
+
+import numpy as np
+
+from testbed.transport import PayloadLayout
+from testbed.transport.core.hot_path import NUMPY, HotPath
+from testbed.transport.core.wire import new_frames
+from testbed.transport.native import HOT_PATH, WHY_NONE
+
+PAYLOAD_BYTES = 20_000_000
+BATCH = 44
+TURNS = 7
+
+
+def one(path: HotPath, layout: PayloadLayout, order: np.ndarray) -> tuple[float, float]:
+    """Processor seconds per gigabyte of composing and of placing."""
+    frames = new_frames(BATCH, layout.chunk_bytes)
+    source, target = (np.full_like(layout.new_buffer(), each) for each in (7, 1))
+    composer = path.composer(
+        session=1, transfer=1, layout=layout, rows=layout.rows(source), frames=frames
+    )
+    placement = path.placement(session=1, transfer=1, layout=layout, rows=layout.rows(target))
+    composing_s = placing_s = 0.0
+    for first in range(0, len(order), BATCH):
+        chunks = order[first : first + BATCH]
+        began_s = time.process_time()
+        assert composer.compose(chunks, first, ask=False)
+        composed_s = time.process_time()
+        placement.take(frames[: len(chunks)], place=True)
+        placing_s += time.process_time() - composed_s
+        composing_s += composed_s - began_s
+    assert (source == target)[: layout.payload_bytes].all()
+    return composing_s / PAYLOAD_BYTES * 1e9, placing_s / PAYLOAD_BYTES * 1e9
+
+
+def main() -> None:
+    layout = PayloadLayout([("payload", PAYLOAD_BYTES // 4)])
+    paths = {"numpy": NUMPY}
+    if HOT_PATH.compiled:
+        paths["compiled"] = HOT_PATH
+    else:
+        print(f"no compiled hot path: {WHY_NONE}")
+    chunks = np.arange(layout.chunk_count)
+    orders = {"in order": chunks, "shuffled": np.random.default_rng(1).permutation(chunks)}
+    costs = defaultdict(list)
+    for _ in range(TURNS):
+        for order in orders:
+            for name, path in paths.items():
+                costs[name, order].append(one(path, layout, orders[order]))
+    for (name, order), each in costs.items():
+        for what, values in zip(("compose", "place"), zip(*each, strict=True), strict=True):
+            middle, least = statistics.median(values), min(values)
+            print(f"{name:8} {order:8} {what:7} {middle:5.2f} ({least:.2f}) CPU-s per GB")
+
+
+if __name__ == "__main__":
+    main()
