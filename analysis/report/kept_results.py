@@ -33,9 +33,17 @@ from analysis.data.load import Evidence, Run, load
 from analysis.data.per_run import per_run
 from analysis.report import sentences
 from analysis.report.writing import write_report
-from analysis.statistics.intervals import ENOUGH_SEEDS
+from analysis.statistics.intervals import ENOUGH_SEEDS, METHOD
 from analysis.summary.document import json_text, summarise
-from analysis.summary.lookup import OWN_LIMIT, entry, pairs, points, published_entries, ratio_names
+from analysis.summary.lookup import (
+    OWN_LIMIT,
+    entry,
+    interval_words,
+    pairs,
+    points,
+    published_entries,
+    ratio_names,
+)
 from analysis.tables import by_sweep_point
 from analysis.tables.main_table import main_table
 from analysis.tables.published_values import overview_table, paper_text, unit_of
@@ -283,13 +291,17 @@ def _bare(table: Table) -> str:
 
 def _words(summary: dict[str, Any], provenance: dict[str, Any], name: str) -> str:
     seeds = _seeds(summary)
-    few = "" if seeds >= ENOUGH_SEEDS else ", too few for more than an indication"
+    spread = f"95 % intervals ({interval_words(summary)})"
+    if seeds < ENOUGH_SEEDS:
+        few = "too few for more than an indication"
+        older = summary.get("intervals") != METHOD
+        spread = f"{spread}, {few}" if older else f"the seeds' values, {few}"
     verdicts = provenance["verdicts"].items()
     listed = ", ".join(f"{count} {verdict}" for verdict, count in verdicts if count)
     found = headline.sentences(summary)[:1] if not points(summary) else []
     return " ".join(
         [
-            f"Means over n = {seeds} seeds with 95 % bootstrap intervals{few}.",
+            f"Means over n = {seeds} seeds with {spread}.",
             *found,
             *_beside_the_paper(summary),
             *provenance["remarks"],

@@ -20,6 +20,7 @@ from analysis.data.metrics import TASK_METRICS
 from analysis.data.per_run import metric_names, per_run
 from analysis.statistics import byte_bound, pairing
 from analysis.statistics.intervals import (
+    METHOD,
     difference_interval,
     mean_interval,
     permutation_p_value,
@@ -36,8 +37,9 @@ def summarise(results: Evidence) -> dict[str, Any]:
     """The content of `summary.json`.
 
     Every measured entry is {value, low, high, n}: mean over seeds, its 95 % interval, number of
-    seeds; ratios and differences have a `p_value` too. `ratios` holds both directions of every
-    pair. A sweep's points follow in `points`: the same once more, for each alone.
+    seeds, and `values` where they are too few for an interval; ratios and differences have a
+    `p_value` too. `ratios` holds both directions of every pair. A sweep's points follow in
+    `points`: the same once more, for each alone.
     """
     entries = published.select(published.load(), results.published_ids, results.arms)
     measured = per_run(results)
@@ -49,6 +51,7 @@ def summarise(results: Evidence) -> dict[str, Any]:
     summary: dict[str, Any] = {
         "schema": SCHEMA,
         "experiment": results.experiment,
+        "intervals": METHOD,
         "verdicts": results.verdicts(),
         "waived_gates": list(gates.waived(results.ok_runs)),
         "task_metric": learning.task_metric(measured),

@@ -7,7 +7,7 @@ from typing import Any
 
 from analysis.data import program_metrics
 from analysis.data.metrics import IMPAIRED
-from analysis.statistics.intervals import NOTHING, Estimate
+from analysis.statistics.intervals import METHOD, NOTHING, Estimate
 
 REFERENCE = "dblp"  # ratios are written as the paper writes them: baseline / DBLP
 BASELINE = "fixed-low"
@@ -30,7 +30,13 @@ def entry(summary: Mapping[str, Any], section: str, name: str, metric: str) -> E
     found = _find(summary, section, name, metric)
     if "value" not in found:
         return NOTHING
-    return Estimate(**{key: found[key] for key in ("value", "low", "high", "n")})
+    known = {key: found[key] for key in ("value", "low", "high", "n")}
+    return Estimate(**known, values=found.get("values", ()))
+
+
+def interval_words(summary: Mapping[str, Any]) -> str:
+    """What the intervals of a summary are; older ones, which do not say it, have a bootstrap's."""
+    return "Student's t" if summary.get("intervals") == METHOD else "bootstrap"
 
 
 def p_value(summary: Mapping[str, Any], section: str, name: str, metric: str) -> float | None:

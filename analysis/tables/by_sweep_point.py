@@ -8,7 +8,14 @@ from typing import Any
 
 from analysis.data.metrics import describe
 from analysis.statistics.intervals import Estimate
-from analysis.summary.lookup import entry, factors_text, p_value, points, ratio_names
+from analysis.summary.lookup import (
+    entry,
+    factors_text,
+    interval_words,
+    p_value,
+    points,
+    ratio_names,
+)
 from analysis.tables import cells, ratios
 from analysis.tables.rendering import Cell, Table, row
 from analysis.words import formatting
@@ -62,7 +69,10 @@ def _metric_table(summary: dict[str, Any], name: str) -> Table:
             )
             for point, arms in found
         ],
-        notes=["Each number is a mean over n seeds, with its 95 % bootstrap interval where n > 1."],
+        notes=[
+            "Each number is a mean over n seeds, with its 95 % interval "
+            f"({interval_words(summary)}) or, where there is none, the seeds' values."
+        ],
         records=[
             {**point["factors"], "arm": arm, "metric": name, "unit": describe(name).unit}
             | each.as_json()

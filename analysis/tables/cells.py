@@ -15,9 +15,9 @@ def measured(
     with_n: bool = True,
     p: float | None = None,
 ) -> Cell:
-    """A number with its interval, and on request the number of seeds and the p-value."""
+    """A number with its interval or the seeds' values; on request the number of seeds and p."""
     details = (
-        formatting.interval(estimate, unit),
+        formatting.spread(estimate, unit),
         f"n = {estimate.n}" if with_n else "",
         "" if p is None else f"p = {formatting.p_value(p)}",
     )

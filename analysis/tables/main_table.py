@@ -9,7 +9,7 @@ from typing import Any
 from analysis.data.metrics import IMPAIRED, TASK_METRICS, describe
 from analysis.statistics.intervals import ENOUGH_SEEDS, Estimate
 from analysis.summary import phases
-from analysis.summary.lookup import entry, of_programs, points, with_programs
+from analysis.summary.lookup import entry, interval_words, of_programs, points, with_programs
 from analysis.tables.cells import measured, missing
 from analysis.tables.rendering import Cell, Table, row
 from analysis.words.formatting import DASH, Unit, metric_unit
@@ -132,13 +132,13 @@ def _notes(summary: dict[str, Any]) -> list[str]:
     notes = []
     if most == 1:
         notes.append("Each number comes from one seed: there is no interval.")
+    elif most >= ENOUGH_SEEDS:
+        kind = interval_words(summary)
+        notes.append(f"Each number is a mean over seeds, with its 95 % interval ({kind}).")
     elif most > 1:
-        notes.append("Each number is a mean over seeds, with its 95 % bootstrap interval.")
+        notes.append("Each number is a mean over seeds, with the values of the seeds.")
     if most > 1 and fewest < ENOUGH_SEEDS:
-        notes.append(
-            f"An interval over fewer than {ENOUGH_SEEDS} seeds is only indicative; here n = "
-            f"{fewest}."
-        )
+        notes.append(f"Fewer than {ENOUGH_SEEDS} seeds give no interval; here n = {fewest}.")
     if points(summary):
         notes.append(
             "These are averages over the points of the sweep; tables by point follow below."

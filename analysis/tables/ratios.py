@@ -13,9 +13,10 @@ from analysis.words import formatting
 from analysis.words.formatting import seeds_text
 
 NOTE = (
-    "A ratio divides the means over the seeds that both arms have. Beside it are its 95 % interval "
-    "(seeds resampled in pairs), the number n of pairs, and the p-value of a paired permutation "
-    f"test, which {ENOUGH_SEEDS} pairs cannot bring below {2 / 2**ENOUGH_SEEDS:.3f}."
+    "A ratio is the geometric mean of the ratios at the seeds that both arms have. Beside it are "
+    f"its 95 % interval (Student's t on the logarithms; below {ENOUGH_SEEDS} pairs the ratios "
+    "themselves), the number n of pairs, and the p-value of a paired permutation test, which "
+    f"{ENOUGH_SEEDS} pairs cannot bring below {2 / 2**ENOUGH_SEEDS:.3f}."
 )
 _METRICS = (
     "round_latency_s.burst_mean",

@@ -69,13 +69,22 @@ def interval(estimate: Estimate, unit: Unit = RATIO) -> str:
     return between(low, high)
 
 
+def spread(estimate: Estimate, unit: Unit = RATIO) -> str:
+    """The interval; where there is none, `values 598, 640`: those of the seeds."""
+    if estimate.value is None or not estimate.values:
+        return interval(estimate, unit)
+    decimals = _decimals(estimate.value * unit.factor, unit)
+    each = (number(value, unit, decimals=decimals) for value in estimate.values)
+    return f"values {', '.join(each)}"
+
+
 def between(low: str, high: str) -> str:
     """Two numbers with a dash between them, or `to` where one is negative."""
     return f"{low} to {high}" if "-" in low + high else f"{low}{TO}{high}"
 
 
 def with_interval(estimate: Estimate, unit: Unit = RATIO) -> str:
-    """For running text: `612 ms (598-640, n = 2)`."""
+    """For running text: `612 ms (598-640, n = 5)`."""
     if estimate.value is None:
         return DASH
     value = f"{number(estimate.value, unit)} {unit.symbol}".rstrip()
@@ -83,8 +92,8 @@ def with_interval(estimate: Estimate, unit: Unit = RATIO) -> str:
 
 
 def brackets(estimate: Estimate, unit: Unit = RATIO) -> str:
-    """`(598-640, n = 2)`, or `(n = 1)` where there is no interval."""
-    parts = [part for part in (interval(estimate, unit), f"n = {estimate.n}") if part]
+    """`(598-640, n = 5)`, `(values 598, 640, n = 2)`, or `(n = 1)`."""
+    parts = [part for part in (spread(estimate, unit), f"n = {estimate.n}") if part]
     return f"({', '.join(parts)})"
 
 

@@ -40,10 +40,7 @@ def sentences(summary: Summary) -> list[str]:
     if max(seeds) == 1:
         found.append("n = 1 paired seed: there are no intervals, so any difference may be chance.")
     elif fewest < ENOUGH_SEEDS:
-        found.append(
-            f"An interval over fewer than {ENOUGH_SEEDS} paired seeds is only indicative; here n = "
-            f"{fewest}."
-        )
+        found.append(f"Fewer than {ENOUGH_SEEDS} paired seeds give no interval; here n = {fewest}.")
     return found
 
 
@@ -176,7 +173,12 @@ def _quantity(estimate: Estimate, unit: formatting.Unit) -> str:
 
 
 def _doubt(estimate: Estimate, same: float) -> str:
-    """What to add where the interval includes `same`, the value of no difference."""
+    """What to add where the interval includes `same`, the value of no difference.
+
+    Without an interval, where the seeds do not agree on which side of `same` they are.
+    """
+    if estimate.values and min(estimate.values) <= same <= max(estimate.values):
+        return f"; the seeds are not all on one side of {same:g}, so no clear difference"
     if estimate.low is None or estimate.high is None or not estimate.low <= same <= estimate.high:
         return ""
     return f"; the interval includes {same:g}, so no clear difference"

@@ -35,8 +35,8 @@ def test_kept_results_fill_the_place_that_readme_has_for_them(tmp_path):
     )
     assert text.endswith("<!-- quick: end -->\n\nrest\n")
     assert "old | table" not in text
-    assert "| Round latency, burst rounds (s) | 0.200 (0.180\u20130.220) | 1.00" in text
-    assert "Means over n = 2 seeds with 95 % bootstrap intervals, too few" in text
+    assert "| Round latency, burst rounds (s) | 0.200 (values 0.180, 0.220) | 1.00" in text
+    assert "Means over n = 2 seeds with the seeds' values, too few" in text
     assert "fixed-low took 5.00 x as long" in text
     assert "Made by `./lab run quick` on " in text and "Test CPU" in text
     assert {path.name for path in folder.iterdir()} == {

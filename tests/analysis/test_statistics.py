@@ -14,6 +14,7 @@ from analysis.statistics.intervals import (
     ratio_interval,
     true_reduction,
 )
+from tests.benchmarks import coverage
 
 
 def test_one_seed_has_a_value_but_no_interval():
@@ -26,26 +27,41 @@ def test_no_seed_has_no_value():
     assert ratio_interval([], []).as_json() == {"value": None, "low": None, "high": None, "n": 0}
 
 
-def test_two_seeds_give_their_own_values_as_the_interval():
-    estimate = mean_interval([1.0, 3.0])
-    assert (estimate.value, estimate.low, estimate.high, estimate.n) == (2.0, 1.0, 3.0, 2)
+@pytest.mark.parametrize("n", [2, 4])
+def test_below_five_seeds_there_is_no_interval_but_their_values(n):
+    values = [3.0, 1.0, 2.0, 5.0][:n]
+    for estimate in (mean_interval(values), ratio_interval(values, [1.0] * n)):
+        assert (estimate.low, estimate.high, estimate.n) == (None, None, n)
+        assert list(estimate.values) == pytest.approx(sorted(values))
+        assert estimate.as_json()["values"] == list(estimate.values)
+    assert "values" not in mean_interval([*values, *values, *values]).as_json()
 
 
 @pytest.mark.parametrize("n", [5, 12])
-def test_the_mean_interval_agrees_with_scipy(n):
-    values = np.random.default_rng(1).exponential(size=n)
-    theirs = stats.bootstrap(
-        (values,), np.mean, method="percentile", n_resamples=20000, rng=np.random.default_rng(2)
-    ).confidence_interval
-    ours = mean_interval(values)
-    assert ours.low == pytest.approx(theirs.low, rel=0.05)
-    assert ours.high == pytest.approx(theirs.high, rel=0.05)
+def test_intervals_agree_with_scipy(n):
+    rng = np.random.default_rng(1)
+    top, bottom = rng.lognormal(size=n), rng.lognormal(size=n)
+    for ours, theirs, back in (
+        (mean_interval(top), stats.ttest_1samp(top, 0), float),
+        (difference_interval(top, bottom), stats.ttest_rel(top, bottom), float),
+        (ratio_interval(top, bottom), stats.ttest_rel(np.log(top), np.log(bottom)), np.exp),
+    ):
+        low, high = theirs.confidence_interval(0.95)
+        assert (ours.low, ours.high) == pytest.approx((back(low), back(high)))
 
 
-def test_a_ratio_is_that_of_the_means_and_not_the_mean_of_ratios():
-    estimate = ratio_interval([1.0, 9.0], [1.0, 3.0])
-    assert estimate.value == 2.5  # 5 / 2, not (1 + 3) / 2
-    assert (estimate.low, estimate.high) == (1.0, 3.0)
+@pytest.mark.parametrize("shape", coverage.SHAPES)
+@pytest.mark.parametrize("n", coverage.SEEDS)
+def test_95_of_100_intervals_hold_the_truth(shape, n):
+    found = coverage.coverage(shape, n, 0.3, draws=4000)
+    assert 0.925 < found < 0.975  # 0.93 to 0.97, and a standard error of 0.0034
+
+
+def test_a_ratio_is_the_geometric_mean_of_the_paired_ratios():
+    estimate = ratio_interval([1.0, 12.0], [1.0, 3.0])
+    assert estimate.value == pytest.approx(2.0)
+    inverse = ratio_interval([1.0, 3.0], [1.0, 12.0])
+    assert inverse.value == pytest.approx(0.5)  # neither arm is favoured
 
 
 def test_pairing_removes_what_the_seeds_have_in_common():
@@ -55,13 +71,18 @@ def test_pairing_removes_what_the_seeds_have_in_common():
     assert estimate.high == pytest.approx(2.0)
 
 
+def test_a_ratio_with_a_value_of_zero_has_no_interval():
+    estimate = ratio_interval([0.0, 1.0, 1.0, 1.0, 1.0], [2.0] * 5)
+    assert (estimate.value, estimate.low, estimate.n) == (0.4, None, 5)
+
+
 def test_a_ratio_to_nothing_has_no_value():
     assert ratio_interval([1.0, 2.0], [0.0, 0.0]).value is None
 
 
 def test_a_difference_is_paired():
     estimate = difference_interval([5.0, 9.0], [4.0, 8.0])
-    assert (estimate.value, estimate.low, estimate.high) == (1.0, 1.0, 1.0)
+    assert (estimate.value, estimate.low, estimate.values) == (1.0, None, (1.0, 1.0))
 
 
 def test_pairs_of_unequal_length_are_refused():

@@ -104,8 +104,8 @@ def test_the_extremes_of_a_sweep_come_with_their_intervals(tmp_path):
     found = headline.sentences(summarise(load(tmp_path)))
     assert (
         "fixed-low/dblp of the latency in rounds hit by an impairment is lowest at q = 0.6, with "
-        "2.00 x (2.00\u20132.00, n = 2), and highest at q = 0.9, with 4.00 x (4.00\u20134.00, n = "
-        "2)." in found
+        "2.00 x (values 2.00, 2.00, n = 2), and highest at q = 0.9, with 4.00 x (values 4.00, "
+        "4.00, n = 2)." in found
     )
     assert found[-1].endswith("here n = 2.")
 
@@ -175,8 +175,8 @@ def test_an_arm_with_ok_runs_alone_calls_for_no_caution(tmp_path):
         (
             ("ok", "ok"),
             [
-                "Each number is a mean over seeds, with its 95 % bootstrap interval.",
-                "An interval over fewer than 5 seeds is only indicative; here n = 2.",
+                "Each number is a mean over seeds, with the values of the seeds.",
+                "Fewer than 5 seeds give no interval; here n = 2.",
             ],
         ),
     ],
