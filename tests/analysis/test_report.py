@@ -100,14 +100,15 @@ def test_ratios_are_baseline_over_dblp_in_the_papers_direction(tmp_path):
     ratios = summary["ratios"]
     burst = ratios["fixed-low/dblp"]["round_latency_s"]["burst_mean"]
     assert burst["value"] == pytest.approx(5.0)
-    assert burst["low"] == pytest.approx(5.0) and burst["n"] == 2  # paired: no spread left
+    assert burst["values"] == pytest.approx([5.0, 5.0])  # paired: no spread left
+    assert (burst["low"], burst["high"], burst["n"]) == (None, None, 2)
     assert ratios["dblp/fixed-low"]["round_latency_s"]["burst_mean"]["value"] == pytest.approx(0.2)
     assert ratios["tcp-cubic/dblp"]["training_time_s"]["value"] == pytest.approx(4.8 / 0.88)
     dblp = summary["arms"]["dblp"]["round_latency_s"]["burst_mean"]
-    assert [dblp[key] for key in ("value", "low", "high")] == pytest.approx([0.2, 0.18, 0.22])
+    assert [dblp["value"], *dblp["values"]] == pytest.approx([0.2, 0.18, 0.22])
     assert summary["differences"]["dblp-fixed-low"]["accuracy"]["value"] == pytest.approx(-0.01)
     paper = summary["published"]["round_latency_s.burst_mean"][0]
-    assert paper["inside_our_interval"] is True
+    assert paper["inside_our_interval"] is None  # two seeds
     assert paper["confidence"] == "2nd-FULL"
 
 
