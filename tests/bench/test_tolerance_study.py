@@ -137,7 +137,7 @@ def test_harm_is_paired_by_seed_and_in_points_or_per_cent():
     records = [record(0.0, 1, 0.9), record(0.0, 2, 0.5), record(0.4, 1, 0.88), record(0.4, 2, 0.49)]
     ((_, by_loss),) = findings.harm([*records, record(0.4, 3, 0.0)]).items()
     assert by_loss[0.4].value == pytest.approx(1.5)
-    assert (by_loss[0.4].low, by_loss[0.4].high) == pytest.approx((1.0, 2.0))
+    assert by_loss[0.4].values == pytest.approx((1.0, 2.0))
     texts = [record(0.0, 1, 8.0, "perplexity"), record(0.1, 1, 10.0, "perplexity")]
     ((_, by_loss),) = findings.harm(texts).items()
     assert by_loss[0.1].value == pytest.approx(25.0)

@@ -73,7 +73,8 @@ def _worse(
 def _scaled(estimate: Estimate, factor: float, offset: float) -> Estimate:
     ends = (estimate.value, estimate.low, estimate.high)
     value, low, high = (None if each is None else each * factor + offset for each in ends)
-    return Estimate(value=value, low=low, high=high, n=estimate.n)
+    values = tuple(each * factor + offset for each in estimate.values)
+    return Estimate(value=value, low=low, high=high, n=estimate.n, values=values)
 
 
 def largest_harmless(by_loss: Mapping[float, Estimate]) -> float | None:
@@ -84,6 +85,7 @@ def largest_harmless(by_loss: Mapping[float, Estimate]) -> float | None:
     found = None
     for loss, estimate in sorted(by_loss.items()):
         worst = estimate.value if estimate.high is None else estimate.high
+        worst = max(estimate.values, default=worst)
         if worst is None or worst > HARMLESS_POINTS:
             break
         found = loss
