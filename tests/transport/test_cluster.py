@@ -341,6 +341,25 @@ def test_the_delay_of_a_busy_receiver_does_not_slow_a_transfer_down_until_it_is_
     assert any(isinstance(event, TransferDone) for event in told)
 
 
+@pytest.mark.parametrize("seed", [1, 8, 168])
+def test_nor_does_the_pause_of_a_busy_sender(seed):
+    """Its answers waited: over that time no rate can be measured, or bbr sends nearly nothing."""
+    schedule = PLAIN | {
+        "seed": seed,
+        "repair": "selective",
+        "congestion": "bbr",
+        "chunks": 11,
+        "loss": 0.5,
+        "duplicate": 0.5,
+        "queue": 300.0,
+        "sends": [0.0, 0.0],
+        "receives": [0.0, 0.0],
+        "busy": [(0.0, 1.5)],
+    }
+    _, told = run_schedule(schedule)
+    assert sum(isinstance(event, TransferDone) for event in told) == 2
+
+
 def test_a_schedule_repeats_itself():
     schedule = PLAIN | {
         "seed": 5,

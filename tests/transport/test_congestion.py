@@ -108,6 +108,19 @@ def test_rates_are_not_measured_across_a_pause():
         assert path.arrival_rate_bps == pytest.approx(12e6)
 
 
+def test_rates_are_not_measured_across_an_answer_that_lay_unread():
+    path = PathMonitor()
+    path.on_sent(0.0)
+    told = {"delivered_bytes": 10_000, "lost_bytes": 0, "in_flight_bytes": 10_000}
+    path.on_feedback(Feedback(now_s=1.5, **told))  # when its datagrams were sent is not said
+    assert path.delivery_rate_bps is None
+    path.on_sent(1.5)
+    path.on_feedback(Feedback(now_s=1.501, rtt_s=1.501, **told))  # of what went before
+    assert path.delivery_rate_bps is None
+    path.on_feedback(Feedback(now_s=1.51, rtt_s=0.01, **told))
+    assert path.delivery_rate_bps == pytest.approx(20_000 * 8 / 0.01)
+
+
 def test_round_trips_of_microseconds_are_kept_as_they_are():
     path = PathMonitor()
     for rtt_s in (52e-6, 48e-6, 61e-6, 0.0):

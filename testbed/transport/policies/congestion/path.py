@@ -173,6 +173,9 @@ class PathMonitor:
             if not math.isinf(self._least_rtt_s):
                 self.round_rtt_s, self._least_rtt_s = self._least_rtt_s, math.inf
                 self._rtts.add(self.round_rtt_s, self.rounds)
+        if feedback.delivered_bytes and sent_s is None:
+            # It lay unread for an unknown time: no rate is measured across that, later either.
+            self.on_transfer_begin(now_s)
         self._sample_rate(now_s, sent_s)
         self._reports.add(feedback.delivered_bytes + feedback.lost_bytes, self.rounds)
         if feedback.in_flight_bytes == 0:
