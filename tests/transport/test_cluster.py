@@ -341,20 +341,27 @@ def test_the_delay_of_a_busy_receiver_does_not_slow_a_transfer_down_until_it_is_
     assert any(isinstance(event, TransferDone) for event in told)
 
 
-@pytest.mark.parametrize("seed", [1, 8, 168])
-def test_nor_does_the_pause_of_a_busy_sender(seed):
-    """Its answers waited: over that time no rate can be measured, or bbr sends nearly nothing."""
+@pytest.mark.parametrize(
+    ("seed", "chunks", "duplicate", "jitter_s", "busy"),
+    [
+        *((seed, 11, 0.5, 0.0, [(0.0, 1.5)]) for seed in (1, 8, 168)),
+        *((seed, 6, 0.0, 0.01, [(0.0, 1.0), (0.0, 1.0)]) for seed in (10550, 11133, 11374)),
+    ],
+)
+def test_nor_does_the_pause_of_a_busy_sender_or_of_both(seed, chunks, duplicate, jitter_s, busy):
+    """What waited in a socket gives no rate: bbr would send nearly nothing after it."""
     schedule = PLAIN | {
         "seed": seed,
         "repair": "selective",
         "congestion": "bbr",
-        "chunks": 11,
+        "chunks": chunks,
         "loss": 0.5,
-        "duplicate": 0.5,
+        "duplicate": duplicate,
+        "jitter_s": jitter_s,
         "queue": 300.0,
         "sends": [0.0, 0.0],
         "receives": [0.0, 0.0],
-        "busy": [(0.0, 1.5)],
+        "busy": busy,
     }
     _, told = run_schedule(schedule)
     assert sum(isinstance(event, TransferDone) for event in told) == 2

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from testbed.shared.yaml_input import InputError
 from testbed.training.datasets import cache
 
 LayerMap = list[tuple[str, tuple[int, ...]]]
@@ -27,7 +28,10 @@ def layers(name: str, classes: int, shape: Sequence[int], make: Callable[[], Lay
         "sources": {path.name: cache.file_digest(path) for path in _sources()},
         **{each: _version(each) for each in _PACKAGES},
     }
-    kept = cache.arrays("layers", key, lambda: _as_arrays(make()))
+    try:
+        kept = cache.arrays("layers", key, lambda: _as_arrays(make()))
+    except InputError:  # there is no place to keep it, or its own, which is then told
+        return make()
     return [
         (str(each), tuple(int(size) for size in sizes if size != _NO_DIMENSION))
         for each, sizes in zip(kept["names"], kept["shapes"], strict=True)

@@ -202,6 +202,7 @@ class AcknowledgedSender(SenderRepair):
             raise ProtocolError("ACK that answers a PROBE which was never sent")
         dry = not self._due.waiting
         first = self.scoreboard.index(ack.first)
+        known_to = self.scoreboard.largest
         arrivals = self.scoreboard.arrive(first + np.flatnonzero(ack.arrived))
         self._missing -= len(arrivals.chunks)
         if self.scoreboard.largest >= self._thin_from == self._thin_to:
@@ -218,6 +219,8 @@ class AcknowledgedSender(SenderRepair):
             self.asked_s = None
         self.estimates.on_fates(arrived=arrivals.datagrams - arrivals.overtaken)
         lost, newest_lost_s = self._give_up(now_s)
+        # It names the newest datagram, unless that waited in the receiver's socket.
+        lay_unread = ack.echo is None and arrivals.newest > known_to
         self._last_s = now_s
         self._waiting = False
         self.machine.on(SenderEvent.FEEDBACK)
@@ -230,7 +233,7 @@ class AcknowledgedSender(SenderRepair):
             rtt_s=rtt_s,
             ecn_marked_bytes=min(ack.marked, arrivals.datagrams),
             app_limited=dry or self._thin_from <= arrivals.newest < self._thin_to,
-            newest_sent_s=self.scoreboard.sent_s(arrivals.newest),
+            newest_sent_s=None if lay_unread else self.scoreboard.sent_s(arrivals.newest),
             newest_lost_sent_s=newest_lost_s,
         )
         self._look(now_s)
