@@ -367,6 +367,29 @@ def test_nor_does_the_pause_of_a_busy_sender_or_of_both(seed, chunks, duplicate,
     assert sum(isinstance(event, TransferDone) for event in told) == 2
 
 
+@pytest.mark.parametrize(
+    ("seed", "corrupt", "jitter_s"),
+    [(20, 0.0, 0.01), (11, 0.2, 0.0), (3, 0.2, 0.01), (70, 0.2, 0.01)],
+)
+def test_nor_does_the_time_for_which_a_transfer_is_held(seed, corrupt, jitter_s):
+    """Nothing is in flight meanwhile, whatever begins; and two of three are lost."""
+    schedule = PLAIN | {
+        "seed": seed,
+        "repair": "selective",
+        "congestion": "bbr",
+        "chunks": 29,
+        "tolerance": 0.1,
+        "loss": 0.5625,
+        "corrupt": corrupt,
+        "jitter_s": jitter_s,
+        "queue": 300.0,
+        "sends": [0.0, 1.0, 1.0],
+        "receives": [1.0, 1.0, 1.0],
+    }
+    _, told = run_schedule(schedule)
+    assert sum(isinstance(event, TransferDone) for event in told) == 3
+
+
 def test_a_schedule_repeats_itself():
     schedule = PLAIN | {
         "seed": 5,

@@ -2,6 +2,7 @@
 
 import inspect
 import math
+from typing import Any
 
 import pytest
 
@@ -111,7 +112,7 @@ def test_rates_are_not_measured_across_a_pause():
 def test_rates_are_not_measured_across_an_answer_that_lay_unread():
     path = PathMonitor()
     path.on_sent(0.0)
-    told = {"delivered_bytes": 10_000, "lost_bytes": 0, "in_flight_bytes": 10_000}
+    told: Any = {"delivered_bytes": 10_000, "lost_bytes": 0, "in_flight_bytes": 10_000}
     path.on_feedback(Feedback(now_s=1.5, **told))  # when its datagrams were sent is not said
     assert path.delivery_rate_bps is None
     path.on_sent(1.5)

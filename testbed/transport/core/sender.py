@@ -212,7 +212,7 @@ class Sender:
         # A message that had to wait says nothing of the path's round trip, nor one that was held.
         self._repair.attentive = self.attentive and not self.held
         self.held = False
-        self._path.go_on(self._repair)
+        self._path.go_on(self._repair, now_s)
         was_asking = self.state is SenderState.ASKING
         feedback = self._repair.on_message(message, now_s)
         if feedback is not None and not self._repair.attentive:

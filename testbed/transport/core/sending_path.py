@@ -105,7 +105,7 @@ class SendingPath:
 
     def begin(self, repair: SenderRepair, now_s: float) -> None:
         """A transfer begins."""
-        if not (self._repairs or self._held):
+        if not self._repairs:  # what is held has left the network
             self.congestion.on_transfer_begin(now_s)
             self.pacer.resume(now_s)
         self._repairs.append(repair)
@@ -120,11 +120,11 @@ class SendingPath:
             self._repairs.remove(repair)
             self._held.append(repair)
 
-    def go_on(self, repair: SenderRepair) -> None:
+    def go_on(self, repair: SenderRepair, now_s: float) -> None:
         """The receiver has asked for a transfer that was held."""
         if repair in self._held:
             self._held.remove(repair)
-            self._repairs.append(repair)
+            self.begin(repair, now_s)
 
     @property
     def flow_window(self) -> float:

@@ -14,6 +14,8 @@ There are four states:
 Differences to the published version:
 
 * It does not react to losses; version 1 has a packet-conserving recovery.
+* It paces at one datagram in a round trip at the least. The published version's pace decays without
+  end where most of what it sends is lost.
 * Random loss is not congestion. The published version believes a delivery rate that random loss has
   lowered: beyond a loss of 20 %, which its probing gain cannot make up for, its rate decays to
   nothing within a burst, and needs eight round trips for each quarter that it regains. Here rounds
@@ -163,10 +165,16 @@ class Bbr(CongestionControl):
     def rate_bps(self) -> float:
         if self.bandwidth_bps:
             share = PACING_SHARE if self._filled and self._is_large else 1.0
-            return share * self.pacing_gain * self.bandwidth_bps
+            return max(share * self.pacing_gain * self.bandwidth_bps, self._least_bps)
         if self.path.latest_rtt_s is None:
             return math.inf
         return STARTUP_GAIN * self._initial_bytes * 8 / self.path.latest_rtt_s
+
+    @property
+    def _least_bps(self) -> float:
+        """One datagram in a round trip: beyond that a slower pace relieves no path."""
+        rtt_s = self.path.smoothed_rtt_s
+        return 0.0 if rtt_s is None else self._datagram_bytes * 8 / rtt_s
 
     @property
     def window_bytes(self) -> float:
