@@ -153,7 +153,10 @@ class _Children:
     def _fail(self, name: str, status: int) -> None:
         """Say why the run fails, of all who failed by now; end the others."""
         children, directory = self._children, self._directory
-        name, code = _culprit((name, os.waitstatus_to_exitcode(status)), children)
+        code = os.waitstatus_to_exitcode(status)
+        # A server that outlives its workers did not fail of one that died in the same moment.
+        if not (self._outlive and name == _SERVER and code != ANOTHERS_FAULT):
+            name, code = _culprit((name, code), children)
         words = reason_of(directory, name)
         if code < 0:
             words.write_text(f"{name}: {_cause(name, -code, directory)}\n", encoding="utf-8")

@@ -147,6 +147,8 @@ def test_nobody_comes_back_to_a_dead_server(scene, status):
     """The run ends with the server's reason, and does not wait for the restart that is due."""
     scene.server(until=lambda: True, status=status)
     scene.worker("worker-2", KILLED, 0)
+    for pid in scene.forked:  # whoever was first
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     assert scene.wait(after_s=3600) == 1
     assert scene.restarted == []
     said = training_children.reason_of(scene.directory, "training").read_text()
