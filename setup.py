@@ -5,17 +5,18 @@ from pathlib import Path
 
 from setuptools import Extension, setup
 
-SOURCE = "testbed/transport/native/batches.c"
+FOLDER = Path("testbed/transport/native")
+SOURCES = [str(FOLDER / name) for name in ("batches.c", "batches.h", "routine.c")]
+DIGEST = hashlib.sha256(b"".join(Path(each).read_bytes() for each in SOURCES)).hexdigest()
 
 setup(
     ext_modules=[
         Extension(
             "testbed.transport.native.batches",
-            [SOURCE],
+            [each for each in SOURCES if each.endswith(".c")],
+            depends=SOURCES,
             # By it `native/loading.py` tells a library of another source.
-            define_macros=[
-                ("SOURCE", f'"{hashlib.sha256(Path(SOURCE).read_bytes()).hexdigest()}"')
-            ],
+            define_macros=[("SOURCE", f'"{DIGEST}"')],
             extra_compile_args=["-O2", "-fvisibility=hidden"],
             optional=True,  # without a compiler numpy does the same
         )

@@ -200,7 +200,7 @@ class Registry(Generic[T]):
 
         Raises:
             InputError: an unknown name or option, a malformed text, own code that raises.
-            ValueError: an option of a value that the entry does not take.
+            ValueError: an option of a value that the entry does not take; the entry is named.
         """
         name, options = self.parse(text)
         return self.build(name, options, **given)
@@ -233,7 +233,12 @@ class Registry(Generic[T]):
         if missing:
             raise InputError(f"{self.axis} {name!r} needs the option {', '.join(missing)}")
         if name in self._entries:
-            return factory(**arguments)
+            try:
+                return factory(**arguments)
+            except InputError:  # of a part that the entry is made of, and names itself
+                raise
+            except ValueError as error:
+                raise ValueError(f"{self.axis} {name!r}: {error}") from error
         with own_code.explained(own_code.split(self.locate(name))[0]):
             return factory(**arguments)
 

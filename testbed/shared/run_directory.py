@@ -125,6 +125,11 @@ def key_of(name: str) -> str:
     return re.sub(r"\.(partial|attempt\d+)$", "", name)
 
 
+def _verdict_of(directory: Path) -> Verdict | None:
+    found = read_or_empty(directory / "status.json").get("verdict")
+    return found if found in VERDICTS else None
+
+
 @dataclass(frozen=True)
 class RunDirectory:
     """The place of one run; `path` is where a finished run lies."""
@@ -138,8 +143,7 @@ class RunDirectory:
 
     def verdict(self) -> Verdict | None:
         """The verdict of the finished run; None when there is none."""
-        found = read_or_empty(self.path / "status.json").get("verdict")
-        return found if found in VERDICTS else None
+        return _verdict_of(self.path)
 
     def earlier(self) -> Path | None:
         """The attempt before the one in progress, whatever became of it."""
@@ -176,8 +180,24 @@ class RunDirectory:
                     self._set_aside(self.path)
                     self.partial.rename(self.path)
 
+    def finish_left_over(self) -> bool:
+        """Finish a run whose command was killed after the verdict; returns whether there was one.
+
+        Raises:
+            InUseError: another process is executing this very run.
+        """
+        try:
+            with _locked(self.partial):
+                if _verdict_of(self.partial) in (None, "interrupted"):
+                    return False
+                self._set_aside(self.path)
+                self.partial.rename(self.path)
+                return True
+        except FileNotFoundError:
+            return False  # there is none
+
     def _keep_abandoned(self) -> None:
-        if not self.partial.exists():
+        if self.finish_left_over() or not self.partial.exists():
             return
         with _locked(self.partial):
             if not (self.partial / "status.json").exists():

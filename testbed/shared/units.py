@@ -1,8 +1,9 @@
 """Units that a value may be written with: `100Mbit` for a key that ends in `_bps`, `5ms` for `_s`.
 
 A key's last words give its unit, and with it what is accepted: `_bps` bits per second, `_s`
-seconds, `_ms` milliseconds, `_bytes` bytes. What fits is converted to the plain number; what does
-not fit stays a text, which whoever checks the value then refuses. Needs the standard library alone.
+seconds, `_ms` milliseconds, `_bytes` bytes; in front of `_per_` and a thing, too, as in
+`walk_s_per_chunk`. What fits is converted to the plain number; what does not fit stays a text,
+which whoever checks the value then refuses. Needs the standard library alone.
 """
 
 from __future__ import annotations
@@ -67,8 +68,8 @@ UNITS = (
 
 
 def of(key: str) -> Unit | None:
-    """The unit of a key or key path, by its ending; None: it has none."""
-    last = key.rpartition(".")[2]
+    """The unit of a key or key path, by its ending before any `_per_`; None: it has none."""
+    last = key.rpartition(".")[2].partition("_per_")[0]
     return next((unit for unit in UNITS if last.endswith(unit.ending)), None)
 
 

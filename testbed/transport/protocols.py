@@ -32,6 +32,8 @@ REGISTRIES: Mapping[str, Registry[Any]] = {
 }
 
 
+# What kernel TCP does by itself, and what stands there when a configuration does not name it.
+_OF_UDP = {"repair": "passes", "order": "in-order"}
 _TYPICAL_LINK: Mapping[str, Any] = {"rate_bps": 1e6, "datagram_bytes": 1472}
 
 
@@ -66,8 +68,8 @@ class ProtocolConfig:
     carrier: Literal["udp", "tcp"] = "udp"
     gather: TolerancePolicy = Fixed(0)  # noqa: RUF009 - immutable
     broadcast: TolerancePolicy = Fixed(0)  # noqa: RUF009 - immutable
-    repair: str = "passes"
-    order: str = "in-order"
+    repair: str = _OF_UDP["repair"]
+    order: str = _OF_UDP["order"]
     congestion_control: str = "fixed"
 
     def __post_init__(self) -> None:
@@ -82,6 +84,12 @@ class ProtocolConfig:
                 if self.policy(leg) != Fixed(0):
                     key = leg.name.lower()
                     raise ValueError(f"{key}: kernel TCP is reliable; its tolerances must be 0")
+            for axis, default in _OF_UDP.items():
+                if getattr(self, axis) != default:
+                    raise ValueError(
+                        f"{axis} is {shown(getattr(self, axis))}; "
+                        "kernel TCP repairs and orders by itself: leave it out"
+                    )
             name: Any = self.congestion_control
             if isinstance(name, Mapping) and set(name) == {"name"}:
                 name = name["name"]
@@ -96,14 +104,24 @@ class ProtocolConfig:
             raise ValueError(f"carrier is {shown(self.carrier)}; valid: udp, tcp")
         # Building each part once finds unknown names and options before a socket is opened.
         given = {"order": {"seed": 0}, "congestion_control": _TYPICAL_LINK}
-        for axis in ("repair", "order", "congestion_control"):
+        for axis in (*_OF_UDP, "congestion_control"):
             with _named(axis):
                 text = REGISTRIES[axis].text(getattr(self, axis))
                 object.__setattr__(self, axis, text)
-                REGISTRIES[axis].create(text, **given.get(axis, {}))
+                made = REGISTRIES[axis].create(text, **given.get(axis, {}))
+                if getattr(made, "needs_ecn", False):
+                    raise ValueError(
+                        "it needs congestion marks, and datagrams of a socket carry none here; "
+                        "choose another"
+                    )
 
     def policy(self, leg: Leg) -> TolerancePolicy:
         return self.gather if leg is Leg.GATHER else self.broadcast
+
+    @property
+    def measures(self) -> bool:
+        """Whether the congestion control measures the path; `udp` only."""
+        return CONGESTION_CONTROLS.create(self.congestion_control, **_TYPICAL_LINK).measures
 
     def describe(self) -> dict[str, str]:
         """The configuration as texts, from which an equal one can be built."""
@@ -133,9 +151,10 @@ def _dblp_as_published(
     """DBLP with the price of a pass of its authors' code (August 2025); see the repair `passes`.
 
     2 microseconds of walking and a hundredth of 1 ms of waiting are the 12 microseconds a chunk
-    that we measured.
+    that we measured, beside the time that the link takes.
     """
-    priced = {"repair": "passes:walk_s_per_chunk=2e-06,poll_every=100,poll_s=0.001"}
+    price = "walk_s_per_chunk=2e-06,poll_every=100,poll_s=0.001,overlaps=false"
+    priced = {"repair": f"passes:{price}"}
     return _dblp(low=low, high=high, **{"name": "dblp-as-published", **priced, **settings})
 
 

@@ -34,7 +34,7 @@ def one(path: HotPath, layout: PayloadLayout, order: np.ndarray) -> tuple[float,
     for first in range(0, len(order), BATCH):
         chunks = order[first : first + BATCH]
         began_s = time.process_time()
-        assert composer.compose(chunks, first, ask=False)
+        assert composer.compose(chunks, first, ask=0)
         composed_s = time.process_time()
         placement.take(frames[: len(chunks)], place=True)
         placing_s += time.process_time() - composed_s

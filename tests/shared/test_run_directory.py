@@ -1,6 +1,8 @@
 """The run directory: nothing half-written passes for a result, nothing is overwritten."""
 
 import json
+import os
+import signal
 
 import pytest
 
@@ -44,6 +46,43 @@ def test_the_next_attempt_keeps_what_was_left_behind_as_interrupted(tmp_path):
     assert read_json(kept / "status.json")["verdict"] == "interrupted"
     assert read_json(kept / "config.json") == {"attempt": 1}
     assert read_json(place.path / "config.json") == {"attempt": 2}
+
+
+def killed_after_its_verdict(place, verdict):
+    """What a command leaves that SIGKILL ends before it gives the run its name."""
+    pid = os.fork()
+    if not pid:
+        with place.open({"attempt": "killed"}) as directory:
+            write_status(directory, verdict)
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(pid, 0)
+    assert place.partial.exists()
+
+
+def test_a_run_whose_command_is_killed_after_the_verdict_is_finished_later(tmp_path):
+    place = RunDirectory(tmp_path / "key")
+    with place.open({"attempt": 1}) as directory:
+        write_status(directory, "invalid")
+    killed_after_its_verdict(place, "ok")
+    assert place.verdict() == "invalid"
+    assert place.finish_left_over()
+    assert place.verdict() == "ok"
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["key", "key.attempt1"]
+    assert not place.finish_left_over()
+    killed_after_its_verdict(place, "interrupted")  # a full disk, or Ctrl-C before
+    assert not place.finish_left_over()
+    with place.open({"attempt": 3}) as directory:
+        with pytest.raises(InUseError):
+            place.finish_left_over()
+        write_status(directory, "ok")
+
+
+def test_a_new_attempt_keeps_a_run_that_was_killed_after_the_verdict(tmp_path):
+    place = RunDirectory(tmp_path / "key")
+    killed_after_its_verdict(place, "invalid")
+    with place.open({"attempt": 2}) as directory:
+        write_status(directory, "ok")
+    assert read_json(tmp_path / "key.attempt1" / "status.json")["verdict"] == "invalid"
 
 
 def test_a_failed_run_is_set_aside_and_not_overwritten(tmp_path):

@@ -22,6 +22,8 @@ from testbed.transport.policies.congestion import CONGESTION_CONTROLS
         ("run_timeout_s", "2min", 120),
         ("wait_ms", "5ms", 5),
         ("wait_ms", "0.5 s", 500),
+        ("walk_s_per_chunk", "12us", 0.000012),
+        ("arms.dblp.repair.walk_s_per_chunk", "0.5 ms", 0.0005),
         ("queue_bytes", "150kB", 150_000),
         ("queue_bytes", "64KiB", 65_536),
         ("queue_bytes", "1.5 GiB", 1_610_612_736),
@@ -47,6 +49,8 @@ def test_a_unit_becomes_the_plain_number(key, text, number):
         ("delay_s", "5e999999999ms"),
         ("rounds", "5ms"),
         ("bytes", "5kB"),
+        ("rounds_per_epoch", "5ms"),
+        ("frames_per_s", "5ms"),  # no time
     ],
 )
 def test_what_does_not_fit_stays_a_text(key, text):

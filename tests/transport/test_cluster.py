@@ -390,6 +390,22 @@ def test_nor_does_the_time_for_which_a_transfer_is_held(seed, corrupt, jitter_s)
     assert sum(isinstance(event, TransferDone) for event in told) == 3
 
 
+def test_few_answers_within_a_long_time_are_no_reason_to_send_seldom():
+    """The worker is busy for a second in which one try failed, as half of them do."""
+    schedule = PLAIN | {
+        "seed": 98,
+        "repair": "passes",
+        "chunks": 1,
+        "loss": 0.5,
+        "duplicate": 0.5,
+        "sends": [0.0, 0.0],
+        "receives": [0.0, 0.5],
+        "busy": [(0.0, 0.0), (0.5, 1.0)],
+    }
+    _, told = run_schedule(schedule)
+    assert sum(isinstance(event, TransferDone) for event in told) == 2
+
+
 def test_a_schedule_repeats_itself():
     schedule = PLAIN | {
         "seed": 5,

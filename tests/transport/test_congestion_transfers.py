@@ -142,9 +142,8 @@ def test_over_loopback_every_byte_arrives(name, repair):
 def test_dctcp_is_refused_where_nothing_marks():
     with pytest.raises(ValueError, match="needs queues that mark datagrams"):
         preset("fixed-low", congestion_control="dctcp")
-    place = site(preset("fixed-low", congestion_control="dctcp:ecn_marking=true"))
-    with pytest.raises(ValueError, match="cannot carry any; choose another"):
-        run_all(place, lambda endpoint: None, lambda endpoint, index: None)
+    with pytest.raises(ValueError, match="datagrams of a socket carry none here; choose another"):
+        preset("fixed-low", congestion_control="dctcp:ecn_marking=true")
 
 
 def test_kernel_names_are_for_tcp_and_ours_for_udp():
@@ -152,3 +151,12 @@ def test_kernel_names_are_for_tcp_and_ours_for_udp():
         preset("dblp", congestion_control="vegas")
     with pytest.raises(ValueError, match="the kernel's name of an algorithm"):
         preset("tcp", congestion_control="cubic:beta=0.8")
+
+
+@pytest.mark.parametrize(
+    ("axis", "value"), [("repair", "pases"), ("order", "shuffled"), ("repair", 5)]
+)
+def test_kernel_tcp_takes_no_repair_and_no_order(axis, value):
+    with pytest.raises(ValueError, match=f"{axis} is .*kernel TCP repairs and orders by itself"):
+        preset("tcp", **{axis: value})
+    assert preset("tcp", repair="passes", order="in-order") == preset("tcp")

@@ -19,6 +19,7 @@ from testbed.transport.core.messages import (
     Welcome,
     reason_message,
 )
+from testbed.transport.core.numbering import REMEMBERED
 from testbed.transport.core.receiver import Receiver
 from testbed.transport.core.sending_path import SendingPath
 from testbed.transport.core.tolerance import FractionRule, StopRule
@@ -64,6 +65,36 @@ def test_a_transfer_that_the_receiver_skips_is_an_error_on_both_sides():
     assert "sends transfer 2, which this side has skipped: it is at 4" in gone(two.server)
     assert "it gave up: it broke the protocol: it sends transfer 2" in gone(two.worker)
     assert ended(two.worker) == ended(two.server) == []
+
+
+def having_received(numbers):
+    """The server's side after these transfers."""
+    two = Two(chunks=1)
+    for number in numbers:
+        two.receive(number)
+        two.server.connection.on_datagrams(all_frames(two.layout, number=number), 0.0)
+    return two.server.connection
+
+
+def probe_of(number):
+    return ControlMessage(MessageType.PROBE, number, PASS.pack(1, 1)).encode()
+
+
+@pytest.mark.parametrize("later", [1, REMEMBERED - 1, REMEMBERED, 3 * REMEMBERED])
+def test_a_probe_may_come_late_however_many_transfers_have_finished_since(later):
+    connection = having_received(range(1 + later))
+    connection.on_control(probe_of(0), 0.0)
+    assert connection.lost is None
+    assert connection.counters["stale-control"] == 1
+
+
+@pytest.mark.parametrize("before_last", [1, 2 * REMEMBERED - 1])
+def test_a_transfer_that_was_skipped_is_an_error_while_its_neighbours_are_remembered(before_last):
+    last = 6 * REMEMBERED
+    connection = having_received(range(0, last + 1, 2))
+    connection.on_control(probe_of(last - before_last), 0.0)
+    why = f"it sends transfer {last - before_last}, which this side has skipped: it is at {last}"
+    assert why in str(connection.lost)
 
 
 def test_a_stream_that_ends_ends_what_is_under_way_and_nothing_that_is_done():
@@ -217,7 +248,7 @@ def test_what_comes_for_a_transfer_that_has_ended_is_stale_and_for_a_later_one_i
     for number in (2, 1, 3):
         two.server.connection.on_datagrams(all_frames(two.layout, number=number), 1.0)
         two.server.connection.on_datagrams(all_frames(two.layout, number=number)[:1], 1.0)
-    assert two.server.connection.counters == {"stale-transfer": 1 + 4, "wrong-session": 0}
+    assert two.server.connection.counters == {"stale-transfer": 1 + 4}
     two.receive(3)
     assert ended(two.server) == [2, 3]
 

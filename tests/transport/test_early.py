@@ -103,6 +103,42 @@ def test_a_side_keeps_no_more_early_transfers_than_it_allows_in_flight():
     assert sorted(two.server.connection.incoming._early) == [1, 2]
 
 
+def test_what_no_probe_confirms_is_let_go_once_nothing_new_comes_for_it():
+    two = Two()
+    connection, incoming = two.server.connection, two.server.connection.incoming
+    frames = all_frames(two.layout, number=2)
+    for now_s, count in ((1.0, 5), (2.0, 6), (3.0, 6)):
+        connection.on_datagrams(frames[:count], now_s)
+    assert connection.next_deadline_s(3.0) == 2.0 + TIMEOUT_S
+    connection.on_deadline(1.9 + TIMEOUT_S)
+    assert list(incoming._early) == [2]
+    connection.on_deadline(2.0 + TIMEOUT_S)
+    assert not incoming._early
+    assert not incoming._spares
+    assert connection.counters["early-transfer"] == 17
+    assert connection.next_deadline_s(3.0) is None
+
+
+def test_a_sender_that_falls_silent_early_and_goes_on_sends_again_what_was_let_go():
+    two = Two(rate_bps=66e3)  # a pass of about a second
+    two.send(0)
+    two.run(until_s=0.5)
+    assert two.server.connection.incoming._early[0].received_count > 10
+    two.worker.be_busy(9.0)
+    two.run(until_s=8.0)
+    assert not two.server.connection.incoming._early
+    two.receive(0)
+    two.run()
+    assert two.intact == [0]
+
+
+def test_what_a_probe_confirms_is_kept_as_long_as_its_sender_waits():
+    two = Two()
+    two.send(0)
+    two.run(until_s=5 * TIMEOUT_S)
+    assert two.server.connection.incoming._early[0].received_count == 100
+
+
 def test_copies_without_end_take_no_memory_at_a_receiver_that_acknowledges():
     two = Two(repair="streaming", transfers_in_flight=1)
     frames = all_frames(two.layout, number=0)[:1]

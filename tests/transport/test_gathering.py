@@ -7,10 +7,11 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from testbed.transport import SendingPath
+from testbed.transport import SendingPath, preset
 from testbed.transport.core.ack import Ack
 from testbed.transport.core.connection import Connection
 from testbed.transport.core.gathering import GATHERED, LEAST_S, Gathering
+from testbed.transport.core.messages import ControlMessage, MessageType
 from testbed.transport.core.receiver import Receiver
 from testbed.transport.core.sender import Sender
 from testbed.transport.core.tolerance import FractionRule, StopRule
@@ -84,10 +85,39 @@ def test_a_connection_lets_gather_what_its_only_transfer_can_spare_and_nothing_o
     connection.on_datagrams(frames[10:20], 1 / 256)  # 2560 a second; half of 80 are 40
     assert connection.gather_s() == min(8e-3, 40 / 2560)
     assert connection.gather_s(2e-3) == 2e-3  # the socket has room for no more
+    assert connection.gather_s(measured=True) == connection.gather_s()  # PROBEs wake it at once
     connection.on_datagrams(frames[20:98], 1 / 256)
     assert connection.gather_s() == 1 / 2560
     connection.on_control_closed("it is gone")
     assert connection.gather_s() == 0
+
+
+def test_a_number_that_nobody_asks_for_stops_gathering_only_while_new_chunks_come_for_it():
+    two = Two(chunks=100)
+    connection = two.server.connection
+    two.receive(0)
+    frames, strange = (all_frames(two.layout, number=number) for number in (0, 4_000_000_000))
+    for step in range(9):
+        connection.on_datagrams(frames[10 * step : 10 * step + 10], step / 256)
+        if step < 3:
+            connection.on_datagrams(strange[: step + 1], step / 256)
+        elif step < 7:
+            connection.on_datagrams(strange[:3], step / 256)  # nothing new
+        assert (connection.gather_s() > 0) == (step == 8)  # more than 20 ms after step 2
+    connection.on_control(ControlMessage(MessageType.PROBE, 4_000_000_000).encode(), 8 / 256)
+    assert connection.gather_s() == 0  # it is no accident
+
+
+@pytest.mark.parametrize("repair", ["selective", "streaming"])
+def test_who_speaks_while_data_arrive_looks_at_each_if_the_control_measures_the_path(repair):
+    two = Two(chunks=100, repair=repair)
+    connection = two.server.connection
+    two.receive(0)
+    frames = all_frames(two.layout, number=0)
+    connection.on_datagrams(frames[:10], 0.0)
+    connection.on_datagrams(frames[10:20], 1 / 256)
+    assert connection.gather_s() == 5e-3
+    assert connection.gather_s(measured=True) == 0
 
 
 @pytest.mark.parametrize(("pause_s", "wait_s"), [(0.02, 44 / 400), (0.021, 0.0)])
@@ -102,7 +132,7 @@ class FakeSocket(UdpSocket):
     """Gives the batches it was given, in turn."""
 
     def __init__(self, frames):
-        self.frames, self.backlog = list(frames), 0
+        self.frames, self.backlog, self.taken_bytes = list(frames), 0, 0
 
     @property
     def backlog_bytes(self):
@@ -111,7 +141,9 @@ class FakeSocket(UdpSocket):
     def receive(self):
         if not self.frames:
             return np.empty((0, 0), dtype=np.uint8), True
-        return self.frames.pop(0), True
+        frames = self.frames.pop(0)
+        self.taken_bytes = frames.size
+        return frames, True
 
 
 class OneSender(Connection):
@@ -123,7 +155,8 @@ class OneSender(Connection):
     def on_datagrams(self, frames, now_s, *, waited=False):
         self.waited.append(waited)
 
-    def gather_s(self, most_s=math.inf):
+    def gather_s(self, most_s=math.inf, *, measured=False):
+        self.measured = measured
         return min(most_s, self.gathering_s)
 
 
@@ -139,7 +172,7 @@ def test_after_a_read_the_next_ones_gather_and_count_as_having_waited():
 
 
 @pytest.mark.parametrize(("most_s", "gather_s"), [(0.0, 3e-3), (math.inf, 0.0)])
-def test_nothing_gathers_for_a_control_that_measures_nor_near_the_stop(most_s, gather_s):
+def test_nothing_gathers_in_a_socket_without_room_nor_near_the_stop(most_s, gather_s):
     frames = [np.zeros((2, 20), dtype=np.uint8)]
     data = UdpData(FakeSocket(frames), gather_s=most_s)
     data.read(OneSender(gather_s), 1.0, waited=False)
@@ -220,16 +253,29 @@ def carrier_of(udp, **settings):
     return UdpCarrier(config, {"server": udp}, {"server": resolve("127.0.0.1", what="the server")})
 
 
+def attached(**settings):
+    """A connection whose socket has two datagrams to read."""
+    udp, connection = ShortBuffer([np.zeros((2, 20), dtype=np.uint8)]), OneSender(8e-3)
+    connection.peer = "server"
+    host = resolve("127.0.0.1", what="the server")
+    return carrier_of(udp, **settings).attach(connection, host, 5000, b""), connection
+
+
 @pytest.mark.parametrize(
     ("rate_bps", "rest_s"), [(1e9, 212_992 / 2 / 125e6), (100e6, 8e-3), (math.inf, 8e-3)]
 )
 def test_arrivals_gather_for_no_longer_than_the_buffer_holds_them_at_full_rate(rate_bps, rest_s):
-    udp, connection = ShortBuffer([np.zeros((2, 20), dtype=np.uint8)]), OneSender(8e-3)
-    connection.peer = "server"
-    host = resolve("127.0.0.1", what="the server")
-    data = carrier_of(udp, rate_bps=rate_bps).attach(connection, host, 5000, b"")
+    data, connection = attached(rate_bps=rate_bps)
     data.read(connection, 1.0, waited=False)
     assert data.unread_until_s == pytest.approx(1.0 + rest_s)
+
+
+@pytest.mark.parametrize(("control", "measured"), [("fixed", False), ("bbr", True)])
+def test_a_connection_hears_whether_the_congestion_control_measures_the_path(control, measured):
+    protocol = preset("dblp", congestion_control=control)
+    data, connection = attached(protocol=protocol, rate_bps=100e6)
+    data.read(connection, 1.0, waited=False)
+    assert connection.measured is measured
 
 
 @pytest.mark.parametrize(("queue_bytes", "batch"), [(math.inf, 8), (1e6, 33), (16_000, 2)])
@@ -242,9 +288,13 @@ class Stream:
     has_unsent = False
     until_s = math.inf
     closed = None
+    expired_s = None
+
+    def write(self, data):
+        """Nobody reads it."""
 
     def expire(self, now_s):
-        """Nothing waits to be read."""
+        self.expired_s = now_s
 
     def finish(self):
         """Nothing is left to say."""
@@ -254,13 +304,14 @@ class CountingLink(Link):
     """A link whose channels and calls are seen; `due_s` says when it wants to be worked on."""
 
     def __init__(self, due_s=math.inf):
-        self.calls, self.due_s, self.data = [], due_s, None
+        self.calls, self.looked, self.due_s, self.data = [], [], due_s, None
         self.stream = cast(Any, Stream())
         self.connection = cast(Any, SimpleNamespace(events=list))
         self.then = lambda: None
 
-    def work(self, now_s):
+    def work(self, now_s, *, looked=True):
         self.calls.append("work")
+        self.looked.append(looked)
         self.then()
 
     def take(self, ready, now_s, *, attentive):

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from testbed.transport.core.hot_path import NUMPY
+from testbed.transport.core.hot_path import ASK_FIRST, ASK_LAST, NUMPY
 from testbed.transport.core.layout import PayloadLayout
 from testbed.transport.core.wire import SEND_INDEX_MODULUS, U32_MAX, fields, new_frames
 from testbed.transport.native import HOT_PATH, WHY_NONE
@@ -67,7 +67,8 @@ def good(layout, chunk, stamp=0):
 def test_a_composed_batch_holds_header_and_chunk_of_each(hot_path):
     layout = layout_of(15)
     rows, frames = payload_of(layout), new_frames(4, 16)
-    assert composer(hot_path, layout, frames, rows).compose(np.array([3, 0, 2]), 9, ask=True)
+    it = composer(hot_path, layout, frames, rows)
+    assert it.compose(np.array([3, 0, 2]), 9, ask=ASK_LAST)
     records = fields(frames, 16)[:3]
     assert records["session"].tolist() == [SESSION] * 3
     assert records["transfer"].tolist() == [TRANSFER] * 3
@@ -76,6 +77,8 @@ def test_a_composed_batch_holds_header_and_chunk_of_each(hot_path):
     assert records["stamp"].tolist() == [9, 10, 11 | 1 << 15]
     assert np.array_equal(records["chunk"], rows[[3, 0, 2]])
     assert not frames[3].any()
+    assert it.compose(np.array([3, 0, 2]), 9, ask=ASK_FIRST)
+    assert records["stamp"].tolist() == [9 | 1 << 15, 10, 11]
 
 
 @pytest.mark.parametrize("hot_path", BOTH)
@@ -84,7 +87,7 @@ def test_a_chunk_that_there_is_not_is_refused(hot_path, wrong):
     layout = layout_of(16)
     frames = new_frames(3, 16)
     assert not composer(hot_path, layout, frames, payload_of(layout)).compose(
-        np.array([0, wrong, 1]), 0, ask=False
+        np.array([0, wrong, 1]), 0, ask=0
     )
 
 
@@ -94,7 +97,7 @@ def test_numbers_of_any_size_name_chunks(hot_path):
     frames = new_frames(2, 16)
     for kind in ("u1", "i2", ">i4", "u8"):
         chunks = np.array([9, 2, 9, 1], dtype=kind)[1::2]
-        assert composer(hot_path, layout, frames, payload_of(layout)).compose(chunks, 0, ask=False)
+        assert composer(hot_path, layout, frames, payload_of(layout)).compose(chunks, 0, ask=0)
         assert fields(frames, 16)["sequence"].tolist() == [2, 1]
 
 
@@ -197,7 +200,7 @@ near = st.one_of(st.integers(0, 12), st.integers(0, U32_MAX))
     session=near,
     transfer=near,
     first=st.integers(0, 3 * SEND_INDEX_MODULUS),
-    ask=st.booleans(),
+    ask=st.integers(0, ASK_FIRST + ASK_LAST),
     data=st.data(),
 )
 @settings(max_examples=200, deadline=None)

@@ -18,7 +18,8 @@ def built(tmp_path, monkeypatch):
     """A copy of the library beside a copy of its source, where it is looked for."""
     assert LIBRARY is not None
     source = tmp_path / "batches.c"
-    shutil.copy(loading._SOURCE, source)
+    for name in ("batches.c", *loading._OTHER_SOURCES):
+        shutil.copy(loading._SOURCE.with_name(name), tmp_path / name)
     original = Path(LIBRARY._name)
     monkeypatch.setattr(loading, "_SOURCE", source)
     return Path(shutil.copy(original, tmp_path / original.name))
@@ -31,8 +32,9 @@ def test_a_library_of_this_source_is_loaded(built):
 
 
 @needs_compiled
-def test_a_library_of_another_source_is_not_used(built):
-    built.with_name("batches.c").write_text("/* changed since */")
+@pytest.mark.parametrize("name", ["batches.c", "batches.h", "routine.c"])
+def test_a_library_of_another_source_is_not_used(built, name):
+    built.with_name(name).write_text("/* changed since */")
     assert loading._load() == (None, f"{built.name} was compiled from another source")
 
 

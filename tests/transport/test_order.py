@@ -145,6 +145,19 @@ def test_largest_magnitude_goes_first_by_mean_or_maximum():
 
 
 @pytest.mark.parametrize("by", ["mean", "max"])
+def test_magnitudes_of_many_chunks_are_ordered_as_by_a_plain_sort(by):
+    layout = layout_of(3000, last_elements=3)
+    payload = layout.new_buffer()
+    # Few different values, so that many chunks are equal; their sums are exact.
+    values = layout.floats(payload)
+    values[:] = np.random.default_rng(1).integers(-2, 3, len(values))
+    rows = np.abs(layout.rows(payload).view("<f4"))
+    score = rows.max(axis=1) if by == "max" else rows.sum(axis=1) / (layout.chunk_lengths / 4)
+    expected = sorted(range(3000), key=lambda chunk: (-score[chunk], chunk))
+    assert order_of(f"largest-magnitude-first:by={by}", layout=layout, payload=payload) == expected
+
+
+@pytest.mark.parametrize("by", ["mean", "max"])
 @pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
 def test_a_chunk_with_a_value_that_is_no_number_goes_first(by, odd):
     layout = layout_of(4)

@@ -101,6 +101,14 @@ def test_how_long_arrivals_may_gather_is_a_time_of_0_or_more(gather_s):
             it.gather_s  # noqa: B018 - reading it checks it
 
 
+def test_whether_it_only_answers_is_true_or_false():
+    half = PassesReceiver(transfer=6)
+    assert repaired_by(half).only_answers is True
+    half.only_answers = "sometimes"  # type: ignore[assignment]
+    with pytest.raises(InputError, match=r"PassesReceiver\.only_answers is .* True or False"):
+        repaired_by(half).only_answers  # noqa: B018 - reading it checks it
+
+
 def test_a_half_that_is_none_is_refused():
     with pytest.raises(InputError, match=r"Mine\.receiver returned 3; expected a ReceiverRepair"):
         repaired_by(3)

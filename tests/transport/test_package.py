@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -56,7 +57,7 @@ def link(package, site):
     """Makes an installed package, and no other of its neighbours, visible in an environment."""
     distribution = metadata.distribution(package)
     tops = {Path(each).parts[0] for each in distribution.files or () if Path(each).parts[0] != ".."}
-    for top in tops:
+    for top in tops - {"__pycache__"}:  # which several have
         (site / top).symlink_to(distribution.locate_file(top))
 
 
@@ -116,7 +117,7 @@ def test_without_the_lab_its_verbs_are_refused_in_one_line(environment):
 def test_the_extra_of_the_lab_has_everything_else(wheel):
     (needs,) = metadata.Distribution.discover(name="bounded-loss-testbed", path=[str(wheel)])
     assert [each for each in needs.requires or () if "extra ==" not in each] == ["numpy<3,>=2.0"]
-    assert needs.metadata.get_all("Provides-Extra") == ["crc", "lab", "dev"]
+    assert needs.metadata.get_all("Provides-Extra") == ["crc", "ddp", "lab", "dev"]
     pinned = [each for each in needs.requires or () if 'extra == "lab"' in each]
     assert pinned
     assert all("==" in each.partition(";")[0] for each in pinned)
@@ -133,3 +134,23 @@ def test_the_wheel_has_every_file_of_the_packages(wheel):
     built = {each for each in packed if each.endswith(".so")}
     assert len(built) == (shutil.which("cc") is not None)
     assert packed - built == tree
+
+
+def test_the_hook_for_ddp_needs_torch_and_numpy_alone(wheel, tmp_path):
+    python, site = install(wheel, tmp_path / "environment")
+    wanted, seen = ["torch"], set()
+    while wanted:
+        name = wanted.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        try:
+            link(name, site)
+        except (FileExistsError, metadata.PackageNotFoundError):
+            continue  # linked before, or of another system
+        needs = metadata.requires(name) or []
+        wanted += [re.split(r"[^\w.-]", each)[0] for each in needs if "extra ==" not in each]
+    code = "import sys, testbed.ddp; print(*sorted({each.split('.')[0] for each in sys.modules}))"
+    loaded = run(python, "-I", "-c", code).stdout.split()
+    assert "torch" in loaded
+    assert not {"pydantic", "yaml", "scipy", "sklearn", "mininet"} & set(loaded)

@@ -107,6 +107,26 @@ def test_a_peer_without_a_port_for_its_data_is_named_when_it_joins():
             opened.result(timeout=5)
 
 
+def of(control):
+    return preset("dblp", repair="streaming", congestion_control=control)
+
+
+def test_sides_of_which_one_alone_measures_the_path_do_not_join_and_hear_why():
+    """The receiver decides by its own control how soon it answers."""
+    place = site(of("fixed"), connect_timeout_s=3)
+    opened = in_thread(lambda: open_endpoint(place.server()))
+    differ = "the transports differ: the server has .* nothing,.* worker-1 .* measures the path,"
+    with pytest.raises(ProtocolError, match=differ):
+        open_endpoint(place.worker(protocol=of("cubic")))
+    with pytest.raises(ProtocolError, match=f"worker-1 cannot join: {differ}"):
+        opened.result(timeout=5)
+
+
+def test_two_congestion_controls_that_measure_the_path_may_join():
+    place = site()
+    assert place.server(protocol=of("cubic")).terms == place.worker(protocol=of("bbr")).terms
+
+
 def test_a_hello_that_is_refused_does_not_end_the_connection_of_the_same_name():
     place = site(survive_peers=True)
     opened = in_thread(lambda: open_endpoint(place.server()))

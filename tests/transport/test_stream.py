@@ -7,7 +7,8 @@ import time
 
 import pytest
 
-from testbed.transport.core.messages import ControlMessage, MessageType
+from testbed.transport.core.layout import MAX_CHUNKS
+from testbed.transport.core.messages import ControlMessage, MessageType, body_limits
 from testbed.transport.net.stream import Stream
 from tests.transport.loopback import in_thread
 
@@ -31,6 +32,20 @@ def test_a_peer_that_does_not_read_what_it_asked_for_is_given_up(connected):
         stream.write(bitmap)
     assert stream.closed == "it does not read what it is sent"
     assert not stream.has_unsent
+
+
+def test_the_longest_stop_waits_for_a_peer_that_has_read_nothing_yet(connected):
+    stream, peer = connected
+    _, longest = body_limits(MAX_CHUNKS)[MessageType.STOP]
+    while not stream.has_unsent:
+        stream.write(bytes(1 << 16))
+    stream.write(ControlMessage(MessageType.STOP, 0, bytes(longest)).encode())
+    assert stream.closed is None
+    peer.settimeout(0.01)
+    while stream.has_unsent:
+        with contextlib.suppress(TimeoutError):
+            peer.recv(1 << 20)
+        stream.flush()
 
 
 def test_a_peer_that_reads_too_little_for_too_long_is_given_up(connected):

@@ -125,7 +125,9 @@ BY_DATAGRAMS = {
     "outgoing": {"offer"},
     "incoming": {
         *("adopt", "attentive", "into", "on_datagrams", "gather_s", "missing", "on_message"),
-        *("received", "valid_datagrams"),
+        "only_answers",
+        *("received", "still_s", "valid_datagrams"),
+        *("arrived", "placement", "quiet"),
     },
 }
 

@@ -11,6 +11,7 @@ from testbed.transport import Fixed, PayloadLayout, Progress, SendingPath, as_po
 from testbed.transport.core.wire import wire_bytes
 from testbed.transport.policies.congestion import FixedRate
 from testbed.transport.policies.tolerance import POLICIES, EarlyClose, PerLayer, QuickLossOnly
+from testbed.transport.policies.tolerance.per_layer import TensorBounds
 from tests.shared.entries import listed
 from tests.transport.virtual import Network, layout_of, random_payload, transfer
 
@@ -94,6 +95,56 @@ def test_no_tensor_ever_loses_more_than_its_bound(counts, bounds, seed):
         assert stopped == (within and received.any())
         received[chunk] = True
     assert rule.satisfied(progress(received))
+
+
+class CountingBounds(TensorBounds):
+    """Counts its looks at the whole transfer."""
+
+    looks = 0
+
+    def _look(self, state):
+        self.looks += 1
+        return super()._look(state)
+
+
+@pytest.mark.parametrize("order", ["in-order", "shuffled"])
+@pytest.mark.parametrize(
+    ("bounds", "late"), [([0.1, 0.1, 0.1], ()), ([0.1, 0.0, 0.1], (20_001,)), ([0.4, 0.0, 0.1], ())]
+)
+def test_few_looks_at_the_whole_transfer_find_its_end(bounds, late, order):
+    """Also while one chunk that must arrive is late, and others come one by one."""
+    layout = PayloadLayout([("a", 80_000), ("b", 16), ("c", 80_000)], 16)
+    rule = CountingBounds(layout=layout, bounds=bounds)
+    generator = np.random.default_rng(3)
+    chunks = np.arange(layout.chunk_count)
+    if order == "shuffled":
+        chunks = generator.permutation(chunks)
+    chunks = np.concatenate([chunks[~np.isin(chunks, late)], np.array(late, dtype=np.int64)])
+    received = np.zeros(layout.chunk_count, dtype=np.bool_)
+    steps = []
+    for count, chunk in enumerate(chunks, start=1):
+        received[chunk] = True
+        state = Progress(
+            received=received,
+            received_count=count,
+            now_s=0.0,
+            first_arrival_s=0.0,
+            last_arrival_s=0.0,
+            probes=0,
+        )
+        if rule.satisfied(state):
+            break
+        steps.append(count + rule.missing(state))
+    assert rule.looks < 20
+    assert max(steps) <= count  # it never takes more to be missing than are
+    assert min(count + 1 - each for each in steps) >= 1
+    assert all(rule_of(layout, bounds).satisfied(progress(received)) for _ in range(2))
+    received[chunks[count - 1]] = False
+    assert not rule_of(layout, bounds).satisfied(progress(received))
+
+
+def rule_of(layout, bounds):
+    return TensorBounds(layout=layout, bounds=bounds)
 
 
 def test_a_transfer_per_layer_delivers_what_must_arrive():

@@ -321,19 +321,25 @@ def test_a_repair_may_have_no_feedback_and_is_called_when_its_deadline_has_passe
     assert called == [1.0, 1.5]
 
 
-def test_a_sender_whose_answers_name_nothing_for_a_second_sends_less_and_asks_each_time():
+def test_a_sender_whose_many_answers_name_nothing_for_a_second_sends_less_and_asks_each_time():
     layout = layout_of(100)
     sender = new_sender(layout, rate_bps=math.inf)
     sender.sent(len(sender.offer(0.0)), 0.0)
-    sender.on_message(bitmap(), 0.25)
-    assert sender.fruitless_s == 0.25
-    assert sender.poll_messages() == [probe()]
-    # From 1.25 s on: 32 at a time, with pauses that double.
-    now_s = 1.25
+    for answered_s in np.linspace(0.25, 1.3, 15).tolist():
+        sender.on_message(bitmap(), answered_s)
+        assert sender.fruitless_s == 0.25
+        sender.poll_messages()
+        sent = len(sender.offer(answered_s))
+        assert sent == 100  # also after a second, because there were fifteen answers at most
+        sender.sent(sent, answered_s)
+    sender.on_message(bitmap(), 1.35)
+    sender.poll_messages()
+    # From the sixteenth on: 32 at a time, with pauses that double.
+    now_s = 1.35
     for pause_s in (0.05, 0.1, 0.2):
         assert len(sender.offer(now_s)) == 32
         sender.sent(32, now_s)
-        assert sender.poll_messages() == [probe(2, ends=False)]
+        assert sender.poll_messages() == [probe(17, ends=False)]
         sender.on_message(bitmap(), now_s + 0.01)
         assert sender.next_deadline_s(now_s + 0.01) == now_s + pause_s
         assert len(sender.offer(now_s + 0.01)) == 0

@@ -13,6 +13,7 @@ from testbed.transport.net.batched_io import SOL_UDP, UDP_SEGMENT
 from testbed.transport.net.udp_socket import UdpSocket
 
 SIZE = 1472
+IP_RECVTTL = 12  # of Linux
 
 
 @pytest.fixture(autouse=True, params=["compiled", "numpy"])
@@ -261,6 +262,21 @@ def test_strangers_and_other_sizes_are_counted_and_dropped(pair):
     assert two.counters == {"unknown-address": 2, "wrong-size": 6}
 
 
+def test_longer_ones_are_dropped_where_one_datagram_fills_a_receive():
+    size = 40_000
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
+        one.bind(("127.0.0.1", 0))
+        two = UdpSocket(local=("127.0.0.1", 0), datagram_bytes=size)
+        two.set_peer(one.getsockname())
+        frames = np.random.default_rng(0).integers(0, 256, (3, size), dtype=np.uint8)
+        for index, more in enumerate((b"more", b"", b"more")):
+            one.sendto(frames[index].tobytes() + more, ("127.0.0.1", two.port))
+        assert np.array_equal(collect(two, 1), frames[1:2])
+        assert two.receive()[1]
+        assert two.counters == {"wrong-size": 2}
+        two.close()
+
+
 def test_a_segmented_send_of_another_size_is_counted(pair):
     one, two = pair
     import struct
@@ -303,6 +319,28 @@ def test_single_and_coalesced_datagrams_may_alternate(pair):
         one.send(batch(1, seed))
         one.send(batch(44, seed))
         assert np.array_equal(collect(two, 45), np.concatenate([batch(1, seed), batch(44, seed)]))
+
+
+@pytest.mark.parametrize("count", [1, 2, 100])
+@pytest.mark.parametrize("coalescing", [True, False])
+def test_what_else_the_kernel_says_of_a_datagram_is_not_its_size(count, coalescing):
+    """The hop limit of 64 is not the size of two datagrams of 64 bytes."""
+    one, two = (UdpSocket(local=("127.0.0.1", 0), datagram_bytes=64) for _ in range(2))
+    one.set_peer(("127.0.0.1", two.port))
+    two.set_peer(("127.0.0.1", one.port))
+    one.segmentation = False
+    two._socket.setsockopt(SOL_UDP, batched_io.UDP_GRO, int(coalescing))
+    two._socket.setsockopt(socket.IPPROTO_IP, IP_RECVTTL, 1)
+    for size in (128, 64, 65):  # beside the peer's own
+        one._socket.sendto(bytes(size), ("127.0.0.1", two.port))
+    frames = batch(count)[:, :64].copy()
+    assert one.send(frames) == count
+    expected = np.concatenate([np.zeros((1, 64), np.uint8), frames])
+    assert np.array_equal(collect(two, count + 1), expected)
+    assert two.receive()[1]
+    assert two.counters == {"wrong-size": 2}
+    for udp in (one, two):
+        udp.close()
 
 
 def test_strangers_between_coalesced_datagrams_are_dropped(pair):

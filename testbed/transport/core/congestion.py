@@ -61,12 +61,19 @@ class CongestionControl(ABC):
     Attributes:
         needs_ecn: whether it needs queues that mark datagrams, and a receiver whose messages
             count the marks.
-        measures: whether feedback about the path moves it. A sender then sends in small batches,
-            and a receiver answers at once, because their delays would pass for the path's.
+        measures: whether feedback about the path moves it. A receiver then answers at once, because
+            its delay would pass for the path's.
+        infers_queue: whether a control that measures looks for a queue before that loses anything,
+            by delay, rate or marks. A sender then sends in small batches, which would otherwise be
+            the queue that is found.
+        steady: whether rate and window never change. Batches may then go without being offered one
+            by one, and `on_sent` hears of several at once. A subclass does not inherit it.
     """
 
     needs_ecn = False
     measures = True
+    infers_queue = True
+    steady = False
 
     @property
     @abstractmethod

@@ -23,12 +23,13 @@ transfer that has not been posted yet is kept in a spare buffer, and its sender 
 
 Patience. A peer that owes an answer may be silent for `peer_timeout_s`. Where control messages
 come but data do not, a transfer may stand still for as long. Both end the connection, since one
-that is not trusted to deliver is of no use to the others.
+that is not trusted to deliver is of no use to the others. Of a time in which this side did nothing
+itself, because its application was busy, a quarter of the timeout counts at most.
 """
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import Enum, auto
 
 import numpy as np
@@ -42,6 +43,7 @@ from testbed.transport.core.connection_settings import (
 )
 from testbed.transport.core.errors import ProtocolError
 from testbed.transport.core.events import Announced, Event, Joined, PeerGone, Started
+from testbed.transport.core.hot_path import Arrivals
 from testbed.transport.core.incoming import Incoming
 from testbed.transport.core.messages import (
     ControlMessage,
@@ -53,11 +55,14 @@ from testbed.transport.core.messages import (
     reason_message,
 )
 from testbed.transport.core.outgoing import Outgoing
+from testbed.transport.core.repair import Arrange
+from testbed.transport.core.routine import Departures, Expected
 from testbed.transport.core.sending_path import SendingPath
 from testbed.transport.core.states import Machine
 from testbed.transport.core.tolerance import StopRule
 
-# One who has to wait asks so many times within the peer's timeout whether the peer lives.
+# One who has to wait asks so many times within the peer's timeout whether the peer lives, and looks
+# at the time so often.
 _PINGS = 4
 
 
@@ -133,12 +138,14 @@ class Connection:
         self._events: list[Event] = []
         self.outgoing, self.incoming = self._directions(path)
         unexpected = {MessageType.HELLO} if hello else {MessageType.HELLO, *_FROM_SERVERS}
-        limits = body_limits(settings.layout.chunk_count)
+        limits = body_limits(settings.largest_layout.chunk_count)
         self._parser = ControlParser(
             {kind: limit for kind, limit in limits.items() if kind not in unexpected}
         )
         self._outbox = bytearray()
         self._heard_s = self._pinged_s = now_s
+        self._away_s = now_s + settings.peer_timeout_s / _PINGS  # a later call has been away
+        self._asked_s = -math.inf  # when it was asked first since it was heard
         self._awaiting_s: float | None = None  # since when an announcement is awaited
         self._say([first.message()])
 
@@ -171,13 +178,21 @@ class Connection:
         """Worker: until the next one comes, the server must be alive."""
         self._awaiting_s = now_s
 
-    def post_send(self, transfer: int, payload: NDArray[np.uint8], now_s: float) -> None:
+    def post_send(
+        self,
+        transfer: int,
+        payload: NDArray[np.uint8],
+        now_s: float,
+        arrangers: dict[int, Arrange] | None = None,
+    ) -> None:
         """Begins to send a payload, which must not change before its TransferDone.
 
-        Raises ValueError for a number that does not ascend, or more transfers than may be in
-        flight.
+        Several peers that are sent payloads of this transfer now may share `arrangers`, which
+        begins empty: each payload's order is then computed once. Raises ValueError for a number
+        that does not ascend, or more transfers than may be in flight.
         """
-        self.outgoing.post(transfer, payload, now_s)
+        self._look(now_s)
+        self.outgoing.post(transfer, payload, now_s, arrangers)
 
     def post_receive(
         self, transfer: int, rule: StopRule, into: NDArray[np.uint8], now_s: float
@@ -187,6 +202,7 @@ class Connection:
         Raises ValueError as `post_send` does. Ends the connection when the peer has begun a
         transfer that this one skips.
         """
+        self._look(now_s)
         try:
             self.incoming.post(transfer, rule, into, now_s)
         except ProtocolError as error:
@@ -200,22 +216,35 @@ class Connection:
         """Takes datagrams, one per row: shape (k, HEADER_BYTES + chunk_bytes), contiguous rows."""
         if not len(frames) or self.lost is not None:
             return
+        self._look(now_s)
         open_ = self.state is ConnectionState.OPEN
         if self.incoming.on_datagrams(frames, now_s, waited=waited, may_be_early=open_):
             self._heard_s = now_s  # by valid data alone: a forger keeps no dead peer alive
 
-    def gather_s(self, most_s: float = math.inf) -> float:
+    def gather_s(self, most_s: float = math.inf, *, measured: bool = False) -> float:
         """For how long the next datagrams may lie unread in their socket; 0 for not at all.
 
-        `most_s` is for how long that socket has room. What arrives then is `waited`. A sender whose
-        congestion control measures the path should be answered at once instead.
+        `most_s` is for how long that socket has room. What arrives then is `waited`. `measured`
+        says that the sender's congestion control measures the path: it must be answered at once.
         """
-        return 0.0 if self.lost is not None else self.incoming.gather_s(most_s)
+        return 0.0 if self.lost is not None else self.incoming.gather_s(most_s, measured=measured)
+
+    def expected(self, most_s: float = math.inf, *, measured: bool = False) -> Expected | None:
+        """What may be taken as it comes, or when it has gathered as `gather_s` says; or None."""
+        if self.lost is not None:
+            return None
+        return self.incoming.expected(most_s, measured=measured)
+
+    def arrived(self, arrivals: Arrivals, now_s: float, *, waited: bool) -> None:
+        """Of what was `expected` this has been taken, the latest now."""
+        self._heard_s = now_s
+        self.incoming.arrived(arrivals, now_s, waited=waited)
 
     def on_control(self, data: bytes, now_s: float, *, waited: bool = False) -> None:
         """Takes the next bytes of the control stream, in pieces of any size."""
         if self.lost is not None:
             return
+        self._look(now_s)
         self._heard_s = now_s
         try:
             asked: set[int] = set()
@@ -231,6 +260,11 @@ class Connection:
                     return
         except ProtocolError as error:
             self._break(error)
+
+    @property
+    def awaited_bytes(self) -> int:
+        """How many bytes the control message lacks that comes next, as far as is known."""
+        return self._parser.missing_bytes
 
     def on_control_closed(self, reason: str) -> None:
         """The control stream has ended, or cannot be written any more."""
@@ -271,9 +305,12 @@ class Connection:
         """Does what is due; may be called at any time."""
         if self.lost is not None:
             return
+        self._look(now_s)
         self.incoming.on_deadline(now_s)
         self.outgoing.on_deadline(now_s)
         if now_s >= self._ping_s():
+            if self._pinged_s <= self._heard_s:
+                self._asked_s = now_s
             self._pinged_s = now_s
             self._say([ControlMessage(MessageType.PING)])
         until_s, reason, transfer = self._patience()
@@ -281,17 +318,29 @@ class Connection:
             timeout_s = self._settings.peer_timeout_s
             self._end(reason.format(transfer=transfer, timeout_s=timeout_s), say=True)
 
-    def next_deadline_s(self, now_s: float) -> float | None:
-        """When to call `on_deadline` and `offer` if nothing happens before; None for never."""
+    def next_deadline_s(self, now_s: float, *, departing: bool = False) -> float | None:
+        """When to call `on_deadline` and `offer` if nothing happens before; None for never.
+
+        `departing` says that someone sends the `departures`: these need no offer.
+        """
         if self.lost is not None:
             return None
+        patience_s = self._patience()[0]
         due_s = min(
             self._ping_s(),
-            self._patience()[0],
+            patience_s,
+            self._away_s if patience_s < math.inf else math.inf,
             self.incoming.next_deadline_s(),
-            self.outgoing.next_deadline_s(now_s),
+            self.outgoing.next_deadline_s(now_s, departing=departing),
         )
         return None if due_s == math.inf else due_s
+
+    def _look(self, now_s: float) -> None:
+        """Transfers stood still while this side was away; that is not the peer's fault."""
+        if now_s > self._away_s:
+            self.incoming.excuse(now_s - self._away_s)
+            self.outgoing.excuse(now_s - self._away_s)
+        self._away_s = now_s + self._settings.peer_timeout_s / _PINGS
 
     def _ping_s(self) -> float:
         """When to ask whether a peer lives that lets us wait."""
@@ -300,13 +349,15 @@ class Connection:
         return max(self._heard_s, self._pinged_s) + self._settings.peer_timeout_s / _PINGS
 
     def _patience(self) -> Patience:
-        ends = min(self.outgoing.patience(self._heard_s), self.incoming.patience(self._heard_s))
         timeout_s = self._settings.peer_timeout_s
+        # Silence counts only if it was asked in time: this side may have been busy itself.
+        silent_s = max(self._heard_s, self._asked_s - timeout_s / _PINGS)
+        ends = min(self.outgoing.patience(silent_s), self.incoming.patience(self._heard_s))
         held_s, unasked_s = self.outgoing.held_s, self.incoming.unasked_s
         if held_s is not None and unasked_s is not None:
             ends = min(ends, (max(held_s, unasked_s) + timeout_s, BOTH_HOLD, 0))
         if self._awaiting_s is not None:
-            ends = min(ends, (max(self._awaiting_s, self._heard_s) + timeout_s, SILENT, 0))
+            ends = min(ends, (max(self._awaiting_s, silent_s) + timeout_s, SILENT, 0))
         return ends
 
     # What goes out.
@@ -324,6 +375,14 @@ class Connection:
         Those that `left_out` names, shape (count,), vanished before it, and took none of its time.
         """
         self.outgoing.sent(count, now_s, left_out)
+
+    def departures(self) -> Departures | None:
+        """What may be sent as the pacer lets it, without an `offer`; None for nothing."""
+        return None if self.lost is not None else self.outgoing.departures()
+
+    def departed(self, departures: Departures, batches: Sequence[tuple[int, float]]) -> None:
+        """Of the `departures` these batches were sent: how many datagrams, and when."""
+        self.outgoing.departed(departures, batches)
 
     def control(self) -> bytes:
         """The bytes to write to the control stream now; they are handed out once."""

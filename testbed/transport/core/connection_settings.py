@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from testbed.transport.core.hot_path import NUMPY, HotPath
 from testbed.transport.core.layout import PayloadLayout
 from testbed.transport.core.messages import check_u32
+from testbed.transport.core.numbering import layout_of
 from testbed.transport.core.order import ChunkOrder
 from testbed.transport.core.repair import Repair
 
@@ -24,6 +26,7 @@ class ConnectionSettings:
     Attributes:
         session: 32 bits that tell this run from others.
         layout, repair: equal on both sides.
+        tensor_by_tensor: whether each transfer carries one tensor; equal on both sides.
         order: the order in which this side sends.
         peer_timeout_s: how long a peer that owes an answer may be silent, and how long a transfer
             may stand still; finite.
@@ -39,6 +42,7 @@ class ConnectionSettings:
     peer_timeout_s: float = 30.0
     transfers_in_flight: int = 4
     chunk_events: bool = False
+    tensor_by_tensor: bool = False
     hot_path: HotPath = NUMPY
 
     def __post_init__(self) -> None:
@@ -47,6 +51,16 @@ class ConnectionSettings:
             raise ValueError(f"peer_timeout_s is {self.peer_timeout_s}; valid: above 0, finite")
         if self.transfers_in_flight < 1:
             raise ValueError(f"transfers_in_flight is {self.transfers_in_flight}; valid: 1 or more")
+
+    @cached_property
+    def largest_layout(self) -> PayloadLayout:
+        """That of the transfers with the most chunks."""
+        each = self.layout.each if self.tensor_by_tensor else [self.layout]
+        return max(each, key=lambda layout: layout.chunk_count)
+
+    def layout_of(self, transfer: int) -> PayloadLayout:
+        """What a transfer carries."""
+        return layout_of(transfer, self.layout, tensor_by_tensor=self.tensor_by_tensor)
 
 
 # The time, a text with the fields of `Connection`'s formatting, and the transfer. It is asked for

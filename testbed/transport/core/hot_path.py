@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from testbed.transport.core.layout import PayloadLayout
 from testbed.transport.core.wire import ACK_REQUESTED, HEADER_BYTES, SEND_INDEX_MODULUS, fields
 
+ASK_FIRST, ASK_LAST = 1, 2  # bits: which datagrams of a batch ask for an ACK
 _STAMP_BITS = np.uint64(16)
 
 
@@ -43,12 +44,12 @@ class Composer(ABC):
         self.frames = frames
 
     @abstractmethod
-    def compose(self, chunks: NDArray[np.int64], first: int, *, ask: bool) -> bool:
+    def compose(self, chunks: NDArray[np.int64], first: int, *, ask: int) -> bool:
         """Writes one datagram per chunk, at most as many as `frames` has rows.
 
-        The send index of the first is `first`, of those that follow one more each; the last asks
-        for an ACK if `ask`. Returns False, and leaves something in `frames` that must not be sent,
-        when there is no such chunk.
+        The send index of the first is `first`, of those that follow one more each. `ask` says
+        which of them ask for an ACK: 0 for none, ASK_FIRST, ASK_LAST, or the sum of both. Returns
+        False, and leaves something in `frames` that must not be sent, when there is no such chunk.
         """
 
 
@@ -104,7 +105,7 @@ class Placement(ABC):
 class NumpyComposer(Composer):
     """A few array operations per batch and none per datagram."""
 
-    def compose(self, chunks: NDArray[np.int64], first: int, *, ask: bool) -> bool:
+    def compose(self, chunks: NDArray[np.int64], first: int, *, ask: int) -> bool:
         if chunks.min() < 0 or chunks.max() >= self.layout.chunk_count:
             return False
         chunks = chunks.astype(np.int64, copy=False)
@@ -120,7 +121,9 @@ class NumpyComposer(Composer):
             batch["length"] = self.layout.chunk_lengths[chunks]
             batch["chunk"] = self.rows[chunks]
         batch["stamp"] = np.arange(first, first + len(chunks)) & (SEND_INDEX_MODULUS - 1)
-        if ask:
+        if ask & ASK_FIRST:
+            batch["stamp"][0] |= ACK_REQUESTED
+        if ask & ASK_LAST:
             batch["stamp"][-1] |= ACK_REQUESTED
         return True
 

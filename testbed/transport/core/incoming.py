@@ -1,7 +1,8 @@
 """The transfers that one side receives from a peer, those that come too early included.
 
 A peer may begin a transfer that nobody has posted here yet. Its data go into a spare buffer, its
-PROBE is answered by HOLD, and both count as soon as the transfer is posted.
+PROBE is answered by HOLD, and both count as soon as the transfer is posted. Until a PROBE confirms
+its number, that may be corrupt: its buffer is given back once nothing new comes for it.
 """
 
 import math
@@ -19,12 +20,17 @@ from testbed.transport.core.connection_settings import (
 )
 from testbed.transport.core.errors import ProtocolError
 from testbed.transport.core.events import ChunkBatch, Event, TransferDone
-from testbed.transport.core.gathering import Gathering
+from testbed.transport.core.gathering import GATHERED, Gathering
+from testbed.transport.core.hot_path import Arrivals
 from testbed.transport.core.messages import ControlMessage, MessageType
 from testbed.transport.core.numbering import REMEMBERED, Numbers
 from testbed.transport.core.receiver import Receiver
+from testbed.transport.core.routine import Expected
 from testbed.transport.core.tolerance import StopRule
 from testbed.transport.core.wire import fields
+
+# Fewer datagrams that come before the receiver speaks are not worth being taken without it.
+_WORTH_TAKING = 4
 
 
 class Incoming:
@@ -48,11 +54,12 @@ class Incoming:
         self._events = events
         self._counters = counters
         self._numbers = Numbers(peer, settings.transfers_in_flight)
-        self._posted_s: dict[int, float] = {}
+        self._awaited_s: dict[int, float] = {}  # since when each was, before its latest progress
         self._early: dict[int, Receiver] = {}
         self._early_probes: dict[int, ControlMessage] = {}  # the latest of each transfer
         self._unasked_s: float | None = None  # since when there are any
         self._spares: list[NDArray[np.uint8]] = []
+        self._lent: dict[int, NDArray[np.uint8]] = {}  # the spares that hold early transfers
         self._outbox: list[ControlMessage] = []
         self._gathering = Gathering()
 
@@ -63,19 +70,19 @@ class Incoming:
     def post(self, transfer: int, rule: StopRule, into: NDArray[np.uint8], now_s: float) -> None:
         """Begins a transfer; ProtocolError when the peer has begun one that this one skips."""
         self.check(transfer)
-        self._settings.layout.rows(into, written=True)
+        self._settings.layout_of(transfer).rows(into, written=True)
         self._numbers.begin(transfer)
         skipped = min(self._early_probes, default=transfer)
         if skipped < transfer:
             raise ProtocolError(self._mismatch(skipped))
         for number in [each for each in self._early if each < transfer]:
-            self._drop_early(number)  # no PROBE has confirmed it: its number may be corrupt
-        self._posted_s[transfer] = now_s
+            self._drop_early(number)  # no PROBE has confirmed it
+        self._awaited_s[transfer] = now_s
         receiver = self._early.pop(transfer, None)
         if receiver is None:
             receiver = self._new(transfer, rule, into, now_s)
         else:
-            self._spares.append(receiver.into)
+            self._spares.append(self._lent.pop(transfer))
             receiver.adopt(into, rule, now_s)
         self.receivers[transfer] = receiver
         probe = self._early_probes.pop(transfer, None)
@@ -92,7 +99,7 @@ class Incoming:
         return Receiver(
             session=settings.session,
             transfer=transfer,
-            layout=settings.layout,
+            layout=settings.layout_of(transfer),
             into=into,
             rule=rule,
             repair=settings.repair,
@@ -111,11 +118,20 @@ class Incoming:
         only = self._settings.hot_path.transfer_of(frames)
         if only is not None:
             return self._data(only, frames, now_s, waited, may_be_early)
-        transfers = fields(frames, self._settings.layout.chunk_bytes)["transfer"]
+        records = fields(frames, self._settings.layout.chunk_bytes)
+        transfers = records["transfer"]
+        ours = np.unique(transfers[records["session"] == self._settings.session])
+        # However many it names: behind so many that are lower there is no place for one.
+        new = ours[ours > self._numbers.last][: self._settings.transfers_in_flight]
+        known = {*self.receivers, *self._early, *new.tolist()}
         heard = False
-        for transfer in np.unique(transfers):
-            rows = np.ascontiguousarray(frames[transfers == transfer])
-            heard |= self._data(int(transfer), rows, now_s, waited, may_be_early)
+        left = np.ones(len(frames), dtype=np.bool_)
+        for transfer in sorted(known.intersection(transfers.tolist())):
+            chosen = transfers == transfer
+            left &= ~chosen
+            rows = np.ascontiguousarray(frames[chosen])
+            heard |= self._data(transfer, rows, now_s, waited, may_be_early)
+        self._turn_away(records[left])
         return heard
 
     def _data(
@@ -130,11 +146,7 @@ class Incoming:
         if receiver is None and may_be_early:
             receiver = self._collect_early(transfer, frames, now_s)
         if receiver is None:
-            sessions = fields(frames, self._settings.layout.chunk_bytes)["session"]
-            ours = int(np.count_nonzero(sessions == self._settings.session))
-            stale = transfer <= self._numbers.last
-            self._counters["stale-transfer" if stale else "early-transfer"] += ours
-            self._counters["wrong-session"] += len(frames) - ours
+            self._turn_away(fields(frames, self._settings.layout.chunk_bytes))
             return False
         known, told = receiver.valid_datagrams, self._settings.chunk_events
         before = receiver.received.copy() if told else receiver.received
@@ -145,12 +157,58 @@ class Incoming:
         self._harvest(receiver)
         return receiver.valid_datagrams > known
 
-    def gather_s(self, most_s: float) -> float:
+    def _turn_away(self, records: NDArray[np.void]) -> None:
+        """Counts datagrams that have no place here."""
+        ours = records["session"] == self._settings.session
+        stale = records["transfer"] <= self._numbers.last
+        for reason, guilty in (
+            ("wrong-session", ~ours),
+            ("stale-transfer", ours & stale),
+            ("early-transfer", ours & ~stale),
+        ):
+            if count := int(np.count_nonzero(guilty)):
+                self._counters[reason] += count
+
+    def gather_s(self, most_s: float, *, measured: bool) -> float:
         """For how long the next datagrams may gather in the socket; 0 while each counts."""
-        if len(self.receivers) != 1 or self._early or self._settings.chunk_events:
+        if len(self.receivers) != 1 or self._settings.chunk_events:
+            return 0.0
+        if any(
+            number in self._early_probes or not self._gathering.ceased(receiver.still_s)
+            for number, receiver in self._early.items()
+        ):
             return 0.0
         (receiver,) = self.receivers.values()
+        if measured and not receiver.only_answers:
+            return 0.0
         return self._gathering.wait_s(receiver.missing, min(most_s, receiver.gather_s))
+
+    def expected(self, most_s: float, *, measured: bool) -> Expected | None:
+        """`Connection.expected`."""
+        if self._early or len(self.receivers) != 1 or self._settings.chunk_events:
+            return None
+        (receiver,) = self.receivers.values()
+        quiet, missing = receiver.quiet, receiver.missing
+        # Where they come faster than they could gather, each wake-up has many in any case.
+        slow = self._gathering.wait_s(2 * GATHERED, math.inf) > 0
+        if not slow or quiet.datagrams < _WORTH_TAKING or not missing:
+            return None
+        if measured and not receiver.only_answers:
+            return None
+        return Expected(
+            placement=receiver.placement,
+            gathering=self._gathering,
+            missing=missing,
+            most_s=min(most_s, receiver.gather_s),
+            quiet=quiet,
+        )
+
+    def arrived(self, arrivals: Arrivals, now_s: float, *, waited: bool) -> None:
+        """`Connection.arrived`."""
+        (receiver,) = self.receivers.values()
+        receiver.attentive = not waited
+        receiver.arrived(arrivals, now_s)
+        self._harvest(receiver)
 
     def _collect_early(
         self, transfer: int, frames: NDArray[np.uint8], now_s: float
@@ -164,15 +222,28 @@ class Incoming:
             last = max(self._early)  # transfers are asked for in order, so it is needed last
             if last < transfer:
                 return None
-            self._drop_early(last)
-        into = self._spares.pop() if self._spares else settings.layout.new_buffer()
+            self._spares.append(self._drop_early(last))
+        # Large enough for any transfer, so that spares fit whichever comes next.
+        whole = self._spares.pop() if self._spares else settings.largest_layout.new_buffer()
+        layout = settings.layout_of(transfer)
+        into = whole[: layout.chunk_count * layout.chunk_bytes]
         receiver = self._early[transfer] = self._new(transfer, None, into, now_s)
+        self._lent[transfer] = whole
         return receiver
 
-    def _drop_early(self, transfer: int) -> None:
+    def _drop_early(self, transfer: int) -> NDArray[np.uint8]:
+        """Returns the buffer."""
         receiver = self._early.pop(transfer)
         self._counters["early-transfer"] += receiver.valid_datagrams
-        self._spares.append(receiver.into)
+        return self._lent.pop(transfer)
+
+    def _unconfirmed(self) -> dict[int, float]:
+        """Those that came early without a PROBE, and since when each stands still."""
+        return {
+            number: receiver.still_s
+            for number, receiver in self._early.items()
+            if number not in self._early_probes
+        }
 
     def on_probe(self, message: ControlMessage, now_s: float, *, waited: bool) -> None:
         """Takes a sender's PROBE; ProtocolError when it makes no sense."""
@@ -205,7 +276,7 @@ class Incoming:
             return
         self._outbox += receiver.poll_messages()
         transfer = receiver.transfer
-        del self.receivers[transfer], self._posted_s[transfer]
+        del self.receivers[transfer], self._awaited_s[transfer]
         self._numbers.finish(transfer)
         self._counters.update(receiver.ignored)
         self._events.append(TransferDone(transfer, False, receiver.report(self._peer)))
@@ -216,11 +287,18 @@ class Incoming:
             if deadline_s is not None and deadline_s <= now_s:
                 receiver.on_deadline(now_s)
                 self._harvest(receiver)
+        for transfer, still_s in self._unconfirmed().items():
+            if still_s + self._settings.peer_timeout_s <= now_s:
+                self._drop_early(transfer)
 
     def next_deadline_s(self) -> float:
         """When `on_deadline` is due; math.inf for never."""
-        due_s = (receiver.next_deadline_s() for receiver in self.receivers.values())
-        return min((each for each in due_s if each is not None), default=math.inf)
+        asked_s = (receiver.next_deadline_s() for receiver in self.receivers.values())
+        due_s = [each for each in asked_s if each is not None]
+        if self._early:
+            timeout_s = self._settings.peer_timeout_s
+            due_s += [still_s + timeout_s for still_s in self._unconfirmed().values()]
+        return min(due_s, default=math.inf)
 
     def poll_messages(self) -> list[ControlMessage]:
         """The control messages to send now, in order."""
@@ -234,11 +312,20 @@ class Incoming:
         """Since when the peer has waited with transfers while nothing is received; or None."""
         return None if self.receivers else self._unasked_s
 
+    def _still_s(self, receiver: Receiver) -> float:
+        """Since when the peer could have brought something new."""
+        return max(self._awaited_s[receiver.transfer], receiver.progress_s or -math.inf)
+
+    def excuse(self, away_s: float) -> None:
+        """This side has done nothing for so long, which is added to its patience."""
+        for transfer, receiver in self.receivers.items():
+            self._awaited_s[transfer] = self._still_s(receiver) + away_s
+
     def patience(self, heard_s: float) -> Patience:
         """When to give up the peer, which was heard at `heard_s`, and why."""
         ends = NEVER
         for transfer, receiver in self.receivers.items():
-            since_s = max(self._posted_s[transfer], receiver.progress_s or -math.inf)
+            since_s = self._still_s(receiver)
             if since_s + self._settings.peer_timeout_s < ends[0]:
                 why = self._why_nothing_comes(receiver, heard_s > since_s)
                 ends = since_s + self._settings.peer_timeout_s, why + NO_NEW_CHUNK, transfer

@@ -14,9 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.transport.core.errors import ProtocolError
-from testbed.transport.core.wire import DEFAULT_CHUNK_BYTES, U32_MAX, check_chunk_bytes
+from testbed.transport.core.messages import MAX_STOP_BYTES
+from testbed.transport.core.wire import DEFAULT_CHUNK_BYTES, check_chunk_bytes
 
 ELEMENT_BYTES = 4
+MAX_CHUNKS = 8 * MAX_STOP_BYTES
 _HEAD = struct.Struct("!II")  # chunk_bytes, number of tensors
 _NAME = struct.Struct("!H")  # length of the name that follows
 _COUNT = struct.Struct("!Q")  # elements of the tensor
@@ -46,6 +48,9 @@ class PayloadLayout:
     Args:
         tensors: (name, number of elements) in the order of the payload; names are unique.
         chunk_bytes: a multiple of 4, so that a lost chunk never cuts an element in two.
+
+    Raises:
+        ValueError: one of them cannot be, or there are more than MAX_CHUNKS chunks.
     """
 
     tensors: tuple[tuple[str, int], ...]
@@ -67,8 +72,11 @@ class PayloadLayout:
             raise ValueError("the payload is empty; it needs at least one element")
         object.__setattr__(self, "tensors", entries)
         object.__setattr__(self, "chunk_bytes", chunk_bytes)
-        if self.chunk_count > U32_MAX:
-            raise ValueError(f"{self.chunk_count} chunks are too many to number with 32 bits")
+        if self.chunk_count > MAX_CHUNKS:
+            raise ValueError(
+                f"chunk_bytes is {chunk_bytes}, which makes {self.chunk_count} chunks; valid: at "
+                f"most {MAX_CHUNKS}, since STOP has a bit for each, so larger chunks"
+            )
 
     @cached_property
     def element_count(self) -> int:
@@ -109,6 +117,11 @@ class PayloadLayout:
             tensor=np.searchsorted(ends, starts, side="right"),
             elements=np.diff(starts, append=self.element_count),
         )
+
+    @cached_property
+    def each(self) -> tuple["PayloadLayout", ...]:
+        """A layout for each tensor alone; ValueError where one has no elements."""
+        return tuple(PayloadLayout([tensor], self.chunk_bytes) for tensor in self.tensors)
 
     def new_buffer(self) -> NDArray[np.uint8]:
         """A zeroed buffer for one payload."""

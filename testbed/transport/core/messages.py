@@ -30,6 +30,9 @@ WIRE_OVERHEAD_BYTES = 14 + 20 + 32
 MAX_HELLO_BYTES = 1 << 20
 MAX_ANNOUNCEMENT_BYTES = 1 << 16
 MAX_REASON_BYTES = 1024
+# STOP has a bit for every chunk. A peer that leaves 8 MiB unread is given up (`net.stream`), so a
+# longer one could never be said.
+MAX_STOP_BYTES = 8_000_000
 SENT = struct.Struct("!I")  # a PROBE's body, where the repair numbers its datagrams
 PASS = struct.Struct("!IB")  # the same with passes: the pass, from 1, and whether it ends
 ARRIVALS_HEAD_BYTES = 5  # before the bits of an answer to it: `arrivals`

@@ -3,10 +3,11 @@
 from collections import deque
 from enum import IntEnum
 
+from testbed.transport.core.layout import PayloadLayout
 from testbed.transport.core.messages import check_u32
 
 # Finished transfers that are remembered. What may still come for one crossed its STOP on the way,
-# and one peer's transfers in flight are few.
+# and one peer's transfers in flight are few. What comes for an older one passes for stale, too.
 REMEMBERED = 64
 
 
@@ -26,6 +27,13 @@ class Leg(IntEnum):
         return transfer // 2
 
 
+def layout_of(transfer: int, layout: PayloadLayout, *, tensor_by_tensor: bool) -> PayloadLayout:
+    """What a transfer carries: the whole layout, or one tensor, in turn with each round."""
+    if not tensor_by_tensor:
+        return layout
+    return layout.each[Leg.round_of(transfer) % len(layout.each)]
+
+
 class Numbers:
     """Which transfers of one direction were begun, and which have finished.
 
@@ -38,7 +46,8 @@ class Numbers:
         self.last = -1
         self._peer = peer
         self._most = most
-        self._finished: deque[int] = deque(maxlen=REMEMBERED)
+        self._finished: deque[int] = deque()
+        self._forgotten = -1  # up to this number what has finished is no longer remembered
 
     def check(self, transfer: int, in_flight: int) -> None:
         """Raises ValueError unless a transfer of this number may begin now."""
@@ -59,7 +68,9 @@ class Numbers:
 
     def finish(self, transfer: int) -> None:
         self._finished.append(transfer)
+        if len(self._finished) > REMEMBERED:
+            self._forgotten = max(self._forgotten, self._finished.popleft())
 
     def has_finished(self, transfer: int) -> bool:
-        """Whether it finished lately."""
-        return transfer in self._finished
+        """Whether it finished, or may have done so too long ago to tell."""
+        return transfer in self._finished or transfer <= self._forgotten

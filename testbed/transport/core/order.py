@@ -43,7 +43,8 @@ class ChunkOrder(ABC):
         """Returns the function that arranges ascending chunk numbers, for all passes of a transfer.
 
         The permutation is computed once, because it may be costly or random. So chunks that are
-        sent again keep their relative order.
+        sent again keep their relative order. One function may serve several peers that are sent
+        the same payload at once.
         """
         permutation = self.permutation(context)
         count = context.layout.chunk_count

@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,8 @@ from testbed.transport.core.errors import ProtocolError
 from testbed.transport.core.events import Event, TransferDone
 from testbed.transport.core.messages import ControlMessage
 from testbed.transport.core.numbering import Numbers
+from testbed.transport.core.repair import Arrange
+from testbed.transport.core.routine import Departures
 from testbed.transport.core.sender import Sender
 from testbed.transport.core.sending_path import SendingPath
 from testbed.transport.core.wire import new_frames
@@ -55,25 +58,38 @@ class Outgoing:
         """Raises ValueError unless a transfer of this number can be posted now."""
         self._numbers.check(transfer, len(self.senders))
 
-    def post(self, transfer: int, payload: NDArray[np.uint8], now_s: float) -> None:
-        """Begins a transfer."""
+    def post(
+        self,
+        transfer: int,
+        payload: NDArray[np.uint8],
+        now_s: float,
+        arrangers: dict[int, Arrange] | None,
+    ) -> None:
+        """Begins a transfer; `arrangers` as a `Sender` takes them."""
         self.check(transfer)
-        self.senders[transfer] = self._new(transfer, payload, now_s)
+        self.senders[transfer] = self._new(transfer, payload, now_s, arrangers)
         self._numbers.begin(transfer)
 
-    def _new(self, transfer: int, payload: NDArray[np.uint8], now_s: float) -> Sender:
+    def _new(
+        self,
+        transfer: int,
+        payload: NDArray[np.uint8],
+        now_s: float,
+        arrangers: dict[int, Arrange] | None,
+    ) -> Sender:
         settings = self._settings
         assert self._path is not None
         return Sender(
             session=settings.session,
             transfer=transfer,
-            layout=settings.layout,
+            layout=settings.layout_of(transfer),
             payload=payload,
             repair=settings.repair,
             order=settings.order,
             path=self._path,
             now_s=now_s,
             hot_path=settings.hot_path,
+            arrangers=arrangers,
         )
 
     def on_message(self, message: ControlMessage, now_s: float, *, waited: bool) -> None:
@@ -103,9 +119,11 @@ class Outgoing:
         for sender in self.senders.values():
             sender.on_deadline(now_s)
 
-    def next_deadline_s(self, now_s: float) -> float:
+    def next_deadline_s(self, now_s: float, *, departing: bool) -> float:
         """When `on_deadline` or `offer` is due; math.inf for never."""
-        due_s = (sender.next_deadline_s(now_s) for sender in self.senders.values())
+        due_s = (
+            sender.next_deadline_s(now_s, departing=departing) for sender in self.senders.values()
+        )
         return min((each for each in due_s if each is not None), default=math.inf)
 
     def offer(self, now_s: float) -> NDArray[np.uint8]:
@@ -122,6 +140,18 @@ class Outgoing:
         if self._offering is not None:
             self._offering.sent(count, now_s, left_out)
 
+    def departures(self) -> Departures | None:
+        """`Connection.departures`."""
+        if len(self.senders) != 1:
+            return None
+        (self._offering,) = self.senders.values()
+        return self._offering.departures()
+
+    def departed(self, departures: Departures, batches: Sequence[tuple[int, float]]) -> None:
+        """`Connection.departed`."""
+        if self._offering is not None:
+            self._offering.departed(departures, batches)
+
     def poll_messages(self) -> list[ControlMessage]:
         """The control messages to send now, in order."""
         return [message for each in self.senders.values() for message in each.poll_messages()]
@@ -135,6 +165,11 @@ class Outgoing:
     def held_s(self) -> float | None:
         """Since when the peer lets this side wait; None while it does not."""
         return self._held_s
+
+    def excuse(self, away_s: float) -> None:
+        """This side has done nothing for so long, which is added to its patience."""
+        for sender in self.senders.values():
+            sender.excuse(away_s)
 
     def patience(self, heard_s: float) -> Patience:
         """When to give up the peer, which was heard at `heard_s`, and why."""

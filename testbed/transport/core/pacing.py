@@ -35,7 +35,13 @@ UNPACED_BATCH = 8 * MAX_BATCH
 
 
 class Pacer:
-    """A token bucket for datagrams of equal size; sizes are wire bytes, times are seconds."""
+    """A token bucket for datagrams of equal size; sizes are wire bytes, times are seconds.
+
+    Attributes:
+        quantum: the fewest datagrams that go at once, unless there are fewer.
+        tokens, refilled_s: wire bytes that may go, and since when.
+        bytes_per_s, datagram_bytes: the rate, and the size of a datagram.
+    """
 
     def __init__(
         self,
@@ -53,15 +59,15 @@ class Pacer:
         datagram. With `queue_bytes` infinite, that is unknown, it is SHORT_QUANTUM_S at most.
         """
         self._queue_known = not math.isinf(queue_bytes)
-        self._datagram_bytes = datagram_wire_bytes
+        self.datagram_bytes = datagram_wire_bytes
         self._max_batch = max_batch
         self._unpaced_batch = max_batch if unpaced_batch is None else unpaced_batch
         self._quantum_s = quantum_s if self._queue_known else min(quantum_s, SHORT_QUANTUM_S)
         self._most_of_transfer = math.inf
         self._most_late_bytes = queue_bytes * LATE_QUEUE_SHARE
         self._most_quantum = min(max_batch, queue_bytes * QUEUE_SHARE / datagram_wire_bytes)
-        self._tokens = 0.0
-        self._refilled_s: float | None = None
+        self.tokens = 0.0
+        self.refilled_s: float | None = None
         self._rate_bps = 0.0
         self.set_rate(rate_bps)
 
@@ -77,14 +83,14 @@ class Pacer:
         if rate_bps == self._rate_bps:
             return
         self._rate_bps = rate_bps
-        self._bytes_per_s = rate_bps / 8
+        self.bytes_per_s = rate_bps / 8
         self._set_quantum()
 
     def _set_quantum(self) -> None:
-        if math.isinf(self._bytes_per_s):
+        if math.isinf(self.bytes_per_s):
             self.quantum = self._unpaced_batch
         else:
-            datagrams = self._bytes_per_s * self._quantum_s / self._datagram_bytes
+            datagrams = self.bytes_per_s * self._quantum_s / self.datagram_bytes
             most = min(self._most_quantum, self._most_of_transfer)
             self.quantum = max(1, int(min(most, datagrams)))
 
@@ -94,42 +100,51 @@ class Pacer:
         `wanted` is how many there are. When these are fewer than a quantum, they do not wait for
         a whole quantum's tokens. While the queue is unknown, a batch is one quantum at most.
         """
-        if math.isinf(self._bytes_per_s):
+        if math.isinf(self.bytes_per_s):
             return self._unpaced_batch
         self._refill(now_s)
         batch = self.quantum if wanted is None else min(self.quantum, wanted)
         # One byte of slack, because the rounding of large clock values must not cost a wait.
-        covered = int((self._tokens + 1) // self._datagram_bytes)
+        covered = int((self.tokens + 1) // self.datagram_bytes)
         if covered < batch:
             return 0
-        return min(covered, self._max_batch if self._queue_known else self.quantum)
+        return min(covered, self.most)
+
+    @property
+    def most(self) -> int:
+        """How many datagrams a paced batch has at most."""
+        return self._max_batch if self._queue_known else self.quantum
+
+    @property
+    def most_tokens(self) -> float:
+        """How many tokens are kept for a sender that wakes up late."""
+        quantum_bytes = self.quantum * self.datagram_bytes
+        late_bytes = quantum_bytes + self.bytes_per_s * CATCH_UP_S
+        return max(quantum_bytes, min(late_bytes, self._most_late_bytes))
 
     def spend(self, datagrams: int) -> None:
         """The network took so many datagrams."""
-        if not math.isinf(self._bytes_per_s):
-            self._tokens -= datagrams * self._datagram_bytes
+        if not math.isinf(self.bytes_per_s):
+            self.tokens -= datagrams * self.datagram_bytes
 
     def next_s(self, now_s: float, wanted: int | None = None) -> float:
         """When `allowance` will be above zero."""
         if self.allowance(now_s, wanted):
             return now_s
         batch = self.quantum if wanted is None else min(self.quantum, wanted)
-        return now_s + (batch * self._datagram_bytes - self._tokens) / self._bytes_per_s
+        return now_s + (batch * self.datagram_bytes - self.tokens) / self.bytes_per_s
 
     def resume(self, now_s: float) -> None:
         """Resumes sending after an idle time: at once, but with one batch only."""
-        if math.isinf(self._bytes_per_s):
+        if math.isinf(self.bytes_per_s):
             return
         self._refill(now_s)
-        self._tokens = min(self._tokens, float(self.quantum * self._datagram_bytes))
+        self.tokens = min(self.tokens, float(self.quantum * self.datagram_bytes))
 
     def _refill(self, now_s: float) -> None:
-        quantum_bytes = self.quantum * self._datagram_bytes
-        if self._refilled_s is None:
-            self._tokens = float(quantum_bytes)
+        if self.refilled_s is None:
+            self.tokens = float(self.quantum * self.datagram_bytes)
         else:
-            accrued = self._bytes_per_s * max(0.0, now_s - self._refilled_s)
-            late_bytes = quantum_bytes + self._bytes_per_s * CATCH_UP_S
-            most = max(quantum_bytes, min(late_bytes, self._most_late_bytes))
-            self._tokens = min(self._tokens + accrued, most)
-        self._refilled_s = now_s
+            accrued = self.bytes_per_s * max(0.0, now_s - self.refilled_s)
+            self.tokens = min(self.tokens + accrued, self.most_tokens)
+        self.refilled_s = now_s

@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 
 from testbed.shared import own_code
 from testbed.transport.core.errors import ProtocolError
-from testbed.transport.core.hot_path import NUMPY, HotPath
+from testbed.transport.core.hot_path import NUMPY, Arrivals, HotPath
 from testbed.transport.core.layout import PayloadLayout
 from testbed.transport.core.messages import ControlMessage, MessageType, pack_bitmap
 from testbed.transport.core.repair import ReceiverRepair, Repair
 from testbed.transport.core.reports import TransferReport
+from testbed.transport.core.routine import Quiet, promises
 from testbed.transport.core.states import (
     RECEIVER_TRANSITIONS,
     Machine,
@@ -34,6 +35,7 @@ class Receiver:
     Attributes:
         received: which chunks have arrived, shape (chunk_count,).
         ignored: datagrams dropped, by reason.
+        placement: takes its datagrams.
         attentive: the driver sets it to False while it hands over input that waited in the socket
             for an unknown time. Such input gives no sample of the round trip.
     """
@@ -55,11 +57,11 @@ class Receiver:
         Without a rule the receiver collects data early, and says nothing until `adopt`.
         """
         self.transfer = transfer
-        self._placement = hot_path.placement(
+        self.placement = hot_path.placement(
             session=session, transfer=transfer, layout=layout, rows=layout.rows(into, written=True)
         )
-        self.received = self._placement.received
-        self.ignored = self._placement.ignored
+        self.received = self.placement.received
+        self.ignored = self.placement.ignored
         self.attentive = True
         self._layout = layout
         self._rule = rule
@@ -71,6 +73,7 @@ class Receiver:
         self._machine = Machine(ReceiverState.GATHERING, RECEIVER_TRANSITIONS)
         self._outbox: list[ControlMessage] = []
         self._now_s = now_s
+        self._began_s = now_s
         self._ended_s = now_s
         self._first_arrival_s: float | None = None
         self._last_arrival_s: float | None = None
@@ -83,7 +86,7 @@ class Receiver:
     @property
     def received_count(self) -> int:
         """How many chunks have arrived."""
-        return self._placement.received_count
+        return self.placement.received_count
 
     @property
     def state(self) -> ReceiverState:
@@ -111,7 +114,15 @@ class Receiver:
         if frames.shape[1] != HEADER_BYTES + self._layout.chunk_bytes:
             self.ignored["wrong-size"] += len(frames)
             return
-        arrivals = self._placement.take(frames, place=not self.stopped)
+        self._note(self.placement.take(frames, place=not self.stopped), now_s)
+
+    def arrived(self, arrivals: Arrivals, now_s: float) -> None:
+        """What was `expected` has come, and `placement` has taken it."""
+        self._machine.on(ReceiverEvent.DATA)
+        self._now_s = now_s
+        self._note(arrivals, now_s)
+
+    def _note(self, arrivals: Arrivals, now_s: float) -> None:
         valid_count = len(arrivals.stamps)
         if not valid_count:
             return
@@ -146,7 +157,7 @@ class Receiver:
 
     def adopt(self, into: NDArray[np.uint8], rule: StopRule, now_s: float) -> None:
         """Gives data that came early its buffer and its rule."""
-        self._placement.move(self._layout.rows(into, written=True))
+        self.placement.move(self._layout.rows(into, written=True))
         self._rule, self._now_s = rule, now_s
         if self.received_count:
             self._stop_or(self._repair.on_data)
@@ -154,7 +165,7 @@ class Receiver:
     @property
     def into(self) -> NDArray[np.uint8]:
         """The buffer to which chunks are written."""
-        return self._placement.rows.reshape(-1)
+        return self.placement.rows.reshape(-1)
 
     @property
     def asked(self) -> bool:
@@ -167,6 +178,11 @@ class Receiver:
         return self._last_arrival_s
 
     @property
+    def still_s(self) -> float:
+        """Since when it stands still: the latest new chunk, or its beginning."""
+        return self._began_s if self._last_arrival_s is None else self._last_arrival_s
+
+    @property
     def missing(self) -> int:
         """How many more chunks must arrive, at the least, before it stops; 0 for unknown."""
         if self._rule is None or self.stopped:
@@ -177,6 +193,22 @@ class Receiver:
         if not isinstance(missing, int | np.integer):
             raise own_code.unfit(self._rule, "missing", missing, "a number of chunks, or None")
         return min(int(missing), self._layout.chunk_count - self.received_count)
+
+    @property
+    def only_answers(self) -> bool:
+        """Whether its repair speaks only when asked."""
+        only_answers = self._repair.only_answers
+        if not isinstance(only_answers, bool):
+            raise own_code.unfit(self._repair, "only_answers", only_answers, "True or False")
+        return only_answers
+
+    @property
+    def quiet(self) -> Quiet:
+        """How many datagrams may come before its repair says anything."""
+        quiet = self._repair.quiet if promises(self._repair, "quiet") else Quiet(0)
+        if not isinstance(quiet, Quiet):
+            raise own_code.unfit(self._repair, "quiet", quiet, "a Quiet")
+        return quiet
 
     @property
     def gather_s(self) -> float:

@@ -13,7 +13,7 @@ in this project can do that.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from testbed.transport.core.congestion import Feedback
 from testbed.transport.core.messages import ControlMessage
 from testbed.transport.core.path_estimates import PathEstimates
+from testbed.transport.core.routine import Quiet
 from testbed.transport.core.states import SENDER_TRANSITIONS, Machine, SenderEvent, SenderState
 from testbed.transport.core.tolerance import Progress
 
@@ -61,9 +62,26 @@ class SenderRepair(ABC):
     def upcoming(self, limit: int) -> NDArray[np.int64]:
         """The chunks to send next, at most `limit`; the same ones until `on_sent`."""
 
+    @property
+    def certain(self) -> int:
+        """How many of the upcoming chunks go, in this order, if nothing happens: none asks.
+
+        They may be sent without further questions; `on_sent_all` tells. The default is 0, and that
+        of a class which inherits another's.
+        """
+        return 0
+
     @abstractmethod
     def on_sent(self, count: int, now_s: float) -> None:
         """Called when the first `count` upcoming chunks were sent."""
+
+    def on_sent_all(self, batches: Sequence[tuple[int, float]]) -> None:
+        """Called instead of `on_sent` after several batches of those that are `certain`."""
+        for count, now_s in batches:
+            self.on_sent(count, now_s)
+
+    def on_link_time(self, link_s: float) -> None:  # noqa: B027 - optional to override
+        """Called after `on_sent`: what went to the socket takes the link so long at this rate."""
 
     @abstractmethod
     def on_message(self, message: ControlMessage, now_s: float) -> Feedback | None:
@@ -78,7 +96,7 @@ class SenderRepair(ABC):
         """Called when the congestion window is full; must make the receiver answer."""
 
     def wants_ack(self, count: int, window_left: float) -> bool:
-        """Whether the last of the next `count` datagrams asks for an ACK at once.
+        """Whether one of the next `count` datagrams asks for an ACK at once.
 
         `window_left` is how many more the congestion window will then allow. The default is no.
         """
@@ -100,10 +118,13 @@ class ReceiverRepair(ABC):
         has_passes: whether the sender sends in passes.
         gather_s: how long arrivals may gather in the socket before they are handed over, because
             the sender learns of them later anyway. 0 (the default) for not at all.
+        only_answers: whether it speaks only when asked. Then the sender's round trips do not show
+            when data are read, and data gather with a control that measures the path, too.
     """
 
     has_passes = False
     gather_s = 0.0
+    only_answers = False
 
     def on_arrivals(  # noqa: B027 - optional to override
         self, stamps: NDArray[np.uint16], now_s: float, attentive: bool
@@ -113,6 +134,14 @@ class ReceiverRepair(ABC):
         `stamps` are from their headers. `attentive` is False when they had waited in the socket
         for an unknown time.
         """
+
+    @property
+    def quiet(self) -> Quiet:
+        """How many datagrams may come before it has anything to say.
+
+        The default is 0, and that of a class which inherits another's.
+        """
+        return Quiet(0)
 
     def on_new_chunks(  # noqa: B027 - optional to override
         self, chunks: NDArray[np.int64]

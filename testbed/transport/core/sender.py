@@ -12,6 +12,7 @@ network took (`sent`), hands it the receiver's messages (`on_message`), sends th
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -20,20 +21,25 @@ from numpy.typing import NDArray
 from testbed.shared import own_code
 from testbed.transport.core.congestion import Feedback
 from testbed.transport.core.errors import ProtocolError
-from testbed.transport.core.hot_path import NUMPY, HotPath
+from testbed.transport.core.hot_path import ASK_FIRST, ASK_LAST, NUMPY, HotPath
 from testbed.transport.core.layout import PayloadLayout
 from testbed.transport.core.messages import ControlMessage, MessageType, unpack_bitmap
 from testbed.transport.core.order import ChunkOrder, OrderContext
-from testbed.transport.core.repair import Repair, SenderRepair
+from testbed.transport.core.repair import Arrange, Repair, SenderRepair
 from testbed.transport.core.reports import Observation, TransferReport
+from testbed.transport.core.routine import Departures, promises
 from testbed.transport.core.sending_path import SendingPath
 from testbed.transport.core.states import SenderEvent, SenderState
 from testbed.transport.core.wire import wire_bytes
 
 # The fewest datagrams in flight that are worth a question before the window is full.
 _LEAST_QUESTION = 8
-# A sender whose answers have named nothing new for so long sends less, and pauses in between.
+# The fewest datagrams of a batch that are worth two requests for an ACK.
+_WORTH_TWO = 4
+# A sender whose answers have named nothing new for so long, and so many of them, sends less, and
+# pauses in between. Time alone says little: a busy peer may have answered once a second.
 _STALLED_S = 1.0
+_STALLED_ANSWERS = 16
 _STALLED_BATCH = 32
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
@@ -60,16 +66,24 @@ class Sender:
         path: SendingPath,
         now_s: float,
         hot_path: HotPath = NUMPY,
+        arrangers: dict[int, Arrange] | None = None,
     ) -> None:
-        """`payload` is a buffer of the layout; it must not change before the transfer ends."""
+        """`payload` is a buffer of the layout; it must not change before the transfer ends.
+
+        `arrangers` are the order's for payloads that are sent to several peers at once, by their
+        addresses: that of this one is taken from there, or added.
+        """
         self.transfer = transfer
         self._layout = layout
         rows = layout.rows(payload)
-        context = OrderContext(transfer=transfer, layout=layout, rows=rows)
+        arrangers = {} if arrangers is None else arrangers
+        if (place := rows.ctypes.data) not in arrangers:
+            context = OrderContext(transfer=transfer, layout=layout, rows=rows)
+            arrangers[place] = order.arranger(context)
         self._repair = repair.sender(
             transfer=transfer,
             chunk_count=layout.chunk_count,
-            arrange=order.arranger(context),
+            arrange=arrangers[place],
             estimates=path.estimates,
         )
         if not isinstance(self._repair, SenderRepair):
@@ -86,6 +100,7 @@ class Sender:
         self._began_s = now_s
         self._ended_s = now_s
         self._fruitless_s: float | None = None
+        self._fruitless_answers = 0
         self._pause_s = _FIRST_PAUSE_S
         self._resume_s = now_s
         self.ignored: Counter[str] = Counter()
@@ -113,6 +128,11 @@ class Sender:
         """Since when the receiver's answers have named nothing new; None while data arrive."""
         return self._fruitless_s
 
+    def excuse(self, away_s: float) -> None:
+        """For so long this side sent nothing that an answer could have named."""
+        if self._fruitless_s is not None:
+            self._fruitless_s += away_s
+
     def offer(self, now_s: float) -> NDArray[np.uint8]:
         """The datagrams that may go now: shape (k, datagram bytes), k >= 0.
 
@@ -129,7 +149,7 @@ class Sender:
             and self._composer.compose(
                 chunks,
                 self._datagrams_sent,
-                ask=self._repair.wants_ack(count, self._window() - count),
+                ask=self._asking(count),
             )
         ):
             raise own_code.unfit(
@@ -139,6 +159,48 @@ class Sender:
                 f"1 to {room} numbers of chunks from 0 to {self._layout.chunk_count - 1}",
             )
         return self._path.frames[:count]
+
+    def departures(self) -> Departures | None:
+        """What may go without an `offer` each; None while that is no more than a batch."""
+        path, repair = self._path, self._repair
+        alone = path.steady and self._fruitless_s is None and not self.held
+        alone = alone and promises(repair, "certain") and self.state is SenderState.SENDING
+        count = repair.certain if alone else 0
+        if not isinstance(count, int | np.integer):
+            raise own_code.unfit(repair, "certain", count, "a number of datagrams")
+        if count <= path.pacer.quantum:
+            return None
+        return Departures(
+            composer=self._composer,
+            chunks=repair.upcoming(count),
+            first=self._datagrams_sent,
+            beyond=repair.remaining - count,
+            pacer=path.pacer,
+        )
+
+    def departed(self, departures: Departures, batches: Sequence[tuple[int, float]]) -> None:
+        """These batches of `departures` were sent: how many datagrams, and when."""
+        count = sum(size for size, _ in batches)
+        sent_bytes = count * self._path.datagram_wire_bytes
+        self._ever_sent[departures.chunks[:count]] = True
+        self._datagrams_sent += count
+        self._path.congestion.on_sent(sent_bytes, batches[-1][1])
+        self._repair.on_sent_all(batches)
+        self._repair.on_link_time(8 * sent_bytes / self._path.rate_bps)
+
+    def _asking(self, count: int) -> int:
+        """Which of the next `count` datagrams ask for an ACK, as `Composer.compose` takes it.
+
+        A queue that is full drops the last datagrams of a batch, and whoever waits for the answer
+        to one of those waits until he asks again. So the first one asks, unless the answer must
+        name the whole batch because nothing can be sent before it.
+        """
+        window_left = self._window() - count
+        if not self._repair.wants_ack(count, window_left):
+            return 0
+        if window_left >= 1:
+            return ASK_LAST if count >= self._repair.remaining else ASK_FIRST
+        return ASK_LAST if count < _WORTH_TWO else ASK_FIRST | ASK_LAST
 
     def _room(self, now_s: float) -> int:
         """How many datagrams the pacer and the window allow now."""
@@ -161,7 +223,9 @@ class Sender:
 
     def _stalled(self, now_s: float) -> bool:
         """Whether control messages have come for a while, but no data has arrived."""
-        return self._fruitless_s is not None and now_s - self._fruitless_s >= _STALLED_S
+        since_s = self._fruitless_s
+        enough = self._fruitless_answers >= _STALLED_ANSWERS
+        return since_s is not None and enough and now_s - since_s >= _STALLED_S
 
     def _window(self) -> float:
         """Datagrams that the congestion window still allows; one is always allowed in flight."""
@@ -183,6 +247,8 @@ class Sender:
         self._path.pacer.spend(len(taken))
         self._path.congestion.on_sent(count * self._path.datagram_wire_bytes, now_s)
         self._repair.on_sent(count, now_s)
+        link_bytes = len(taken) * self._path.datagram_wire_bytes
+        self._repair.on_link_time(8 * link_bytes / self._path.rate_bps)
         if self._stalled(now_s):
             self._resume_s = now_s + self._pause_s
             self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
@@ -207,7 +273,7 @@ class Sender:
         if message.type is MessageType.HOLD:
             self.held = True
             self._path.hold(self._repair)
-            self._fruitless_s = None
+            self._fruitless_s, self._fruitless_answers = None, 0
             return
         # A message that had to wait says nothing of the path's round trip, nor one that was held.
         self._repair.attentive = self.attentive and not self.held
@@ -227,10 +293,12 @@ class Sender:
         if feedback is None:
             return
         if feedback.delivered_bytes:
-            self._fruitless_s = None
+            self._fruitless_s, self._fruitless_answers = None, 0
             self._pause_s = _FIRST_PAUSE_S
-        elif feedback.lost_bytes and self._fruitless_s is None:
-            self._fruitless_s = self._resume_s = now_s
+        elif feedback.lost_bytes:
+            self._fruitless_answers += 1
+            if self._fruitless_s is None:
+                self._fruitless_s = self._resume_s = now_s
 
     def _on_stop(self, message: ControlMessage, now_s: float) -> None:
         if not self.stopped:
@@ -279,11 +347,16 @@ class Sender:
         if was_asking and self.state is SenderState.SENDING and not self._path.shared:
             self._path.pacer.resume(now_s)
 
-    def next_deadline_s(self, now_s: float) -> float | None:
-        """When to call `on_deadline` and `offer` if nothing else happens before; None for never."""
+    def next_deadline_s(self, now_s: float, *, departing: bool = False) -> float | None:
+        """When to call `on_deadline` and `offer` if nothing else happens before; None for never.
+
+        While what may go is `departing` there is nothing to offer.
+        """
         if self.stopped:
             return None
         deadline_s = self._repair.deadline_s()
+        if departing:
+            return deadline_s
         sending = self.state is SenderState.SENDING and self._window() >= 1
         if sending and (remaining := self._repair.remaining):
             next_s = self._path.pacer.next_s(now_s, remaining)

@@ -13,6 +13,7 @@ from testbed.transport.core.pacing import (
 )
 from testbed.transport.core.path_estimates import PathEstimates
 from testbed.transport.core.repair import SenderRepair
+from testbed.transport.core.routine import promises
 from testbed.transport.core.wire import MAX_DATAGRAM_BYTES, new_frames, wire_bytes
 
 
@@ -37,7 +38,7 @@ class SendingPath:
 
         `receive_buffer_bytes` is what the peer's socket holds. It limits an unpaced sender, which
         would otherwise overrun the receiver. `trailer_bytes` is what the socket appends to each
-        datagram. `quantum_s` and `queue_bytes` are the pacer's; a control that measures the path
+        datagram. `quantum_s` and `queue_bytes` are the pacer's; a control that looks for queues
         has quanta of SHORT_QUANTUM_S at most.
         """
         self.congestion = congestion
@@ -46,9 +47,10 @@ class SendingPath:
         self._repairs: list[SenderRepair] = []
         self._held: list[SenderRepair] = []
         datagram_bytes = new_frames(0, chunk_bytes).shape[1]
-        measures = congestion.measures
-        if not isinstance(measures, bool):
-            raise own_code.unfit(congestion, "measures", measures, "True or False")
+        for name in ("measures", "infers_queue"):
+            if not isinstance(said := getattr(congestion, name), bool):
+                raise own_code.unfit(congestion, name, said, "True or False")
+        infers = congestion.measures and congestion.infers_queue
         self._flow_window = max(2, receive_buffer_bytes / wire_bytes(1, chunk_bytes))
         # One segmented send may not be larger than the largest datagram.
         max_batch = max(1, min(MAX_BATCH, MAX_DATAGRAM_BYTES // datagram_bytes))
@@ -58,7 +60,7 @@ class SendingPath:
             datagram_wire_bytes=self.datagram_wire_bytes,
             max_batch=max_batch,
             unpaced_batch=max_batch * UNPACED_BATCH // MAX_BATCH,
-            quantum_s=min(quantum_s, SHORT_QUANTUM_S) if measures else quantum_s,
+            quantum_s=min(quantum_s, SHORT_QUANTUM_S) if infers else quantum_s,
             queue_bytes=queue_bytes,
         )
         self.frames = new_frames(max_batch * UNPACED_BATCH // MAX_BATCH, chunk_bytes)
@@ -86,6 +88,13 @@ class SendingPath:
                 self.congestion, "window_bytes", window_bytes, "bytes, 0 or more, or math.inf"
             )
         return window_bytes
+
+    @property
+    def steady(self) -> bool:
+        """Whether the pacer alone decides when datagrams go, and always in the same way."""
+        steady = promises(self.congestion, "steady") and self.congestion.steady
+        paced = steady and not math.isinf(self.rate_bps)
+        return paced and math.isinf(self.window_bytes) and not self.shared
 
     @property
     def in_flight(self) -> int:

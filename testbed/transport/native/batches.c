@@ -4,17 +4,12 @@
    called through ctypes, which releases the interpreter's lock. There is no global state; whatever
    a datagram says is checked here before it is used. Linux and 64 bits, as `batched_io`. */
 
-#define _GNU_SOURCE
-#include <errno.h>
-#include <stdint.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <sys/uio.h>
+#include "batches.h"
 
-#define API __attribute__((visibility("default")))
-#define HEADER_BYTES 16
-#define SEND_INDEX_MASK 0x7fff
-#define ACK_REQUESTED 0x8000
+#define ASK_FIRST 1
+#define ASK_LAST 2
+#define UDP_LEVEL 17
+#define COALESCED 104 /* UDP_GRO, which not every libc names */
 #define AHEAD 4 /* rows that are fetched before their turn when chunks are scattered */
 
 /* Of which source this is; setup.py sets it and `loading.py` compares it. */
@@ -62,13 +57,6 @@ API int64_t transfer_of(const uint8_t *frames, int64_t count, int64_t stride)
     return transfer;
 }
 
-/* One transfer's side; hot_path.py, beside this file, has the same structures. */
-struct composing {
-    uint8_t *frames;
-    const uint8_t *rows;
-    uint32_t session, transfer, chunk_count, chunk_bytes, last_length;
-};
-
 /* Writes one datagram per chunk to the frames, which must have room for `count` of them.
    Returns 0, or -1 when there is no such chunk. */
 API int compose(const struct composing *it, const int64_t *chunks, int64_t count, int64_t first,
@@ -88,25 +76,13 @@ API int compose(const struct composing *it, const int64_t *chunks, int64_t count
         write32(frame + 4, (uint32_t)chunk);
         write32(frame + 8, it->transfer);
         write16(frame + 12, chunk + 1 == it->chunk_count ? it->last_length : it->chunk_bytes);
-        write16(frame + 14, ((uint32_t)(first + i) & SEND_INDEX_MASK) |
-                                (ask && i + 1 == count ? ACK_REQUESTED : 0));
+        int asks = (ask & ASK_FIRST && i == 0) || (ask & ASK_LAST && i + 1 == count);
+        write16(frame + 14,
+                ((uint32_t)(first + i) & SEND_INDEX_MASK) | (asks ? ACK_REQUESTED : 0));
         memcpy(frame + HEADER_BYTES, it->rows + chunk * it->chunk_bytes, it->chunk_bytes);
     }
     return 0;
 }
-
-enum fault { WRONG_SESSION, STALE_TRANSFER, EARLY_TRANSFER, OUT_OF_RANGE, WRONG_LENGTH, FAULTS };
-
-struct placing {
-    uint8_t *rows;
-    uint8_t *received; /* a byte per chunk, 0 or 1 */
-    uint16_t *stamps;  /* results; room for as many as the batch has datagrams */
-    int64_t *chunks;
-    uint32_t session, transfer, chunk_count, chunk_bytes, last_length;
-    uint32_t ignored; /* of this batch: those with a fault, and duplicates */
-    uint32_t gained;
-    uint32_t faults[FAULTS];
-};
 
 /* The header's first fault, in the order of the enumeration; FAULTS for none. */
 static enum fault fault_of(const struct placing *it, const uint8_t *frame)
@@ -161,32 +137,32 @@ API int64_t place(struct placing *it, const uint8_t *frames, int64_t count, int6
 
 #ifdef __linux__
 
-/* Messages to receive into; `unsorted` says that the caller must look at each of `received`. */
-struct receiving {
-    struct mmsghdr *messages;
-    uint8_t *rows;
-    const uint8_t *peer;
-    uint32_t count, per_message, datagram_bytes, address_bytes, control_bytes;
-    uint32_t received, unsorted;
-};
-
 struct coalesced {
     struct cmsghdr head;
     int32_t size;
 };
 
+/* The size of each datagram in a message that the kernel coalesced; 0 for any other message,
+   whatever else it says of itself. */
+static uint32_t coalesced_size(const struct msghdr *head)
+{
+    struct coalesced each;
+    if (head->msg_controllen < CMSG_LEN(sizeof each.size))
+        return 0;
+    memcpy(&each, head->msg_control, sizeof each);
+    int is = each.head.cmsg_level == UDP_LEVEL && each.head.cmsg_type == COALESCED;
+    return is ? (uint32_t)each.size : 0;
+}
+
 /* The datagrams of a message from the peer that holds nothing else; 0 for any other. */
 static int64_t datagrams_of(const struct receiving *it, const struct mmsghdr *message)
 {
     const struct msghdr *head = &message->msg_hdr;
-    uint32_t size = message->msg_len;
+    uint32_t size = coalesced_size(head);
     if (head->msg_flags & MSG_TRUNC || memcmp(head->msg_name, it->peer, it->address_bytes))
         return 0;
-    if (head->msg_controllen) {
-        struct coalesced each;
-        memcpy(&each, head->msg_control, sizeof each);
-        size = (uint32_t)each.size;
-    }
+    if (!size)
+        size = message->msg_len;
     if (size != it->datagram_bytes || message->msg_len % size)
         return 0;
     int64_t datagrams = message->msg_len / size;
@@ -209,7 +185,7 @@ API int64_t receive(struct receiving *it, int descriptor)
         return errno == EAGAIN || errno == EWOULDBLOCK ? 0 : -errno;
     it->received = (uint32_t)received;
     for (int i = 0; i < received; i++) {
-        several |= it->messages[i].msg_hdr.msg_controllen > 0;
+        several |= coalesced_size(&it->messages[i].msg_hdr) > 0;
         if (!datagrams_of(it, &it->messages[i])) {
             it->unsorted = 1;
             return 0;
@@ -229,12 +205,6 @@ API int64_t receive(struct receiving *it, int descriptor)
     }
     return rows;
 }
-
-struct sending {
-    struct mmsghdr *messages;
-    struct iovec *vectors; /* one per message */
-    uint32_t count, per_message, datagram_bytes;
-};
 
 /* Sends rows that follow one another; returns how many the kernel took, or -errno when none. */
 API int64_t send_rows(struct sending *it, int descriptor, uint8_t *rows, int64_t count)

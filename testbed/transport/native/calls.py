@@ -40,6 +40,7 @@ class ReceiveCall:
     """Receives into message headers that were prepared.
 
     Attributes:
+        address: of its struct receiving.
         received: messages that the last call received.
     """
 
@@ -47,27 +48,35 @@ class ReceiveCall:
         """Addresses and sizes of what is to be used, by the names of the structure."""
         assert LIBRARY is not None
         self._it = _Receiving(**described)
-        self._address = ctypes.addressof(self._it)
+        self.address = ctypes.addressof(self._it)
         self._receive = LIBRARY.receive
         self.received = 0
 
     def __call__(self, descriptor: int) -> int | None:
         """How many rows hold datagrams now; None where the messages must be sorted out."""
-        rows = _checked(self._receive(self._address, descriptor))
+        return self.result(self._receive(self.address, descriptor))
+
+    def result(self, rows: int) -> int | None:
+        """The same of a call that C made itself."""
+        rows = _checked(rows)
         self.received = self._it.received
         return None if self._it.unsorted else rows
 
 
 class SendCall:
-    """Sends rows through message headers that were prepared."""
+    """Sends rows through message headers that were prepared.
+
+    Attributes:
+        address: of its struct sending.
+    """
 
     def __init__(self, **described: int) -> None:
         """Addresses and sizes of what is to be used, by the names of the structure."""
         assert LIBRARY is not None
         self._it = _Sending(**described)
-        self._address = ctypes.addressof(self._it)
+        self.address = ctypes.addressof(self._it)
         self._send = LIBRARY.send_rows
 
     def __call__(self, descriptor: int, rows: int, count: int) -> int:
         """How many of `count` rows, which begin at an address, the kernel took; OSError if none."""
-        return _checked(self._send(self._address, descriptor, rows, count))
+        return _checked(self._send(self.address, descriptor, rows, count))

@@ -10,6 +10,7 @@ from testbed.transport.core.layout import PayloadLayout
 from testbed.transport.native.loading import LIBRARY
 
 _FAULTS = ("wrong-session", "stale-transfer", "early-transfer", "out-of-range", "wrong-length")
+_RESERVED = 4096
 _TRANSFER = [
     (name, ctypes.c_uint32)
     for name in ("session", "transfer", "chunk_count", "chunk_bytes", "last_length")
@@ -47,7 +48,11 @@ def _describe(
 
 
 class CompiledComposer(Composer):
-    """One call per batch."""
+    """One call per batch.
+
+    Attributes:
+        address: of its struct composing.
+    """
 
     def __init__(
         self,
@@ -65,19 +70,23 @@ class CompiledComposer(Composer):
         assert frames.flags.c_contiguous and rows.flags.c_contiguous
         self._it = _Composing(frames=address_of(frames), rows=address_of(rows))
         _describe(self._it, session=session, transfer=transfer, layout=layout)
-        self._address = ctypes.addressof(self._it)
+        self.address = ctypes.addressof(self._it)
         self._compose = LIBRARY.compose
 
-    def compose(self, chunks: NDArray[np.int64], first: int, *, ask: bool) -> bool:
+    def compose(self, chunks: NDArray[np.int64], first: int, *, ask: int) -> bool:
         count = len(chunks)
         assert count <= len(self.frames)
         # A repair may give numbers of another size.
         chunks = np.ascontiguousarray(chunks, dtype=np.int64)
-        return not self._compose(self._address, address_of(chunks), count, first, ask)
+        return not self._compose(self.address, address_of(chunks), count, first, ask)
 
 
 class CompiledPlacement(Placement):
-    """One call per batch."""
+    """One call per batch.
+
+    Attributes:
+        address: of its struct placing.
+    """
 
     def __init__(
         self, *, session: int, transfer: int, layout: PayloadLayout, rows: NDArray[np.uint8]
@@ -86,7 +95,7 @@ class CompiledPlacement(Placement):
         assert LIBRARY is not None
         self._it = _Placing(received=address_of(self.received))
         _describe(self._it, session=session, transfer=transfer, layout=layout)
-        self._address = ctypes.addressof(self._it)
+        self.address = ctypes.addressof(self._it)
         self._place = LIBRARY.place
         self._row_bytes = self._it.chunk_bytes
         self._stamps = np.empty(0, dtype=np.uint16)
@@ -111,11 +120,21 @@ class CompiledPlacement(Placement):
         count, it = len(frames), self._it
         if count > len(self._stamps):
             self._make_room(count)
-        valid = self._place(self._address, address_of(frames), count, frames.strides[0], place)
-        new = self._chunks[: it.gained].copy()
-        if it.ignored:
+        valid = self._place(self.address, address_of(frames), count, frames.strides[0], place)
+        return self.taken(valid, it.gained)
+
+    def reserve(self) -> int:
+        """Room for the results of several batches that C takes itself; says for how many."""
+        if len(self._stamps) < _RESERVED:
+            self._make_room(_RESERVED)
+        return len(self._stamps)
+
+    def taken(self, valid: int, gained: int) -> Arrivals:
+        """What C has taken: so many valid datagrams, with so many new chunks."""
+        new = self._chunks[:gained].copy()
+        if self._it.ignored:
             self._count()
-        self.received_count += len(new)
+        self.received_count += gained
         return Arrivals(self._stamps[:valid].copy(), new)
 
     def _count(self) -> None:

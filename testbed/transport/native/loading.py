@@ -9,6 +9,7 @@ from pathlib import Path
 
 _ELF_HEADER_BYTES = 64
 _SOURCE = Path(__file__).with_name("batches.c")
+_OTHER_SOURCES = ("batches.h", "routine.c")  # setup.py has the same order
 
 
 def _is_whole(elf: bytes) -> bool:
@@ -31,7 +32,9 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
             return None, f"{path.name} is cut short"
         library = ctypes.CDLL(str(path))
         library.source.restype = ctypes.c_char_p
-        if library.source() != hashlib.sha256(_SOURCE.read_bytes()).hexdigest().encode():
+        paths = (_SOURCE, *(_SOURCE.with_name(name) for name in _OTHER_SOURCES))
+        source = b"".join(path.read_bytes() for path in paths)
+        if library.source() != hashlib.sha256(source).hexdigest().encode():
             return None, f"{path.name} was compiled from another source"
     except (OSError, AttributeError) as error:
         return None, f"{path.name} cannot be loaded: {error}"
@@ -43,7 +46,15 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
     if sys.platform.startswith("linux"):
         library.receive.argtypes = [address, flag]
         library.send_rows.argtypes = [address, flag, address, size]
-        library.receive.restype = library.send_rows.restype = size
+        seconds = ctypes.c_double
+        library.depart.argtypes = library.arrive.argtypes = [address, seconds]
+        library.depart.restype = library.arrive.restype = None
+        library.wait_working.argtypes = [
+            *(address, size, address, size, address, size),
+            *(seconds, seconds),
+        ]
+        for function in (library.receive, library.send_rows, library.wait_working):
+            function.restype = size
     return library, ""
 
 

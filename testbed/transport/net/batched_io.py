@@ -146,7 +146,18 @@ class _ReceiveBatch(_Messages):
         if self._per_message > 1:
             return self._dense(count)
         plain = (self.lengths[:count] == self._shared.datagram_bytes).all()
-        return count if plain and not self.control_bytes[:count].any() else None
+        # Where one datagram fills a receive, a longer one has this length, too.
+        cut = (self.flags[:count] & socket.MSG_TRUNC).any()
+        return count if plain and not cut and not self.coalesced(count).any() else None
+
+    def coalesced(self, count: int) -> NDArray[np.bool_]:
+        """Of the first messages, those that the kernel coalesced: `controls` has the size of each.
+
+        What else it may say of a message is ignored.
+        """
+        said = self.controls[:count]
+        of_this_kind = (said["level"] == SOL_UDP) & (said["type"] == UDP_GRO)
+        return of_this_kind & (self.control_bytes[:count] >= _CONTROL.itemsize - 4)  # the padding
 
     def _dense(self, count: int) -> int | None:
         """How many rows the messages fill without a gap; None where they need sorting out."""
@@ -155,7 +166,7 @@ class _ReceiveBatch(_Messages):
         if any(length != self._per_message * size_ for length in lengths[:-1]) or not lengths[-1]:
             return None
         controls = self.controls["data"][:count].tolist()
-        coalesced = self.control_bytes[:count].tolist()
+        coalesced = self.coalesced(count).tolist()
         for length, size, used in zip(lengths, controls, coalesced, strict=True):
             if (size if used else length) != size_ or length % size_:
                 return None
@@ -165,11 +176,16 @@ class _ReceiveBatch(_Messages):
 
 
 class _CompiledReceiveBatch(_ReceiveBatch):
-    """The same in one call."""
+    """The same in one call.
+
+    Attributes:
+        left: the result of a call that C made itself, which is the next that `receive_rows` takes.
+    """
 
     def __init__(self, count: int, vectors: int, per_message: int, shared: "_Shared") -> None:
         super().__init__(count, vectors, per_message, shared)
-        self._call = ReceiveCall(
+        self.left: int | None = None
+        self.call = ReceiveCall(
             messages=self.address,
             rows=address_of(shared.rows),
             peer=address_of(shared.peer),
@@ -181,8 +197,9 @@ class _CompiledReceiveBatch(_ReceiveBatch):
         )
 
     def receive_rows(self, descriptor: int) -> int | None:
-        rows = self._call(descriptor)
-        self.received = self._call.received
+        left, self.left = self.left, None
+        rows = self.call(descriptor) if left is None else self.call.result(left)
+        self.received = self.call.received
         return rows
 
 
@@ -303,11 +320,22 @@ class BatchReceiver:
             return self._sort_out(now, now.received), drained
         return self._rows[:rows], drained
 
+    @property
+    def compiled(self) -> int | None:
+        """The address of the present arrangement, for C; None where there is no C."""
+        now = self._arrangement
+        return now.call.address if isinstance(now, _CompiledReceiveBatch) else None
+
+    def leave(self, result: int) -> None:
+        """C has received a batch, with this result, and `receive` is to return it."""
+        assert isinstance(self._arrangement, _CompiledReceiveBatch)
+        self._arrangement.left = result
+
     def _sort_out(self, now: _ReceiveBatch, count: int) -> NDArray[np.uint8]:
         """The acceptable datagrams of a batch whose messages differ."""
         lengths = now.lengths[:count].tolist()
         sizes = now.controls["data"][:count].tolist()
-        coalesced = (now.control_bytes[:count] > 0).tolist()
+        coalesced = now.coalesced(count).tolist()
         truncated = ((now.flags[:count] & socket.MSG_TRUNC) != 0).tolist()
         known = (now.sources[:count] == self._peer).all(axis=1).tolist()
         parts = []
@@ -369,6 +397,11 @@ class BatchSender:
             per_message=per_message,
             datagram_bytes=self._size,
         )
+
+    @property
+    def compiled(self) -> tuple[int, int] | None:
+        """The addresses of what sends single rows and segmented ones; None where there is no C."""
+        return None if self._calls is None else (self._calls[0].address, self._calls[1].address)
 
     def set_peer(self, address: SocketAddress) -> None:
         """Sets the destination of all datagrams."""

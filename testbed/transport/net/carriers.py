@@ -32,6 +32,7 @@ class Carrier(ABC):
             order=ORDERS.create(order, seed=config.seed),
             peer_timeout_s=config.peer_timeout_s,
             transfers_in_flight=config.transfers_in_flight,
+            tensor_by_tensor=config.tensor_by_tensor,
             hot_path=HOT_PATH,
         )
 

@@ -12,6 +12,7 @@ from testbed.transport.core.connection_settings import LeaveOut
 from testbed.transport.core.joining import SERVER
 from testbed.transport.core.layout import PayloadLayout
 from testbed.transport.core.messages import check_u32
+from testbed.transport.core.numbering import layout_of
 from testbed.transport.core.pacing import LONGEST_QUANTUM_S, QUANTUM_S
 from testbed.transport.core.reports import Observer
 from testbed.transport.core.wire import DATA_PORTS
@@ -35,7 +36,10 @@ _KINDS: Mapping[str, tuple[Any, str]] = {
         (Integral, "a whole number"),
     ),
     **dict.fromkeys(
-        ("is_server", "authenticate", "checksum", "insecure", "segmentation", "survive_peers"),
+        (
+            *("is_server", "authenticate", "checksum", "insecure", "segmentation"),
+            *("survive_peers", "tensor_by_tensor"),
+        ),
         (bool, "True or False"),
     ),
 }
@@ -81,6 +85,9 @@ class EndpointConfig:
         connect_timeout_s: how long `open` waits for the peers, and the server for the data
             connection of a worker that joins again.
         transfers_in_flight: how many transfers may be under way with a peer in each direction.
+        tensor_by_tensor: whether each transfer carries one tensor of the layout alone, in turn:
+            that of round n (`Leg.round_of`) the one of index n modulo their number. Buffers are
+            then of `layout.each[index]`. Equal on all sides.
         segmentation: whether the kernel may cut large sends into datagrams (UDP_SEGMENT), which
             saves processor time. Until then an interface's queue holds, counts and drops them as
             one packet; turn it off where queues matter. `tcp` ignores it.
@@ -114,6 +121,7 @@ class EndpointConfig:
     peer_timeout_s: float = 30.0
     connect_timeout_s: float = 10.0
     transfers_in_flight: int = 4
+    tensor_by_tensor: bool = False
     observer: Observer | None = None
     leave_out: LeaveOut | None = None
     survive_peers: bool = False
@@ -148,6 +156,10 @@ class EndpointConfig:
         highest = 65535 - (len(self.peers) - 1 if self.is_server else 0)
         if not lowest <= self.data_port <= highest:
             raise ValueError(f"data_port is {self.data_port}; valid: {lowest} to {highest}")
+        if self.tensor_by_tensor and (empty := [name for name, n in self.layout.tensors if not n]):
+            raise ValueError(
+                f"tensor_by_tensor: the tensor {empty[0]!r} has no elements; valid: 1 or more"
+            )
         if self.leave_out is not None and self.protocol.carrier == "tcp":
             raise ValueError("leave_out: the kernel sends the datagrams of tcp; valid: None")
         if self.credentials is not None and self.protocol.carrier == "tcp":
@@ -185,9 +197,19 @@ class EndpointConfig:
     def terms(self) -> str:
         """What must be equal on both sides besides the layout, in words."""
         protocol = self.protocol
+        carried = ", tensor by tensor" if self.tensor_by_tensor else ""
         if protocol.carrier == "tcp":
-            return f"kernel TCP with {protocol.congestion_control}"
-        return f"repair {protocol.repair}, and {self.appended} appended to datagrams"
+            return f"kernel TCP with {protocol.congestion_control}{carried}"
+        # By its own a receiver knows how soon the sender's wants to be answered.
+        measured = "the path" if protocol.measures else "nothing"
+        return (
+            f"repair {protocol.repair}, a congestion control that measures {measured}, "
+            f"and {self.appended} appended to datagrams{carried}"
+        )
+
+    def layout_of(self, transfer: int) -> PayloadLayout:
+        """What a transfer carries."""
+        return layout_of(transfer, self.layout, tensor_by_tensor=self.tensor_by_tensor)
 
     def local_data_port(self, peer: str) -> int:
         """This side's port for the data of one peer."""

@@ -13,8 +13,11 @@ from typing import Any
 
 from testbed.transport.core.connection import Connection, ConnectionState
 from testbed.transport.core.events import Event
+from testbed.transport.core.gathering import COALESCED_S
 from testbed.transport.core.reports import OBSERVATION_INTERVAL_S, Observer
+from testbed.transport.net.alarm import Alarm
 from testbed.transport.net.doors import Door
+from testbed.transport.net.routine import Routine
 from testbed.transport.net.socket_waiter import Waiter
 from testbed.transport.net.stream import Stream
 
@@ -22,8 +25,11 @@ _LINGER_S = 1.0
 _LONGEST_WAIT_S = 60.0  # a selector takes no infinite one
 # Connections that have ended stay a while, so that their last message can be read.
 _MOST_ENDED = 16
-# Who is awake reads what would otherwise wake it so soon.
-_COALESCED_S = 1e-3
+# What is read of a peer's control messages at a time, unless one alone is longer: the shortest that
+# need work, empty ACKs, then take some milliseconds, and others have their turn in between.
+_CONTROL_BYTES = 1 << 11
+# During a longer wait nobody would hear a signal.
+_LONGEST_ROUTINE_S = 0.1
 
 
 class DataChannel(ABC):
@@ -64,12 +70,28 @@ class DataChannel(ABC):
         """Until when arrivals may gather before they are `read`; -math.inf for not at all."""
         return -math.inf
 
+    def begin_routine(self, connection: Connection, now_s: float) -> Routine | None:
+        """What may be done during a wait; None (the default) for nothing."""
+        return None
+
+    def end_routine(  # noqa: B027 - for those that have one
+        self, connection: Connection, now_s: float
+    ) -> None:
+        """A wait is over, in which some of the routine was done."""
+
     def rouse(self) -> None:  # noqa: B027 - for those whose arrivals gather
         """Arrivals gather no longer."""
 
 
 class Link:
-    """One peer's connection with its two channels."""
+    """One peer's connection with its two channels.
+
+    Attributes:
+        due_s: when `work` wants to be called at the latest.
+        routine: what may be done before, while the driver waits; None for nothing.
+    """
+
+    routine: Routine | None = None
 
     def __init__(
         self,
@@ -98,21 +120,26 @@ class Link:
         """Hands over what has arrived on the channels that are ready."""
         data, connection = self.data, self.connection
         if self.stream in ready:
-            said = self.stream.read()
+            waited = not attentive or not self.stream.drained  # the rest of the last turn
+            said = self.stream.read(max(_CONTROL_BYTES, connection.awaited_bytes))
             # What was sent before must not be reported as missing, and may still wait.
             if data is not None:
                 data.read_backlog(connection, now_s, waited=not attentive)
             if said:
-                connection.on_control(said, now_s, waited=not attentive)
+                connection.on_control(said, now_s, waited=waited)
         elif data is not None and data in ready:
             data.read(connection, now_s, waited=not attentive)
 
-    def work(self, now_s: float) -> None:
-        """Does what is due: deadlines, datagrams, control messages."""
-        connection, data = self.connection, self.data
-        if data is not None and -math.inf < data.unread_until_s <= now_s + _COALESCED_S:
+    def work(self, now_s: float, *, looked: bool = True) -> None:
+        """Does what is due: deadlines, datagrams, control messages.
+
+        Until this side has `looked` at its sockets no deadline counts: what is waited for may
+        lie in them.
+        """
+        connection, data, self.routine = self.connection, self.data, None
+        if data is not None and -math.inf < data.unread_until_s <= now_s + COALESCED_S:
             data.read(connection, now_s, waited=True)
-        if now_s >= self._deadline_s:
+        if looked and now_s >= self._deadline_s:
             connection.on_deadline(now_s)
         if self._observer is not None and now_s >= self._observe_s:
             self._observe(now_s)
@@ -120,20 +147,33 @@ class Link:
             data.write(connection, now_s)
         if said := connection.control():
             self.stream.write(said)
-        self.stream.expire(now_s)
+        if looked:
+            self.stream.expire(now_s)
         if self.stream.closed is not None:
             connection.on_control_closed(self.stream.closed)
-        if data is None and now_s >= self._whole_by_s:
+        if looked and data is None and now_s >= self._whole_by_s:
             connection.on_control_closed("it opened no connection for its data")
-        deadline_s = connection.next_deadline_s(now_s)
+        if looked and data is not None:
+            self.routine = data.begin_routine(connection, now_s)
+        going = self.routine is not None and self.routine.going is not None
+        coming = self.routine is not None and self.routine.coming is not None
+        deadline_s = connection.next_deadline_s(now_s, departing=going)
         self._deadline_s = self.due_s = math.inf if deadline_s is None else deadline_s
         if data is not None:
             self.due_s = data.due_s(self.due_s)
-            if data.unread_until_s > -math.inf:
+            if data.unread_until_s > -math.inf and not coming:
                 self.due_s = min(self.due_s, data.unread_until_s)
+        if going and self._observer is not None:
+            self.due_s = min(self.due_s, self._observe_s)
         if connection.lost is None:
             whole_by_s = self._whole_by_s if data is None else math.inf
             self.due_s = min(self.due_s, self.stream.until_s, whole_by_s)
+
+    def end_routine(self, now_s: float) -> None:
+        """What was done of it counts from now on."""
+        assert self.data is not None
+        self.routine = None
+        self.data.end_routine(self.connection, now_s)
 
     def _observe(self, now_s: float) -> None:
         assert self._observer is not None
@@ -149,18 +189,21 @@ class Driver:
     Attributes:
         links: the peers that have not ended, by name.
         doors: the listening ports.
+        alarm: ends a wait from another thread.
     """
 
     def __init__(self, on_event: Callable[[str, Event], None]) -> None:
         """`on_event` hears what connections tell, with the peer's name."""
         self.links: dict[str, Link] = {}
         self.doors: list[Door] = []
+        self.alarm = Alarm()
         self._on_event = on_event
         self._waiter = Waiter()
         # By name, of those links that have been worked on: when each wants to be, and until when
         # its arrivals gather.
         self._due_s: dict[str, float] = {}
         self._gathering_s: dict[str, float] = {}
+        self._routines: dict[str, Routine] = {}
         self._owners: dict[Any, str] = {}
         self._at_doors: set[Any] = set()
         self._ended: list[Stream] = []
@@ -175,7 +218,7 @@ class Driver:
         """Works until `finished` and all that was said is on its way; False when time is over.
 
         Once finished, `peers` names those that must have been told; the default is all.
-        Reads at least once, also when the time is over already.
+        Reads at least once, also when the time is over already, and before any deadline counts.
         """
         self._attentive = False  # what came while nobody looked may have waited for long
         for link in self.links.values():
@@ -207,6 +250,7 @@ class Driver:
         link = self.links.pop(name)
         self._due_s.pop(name, None)
         self._gathering_s.pop(name, None)
+        self._routines.pop(name, None)
         for channel in (link.stream, link.data):
             self._owners.pop(channel, None)
             self._waiter.forget(channel)
@@ -225,7 +269,7 @@ class Driver:
                 self._due_s.setdefault(name, -math.inf)
         due = [name for name, due_s in self._due_s.items() if due_s <= now_s]
         if due and self._gathering_s:
-            soon_s = now_s + _COALESCED_S
+            soon_s = now_s + COALESCED_S
             due += [
                 name
                 for name, until_s in self._gathering_s.items()
@@ -234,7 +278,7 @@ class Driver:
         for name in due:
             if (link := self.links.get(name)) is None:
                 continue  # what another one told has ended it
-            link.work(now_s)
+            link.work(now_s, looked=self._attentive)
             self._due_s[name] = link.due_s
             self._tell(name, link)
             if self.links.get(name) is link:
@@ -247,8 +291,12 @@ class Driver:
         self._owners[stream] = name
         if data is None:
             return
-        unread_until_s = data.unread_until_s
-        if unread_until_s > -math.inf:
+        routine, unread_until_s = link.routine, data.unread_until_s
+        if routine is not None:
+            self._routines[name] = routine
+        else:
+            self._routines.pop(name, None)
+        if unread_until_s > -math.inf and (routine is None or routine.coming is None):
             self._gathering_s[name] = unread_until_s
         else:
             self._gathering_s.pop(name, None)
@@ -263,7 +311,11 @@ class Driver:
 
     def _wait(self, until_s: float) -> None:
         until_s = min(until_s, self._attend_doors(), *self._due_s.values())
-        ready, roomy = self._waiter.wait(min(until_s - time.monotonic(), _LONGEST_WAIT_S))
+        self._waiter.want(self.alarm, reading=True, writing=False)
+        if self._routines:
+            ready, roomy = self._wait_working(until_s)
+        else:
+            ready, roomy = self._waiter.wait(min(until_s - time.monotonic(), _LONGEST_WAIT_S))
         now_s = time.monotonic()
         # In the order of the links, not of their sockets.
         woken = {self._owners[item] for item in (*ready, *roomy) if item in self._owners}
@@ -275,6 +327,22 @@ class Driver:
                 link.take(ready, now_s, attentive=self._attentive)
             self._due_s[name] = -math.inf
         self._welcome(ready, roomy, now_s)
+
+    def _wait_working(self, until_s: float) -> tuple[list[Any], list[Any]]:
+        """Waits, and does the routine of the links meanwhile."""
+        routines = self._routines
+        found = self._waiter.wait_working(
+            min(until_s, time.monotonic() + _LONGEST_ROUTINE_S),
+            [each.going for each in routines.values() if each.going is not None],
+            [each.coming for each in routines.values() if each.coming is not None],
+        )
+        now_s = time.monotonic()
+        for name, routine in [each for each in routines.items() if each[1].worked]:
+            del routines[name]
+            if (link := self.links.get(name)) is not None and link.routine is routine:
+                link.end_routine(now_s)
+                self._due_s[name] = -math.inf
+        return found
 
     def _attend_doors(self) -> float:
         """Waits for who comes; returns until when at most."""
@@ -309,6 +377,8 @@ class Driver:
         for door in self.doors:
             door.close()
         self.doors.clear()
+        self._waiter.forget(self.alarm)
+        self.alarm.close()
         for name in list(self.links):
             self.end(name)
         until_s = time.monotonic() + _LINGER_S

@@ -18,6 +18,7 @@ from testbed.transport.core.errors import PeerLost, TransportError
 from testbed.transport.core.events import Announced, Event, Joined, PeerGone, TransferDone
 from testbed.transport.core.joining import SERVER
 from testbed.transport.core.messages import MAX_ANNOUNCEMENT_BYTES
+from testbed.transport.core.repair import Arrange
 from testbed.transport.core.reports import TransferReport
 from testbed.transport.net.config import EndpointConfig
 from testbed.transport.net.data_sockets import DataSockets
@@ -103,7 +104,7 @@ class Transfers:
 
 
 class Endpoint:
-    """One side's transfers. Not thread-safe.
+    """One side's transfers. Not thread-safe, but for `wake`.
 
     Transfers have ascending numbers in each direction, such as `Leg.GATHER.transfer(round)` and
     `Leg.BROADCAST.transfer(round)`; both sides use the same number. Data moves only while one of
@@ -119,6 +120,7 @@ class Endpoint:
         self._config = config
         self._counters: Counter[str] = Counter()
         self._announcements: deque[bytes] = deque()
+        self._announced_bytes = 0  # that they occupy
         self._active: list[Handle] = []
         self._ended: list[Handle] = []
         self._gone: dict[str, str] = {}
@@ -173,9 +175,10 @@ class Endpoint:
         Raises ValueError for an unknown peer, a number that does not ascend, or more transfers
         than may be in flight.
         """
+        arrangers: dict[int, Arrange] = {}
 
         def begin(connection: Connection, now_s: float) -> None:
-            connection.post_send(transfer, payloads[connection.peer], now_s)
+            connection.post_send(transfer, payloads[connection.peer], now_s, arrangers)
 
         return self._post(
             transfer, payloads, begin, lambda each: each.outgoing.check(transfer), sending=True
@@ -192,9 +195,10 @@ class Endpoint:
         Raises ValueError as `post_send` does.
         """
         make = tolerance if callable(tolerance) else Fixed(tolerance).stop_rule(critical=False)
+        layout = self._config.layout_of(transfer)
 
         def begin(connection: Connection, now_s: float) -> None:
-            rule = make(self._config.layout)
+            rule = make(layout)
             connection.post_receive(transfer, rule, into[connection.peer], now_s)
 
         return self._post(
@@ -214,7 +218,7 @@ class Endpoint:
         for peer, buffer in buffers.items():
             if peer not in self._config.peers:
                 raise ValueError(f"unknown peer {peer!r}; valid: {', '.join(self._config.peers)}")
-            self._config.layout.rows(buffer, written=not sending)
+            self._config.layout_of(transfer).rows(buffer, written=not sending)
         self._await_start()
         links = self._present()
         for peer in buffers.keys() & links.keys():
@@ -244,18 +248,26 @@ class Endpoint:
             handle.wait()
 
     def poll(self, timeout_s: float = 0.0) -> list[Handle]:
-        """Moves data until a handle has ended, or for `timeout_s`; returns those that have.
+        """Moves data until a handle has ended, `wake` is called, or for `timeout_s`.
 
-        Each handle is returned once, and not when `wait` has been called.
+        Returns the handles that have ended. Each is returned once, and not when `wait` has been
+        called.
         """
         self._require_open()
         until_s = time.monotonic() + timeout_s
         self._driver.run(
-            self._retire, until_s, lambda: {peer for each in self._ended for peer in each.peers}
+            lambda: self._retire() or self._driver.alarm.rung,
+            until_s,
+            lambda: {peer for each in self._ended for peer in each.peers},
         )
+        self._driver.alarm.hush()
         self._retire()
         ended, self._ended = self._ended, []
         return ended
+
+    def wake(self) -> None:
+        """Makes `poll` return, this time or the next; any thread may call it, at any time."""
+        self._driver.alarm.ring()
 
     def _retire(self) -> bool:
         """Moves handles that are done to the ended; returns whether there are any."""
@@ -321,7 +333,9 @@ class Endpoint:
         self._driver.run(lambda: bool(self._announcements or self._gone))
         if not self._announcements:
             raise PeerLost(SERVER, self._gone[SERVER])
-        return self._announcements.popleft()
+        body = self._announcements.popleft()
+        self._announced_bytes -= len(body) + _KEPT_BYTES
+        return body
 
     def counters(self) -> dict[str, int]:
         """How many connections and datagrams were ignored since `open`, by reason."""
@@ -382,8 +396,8 @@ class Endpoint:
                 handle.end(peer, event.reason)
         elif isinstance(event, Announced):
             self._announcements.append(event.body)
-            size = sum(map(len, self._announcements)) + len(self._announcements) * _KEPT_BYTES
-            if size > _MAX_ANNOUNCED_BYTES:
+            self._announced_bytes += len(event.body) + _KEPT_BYTES
+            if self._announced_bytes > _MAX_ANNOUNCED_BYTES:
                 self._driver.links[peer].connection.on_control_closed("it announces without end")
         elif isinstance(event, Joined):
             self._gone.pop(peer, None)

@@ -11,8 +11,7 @@ from testbed.transport.net.tcp_socket import unacknowledged_bytes
 from testbed.transport.net.tls import Tls, TlsError
 
 _READ_BYTES = 1 << 16
-# What one peer's control messages may cost at a time: other peers and datagrams have their turn.
-_READS_PER_TURN = 4
+_MOST_BYTES = 4 * _READ_BYTES
 # The most bytes that may wait for a peer to read; one that reads at all is never so far behind.
 _MAX_UNSENT_BYTES = 8 << 20
 # The kernel probes an idle peer's host this many times within the peer's timeout.
@@ -29,12 +28,14 @@ class Stream:
 
     Attributes:
         closed: why it has ended; None while it is open.
+        drained: whether the latest `read` left nothing unread.
     """
 
     def __init__(self, connection: socket.socket, tls: Tls | None = None) -> None:
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.closed: str | None = None
+        self.drained = True
         self._connection = connection
         self._tls = tls
         self._unsent = bytearray()
@@ -123,18 +124,27 @@ class Stream:
             del self._unsent[:sent]
         self._unsent_s = math.inf
 
-    def read(self) -> bytes:
-        """What has arrived, up to a limit; sets `closed` where that is the end."""
+    def read(self, most_bytes: int = _MOST_BYTES) -> bytes:
+        """What has arrived, up to a limit; sets `closed` where that is the end.
+
+        Under TLS up to 16 KiB more may come out, since a record is read whole.
+        """
         data = bytearray()
+        self.drained = True
+        left = min(most_bytes, _MOST_BYTES)
         try:
-            for _ in range(_READS_PER_TURN):
-                piece = self._connection.recv(_READ_BYTES)
+            while left:
+                asked = min(left, _READ_BYTES)
+                piece = self._connection.recv(asked)
                 if not piece:
                     self.closed = self.closed or "the connection was closed"
                     break
                 data += piece if self._tls is None else self._tls.feed(piece)
-                if len(piece) < _READ_BYTES:
+                left -= len(piece)
+                if len(piece) < asked:
                     break
+            else:
+                self.drained = False
         except BlockingIOError:
             pass
         except OSError as error:

@@ -23,6 +23,7 @@ from testbed.transport.core.incoming import Incoming
 from testbed.transport.core.layout import PayloadLayout
 from testbed.transport.core.messages import ControlMessage, MessageType
 from testbed.transport.core.outgoing import Outgoing
+from testbed.transport.core.repair import Arrange
 from testbed.transport.core.reports import TransferReport
 from testbed.transport.core.sending_path import SendingPath
 from testbed.transport.core.tolerance import StopRule
@@ -45,7 +46,7 @@ class _Transfer:
         self.transfer = transfer
         self.stopped = False
         self.ignored: Counter[str] = Counter()
-        self.layout: PayloadLayout = settings.layout
+        self.layout: PayloadLayout = settings.layout_of(transfer)
         self.head = _FRAME.pack(settings.session, transfer, self.layout.payload_bytes)
         self.data = data
         self.began_s = now_s
@@ -54,7 +55,7 @@ class _Transfer:
     def on_deadline(self, now_s: float) -> None:
         """Nothing is ever due."""
 
-    def next_deadline_s(self, now_s: float = 0.0) -> None:
+    def next_deadline_s(self, now_s: float = 0.0, *, departing: bool = False) -> None:
         return None
 
     def made_report(self, peer: str, **measured: Any) -> TransferReport:
@@ -85,6 +86,9 @@ class _Sending(_Transfer):
     @property
     def asked_s(self) -> float:
         return max(self.began_s, self.data.moved_s)  # what moves shows a living peer
+
+    def excuse(self, away_s: float) -> None:
+        """Its patience is with what the kernel moves while this side is away."""
 
     def write(self, now_s: float) -> None:
         """Writes what the socket takes. OSError when the connection has failed."""
@@ -197,7 +201,13 @@ class _TcpOutgoing(Outgoing):
         sender: Any = next(iter(self.senders.values()), None)
         return None if sender is None else sender.asked_s
 
-    def _new(self, transfer: int, payload: NDArray[np.uint8], now_s: float) -> Any:
+    def _new(
+        self,
+        transfer: int,
+        payload: NDArray[np.uint8],
+        now_s: float,
+        arrangers: dict[int, Arrange] | None,
+    ) -> Any:
         return _Sending(payload, transfer, self._settings, self.data, now_s)
 
     def offer(self, now_s: float) -> NDArray[np.uint8]:

@@ -20,6 +20,7 @@ from testbed.transport.net.addresses import IP_HEADER_BYTES, Host
 from testbed.transport.net.carriers import Carrier
 from testbed.transport.net.config import EndpointConfig
 from testbed.transport.net.driver import DataChannel
+from testbed.transport.net.routine import Routine
 from testbed.transport.net.sealing import TRAILER_BYTES, Checksum, seal
 from testbed.transport.net.udp_socket import UdpSocket
 from testbed.transport.policies.congestion import CONGESTION_CONTROLS
@@ -43,18 +44,28 @@ class UdpData(DataChannel):
     """A connection's datagrams."""
 
     def __init__(
-        self, udp: UdpSocket, *, gather_s: float, leave_out: LeaveOut | None = None
+        self,
+        udp: UdpSocket,
+        *,
+        gather_s: float,
+        measured: bool = False,
+        leave_out: LeaveOut | None = None,
     ) -> None:
-        """For up to `gather_s`, arrivals may gather in the socket before they are read."""
+        """For up to `gather_s`, arrivals may gather in the socket before they are read.
+
+        `measured` says that the peer's congestion control measures the path.
+        """
         self._udp = udp
         self._leave_out = leave_out
         self._gather_s = gather_s
+        self._measured = measured
         self._resting = False
         self._unread_until_s = -math.inf
         self._drained = True
         self._blocked = False
         self._retry_s: float | None = None
         self._not_before_s = 0.0
+        self._routine: Routine | None = None
 
     def fileno(self) -> int:
         return self._udp.fileno()
@@ -67,7 +78,12 @@ class UdpData(DataChannel):
             if self._drained:
                 break
         self._resting = False
-        if came and self._drained and (gather_s := connection.gather_s(self._gather_s)):
+        if came and self._drained:
+            self._rest(connection, now_s)
+
+    def _rest(self, connection: Connection, now_s: float) -> None:
+        """Lets arrivals gather, if they may."""
+        if gather_s := connection.gather_s(self._gather_s, measured=self._measured):
             self._resting, self._unread_until_s = True, now_s + gather_s
 
     def rouse(self) -> None:
@@ -90,7 +106,8 @@ class UdpData(DataChannel):
         for _ in range(_MAX_DRAINS):
             if backlog_bytes <= 0:
                 break
-            backlog_bytes -= self._take(connection, now_s, waited)
+            self._take(connection, now_s, waited)
+            backlog_bytes -= self._udp.taken_bytes
             if self._drained:
                 break
 
@@ -130,6 +147,31 @@ class UdpData(DataChannel):
         taken = int(kept[sent]) if sent < len(kept) else len(frames)
         connection.sent(taken, now_s, left_out[:taken])
         return taken
+
+    def begin_routine(self, connection: Connection, now_s: float) -> Routine | None:
+        if not self._udp.has_routine:
+            return None
+        if self._routine is None:
+            self._routine = Routine(self._udp)
+        routine = self._routine
+        routine.going = routine.coming = None
+        if self._leave_out is None and not self._not_before_s:
+            routine.begin_going(connection, now_s)
+        if self._resting or self._drained:
+            expected = connection.expected(self._gather_s, measured=self._measured)
+            routine.begin_coming(expected, self._unread_until_s if self._resting else None)
+        return routine if routine.active else None
+
+    def end_routine(self, connection: Connection, now_s: float) -> None:
+        took = None if self._routine is None else self._routine.end(connection)
+        if took is None:
+            return
+        self._resting, self._drained = not (took.over or took.at_once), took.drained
+        self._unread_until_s = took.due_s
+        if took.unplaced:
+            self._take(connection, now_s, waited=not took.at_once)
+        elif took.over and took.drained and took.valid:
+            self._rest(connection, now_s)
 
     def due_s(self, connection_due_s: float) -> float:
         return max(connection_due_s, self._not_before_s)
@@ -173,11 +215,6 @@ class UdpCarrier(Carrier):
             rate_bps=config.rate_bps,
             datagram_bytes=wire_bytes(1, chunk_bytes) + more_bytes,
         )
-        if congestion.needs_ecn:
-            raise ValueError(
-                f"congestion control {config.protocol.congestion_control!r} needs congestion "
-                "marks and this endpoint's datagrams cannot carry any; choose another"
-            )
         self._measures = congestion.measures
         return SendingPath(
             congestion=congestion,
@@ -209,7 +246,12 @@ class UdpCarrier(Carrier):
         if self._config.is_server:
             self._forget(udp)
         udp.set_peer(host.at(port))
-        return UdpData(udp, gather_s=self._room_s(udp), leave_out=self._config.leave_out)
+        return UdpData(
+            udp,
+            gather_s=self._room_s(udp),
+            measured=self._measures,
+            leave_out=self._config.leave_out,
+        )
 
     def _room_s(self, udp: UdpSocket) -> float:
         """How long arrivals may gather: until half the buffer is full, at the rate of this side.
@@ -217,8 +259,6 @@ class UdpCarrier(Carrier):
         A peer that had been slow may send at its full rate at any time; its rate is taken to be
         ours. One without a rate keeps its window within the buffer.
         """
-        if self._measures:
-            return 0.0
         rate_bps = self._config.rate_bps
         return math.inf if math.isinf(rate_bps) else udp.buffer_bytes / 2 / (rate_bps / 8)
 

@@ -18,6 +18,7 @@ from collections import Counter
 import numpy as np
 from numpy.typing import NDArray
 
+from testbed.transport.native.routine import Arriving, Departing
 from testbed.transport.net.addresses import SocketAddress, in_words
 from testbed.transport.net.batched_io import (
     SOL_UDP,
@@ -85,6 +86,7 @@ class UdpSocket:
         coalescing: whether receives may be coalesced by the kernel.
         blocked: whether the last `send` stopped at a full socket buffer, so that waiting until
             the socket is writable makes sense.
+        taken_bytes: of the peer's datagrams in the last `receive`, those that it dropped included.
     """
 
     def __init__(
@@ -102,6 +104,7 @@ class UdpSocket:
         self.counters: Counter[str] = Counter()
         self.segmentation = segmentation
         self.blocked = False
+        self.taken_bytes = 0
         self.seal: Seal | None = None
         self.datagram_bytes = datagram_bytes
         self._peer: SocketAddress | None = None
@@ -217,6 +220,31 @@ class UdpSocket:
         too_large = error.errno == errno.EMSGSIZE  # for the interface: its MTU was lowered
         self.counters["too-large" if too_large else "unreachable"] += 1
 
+    @property
+    def has_routine(self) -> bool:
+        """Whether batches can be sent and received without a call each: by C, without a seal."""
+        return self.seal is None and self._departures.compiled is not None
+
+    def departing(self) -> Departing | None:
+        """What sends without a call for each batch; None where nothing can."""
+        calls = self._departures.compiled
+        return None if calls is None or self.seal else Departing(self.fileno(), *calls)
+
+    def arriving(self) -> Arriving | None:
+        """What receives without a call for each batch; None where nothing can."""
+        return Arriving(self.fileno()) if self.has_routine else None
+
+    @property
+    def receiving(self) -> int:
+        """The address that `Arriving.begin` needs."""
+        address = self._arrivals.compiled
+        assert address is not None
+        return address
+
+    def leave(self, arriving: Arriving) -> None:
+        """The last batch of a routine that is over is what `receive` returns next."""
+        self._arrivals.leave(arriving.received)
+
     def receive(self) -> tuple[NDArray[np.uint8], bool]:
         """Receives what has arrived, up to a limit that keeps one peer from starving the others.
 
@@ -224,6 +252,7 @@ class UdpSocket:
         until the next call, and whether the socket is empty now. Other datagrams are dropped and
         counted as "unknown-address" or "wrong-size".
         """
+        self.taken_bytes = 0
         try:
             rows, drained = self._arrivals.receive(self.fileno())
         except OSError as error:
@@ -233,6 +262,7 @@ class UdpSocket:
             self.counters["unknown-address"] += self._arrivals.unknown_address
         if self._arrivals.wrong_size:
             self.counters["wrong-size"] += self._arrivals.wrong_size
+        self.taken_bytes = (len(rows) + self._arrivals.wrong_size) * self.datagram_bytes
         if self.seal is not None:
             rows = self.seal.open(rows, self.counters)
         return rows, drained

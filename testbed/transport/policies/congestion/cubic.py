@@ -19,6 +19,8 @@ from testbed.transport.policies.congestion.window import WindowControl
 class Cubic(WindowControl):
     """RFC 9438, with windows in datagrams, as the RFC's constants require."""
 
+    infers_queue = False
+
     def __init__(
         self,
         *,

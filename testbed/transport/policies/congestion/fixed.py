@@ -11,6 +11,7 @@ class FixedRate(CongestionControl):
     """
 
     measures = False
+    steady = True
 
     def __init__(self, *, rate_bps: float) -> None:
         if not rate_bps > 0:

@@ -17,6 +17,10 @@ are not known to us. This is therefore LTP-*style*, with these assumptions of ou
   of the earlier value (see `path.DeliveryPlateau`). The surplus until then is lost, which this
   transport tolerates: on average half of the data behind a queue of a tenth of the bandwidth-delay
   product, almost none behind a queue of half of it.
+* The estimate is never more than ten times what was delivered in any of the last hundred rounds of
+  a transfer, so a loss of more than nine tenths is not excused. Without that, one that begins
+  behind a queue which others keep full would take its losses for random, and grow for ever. It
+  still takes more than its share there.
 
 Idle times are treated as in `bbr`.
 """
@@ -27,11 +31,14 @@ from testbed.transport.core.congestion import Feedback
 from testbed.transport.policies.congestion.bbr import Bbr
 from testbed.transport.policies.congestion.path import (
     DeliveryPlateau,
+    MaxFilter,
     PlateauOptions,
 )
 
 _WORTH: PlateauOptions = {"growth": 1.5, "gain": 1.1, "patience": 3}
 _PLATEAU_CUT = 0.8
+# The estimate is at most so many times what was delivered in any of the last rounds.
+_MOST, _MEMORY_ROUNDS = 10.0, 100
 # A longer round trip than the smallest times this, plus the time of so many datagrams, is a queue.
 _DELAY_FACTOR = 1.25
 _SLACK_DATAGRAMS = 2
@@ -45,6 +52,7 @@ class Ltp(Bbr):
     def on_transfer_begin(self, now_s: float) -> None:
         super().on_transfer_begin(now_s)
         self._worth = DeliveryPlateau()
+        self._most_delivered = MaxFilter(_MEMORY_ROUNDS)
 
     def _bandwidth_sample(self, feedback: Feedback) -> float | None:
         delivered_bps = self.path.delivery_rate_bps
@@ -56,7 +64,11 @@ class Ltp(Bbr):
                 return enough_bps * _PLATEAU_CUT
         sent_s = self.path.newest_sent_s(feedback)
         excused = sent_s is not None and sent_s >= self._excused_from_s and not self._queued
-        return self.path.arrival_rate_bps if excused else delivered_bps
+        arrived_bps = self.path.arrival_rate_bps
+        if delivered_bps is None or arrived_bps is None:
+            return None
+        self._most_delivered.add(delivered_bps, self.path.rounds)
+        return min(arrived_bps, _MOST * self._most_delivered.value) if excused else delivered_bps
 
     @property
     def _queued(self) -> bool:

@@ -207,6 +207,8 @@ class WindowControl(CongestionControl):
 class Reno(WindowControl):
     """Reno: a datagram more each round trip, half the window after a loss (RFC 5681, RFC 9002)."""
 
+    infers_queue = False
+
     def __init__(
         self,
         *,
@@ -239,6 +241,7 @@ class Dctcp(Reno):
     """
 
     needs_ecn = True
+    infers_queue = True
 
     def __init__(
         self,
@@ -257,8 +260,8 @@ class Dctcp(Reno):
         """
         if ecn_marking is not True:
             raise ValueError(
-                "dctcp needs queues that mark datagrams (ECN) and the path has none configured; "
-                "valid: ecn_marking=true where there are some, or another congestion control"
+                "dctcp needs queues that mark datagrams (ECN); valid: another congestion control, "
+                "or ecn_marking=true where they do, which is in virtual time only"
             )
         super().__init__(datagram_bytes=datagram_bytes, initial_window=initial_window)
         check_options(at_most=1, gain=gain)

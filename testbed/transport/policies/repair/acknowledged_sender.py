@@ -17,6 +17,7 @@ neither.
 
 import math
 from abc import abstractmethod
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,7 @@ from numpy.typing import NDArray
 from testbed.transport.core.ack import Ack
 from testbed.transport.core.errors import ProtocolError
 from testbed.transport.core.messages import SENT, ControlMessage, MessageType
+from testbed.transport.core.pacing import MAX_BATCH
 from testbed.transport.core.path_estimates import PathEstimates
 from testbed.transport.core.repair import Arrange, SenderRepair
 from testbed.transport.core.states import SenderEvent, SenderState
@@ -96,9 +98,22 @@ class AcknowledgedSender(SenderRepair):
 
     @property
     def remaining(self) -> int:
-        scoreboard = self.scoreboard
-        span_left = _SPAN - (scoreboard.next - max(scoreboard.largest + 1, self._settled))
-        return max(0, min(self._due.waiting or len(self.spare()), span_left))
+        return max(0, min(self._due.waiting or len(self.spare()), self._span_left))
+
+    @property
+    def _span_left(self) -> int:
+        known = max(self.scoreboard.largest + 1, self._settled)
+        return _SPAN - (self.scoreboard.next - known)
+
+    @property
+    def unasking(self) -> int:
+        """How many go before one has to ask, while no window counts: `certain` of subclasses."""
+        # The last of those that wait ask, and copies are another matter.
+        return max(0, min(self._due.waiting, self._span_left) - MAX_BATCH)
+
+    def on_sent_all(self, batches: Sequence[tuple[int, float]]) -> None:
+        self._requesting = None
+        super().on_sent_all(batches)
 
     def upcoming(self, limit: int) -> NDArray[np.int64]:
         limit = min(limit, self.remaining)

@@ -16,6 +16,7 @@ _IN_FLIGHT, _ARRIVED, _LOST = 1, 2, 3
 # Older datagrams are forgotten, because no ACK can name them any more.
 _KEPT = SEND_INDEX_MODULUS
 _ROWS = 1 << 10
+_ONE = np.int32(1)  # `ufunc.at` is fast where both types are the same
 
 Chunks = NDArray[np.int64]
 
@@ -76,7 +77,7 @@ class Scoreboard:
         self._chunk[rows] = chunks
         self._sent_s[rows] = now_s
         self._fate[rows] = _IN_FLIGHT
-        np.add.at(self.copies, chunks, 1)
+        np.add.at(self.copies, chunks, _ONE)
         self.last_sent[chunks] = np.arange(self.next, self.next + count)
         self.next += count
         self.in_flight += count
@@ -111,7 +112,7 @@ class Scoreboard:
         rows = indices[(indices >= self._base) & (indices < self.next)] - self._base
         fates = self._fate[rows]
         flying, late = rows[fates == _IN_FLIGHT], rows[fates == _LOST]
-        self._one_copy_less(self._chunk[flying])
+        np.subtract.at(self.copies, self._chunk[flying], _ONE)
         self.in_flight -= len(flying)
         news = np.concatenate((late, flying)) if len(late) else flying
         self._fate[news] = _ARRIVED
@@ -125,12 +126,6 @@ class Scoreboard:
         self._advance()
         extent = self.largest - self._base - int(late[0]) if len(late) else 0
         return Arrivals(len(news), newest, len(late), extent, chunks)
-
-    def _one_copy_less(self, chunks: Chunks) -> None:
-        if _ascending(chunks):  # all different, as usual without loss; this is much faster
-            self.copies[chunks] -= 1
-        else:
-            np.subtract.at(self.copies, chunks, 1)
 
     def give_up(
         self, *, sent_by: int, ahead: int, sent_before_s: float
@@ -153,8 +148,8 @@ class Scoreboard:
         self._fate[lost] = _LOST
         self.in_flight -= len(lost)
         chunks = self._chunk[lost]
-        self._one_copy_less(chunks)
-        np.add.at(self.losses, chunks, 1)
+        np.subtract.at(self.copies, chunks, _ONE)
+        np.add.at(self.losses, chunks, _ONE)
         gone = chunks[~self.arrived[chunks] & (self.copies[chunks] == 0)]
         newest_s = float(self._sent_s[lost[-1]])
         self._advance()

@@ -12,6 +12,7 @@ intervals, as long as they stay a small fraction of the bytes sent. It knows fro
 how much was sent, so a path that loses nearly everything needs no more ACKs than a good one.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +23,7 @@ from testbed.transport.core.errors import ProtocolError
 from testbed.transport.core.messages import SENT, WIRE_OVERHEAD_BYTES, ControlMessage
 from testbed.transport.core.path_estimates import PathEstimates
 from testbed.transport.core.repair import Arrange, ReceiverRepair, Repair
+from testbed.transport.core.routine import Quiet
 from testbed.transport.core.wire import ACK_REQUESTED, SEND_INDEX_MODULUS
 from testbed.transport.policies.repair.acknowledged_sender import AcknowledgedSender
 from testbed.transport.policies.tolerance import Progress
@@ -100,6 +102,12 @@ class AcknowledgingReceiver(ReceiverRepair):
         )
         return True
 
+    @property
+    def quiet(self) -> Quiet:
+        # While nothing is lost, each earns so much.
+        within = math.floor(-self._credit_bytes / self._earned_bytes)
+        return Quiet(0 if self._wanted else max(0, within), self._newest)
+
     def on_data(self, progress: Progress) -> list[ControlMessage]:
         due = self._wanted or (self._may_acknowledge and progress.now_s >= self._next_s)
         return [self._acknowledge(progress.now_s)] if due else []
@@ -160,6 +168,10 @@ def check_ack_options(interval_s: float, overhead: float) -> None:
 
 class SelectiveSender(AcknowledgedSender):
     """Sends a chunk again when its last copy is known to be lost."""
+
+    @property
+    def certain(self) -> int:
+        return self.unasking
 
     def on_dry(self, now_s: float) -> None:
         """Waits: the timer for the receiver's silence is running."""

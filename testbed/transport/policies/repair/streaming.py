@@ -92,6 +92,10 @@ class StreamingSender(AcknowledgedSender):
         if round_trip_s is not None:
             self._trusted_until_s = now_s + _TRUSTED_ROUND_TRIPS * round_trip_s + _TRUSTED_S
 
+    @property
+    def certain(self) -> int:
+        return self.unasking
+
     def on_dry(self, now_s: float) -> None:
         if self.all_settled:
             return  # the datagrams in flight will soon be overdue

@@ -88,11 +88,17 @@ class PerLayer(TolerancePolicy):
 
 
 class TensorBounds(StopRule):
-    """Stops once no tensor lacks more elements than its bound allows."""
+    """Stops once no tensor lacks more elements than its bound allows.
+
+    A look at all tensors costs about a millisecond for 200 MB. So each also tells how many chunks
+    must arrive before another can end otherwise: one brings `elements_per_chunk` at most of what
+    tensors lack above their bounds, and only chunks of those tensors bring any.
+    """
 
     def __init__(self, *, layout: PayloadLayout, bounds: list[float]) -> None:
         """`bounds` has one tolerance per tensor of the layout."""
         self._pieces = layout.pieces
+        self._elements_per_chunk = layout.elements_per_chunk
         self._allowed: NDArray[np.int64] = np.array(
             [
                 int(Fraction(bound).limit_denominator(10**9) * count)
@@ -102,15 +108,33 @@ class TensorBounds(StopRule):
         # All chunks but the last are full, so at most this many can be spared. Counting per
         # tensor starts only when no more are missing.
         spared = int(self._allowed.sum()) // layout.elements_per_chunk + 1
-        self._at_least = max(1, layout.chunk_count - spared)
+        self._at_least = max(1, layout.chunk_count - spared)  # chunks before it may be satisfied
+        # Of the chunks that were wanted at the latest look, so many had to arrive.
+        self._wanted = np.empty(0, dtype=np.int64)
+        self._needed = 0
 
     def satisfied(self, progress: Progress) -> bool:
         if progress.received_count < self._at_least:
             return False
+        came = int(np.count_nonzero(progress.received[self._wanted]))
+        if came >= self._needed:
+            came, self._needed = 0, self._look(progress)
+        self._at_least = progress.received_count + self._needed - came
+        return not self._needed
+
+    def missing(self, progress: Progress) -> int:
+        return self._at_least - progress.received_count
+
+    def _look(self, progress: Progress) -> int:
+        """How many of the chunks that are wanted from now on must arrive, at the least."""
         pieces = self._pieces
-        lost = pieces.elements * ~progress.received[pieces.chunk]
-        missing = np.bincount(pieces.tensor, weights=lost, minlength=len(self._allowed))
-        return bool((missing <= self._allowed).all())
+        lost = ~progress.received[pieces.chunk]
+        missing = np.bincount(
+            pieces.tensor, weights=pieces.elements * lost, minlength=len(self._allowed)
+        )
+        excess = np.maximum(missing - self._allowed, 0)
+        self._wanted = np.unique(pieces.chunk[lost & (excess > 0)[pieces.tensor]])
+        return -(-int(excess.sum()) // self._elements_per_chunk)
 
 
 def _parse_tensors(tensors: str | Mapping[str, float]) -> tuple[tuple[str, float], ...]:

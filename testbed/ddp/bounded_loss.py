@@ -1,0 +1,354 @@
+"""The hook: what `DistributedDataParallel` calls with each bucket of gradients."""
+
+import atexit
+import math
+import re
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+
+from testbed.ddp import places, plan
+from testbed.ddp.exchange import Exchange
+from testbed.ddp.meeting import Meeting
+from testbed.ddp.owed import Owed, Slots
+from testbed.ddp.report import BucketReport, StepReport, bucket_report
+from testbed.ddp.settings import Collective, Mode, Settings, protocol_of
+from testbed.training.vectors import mean_into
+from testbed.transport import PeerLost, ProtocolConfig, TransferReport
+from testbed.transport.core.connection_settings import LeaveOut
+from testbed.transport.core.wire import DEFAULT_CHUNK_BYTES, U32_MAX
+from testbed.transport.net.sealing import TRAILER_BYTES
+
+# DDP makes its buckets anew once, after the first step. So the second step's are those that stay.
+_KNOWN_AFTER = 2
+
+
+@dataclass
+class _Bucket:
+    """One bucket on its way; `report` is there once it has arrived."""
+
+    index: int
+    gradient: torch.Tensor
+    future: "torch.futures.Future[torch.Tensor]"
+    began_s: float
+    parts: int = 0
+    gathered: list[TransferReport] = field(default_factory=list)
+    spread: list[TransferReport] = field(default_factory=list)
+    report: BucketReport | None = None
+
+
+class BoundedLoss:
+    """Averages gradients over bounded-loss transfers, in place of DDP's all-reduce.
+
+    Make one for each DistributedDataParallel, on all ranks of its process group, in the same order:
+
+        state = BoundedLoss("dblp")
+        ddp.register_comm_hook(state, state.hook)
+
+    The ranks meet through the process group's store. All replicas stay identical: gradients may
+    lose a bounded share on their way to the rank that averages them, and the mean then reaches all
+    ranks complete. Until the buckets are known (the first two steps), and wherever they change,
+    gradients are averaged through the process group, without loss.
+
+    Attributes:
+        critical: whether training is in a critical phase, where protocols such as dblp tolerate
+            less loss. Set it as you like, on any rank: it holds for what that rank receives. True
+            at the start.
+        last: the report of the latest step; None before.
+    """
+
+    def __init__(
+        self,
+        protocol: str | ProtocolConfig = "dblp",
+        *,
+        group: dist.ProcessGroup | None = None,
+        collective: Collective = "sharded",
+        mode: Mode = "bounded",
+        filling: str = "error-feedback",
+        rate_bps: float | None = None,
+        queue_bytes: float = math.inf,
+        interface: str | None = None,
+        port: int | None = None,
+        timeout_s: float = 300.0,
+        insecure: bool = False,
+        chunk_bytes: int = DEFAULT_CHUNK_BYTES - TRAILER_BYTES["mac"],
+        transfers_in_flight: int = 4,
+        leave_out: LeaveOut | None = None,
+    ) -> None:
+        """Meets the other ranks. Raises InputError, with the same line on all ranks, where one
+        cannot take part or they differ; PeerLost for a rank that does not come in time.
+
+        Args:
+            protocol: a preset's name, or what `testbed.transport.preset` returns. Its tolerance of
+                the gather counts; means are never lost.
+            group: the process group of the DistributedDataParallel; the default one if None.
+            collective: `sharded`: each rank averages a part of each bucket; `server`: rank 0
+                averages all.
+            mode: `bounded`; `reliable`: no loss is tolerated; `local`: nothing is sent, and each
+                rank keeps its own gradient, to measure what the exchange costs.
+            filling: what stands for lost gradients: `error-feedback` (zeros, and what was lost is
+                added to the next step's), `zero`, `rescale`.
+            rate_bps: what a rank's link carries, in bits per second. Without it, a preset of a
+                fixed rate gets the congestion control `bbr`, which measures the path.
+            queue_bytes: the smallest queue on the way, if known; see `EndpointConfig`.
+            interface: the name of this rank's network interface. Without it GLOO_SOCKET_IFNAME
+                counts, or else the way to MASTER_ADDR.
+            port: the first of as many ports as there are ranks; ranks of one machine follow each
+                other. None: free ones, which differ in each run.
+            timeout_s: within it all ranks raise when one fails. A rank may be late by half of it.
+            insecure: lets ranks on several machines exchange without keys.
+            chunk_bytes: what a datagram carries; for an MTU of 1500 bytes by default.
+            transfers_in_flight: how many buckets may be under way at once.
+            leave_out: for experiments; see `EndpointConfig`.
+        """
+        self.critical = True
+        self.last: StepReport | None = None
+        self._settings = Settings(
+            protocol=protocol_of(protocol, rate_bps),
+            collective=collective,
+            mode=mode,
+            filling=filling,
+            rate_bps=math.inf if rate_bps is None else rate_bps,
+            queue_bytes=queue_bytes,
+            interface=interface,
+            port=port,
+            timeout_s=timeout_s,
+            insecure=insecure,
+            chunk_bytes=chunk_bytes,
+            transfers_in_flight=transfers_in_flight,
+            leave_out=leave_out,
+        )
+        self._meeting = Meeting(group, timeout_s)
+        self._slots = Slots()
+        self._owed = Owed(self._slots)
+        self._exchange: Exchange | None = None
+        self._opened = 0
+        self._step = 0
+        self._seen: list[plan.Bucket] = []
+        self._buckets: list[_Bucket] = []
+        self._known = 0  # steps since the buckets have been the same, or may be
+        self._plan: plan.Plan = ()  # the buckets of the step before
+        self._failing = False
+        self._failure: Exception | None = None
+        self._changed = threading.Condition()
+        self._places: places.Places | None = None
+        if not self._idle:
+            self._places = places.find(self._settings, self._meeting)
+            atexit.register(self.close)
+
+    @property
+    def _idle(self) -> bool:
+        """Whether nothing is ever exchanged."""
+        return self._settings.mode == "local" or self._meeting.world == 1
+
+    def hook(self, state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        """What to give to `register_comm_hook`, which calls it with each bucket.
+
+        Raises PeerLost, which names the rank, when one has failed, and InputError for a gradient
+        that cannot be sent. The last bucket's call returns when all means are there.
+        """
+        try:
+            return self._take(bucket)
+        except Exception as error:
+            self._fail(error)
+            with self._changed:  # another thread may have been first
+                self._changed.wait_for(lambda: self._failure is not None)
+            assert self._failure is not None
+            raise self._failure from None
+
+    def _take(self, bucket: dist.GradBucket) -> "torch.futures.Future[torch.Tensor]":
+        if self._failure is not None:
+            raise self._failure
+        gradient = bucket.buffer()
+        plan.require_plain(gradient)
+        devices: list[int | str | torch.device] = [gradient.device] if gradient.is_cuda else []
+        future: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=devices or None)
+        taken = _Bucket(len(self._seen), gradient, future, time.monotonic())
+        slots = self._slots.of(bucket.parameters())
+        self._seen.append(plan.Bucket(gradient.numel(), str(gradient.dtype), slots))
+        self._buckets.append(taken)
+        if self._idle:
+            self._arrived(taken)
+        else:
+            if taken.index == 0 and self._known >= _KNOWN_AFTER and self._exchange is None:
+                self._open()
+            values = gradient.detach().to("cpu", torch.float32).numpy()
+            values = self._owed.added(slots, values)
+            if self._is_known(taken.index):
+                self._send(taken, values)
+            else:
+                self._complete_mean(taken, values)
+        if bucket.is_last():
+            self._end_step()
+        return taken.future
+
+    def _is_known(self, index: int) -> bool:
+        """Whether this step's buckets are, up to this one, those of the exchange."""
+        exchange = self._exchange
+        return exchange is not None and exchange.plan[: index + 1] == tuple(self._seen)
+
+    def _open(self) -> None:
+        assert self._places is not None
+        facts = {"the number of buckets": len(self._plan)}
+        stage = f"the opening of the exchange before step {self._step}"
+        plan.require_equal(stage, self._meeting.share(stage, facts))
+        self._opened += 1
+        session = self._places.session + self._opened * self._meeting.world
+        self._exchange = Exchange(
+            self._settings,
+            self._meeting,
+            self._places,
+            buckets=self._plan,
+            session=session & U32_MAX,
+            on_failure=self._on_failure,
+        )
+
+    def _send(self, taken: _Bucket, values: NDArray[np.float32]) -> None:
+        """Gives a bucket's parts to the ends of the exchange."""
+        assert self._exchange is not None
+        parts = list(self._exchange.parts(taken.index))
+        taken.parts = len(parts)
+        tolerance = self._settings.first_leg(self.critical)
+        for side, tensor, part in parts:
+            side.values(tensor)[:] = values[part]
+            side.post(tolerance, partial(self._part_done, taken, part))
+
+    def _part_done(
+        self,
+        taken: _Bucket,
+        part: slice,
+        mean: NDArray[np.float32],
+        gathered: Mapping[str, TransferReport],
+        spread: Mapping[str, TransferReport],
+    ) -> None:
+        """Hears of a part's mean, in the thread of its end."""
+        taken.gradient[part].copy_(torch.from_numpy(mean))
+        with self._changed:
+            taken.gathered += gathered.values()
+            taken.spread += spread.values()
+            taken.parts -= 1
+            if taken.parts:
+                return
+        self._arrived(taken)
+
+    def _complete_mean(self, taken: _Bucket, values: NDArray[np.float32]) -> None:
+        """Averages through the process group, in the order of ranks, as the exchange does."""
+        stage = f"step {self._step}, bucket {taken.index}"
+        plan.require_equal(stage, self._meeting.share(stage, self._seen[-1].facts()))
+        mine = torch.from_numpy(np.ascontiguousarray(values)).to(taken.gradient.device)
+        everyone = [torch.empty_like(mine) for _ in range(self._meeting.world)]
+        dist.all_gather(everyone, mine, group=self._meeting.group)
+        mean = np.empty_like(values)
+        mean_into([each.cpu().numpy() for each in everyone], mean)
+        taken.gradient.copy_(torch.from_numpy(mean))
+        self._arrived(taken)
+
+    def _arrived(self, taken: _Bucket) -> None:
+        """A bucket's mean stands in its gradient."""
+        report = bucket_report(
+            taken.index,
+            taken.gradient.numel(),
+            taken.gathered,
+            taken.spread,
+            time.monotonic() - taken.began_s,
+        )
+        taken.future.set_result(taken.gradient)
+        with self._changed:
+            taken.report = report
+            self._changed.notify_all()
+
+    def _end_step(self) -> None:
+        """Waits for all buckets: DDP would do so next, and could not tell why one did not come."""
+        began_s = time.monotonic()
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._failure is not None or all(each.report for each in self._buckets)
+            )
+            if self._failure is not None:
+                raise self._failure
+        self._plan = tuple(self._seen)
+        exchanged = self._exchange is not None and self._exchange.plan == self._plan
+        self.last = StepReport(
+            step=self._step,
+            carried_by=("nothing" if self._idle else "transport" if exchanged else "process group"),
+            buckets=tuple(each.report for each in self._buckets if each.report is not None),
+            wait_s=time.monotonic() - began_s,
+        )
+        self._known += 1
+        if self._exchange is not None and not exchanged:  # the buckets have changed
+            self._owed = self._all_owed()
+            self._exchange.close()
+            self._exchange = None
+            self._known = 1
+        self._seen, self._buckets = [], []
+        self._step += 1
+
+    # Failures.
+
+    def _on_failure(self, owner: int, error: Exception) -> None:
+        """Hears that an end has failed, in its thread."""
+        self._fail(error, owner)
+
+    def _fail(self, error: Exception, owner: int | None = None) -> None:
+        """Ends the exchange on all ranks, and lets the hook raise what has failed first."""
+        with self._changed:
+            if self._failing:
+                return
+            self._failing = True
+        rank, reason = self._meeting.rank, str(error)
+        if isinstance(error, PeerLost):
+            number = re.search(r"\d+", error.peer)
+            rank = int(number[0]) if number is not None else owner if owner is not None else rank
+            reason = error.reason
+        told_rank, told_reason = self._meeting.first_failure(rank, reason)
+        # What this rank finds wrong itself says more than that another was first to say so.
+        lost = isinstance(error, PeerLost)
+        failure = PeerLost(f"rank {told_rank}", told_reason) if lost else error
+        with self._changed:
+            self._failure = failure
+            self._changed.notify_all()
+        if self._exchange is not None:
+            self._exchange.stop()
+
+    # Checkpoints.
+
+    def _all_owed(self) -> Owed:
+        owed = self._owed.copy()
+        if self._exchange is not None:
+            for index, bucket in enumerate(self._exchange.plan):
+                owed.keep(bucket.slots, self._exchange.owed(index))
+        return owed
+
+    def state_dict(self) -> dict[str, Any]:
+        """What this rank's gradients still owe, for a checkpoint between two steps.
+
+        Each rank saves and loads its own: `owed` holds float32 tensors by parameter.
+        """
+        return self._all_owed().state(self._meeting.rank, self._meeting.world)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Owes from now on what the state says: the next step's gradients pay it.
+
+        Raises InputError for anything else than the `state_dict` of the same rank of as many.
+        """
+        self._owed.load(state, self._meeting.rank, self._meeting.world)
+        if self._exchange is not None:
+            self._exchange.forget()
+
+    def close(self) -> None:
+        """Ends the exchange; what was said before still arrives. At exit it is called by itself."""
+        atexit.unregister(self.close)
+        if self._exchange is not None:
+            self._exchange.close()
+        if self._places is not None:
+            self._places.close()
+        self._failing = True
+        self._failure = self._failure or RuntimeError("this BoundedLoss is closed")

@@ -1,0 +1,81 @@
+"""The buckets of a step, and who averages which part of each."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from testbed.ddp.settings import Collective
+from testbed.shared.input_error import InputError, shown
+from testbed.transport import PayloadLayout
+
+_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """One of DDP's buckets.
+
+    Attributes:
+        elements: of the flat gradient.
+        dtype: of its elements, in words.
+        slots: its parameters' numbers, in order.
+    """
+
+    elements: int
+    dtype: str
+    slots: tuple[int, ...]
+
+    def facts(self) -> dict[str, Any]:
+        """For comparison with other ranks."""
+        return asdict(self) | {"slots": list(self.slots)}
+
+
+# A step's buckets, in the order in which they come.
+Plan = tuple[Bucket, ...]
+
+
+def owners(collective: Collective, world: int) -> list[int]:
+    """The ranks that average: each a part of every bucket."""
+    return [0] if collective == "server" else list(range(world))
+
+
+def shard(elements: int, place: int, count: int) -> slice:
+    """The part of a bucket that the owner at `place` of `count` averages; may be empty."""
+    return slice(elements * place // count, elements * (place + 1) // count)
+
+
+def layout_of(plan: Plan, place: int, count: int, chunk_bytes: int) -> PayloadLayout | None:
+    """What one owner averages, a tensor for each bucket of which it has a part; None: nothing."""
+    parts = [shard(bucket.elements, place, count) for bucket in plan]
+    tensors = [
+        (f"bucket-{index}", part.stop - part.start)
+        for index, part in enumerate(parts)
+        if part.stop > part.start
+    ]
+    return PayloadLayout(tensors, chunk_bytes) if tensors else None
+
+
+def require_plain(gradient: torch.Tensor) -> None:
+    """InputError for a gradient that cannot be sent as a row of numbers."""
+    valid = "dense, contiguous float32, float16 or bfloat16"
+    if gradient.layout is not torch.strided:
+        found = f"is sparse ({gradient.layout})"
+    elif not gradient.is_contiguous():
+        found = "is not contiguous"
+    elif gradient.dtype not in _DTYPES:
+        found = f"has elements of {gradient.dtype}"
+    else:
+        return
+    raise InputError(f"a bucket's gradient {found}; valid: {valid}")
+
+
+def require_equal(stage: str, told: list[Any]) -> None:
+    """InputError, the same line on all ranks, where their buckets differ; each as `facts` says."""
+    for rank, theirs in enumerate(told):
+        for key, ours in told[0].items():
+            if theirs[key] != ours:
+                raise InputError(
+                    f"{stage}: {key} is {shown(theirs[key])} on rank {rank} and {shown(ours)} on "
+                    "rank 0; valid: the same model and DistributedDataParallel on all ranks"
+                )

@@ -1,0 +1,130 @@
+"""What a user says about the exchange, checked before any rank is met."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from testbed.shared.input_error import InputError, shown
+from testbed.shared.registry import one_of
+from testbed.shared.version import version
+from testbed.training.filling import FILLINGS, Filling
+from testbed.transport import Leg, ProtocolConfig, preset
+from testbed.transport.core.connection_settings import LeaveOut
+from testbed.transport.core.wire import check_chunk_bytes
+from testbed.transport.policies.tolerance import PerLayer, StopRuleFactory
+
+Collective = Literal["sharded", "server"]
+Mode = Literal["bounded", "reliable", "local"]
+
+# Those that need nothing besides one round's payloads. `previous` and `whole-tensors` do.
+_FILLINGS = ("error-feedback", "rescale", "zero")
+_MEASURED = "bbr"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """See `BoundedLoss`; the constructor raises InputError for what cannot be used."""
+
+    protocol: ProtocolConfig
+    collective: Collective
+    mode: Mode
+    filling: str
+    rate_bps: float
+    interface: str | None
+    port: int | None
+    timeout_s: float
+    insecure: bool
+    chunk_bytes: int
+    transfers_in_flight: int
+    queue_bytes: float
+    leave_out: LeaveOut | None
+
+    def __post_init__(self) -> None:
+        for key, valid in (
+            ("collective", get_args(Collective)),
+            ("mode", get_args(Mode)),
+            ("filling", _FILLINGS),
+        ):
+            if getattr(self, key) not in valid:
+                value = getattr(self, key)
+                raise InputError(f"{key} is {shown(value)}; {one_of(str(value), valid)}")
+        if not 0 < self.timeout_s < math.inf:
+            raise InputError(f"timeout_s is {self.timeout_s}; valid: seconds, above 0 and finite")
+        if not self.rate_bps > 0:
+            raise InputError(f"rate_bps is {self.rate_bps}; valid: bits per second, above 0")
+        if self.transfers_in_flight < 1:
+            raise InputError(f"transfers_in_flight is {self.transfers_in_flight}; valid: 1 or more")
+        if self.port is not None and not 1 <= self.port <= 65535:
+            raise InputError(f"port is {self.port}; valid: 1 to 65535, or None for free ones")
+        try:
+            check_chunk_bytes(self.chunk_bytes)
+        except ValueError as error:
+            raise InputError(str(error)) from None
+        if self.mode == "bounded" and isinstance(self.protocol.gather, PerLayer):
+            raise InputError(
+                f"protocol {self.protocol.name}: it bounds the loss of each layer, and a bucket "
+                "has no names of layers; valid: a protocol with one bound, such as dblp"
+            )
+
+    @property
+    def filled(self) -> Filling:
+        """What stands for chunks that did not arrive; nothing is missing unless `bounded`."""
+        return FILLINGS.create(self.filling if self.mode == "bounded" else "zero")
+
+    def first_leg(self, critical: bool) -> float | StopRuleFactory:
+        """What the receiver of gradients may give up. The means are always complete."""
+        if self.mode != "bounded":
+            return 0.0
+        return self.protocol.policy(Leg.GATHER).stop_rule(critical)
+
+    def terms(self, torch_version: str) -> dict[str, str]:
+        """What must be equal on all ranks, in words."""
+        return {
+            "the version of bounded-loss-testbed": version(),
+            "the version of torch": torch_version,
+            **{f"protocol: {key}": each for key, each in self.protocol.describe().items()},
+            "collective": self.collective,
+            "mode": self.mode,
+            "filling": self.filling,
+            "chunk_bytes": str(self.chunk_bytes),
+            "insecure": str(self.insecure),
+        }
+
+
+def protocol_of(value: str | ProtocolConfig, rate_bps: float | None) -> ProtocolConfig:
+    """The protocol; a preset without a known rate gets a congestion control that measures it."""
+    if isinstance(value, ProtocolConfig):
+        protocol = value
+    elif isinstance(value, str):
+        try:
+            protocol = preset(value)
+            if rate_bps is None and _needs_rate(protocol):
+                protocol = preset(value, congestion_control=_MEASURED)
+        except ValueError as error:
+            raise InputError(f"protocol: {error}") from None
+    else:
+        raise InputError(f"protocol is {shown(value)}; valid: a preset's name or a ProtocolConfig")
+    if rate_bps is None and _needs_rate(protocol):
+        raise InputError(
+            f"rate_bps is missing, which the congestion control of {protocol.name} needs (fixed); "
+            f"valid: the links' bits per second, or a control that measures, such as {_MEASURED}"
+        )
+    return protocol
+
+
+def _needs_rate(protocol: ProtocolConfig) -> bool:
+    fixed = protocol.congestion_control.partition(":")[0] == "fixed"
+    return protocol.carrier == "udp" and fixed
+
+
+def difference(terms: list[Mapping[str, Any]]) -> str | None:
+    """What differs between the ranks, in one line that is the same on all of them."""
+    for rank, theirs in enumerate(terms):
+        for key, ours in terms[0].items():
+            if theirs.get(key) != ours:
+                return (
+                    f"{key} is {shown(theirs.get(key))} on rank {rank} and {shown(ours)} on "
+                    "rank 0; valid: the same on all ranks"
+                )
+    return None

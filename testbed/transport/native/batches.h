@@ -1,0 +1,66 @@
+/* What `batches.c` and `routine.c` share. */
+
+#ifndef BATCHES_H
+#define BATCHES_H
+
+#define _GNU_SOURCE
+#include <errno.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#define API __attribute__((visibility("default")))
+#define HEADER_BYTES 16
+#define SEND_INDEX_MASK 0x7fff
+#define ACK_REQUESTED 0x8000
+
+/* One transfer's side; hot_path.py, beside this file, has the same structures. */
+struct composing {
+    uint8_t *frames;
+    const uint8_t *rows;
+    uint32_t session, transfer, chunk_count, chunk_bytes, last_length;
+};
+
+enum fault { WRONG_SESSION, STALE_TRANSFER, EARLY_TRANSFER, OUT_OF_RANGE, WRONG_LENGTH, FAULTS };
+
+struct placing {
+    uint8_t *rows;
+    uint8_t *received; /* a byte per chunk, 0 or 1 */
+    uint16_t *stamps;  /* results; room for as many as the batch has datagrams */
+    int64_t *chunks;
+    uint32_t session, transfer, chunk_count, chunk_bytes, last_length;
+    uint32_t ignored; /* of this batch: those with a fault, and duplicates */
+    uint32_t gained;
+    uint32_t faults[FAULTS];
+};
+
+int64_t transfer_of(const uint8_t *frames, int64_t count, int64_t stride);
+int compose(const struct composing *it, const int64_t *chunks, int64_t count, int64_t first,
+            int ask);
+int64_t place(struct placing *it, const uint8_t *frames, int64_t count, int64_t stride,
+              int writing);
+
+#ifdef __linux__
+
+/* Messages to receive into; `unsorted` says that the caller must look at each of `received`. */
+struct receiving {
+    struct mmsghdr *messages;
+    uint8_t *rows;
+    const uint8_t *peer;
+    uint32_t count, per_message, datagram_bytes, address_bytes, control_bytes;
+    uint32_t received, unsorted;
+};
+
+struct sending {
+    struct mmsghdr *messages;
+    struct iovec *vectors; /* one per message */
+    uint32_t count, per_message, datagram_bytes;
+};
+
+int64_t receive(struct receiving *it, int descriptor);
+int64_t send_rows(struct sending *it, int descriptor, uint8_t *rows, int64_t count);
+
+#endif
+
+#endif

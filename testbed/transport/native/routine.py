@@ -1,0 +1,211 @@
+"""The wait during which a connection's routine is done, by the compiled library."""
+
+import ctypes
+import math
+import os
+from collections.abc import Sequence
+
+import numpy as np
+
+from testbed.transport.core.gathering import (
+    COALESCED_S,
+    DECAY,
+    GATHERED,
+    LEAST_S,
+    PAUSE_S,
+    WINDOW_S,
+)
+from testbed.transport.core.hot_path import Arrivals
+from testbed.transport.core.routine import Departures, Expected
+from testbed.transport.native.hot_path import CompiledComposer, CompiledPlacement, address_of
+from testbed.transport.native.loading import LIBRARY
+
+_LOGGED = 64
+
+
+def _structure(*fields: tuple[type, str]) -> list[tuple[str, type]]:
+    return [(name, kind) for kind, names in fields for name in names.split()]
+
+
+class _Departing(ctypes.Structure):
+    """struct departing."""
+
+    _fields_ = _structure(
+        (ctypes.c_void_p, "composing plain segmented chunks"),
+        (ctypes.c_double, "due_s tokens refilled_s bytes_per_s most_tokens wire_bytes"),
+        (ctypes.c_int64, "count beyond first quantum most descriptor over sent batches"),
+        (ctypes.c_double * _LOGGED, "at_s"),
+        (ctypes.c_int64 * _LOGGED, "sizes"),
+    )
+
+
+class _Arriving(ctypes.Structure):
+    """struct arriving."""
+
+    _fields_ = _structure(
+        (ctypes.c_void_p, "receiving placing"),
+        (ctypes.c_double, "due_s most_s rate since_s last_s"),
+        (ctypes.c_double, "gathered least_s window_s pause_s decay"),
+        (ctypes.c_int64, "count missing room quiet newest descriptor over at_once"),
+        (ctypes.c_int64, "valid gained received unplaced drained"),
+        (ctypes.c_double, "at_s"),
+    )
+
+
+class Departing:
+    """Sends `Departures`, as often as they are begun."""
+
+    def __init__(self, descriptor: int, plain: int, segmented: int) -> None:
+        """`plain` and `segmented` are the addresses of two `SendCall`s."""
+        self._it = _Departing(descriptor=descriptor, plain=plain)
+        self._segmented = segmented
+        self.address = ctypes.addressof(self._it)
+
+    def begin(self, departures: Departures, due_s: float, *, segmented: bool) -> bool:
+        """Says what may be sent, from `due_s` on; False where it cannot be."""
+        composer, chunks, first, beyond, pacer = departures
+        if not isinstance(composer, CompiledComposer) or pacer.refilled_s is None:
+            return False
+        it = self._it
+        self._departures = departures
+        self._chunks = np.ascontiguousarray(chunks, dtype=np.int64)
+        it.composing, it.chunks = composer.address, address_of(self._chunks)
+        it.segmented = self._segmented if segmented else None
+        it.due_s, it.tokens, it.refilled_s = due_s, pacer.tokens, pacer.refilled_s
+        it.bytes_per_s, it.wire_bytes = pacer.bytes_per_s, pacer.datagram_bytes
+        it.most_tokens, it.quantum, it.most = pacer.most_tokens, pacer.quantum, pacer.most
+        it.count, it.beyond, it.first = len(chunks), beyond, first
+        it.over = it.sent = it.batches = 0
+        return True
+
+    @property
+    def worked(self) -> bool:
+        """Whether any were sent, or it goes on no longer because there is something to decide."""
+        return bool(self._it.batches or self._it.over)
+
+    def end(self) -> tuple[Departures, list[tuple[int, float]]]:
+        """What was to be sent, and the batches that were: how many datagrams, and when."""
+        it, pacer = self._it, self._departures.pacer
+        if it.batches:
+            pacer.tokens, pacer.refilled_s = it.tokens, it.refilled_s
+        return self._departures, list(zip(it.sizes[: it.batches], it.at_s, strict=False))
+
+
+class Arriving:
+    """Takes what is `Expected`."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._it = _Arriving(
+            descriptor=descriptor,
+            gathered=GATHERED,
+            least_s=LEAST_S,
+            window_s=WINDOW_S,
+            pause_s=PAUSE_S,
+            decay=DECAY,
+        )
+        self.address = ctypes.addressof(self._it)
+
+    def begin(self, expected: Expected, due_s: float | None, receiving: int) -> bool:
+        """Says what is awaited and when it has gathered; False where it cannot be taken.
+
+        With None for `due_s` each is taken as it comes, until they may gather. `receiving` is the
+        address of a `ReceiveCall`.
+        """
+        placement, gathering, missing, most_s, quiet = expected
+        if not isinstance(placement, CompiledPlacement):
+            return False
+        it = self._it
+        self._placement, self._gathering = placement, gathering
+        it.receiving, it.placing, it.room = receiving, placement.address, placement.reserve()
+        it.at_once, it.due_s = due_s is None, math.inf if due_s is None else due_s
+        it.most_s, it.missing = most_s, missing
+        it.rate, it.count = gathering.rate, gathering.count
+        it.since_s, it.last_s = gathering.since_s, gathering.last_s
+        it.quiet, it.newest = quiet
+        it.over = it.valid = it.gained = it.unplaced = 0
+        return True
+
+    @property
+    def worked(self) -> bool:
+        """Whether any have come, or it is `over`."""
+        return bool(self._it.valid or self._it.over)
+
+    @property
+    def over(self) -> bool:
+        """Whether it goes on no longer, because there is something to decide."""
+        return bool(self._it.over)
+
+    @property
+    def at_once(self) -> bool:
+        """Whether none has gathered: each was taken as it came."""
+        return bool(self._it.at_once)
+
+    @property
+    def valid(self) -> int:
+        """How many have been taken."""
+        return int(self._it.valid)
+
+    @property
+    def drained(self) -> bool:
+        """Whether the socket was empty after the last batch."""
+        return bool(self._it.drained)
+
+    @property
+    def due_s(self) -> float:
+        """Until when arrivals gather now."""
+        return float(self._it.due_s)
+
+    @property
+    def received(self) -> int:
+        """Rows that the last batch filled, or -errno."""
+        return int(self._it.received)
+
+    @property
+    def unplaced(self) -> bool:
+        """Whether the last batch is still where it was received, and nobody has looked at it."""
+        return bool(self._it.unplaced)
+
+    def end(self) -> tuple[Arrivals, float]:
+        """What has been taken, and when the latest was."""
+        it, gathering = self._it, self._gathering
+        gathering.rate, gathering.count = it.rate, it.count
+        gathering.since_s, gathering.last_s = it.since_s, it.last_s
+        return self._placement.taken(it.valid, it.gained), it.at_s
+
+
+class _PollFd(ctypes.Structure):
+    """struct pollfd."""
+
+    _fields_ = [("fd", ctypes.c_int), ("events", ctypes.c_short), ("revents", ctypes.c_short)]
+
+
+class Polled:
+    """Descriptors to wait for, each with the events that are wanted, as `select.poll` has them."""
+
+    def __init__(self, wanted: Sequence[tuple[int, int]]) -> None:
+        self.count = len(wanted)
+        self._each = (_PollFd * self.count)(*(_PollFd(*each) for each in wanted))
+        self.address = ctypes.addressof(self._each)
+
+    def found(self) -> list[tuple[int, int]]:
+        """The descriptors that something happened to, and what."""
+        return [(each.fd, each.revents) for each in self._each if each.revents]
+
+
+def wait_working(
+    going: Sequence[Departing], coming: Sequence[Arriving], polled: Polled, until_s: float
+) -> list[tuple[int, int]]:
+    """Waits for descriptors and does the routine meanwhile; returns what has happened to which.
+
+    Returns also at `until_s`, when a signal comes, and as soon as one of the routines is `over`.
+    """
+    assert LIBRARY is not None
+    goings = (ctypes.c_void_p * len(going))(*(each.address for each in going))
+    comings = (ctypes.c_void_p * len(coming))(*(each.address for each in coming))
+    ready = LIBRARY.wait_working(
+        *(goings, len(going), comings, len(coming)),
+        *(polled.address, polled.count, until_s, COALESCED_S),
+    )
+    if ready < 0:
+        raise OSError(-ready, os.strerror(-ready))
+    return polled.found() if ready else []

@@ -1,0 +1,99 @@
+"""The time of a training step's exchange beside Gloo's all-reduce, in one run on loopback.
+
+    python -m tests.benchmarks.ddp_step [--ranks 3] [--megabytes 25] [--buckets 2] [--turns 15]
+
+Each rank is a process. All kinds take turns in each process; a turn is one backward pass of a model
+that computes next to nothing. It prints the median of each kind's seconds and their range, and the
+median and range of the turns' ratios to Gloo. The slowest rank counts.
+"""
+
+import argparse
+import statistics
+import time
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from testbed.ddp import BoundedLoss
+from tests.ddp.ranks import launch, values
+
+KINDS: dict[str, dict[str, Any] | None] = {
+    "gloo": None,
+    "reliable, sharded": {"mode": "reliable", "collective": "sharded"},
+    "reliable, server": {"mode": "reliable", "collective": "server"},
+    "local": {"mode": "local"},
+}
+WARM_UP = 4
+
+
+class Rows(nn.Module):
+    """Parameters of one bucket each."""
+
+    def __init__(self, buckets: int, elements: int) -> None:
+        super().__init__()
+        self.rows = nn.ParameterList(torch.zeros(elements) for _ in range(buckets))
+
+    def forward(self, factor: torch.Tensor) -> torch.Tensor:
+        return torch.stack([(row * factor).sum() for row in self.rows]).sum()
+
+
+def work(
+    rank: int, buckets: int, megabytes: float, turns: int, chunk_bytes: int
+) -> dict[str, list[float]]:
+    """Seconds of each turn."""
+    elements = int(megabytes * 1e6 / 4)
+    wrapped = {}
+    for kind, settings in KINDS.items():
+        ddp = DistributedDataParallel(
+            Rows(buckets, elements), bucket_cap_mb=megabytes * 0.9e6 / 2**20
+        )
+        if settings is not None:
+            state = BoundedLoss("none", timeout_s=60, chunk_bytes=chunk_bytes, **settings)
+            ddp.register_comm_hook(state, state.hook)
+        wrapped[kind] = ddp
+    took_s: dict[str, list[float]] = {kind: [] for kind in KINDS}
+    for turn in range(WARM_UP + turns):
+        for kind, ddp in wrapped.items():
+            ddp.zero_grad()
+            loss = ddp(torch.tensor(float(rank)))
+            dist.barrier()
+            began_s = time.perf_counter()
+            loss.backward()
+            if turn >= WARM_UP:
+                took_s[kind].append(time.perf_counter() - began_s)
+    return took_s
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ranks", type=int, default=3)
+    parser.add_argument("--megabytes", type=float, default=25.0, help="of a bucket")
+    parser.add_argument("--buckets", type=int, default=2)
+    parser.add_argument("--turns", type=int, default=15)
+    parser.add_argument("--chunk-bytes", type=int, default=1440)
+    given = parser.parse_args()
+    outcomes = launch(
+        work,
+        given.ranks,
+        within_s=600,
+        buckets=given.buckets,
+        megabytes=given.megabytes,
+        turns=given.turns,
+        chunk_bytes=given.chunk_bytes,
+    )
+    told = values(outcomes)
+    slowest = {kind: np.max([each[kind] for each in told], axis=0) for kind in KINDS}
+    for kind, took_s in slowest.items():
+        ratios = took_s / slowest["gloo"]
+        print(
+            f"{kind:18} {statistics.median(took_s):.4f} s ({min(took_s):.4f} to {max(took_s):.4f})"
+            f"  x gloo {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,177 @@
+"""Ranks as real processes on loopback, with a gloo process group and a store in the test's process.
+
+That is what torchrun does; only the store's host differs from a rank, as with torchrun's agent.
+"""
+
+import contextlib
+import multiprocessing
+import os
+import queue
+import signal
+import sys
+import traceback
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+# Torch is imported once, not by each rank.
+_CONTEXT = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload(["torch", "torch.distributed", "testbed.ddp", __name__])
+_WITHIN_S = 100
+
+
+@dataclass
+class Outcome:
+    """What became of a rank: what its function returned, or the error's text and kind."""
+
+    value: Any = None
+    error: str = ""
+    kind: str = ""
+
+
+def _child(work, rank, world, port, results, arguments):
+    os.environ["MASTER_ADDR"] = "127.0.0.1"
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    torch.set_num_threads(1)
+    outcome = Outcome()
+    try:
+        store = dist.TCPStore("127.0.0.1", port, is_master=False)
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
+        outcome.value = work(rank, **arguments)
+    except BaseException as error:
+        traceback.print_exc(file=sys.stderr)
+        outcome.error, outcome.kind = str(error), type(error).__name__
+    results.put((rank, outcome))
+
+
+def launch(work, world, *, killed=(), within_s=_WITHIN_S, **arguments):
+    """Runs `work(rank, **arguments)` on all ranks; returns their outcomes, by rank.
+
+    Those that are `killed` (they kill themselves) have none.
+    """
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    results = _CONTEXT.Queue()
+    ranks = [
+        _CONTEXT.Process(target=_child, args=(work, rank, world, store.port, results, arguments))
+        for rank in range(world)
+    ]
+    for each in ranks:
+        each.start()
+    outcomes: dict[int, Outcome] = {}
+    try:
+        while len(outcomes) < world - len(killed):
+            rank, outcome = results.get(timeout=within_s)
+            outcomes[rank] = outcome
+        for rank, each in enumerate(ranks):
+            each.join(0 if rank in killed and len(killed) < world else 10)
+    except queue.Empty:
+        raise AssertionError(f"only ranks {sorted(outcomes)} ended: {outcomes}") from None
+    finally:
+        for each in ranks:
+            if each.is_alive():
+                each.kill()
+    return outcomes
+
+
+def values(outcomes):
+    """What the ranks returned, in order; fails where one has raised."""
+    for rank, outcome in outcomes.items():
+        assert not outcome.error, f"rank {rank}: {outcome.kind}: {outcome.error}"
+    return [outcomes[rank].value for rank in sorted(outcomes)]
+
+
+def die():
+    """Ends this process at once, without a word."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def model(dtype=torch.float32, *, frozen=False):
+    """Equal on all ranks. With a `bucket_cap_mb` of BUCKET_MB it has three buckets."""
+    torch.manual_seed(1)
+    net = nn.Sequential(
+        *(nn.Linear(30, 200), nn.Tanh(), nn.Linear(200, 200), nn.Tanh()),
+        *(nn.Linear(200, 200), nn.Tanh(), nn.Linear(200, 1)),
+    )
+    if frozen:
+        net[2].weight.requires_grad_(False)
+    return net.to(dtype)
+
+
+BUCKET_MB = 0.01
+
+
+def batch(step, rank, rows=8, dtype=torch.float32):
+    """A rank's inputs and targets in a step."""
+    draws = torch.Generator().manual_seed(1000 * step + rank)
+    return (
+        torch.randn(rows, 30, generator=draws).to(dtype),
+        torch.randn(rows, 1, generator=draws).to(dtype),
+    )
+
+
+def wrapped(net, **more):
+    return DistributedDataParallel(net, bucket_cap_mb=BUCKET_MB, **more)
+
+
+def train(ddp, steps, rank, *, first=0, rows=8, dtype=torch.float32, after=None, optimiser=None):
+    """SGD with momentum; `after(step)` is called behind each step."""
+    optimiser = optimiser or torch.optim.SGD(ddp.parameters(), lr=0.05, momentum=0.9)
+    for step in range(first, first + steps):
+        inputs, targets = batch(step, rank, rows, dtype)
+        optimiser.zero_grad()
+        nn.functional.mse_loss(ddp(inputs), targets).backward()
+        optimiser.step()
+        if after is not None:
+            after(step)
+
+
+def weights(net):
+    """All of a model's parameters, flat, as float32."""
+    with contextlib.suppress(AttributeError):
+        net = net.module
+    return torch.cat([each.detach().reshape(-1).float() for each in net.parameters()]).numpy()
+
+
+def last(state):
+    """The report of a step that there has been."""
+    assert state.last is not None
+    return state.last
+
+
+class FakeBucket:
+    """What a hook asks of `GradBucket`, with any buffer."""
+
+    def __init__(self, buffer, parameters, *, last):
+        self._buffer, self._parameters, self._last = buffer, parameters, last
+
+    def buffer(self):
+        return self._buffer
+
+    def parameters(self):
+        return self._parameters
+
+    def is_last(self):
+        return self._last
+
+
+def fake_bucket(buffer, parameters, *, last):
+    return cast(dist.GradBucket, FakeBucket(buffer, parameters, last=last))
+
+
+def exchange(state, gradients, parameters):
+    """One step of buckets with these gradients, one parameter each; returns the means."""
+    futures = []
+    for index, (gradient, parameter) in enumerate(zip(gradients, parameters, strict=True)):
+        bucket = fake_bucket(gradient.clone(), [parameter], last=index == len(gradients) - 1)
+        futures.append(state.hook(state, bucket))
+    return [each.wait() for each in futures]
+
+
+def drawn(sizes, *seed):
+    """Gradients of these sizes."""
+    draws = torch.Generator().manual_seed(sum(1000**at * each for at, each in enumerate(seed)))
+    return [torch.randn(size, generator=draws) for size in sizes]

@@ -1,0 +1,94 @@
+"""Addresses and ports, and keys where an address is beyond the machine."""
+
+import socket
+import stat
+
+import numpy as np
+import pytest
+import torch
+
+from testbed.ddp import BoundedLoss, InputError, addresses
+from tests.ddp.ranks import drawn, exchange, last, launch, values
+
+SIZES = (30_000,)
+
+
+def outside():
+    """An interface of this machine whose address is not a loopback one; None without any."""
+    for _, name in socket.if_nameindex():
+        try:
+            address = addresses.own_address(name)
+        except InputError:
+            continue
+        if not addresses.is_loopback(address):
+            return name
+    return None
+
+
+def test_an_interface_is_named_by_the_argument_or_as_gloo_does(monkeypatch):
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    assert addresses.own_address(None) == "127.0.0.1"
+    monkeypatch.setenv("MASTER_ADDR", "no-such-host.invalid")
+    with pytest.raises(InputError, match=r"MASTER_ADDR is 'no-such-host.invalid', which cannot"):
+        addresses.own_address(None)
+    assert addresses.own_address("lo") == "127.0.0.1"
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    assert addresses.own_address(None) == "127.0.0.1"
+    with pytest.raises(InputError, match=r"interface is 'nowhere0'; valid: .*lo"):
+        addresses.own_address("nowhere0")
+
+
+def test_an_address_that_others_cannot_reach_is_named():
+    addresses.require_reachable(["127.0.0.1", "127.0.0.1"])
+    addresses.require_reachable(["10.0.0.1", "10.0.0.2"])
+    with pytest.raises(InputError, match=r"rank 1 has the address 127.0.1.1, which other"):
+        addresses.require_reachable(["10.0.0.1", "127.0.1.1"])
+
+
+@pytest.mark.parametrize("kind", [socket.SOCK_STREAM, socket.SOCK_DGRAM], ids=["tcp", "udp"])
+def test_ports_must_be_free_of_both_kinds(kind):
+    first = addresses.free_ports("127.0.0.1", 3)
+    with socket.socket(socket.AF_INET, kind) as taken:
+        taken.bind(("127.0.0.1", first + 2))
+        if kind == socket.SOCK_STREAM:
+            taken.listen()
+        with pytest.raises(InputError, match=rf"port {first + 2} of 127.0.0.1 is taken"):
+            addresses.check_free("127.0.0.1", first, 3)
+    with pytest.raises(InputError, match=r"port is 65535, and 3 are needed; valid: up to 65533"):
+        addresses.check_free("127.0.0.1", 65535, 3)
+
+
+def beyond(rank, interface, collective):
+    """Exchanges with keys; returns what was seen of them."""
+    state = BoundedLoss(mode="reliable", collective=collective, interface=interface, timeout_s=60)
+    assert state._places is not None and state._places.identity is not None
+    folder = state._places.identity._at
+    kept = stat.S_IMODE(folder.stat().st_mode), sorted(each.name for each in folder.glob("*.key"))
+    parameters = [torch.zeros(size) for size in SIZES]
+    for step in range(4):
+        (mean,) = exchange(state, drawn(SIZES, rank, step), parameters)
+    state.close()
+    return mean.numpy(), last(state).carried_by, kept, folder.exists()
+
+
+@pytest.mark.skipif(outside() is None, reason="no interface with an address beyond this machine")
+@pytest.mark.parametrize("collective", ["server", "sharded"])
+def test_beyond_the_machine_ranks_have_keys(collective):
+    told = values(launch(beyond, 3, interface=outside(), collective=collective))
+    for rank, (mean, carried_by, (mode, own), left) in enumerate(told):
+        assert np.array_equal(mean, told[0][0])
+        assert carried_by == "transport"
+        assert (mode, own) == (0o700, [f"rank-{rank}.key", "server.key"])
+        assert not left
+
+
+def in_clear(rank, interface):
+    BoundedLoss("tcp", interface=interface, timeout_s=10)
+
+
+@pytest.mark.skipif(outside() is None, reason="no interface with an address beyond this machine")
+def test_kernel_tcp_beyond_the_machine_must_be_asked_for():
+    for outcome in launch(in_clear, 2, interface=outside()).values():
+        assert outcome.kind == "InputError"
+        assert outcome.error.startswith("the protocol tcp sends gradients that anybody on the way")

@@ -1,0 +1,167 @@
+"""The hook in the mode `reliable` trains as DDP's own all-reduce does."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.join import Join
+
+from testbed.ddp import BoundedLoss
+from testbed.transport import preset
+from tests.ddp.ranks import batch, launch, model, train, values, weights, wrapped
+
+STEPS = 6
+RELIABLE = {"mode": "reliable", "timeout_s": 60}
+
+
+def hooked(net, *, group=None, **settings):
+    ddp = wrapped(net, process_group=group)
+    state = BoundedLoss(group=group, **{**RELIABLE, **settings})
+    ddp.register_comm_hook(state, state.hook)
+    return ddp, state
+
+
+def all_reduced(rank, rows=(8, 8, 8)):
+    """The weights after training with DDP's own all-reduce."""
+    ddp = wrapped(model())
+    train(ddp, STEPS, rank, rows=rows[rank])
+    return weights(ddp)
+
+
+def trained(rank, rows=(8, 8, 8), **settings):
+    reports = []
+    ddp, state = hooked(model(), **settings)
+    train(ddp, STEPS, rank, rows=rows[rank], after=lambda _: reports.append(state.last))
+    return weights(ddp), reports
+
+
+def both(rank, collective):
+    rows = (8, 3, 5)  # the last batches of an epoch
+    return all_reduced(rank, rows), *trained(rank, rows, collective=collective)
+
+
+@pytest.mark.parametrize("collective", ["server", "sharded"])
+def test_weights_are_those_of_the_all_reduce_and_replicas_identical(collective):
+    outcomes = values(launch(both, 3, collective=collective))
+    for expected, ours, reports in outcomes:
+        assert np.array_equal(ours, outcomes[0][1])
+        np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-6)
+        assert [each.carried_by for each in reports] == ["process group"] * 2 + ["transport"] * 4
+        assert [each.step for each in reports] == list(range(STEPS))
+        assert all(len(each.buckets) == 3 for each in reports[1:])
+        assert all(bucket.loss == 0 for each in reports for bucket in each.buckets)
+    payload_bytes = 4 * len(outcomes[0][1])
+    # Rank 0 of two others sends each the mean; of three owners, each sends two thirds twice.
+    sent = {"server": 2, "sharded": 4 / 3}[collective] * payload_bytes
+    assert sent < outcomes[0][2][-1].bytes_sent < 1.5 * sent
+    assert outcomes[0][2][-1].wait_s > 0
+
+
+def in_rank_order(rank, dtypes):
+    """Compares each step's gradients with the mean in rank order, bit for bit."""
+    equal: dict[str, list[tuple[str, bool]]] = {}
+    for name in dtypes:
+        dtype = getattr(torch, name)
+        ddp, state = hooked(model(dtype))
+        alone = copy.deepcopy(ddp.module)
+
+        def compare(step, ddp=ddp, alone=alone, dtype=dtype, state=state):
+            inputs, targets = batch(step, rank, dtype=dtype)
+            nn.functional.mse_loss(alone(inputs), targets).backward()
+            mine = torch.cat([each.grad.reshape(-1).float() for each in alone.parameters()])
+            everyone = [torch.empty_like(mine) for _ in range(3)]
+            dist.all_gather(everyone, mine)
+            mean = everyone[0].numpy().copy()
+            for each in everyone[1:]:
+                mean += each.numpy()
+            mean /= np.float32(3)
+            expected = torch.from_numpy(mean).to(dtype)
+            got = torch.cat([each.grad.reshape(-1) for each in ddp.parameters()])
+            alone.zero_grad()
+            same = torch.equal(got, expected)
+            equal.setdefault(str(dtype), []).append((state.last.carried_by, same))
+
+        for step in range(4):
+            inputs, targets = batch(step, rank, dtype=dtype)
+            ddp.zero_grad()
+            nn.functional.mse_loss(ddp(inputs), targets).backward()
+            compare(step)
+        state.close()
+    return equal
+
+
+def test_means_are_those_in_rank_order_in_each_type():
+    for told in values(launch(in_rank_order, 3, dtypes=["float32", "float16", "bfloat16"])):
+        assert told == {
+            str(dtype): [("process group", True)] * 2 + [("transport", True)] * 2
+            for dtype in (torch.float32, torch.float16, torch.bfloat16)
+        }
+
+
+def special_cases(rank):
+    """Frozen parameters, accumulated gradients, and ranks with fewer batches."""
+    frozen, frozen_state = hooked(model(frozen=True))
+    before = frozen.module[2].weight.clone()
+    train(frozen, 4, rank)
+    assert torch.equal(frozen.module[2].weight, before)
+    assert frozen_state.last.carried_by == "transport"
+
+    accumulated, state = hooked(model())
+    plain = wrapped(model())
+    for step in range(4):
+        for ddp in (accumulated, plain):
+            ddp.zero_grad()
+            with ddp.no_sync():
+                inputs, targets = batch(100 + step, rank)
+                nn.functional.mse_loss(ddp(inputs), targets).backward()
+            inputs, targets = batch(step, rank)
+            nn.functional.mse_loss(ddp(inputs), targets).backward()
+    assert state.last.step == 3
+    for ours, theirs in zip(accumulated.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad)
+
+    uneven, _ = hooked(model())
+    with Join([uneven]):
+        train(uneven, 4 + rank, rank)
+    return weights(frozen), weights(uneven)
+
+
+def test_frozen_parameters_accumulation_and_uneven_numbers_of_batches():
+    told = values(launch(special_cases, 2))
+    for at in range(2):
+        assert np.array_equal(told[0][at], told[1][at])
+
+
+def two_groups(rank):
+    """Rank 1 trains a model with rank 0 and another with rank 2, in turn."""
+    groups = [dist.new_group([0, 1]), dist.new_group([1, 2])]
+    mine = [index for index, ranks in enumerate(([0, 1], [1, 2])) if rank in ranks]
+    made = {}
+    for index in mine:
+        made[index] = hooked(model(), group=groups[index], collective="server")
+    for step in range(4):
+        for index, (ddp, _) in made.items():
+            train(ddp, 1, rank, first=step + 50 * index)
+    return {index: (weights(ddp), state.last.carried_by) for index, (ddp, state) in made.items()}
+
+
+def test_two_process_groups_in_one_process():
+    told = values(launch(two_groups, 3))
+    for index, (one, other) in enumerate(((0, 1), (1, 2))):
+        (ours, carried_by), (theirs, _) = told[one][index], told[other][index]
+        assert np.array_equal(ours, theirs)
+        assert carried_by == "transport"
+    assert not np.array_equal(told[1][0][0], told[1][1][0])
+
+
+def over_kernel_tcp(rank):
+    return trained(rank, protocol=preset("tcp-cubic"))[0]
+
+
+def test_the_protocol_tcp_gives_the_same_bits():
+    over_tcp = values(launch(over_kernel_tcp, 2))
+    ours = [each[0] for each in values(launch(trained, 2))]
+    assert all(np.array_equal(each, ours[0]) for each in (*ours, *over_tcp))

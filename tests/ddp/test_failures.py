@@ -1,0 +1,235 @@
+"""What fails is named on all ranks, in time; what cannot be used is refused in one line."""
+
+import os
+import signal
+import socket
+import time
+
+import pytest
+import torch
+from torch import nn
+
+from testbed.ddp import BoundedLoss, InputError
+from testbed.ddp.meeting import Meeting
+from testbed.transport import preset
+from tests.ddp import ranks
+from tests.ddp.ranks import drawn, exchange, launch, values, wrapped
+
+SIZES = (50_000, 20_000)
+PARAMETERS = [torch.zeros(size) for size in SIZES]
+
+
+def ended(rank, culprit, collective, how, at_step, timeout_s):
+    """Trains until `culprit` ends; returns what the others heard, and after how long."""
+    state = BoundedLoss(collective=collective, timeout_s=timeout_s)
+    for step in range(1000):
+        if rank == culprit and step == at_step:
+            os.kill(os.getpid(), how)
+        began_s = time.monotonic()
+        try:
+            exchange(state, drawn(SIZES, rank, step), PARAMETERS)
+        except Exception as error:
+            return type(error).__name__, str(error), time.monotonic() - began_s
+        time.sleep(0.01)
+    return None
+
+
+@pytest.mark.parametrize(
+    ("culprit", "collective"), [(2, "server"), (0, "server"), (1, "sharded")], ids=str
+)
+def test_a_killed_rank_ends_all_with_its_name(culprit, collective):
+    outcomes = launch(
+        ended, 3, killed=[culprit], culprit=culprit, collective=collective,
+        how=signal.SIGKILL, at_step=5, timeout_s=20,
+    )  # fmt: skip
+    assert len(outcomes) == 2
+    for outcome in outcomes.values():
+        assert not outcome.error, outcome
+        kind, text, took_s = outcome.value
+        assert (kind, text.partition(":")[0]) == ("PeerLost", f"lost rank {culprit}")
+        assert took_s < 10
+
+
+@pytest.mark.parametrize("collective", ["server", "sharded"])
+def test_a_rank_that_stands_still_is_named_within_the_time(collective):
+    outcomes = launch(
+        ended, 3, killed=[2], culprit=2, collective=collective,
+        how=signal.SIGSTOP, at_step=5, timeout_s=10,
+    )  # fmt: skip
+    for outcome in outcomes.values():
+        kind, text, took_s = outcome.value
+        assert (kind, text.partition(":")[0]) == ("PeerLost", "lost rank 2")
+        assert took_s < 12
+
+
+def test_a_rank_that_dies_before_the_buckets_are_known_is_named():
+    outcomes = launch(
+        ended, 2, killed=[1], culprit=1, collective="server",
+        how=signal.SIGKILL, at_step=0, timeout_s=3,
+    )  # fmt: skip
+    kind, text, took_s = outcomes[0].value
+    assert kind == "PeerLost"
+    assert text == "lost rank 1: did not come to step 0, bucket 0 within 3 s"
+    assert took_s < 6
+
+
+def told_late(rank):
+    """Rank 0 knows after a moment that rank 2 has failed; rank 1 only sees rank 0 go."""
+    meeting = Meeting(None, 10)
+    meeting.share("start", {})
+    if rank == 0:
+        time.sleep(0.2)
+        return meeting.first_failure(2, "silent")
+    return meeting.first_failure(0, "the connection was closed")
+
+
+def test_who_blames_another_waits_a_moment_for_what_is_known():
+    assert values(launch(told_late, 2)) == [(2, "silent")] * 2
+
+
+def refused(rank, settings, more=None):
+    """Makes a hook, with other settings on rank 1."""
+    for key, value in (more or {}).items():
+        os.environ[key] = value
+    BoundedLoss(**({"timeout_s": 10} | (settings if rank == 1 else {})))
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        (
+            {"protocol": "fixed-low"},
+            "protocol: name is 'fixed-low' on rank 1 and 'dblp' on rank 0; "
+            "valid: the same on all ranks",
+        ),
+        (
+            {"mode": "reliable"},
+            "mode is 'reliable' on rank 1 and 'bounded' on rank 0; valid: the same on all ranks",
+        ),
+        (
+            {"interface": "eth99"},
+            "rank 1: interface is 'eth99'; valid: "
+            + ", ".join(sorted(name for _, name in socket.if_nameindex())),
+        ),
+    ],
+    ids=["protocol", "mode", "interface"],
+)
+def test_ranks_that_differ_all_say_how(settings, line):
+    outcomes = launch(refused, 2, settings=settings)
+    for outcome in outcomes.values():
+        assert (outcome.kind, outcome.error) == ("InputError", line)
+
+
+def another_version(rank):
+    if rank == 1:
+        vars(torch)["__version__"] = "1.0"
+    BoundedLoss(timeout_s=10)
+
+
+def test_versions_must_be_the_same():
+    for outcome in launch(another_version, 2).values():
+        assert outcome.kind == "InputError"
+        assert outcome.error.startswith("the version of torch is '1.0' on rank 1 and ")
+
+
+def test_a_port_that_is_taken_is_named_on_all_ranks():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        # Rank 1's ports follow rank 0's two.
+        for outcome in launch(at_port, 2, port=port - 2).values():
+            assert outcome.kind == "InputError"
+            assert f"port {port} of 127.0.0.1 is taken; valid: a free one" in outcome.error
+            assert outcome.error.startswith("rank 1: ")
+
+
+def at_port(rank, port):
+    BoundedLoss(timeout_s=10, port=port)
+
+
+def other_buckets(rank):
+    state = BoundedLoss(timeout_s=10)
+    sizes = (60_000, 10_000) if rank else SIZES
+    exchange(state, drawn(sizes, rank), [torch.zeros(size) for size in sizes])
+
+
+def test_other_buckets_are_named_on_all_ranks():
+    outcomes = launch(other_buckets, 2)
+    assert {outcome.kind for outcome in outcomes.values()} == {"InputError"}
+    (line,) = {outcome.error for outcome in outcomes.values()}
+    assert line == (
+        "step 0, bucket 0: elements is 60000 on rank 1 and 50000 on rank 0; "
+        "valid: the same model and DistributedDataParallel on all ranks"
+    )
+
+
+def odd_gradient(rank, kind):
+    state = BoundedLoss(timeout_s=10)
+    if kind == "sparse":
+        net = wrapped(nn.Embedding(50, 4, sparse=True))
+        net.register_comm_hook(state, state.hook)
+        net(torch.tensor([1, 2])).sum().backward()
+    buffers = {
+        "strided": torch.zeros(10, 2).t().reshape(2, 10)[:, ::2],
+        "double": torch.zeros(10, dtype=torch.float64),
+    }
+    gradient = buffers[kind]
+    state.hook(state, ranks.fake_bucket(gradient, [gradient], last=True))
+
+
+@pytest.mark.parametrize(
+    ("kind", "found"),
+    [
+        ("sparse", "is sparse (torch.sparse_coo)"),
+        ("strided", "is not contiguous"),
+        ("double", "has elements of torch.float64"),
+    ],
+)
+def test_a_gradient_that_cannot_be_sent_is_refused(kind, found):
+    valid = "valid: dense, contiguous float32, float16 or bfloat16"
+    for outcome in launch(odd_gradient, 2, kind=kind).values():
+        assert outcome.kind in ("InputError", "PeerLost")
+        assert f"a bucket's gradient {found}; {valid}" in outcome.error
+        assert "\n" not in outcome.error
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        ({"mode": "lossy"}, "mode is 'lossy'; valid: bounded, reliable, local"),
+        ({"collective": "ring"}, "collective is 'ring'; valid: sharded, server"),
+        ({"filling": "previous"}, "filling is 'previous'; valid: error-feedback, rescale, zero"),
+        ({"timeout_s": 0}, "timeout_s is 0; valid: seconds, above 0 and finite"),
+        ({"rate_bps": -1.0}, "rate_bps is -1.0; valid: bits per second, above 0"),
+        ({"port": 0}, "port is 0; valid: 1 to 65535, or None for free ones"),
+        ({"chunk_bytes": 1441}, "chunk_bytes is 1441; valid: a multiple of 4"),
+        ({"protocol": "dblb"}, "protocol: unknown protocol 'dblb'; valid: "),
+        ({"protocol": 3}, "protocol is 3; valid: a preset's name or a ProtocolConfig"),
+        ({"protocol": "mlt"}, "protocol mlt: it bounds the loss of each layer"),
+        ({"protocol": preset("dblp")}, "rate_bps is missing, which the congestion control of dblp"),
+        ({}, "there is no process group; call init_process_group before"),
+    ],
+    ids=str,
+)
+def test_settings_that_cannot_be_used_are_refused_in_one_line(settings, line):
+    with pytest.raises(InputError) as caught:
+        BoundedLoss(**settings)
+    assert str(caught.value).startswith(line)
+
+
+def foreign_state(rank):
+    state = BoundedLoss(timeout_s=10)
+    with pytest.raises(InputError, match=r"is no state of BoundedLoss; valid: what state_dict"):
+        state.load_state_dict({"owed": {}})
+    own = state.state_dict()
+    with pytest.raises(InputError, match=r"the state is of rank 5 of 2, and this is rank"):
+        state.load_state_dict({**own, "rank": 5})
+    state.load_state_dict({**own, "owed": {0: torch.ones(3)}})
+    exchange(state, drawn(SIZES, rank), PARAMETERS)
+
+
+def test_a_state_of_another_model_or_rank_is_refused():
+    for outcome in launch(foreign_state, 2).values():
+        assert outcome.kind in ("InputError", "PeerLost")
+        assert "parameter 0 has 3 elements there and 50000 here" in outcome.error

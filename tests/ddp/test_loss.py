@@ -1,0 +1,164 @@
+"""Bounded loss: within its bound, the same for all replicas, and owed where that is asked."""
+
+import numpy as np
+import pytest
+import torch
+
+from testbed.ddp import BoundedLoss
+from testbed.transport import preset
+from tests.ddp.ranks import drawn, exchange, last, launch, model, train, values, weights, wrapped
+
+SIZES = (70_000, 1, 30_000)  # one has fewer elements than there are ranks
+PARAMETERS = [torch.zeros(size) for size in SIZES]
+STEPS = 8
+
+
+def lossy(rank, **settings):
+    """An exchange in which a third of the datagrams vanish before the network."""
+    draws = np.random.default_rng(rank)
+    return BoundedLoss(
+        preset("fixed-high", tolerance=0.4),
+        rate_bps=200e6,
+        timeout_s=60,
+        leave_out=lambda count: draws.random(count) < 0.3,
+        **settings,
+    )
+
+
+def lossy_training(rank, collective):
+    ddp = wrapped(model())
+    state = lossy(rank, collective=collective)
+    ddp.register_comm_hook(state, state.hook)
+    losses = []
+
+    def note(_):
+        losses.append([bucket.loss for bucket in last(state).buckets])
+
+    train(ddp, STEPS, rank, after=note)
+    return weights(ddp), losses
+
+
+@pytest.mark.parametrize("collective", ["server", "sharded"])
+def test_replicas_stay_identical_and_losses_within_their_bound(collective):
+    told = values(launch(lossy_training, 3, collective=collective))
+    for ours, losses in told:
+        assert np.array_equal(ours, told[0][0])
+        assert all(loss == 0 for step in losses[:2] for loss in step)
+        later = [loss for step in losses[2:] for loss in step]
+        assert 0 < max(later) <= 0.4
+
+
+def accounts(rank):
+    """What was sent, what was applied and what is still owed; then a new process's first step."""
+    state = lossy(rank)
+    sent = [np.zeros(size, dtype=np.float64) for size in SIZES]
+    applied = [np.zeros(size, dtype=np.float64) for size in SIZES]
+    missed = 0.0
+    for step in range(STEPS):
+        gradients = drawn(SIZES, rank, step)
+        for total, mean in zip(applied, exchange(state, gradients, PARAMETERS), strict=True):
+            total += mean.numpy()
+        for total, each in zip(sent, gradients, strict=True):
+            total += each.numpy()
+        missed += sum(bucket.loss for bucket in last(state).buckets)
+    saved = state.state_dict()
+    state.close()
+    resumed = BoundedLoss("dblp", timeout_s=60)
+    resumed.load_state_dict(saved)
+    again = resumed.state_dict()
+    none = [torch.zeros(size) for size in SIZES]
+    paid = [each.numpy().copy() for each in exchange(resumed, none, PARAMETERS)]
+    states = saved, again, resumed.state_dict()
+    return sent, applied, *(owed_by(each) for each in states), paid, missed
+
+
+def owed_by(state):
+    return {slot: each.numpy() for slot, each in state["owed"].items()}
+
+
+def test_what_was_lost_is_owed_and_paid_after_a_checkpoint():
+    told = values(launch(accounts, 3))
+    for index in range(len(SIZES)):
+        sent = sum(each[0][index] for each in told)
+        applied = 3 * told[0][1][index]
+        owed = sum(each[2].get(index, np.zeros(SIZES[index])).astype(np.float64) for each in told)
+        np.testing.assert_allclose(applied + owed, sent, rtol=1e-4, atol=1e-3)
+        np.testing.assert_allclose(3 * told[0][5][index], owed, rtol=1e-5, atol=1e-5)
+    for _, _, saved, again, later, _, missed in told:
+        assert missed > 0
+        assert saved
+        assert saved.keys() == again.keys()
+        assert all(np.array_equal(saved[slot], again[slot]) for slot in saved)
+        assert later == {}
+
+
+def phases(rank):
+    """The most that each step lost, in critical steps and others."""
+    draws = np.random.default_rng(rank)
+    state = BoundedLoss(
+        preset("dblp", low=0.0, high=0.5),
+        rate_bps=200e6,
+        timeout_s=60,
+        filling="zero",
+        leave_out=lambda count: draws.random(count) < 0.3,
+    )
+    most = []
+    for step in range(6):
+        state.critical = step < 4
+        exchange(state, drawn(SIZES, rank, step), PARAMETERS)
+        most.append(max(bucket.loss for bucket in last(state).buckets))
+    return most, state.state_dict()["owed"]
+
+
+def test_critical_phases_lose_less_and_a_filling_without_memory_owes_nothing():
+    for most, owed in values(launch(phases, 2)):
+        assert most[:4] == [0.0] * 4
+        assert all(0 < each <= 0.5 for each in most[4:])
+        assert owed == {}
+
+
+def changing(rank):
+    """Buckets that change in the middle of training; each step's mean must be right."""
+    state = BoundedLoss("none", timeout_s=60)
+    carried, right = [], []
+    for step in range(9):
+        sizes = SIZES if step < 4 else (2000, *SIZES[1:])
+        first = PARAMETERS[0] if step < 4 else torch.zeros(2000)
+        if step == 4:
+            other = first
+        parameters = [first if step < 4 else other, *PARAMETERS[1:]]
+        means = exchange(state, drawn(sizes, rank, step), parameters)
+        everyone = [drawn(sizes, each, step) for each in range(2)]
+        right.append(
+            all(
+                torch.equal(mean, (one + two) / 2)
+                for mean, one, two in zip(means, *everyone, strict=True)
+            )
+        )
+        carried.append(last(state).carried_by)
+    return carried, right
+
+
+def test_buckets_that_change_are_complete_until_they_are_known_again():
+    for carried, right in values(launch(changing, 2)):
+        assert all(right)
+        first = ["process group"] * 2 + ["transport"] * 2
+        assert carried == first + ["process group"] * 2 + ["transport"] * 3
+
+
+def test_the_mode_local_and_a_single_rank_send_nothing():
+    for kept, report in values(launch(local, 2, mode="local")) + values(
+        launch(local, 1, mode="bounded")
+    ):
+        assert kept
+        assert report.carried_by == "nothing"
+        assert (report.bytes_sent, report.bytes_received) == (0, 0)
+
+
+def local(rank, mode):
+    state = BoundedLoss(mode=mode)
+    gradients = drawn(SIZES, rank)
+    for _ in range(3):
+        means = exchange(state, gradients, PARAMETERS)
+    kept = all(torch.equal(one, two) for one, two in zip(means, gradients, strict=True))
+    return kept, state.last

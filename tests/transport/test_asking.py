@@ -1,0 +1,121 @@
+"""Which datagrams of a batch ask for an ACK."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from testbed.transport import Sender, SendingPath
+from testbed.transport.core.repair import Repair, SenderRepair
+from testbed.transport.core.wire import ACK_REQUESTED, SEND_INDEX_MODULUS, fields, wire_bytes
+from testbed.transport.policies.congestion import FixedRate
+from testbed.transport.policies.order import InOrder
+from tests.transport.virtual import SESSION, layout_of, random_payload
+
+
+class Wanting(SenderRepair):
+    """Wants an ACK or not, as it is told; notes what it is asked."""
+
+    def __init__(self, wants: bool, waiting: int) -> None:
+        super().__init__()
+        self.wants, self.waiting = wants, waiting
+        self.told: list[tuple[int, float]] = []
+
+    @property
+    def remaining(self):
+        return self.waiting
+
+    def upcoming(self, limit):
+        return np.arange(min(limit, self.waiting)) % 64
+
+    def on_sent(self, count, now_s):
+        """Nothing is sent here."""
+
+    def on_message(self, message, now_s):
+        """Nothing is answered."""
+
+    def on_window_closed(self, now_s):
+        """It is never asked to ask."""
+
+    def wants_ack(self, count, window_left):
+        self.told.append((count, window_left))
+        return self.wants
+
+
+class Given(Repair):
+    """The repair whose sender it was given."""
+
+    def of(self, sender: Wanting) -> "Given":
+        object.__setattr__(self, "_sender", sender)
+        return self
+
+    def sender(self, **_: Any):
+        return self._sender  # type: ignore[attr-defined]
+
+    def receiver(self, **_: Any):
+        raise NotImplementedError
+
+
+class Windowed(FixedRate):
+    """No pace, and a window of so many datagrams."""
+
+    def __init__(self, datagrams: float) -> None:
+        super().__init__(rate_bps=math.inf)
+        self._bytes = datagrams * wire_bytes(1, 16)
+
+    @property
+    def window_bytes(self):
+        return self._bytes
+
+
+def asking(*, window: float, waiting: int, wants: bool = True) -> tuple[list[int], Wanting, int]:
+    """Which places of an offer ask, the repair, and how many datagrams the offer has."""
+    layout = layout_of(64)
+    repair = Wanting(wants, waiting)
+    path = SendingPath(congestion=Windowed(window), chunk_bytes=layout.chunk_bytes)
+    sender = Sender(
+        session=SESSION,
+        transfer=0,
+        layout=layout,
+        payload=random_payload(layout),
+        repair=Given().of(repair),
+        order=InOrder(),
+        path=path,
+        now_s=0.0,
+    )
+    stamps = fields(sender.offer(0.0), layout.chunk_bytes)["stamp"]
+    assert (stamps & (SEND_INDEX_MODULUS - 1)).tolist() == list(range(len(stamps)))
+    return np.flatnonzero(stamps & ACK_REQUESTED).tolist(), repair, len(stamps)
+
+
+@pytest.mark.parametrize("window", [6, math.inf])
+def test_none_asks_where_the_repair_wants_no_answer(window):
+    places, _, _ = asking(window=window, waiting=9, wants=False)
+    assert places == []
+
+
+def test_with_room_left_the_first_asks_since_a_full_queue_drops_the_last():
+    places, _, count = asking(window=6000, waiting=5000)
+    assert count < 5000
+    assert places == [0]
+
+
+def test_the_last_one_of_all_asks_so_that_the_answer_names_them():
+    assert asking(window=20, waiting=9)[0] == [8]
+    assert asking(window=math.inf, waiting=9)[0] == [8]
+    assert asking(window=20, waiting=1)[0] == [0]
+
+
+@pytest.mark.parametrize(("window", "places"), [(1, [0]), (3, [2]), (4, [0, 3]), (9, [0, 8])])
+def test_a_batch_that_fills_the_window_asks_at_both_ends_if_it_is_worth_it(window, places):
+    assert asking(window=window, waiting=20)[0] == places
+
+
+def test_a_batch_that_fills_the_window_asks_at_both_ends_also_if_it_is_the_last():
+    assert asking(window=9, waiting=9)[0] == [0, 8]
+
+
+def test_the_repair_is_told_the_batch_and_the_window_behind_it():
+    _, repair, _ = asking(window=20, waiting=9)
+    assert repair.told == [(9, 11)]

@@ -1,0 +1,114 @@
+"""An application that is busy with other things for longer than peers are patient."""
+
+import time
+from dataclasses import replace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from testbed.transport import open_endpoint, preset
+from testbed.transport.net.driver import Link
+from tests.transport.loopback import in_thread, site
+from tests.transport.test_gathering import CountingLink, Stream, driver_of
+from tests.transport.two_parties import TIMEOUT_S, Two, gone
+from tests.transport.virtual import random_payload
+
+
+@pytest.mark.parametrize(
+    "protocol",
+    [preset("fixed-low", tolerance=0), preset("tcp")],
+    ids=lambda protocol: protocol.carrier,
+)
+def test_what_came_while_the_application_was_busy_is_read_before_its_peer_is_given_up(protocol):
+    place = site(protocol, peer_timeout_s=0.3)
+    opened = in_thread(lambda: open_endpoint(place.server()))
+    payload, buffer = random_payload(place.layout), place.layout.new_buffer()
+    with (
+        open_endpoint(place.worker(peer_timeout_s=5.0)) as endpoint,
+        opened.result(timeout=5) as server,
+    ):
+        handle = server.post_receive(0, 0, {"worker-1": buffer})
+        assert server.poll() == []
+        sent = in_thread(endpoint.send, 0, {"server": payload})
+        time.sleep(0.6)
+        handle.wait()
+        sent.result(timeout=5)
+    assert np.array_equal(buffer, payload)
+
+
+def test_whoever_begins_to_wait_looks_before_any_deadline_counts():
+    """Those of a link that is due at once, since it was overdue."""
+    link = CountingLink(due_s=0.0)
+    wakes: list[list[Any]] = [[], [], []]
+    driver, _ = driver_of({"peer": link}, wakes)
+    driver.run(lambda: len(wakes) == 1)
+    assert link.looked == [False, True, True]
+    driver.run(lambda: not wakes)
+    assert link.looked[3:] == [False, True]
+
+
+def test_no_patience_ends_before_this_side_has_looked():
+    two = Two()
+    two.receive(0)
+    two.run(until_s=0.9 * TIMEOUT_S)
+    now_s = 1.1 * TIMEOUT_S
+    link = Link(two.server.connection, cast(Any, Stream()), whole_by_s=1.0)
+    link.work(now_s, looked=False)
+    assert link.connection.lost is None
+    assert cast(Stream, link.stream).expired_s is None
+    assert link.due_s < now_s  # at once
+    link.work(now_s)
+    assert "no new chunk" in str(link.connection.lost)
+    assert cast(Stream, link.stream).expired_s == now_s
+
+
+@pytest.mark.parametrize("alive", [True, False])
+def test_a_peer_that_lets_this_side_wait_is_asked_before_it_is_given_up(alive):
+    two = Two()
+    two.send(0)
+    two.run(until_s=1.0)  # it was told to hold
+    two.worker.be_busy(3 * TIMEOUT_S)
+    if not alive:
+        two.server.be_busy(1e6)
+    two.run(until_s=4 * TIMEOUT_S)
+    assert gone(two.worker) == ("" if alive else f"silent for {TIMEOUT_S:g} s")
+
+
+def patient(connection):
+    """Makes one side wait for as long as it takes."""
+    settings = replace(connection._settings, peer_timeout_s=1e6)
+    connection._settings = connection.incoming._settings = connection.outgoing._settings = settings
+
+
+@pytest.mark.parametrize("repair", ["passes", "selective", "streaming"])
+@pytest.mark.parametrize("away", ["worker", "server"])
+@pytest.mark.parametrize("blocked", [False, True])
+def test_an_absence_of_this_side_s_own_is_no_transfer_that_stands_still(repair, away, blocked):
+    """A worker sends to a server; at first no datagram arrives, as both know when one goes away."""
+    two = Two(repair=repair, chunks=1000)
+    parties = {"worker": two.worker, "server": two.server}
+    (other,) = (party for name, party in parties.items() if name != away)
+    patient(other.connection)
+    two.worker.way.blocked = True
+    two.receive(0)
+    two.send(0)
+    two.run(until_s=1.0)
+    back_s = 4 * TIMEOUT_S
+    parties[away].be_busy(back_s)
+    two.run(until_s=back_s - 1e-3)
+    two.worker.way.blocked = blocked
+    two.run(until_s=back_s + TIMEOUT_S)
+    assert ("control works, data does not arrive" in gone(parties[away])) is blocked
+    assert two.intact == ([] if blocked else [0])
+
+
+def test_absences_do_not_add_up_to_endless_patience():
+    """Whoever only looks in now and then gives up a dead peer, too."""
+    two = Two()
+    two.receive(0)
+    for step in range(1, 5):
+        assert gone(two.server) == ""
+        two.server.be_busy(2 * step * TIMEOUT_S)
+        two.run(until_s=2 * step * TIMEOUT_S)
+    assert gone(two.server) == f"silent: no new chunk of transfer 0 for {TIMEOUT_S:g} s"

@@ -1,0 +1,77 @@
+"""Payloads that go to several peers at once: the order of each is computed once."""
+
+import numpy as np
+import pytest
+
+from testbed.transport import open_endpoint, preset
+from testbed.transport.core.order import OrderContext
+from testbed.transport.policies.order import ORDERS, LargestMagnitudeFirst
+from tests.transport.loopback import in_thread, site
+from tests.transport.virtual import random_payload
+
+ORDER = "largest-magnitude-first"
+
+
+@pytest.fixture
+def peers(monkeypatch):
+    """A server with two workers, and the transfers of which an order was computed."""
+    computed = []
+    permutation = LargestMagnitudeFirst.permutation
+
+    def noted(self, context):
+        computed.append(context.transfer)
+        return permutation(self, context)
+
+    monkeypatch.setattr(LargestMagnitudeFirst, "permutation", noted)
+    place = site(preset("dblp-stream", order=ORDER), workers=2)
+    opened = in_thread(lambda: open_endpoint(place.server()))
+    workers = [in_thread(lambda i=i: open_endpoint(place.worker(i))) for i in (1, 2)]
+    with (
+        opened.result(timeout=5) as server,
+        workers[0].result(timeout=5) as one,
+        workers[1].result(timeout=5) as two,
+    ):
+        yield place.layout, server, {"worker-1": one, "worker-2": two}, computed
+
+
+def order_of(server, worker, layout, payload, transfer):
+    """Whether a sender that is under way has the order of this payload."""
+    connection = server._driver.links[worker].connection
+    sent = connection.outgoing.senders[transfer]._repair._due.peek(layout.chunk_count)
+    context = OrderContext(transfer=transfer, layout=layout, rows=layout.rows(payload))
+    return np.array_equal(sent, ORDERS.create(ORDER).permutation(context))
+
+
+def receive(handle, workers, layout, payloads, transfer):
+    """Ends a transfer; each worker has got its payload."""
+    into = {name: layout.new_buffer() for name in workers}
+    receiving = [
+        in_thread(worker.receive, transfer, 0, {"server": into[name]})
+        for name, worker in workers.items()
+    ]
+    handle.wait()
+    for each in receiving:
+        each.result(timeout=5)
+    assert all(np.array_equal(into[name], payloads[name]) for name in workers)
+
+
+def test_a_payload_that_all_get_is_arranged_once_and_anew_when_it_has_changed(peers):
+    layout, server, workers, computed = peers
+    payload = random_payload(layout)
+    for transfer, wanted in ((1, [1]), (3, [1, 3])):
+        payloads = dict.fromkeys(workers, payload)
+        handle = server.post_send(transfer, payloads)
+        assert computed == wanted
+        assert all(order_of(server, name, layout, payload, transfer) for name in workers)
+        del computed[len(wanted) :]  # those of this test's own
+        receive(handle, workers, layout, payloads, transfer)
+        payload[: 4 * layout.element_count] = random_payload(layout, 7)[: 4 * layout.element_count]
+
+
+def test_payloads_that_differ_have_orders_of_their_own(peers):
+    layout, server, workers, computed = peers
+    payloads = {name: random_payload(layout, seed) for seed, name in enumerate(workers)}
+    handle = server.post_send(1, payloads)
+    assert computed == [1, 1]
+    assert all(order_of(server, name, layout, payloads[name], 1) for name in workers)
+    receive(handle, workers, layout, payloads, 1)

@@ -1,0 +1,130 @@
+"""Transfers of one tensor each: their sizes differ, and several are under way at once."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from testbed.transport import (
+    Leg,
+    PayloadLayout,
+    PeerLost,
+    ProtocolError,
+    TransportError,
+    open_endpoint,
+    preset,
+)
+from tests.transport.loopback import in_thread, run_all, site
+
+LAYOUT = PayloadLayout([("small", 7), ("large", 90_001), ("middle", 4000)])
+
+
+def filled(index, round_index):
+    layout = LAYOUT.each[index]
+    buffer = layout.new_buffer()
+    values = np.random.default_rng([index, round_index]).normal(size=layout.element_count)
+    layout.floats(buffer)[:] = values
+    return buffer
+
+
+def exchange(protocol, rounds, *, pause_s=0.0):
+    """The buffers that the server got, by round."""
+    place = site(protocol, layout=LAYOUT, tensor_by_tensor=True)
+
+    def serve(endpoint):
+        got = {}
+        endpoint.poll(pause_s)  # what comes meanwhile has not been asked for
+        for first in range(0, rounds, 3):
+            with endpoint.transfers() as several:
+                for number in range(first, first + 3):
+                    got[number] = LAYOUT.each[number % 3].new_buffer()
+                    into = {"worker-1": got[number]}
+                    several.post_receive(Leg.GATHER.transfer(number), 0.0, into)
+        return got
+
+    def work(endpoint, _):
+        for first in range(0, rounds, 3):
+            with endpoint.transfers() as several:
+                for number in range(first, first + 3):
+                    payload = {"server": filled(number % 3, number)}
+                    several.post_send(Leg.GATHER.transfer(number), payload)
+
+    return run_all(place, serve, work)[0]
+
+
+@pytest.mark.parametrize("protocol", ["none", "dblp-stream", "tcp"])
+def test_each_transfer_carries_its_tensor_alone(protocol):
+    settings = {} if protocol != "dblp-stream" else {"gather": 0}
+    got = exchange(preset(protocol, **settings), 9)
+    for number, buffer in got.items():
+        assert np.array_equal(buffer, filled(number % 3, number))
+
+
+def test_what_comes_early_finds_room_whatever_its_size():
+    got = exchange(preset("none"), 9, pause_s=0.3)
+    for number, buffer in got.items():
+        assert np.array_equal(buffer, filled(number % 3, number))
+
+
+def test_a_buffer_of_another_tensor_is_refused():
+    place = site(layout=LAYOUT, tensor_by_tensor=True)
+
+    def serve(endpoint):
+        with pytest.raises(ValueError, match=r"not a buffer of this layout: 132496 .*valid: 1456"):
+            big = {"worker-1": LAYOUT.new_buffer()[: 91 * 1456]}
+            endpoint.post_receive(Leg.GATHER.transfer(0), 0.0, big)
+
+    run_all(place, serve, lambda endpoint, _: None)
+
+
+def test_both_sides_must_carry_tensor_by_tensor():
+    place = site(layout=LAYOUT)
+    joining = in_thread(open_endpoint, place.worker(tensor_by_tensor=True))
+    with pytest.raises(
+        ProtocolError, match=r"transports differ: .* datagrams, worker-1 .*, tensor"
+    ):
+        open_endpoint(place.server())
+    with pytest.raises((ProtocolError, PeerLost)):
+        joining.result(timeout=20)
+
+
+def test_a_tensor_without_elements_is_refused():
+    empty = PayloadLayout([("full", 3), ("empty", 0)])
+    with pytest.raises(ValueError, match="the tensor 'empty' has no elements; valid: 1 or more"):
+        site(layout=empty).server(tensor_by_tensor=True)
+
+
+def test_another_thread_ends_a_wait():
+    place = site(layout=LAYOUT)
+
+    def serve(endpoint):
+        began_s = time.monotonic()
+        threading.Timer(0.2, endpoint.wake).start()
+        assert endpoint.poll(10.0) == []
+        waited_s = time.monotonic() - began_s
+        endpoint.wake()  # before anybody waits
+        endpoint.poll(10.0)
+        assert endpoint.poll(0.05) == []  # it was heard once
+        return waited_s, time.monotonic() - began_s
+
+    def work(endpoint, _):
+        endpoint.poll(1.0)
+
+    (waited_s, all_s), _ = run_all(place, serve, work)
+    assert 0.15 < waited_s < 5.0
+    assert 0.2 < all_s < 5.0
+
+
+def test_an_endpoint_that_is_closed_can_still_be_woken():
+    place = site(layout=LAYOUT)
+    ends = []
+
+    def serve(endpoint):
+        ends.append(endpoint)
+        endpoint.poll(0.1)
+
+    run_all(place, serve, lambda endpoint, _: None)
+    ends[0].wake()
+    with pytest.raises(TransportError):
+        ends[0].poll(0.0)
