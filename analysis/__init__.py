@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from analysis.data.load import Results
+    from analysis.data.load import Detect, Results
     from analysis.report.writing import ReportPaths
 
 __all__ = ["load", "update_readme", "write_index", "write_report"]
@@ -38,17 +38,26 @@ def load(results_dir: Path | str, experiment: str | None = None) -> Results:
         experiment: which of them; by default the one that was planned last.
 
     Raises:
-        ValueError: one line: no such folder, no runs, or an unknown experiment.
+        ValueError: one line: no such folder, no runs, an unknown experiment, or a wrong value in
+            a log, with its file and line.
     """
     from analysis.data import load
 
     return load.load(Path(results_dir), experiment)
 
 
-def write_report(results_dir: Path | str, experiment: str | None = None) -> ReportPaths:
+def write_report(
+    results_dir: Path | str, experiment: str | None = None, detect: Detect | None = None
+) -> ReportPaths:
     """Write `results_dir/EXPERIMENT/report/`: page, `summary.json`, tables and figures.
 
     The index of all experiments' reports in `results_dir/report/` is written again, too.
+
+    Args:
+        results_dir: as of `load`.
+        experiment: as of `load`.
+        detect: what asks phase detectors again, such as `testbed.training.phases.replay.replay`;
+            without it the report says nothing of gradients without loss.
 
     Raises:
         ValueError: as `load`.
@@ -56,7 +65,7 @@ def write_report(results_dir: Path | str, experiment: str | None = None) -> Repo
     """
     from analysis.report import writing
 
-    return writing.write_report(Path(results_dir), experiment)
+    return writing.write_report(Path(results_dir), experiment, detect)
 
 
 def write_index(results_dir: Path | str) -> Path | None:
@@ -70,7 +79,9 @@ def write_index(results_dir: Path | str) -> Path | None:
     return index.write(Path(results_dir))
 
 
-def update_readme(results_dir: Path | str, experiment: str | None = None) -> Path:
+def update_readme(
+    results_dir: Path | str, experiment: str | None = None, detect: Detect | None = None
+) -> Path:
     """Keep results in `experiments/results/NAME/`, and write the tables of README and docs/.
 
     Returns:
@@ -81,6 +92,6 @@ def update_readme(results_dir: Path | str, experiment: str | None = None) -> Pat
     """
     from analysis.report import kept_results
 
-    folder = kept_results.keep(Path(results_dir), experiment, root=kept_results.ROOT)
+    folder = kept_results.keep(Path(results_dir), experiment, root=kept_results.ROOT, detect=detect)
     kept_results.write_readme(root=kept_results.ROOT)
     return folder

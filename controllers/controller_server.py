@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from controllers.controller_socket import LINE_LIMIT_BYTES, parse_request
+from controllers.controller_socket import LINE_LIMIT_BYTES, POWERFUL, parse_request
 from controllers.framework import eventlet, hub
 from testbed.lab.kernel.commands import CommandError
 from testbed.shared import failure
@@ -51,22 +51,28 @@ class ControllerServer:
             self._converse(connection.makefile("rwb"))
 
     def _converse(self, stream: Any) -> None:
+        withheld: set[str] = set()  # of this connection
         while line := stream.readline(LINE_LIMIT_BYTES):
-            reply = self._reply(line)
+            reply = self._reply(line, withheld)
             stream.write(json.dumps(reply).encode() + b"\n")
             stream.flush()
             if not line.endswith(b"\n"):  # too long, or cut off: what follows means nothing
                 return
 
-    def _reply(self, line: bytes) -> dict[str, Any]:
+    def _reply(self, line: bytes, withheld: set[str]) -> dict[str, Any]:
         try:
             if not line.endswith(b"\n"):
                 raise ValueError(f"no line of at most {LINE_LIMIT_BYTES} bytes")
             request = parse_request(line)
+            if request["do"] in withheld:
+                raise ValueError(f"{request['do']!r}: this connection may only announce")
         except ValueError as error:
             self.refused += 1
             self._log.warning("refused request %d: %s", self.refused, error)
             return {"error": str(error)}
+        if request["do"] == "announce-only":
+            withheld.update(POWERFUL)
+            return {}
         try:
             return self._answer(request)
         except (ValueError, CommandError) as error:

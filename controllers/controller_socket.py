@@ -11,6 +11,8 @@ A request is one JSON object per line, and so is its reply. Replies come in the 
 * `{"do": "link", "from": "worker-1", "to": "s1", "set": {"rate_bps": 1000000}}` changes a direction
   of a link. The reply says what it is set to `now`, and when it was changed.
 * `{"do": "processes", "pids": {"worker-1": 17}}` names the training processes.
+* `{"do": "announce-only"}` takes `link` and `processes` from this connection for good: it may be
+  given to a process that runs code of others. The reply is empty.
 
 Those about time may carry `"at_s"`, the sender's monotonic time, which is then the
 planned instant. A reply carries `"active"`, the names of the impairments in force; the reply to
@@ -31,7 +33,8 @@ LINE_LIMIT_BYTES = 1 << 16
 _MOST_ROUNDS = 1 << 31
 _PID_LIMIT = 1 << 22  # the kernel's own
 LEGS = ("gather", "broadcast", "round")
-REQUESTS = ("wait-ready", "processes", "start", "begin", "end", "finish", "link")
+REQUESTS = ("wait-ready", "processes", "start", "begin", "end", "finish", "link", "announce-only")
+POWERFUL = ("processes", "link")  # refused after `announce-only`
 LINK_SETTINGS = ("rate_bps", "queue_bytes", "delay_s", "jitter_s", "loss")
 
 
@@ -126,6 +129,10 @@ class ControllerClient:
     def processes(self, pids: Mapping[str, int]) -> None:
         """Name the training processes by host, so that impairments can act on them."""
         self._ask({"do": "processes", "pids": dict(pids)})
+
+    def announce_only(self) -> None:
+        """Lay down what this connection may do beside announcing times and rounds."""
+        self._reply({"do": "announce-only"})
 
     def start(self) -> None:
         """Let the time begin from which impairments count seconds."""

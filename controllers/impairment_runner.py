@@ -7,7 +7,7 @@ from typing import Any
 
 from controllers.framework import hub
 from controllers.impairments import Effect, Impairment
-from controllers.impairments.base import NOT_MEASURED, NotMeasuredError
+from controllers.impairments.base import NOT_MEASURED, STILL_IN_FORCE, NotMeasuredError
 from controllers.timeline import Occurrence, Timeline
 from testbed.shared.jsonl import JsonLinesWriter
 
@@ -105,7 +105,9 @@ class ImpairmentRunner:
             self._record(occurrence, "end", (planned_s, sent_s, ended_s), effect)
         else:
             now_s = time.monotonic()
-            self._record(occurrence, "skipped", (occurrence.begins_s, now_s, now_s), Effect())
+            why = {} if occurrence.cancelled else {STILL_IN_FORCE: True}
+            times_s = occurrence.begins_s, now_s, now_s
+            self._record(occurrence, "skipped", times_s, Effect(details=why))
             ongoing.begun.set()
         del self._ongoing[occurrence]
         ongoing.logged.set()

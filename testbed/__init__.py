@@ -8,6 +8,7 @@
     watch         the view of a run in progress
     run           from a planned run to a finished run directory
     experiment    YAML files, their schema, and their expansion into runs
+    ddp           a hook for DistributedDataParallel, without the lab
     capture       recording links, and reading captures
     sampling      queues, flows and processes while a run goes on
     workload      programs of a user's own on the hosts, in place of training

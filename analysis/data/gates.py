@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from analysis.data import programs
 from analysis.data.load import Run
 
 FAILED, NOT_MEASURED = "failed", "not measured"
@@ -28,9 +29,8 @@ def stops(gate: dict[str, Any]) -> bool:
 def another_attempt_may_help(run: Run) -> bool:
     """Whether a command can repeat a run that is not ok, with another end than the same gates."""
     stopping = [gate for gate in run.gates if stops(gate)]
-    of_script = "adjustable" in run.config
     repeats = bool(stopping) and all(gate.get("repeats") is True for gate in stopping)
-    return run.verdict != "ok" and not repeats and not of_script
+    return run.verdict != "ok" and not repeats and not programs.is_of_script(run.config)
 
 
 def waived(runs: Iterable[Run], *, beyond: bool = False) -> dict[str, list[str]]:

@@ -11,13 +11,13 @@ from typing import Any
 import polars as pl
 
 from analysis.data import common_part, csv_tables
+from analysis.data.blocks import BLOCK, IDENTITY
 from analysis.data.kept_rows import (
     ATTEMPT_COLUMNS,
     ATTEMPTS,
     EXPERIMENT,
     GATE_COLUMNS,
     GATES,
-    IDENTITY,
     MANIFEST,
     OF_A_RUN,
     PLAN,
@@ -40,17 +40,17 @@ def write(folder: Path, evidence: Evidence, rows: pl.DataFrame) -> None:
         rows: what `per_run` gives of them.
     """
     first = evidence.ok_runs[0].manifest
-    shared = common_part.common([run.config for run in evidence.runs if run.config])
+    shared = common_part.common([_kept(run.config) for run in evidence.runs if run.config])
     document = {
         "schema": SCHEMA,
         "experiment": evidence.experiment,
         "description": evidence.description,
-        "commands": [_OUT.sub("", command) for command in evidence.commands],
+        "commands": [_anywhere(each, evidence.experiment) for each in evidence.commands],
         "arms": evidence.arms,
         "published": evidence.published_ids,
         "levels": evidence.levels,
         "planned": _planned(evidence.runs),
-        "config": {name: value for name, value in shared.items() if name not in OF_A_RUN},
+        "config": shared,
     }
     _write_text(folder / EXPERIMENT, json.dumps(document, indent=2, ensure_ascii=False) + "\n")
     _write_text(folder / MANIFEST, json.dumps(first, indent=2, ensure_ascii=False) + "\n")
@@ -62,7 +62,18 @@ def write(folder: Path, evidence: Evidence, rows: pl.DataFrame) -> None:
     gates = [gate for number, run, _ in attempts for gate in _gates(number, run)]
     csv_tables.write(folder / GATES, csv_tables.frame(gates, GATE_COLUMNS))
     empty = [each.name for each in METRICS if not rows[each.name].count()]
-    csv_tables.write(folder / ROWS, rows.drop(empty))
+    csv_tables.write(folder / ROWS, rows.drop(*empty, *BLOCK))
+
+
+def _anywhere(command: str, experiment: str) -> str:
+    """A command without the folders in which its results lay."""
+    folder = rf" \S*/{re.escape(experiment)}/?(?= |$)"
+    return re.sub(folder, f" {experiment}", _OUT.sub("", command))
+
+
+def _kept(config: dict[str, Any]) -> dict[str, Any]:
+    """A configuration without what each entry of the plan says, and without a place on a disk."""
+    return {name: value for name, value in config.items() if name not in (*OF_A_RUN, "folder")}
 
 
 def _write_text(path: Path, text: str) -> None:
@@ -79,8 +90,7 @@ def _planned(runs: Sequence[Run]) -> dict[str, Any]:
 def _entry(run: Run, shared: dict[str, Any], first: dict[str, Any]) -> dict[str, Any]:
     entry: dict[str, Any] = {name: getattr(run, name) for name in OF_A_RUN}
     if run.config:
-        config = common_part.own(run.config, shared)
-        entry["config"] = {name: value for name, value in config.items() if name not in OF_A_RUN}
+        entry["config"] = common_part.own(_kept(run.config), shared)
     if run.verdict == "ok":
         differing = [name for name in IDENTITY if run.manifest.get(name) != first.get(name)]
         if differing:

@@ -22,7 +22,8 @@ from typing import Any
 
 import polars as pl
 
-from analysis.data import common_part, csv_tables
+from analysis.data import common_part, csv_tables, kept_gates
+from analysis.data.blocks import IDENTITY
 from analysis.data.csv_tables import Column
 from analysis.data.load import (
     FACTOR_PREFIX,
@@ -41,8 +42,6 @@ ATTEMPTS, GATES, ROWS, MANIFEST = "attempts.csv", "gates.csv", "rows.csv", "mani
 FILES = (EXPERIMENT, PLAN, ATTEMPTS, GATES, ROWS)
 # Columns of `per_run` that are no metrics.
 TOLERANCE_VARIED, WORKERS_BACK = "tolerance_varied", "workers_back"
-# Of a manifest: what must agree between runs that are compared.
-IDENTITY = ("commit", "cpu", "cpus", "memory_bytes", "machine", "kernel", "distribution")
 
 ATTEMPT_COLUMNS: dict[str, Column] = {
     "run_key": pl.String,
@@ -78,7 +77,7 @@ class KeptRows(Evidence):
     """Kept evidence. Its runs have no logs, no directories, and of a manifest only `IDENTITY`.
 
     Attributes:
-        rows: what `per_run` gives of the same runs, and gave when they were kept.
+        rows: what `per_run` gave of the same runs, without the blocks, which manifests tell.
     """
 
     rows: pl.DataFrame
@@ -89,7 +88,8 @@ def read(folder: Path) -> KeptRows:
 
     Raises:
         ValueError: one line that names the file and what is wrong with it: it is missing or
-            damaged, a planned run has no attempt, an ok run no row, or a row no run.
+            damaged, a planned run has no attempt, an ok run no row, no configuration or not its
+            gates, or a row no run.
     """
     try:
         return _read(folder)
@@ -118,6 +118,8 @@ def _read(folder: Path) -> KeptRows:
             others.append(run)
         elif entry is None or run.key in counted:
             raise ValueError(f"{place}: run {run.key}; valid: each run of {PLAN}, once")
+        elif run.verdict == "ok" and "config" not in entry:
+            raise ValueError(f"{folder / PLAN}: no config of {_named(entry)}; valid: one, it is ok")
         else:
             counted[run.key] = _completed(run, document["config"], entry, manifest)
     if left := [entry for key, entry in plan.items() if key not in counted]:
@@ -128,6 +130,7 @@ def _read(folder: Path) -> KeptRows:
             f"{folder / GATES}: attempt {number} at {key}; valid: the attempts in {ATTEMPTS}"
         )
     runs = [counted[key] for key in plan]
+    kept_gates.check(folder / GATES, runs, others)
     return KeptRows(
         **{name: document[name] for name in _AS_THEY_ARE},
         published_ids=document["published"],

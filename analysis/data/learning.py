@@ -77,6 +77,12 @@ def dataset_name(training: dict[str, Any]) -> Any:
     return dataset.get("name") if isinstance(dataset, dict) else dataset
 
 
+def task(config: dict[str, Any]) -> str:
+    """What a run of the built-in training learns: `small-cnn on digits`."""
+    training = section(config, "training")
+    return f"{training.get('model')} on {dataset_name(training)}"
+
+
 def pace(config: dict[str, Any]) -> dict[str, Any]:
     """The pace of a run's iterations: `kind` is `real`, `paced` or `payload-only`."""
     found = section(section(config, "training"), "pace")

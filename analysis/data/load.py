@@ -8,7 +8,7 @@ name, are listed in `Results.others` and enter no statistic.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,9 @@ from analysis.data import not_planned, programs, records, run_directories
 VERDICTS = ("ok", "failed", "invalid", "unsupported", "interrupted")
 MISSING = "missing"  # planned, but nothing of it is on disk: not started yet
 FACTOR_PREFIX = "factor."  # of the columns that hold a run's point in the sweep
+
+# What phase detectors with these `phases` sections say after each round, by the gradients' norms.
+Detect = Callable[[Sequence[Mapping[str, Any]], Sequence[float]], list[list[bool]]]
 
 _IMPAIRMENTS = "impairments.jsonl"
 _EFFECTS = "effects.jsonl"
@@ -138,6 +141,7 @@ class Results(Evidence):
         problems: what was wrong with the experiment's own files.
         rounds, transfers, training, impairments, effects: the frames of the logged records.
         layer_loss: per run, leg and layer: `missing`, a share, the mean over transfers.
+        detect: for `detector_replay`; None: nothing is replayed.
     """
 
     results_dir: Path
@@ -148,6 +152,7 @@ class Results(Evidence):
     impairments: pl.DataFrame
     effects: pl.DataFrame
     layer_loss: pl.DataFrame
+    detect: Detect | None = None
 
     @property
     def folder(self) -> Path:
@@ -155,11 +160,12 @@ class Results(Evidence):
         return self.results_dir / self.experiment
 
 
-def load(results_dir: Path, experiment: str | None = None) -> Results:
+def load(results_dir: Path, experiment: str | None = None, detect: Detect | None = None) -> Results:
     """Read an experiment's runs; by default those of the experiment that was planned last.
 
     Raises:
-        ValueError: no such folder, no runs in it, an unknown experiment, or another schema.
+        ValueError: no such folder, no runs in it, an unknown experiment, another schema, or a
+            value in a log that is not of its type.
     """
     folder = run_directories.find_experiment(results_dir, experiment)
     problems: list[str] = []
@@ -194,6 +200,7 @@ def load(results_dir: Path, experiment: str | None = None) -> Results:
         ),
         effects=_frame(ok_runs, _EFFECTS, records.EFFECTS),
         layer_loss=records.mean_layer_loss(layers),
+        detect=detect,
     )
 
 
@@ -324,6 +331,8 @@ def _frame(
 
 def _is_expected(pattern: str, config: dict[str, Any]) -> bool:
     """Whether a run with this configuration writes such a log at all."""
+    if programs.is_of_script(config) and pattern != _IMPAIRMENTS:
+        return False
     if programs.runs_programs(config) and pattern != _IMPAIRMENTS:
         # Whether programs announce rounds is up to them, unless the experiment states how many.
         return pattern == _ROUNDS and bool(config.get("rounds"))
@@ -336,6 +345,8 @@ def _remark_on_missing_rounds(runs: Sequence[Run], rounds: pl.DataFrame) -> None
     found = dict(rounds.group_by("run_key").len().iter_rows())
     for run in runs:
         planned, logged = run.config.get("rounds"), found.get(run.key, 0)
+        if programs.is_of_script(run.config):
+            continue
         if isinstance(planned, int) and logged != planned:
             lacks = "maximum"
             if not programs.runs_programs(run.config):

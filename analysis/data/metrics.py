@@ -12,11 +12,12 @@ from typing import Any
 
 import polars as pl
 
-from analysis.data import program_metrics
+from analysis.data import program_metrics, replay_metrics
 
 LEGS = ("gather", "broadcast")
 TASK_METRICS = ("accuracy", "perplexity")
 ALL_BURSTS = "round_latency_s.burst_mean"
+GATHER_BURSTS = "gather_latency_s.burst_mean"
 IMPAIRED = "impaired_latency_s."  # followed by a kind of impairment
 
 
@@ -94,6 +95,15 @@ METRICS = (
         "which an impairment was active",
         _LATENCY.filter(_HIT).mean(),
         absent=_NOT_HIT,
+    ),
+    Metric(
+        name=GATHER_BURSTS,
+        label="Gather, burst rounds",
+        unit="s",
+        meaning="mean of the gather leg over the rounds in which an impairment was active",
+        value=pl.col("gather_s").filter(_HIT).mean(),
+        absent="no round that was hit has a gather of its own in the logs",
+        optional=True,  # programs may mark whole rounds
     ),
     _latency(
         "calm_mean",
@@ -292,7 +302,7 @@ _BY_NAME = {metric.name: metric for metric in METRICS}
 def is_metric(name: str) -> bool:
     """Whether a column of the runs' rows is a metric."""
     of_kind = name.startswith(IMPAIRED) or program_metrics.fields(name) is not None
-    return of_kind or name in _BY_NAME
+    return of_kind or replay_metrics.fields(name) is not None or name in _BY_NAME
 
 
 def describe(name: str) -> Metric:
@@ -311,6 +321,6 @@ def describe(name: str) -> Metric:
             log="impaired_rounds",
             value=_LATENCY.filter(pl.col("kind") == kind).mean(),
         )
-    if (found := program_metrics.fields(name)) is not None:
+    if (found := program_metrics.fields(name) or replay_metrics.fields(name)) is not None:
         return Metric(**found, value=pl.col(name))
     return _BY_NAME[name]

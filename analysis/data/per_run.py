@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import Any
+
 import polars as pl
 
-from analysis.data import learning, program_metrics, programs
+from analysis.data import detector_replay, learning, program_metrics, programs, replay_metrics
+from analysis.data.blocks import with_blocks
 from analysis.data.kept_rows import TOLERANCE_VARIED, WORKERS_BACK, KeptRows
 from analysis.data.load import FACTOR_PREFIX, Evidence, Results, factor_text, impairment_kinds
 from analysis.data.metrics import IMPAIRED, LEGS, METRICS, describe
@@ -17,12 +21,13 @@ def per_run(evidence: Evidence) -> pl.DataFrame:
 
     A metric is null where the run has no value for it. Two columns more say whether its tolerance
     changed from round to round (`TOLERANCE_VARIED`), and whether it lost workers that all came back
-    (`WORKERS_BACK`). Of kept results these are the rows that were kept.
+    (`WORKERS_BACK`), and two where it was measured (`BLOCK`). Of kept results these are the rows
+    that were kept.
     """
     if isinstance(evidence, KeptRows):
-        return evidence.rows
+        return with_blocks(evidence.rows, evidence.ok_runs)
     assert isinstance(evidence, Results)
-    return _from_logs(evidence)
+    return with_blocks(_from_logs(evidence), evidence.ok_runs)
 
 
 def _from_logs(results: Results) -> pl.DataFrame:
@@ -59,7 +64,13 @@ def _from_logs(results: Results) -> pl.DataFrame:
         for each in METRICS
         if each.whole_log
     ).drop("_logged", "_planned")
-    return _with_programs(results, frame) if results.runs_programs else frame
+    frame = _with(frame, detector_replay.measured(results), replay_metrics.NAMES.index)
+    if not results.runs_programs:
+        return frame
+    of_programs = {
+        run.key: programs.measured(run.directory) for run in results.ok_runs if run.directory
+    }
+    return _with(frame, of_programs, program_metrics.order)
 
 
 def _varied(leg: str) -> pl.Expr:
@@ -73,12 +84,17 @@ _FACTS = (
 )
 
 
-def _with_programs(results: Results, frame: pl.DataFrame) -> pl.DataFrame:
-    """The same for programs: with what the lab measured of them."""
-    rows = {run.key: programs.measured(run.directory) for run in results.ok_runs if run.directory}
-    names = sorted({name for each in rows.values() for name in each}, key=program_metrics.order)
+def _with(
+    frame: pl.DataFrame,
+    measured: Mapping[str, Mapping[str, float | None]],
+    order: Callable[[str], Any],
+) -> pl.DataFrame:
+    """The same with metrics that only some experiments have: values by run and name."""
+    names = sorted({name for each in measured.values() for name in each}, key=order)
     return frame.with_columns(
-        pl.Series(name, [rows[key].get(name) for key in frame["run_key"]], dtype=pl.Float64)
+        pl.Series(
+            name, [measured.get(key, {}).get(name) for key in frame["run_key"]], dtype=pl.Float64
+        )
         for name in names
     )
 
@@ -89,6 +105,7 @@ def metric_names(frame: pl.DataFrame) -> list[str]:
     Of programs those that a run has: most are about training.
     """
     kinds = sorted(name for name in frame.columns if name.startswith(IMPAIRED))
+    replayed = [name for name in replay_metrics.NAMES if name in frame.columns]
     of_programs = [name for name in frame.columns if program_metrics.fields(name)]
     return [
         *(
@@ -98,6 +115,7 @@ def metric_names(frame: pl.DataFrame) -> list[str]:
         ),
         *of_programs,
         *kinds,
+        *replayed,
     ]
 
 

@@ -21,6 +21,11 @@ def runs_programs(config: Mapping[str, Any]) -> bool:
     return isinstance(config.get("workload"), dict)
 
 
+def is_of_script(config: Mapping[str, Any]) -> bool:
+    """Whether a lab in Python made the run: no command can repeat it, and it trained nothing."""
+    return "adjustable" in config
+
+
 def workload(directory: Path | None) -> list[dict[str, Any]]:
     """The programs in a run's `workload.json`: what became of each; empty where there is none."""
     try:

@@ -17,11 +17,14 @@ from analysis.data.metrics import TASK_METRICS
 FILE = Path(__file__).with_name("published.yaml")
 _RENAMED = {"metric", "also", "value", "low", "high"}  # keys that are no fields as they stand
 CONFIDENCES = ("CODE", "FULL", "2nd-FULL", "ABS", "DERIVED")
+ANY_MODEL, NOT_STATED = "any", "not stated"  # in place of models' names
 
 
 @dataclass(frozen=True, kw_only=True)
 class Published:
     """One published number or range: a ratio of two arms, or one value for each of two arms.
+
+    `model` has the names of the models that it is of, or `ANY_MODEL`, or `NOT_STATED`.
 
     Or it compares one arm with itself: `within_arm` names the arm and two points of a sweep,
     `first` and `second`. `applies_to` names the conditions that it holds under: a factor's value,
@@ -30,6 +33,7 @@ class Published:
 
     id: str
     title: str
+    model: tuple[str, ...]
     metrics: tuple[str, ...]
     condition: str
     source: str
@@ -79,11 +83,20 @@ def load(path: Path = FILE) -> tuple[Published, ...]:
         ValueError: an entry that is malformed; the message names it.
     """
     document = yaml.safe_load(path.read_text(encoding="utf-8"))
-    entries = tuple(_entry(each, f"{path.name}: {each.get('id')}") for each in document["entries"])
+    valid = sorted(document.get("models") or {})
+    entries = tuple(
+        _entry(each, f"{path.name}: {each.get('id')}", valid) for each in document["entries"]
+    )
     for name, count in Counter(each.id for each in entries).items():
         if count > 1:
             raise ValueError(f"{path.name}: id {name!r} occurs twice; valid: once")
     return entries
+
+
+@cache
+def load_models(path: Path = FILE) -> dict[str, str]:
+    """What `training.model` of an experiment calls each of the papers' models, by their names."""
+    return dict(yaml.safe_load(path.read_text(encoding="utf-8"))["models"])
 
 
 @cache
@@ -118,7 +131,7 @@ def select(
     return [each for each in entries if set(each.arms) <= set(arms)]
 
 
-def _entry(raw: dict[str, Any], where: str) -> Published:
+def _entry(raw: dict[str, Any], where: str, valid_models: Sequence[str]) -> Published:
     known = {each.name for each in dataclasses.fields(Published)} - {"metrics"} | _RENAMED
     if set(raw) - known:
         raise ValueError(f"{where}: unknown key {min(set(raw) - known)!r}; valid: {sorted(known)}")
@@ -126,6 +139,7 @@ def _entry(raw: dict[str, Any], where: str) -> Published:
         raise ValueError(
             f"{where}: confidence {raw.get('confidence')!r}; valid: {', '.join(CONFIDENCES)}"
         )
+    model = _model(raw, where, valid_models)
     shapes = [
         {"ratio", "value"},
         {"ratio", "low", "high"},
@@ -145,5 +159,20 @@ def _entry(raw: dict[str, Any], where: str) -> Published:
     if "ratio" in raw and not (low is not None and high is not None and 0 < low <= high):
         raise ValueError(f"{where}: range {low} to {high}; valid: 0 < low <= high")
     fields = {name: value for name, value in raw.items() if name not in _RENAMED}
-    metrics = (raw["metric"], *raw.get("also", []))
-    return Published(**fields, metrics=metrics, low=low, high=high)
+    fields |= {"model": model, "metrics": (raw["metric"], *raw.get("also", []))}
+    return Published(**fields, low=low, high=high)
+
+
+def _model(raw: dict[str, Any], where: str, valid: Sequence[str]) -> tuple[str, ...]:
+    """The models of an entry, of which several are a list."""
+    found = raw.get("model")
+    if found in (ANY_MODEL, NOT_STATED):
+        return (found,)
+    names = found if isinstance(found, list) else [found]
+    for name in names or [found]:
+        if name not in valid:
+            raise ValueError(
+                f"{where}: model {name!r}; valid: {', '.join(valid)}, a list of these, "
+                f"{ANY_MODEL!r} or {NOT_STATED!r}"
+            )
+    return tuple(names)

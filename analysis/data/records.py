@@ -121,6 +121,9 @@ def read_lines(path: Path, schema: Schema, problems: list[str]) -> pl.DataFrame:
     """A JSON-lines log as a frame with the columns of `schema`; what a record lacks is null.
 
     A cut-off or broken line is left out and remarked on in `problems`.
+
+    Raises:
+        ValueError: a value is not of its column's type; the message names the file and line.
     """
     try:
         content = path.read_bytes()
@@ -147,7 +150,7 @@ def _plain(value: Any) -> Any:
 
 
 def _line_by_line(path: Path, content: bytes, schema: Schema, problems: list[str]) -> pl.DataFrame:
-    rows: list[dict[str, Any]] = []
+    rows: dict[int, dict[str, Any]] = {}
     broken: list[int] = []
     lines = content.splitlines()
     for number, line in enumerate(lines, start=1):
@@ -160,13 +163,32 @@ def _line_by_line(path: Path, content: bytes, schema: Schema, problems: list[str
         except ValueError:
             broken.append(number)
         else:
-            rows.append({name: _plain(record.get(name)) for name in schema})
+            rows[number] = {name: _plain(record.get(name)) for name in schema}
     if broken == [len(lines)] and not content.endswith(b"\n"):
         problems.append(f"events/{path.name}: last line (line {len(lines)}) is cut off")
     elif broken:
         shown = ", ".join(map(str, broken[:5])) + (", ..." if len(broken) > 5 else "")
         problems.append(f"events/{path.name}: {len(broken)} broken lines left out ({shown})")
+    try:
+        return _frame(list(rows.values()), schema)
+    except (pl.exceptions.PolarsError, TypeError) as error:
+        raise ValueError(f"{path}{_wrong(rows, schema) or f': {error}'}") from None
+
+
+def _frame(rows: list[dict[str, Any]], schema: Schema) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=dict(schema), strict=False, orient="row")
+
+
+def _wrong(rows: Mapping[int, dict[str, Any]], schema: Schema) -> str:
+    """The line and the value that no frame can hold, in words."""
+    for number, row in rows.items():
+        for name, kind in schema.items():
+            try:
+                _frame([{name: row[name]}], {name: kind})
+            except (pl.exceptions.PolarsError, TypeError):
+                valid = "a number" if kind in (pl.Float64, pl.Int64) else str(kind).lower()
+                return f", line {number}: {name} {row[name]!r}; valid: {valid}, or null"
+    return ""
 
 
 def summed_layer_loss(transfers: pl.DataFrame) -> pl.DataFrame:

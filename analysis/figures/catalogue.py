@@ -5,21 +5,27 @@ A figure's function takes frames or a summary. It returns None where there is no
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import matplotlib
+import matplotlib.image
+import numpy as np
 from matplotlib.figure import Figure
 
+from analysis.data import learning as of_config
 from analysis.data.load import Results, impairment_kinds
-from analysis.figures import latency, learning, ratios, style
+from analysis.figures import detector, latency, learning, ratios, style
 from analysis.figures.parts import render, too_many_for_bands
+from analysis.summary.detector_sweep import Sweep
 
 _STRIPS = (
     "The strips below mark critical phases; they are paler where a round was critical in some runs "
     "only."
 )
+_SHADES = 0.02  # of 1; six digits of a number are kept, and lines are drawn a little elsewhere
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +39,27 @@ class Drawing:
     png: bytes
 
 
-def draw_all(results: Results, summary: dict[str, Any]) -> list[Drawing]:
+def of_summary(summary: dict[str, Any]) -> dict[str, bytes]:
+    """The figures that a summary alone gives, as PNG by name; those without data are left out."""
+    styles = style.arm_styles(list(summary["arms"]))
+    makers = {
+        "ratio-along-factor": ratios.along_factor,
+        "learning-along-factor": learning.along_factor,
+    }
+    with matplotlib.rc_context(style.RC):
+        figures = {name: make(summary, styles) for name, make in makers.items()}
+        return {name: render(each, "png") for name, each in figures.items() if each is not None}
+
+
+def look_alike(one: bytes, two: bytes) -> bool:
+    """Whether two PNG files show the same picture, but for the rounding of shades."""
+    first, second = (matplotlib.image.imread(io.BytesIO(each), format="png") for each in (one, two))
+    return first.shape == second.shape and bool(np.abs(first - second).max() < _SHADES)
+
+
+def draw_all(
+    results: Results, summary: dict[str, Any], replayed: Sweep | None = None
+) -> list[Drawing]:
     """Every figure for which there are data, rendered; the same input gives the same bytes."""
     kinds: dict[str, str] = {}
     for run in results.ok_runs:
@@ -41,6 +67,8 @@ def draw_all(results: Results, summary: dict[str, Any]) -> list[Drawing]:
     styles = style.arm_styles(results.arms)
     band = "" if too_many_for_bands(results.arms) else "A pale band spans lowest to highest run."
     quality = summary.get("task_metric") or "accuracy"
+    tasks = {run.key: of_config.task(run.config) for run in results.ok_runs}
+    apart = "Each task has a panel. " if len(set(tasks.values())) > 1 else ""
     rounds, strips = "Gather plus broadcast", _STRIPS
     if results.runs_programs:
         rounds, strips = "Each round as programs marked it", ""
@@ -71,23 +99,25 @@ def draw_all(results: Results, summary: dict[str, Any]) -> list[Drawing]:
             "ratio-along-factor",
             "The headline ratio along the sweep",
             "Points are ratios of paired runs with 95 % intervals; above 1 the reference is "
-            "faster. The two bounds are the ratio of fixed-low/dblp in theory: one if only bytes "
-            "cost time, one if only passes do.",
+            "faster. Where an impairment hit rounds, they are of these rounds: of the gather "
+            "alone if it was logged. Byte bound and pass limit are the gather's ratio of "
+            "fixed-low/dblp in theory: one if only bytes cost time, one if only passes do "
+            "(expected).",
             lambda: ratios.along_factor(summary, styles),
         ),
         (
             f"{quality}-over-time",
             f"Test {quality} over training time",
-            f"Mean over workers and ok runs at each evaluation. {band} A line further left "
+            f"Mean over workers and ok runs at each evaluation. {apart}{band} A line further left "
             f"reaches the same {quality} in less time.",
-            lambda: learning.quality(results.training, styles, "elapsed_s"),
+            lambda: learning.quality(results.training, styles, "elapsed_s", tasks),
         ),
         (
             f"{quality}-over-rounds",
             f"Test {quality} over the rounds",
             "The same over rounds instead of time: the speed of the network plays no part here. "
             "Lines differ because of lost gradients, and by chance.",
-            lambda: learning.quality(results.training, styles, "round"),
+            lambda: learning.quality(results.training, styles, "round", tasks),
         ),
         (
             "learning-along-factor",
@@ -116,6 +146,18 @@ def draw_all(results: Results, summary: dict[str, Any]) -> list[Drawing]:
             "Root mean square distance of the workers' weights from their mean, over the mean's "
             f"norm. Replicas differ where workers lose different parts of the broadcast. {band}",
             lambda: learning.divergence(results.effects, styles),
+        ),
+        (
+            "detector-replay",
+            "What the phase detector says with other settings, and without loss",
+            "Share of critical rounds when the detector is asked again about the gradients' norms "
+            "that each run has recorded, mean over seeds. Left against eta, right against the "
+            "cadence; a vertical line marks the runs' own setting. Arms that give up nothing show "
+            "what it says without loss. All rounds before the first comparison are critical, so a "
+            "longer cadence has a larger share in any case. Where the tolerance depends on the "
+            "phase, another setting would have led to other losses, so such a line holds for these "
+            "gradients alone.",
+            lambda: detector.critical_share(replayed or Sweep(), styles),
         ),
         (
             "ratios",

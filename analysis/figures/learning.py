@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -26,24 +27,43 @@ _FEWEST_ALONG = 3  # points of a sweep that are worth a line
 
 
 def quality(
-    training: pl.DataFrame, styles: dict[str, ArmStyle], over: Literal["elapsed_s", "round"]
+    training: pl.DataFrame,
+    styles: dict[str, ArmStyle],
+    over: Literal["elapsed_s", "round"],
+    tasks: Mapping[str, str],
 ) -> Figure | None:
-    """Mean accuracy, or perplexity, over runs at each evaluation, over time or over rounds."""
+    """Mean accuracy, or perplexity, over runs at each evaluation, over time or over rounds.
+
+    `tasks` has the task of each run, by its key: each task has a panel.
+    """
     metric = learning.task_metric(training)
     if metric is None:
         return None
     of_run = learning.evaluations(training).drop_nulls([metric, over])
     factor = 100.0 if metric == "accuracy" else 1.0
-    figure, axes = parts.new_axes(
-        "Training time (s)" if over == "elapsed_s" else "Round",
-        "Test accuracy (%)" if metric == "accuracy" else "Test perplexity",
-    )
-    parts.draw_lines_by_round(axes, of_run, metric, styles, factor=factor, over=over)
+    present = set(of_run["run_key"])
+    by_task: dict[str, list[str]] = {}
+    for key, task in tasks.items():
+        if key in present:
+            by_task.setdefault(task, []).append(key)
+    if not by_task:
+        return None
+    shown = dict(list(by_task.items())[: parts.MOST_PANELS])
+    figure, axes_of = parts.new_grid(len(shown))
+    for axes, (task, of_task) in zip(axes_of, shown.items(), strict=True):
+        rows = of_run.filter(pl.col("run_key").is_in(of_task))
+        parts.draw_lines_by_round(axes, rows, metric, styles, factor=factor, over=over)
+        axes.set_xlabel("Training time (s)" if over == "elapsed_s" else "Round")
+        axes.set_xlim(left=0)
+        if over == "round":
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        if len(shown) > 1:
+            axes.set_title(task, loc="left", fontsize=9.5)
+    axes_of[0].set_ylabel("Test accuracy (%)" if metric == "accuracy" else "Test perplexity")
     if metric == "accuracy":
-        axes.set_ylim(0, 102)
+        axes_of[0].set_ylim(0, 102)
     else:
-        parts.scale_axis(axes.yaxis, of_run[metric])
-    axes.set_xlim(left=0)
+        parts.scale_axis(axes_of[0].yaxis, of_run[metric])
     parts.add_legend(figure, styles, set(of_run["arm"]), [])
     return figure
 

@@ -14,7 +14,7 @@ from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
 from analysis.figures import style
 from analysis.figures.style import ArmStyle
@@ -22,6 +22,7 @@ from analysis.statistics.intervals import Estimate
 
 LOG_FROM = 8.0  # greatest over smallest value from which an axis is logarithmic
 MOST_PANELS = 6
+_MARGIN = 0.07  # of an axis, at both of its ends
 _FEWEST_ARMS_WITHOUT_BANDS = 5
 _MARKED_POINTS = 30  # about that many markers per line, however many points it has
 
@@ -283,8 +284,19 @@ def all_numbers(values: Sequence[Any]) -> bool:
 
 
 def factor_axis(axes: Axes, at: Sequence[float]) -> None:
-    """Ticks at a factor's values, on a logarithmic axis where they span much."""
+    """Ticks at a factor's values, on a logarithmic axis where they span much.
+
+    A 0 beside such values stands left of them: the axis is linear up to the smallest of them.
+    """
     if min(at) > 0 and max(at) / min(at) >= LOG_FROM:
         axes.set_xscale("log")
         axes.xaxis.set_minor_formatter(NullFormatter())
+    positive = [x for x in at if x > 0]
+    if min(at) == 0 and positive and max(positive) / min(positive) >= LOG_FROM:
+        axes.set_xscale("symlog", linthresh=min(positive), linscale=0.5)
+        axes.xaxis.set_minor_locator(NullLocator())
+        along = axes.xaxis.get_transform()
+        first, last = along.transform([0.0, max(positive)])
+        beyond = _MARGIN * (last - first)  # its own margin would be that of plain numbers
+        axes.set_xlim(*along.inverted().transform([first - beyond, last + beyond]))
     axes.set_xticks(at, [f"{x:g}" for x in at])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -10,26 +11,36 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from analysis.data.metrics import describe
+from analysis.data.metrics import ALL_BURSTS, GATHER_BURSTS, describe
 from analysis.figures import parts, style
 from analysis.figures.style import ArmStyle
 from analysis.statistics.intervals import Estimate
-from analysis.summary.lookup import OWN_LIMIT, entry, factors_text, pairs, points, published_range
+from analysis.summary.lookup import (
+    OWN_LIMIT,
+    bounded_metric,
+    entry,
+    factors_text,
+    pairs,
+    points,
+    published_range,
+)
 
 _LONG_LABEL = 8
 _PAPER_ALPHA = 0.22
 _METRICS = (
-    ("round_latency_s.burst_mean", "Burst round latency"),
+    (GATHER_BURSTS, "Gather in bursts"),
+    (ALL_BURSTS, "Burst round latency"),
     ("round_latency_s.mean", "Mean round latency"),
     ("training_time_s", "Training time"),
 )
-_BOUNDS = (("bytes", (0, (1.0, 1.5)), "byte bound"), ("passes", (0, (4.0, 2.0)), "pass bound"))
+_BOUNDS = (("bytes", (0, (1.0, 1.5)), "byte bound"), ("passes", (0, (4.0, 2.0)), "pass limit"))
 
 
 def along_factor(summary: dict[str, Any], styles: dict[str, ArmStyle]) -> Figure | None:
-    """Ratios to the reference arm along the factor with most values, beside the two bounds.
+    """Ratios to the reference arm along the factor with most values, beside the two limits.
 
-    Other factors, if there are any, have a panel per combination of their values.
+    The gather's in bursts where it was logged: the limits are those of a gather alone. Other
+    factors, if there are any, have a panel per combination of their values.
     """
     found = points(summary)
     if len(found) < 2:
@@ -57,6 +68,7 @@ def along_factor(summary: dict[str, Any], styles: dict[str, ArmStyle]) -> Figure
     shown = dict(list(panels.items())[: parts.MOST_PANELS])
     figure, axes_of = parts.new_grid(len(shown))
     numeric = parts.all_numbers(values[along])
+    bounds = _BOUNDS if metric == bounded_metric(summary) else ()
     present: set[str] = set()
     published: set[tuple[float, float]] = set()
     for axes, (title, cells) in zip(axes_of, shown.items(), strict=False):
@@ -65,11 +77,10 @@ def along_factor(summary: dict[str, Any], styles: dict[str, ArmStyle]) -> Figure
             ratios = [entry(cell, "ratios", pair, metric) for cell in cells]
             if parts.line_with_intervals(axes, at, ratios, styles[left]):
                 present.add(left)
-        _bounds(axes, cells, at)
+        _bounds(axes, cells, at, bounds)
         published |= _paper(axes, cells, metric)
         axes.axhline(1, color=style.MUTED.light, linewidth=0.9, zorder=0.5)
         axes.set_title(title, loc="left", fontsize=9.5)
-        _ratio_axis(axes, cells, [pair for _, pair in compared], metric)
         if numeric:
             parts.factor_axis(axes, at)
         else:
@@ -78,11 +89,15 @@ def along_factor(summary: dict[str, Any], styles: dict[str, ArmStyle]) -> Figure
             slant: dict[str, Any] = {"rotation": 25, "ha": "right"} if long else {}
             axes.set_xticks(at, labels, fontsize=8, **slant)
         axes.set_xlabel(along.split(".")[-1])
+    in_panels = [cell for cells in shown.values() for cell in cells]
+    _ratio_axis(
+        axes_of[0], _heights(in_panels, [pair for _, pair in compared], metric, bounds=bool(bounds))
+    )
     axes_of[0].set_ylabel(f"{label}\nover {compared[0][1].split('/')[1]} (x)")
     further: list[Patch | Line2D] = [
         Line2D([], [], color=style.MUTED.light, linestyle=line, label=text)
-        for key, line, text in _BOUNDS
-        if any(key in p["limits"] for p in found)
+        for key, line, text in bounds
+        if any(key in p["limits"] for p in in_panels)
     ]
     if published:
         further.append(Patch(color=style.STEEL.light, alpha=_PAPER_ALPHA, label="paper's range"))
@@ -91,7 +106,10 @@ def along_factor(summary: dict[str, Any], styles: dict[str, ArmStyle]) -> Figure
 
 
 def beside_paper(summary: dict[str, Any]) -> Figure | None:
-    """One row per metric: our ratio with its interval above what the paper reports for it."""
+    """One row per metric: our ratio with its interval above what the paper reports for it.
+
+    Of a sweep only what is about all its points: `along_factor` shows the others, each at its own.
+    """
     rows = []
     for metric, entries in summary["published"].items():
         ratios = [each for each in entries if each["compared"].startswith("ratio")]
@@ -132,8 +150,13 @@ def beside_paper(summary: dict[str, Any]) -> Figure | None:
     return figure
 
 
-def _bounds(axes: Axes, cells: list[dict[str, Any]], at: list[float]) -> None:
-    for key, line, _ in _BOUNDS:
+def _bounds(
+    axes: Axes,
+    cells: list[dict[str, Any]],
+    at: list[float],
+    bounds: Sequence[tuple[str, Any, str]],
+) -> None:
+    for key, line, _ in bounds:
         known = [
             (x, c["limits"][key]) for x, c in zip(at, cells, strict=True) if key in c["limits"]
         ]
@@ -155,14 +178,21 @@ def _paper(axes: Axes, cells: list[dict[str, Any]], metric: str) -> set[tuple[fl
     return ranges
 
 
-def _ratio_axis(axes: Axes, cells: list[dict[str, Any]], pairs: list[str], metric: str) -> None:
-    found = [entry(cell, "ratios", pair, metric).value for cell in cells for pair in pairs]
-    values = [1.0, *(each for each in found if each)]
-    values += [bound for cell in cells for bound in cell["limits"].values()]
+def _heights(
+    cells: list[dict[str, Any]], pairs: list[str], metric: str, *, bounds: bool
+) -> list[float]:
+    """All that is drawn in any panel: the panels share their y axis."""
+    found = [entry(cell, "ratios", pair, metric) for cell in cells for pair in pairs]
+    values = [1.0, *(end for each in found for end in (each.value, each.low, each.high) if end)]
+    if bounds:
+        values += [bound for cell in cells for bound in cell["limits"].values()]
     published = [each for cell in cells for each in cell["published"].get(metric, [])]
-    values += [each["high"] for each in published if "high" in each]
+    return values + [each[end] for each in published for end in ("low", "high") if end in each]
+
+
+def _ratio_axis(axes: Axes, values: list[float]) -> None:
     if max(values) / min(values) < parts.LOG_FROM:
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, 1.06 * max(values))
         return
     axes.set_yscale("log")
     low, high = min(values) / 1.4, max(values) * 1.4

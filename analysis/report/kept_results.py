@@ -23,33 +23,34 @@ import re
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from analysis.data import keeping, kept_rows
-from analysis.data.load import Evidence, Run, load
+from analysis.data.blocks import machine_text
+from analysis.data.load import Detect, Evidence, Run, load
+from analysis.data.metrics import ALL_BURSTS
 from analysis.data.per_run import per_run
+from analysis.figures import catalogue
 from analysis.report import sentences
 from analysis.report.writing import write_report
 from analysis.statistics.intervals import ENOUGH_SEEDS, METHOD
 from analysis.summary.document import json_text, summarise
 from analysis.summary.lookup import (
-    OWN_LIMIT,
+    bounded_metric,
     entry,
     interval_words,
     pairs,
     points,
-    published_entries,
     ratio_names,
 )
 from analysis.tables import by_sweep_point
 from analysis.tables.main_table import main_table
-from analysis.tables.published_values import overview_table, paper_text, unit_of
-from analysis.tables.rendering import Table, row, to_markdown
+from analysis.tables.published_values import agreements, overview_table
+from analysis.tables.rendering import Table, narrowed, row, to_markdown
 from analysis.words import cautions, formatting, headline
-from analysis.words.cautions import machine_text
 
 ROOT = Path(__file__).resolve().parents[2]
 _ROWS = (
@@ -66,10 +67,11 @@ _ROWS = (
 )
 # What the tables of a sweep show where it is not how many times longer than the reference arm
 # rounds took that were hit: ratios of another metric, or the arms' own values.
-_RATIOS = {"training-time": ("training_time_s",)}
+_RATIOS: dict[str, Sequence[str]] = {"training-time": ("training_time_s",)}
 _VALUES = {
     "accuracy": ("accuracy",),
     "burst-accuracy": ("accuracy",),
+    "detector-loop": ("critical_share", "replayed.before_loss.critical"),
     "delay-lines": ("round_latency_s.calm_mean", "round_latency_s.burst_mean"),
     "fig1-phase-loss": ("accuracy",),
     "fig2-k-sweep": ("accuracy",),
@@ -88,20 +90,32 @@ SUMMARY, PROVENANCE, MAIN_TABLE = "summary.json", "provenance.json", "main.md"
 _DOCUMENTS = ("README.md", "docs/**/*.md", f"{RESULTS}/README.md")
 _SCHEMA, _WITHOUT_ROWS = 2, 1  # of provenance.json
 _AGAIN = "keep these results again"
-_FIGURES = ("ratio-along-factor.png", "learning-along-factor.png", "latency-over-rounds.png")
+_WIDTH = 140  # of a table in a page, in characters
+_FIGURES = (
+    "ratio-along-factor.png",
+    "learning-along-factor.png",
+    "latency-over-rounds.png",
+    "detector-replay.png",
+)
 
 
-def keep(results_dir: Path, experiment: str | None = None, *, root: Path = ROOT) -> Path:
+def keep(
+    results_dir: Path,
+    experiment: str | None = None,
+    *,
+    root: Path = ROOT,
+    detect: Detect | None = None,
+) -> Path:
     """Keep an experiment's results in `experiments/results/NAME/`, in place of older ones.
 
     Raises:
         ValueError: no results, or no ok run among them: there is nothing worth keeping.
         OSError: they cannot be written.
     """
-    results = load(results_dir, experiment)
+    results = load(results_dir, experiment, detect)
     if not results.ok_runs:
         raise ValueError(f"{results_dir}: no ok run of {results.experiment}; valid: one or more")
-    report = write_report(results_dir, results.experiment)
+    report = write_report(results_dir, results.experiment, detect)
     folder = root / RESULTS / results.experiment
     folder.mkdir(parents=True, exist_ok=True)
     keeping.write(folder, results, per_run(results))
@@ -131,6 +145,18 @@ def write_derived(folder: Path) -> None:
     """
     for name, text in derived(kept_rows.read(folder)).items():
         (folder / name).write_text(text, encoding="utf-8")
+
+
+def redraw(folder: Path) -> None:
+    """Draw the kept figures again that follow from the kept summary alone.
+
+    Raises:
+        ValueError: the summary is missing or damaged.
+    """
+    for name, png in catalogue.of_summary(_read(folder)[0]).items():
+        path = folder / f"{name}.png"
+        if path.is_file() and not catalogue.look_alike(path.read_bytes(), png):
+            path.write_bytes(png)
 
 
 def has_rows(folder: Path) -> bool:
@@ -227,7 +253,10 @@ def block(folder: Path) -> str:
     tables = _tables(summary)
     # Several tables have the rows of each below what they are; the experiment's name is above all.
     titles = [f"{each.title.partition(': ')[2]}:\n\n" if tables[1:] else "" for each in tables]
-    shown = "\n".join(title + _bare(table) for title, table in zip(titles, tables, strict=True))
+    shown = "\n".join(
+        title + "\n".join(_bare(part) for part in narrowed(table, _WIDTH))
+        for title, table in zip(titles, tables, strict=True)
+    )
     return f"{shown}\n{_words(summary, provenance, folder.name)}\n"
 
 
@@ -268,6 +297,8 @@ def _read(folder: Path, *names: str) -> list[dict[str, Any]]:
     for path in [folder / name for name in names or (SUMMARY,)]:
         try:
             documents.append(json.loads(path.read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            raise ValueError(f"{path}: missing; {_AGAIN}") from None
         except (OSError, ValueError) as error:
             raise ValueError(f"{path}: {error}; {_AGAIN}") from None
     return documents
@@ -279,8 +310,10 @@ def _tables(summary: dict[str, Any]) -> list[Table]:
     experiment = summary["experiment"]
     if experiment in _VALUES:
         return by_sweep_point.metric_tables(summary, only=_VALUES[experiment])
-    ratios = _RATIOS.get(experiment, ("round_latency_s.burst_mean",))
-    return by_sweep_point.ratio_tables(summary, only=ratios)
+    shown = [ALL_BURSTS]
+    if any(point["limits"] for point in points(summary)):  # they stand beside the gather's ratio
+        shown = list(dict.fromkeys([bounded_metric(summary), ALL_BURSTS]))
+    return by_sweep_point.ratio_tables(summary, only=_RATIOS.get(experiment, shown))
 
 
 def _bare(table: Table) -> str:
@@ -303,14 +336,20 @@ def _words(summary: dict[str, Any], provenance: dict[str, Any], name: str) -> st
         [
             f"Means over n = {seeds} seeds with {spread}.",
             *found,
-            *_beside_the_paper(summary),
+            *agreements(summary),
             *provenance["remarks"],
             f"Runs: {listed}.{_attempts(provenance)}",
-            f"Made by `{provenance['command']}`{_of_commits(provenance)} on "
+            f"Made by {_commands(provenance)}{_of_commits(provenance)} on "
             f"{provenance['machine']}, {provenance['began'][:10]}; all numbers and the manifest "
             f"are in `experiments/results/{name}/`.",
         ]
     )
+
+
+def _commands(provenance: dict[str, Any]) -> str:
+    """The command that began it, and those that went on with it."""
+    listed = [provenance["command"], *provenance.get("further_commands", [])]
+    return " and ".join(f"`{each}`" for each in listed)
 
 
 def _of_commits(provenance: dict[str, Any]) -> str:
@@ -336,36 +375,14 @@ def _attempts(provenance: dict[str, Any]) -> str:
     return f" Attempts that were refused and repeated: {listed}."
 
 
-def _beside_the_paper(summary: dict[str, Any]) -> list[str]:
-    """For each of the paper's values: at how many points it lies inside our interval."""
-    found: dict[str, list[dict[str, Any]]] = {}
-    for _, _, each in published_entries(summary):
-        if each["confidence"] != OWN_LIMIT and each["inside_our_interval"] is not None:
-            found.setdefault(each["id"], []).append(each)
-    return [_agreement(entries) for entries in found.values()]
-
-
-def _agreement(entries: list[dict[str, Any]]) -> str:
-    first = entries[0]
-    unit = unit_of(first)
-    inside = sum(each["inside_our_interval"] for each in entries)
-    if len(entries) == 1:
-        where = "inside our interval" if inside else "not inside our interval"
-    else:
-        where = f"inside our interval in {inside} of {len(entries)} comparisons"
-    return (
-        f"{first['title']}: the paper has {paper_text(first, unit)} {unit.symbol} "
-        f"({first['source']}), {where}."
-    )
-
-
 def _provenance(results: Evidence, summary: dict[str, Any]) -> dict[str, Any]:
     began = sorted(str(run.began_at) for run in results.runs if run.began_at)
     machines = list(dict.fromkeys(machine_text(run.manifest) for run in results.ok_runs))
     return {
         "schema": _SCHEMA,
         "experiment": results.experiment,
-        "command": "; ".join(results.commands),
+        "command": results.commands[0],
+        "further_commands": results.commands[1:],
         "machine": "; ".join(machines),
         "began": began[0] if began else "",
         "commits": sorted({str(run.manifest.get("commit") or "") for run in results.ok_runs}),

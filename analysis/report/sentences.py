@@ -4,11 +4,12 @@ Under a text that states numbers stands a comment, a line for each number:
 
     <!-- stored
     regime-map [2.1, 0.9] | ratios fixed-low/dblp round_latency_s.mean | 3.86 (3.50 to 4.34)
+    burst-price [at sender, 0 to at sender, 0.1] | contrasts fixed-low/dblp training_time_s | 1.75
     quick | arms dblp accuracy x 100 | 93.6
     bench | 100M/loss-20%/passes ratio_to_bound | 1.02
     -->
 
-The first part names the experiment and, in brackets, its point; the second the entry, with
+The first part names the experiment and, in brackets, its point or two; the second the entry, with
 `x FACTOR` for another unit; the third is the text, which must stand above, word for word. Its
 numbers are the kept value, the interval, or both, to the digits that are shown.
 """
@@ -65,17 +66,17 @@ class Kept:
                 self.entry(f"{name} [{each}", path) for each in point[:-1].split(" over ")
             )
             return {"value": (first["value"] / second["value"] - 1) * 100}
-        found = self._place(name, point.rstrip("]"))
+        point = point.rstrip("]")
+        between = path.startswith("contrasts ")
+        found = self._contrast(name, point) if between else self._place(name, point)
         section, *words = path.split()
+        if section == "contrasts":
+            return _within(found["ratios"], *words)
         if section == "published":
             metric, identifier = words
             entries = [each for each in found[section][metric] if each["id"] == identifier]
             return dict(_only(entries, identifier)["ours"])
-        arms, metric = words
-        inner = found[section][arms]
-        for key in metric.split("."):
-            inner = inner[key]
-        return inner if isinstance(inner, dict) else {"value": inner}
+        return _within(found[section], *words)
 
     def _place(self, name: str, point: str) -> Any:
         summary = self._document(f"{name}/summary.json")
@@ -85,6 +86,15 @@ class Kept:
         points = summary["points"]
         found = [each for each in points if list(each["factors"].values()) == wanted]
         return _only(found, f"[{point}]")
+
+    def _contrast(self, name: str, points: str) -> Any:
+        ends = [[each.strip() for each in point.split(",")] for point in points.split(" to ")]
+        found = [
+            each
+            for each in self._document(f"{name}/summary.json")["contrasts"]
+            if [list(each[end].values()) for end in ("from", "to")] == ends
+        ]
+        return _only(found, f"[{points}]")
 
     def _of_bench(self, path: str) -> Entry:
         case, key = path.split()
@@ -112,11 +122,17 @@ def claims(text: str) -> Iterator[tuple[list[Claim], str]]:
 
 
 def disagreement(claim: Claim, above: str, kept: Kept) -> str | None:
-    """What is wrong with a claim, in words; None if nothing is."""
+    """What is wrong with a claim, in words; None if nothing is.
+
+    Raises:
+        ValueError: the file that it speaks of is missing.
+    """
     if not re.search(_as_shown(claim), above):
         return f"no {claim.shown!r} stands above the line {claim.line!r}"
     try:
         found = _scaled(kept.entry(claim.where, claim.entry), claim.factor)
+    except FileNotFoundError as error:
+        raise ValueError(f"{error.filename}: missing, and {claim.line!r} speaks of it") from None
     except (LookupError, ValueError, TypeError, OSError) as error:
         return f"no entry of the line {claim.line!r}: {error}"
     if agrees(claim.shown, found):
@@ -236,6 +252,14 @@ def _with_words(text: str, new: Mapping[str, str]) -> str:
     """The new words of a text, with its own spaces and line breaks."""
     words = iter(new[" ".join(text.split())].split())
     return re.sub(r"\S+", lambda _: next(words), text)
+
+
+def _within(section: Mapping[str, Any], arms: str, metric: str) -> Entry:
+    """The entry of a metric, or the number that its last key names."""
+    inner = section[arms]
+    for key in metric.split("."):
+        inner = inner[key]
+    return inner if isinstance(inner, dict) else {"value": inner}
 
 
 def _only(found: list[Any], name: str) -> Any:

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import takewhile, zip_longest
 from pathlib import Path
 from typing import Any
 
-from analysis.data import kept_rows
+from analysis.data import kept_rows, programs
 from analysis.data.load import Evidence
 from analysis.report import commits, kept_results, sentences
 
 _MANIFEST = kept_rows.MANIFEST
+_AS_KEPT = "valid: the file as it was kept"
 _DIGITS = 1e-5  # six digits are kept; another processor may round the last one otherwise
 _FEW = 3  # differences of one file that are told
 _BEFORE, _SHOWN = 30, 80  # characters of a line that differs
@@ -32,7 +33,7 @@ class Verification:
     Attributes:
         recomputed: a line per result whose numbers were made again from its rows.
         older: a line per result that was kept without rows.
-        remarks: what could not be checked here.
+        remarks: what could not be checked here, and results whose commits are not on main.
         differences: a line each; empty where everything agrees.
     """
 
@@ -43,30 +44,38 @@ class Verification:
 
 
 def verify(
-    *, root: Path = kept_results.ROOT, others: Mapping[str, sentences.Resolver] | None = None
+    *,
+    root: Path = kept_results.ROOT,
+    others: Mapping[str, sentences.Resolver] | None = None,
+    key_of: Callable[[Mapping[str, Any]], str] | None = None,
 ) -> Verification:
     """Recompute everything that is kept below `root`, the project's folder.
 
     Args:
         root: holds README.md, docs/ and experiments/results/.
         others: as of `sentences.Kept`.
+        key_of: the key of the run that a configuration describes; None: keys are not checked.
 
     Raises:
-        ValueError: evidence is missing or damaged, or its commit is not on main: one line that
-            names the file and what would be valid.
+        ValueError: evidence is missing or damaged, or of no commit: one line that names the file
+            and what would be valid.
     """
     found = Verification()
-    known = commits.on_main(root)
-    if known is None:
+    history = commits.History(root)
+    if history.commits is None:
         found.remarks.append("commits were not looked for: no whole git history of main is here")
     for folder in results(root):
         name = folder.name
         if kept_results.has_rows(folder):
             evidence = kept_rows.read(folder)
-            for said in _unknown(evidence, known):
+            if key_of is not None:
+                _check_keys(evidence, key_of, folder)
+            told = history.look_up(run.manifest for run in evidence.ok_runs)
+            for said in told.refused:
                 raise ValueError(
                     f"{folder / _MANIFEST}: {said}; valid: a commit on main, with nothing changed"
                 )
+            found.remarks.extend(f"{name}: {said}" for said in told.remarks)
             for file, text in kept_results.derived(evidence).items():
                 found.differences.extend(_differing(folder / file, text, root))
             attempts = len(evidence.runs) + len(evidence.others)
@@ -75,31 +84,36 @@ def verify(
             )
         else:
             recorded = kept_results.with_commits(folder)[1]["commits"]
-            unknown = [] if known is None else commits.unknown(recorded, known)
-            told = "; ".join(["kept without rows (older), not recomputed", *unknown])
-            found.older.append(f"{name}: {told}")
+            told = history.look_up({"commit": each} for each in recorded)
+            words = ["kept without rows (older), not recomputed", *told.refused, *told.remarks]
+            found.older.append(f"{name}: {'; '.join(words)}")
     kept = sentences.Kept(root / kept_results.RESULTS, others)
     for page in kept_results.documents(root):
         found.differences.extend(_of_page(page, root, kept))
     return found
 
 
-def of_commits(folder: Path) -> list[str]:
-    """What is wrong with the commits of the rows that a folder keeps, in words.
+def of_commits(folder: Path) -> commits.LookedUp:
+    """What is to be said of the commits of the rows that a folder keeps.
 
     Raises:
         ValueError: as `kept_rows.read`.
     """
-    return _unknown(kept_rows.read(folder), commits.on_main(folder))
+    manifests = (run.manifest for run in kept_rows.read(folder).ok_runs)
+    return commits.History(folder).look_up(manifests)
 
 
 def renew(
     *, root: Path = kept_results.ROOT, others: Mapping[str, sentences.Resolver] | None = None
 ) -> None:
-    """Write anew from the rows what `verify` compares; the arguments and errors are its own."""
+    """Write anew from the rows what `verify` compares, and figures that follow from summaries.
+
+    The arguments and errors are those of `verify`.
+    """
     for folder in results(root):
         if kept_results.has_rows(folder):
             kept_results.write_derived(folder)
+        kept_results.redraw(folder)
     kept_results.write_readme(root=root, others=others)
 
 
@@ -112,9 +126,26 @@ def results(root: Path) -> list[Path]:
     return sorted(found)
 
 
-def _unknown(evidence: Evidence, known: set[str] | None) -> list[str]:
-    recorded = sorted({str(run.manifest.get("commit") or "") for run in evidence.ok_runs})
-    return [] if known is None else commits.unknown(recorded, known)
+def _check_keys(
+    evidence: Evidence, key_of: Callable[[Mapping[str, Any]], str], folder: Path
+) -> None:
+    """Refuse a configuration that is not the run's: its key is a hash of it.
+
+    Of a user's own files the folders, which count in the hash, are not kept; a script's run has a
+    hash of another kind.
+    """
+    for run in evidence.runs:
+        if not run.config or run.config.get("code") or programs.is_of_script(run.config):
+            continue
+        try:
+            key = key_of(run.config)
+        except (LookupError, TypeError, AttributeError) as error:
+            key = f"none ({error!r})"
+        if key != run.key:
+            raise ValueError(
+                f"{folder / kept_rows.PLAN}: run {run.key} has, with what {kept_rows.EXPERIMENT} "
+                f"says, the configuration of key {key}; valid: the configuration as it was kept"
+            )
 
 
 def _differing(path: Path, text: str, root: Path) -> list[str]:
@@ -122,8 +153,8 @@ def _differing(path: Path, text: str, root: Path) -> list[str]:
     place = path.relative_to(root)
     try:
         kept = path.read_text(encoding="utf-8")
-    except OSError:
-        return [f"{place}: missing; ./lab verify-results --write makes it"]
+    except FileNotFoundError:
+        raise ValueError(f"{path}: missing; ./lab verify-results --write makes it anew") from None
     if path.suffix != ".json":
         return [f"{place}: {told}" for told in _lines(kept, text)]
     try:
@@ -139,6 +170,8 @@ def _values(kept: Any, made: Any, where: str) -> Iterator[str]:
     if isinstance(kept, dict) and isinstance(made, dict):
         for name in dict.fromkeys((*made, *kept)):
             place = f"{where}.{name}" if where else str(name)
+            if kept.get(name, {}) == {} == made.get(name, {}):
+                continue  # of a metric that no arm has; what was kept earlier lacks newer ones
             if name not in kept or name not in made:
                 yield f"{place} is only in {'the rows' if name in made else 'the file'}"
             else:
@@ -173,12 +206,11 @@ def _of_page(page: Path, root: Path, kept: sentences.Kept) -> list[str]:
     place = page.relative_to(root)
     text = page.read_text(encoding="utf-8")
     new, written = kept_results.filled(page, root)
-    found = [
-        f"{place}: the block {name!r} has no kept results"
-        for name in kept_results.blocks(text)
-        if name not in written
-    ]
-    found += [f"{place}: {told}" for told in _lines(text, new)]
+    for name in kept_results.blocks(text):
+        if name not in written:
+            missing = root / kept_results.RESULTS / name / kept_results.PROVENANCE
+            raise ValueError(f"{missing}: missing, and {place} has a table of it; {_AS_KEPT}")
+    found = [f"{place}: {told}" for told in _lines(text, new)]
     for lines, above in sentences.claims(text):
         said = (sentences.disagreement(claim, above, kept) for claim in lines)
         found += [f"{place}: {told}" for told in said if told]

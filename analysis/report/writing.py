@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.data import gates, run_directories
-from analysis.data.load import Results, load
+from analysis.data.load import Detect, Results, load
 from analysis.data.metrics import METRICS, describe
 from analysis.figures import catalogue
 from analysis.report import index
@@ -16,11 +16,14 @@ from analysis.report.folder import FOLDER, SUMMARY, replaced
 from analysis.report.html import inline_svg, render, to_html
 from analysis.report.timeline import FILE as TIMELINE
 from analysis.report.timeline import timeline_page
+from analysis.summary.detector_sweep import Sweep, sweep
 from analysis.summary.document import summarise, write_json
 from analysis.summary.lookup import entry, of_programs
 from analysis.tables import by_sweep_point, setup, verdicts
 from analysis.tables.chunk_loss_by_layer import layer_loss_table
+from analysis.tables.contrasts import contrast_table
 from analysis.tables.critical_rounds import critical_rounds_table
+from analysis.tables.detector_replay import detector_table
 from analysis.tables.main_table import main_table
 from analysis.tables.programs import program_table
 from analysis.tables.published_values import experiment_table
@@ -37,7 +40,8 @@ class ReportPaths:
     """The files that `write_report` wrote, the main table, and what to know before its numbers.
 
     `overview` is the index of the reports of all experiments. `resumable`: some run is not ok, and
-    may be at another attempt.
+    may be at another attempt. `damaged`: for each run whose logs are not whole, its key and what is
+    wrong with them.
     """
 
     index: Path
@@ -49,16 +53,20 @@ class ReportPaths:
     verdicts: dict[str, int]
     main_table: Table
     cautions: list[str]
+    damaged: list[tuple[str, list[str]]]
     resumable: bool
 
 
-def write_report(results_dir: Path, experiment: str | None = None) -> ReportPaths:
+def write_report(
+    results_dir: Path, experiment: str | None = None, detect: Detect | None = None
+) -> ReportPaths:
     """Write an experiment's report, in place of an older one; see `analysis.write_report`."""
-    results = load(results_dir, experiment)
+    results = load(results_dir, experiment, detect)
     summary = summarise(results)
     summary["cautions"] = cautions.sentences(results, summary)
-    tables = _tables(results, summary)
-    drawings = catalogue.draw_all(results, summary)
+    replayed = sweep(results)
+    tables = _tables(results, summary, replayed)
+    drawings = catalogue.draw_all(results, summary, replayed)
     timeline = timeline_page(results)
     page = render_page(results, summary, tables, drawings, timeline=timeline is not None)
 
@@ -88,15 +96,20 @@ def write_report(results_dir: Path, experiment: str | None = None) -> ReportPath
         verdicts=summary["verdicts"],
         main_table=tables["main"],
         cautions=summary["cautions"],
+        damaged=_damaged(results),
         resumable=_resumable(results),
     )
+
+
+def _damaged(results: Results) -> list[tuple[str, list[str]]]:
+    return [(run.key, run.problems) for run in (*results.runs, *results.others) if run.problems]
 
 
 def _resumable(results: Results) -> bool:
     return any(gates.another_attempt_may_help(run) for run in results.runs)
 
 
-def _tables(results: Results, summary: dict[str, Any]) -> dict[str, Table]:
+def _tables(results: Results, summary: dict[str, Any], replayed: Sweep) -> dict[str, Table]:
     """Every table of the report by the name of its files."""
     by_point = by_sweep_point.metric_tables(summary)
     ratios_by_point = by_sweep_point.ratio_tables(summary)
@@ -104,6 +117,7 @@ def _tables(results: Results, summary: dict[str, Any]) -> dict[str, Table]:
         "main": main_table(summary),
         "ratios": ratio_table(summary),
         "phases": critical_rounds_table(summary),
+        "detector": detector_table(summary, replayed),
         "published": experiment_table(summary),
         "impairments": setup.impairment_table(results),
         "links": setup.link_table(results),
@@ -111,6 +125,7 @@ def _tables(results: Results, summary: dict[str, Any]) -> dict[str, Table]:
         "gates": verdicts.gate_table(results),
         **{f"point-{number}": table for number, table in enumerate(by_point, start=1)},
         **{f"point-ratios-{number}": each for number, each in enumerate(ratios_by_point, start=1)},
+        "contrasts": contrast_table(summary),
         "layers": layer_loss_table(results.experiment, results.layer_loss, results.arms),
         "arms": (program_table if results.runs_programs else setup.arm_settings_table)(results),
         "host_cpu": setup.host_cpu_table(results),
@@ -128,7 +143,6 @@ def render_page(
 ) -> str:
     """The HTML page: it loads nothing, so it can be opened offline and sent to others."""
     folder = shlex.quote(_as_given(results.folder))
-    shown = [run for run in (*results.runs, *results.others) if run.problems]
     return render(
         "report.html.j2",
         results=results,
@@ -160,7 +174,7 @@ def render_page(
             (each, inline_svg(each.svg, name=each.name, description=each.title))
             for each in drawings
         ],
-        problems=[(run.key, run.problems) for run in shown],
+        problems=_damaged(results),
         began=sorted(str(run.began_at) for run in results.runs if run.began_at),
         left_out=results.left_out,
         folder=folder,

@@ -1,8 +1,9 @@
-"""The bounds in theory: how many times faster a higher tolerance can make a transfer that is hit.
+"""The limits in theory: how many times faster a higher tolerance makes a transfer that is hit.
 
 With in-order passes a receiver that tolerates P stops as soon as the share 1 - P has arrived while
-the link loses the share q. Either only bytes cost time, or only passes do; real transfers lie
-between. (Arithmetic of this project, from the DBLP paper's rules; no source states it.)
+the link loses the share q. Either only bytes cost time, or only passes do: walking all indices,
+also of what has arrived. (Arithmetic of this project, from the DBLP paper's rules; no source
+states it.)
 """
 
 from __future__ import annotations
@@ -28,10 +29,13 @@ def byte_bound(low: float, high: float) -> float:
     return (1 - low) / (1 - high)
 
 
-def passes(tolerance: float, loss: float) -> int:
-    """The passes after which what is missing is expected to be at most `tolerance`.
+def passes(tolerance: float, loss: float) -> float:
+    """The passes that a transfer is expected to pay for, where each costs what is walked of it.
 
-    The smallest n with loss ** n <= tolerance, and at least 1: ceil(ln P / ln q).
+    After k passes the share q ** k is missing. So all but the last of n = ceil(ln P / ln q) passes
+    are walked whole. In the last one chunks arrive evenly along the indices, and Stop ends it at
+    the share f where q ** (n - 1) * (1 - f * (1 - q)) = P. Together that is n - 1 + f, with
+    f = (1 - P / q ** (n - 1)) / (1 - q). It is the limit for many chunks.
 
     Raises:
         ValueError: `tolerance` is not in 0 to 1, `loss` not in 0 to below 1, or nothing may be
@@ -40,20 +44,26 @@ def passes(tolerance: float, loss: float) -> int:
     _check(tolerance, tolerance)
     if not 0 <= loss < 1:
         raise ValueError(f"loss {loss!r}; valid: 0 <= loss < 1")
-    if loss <= tolerance:
-        return 1
-    if tolerance == 0:
-        raise ValueError("tolerance 0 under loss has no expected number of passes")
-    count = math.log(tolerance) / math.log(loss)
-    return max(1, math.ceil(count - 1e-9))  # not one more because of rounding
+    whole = 0
+    if loss > tolerance:
+        if tolerance == 0:
+            raise ValueError("tolerance 0 under loss has no expected number of passes")
+        whole = math.ceil(math.log(tolerance) / math.log(loss)) - 1
+    return whole + (1 - tolerance / loss**whole) / (1 - loss)
 
 
-def pass_bound(low: float, high: float, loss: float) -> float:
-    """The ratio if only passes cost time: ceil(ln low / ln q) / ceil(ln high / ln q).
+def pass_limit(low: float, high: float, loss: float) -> float:
+    """The ratio if only passes cost time: `passes` of the one tolerance over that of the other.
+
+    It is expected, not a bound: with few chunks the ratio lies some per cent to either side, since
+    of few only a whole number may stay missing. A gather waits for the slowest of its senders, for
+    which it lies higher.
 
     Raises:
-        ValueError: as `passes`.
+        ValueError: as `passes`, or `high` is 1.
     """
+    if high == 1:
+        raise ValueError("high is 1: such a transfer needs no pass; valid: 0 <= high < 1")
     return passes(low, loss) / passes(high, loss)
 
 

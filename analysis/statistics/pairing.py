@@ -1,14 +1,20 @@
-"""Lines up runs by seed and point of the sweep, so that arms are compared over what both have."""
+"""Lines up runs by seed and point of the sweep, so that arms are compared over what both have.
+
+A pair is of one machine and one commit, too (`analysis.data.blocks`): between two runs of which one
+is from elsewhere, more differs than the arm. `no_pairs` counts the seeds that are lost so.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from analysis.data.blocks import BLOCK
 from analysis.data.load import FACTOR_PREFIX
 from analysis.statistics.intervals import Floats
 
@@ -17,7 +23,8 @@ from analysis.statistics.intervals import Floats
 class Measured:
     """Every arm's values: `values[arm]` has shape (units, metrics), NaN where there is none.
 
-    A unit is a seed at a point of the sweep; `seeds` has shape (units,).
+    A unit is a seed at a point of the sweep on one machine, with one commit; `seeds` has shape
+    (units,).
     """
 
     seeds: NDArray[np.int64]
@@ -31,11 +38,15 @@ class Measured:
         return self._averaged(column, ~np.isnan(column))
 
     def paired(self, left: str, right: str, metric: str) -> tuple[Floats, Floats]:
-        """Values of both arms at the seeds and points that both have, averaged per seed."""
-        index = self.columns[metric]
-        one, two = self.values[left][:, index], self.values[right][:, index]
-        both = ~(np.isnan(one) | np.isnan(two))
-        return self._averaged(one, both), self._averaged(two, both)
+        """Values of both arms at the units that both have, averaged per seed."""
+        one, two = self.together((left, right), metric)
+        return one, two
+
+    def together(self, arms: Sequence[str], metric: str) -> list[Floats]:
+        """Values of several arms at the units that all have, averaged per seed."""
+        columns = [self.values[arm][:, self.columns[metric]] for arm in arms]
+        all_have = np.logical_and.reduce([~np.isnan(each) for each in columns])
+        return [self._averaged(each, all_have) for each in columns]
 
     def _averaged(self, column: Floats, known: NDArray[np.bool_]) -> Floats:
         _, place = np.unique(self.seeds[known], return_inverse=True)
@@ -43,9 +54,20 @@ class Measured:
         return np.bincount(place, weights=column[known]) / counts if len(counts) else np.zeros(0)
 
 
+def at_point(per_run: pl.DataFrame, factors: Mapping[str, str | None]) -> pl.DataFrame:
+    """The rows of one point of the sweep; a factor without a column has one level alone."""
+    return per_run.filter(
+        *(
+            pl.col(FACTOR_PREFIX + name).eq_missing(pl.lit(level))
+            for name, level in factors.items()
+            if FACTOR_PREFIX + name in per_run.columns
+        )
+    )
+
+
 def measured(per_run: pl.DataFrame, arms: Sequence[str], metrics: Sequence[str]) -> Measured:
     """The values of `per_run`'s columns `metrics`, by arm."""
-    unit = ["seed", *(name for name in per_run.columns if name.startswith(FACTOR_PREFIX))]
+    unit = [*_unit(per_run), *BLOCK]
     units = per_run.select(unit).unique(maintain_order=True).sort("seed", maintain_order=True)
     places = {row: index for index, row in enumerate(units.iter_rows())}
     values, n_runs = {}, {}
@@ -64,3 +86,41 @@ def measured(per_run: pl.DataFrame, arms: Sequence[str], metrics: Sequence[str])
         values=values,
         n_runs=n_runs,
     )
+
+
+def no_pairs(per_run: pl.DataFrame, left: str, right: str) -> dict[str, Any] | None:
+    """The seeds that both arms have, but at some point on no common machine, or with no commit.
+
+    Returns:
+        Those `seeds`, `of` how many that both arms have, and which of `BLOCK` `differ`; or None.
+    """
+    one, two = (_blocks(per_run.filter(pl.col("arm") == arm)) for arm in (left, right))
+    both = one.keys() & two.keys()
+    apart = [unit for unit in both if not one[unit] & two[unit]]
+    if not apart:
+        return None
+    differ = [
+        name
+        for at, name in enumerate(BLOCK)
+        if any({b[at] for b in one[unit]}.isdisjoint(b[at] for b in two[unit]) for unit in apart)
+    ]
+    return {
+        "seeds": sorted({unit[0] for unit in apart}),
+        "of": len({unit[0] for unit in both}),
+        "differ": differ or list(BLOCK),
+    }
+
+
+def _unit(per_run: pl.DataFrame) -> list[str]:
+    """The columns that must agree between runs that are compared, but for `BLOCK`."""
+    return ["seed", *(name for name in per_run.columns if name.startswith(FACTOR_PREFIX))]
+
+
+def _blocks(rows: pl.DataFrame) -> dict[tuple[Any, ...], set[tuple[Any, ...]]]:
+    """Where the runs of each seed and point were measured."""
+    found: dict[tuple[Any, ...], set[tuple[Any, ...]]] = {}
+    for unit, block in zip(
+        rows.select(_unit(rows)).iter_rows(), rows.select(BLOCK).iter_rows(), strict=True
+    ):
+        found.setdefault(unit, set()).add(block)
+    return found

@@ -1,13 +1,14 @@
 """Makes the content of `summary.json`: the numbers of an experiment for programs.
 
-Arms are compared over what both of them have: runs are paired by seed and point of the sweep,
-averaged over the points of a seed, and then over seeds.
+Arms are compared over what both of them have: runs are paired by seed, point of the sweep, machine
+and commit, averaged over the points of a seed, and then over seeds.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import polars as pl
 
 from analysis.data import gates, learning, published
-from analysis.data.load import FACTOR_PREFIX, Evidence, Run, factor_text
+from analysis.data.load import Evidence, Run, factor_text
 from analysis.data.metrics import TASK_METRICS
 from analysis.data.per_run import metric_names, per_run
 from analysis.statistics import byte_bound, pairing
@@ -23,13 +24,14 @@ from analysis.statistics.intervals import (
     METHOD,
     difference_interval,
     mean_interval,
-    permutation_p_value,
+    paired_p_value,
     ratio_interval,
 )
-from analysis.summary import phases, published_comparison
-from analysis.summary.lookup import BASELINE, REFERENCE, pairs
+from analysis.summary import contrasts, phases, published_comparison
+from analysis.summary.lookup import BASELINE, OWN_LIMIT, REFERENCE, pairs, several_tasks
 
 SCHEMA = 1
+_SAME_LIMIT = 0.03  # the published one of passes is what it comes to near a loss of 1
 _UNKNOWN: Any = object()
 
 
@@ -39,12 +41,16 @@ def summarise(results: Evidence) -> dict[str, Any]:
     Every measured entry is {value, low, high, n}: mean over seeds, its 95 % interval, number of
     seeds, and `values` where they are too few for an interval; ratios and differences have a
     `p_value` too. `ratios` holds both directions of every pair. A sweep's points follow in
-    `points`: the same once more, for each alone.
+    `points`: the same once more, for each alone, and in `contrasts` how ratios change between them.
+    Over several tasks there is no accuracy.
     """
     entries = published.select(published.load(), results.published_ids, results.arms)
     measured = per_run(results)
     phased = phases.phased_arms(results, measured)
     points = _points(results, measured, entries, phased)
+    whole = measured
+    if several_tasks(point["conditions"] for point in points):
+        whole = measured.with_columns(pl.lit(None, pl.Float64).alias(name) for name in TASK_METRICS)
     in_points = {
         each["id"] for point in points for found in point["published"].values() for each in found
     }
@@ -56,8 +62,9 @@ def summarise(results: Evidence) -> dict[str, Any]:
         "waived_gates": list(gates.waived(results.ok_runs)),
         "task_metric": learning.task_metric(measured),
         "paces": sorted({learning.pace(run.config)["kind"] for run in results.ok_runs}),
-        **_cells(measured, results.arms),
+        **_cells(whole, results.arms),
         "unpaired": _unpaired(results.runs, results.arms),
+        **_no_pairs(measured, results.arms),
     }
     if results.runs_programs:
         summary["workload"] = "programs"
@@ -67,16 +74,18 @@ def summarise(results: Evidence) -> dict[str, Any]:
     # What belongs to single points of the sweep is compared there, not with the mean of all.
     remaining = [each for each in entries if each.id not in in_points]
     if points:
-        elsewhere = [each for each in remaining if each.applies_to]
+        elsewhere = [each for each in remaining if each.applies_to or each.confidence == OWN_LIMIT]
         summary["published_elsewhere"] = [each.title for each in elsewhere]
-        remaining = [each for each in remaining if not each.applies_to]
-    summary["published"] = published_comparison.between_arms(remaining, summary)
+        remaining = [each for each in remaining if each not in elsewhere]
+    summary["published"] = published_comparison.between_arms(remaining, summary, results.ok_runs)
     within_arm = published_comparison.within_arm(entries, results, measured)
     for metric, found in within_arm.items():
         summary["published"].setdefault(metric, []).extend(found)
     summary["settings"] = published.settings(results.published_ids)
     if points:
         summary["points"] = points
+        factors = [point["factors"] for point in points]
+        summary["contrasts"] = contrasts.between_points(measured, factors, results.arms)
     else:
         summary["critical_shares"] = phases.critical_shares(results.ok_runs, measured, phased)
     return summary
@@ -88,41 +97,57 @@ def _points(
     entries: Sequence[published.Published],
     phased: Sequence[str],
 ) -> list[dict[str, Any]]:
-    """Each point of the sweep, in the experiment's order, also those without an ok run."""
+    """Each point of the sweep, in the experiment's order, also those without an ok run.
+
+    Published accuracies are compared at each where the points are several tasks: a mean over tasks
+    is nobody's accuracy. So are our own limits, which a mean over the points says nothing about.
+    """
     by_point: dict[tuple[tuple[str, str | None], ...], list[Run]] = {}
     for run in sorted(results.runs, key=results.point_order):
         point = tuple((name, factor_text(value)) for name, value in run.factors.items())
         by_point.setdefault(point, []).append(run)
+    conditions_of = {
+        factors: published_comparison.shared_conditions([run for run in runs if run.config])
+        for factors, runs in by_point.items()
+        if factors
+    }
+    by_task = several_tasks(conditions_of.values())
     points = []
-    for factors, runs in by_point.items():
-        if not factors:
-            continue
-        rows = measured.filter(
-            *(
-                pl.col(FACTOR_PREFIX + name).eq_missing(pl.lit(value))
-                for name, value in factors
-                if FACTOR_PREFIX + name in measured.columns
-            )
-        )
-        conditions = published_comparison.shared_conditions([run for run in runs if run.config])
+    for factors, conditions in conditions_of.items():
+        runs = by_point[factors]
+        rows = pairing.at_point(measured, dict(factors))
         cell = {
             "factors": dict(factors),
             "conditions": conditions,
             "n_planned": len(runs),
             **_cells(rows, results.arms),
             "unpaired": _unpaired(runs, results.arms),
+            **_no_pairs(rows, results.arms),
             "limits": _limits(runs, conditions),
             "critical_shares": phases.critical_shares(runs, measured, phased),
         }
         here = [
             each
             for each in entries
-            if each.applies_to
+            if (
+                (each.applies_to and each.confidence != OWN_LIMIT)
+                or _is_limit_of(each, cell["limits"])
+                or (by_task and each.metrics[0] in TASK_METRICS)
+            )
             and published_comparison.meets(cell["factors"] | conditions, each.applies_to)
         ]
-        cell["published"] = published_comparison.between_arms(here, cell)
+        ok_runs = [run for run in runs if run.verdict == "ok"]
+        cell["published"] = published_comparison.between_arms(here, cell, ok_runs)
         points.append(cell)
     return points
+
+
+def _is_limit_of(published_limit: published.Published, limits: dict[str, float]) -> bool:
+    """Whether it is one of our own limits, and about what a point's tolerances and loss give."""
+    if published_limit.confidence != OWN_LIMIT:
+        return False
+    value, _ = published_limit.bounds
+    return any(math.isclose(each, value, rel_tol=_SAME_LIMIT) for each in limits.values())
 
 
 def _unpaired(runs: Sequence[Run], arms: Sequence[str]) -> dict[str, list[int]]:
@@ -138,8 +163,21 @@ def _unpaired(runs: Sequence[Run], arms: Sequence[str]) -> dict[str, list[int]]:
     return {pair: seeds for pair, seeds in lacking.items() if seeds}
 
 
+def _no_pairs(measured: pl.DataFrame, arms: Sequence[str]) -> dict[str, Any]:
+    """`no_pairs`: by pair the seeds of which its arms have runs of different machines or commits.
+
+    Nothing where there are none, as where all runs share one machine and one commit.
+    """
+    found = {
+        f"{left}/{right}": apart
+        for left, right in pairs(arms)
+        if (apart := pairing.no_pairs(measured, left, right))
+    }
+    return {"no_pairs": found} if found else {}
+
+
 def _limits(runs: Sequence[Run], conditions: dict[str, Any]) -> dict[str, float]:
-    """The two theoretical bounds of `fixed-low/dblp` where the loss at a point is known."""
+    """The two theoretical limits of `fixed-low/dblp` where the loss at a point is known."""
     loss = conditions.get("loss")
     found = {run.arm: byte_bound.tolerances(run.config) for run in runs}
     baseline, reference = found.get(BASELINE), found.get(REFERENCE)
@@ -148,9 +186,9 @@ def _limits(runs: Sequence[Run], conditions: dict[str, Any]) -> dict[str, float]
     try:
         return {
             "bytes": byte_bound.byte_bound(baseline[1], reference[1]),
-            "passes": byte_bound.pass_bound(baseline[1], reference[1], float(loss)),
+            "passes": byte_bound.pass_limit(baseline[1], reference[1], float(loss)),
         }
-    except ValueError:  # tolerances without such bounds
+    except ValueError:  # tolerances without such limits
         return {}
 
 
@@ -182,13 +220,13 @@ def _cells(measured: pl.DataFrame, arms: Sequence[str]) -> dict[str, Any]:
         for name in columns:
             values = table.paired(left, right, name)
             if (p_value := p_values.get((right, left, name), _UNKNOWN)) is _UNKNOWN:
-                p_value = permutation_p_value(*values)
+                p_value = paired_p_value(*values, ratio=True)
             p_values[left, right, name] = p_value
             _put(cell, name, {**ratio_interval(*values).as_json(), "p_value": p_value})
         document["ratios"][f"{left}/{right}"] = cell
         document["differences"][f"{left}-{right}"] = {
-            name: difference_interval(*table.paired(left, right, name)).as_json()
-            | {"p_value": p_values[left, right, name]}
+            name: difference_interval(*(values := table.paired(left, right, name))).as_json()
+            | {"p_value": paired_p_value(*values, ratio=False)}
             for name in TASK_METRICS
             if name in columns
         }

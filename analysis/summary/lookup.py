@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import permutations
 from typing import Any
 
 from analysis.data import program_metrics
-from analysis.data.metrics import IMPAIRED
-from analysis.statistics.intervals import METHOD, NOTHING, Estimate
+from analysis.data.metrics import ALL_BURSTS, GATHER_BURSTS, IMPAIRED, TASK_METRICS
+from analysis.data.published import all_ids
+from analysis.statistics import replication
+from analysis.statistics.intervals import METHOD, NOTHING, Estimate, holm
+from analysis.summary import models
 
 REFERENCE = "dblp"  # ratios are written as the paper writes them: baseline / DBLP
 BASELINE = "fixed-low"
@@ -25,6 +29,11 @@ def ratio_names(summary: Mapping[str, Any]) -> list[str]:
     return [f"{left}/{right}" for left, right in pairs(list(summary["arms"]))]
 
 
+def unlike(summary: Mapping[str, Any]) -> list[str]:
+    """The pairs of which an arm has runs that no ratio has: the arms' means are of other runs."""
+    return list(dict.fromkeys((*summary.get("unpaired", {}), *summary.get("no_pairs", {}))))
+
+
 def entry(summary: Mapping[str, Any], section: str, name: str, metric: str) -> Estimate:
     """One measured entry, such as `entry(summary, "arms", "dblp", "round_latency_s.p95")`."""
     found = _find(summary, section, name, metric)
@@ -40,9 +49,18 @@ def interval_words(summary: Mapping[str, Any]) -> str:
 
 
 def p_value(summary: Mapping[str, Any], section: str, name: str, metric: str) -> float | None:
-    """The permutation test's p-value of a ratio or a difference; None where there is none."""
+    """The p-value of a ratio or a difference; None where there is none."""
     value = _find(summary, section, name, metric).get("p_value")
     return value if isinstance(value, float) else None
+
+
+def corrected(summary: Mapping[str, Any], p_values: Sequence[float | None]) -> list[float | None]:
+    """The p-values of one table, corrected for being several.
+
+    Older summaries have those of a permutation test, which five pairs cannot bring below 0.06.
+    Corrected they would all be 1, so they stay as they are.
+    """
+    return holm(p_values) if summary.get("intervals") == METHOD else list(p_values)
 
 
 def _find(summary: Mapping[str, Any], section: str, name: str, metric: str) -> Any:
@@ -91,6 +109,19 @@ def points(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
     return summary.get("points") or []
 
 
+def bounded_metric(summary: Mapping[str, Any]) -> str:
+    """The metric that a sweep's `limits` are about: they are those of a gather alone.
+
+    Older results have no such ratio; there it is the round's, of which the gather is the most.
+    """
+    of_gather = (
+        entry(point, "ratios", pair, GATHER_BURSTS).value
+        for point in points(summary)
+        for pair in ratio_names(summary)
+    )
+    return GATHER_BURSTS if any(of_gather) else ALL_BURSTS
+
+
 def factors_text(factors: Mapping[str, Any]) -> str:
     """A point of the sweep in words, such as `rtt_s = 0.02, q = 0.9`."""
     return ", ".join(f"{name.split('.')[-1]} = {value}" for name, value in factors.items())
@@ -101,12 +132,76 @@ def published_entries(
 ) -> Iterator[tuple[dict[str, Any], str, dict[str, Any]]]:
     """Every published value beside ours, as (factors of the point, metric, entry).
 
-    The whole sweep comes first, with empty factors.
+    The whole sweep comes first, with empty factors. Older summaries average accuracies over tasks,
+    and do not say whose models they are of: here they say it, and each task stands alone. They may
+    have values that are not compared any more.
     """
+    known = all_ids()
     for part in (summary, *points(summary)):
         for metric, entries in part["published"].items():
-            for each in entries:
-                yield part.get("factors", {}), metric, each
+            for each in (each for each in entries if each["id"] in known):
+                for place, found in _by_task(summary, part, metric, each):
+                    if "model" not in found:
+                        among = [place] if "factors" in place else points(summary)
+                        conditions = [point["conditions"] for point in among]
+                        found = found | models.of_older(found, conditions, summary.get("paces"))
+                    yield place.get("factors", {}), metric, found
+
+
+def _by_task(
+    summary: Mapping[str, Any], part: Mapping[str, Any], metric: str, published: dict[str, Any]
+) -> Iterator[tuple[Mapping[str, Any], dict[str, Any]]]:
+    """A published value at each point, if it stands beside a mean over tasks; else as it is."""
+    compared = published["compared"].removeprefix("difference ")
+    pair = [each for each in permutations(summary["arms"], 2) if "-".join(each) == compared]
+    averaged = metric in TASK_METRICS and part is summary and is_of_several_tasks(summary)
+    if not (averaged and pair):
+        yield part, published
+        return
+    for point in points(summary):
+        found = published | {"ours": _difference(point, *pair[0], metric).as_json()}
+        yield point, found | {"verdict": replicated(found, metric)}
+
+
+def _difference(part: Mapping[str, Any], left: str, right: str, metric: str) -> Estimate:
+    """The difference of two arms, also where only that of the second minus the first was kept."""
+    if (found := entry(part, "differences", f"{left}-{right}", metric)).value is not None:
+        return found
+    found = entry(part, "differences", f"{right}-{left}", metric)
+    value, low, high = (None if x is None else -x for x in (found.value, found.high, found.low))
+    values = [-each for each in reversed(found.values)]
+    return Estimate(value=value, low=low, high=high, n=found.n, values=values)
+
+
+def several_tasks(conditions: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether points of a sweep train several models, or on several data sets.
+
+    A mean over tasks is nobody's accuracy.
+    """
+    tasks = {(each["model"], each.get("dataset")) for each in conditions if "model" in each}
+    return len(tasks) > 1
+
+
+def is_of_several_tasks(summary: Mapping[str, Any]) -> bool:
+    """The same of the points of a summary."""
+    return several_tasks(point["conditions"] for point in points(summary))
+
+
+def replicated(published: Mapping[str, Any], metric: str) -> replication.Verdict | None:
+    """Whether a published value is reproduced, also in summaries of before there was a rule."""
+    ours, quantity = Estimate(**published["ours"]), _quantity(published, metric)
+    return replication.verdict(ours, *published_range(published), quantity)
+
+
+def hides_no_effect(published: Mapping[str, Any], metric: str) -> bool:
+    """Whether no effect at all would reproduce a published value, too."""
+    return replication.hides_no_effect(*published_range(published), _quantity(published, metric))
+
+
+def _quantity(published: Mapping[str, Any], metric: str) -> replication.Quantity:
+    if published["compared"].startswith("ratio"):
+        return "ratio"
+    return "accuracy" if metric == "accuracy" else "other"
 
 
 def published_range(published: Mapping[str, Any]) -> tuple[float, float]:

@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import polars as pl
 
-from analysis.data.learning import dataset_name
-from analysis.data.load import Evidence, Run
-from analysis.data.metrics import ALL_BURSTS, IMPAIRED, TASK_METRICS
+from analysis.data import learning
+from analysis.data.blocks import BLOCK
+from analysis.data.load import FACTOR_PREFIX, Evidence, Run
+from analysis.data.metrics import ALL_BURSTS, IMPAIRED, TASK_METRICS, describe
 from analysis.data.published import Published
 from analysis.data.records import section
 from analysis.statistics import byte_bound, pairing
 from analysis.statistics.intervals import Estimate, difference_interval, ratio_interval
-from analysis.summary.lookup import REFERENCE, entry
+from analysis.summary import models
+from analysis.summary.lookup import REFERENCE, entry, replicated
 
 Conditions = dict[str, Any]
 Compared = dict[str, list[dict[str, Any]]]  # by metric
+_POINTS = ("first", "second")  # of an entry that compares an arm with itself
 
 
-def between_arms(entries: Sequence[Published], summary: Mapping[str, Any]) -> Compared:
-    """The entries that compare two arms, beside the ratios and differences of a summary.
+def between_arms(
+    entries: Sequence[Published], summary: Mapping[str, Any], runs: Sequence[Run]
+) -> Compared:
+    """The entries that compare two arms, beside the ratios and differences of a summary of runs.
 
     Where one kind of impairment makes all burst rounds, its rounds are not shown a second time;
-    where an experiment lacks that kind, only an entry about nothing else is shown.
+    where an experiment lacks that kind, only an entry about nothing else is shown. Another meaning
+    of an entry (`also`) that not every experiment has is shown only where it has a value.
     """
     found: Compared = {}
     for each in entries:
@@ -34,54 +41,49 @@ def between_arms(entries: Sequence[Published], summary: Mapping[str, Any]) -> Co
         shown: dict[str, Estimate] = {}
         for metric in each.metrics:
             ours = entry(summary, each.section, pair, metric)
-            if metric.startswith(IMPAIRED):
-                if metric != each.metrics[0] and ours.value is None:
-                    continue
-                if ours == entry(summary, each.section, pair, ALL_BURSTS):
-                    metric = ALL_BURSTS
+            of_kind = metric.startswith(IMPAIRED)
+            may_lack = of_kind or describe(metric).optional
+            if metric != each.metrics[0] and ours.value is None and may_lack:
+                continue
+            if of_kind and ours == entry(summary, each.section, pair, ALL_BURSTS):
+                metric = ALL_BURSTS
             shown[metric] = ours
         for metric, ours in shown.items():
-            found.setdefault(metric, []).append(_compared(each, pair, ours))
+            found.setdefault(metric, []).append(_compared(each, metric, pair, ours, runs))
     return found
 
 
 def within_arm(entries: Sequence[Published], results: Evidence, per_run: pl.DataFrame) -> Compared:
     """The entries that compare one arm with itself at two points of a sweep.
 
-    Runs are paired by seed; an entry with a point that was not run is left out.
+    Runs are paired by seed, machine and commit: `no_pairs` of an entry says which seeds are none.
+    An entry with a point that was not run is left out.
     """
     found: Compared = {}
     for each in entries:
         if each.within_arm is None:
             continue
-        arm = each.within_arm["arm"]
-        first, second = (
-            per_run.filter(
-                (pl.col("arm") == arm)
-                & pl.col("run_key").is_in(
-                    [run.key for run in results.ok_runs if _has(run, each.within_arm[point])]
-                )
-            )
-            for point in ("first", "second")
-        )
-        if first.is_empty() or second.is_empty():
-            continue
+        arm, wanted = each.within_arm["arm"], [each.within_arm[point] for point in _POINTS]
         sign = " / " if each.section == "ratios" else " - "
-        points = sign.join(_text(each.within_arm[point]) for point in ("first", "second"))
-        for metric in each.metrics:
-            ours = _paired(first, second, metric)
-            found.setdefault(metric, []).append(_compared(each, f"{arm}: {points}", ours))
+        words = f"{arm}: {sign.join(map(_text, wanted))}"
+        by_task: dict[str, list[Run]] = {}
+        for run in results.ok_runs:
+            if run.arm == arm:
+                # A time may be a mean over tasks; a mean accuracy is nobody's.
+                task = learning.task(run.config) if each.metrics[0] in TASK_METRICS else ""
+                by_task.setdefault(task, []).append(run)
+        for task, runs in by_task.items():
+            of_points = [[run for run in runs if _has(run, point)] for point in wanted]
+            if not all(of_points):
+                continue
+            both = _by_point(per_run, of_points)
+            apart = pairing.no_pairs(both, *_POINTS)
+            compared = f"{words}, {task}" if len(by_task) > 1 else words
+            for metric in each.metrics:
+                ours = _paired(both, metric)
+                made = _compared(each, metric, compared, ours, itertools.chain(*of_points))
+                found.setdefault(metric, []).append(made | ({"no_pairs": apart} if apart else {}))
     return found
-
-
-def inside(ours: Estimate, low: float, high: float) -> bool | None:
-    """Whether the paper's value, or some value of its range, lies inside our interval.
-
-    None where we have no interval.
-    """
-    if ours.low is None or ours.high is None:
-        return None
-    return ours.low <= high and low <= ours.high
 
 
 def run_conditions(run: Run) -> Conditions:
@@ -90,7 +92,7 @@ def run_conditions(run: Run) -> Conditions:
     `loss` is 0 where nothing impairs, and absent where impairments have no or several rates.
     """
     training = section(run.config, "training")
-    found: Conditions = {"model": training.get("model"), "dataset": dataset_name(training)}
+    found: Conditions = {"model": training.get("model"), "dataset": learning.dataset_name(training)}
     impairments = run.config.get("impairments") or []
     rates = {each.get("q") for each in impairments if isinstance(each, Mapping)}
     if len(rates) <= 1:
@@ -128,36 +130,45 @@ def _has(run: Run, wanted: Mapping[str, Any]) -> bool:
     return meets(run.factors | run_conditions(run), wanted)
 
 
-def _paired(first: pl.DataFrame, second: pl.DataFrame, metric: str) -> Estimate:
-    """Ratio of first over second, or the difference for accuracy and perplexity."""
-    both = pl.concat(
-        [
-            rows.select("seed", pl.lit(point).alias("arm"), metric)
-            for point, rows in (("first", first), ("second", second))
-        ]
+def _by_point(per_run: pl.DataFrame, runs: Sequence[Sequence[Run]]) -> pl.DataFrame:
+    """The rows of the runs of two points, each as if it were an arm; other factors play no part."""
+    rows = per_run.drop(pl.selectors.starts_with(FACTOR_PREFIX))
+    return pl.concat(
+        rows.filter(pl.col("run_key").is_in([run.key for run in of_point])).with_columns(
+            pl.lit(point).alias("arm")
+        )
+        for point, of_point in zip(_POINTS, runs, strict=True)
     )
-    means = both.group_by("seed", "arm").agg(pl.col(metric).mean())
-    table = pairing.measured(means, ["first", "second"], [metric])
+
+
+def _paired(both: pl.DataFrame, metric: str) -> Estimate:
+    """Ratio of first over second, or the difference for accuracy and perplexity."""
+    of_unit = both.group_by("seed", *BLOCK, "arm", maintain_order=True)
+    table = pairing.measured(of_unit.agg(pl.col(metric).mean()), _POINTS, [metric])
     of_pairs = difference_interval if metric in TASK_METRICS else ratio_interval
-    return of_pairs(*table.paired("first", "second", metric))
+    return of_pairs(*table.paired(*_POINTS, metric))
 
 
-def _compared(published: Published, compared: str, ours: Estimate) -> dict[str, Any]:
+def _compared(
+    published: Published, metric: str, compared: str, ours: Estimate, runs: Iterable[Run]
+) -> dict[str, Any]:
     """An entry of `published` in `summary.json`: the paper's value, its source, and ours."""
     low, high = published.bounds
-    return {
+    found: dict[str, Any] = {
         "id": published.id,
         "title": published.title,
         "compared": f"{published.section[:-1]} {compared}",
         **({"value": low} if low == high else {"low": low, "high": high}),
         **({"values": published.values} if published.values else {}),
+        "model": list(published.model),
+        "our_model": models.of_runs(run for run in runs if run.arm in published.arms),
         "condition": published.condition,
         "source": published.source,
         "confidence": published.confidence,
         "version": published.version,
         "ours": ours.as_json(),
-        "inside_our_interval": inside(ours, low, high),
     }
+    return found | {"verdict": replicated(found, metric)}
 
 
 def _text(conditions: Mapping[str, Any]) -> str:

@@ -9,6 +9,8 @@ from typing import Any
 from analysis.data.metrics import describe
 from analysis.statistics.intervals import Estimate
 from analysis.summary.lookup import (
+    bounded_metric,
+    corrected,
     entry,
     factors_text,
     interval_words,
@@ -18,10 +20,11 @@ from analysis.summary.lookup import (
 )
 from analysis.tables import cells, ratios
 from analysis.tables.rendering import Cell, Table, row
-from analysis.words import formatting
+from analysis.words import formatting, no_pairs
 
 _METRICS = (
     "round_latency_s.burst_mean",
+    "gather_latency_s.burst_mean",
     "round_latency_s.mean",
     "training_time_s",
     "time_to_target_s",
@@ -29,12 +32,20 @@ _METRICS = (
     "perplexity",
     "realised_loss.gather",
 )
-_RATIOS = ("round_latency_s.burst_mean", "round_latency_s.mean", "training_time_s")
+_RATIOS = (
+    "gather_latency_s.burst_mean",
+    "round_latency_s.burst_mean",
+    "round_latency_s.mean",
+    "training_time_s",
+)
+_BOUNDED = "fixed-low/dblp"  # whose ratio a point's limits are about
+_LIMITS = {"bytes": "byte_bound", "passes": "pass_limit"}
 _BOUNDS = (
-    "The bounds hold for a transfer outside critical phases that the burst hits from end to end. "
-    "Byte bound, if only bytes cost time: (1 - low) / (1 - high). Pass bound, if only passes cost "
-    "time: ceil(ln low / ln q) / ceil(ln high / ln q). Here low and high are the tolerances of "
-    "fixed-low and dblp, and q is the loss."
+    "Byte bound and pass limit are those of a transfer outside critical phases that the burst hits "
+    "from end to end. Byte bound, if only bytes cost time: (1 - low) / (1 - high). Pass limit, if "
+    "only passes cost time, each as far as it is walked (expected; few chunks lie around it): "
+    "N(low) / N(high) with N(P) = n - 1 + (1 - P / q^(n - 1)) / (1 - q), n = ceil(ln P / ln q). "
+    "Here low and high are the tolerances of fixed-low and dblp, and q is the loss."
 )
 
 
@@ -91,7 +102,7 @@ def _cell(estimate: Estimate, n_runs: int, unit: formatting.Unit) -> Cell:
 
 
 def ratio_tables(summary: dict[str, Any], *, only: Sequence[str] = _RATIOS) -> list[Table]:
-    """Every arm over the reference at each point; the first metric's beside the bounds."""
+    """Every arm over the reference at each point; the gather's in bursts beside the bounds."""
     return [
         _ratio_table(summary, name)
         for name in only
@@ -105,27 +116,34 @@ def ratio_tables(summary: dict[str, Any], *, only: Sequence[str] = _RATIOS) -> l
 
 def _ratio_table(summary: dict[str, Any], name: str) -> Table:
     compared = ratio_names(summary)
-    bounded = name == _RATIOS[0] and any(point["limits"] for point in points(summary))
+    bounded = name == bounded_metric(summary) and any(point["limits"] for point in points(summary))
+    found = points(summary)
+    uncorrected = [p_value(each, "ratios", pair, name) for each in found for pair in compared]
+    p_values = iter(corrected(summary, uncorrected))
     rows, records = [], []
-    for point in points(summary):
+    for point in found:
         shown = row(factors_text(point["factors"]))
         for pair in compared:
-            estimate, p = entry(point, "ratios", pair, name), p_value(point, "ratios", pair, name)
+            estimate, p = entry(point, "ratios", pair, name), next(p_values)
             shown.append(_ratio(point, pair, estimate, p))
             record = {**point["factors"], "ratio": pair, "metric": name, **estimate.as_json()}
-            record["p_value"] = p
-            if bounded and pair == "fixed-low/dblp":
-                record |= {f"{bound}_bound": value for bound, value in point["limits"].items()}
+            record["p_value"] = p_value(point, "ratios", pair, name)
+            record["p_value_corrected"] = p
+            if bounded and pair == _BOUNDED:
+                record |= {_LIMITS[key]: value for key, value in point["limits"].items()}
+                limits = [point["limits"].get(bound) for bound in _LIMITS]
+                shown += [Cell(text=formatting.number(each), tone="quiet") for each in limits]
             records.append(record)
-        if bounded:
-            limits = [point["limits"].get(bound) for bound in ("bytes", "passes")]
-            shown += [Cell(text=formatting.number(each), tone="quiet") for each in limits]
         rows.append(shown)
-    bounds = ["Byte bound of fixed-low/dblp", "Pass bound of fixed-low/dblp"] if bounded else []
+    columns = ["Point"]
+    for pair in compared:
+        columns.append(pair)
+        if bounded and pair == _BOUNDED:
+            columns += [f"Byte bound of {pair}", f"Pass limit of {pair}"]
     return Table(
         title=f"{summary['experiment']}: {describe(name).label}, ratios of paired runs by point of "
         "the sweep",
-        columns=["Point", *compared, *bounds],
+        columns=columns,
         rows=rows,
         notes=[ratios.NOTE, *([_BOUNDS] if bounded else [])],
         records=records,
@@ -137,9 +155,10 @@ def _ratio(point: dict[str, Any], pair: str, estimate: Estimate, p: float | None
     if estimate.value is None:
         empty = [arm for arm in pair.split("/") if not point["arms"][arm]["n_runs"]]
         why = f"0 ok runs of {' and '.join(empty)}" if empty else "no seed in common"
+        if pair in point.get("no_pairs", {}):
+            why = "no seed in common on one machine with one commit"
         return cells.missing(detail=why)
     cell = cells.ratio(estimate, p=p)
-    if seeds := point["unpaired"].get(pair):
-        note = f"without {formatting.seeds_text(seeds)}: only one arm of the pair has an ok run"
-        return replace(cell, note=note)
+    if left_out := no_pairs.left_out(point, pair):
+        return replace(cell, note="; ".join(f"without {seeds}: {why}" for seeds, why in left_out))
     return cell

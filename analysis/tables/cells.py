@@ -19,7 +19,7 @@ def measured(
     details = (
         formatting.spread(estimate, unit),
         f"n = {estimate.n}" if with_n else "",
-        "" if p is None else f"p = {formatting.p_value(p)}",
+        "" if p is None else f"p {formatting.p_value(p)}",
     )
     return Cell(text=formatting.number(estimate.value, unit), detail=formatting.joined(*details))
 

@@ -9,7 +9,15 @@ from typing import Any
 from analysis.data.metrics import IMPAIRED, TASK_METRICS, describe
 from analysis.statistics.intervals import ENOUGH_SEEDS, Estimate
 from analysis.summary import phases
-from analysis.summary.lookup import entry, interval_words, of_programs, points, with_programs
+from analysis.summary.lookup import (
+    entry,
+    interval_words,
+    is_of_several_tasks,
+    of_programs,
+    points,
+    unlike,
+    with_programs,
+)
 from analysis.tables.cells import measured, missing
 from analysis.tables.rendering import Cell, Table, row
 from analysis.words.formatting import DASH, Unit, metric_unit
@@ -18,6 +26,7 @@ WAIVED = "With waived gates: "  # begins a note; the cautions tell more of it
 _CALM = "round_latency_s.calm_mean"  # of programs alone: of training the ratios have it
 ROWS = (
     "round_latency_s.burst_mean",
+    "gather_latency_s.burst_mean",
     IMPAIRED,  # one row per kind of impairment, where there are several
     _CALM,
     "round_latency_s.mean",
@@ -50,6 +59,7 @@ ROWS = (
 )
 _PACED = ("communication_share", "compute_to_communication")
 _NOT_PHASED = "without effect: the tolerance of this arm does not depend on the phase"
+_SEVERAL_TASKS = "several tasks, of which a mean would be nobody's: see the tables by point"
 _NOTHING_LEARNT = "nothing is learnt: with pace 'payload-only' payloads have random content"
 
 
@@ -87,6 +97,8 @@ def main_table(
         absent = describe(name).absent
         if name in TASK_METRICS and paces == ["payload-only"]:
             absent = _NOTHING_LEARNT
+        elif name in TASK_METRICS and is_of_several_tasks(summary):
+            absent = _SEVERAL_TASKS
         cells = [_cell(each, unit, absent, n) for each, n in zip(found, counts, strict=True)]
         if name == "critical_share":
             cells = [
@@ -124,6 +136,15 @@ def _cell(estimate: Estimate, unit: Unit, absent: str, n_runs: int) -> Cell:
     return measured(estimate, unit, with_n=estimate.n != n_runs)
 
 
+def _of_different_runs(summary: dict[str, Any]) -> list[str]:
+    """A warning where arms lack runs that others have: their columns are not to be compared."""
+    pairs = " and ".join(unlike(summary))
+    if not pairs:
+        return []
+    both = "both have, of one machine and commit" if "no_pairs" in summary else "both have"
+    return [f"The means of {pairs} are of different runs. The ratios are of those that {both}."]
+
+
 def _notes(summary: dict[str, Any]) -> list[str]:
     measure = next(iter(of_programs(summary["arms"])), "rounds_per_s")
     seeds = [entry(summary, "arms", arm, measure).n for arm in summary["arms"]]
@@ -148,6 +169,7 @@ def _notes(summary: dict[str, Any]) -> list[str]:
     if left_out:
         planned = sum(verdicts.values())
         notes.append(f"Left out of these numbers: {', '.join(left_out)} (of {planned}).")
+    notes += _of_different_runs(summary)
     if waived := summary.get("waived_gates"):
         notes.append(f"{WAIVED}{'; '.join(waived)}.")
     return notes

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
-from analysis.data.metrics import describe
+from analysis.data.metrics import TASK_METRICS, describe
 from analysis.statistics.intervals import ENOUGH_SEEDS, Estimate, paper_reduction, true_reduction
+from analysis.summary import models
 from analysis.summary.lookup import (
     OWN_LIMIT,
     factors_text,
+    hides_no_effect,
     points,
     published_entries,
     published_range,
+    replicated,
 )
 from analysis.tables import cells
 from analysis.tables.rendering import Cell, Table, row
@@ -23,6 +28,12 @@ _REDUCTIONS = (
     'The DBLP paper calls baseline / DBLP - 1 a "reduction"; it is a speed-up. The true reduction '
     "is 1 - DBLP / baseline. The table gives both."
 )
+_TONES = {"reproduced": "good", "not reproduced": "bad", "undecided": ""}
+_RULE = (
+    "Reproduced: our 95 % interval lies within the paper's value or range and a margin of 10 % (of "
+    "accuracies 1 point); where no effect would do so as well, it says so. Not reproduced: it has "
+    "nothing in common with them. Else, and below five seeds, the data do not decide."
+)
 _NOT_ABSOLUTE = (
     "Models, data, link rates and round-trip times differ from the paper's, most of which are not "
     "published. Ratios can be compared with the paper's; absolute times cannot."
@@ -30,9 +41,9 @@ _NOT_ABSOLUTE = (
 
 
 def experiment_table(summary: dict[str, Any]) -> Table:
-    """Ours, the paper's, and whether the paper's value lies inside our interval."""
+    """Ours, the paper's, and whether ours reproduces it."""
     found = list(published_entries(summary))
-    notes = [_REDUCTIONS, _NOT_ABSOLUTE]
+    notes = [_RULE, _REDUCTIONS, _NOT_ABSOLUTE]
     if elsewhere := "; ".join(summary.get("published_elsewhere") or []):
         notes.append(
             f"Not compared, since no point of this sweep has their conditions: {elsewhere}."
@@ -43,7 +54,7 @@ def experiment_table(summary: dict[str, Any]) -> Table:
             "Quantity",
             "Ours",
             "Paper",
-            "Paper's value inside our interval",
+            "Reproduced?",
             'Paper\'s "reduction": ratio - 1',
             "True reduction: 1 - 1 / ratio",
             "Source",
@@ -61,28 +72,73 @@ def experiment_table(summary: dict[str, Any]) -> Table:
 def overview_table(summaries: Sequence[dict[str, Any]]) -> Table:
     """A row per published value of these experiments, at all points that have its conditions.
 
+    A task has a row of its own where accuracies are compared. Where the paper's model is not ours,
+    the numbers name their own.
+
     Args:
         summaries: of experiments with published values, as `summary.json` holds them.
     """
     return Table(
         title="The paper's values beside ours",
-        columns=["The paper's value", "compared", "paper", "ours", "inside our interval"],
+        columns=["The paper's value", "compared", "paper", "ours", "reproduced?"],
         rows=[
-            _overview_row(summary["experiment"], entries)
+            _overview_row(summary["experiment"], metric, entries)
             for summary in summaries
-            for entries in _by_published_value(summary)
+            for metric, entries in _by_published_value(summary)
         ],
         numeric=False,
     )
 
 
-def paper_text(published: dict[str, Any], unit: formatting.Unit) -> str:
+def _paper_text(published: dict[str, Any], unit: formatting.Unit) -> str:
     """The paper's value or range, without the unit."""
     ends = dict.fromkeys(formatting.number(end, unit) for end in published_range(published))
     return formatting.TO.join(ends)
 
 
-def unit_of(published: dict[str, Any], metric: str = "") -> formatting.Unit:
+def agreements(summary: dict[str, Any]) -> list[str]:
+    """For each of the paper's values whether it is reproduced, at each point that it is about."""
+    found: dict[str, tuple[str, list[dict[str, Any]]]] = {}
+    for _, metric, each in published_entries(summary):
+        meant, entries = found.setdefault(each["id"], (metric, []))  # the first: see the overview
+        known = each["confidence"] != OWN_LIMIT and each["ours"]["low"] is not None
+        if known and metric == meant:
+            entries.append(each)
+    return [_agreement(metric, entries) for metric, entries in found.values() if entries]
+
+
+def _agreement(metric: str, entries: list[dict[str, Any]]) -> str:
+    first = entries[0]
+    unit = _unit_of(first)
+    said = []
+    for of_model in _by_model(metric, entries):
+        paper_model, our_model = models.differing(of_model, first["title"])
+        with_ours = f"; with {our_model}: " if our_model else ", "
+        said.append(with_ours + _verdicts_text(metric, of_model))
+    return (
+        f"{first['title']}: the paper has {_paper_text(first, unit)} {unit.symbol} "
+        f"({formatting.joined(first['source'], paper_model)}){''.join(said)}."
+    )
+
+
+def _verdicts_text(metric: str, entries: Sequence[dict[str, Any]]) -> str:
+    """What became of one published value at all points that have its conditions."""
+    if all(each["ours"].get("value") is None for each in entries):
+        return formatting.DASH
+    found = Counter(_verdict_text(each, metric) or "no margin stated" for each in entries)
+    if len(entries) == 1:
+        return next(iter(found))
+    return ", ".join(f"{verdict} at {count} of {len(entries)}" for verdict, count in found.items())
+
+
+def _verdict_text(published: dict[str, Any], metric: str) -> str:
+    verdict = replicated(published, metric)
+    if verdict == "reproduced" and hides_no_effect(published, metric):
+        return "reproduced, as no effect would be"
+    return verdict or ""
+
+
+def _unit_of(published: dict[str, Any], metric: str = "") -> formatting.Unit:
     """The unit in which a published value is printed."""
     if published["compared"].startswith("ratio"):
         return formatting.RATIO
@@ -109,23 +165,27 @@ def _row(
 ) -> list[Cell]:
     ours = Estimate(**published["ours"])
     kind, _, compared = published["compared"].partition(" ")
-    unit = unit_of(published, metric)
+    unit = _unit_of(published, metric)
     both = " and ".join(formatting.number(v, unit) for v in published.get("values", {}).values())
     label = describe(metric).label
     if metric == "accuracy" and kind != "ratio":
         label += " (points)"
     source = f"{published['source']} [{published['confidence']}]"
     reductions = kind == "ratio" and published["confidence"] != OWN_LIMIT
+    paper_model, our_model = models.differing(
+        [published], f"{published['title']} {published['condition']}"
+    )
     return [
         Cell(
             text=published["title"],
             detail=formatting.joined(f"ours at {point}" if point else "", compared, label),
         ),
-        _ours(metric, ours, unit, without_ok_runs),
+        _ours(metric, ours, unit, without_ok_runs, our_model),
         Cell(
-            text=paper_text(published, unit), detail=formatting.joined(both, published["condition"])
+            text=_paper_text(published, unit),
+            detail=formatting.joined(both, paper_model, published["condition"]),
         ),
-        _inside(ours, published),
+        _reproduced(metric, ours, published),
         *(
             _reduction(definition, ours.value, *published_range(published))
             if reductions
@@ -137,31 +197,39 @@ def _row(
 
 
 def _ours(
-    metric: str, ours: Estimate, unit: formatting.Unit, without_ok_runs: Sequence[str]
+    metric: str,
+    ours: Estimate,
+    unit: formatting.Unit,
+    without_ok_runs: Sequence[str],
+    our_model: str,
 ) -> Cell:
     if ours.value is not None:
-        return cells.measured(ours, unit)
-    few = metric.endswith((".p95", ".p99"))
-    why = "too few rounds per run for this quantile" if few else "not measured in this experiment"
+        cell = cells.measured(ours, unit)
+        return replace(cell, detail=formatting.joined(our_model, cell.detail))
+    why = (
+        "too few rounds per run for this quantile"
+        if _is_quantile(metric)
+        else "not measured in this experiment"
+    )
     if without_ok_runs:
         why = f"no ok run of {' and '.join(without_ok_runs)}"
     return Cell(text=formatting.DASH, note=why)
 
 
-def _inside(ours: Estimate, published: dict[str, Any]) -> Cell:
+def _reproduced(metric: str, ours: Estimate, published: dict[str, Any]) -> Cell:
     low, high = published_range(published)
     if ours.value is None:
         return cells.missing()
     side = "ours is lower" if ours.value < low else "ours is higher" if ours.value > high else ""
     if published["confidence"] == OWN_LIMIT:  # nothing to agree or disagree with
         return Cell(text="a limit", detail=side, tone="quiet")
-    if published["inside_our_interval"] is None:
-        return Cell(text="no interval", detail=formatting.joined(f"n = {ours.n}", side))
-    few = f"indicative: n = {ours.n}" if ours.n < ENOUGH_SEEDS else ""
-    if published["inside_our_interval"]:
-        overlap = "" if low == high else "the ranges overlap"
-        return Cell(text="yes", detail=formatting.joined(overlap, few), tone="" if few else "good")
-    return Cell(text="no", detail=formatting.joined(side, few), tone="" if few else "bad")
+    verdict = replicated(published, metric)
+    if verdict is None:
+        return Cell(text="no margin stated", detail=side, tone="quiet")
+    few = f"n = {ours.n}" if ours.n < ENOUGH_SEEDS else ""
+    text = _verdict_text(published, metric)
+    tone = _TONES[verdict] if text == verdict else "quiet"
+    return Cell(text=text, detail=formatting.joined(few, side), tone=tone)
 
 
 def _reduction(
@@ -183,7 +251,7 @@ def _record(metric: str, published: dict[str, Any]) -> dict[str, Any]:
         **{f"ours_{name}": ours[name] for name in ("value", "low", "high", "n")},
         "paper_low": low,
         "paper_high": high,
-        "inside_our_interval": published["inside_our_interval"],
+        "verdict": replicated(published, metric),
     }
     if published["compared"].startswith("ratio"):
         if ours["value"]:
@@ -192,36 +260,64 @@ def _record(metric: str, published: dict[str, Any]) -> dict[str, Any]:
         for end, ratio in (("low", low), ("high", high)):
             record[f"paper_{end}_paper_reduction"] = paper_reduction(ratio)
             record[f"paper_{end}_true_reduction"] = true_reduction(ratio)
+    record |= {name: ", ".join(published[name]) for name in ("model", "our_model")}
     names = ("condition", "source", "confidence", "version")
     return record | {name: published[name] for name in names}
 
 
-def _by_published_value(summary: dict[str, Any]) -> list[list[dict[str, Any]]]:
-    """The comparisons of an experiment that have a value of ours, grouped by the paper's value."""
+def _by_published_value(
+    summary: dict[str, Any],
+) -> list[tuple[str, list[dict[str, Any]]]]:
+    """The comparisons that have a value of ours, by the paper's value: (metric, comparisons)."""
     found: dict[str, dict[str, list[dict[str, Any]]]] = {}
     for _, metric, each in published_entries(summary):
-        if each["confidence"] != OWN_LIMIT and each["ours"].get("value") is not None:
+        if each["confidence"] != OWN_LIMIT:
             found.setdefault(each["id"], {}).setdefault(metric, []).append(each)
-    # An entry may be meant in several ways (`also`); the first is what its words say.
-    return [next(iter(by_metric.values())) for by_metric in found.values()]
+    # An entry may be meant in several ways (`also`). The first is what its words say, also where
+    # too few rounds give no such quantile: another one must not stand in for it unsaid.
+    firsts = [next(iter(by_metric.items())) for by_metric in found.values()]
+    return [
+        (metric, of_task)
+        for metric, entries in firsts
+        for of_task in _by_model(metric, entries)
+        if _is_measured(metric, of_task)
+    ]
 
 
-def _overview_row(experiment: str, entries: Sequence[dict[str, Any]]) -> list[Cell]:
+def _by_model(metric: str, entries: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """One published value beside ours, each of our models apart where they learnt something."""
+    found: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for each in entries:
+        model = each["our_model"] if metric in TASK_METRICS else ()
+        found.setdefault(tuple(model), []).append(each)
+    return list(found.values())
+
+
+def _is_measured(metric: str, entries: Sequence[dict[str, Any]]) -> bool:
+    return _is_quantile(metric) or any(each["ours"].get("value") is not None for each in entries)
+
+
+def _is_quantile(metric: str) -> bool:
+    return metric.endswith((".p95", ".p99"))
+
+
+def _overview_row(experiment: str, metric: str, entries: Sequence[dict[str, Any]]) -> list[Cell]:
     first = entries[0]
-    unit = unit_of(first)
-    inside = sum(bool(each["inside_our_interval"]) for each in entries)
-    alone = len(entries) == 1
+    unit = _unit_of(first)
+    paper_model, our_model = models.differing(entries, first["title"])
     return row(
         Cell(text=f"{first['source']}: {first['title']}", detail=experiment),
         first["compared"].split(" ", 1)[1],
-        f"{paper_text(first, unit)} {unit.symbol}",
-        _our_range([Estimate(**each["ours"]) for each in entries], unit),
-        ("yes" if inside else "no") if alone else f"{inside} of {len(entries)}",
+        Cell(text=f"{_paper_text(first, unit)} {unit.symbol}", detail=paper_model),
+        _our_range([Estimate(**each["ours"]) for each in entries], unit, our_model),
+        _verdicts_text(metric, entries),
     )
 
 
-def _our_range(estimates: Sequence[Estimate], unit: formatting.Unit) -> Cell:
+def _our_range(estimates: Sequence[Estimate], unit: formatting.Unit, model: str) -> Cell:
     values = [each.value for each in estimates if each.value is not None]
+    if not values:
+        return Cell(text=formatting.DASH, detail="too few rounds per run for this quantile")
     low, high = formatting.number(min(values), unit), formatting.number(max(values), unit)
     if len(estimates) == 1:
         text, detail = low, formatting.brackets(estimates[0], unit).strip("()")
@@ -231,4 +327,4 @@ def _our_range(estimates: Sequence[Estimate], unit: formatting.Unit) -> Cell:
             formatting.between(low, high),
             f"{len(values)} points, n = {seeds} seeds each",
         )
-    return Cell(text=f"{text} {unit.symbol}", detail=detail)
+    return Cell(text=f"{text} {unit.symbol}", detail=formatting.joined(model, detail))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 
@@ -42,6 +42,34 @@ class Table:
         """The cells' notes in order of appearance, each with its mark, from 1."""
         notes = dict.fromkeys(cell.note for row in self.rows for cell in row if cell.note)
         return {note: number for number, note in enumerate(notes, start=1)}
+
+
+def narrowed(table: Table, most: int) -> list[Table]:
+    """A table in parts of about `most` characters, each with the first column and some others.
+
+    A heading counts by half: it can stand in two lines.
+    """
+    widths = [
+        max([-(-len(heading) // 2), *(len(_full(row[at])) for row in table.rows)])
+        for at, heading in enumerate(table.columns)
+    ]
+    parts: list[list[int]] = []
+    width = 0
+    for at, each in enumerate(widths[1:], start=1):
+        if not parts or width + each > most:
+            parts.append([0])
+            width = widths[0]
+        parts[-1].append(at)
+        width += each
+    return [
+        replace(
+            table,
+            columns=[table.columns[at] for at in part],
+            rows=[[row[at] for at in part] for row in table.rows],
+            records=[],
+        )
+        for part in parts or [[0]]
+    ]
 
 
 def to_markdown(table: Table) -> str:

@@ -9,12 +9,10 @@ from typing import Any
 import polars as pl
 
 from analysis.data import gates, learning, published
+from analysis.data.blocks import machine_text
 from analysis.data.load import Evidence, Run
 from analysis.data.per_run import WORKERS_BACK, per_run
-from analysis.words import formatting, phase_cautions
-
-_MACHINE = ("cpu", "cpus", "memory_bytes", "machine", "kernel", "distribution")
-_GIB = 1 << 30  # memory is rounded: what a kernel keeps for itself differs a little on one machine
+from analysis.words import formatting, no_pairs, phase_cautions
 
 
 def sentences(results: Evidence, summary: dict[str, Any]) -> list[str]:
@@ -24,6 +22,7 @@ def sentences(results: Evidence, summary: dict[str, Any]) -> list[str]:
         *_waived(results.ok_runs),
         *_mixed_machines(results.ok_runs),
         *_mixed_versions(results.ok_runs),
+        *no_pairs.sentences(summary),
         *_pace(results, summary),
         *_lost_workers(results),
         *phase_cautions.sentences(results, summary),
@@ -34,21 +33,6 @@ def sentences(results: Evidence, summary: dict[str, Any]) -> list[str]:
             for name in published.unknown(results.published_ids)
         ),
     ]
-
-
-def machine_text(manifest: dict[str, Any]) -> str:
-    """A machine in words: what must agree for its times to be comparable."""
-    words = []
-    for name in _MACHINE:
-        value = manifest.get(name)
-        if name == "memory_bytes" and isinstance(value, int | float):
-            value = f"{round(value / _GIB)} GiB"
-        elif name == "cpus" and value is not None:
-            value = f"{value} CPUs"
-        elif isinstance(value, dict):
-            value = " ".join(map(str, value.values()))
-        words.append(value)
-    return ", ".join(str(each) for each in words if each is not None)
 
 
 def _arms_without_ok_runs(results: Evidence) -> list[str]:
@@ -90,8 +74,9 @@ def _mixed_machines(runs: Sequence[Run]) -> list[str]:
         return []
     listed = "; ".join(f"{count} on {machine}" for machine, count in found.items())
     return [
-        f"Results of {len(found)} different machines are mixed here: {listed}. Do not average or "
-        "compare their times; use --out to keep machines apart."
+        f"Results of {len(found)} different machines are mixed here: {listed}. Only runs of one "
+        "machine and commit are pairs. An arm's own mean is of all of them: do not compare such "
+        "times; use --out to keep machines apart."
     ]
 
 

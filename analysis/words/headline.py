@@ -11,12 +11,21 @@ from typing import Any
 from analysis.data.metrics import ALL_BURSTS, IMPAIRED, describe
 from analysis.statistics.intervals import ENOUGH_SEEDS, Estimate, true_reduction
 from analysis.summary import phases
-from analysis.summary.lookup import BASELINE, entry, factors_text, of_programs, pairs, points
+from analysis.summary.lookup import (
+    BASELINE,
+    entry,
+    factors_text,
+    is_of_several_tasks,
+    of_programs,
+    pairs,
+    points,
+    unlike,
+)
 from analysis.words import formatting
 from analysis.words.formatting import PERCENT
 
 Summary = Mapping[str, Any]
-_FLOWS_TOLD = 3
+_FLOWS_TOLD = _TASKS_TOLD = 3
 
 
 def sentences(summary: Summary) -> list[str]:
@@ -31,7 +40,7 @@ def sentences(summary: Summary) -> list[str]:
         found += _goodput(summary, left, right, of_flows[:_FLOWS_TOLD])
         found += _training_time(summary, left, right)
         if (left, right) == compared[0]:
-            found += _task_metric(summary, left, right)
+            found += _task_metrics(summary, left, right)
     if not found:
         return [_nothing_compared(summary)]
     measure = next(iter(of_programs(summary["arms"])), "training_time_s")
@@ -49,27 +58,26 @@ def _latency(summary: Summary, left: str, right: str) -> list[str]:
     name, where = ALL_BURSTS, "In rounds hit by an impairment"
     if entry(summary, "ratios", pair, name).value is None:
         name, where = "round_latency_s.mean", "On average"
+    if len(points(summary)) > 1:
+        # A mean over all points would be no point's: they may differ in what decides the ratio.
+        return [*_range(summary, left, right, name, where), *_allowed(summary, left, right, name)]
     ratio = entry(summary, "ratios", pair, name)
     if ratio.value is None:
         return []
     ours, theirs = (entry(summary, "arms", arm, name) for arm in (right, left))
-    unit = formatting.unit_for("s", (ours.value, theirs.value))
-    found = [
-        f"{where}, {right} finished a round in {_quantity(ours, unit)} and {left} in "
-        f"{_quantity(theirs, unit)}: {left} took {formatting.number(ratio.value)} x as long "
-        f"{formatting.brackets(ratio)}{_doubt(ratio, 1)}."
-    ]
+    took = f"{formatting.number(ratio.value)} x as long {formatting.brackets(ratio)}"
+    if pair in unlike(summary):
+        # Each arm's mean is of its own runs: beside each other they would not give the ratio.
+        found = [f"{where}, {left} took {took} as {right}, {_paired(summary)}{_doubt(ratio, 1)}."]
+    else:
+        unit = formatting.unit_for("s", (ours.value, theirs.value))
+        found = [
+            f"{where}, {right} finished a round in {_quantity(ours, unit)} and {left} in "
+            f"{_quantity(theirs, unit)}: {left} took {took}{_doubt(ratio, 1)}."
+        ]
     if name != ALL_BURSTS:
         return found
-    # Whether bursts met the arms with different tolerances at all depends on the phase.
-    ours, theirs = (entry(summary, "arms", arm, "burst_tolerance.gather") for arm in (right, left))
-    if ours.value is not None and theirs.value is not None:
-        phased = [arm for arm in phases.arms(summary) if arm in (left, right)]
-        depends = f"; the tolerance of {' and '.join(phased)} depends on the phase of training"
-        found.append(
-            f"In those rounds {right} allowed a loss of {_quantity(ours, PERCENT)} on the gather "
-            f"leg, {left} {_quantity(theirs, PERCENT)} (means{depends if phased else ''})."
-        )
+    found += _allowed(summary, left, right, name)
     kinds = summary["ratios"][pair].get(IMPAIRED.rstrip("."), {})
     by_kind = {kind: entry(summary, "ratios", pair, IMPAIRED + kind) for kind in kinds}
     if len(by_kind) > 1:
@@ -78,6 +86,34 @@ def _latency(summary: Summary, left: str, right: str) -> list[str]:
         )
         found.append(f"By kind of impairment, {pair} is {listed}.")
     return found
+
+
+def _range(summary: Summary, left: str, right: str, name: str, where: str) -> list[str]:
+    """How many times as long the baseline took at the points of a sweep, from least to most."""
+    found = [
+        value
+        for point in points(summary)
+        if (value := entry(point, "ratios", f"{left}/{right}", name).value) is not None
+    ]
+    if not found:
+        return []
+    ends = dict.fromkeys(formatting.number(end) for end in (min(found), max(found)))
+    known, planned = len(found), len(points(summary))
+    of_points = f"{known} points" if known == planned else f"{known} of {planned} points"
+    return [f"{where}, {left} took {' to '.join(ends)} times as long as {right}, {of_points}."]
+
+
+def _allowed(summary: Summary, left: str, right: str, name: str) -> list[str]:
+    """What both tolerated: whether bursts met different tolerances at all depends on the phase."""
+    ours, theirs = (entry(summary, "arms", arm, "burst_tolerance.gather") for arm in (right, left))
+    if name != ALL_BURSTS or ours.value is None or theirs.value is None:
+        return []
+    phased = [arm for arm in phases.arms(summary) if arm in (left, right)]
+    depends = f"; the tolerance of {' and '.join(phased)} depends on the phase of training"
+    return [
+        f"In those rounds {right} allowed a loss of {_quantity(ours, PERCENT)} on the gather "
+        f"leg, {left} {_quantity(theirs, PERCENT)} (means{depends if phased else ''})."
+    ]
 
 
 def _along_the_sweep(summary: Summary, left: str, right: str) -> list[str]:
@@ -123,28 +159,58 @@ def _goodput(summary: Summary, left: str, right: str, names: Sequence[str]) -> l
             continue
         unit = formatting.unit_for("bps", (ours.value, theirs.value))
         found.append(
-            f"{describe(name).label}: {_quantity(ours, unit)} with {right}, "
-            f"{_quantity(theirs, unit)} with {left}; {left}/{right} is "
-            f"{formatting.with_interval(ratio)}{_doubt(ratio, 1)}."
+            f"{describe(name).label}: "
+            + _of_each(summary, left, right, _quantity(theirs, unit), _quantity(ours, unit))
+            + f"{left}/{right} is {formatting.with_interval(ratio)}{_doubt(ratio, 1)}."
         )
     return found
 
 
-def _task_metric(summary: Summary, left: str, right: str) -> list[str]:
+def _task_metrics(summary: Summary, left: str, right: str) -> list[str]:
     task = summary.get("task_metric") or "accuracy"
-    difference = entry(summary, "differences", f"{right}-{left}", task)
+    if not is_of_several_tasks(summary):
+        return _task_metric(summary, left, right, task, "")
+    found = points(summary)
+    if len(found) > _TASKS_TOLD:
+        return []  # the tables have them
+    told = (
+        _task_metric(point, left, right, task, f" at {factors_text(point['factors'])}")
+        for point in found
+    )
+    return [sentence for each in told for sentence in each]
+
+
+def _task_metric(part: Summary, left: str, right: str, task: str, where: str) -> list[str]:
+    """Of a whole summary, or of a point of it."""
+    difference = entry(part, "differences", f"{right}-{left}", task)
     if difference.value is None:
         return []
-    ours, theirs = (entry(summary, "arms", arm, task) for arm in (right, left))
+    ours, theirs = (entry(part, "arms", arm, task) for arm in (right, left))
     name, unit, of_difference = "accuracy", PERCENT, formatting.POINTS
     if task == "perplexity":
         name, unit = "perplexity, lower being better", formatting.Unit("")
         of_difference = unit
     return [
-        f"Final {name}: {_quantity(ours, unit)} with {right}, {_quantity(theirs, unit)} with "
-        f"{left}; difference {formatting.with_interval(difference, of_difference)}"
+        f"Final {name}{where}: "
+        + _of_each(part, left, right, _quantity(theirs, unit), _quantity(ours, unit))
+        + f"difference {formatting.with_interval(difference, of_difference)}"
         f"{_doubt(difference, 0)}."
     ]
+
+
+def _of_each(summary: Summary, left: str, right: str, of_left: str, of_right: str) -> str:
+    """Both arms' means, unless they are of different runs, of which no comparison is made."""
+    if f"{left}/{right}" in unlike(summary):
+        return f"{right} against {left}, {_paired(summary)}: "
+    return f"{of_right} with {right}, {of_left} with {left}; "
+
+
+def _paired(summary: Summary) -> str:
+    return f"where both are ok{_of_one(summary)}"
+
+
+def _of_one(summary: Summary) -> str:
+    return ", of one machine and commit" if "no_pairs" in summary else ""
 
 
 def _nothing_compared(summary: Summary) -> str:
@@ -153,7 +219,7 @@ def _nothing_compared(summary: Summary) -> str:
         (_, reference), *_ = pairs(list(arms))
         return (
             f"Nothing can be compared yet: that needs an ok run of {reference} and one of another "
-            "arm with the same seed. The table of runs says what happened."
+            f"arm with the same seed{_of_one(summary)}. The table of runs says what happened."
         )
     measure = next(iter(of_programs(arms)), None)
     for arm in arms if measure else ():

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from analysis.data import learning
+from analysis.data.blocks import machine_text
 from analysis.data.learning import dataset_name
 from analysis.data.load import Results, Run, impairment_kinds
 from analysis.data.records import section
 from analysis.words import formatting
-from analysis.words.cautions import machine_text
 
 _MOST_LISTED = 6
 # Of impairments: which rounds the seed drew, and switches of the injection itself.

@@ -35,6 +35,7 @@ class Effect:
 
 
 NOT_MEASURED = "not_measured"  # the detail of an effect that is not known: why
+STILL_IN_FORCE = "still_in_force"  # the detail of what was skipped since the one before went on
 
 
 class NotMeasuredError(RuntimeError):
@@ -179,12 +180,13 @@ class Impairment(ABC, Generic[ParametersT]):
     left. `police`, `blackout`: `dropped` by a meter or flow entry. `link-down`: queues were
     emptied. `crash`: it killed a process of the workload. Empty: nothing of this sort.
     """
-    changes_rates: ClassVar[ChangesRates] = "anywhere"
+    changes_rates: ChangesRates = "anywhere"
     """Which links may have another rate than the configured one while it is in force.
 
     Their rates are not judged meanwhile. `no`: none. `target`: those at its target, which is a
     node, or that between `a->b`. `anywhere`: it is not known, as for a kind that does not say so.
-    `recorded`: links are judged by the rates that it wrote to `traces.jsonl`, as `trace`.
+    `recorded`: links are judged by the rates that it wrote to `traces.jsonl`, as `trace`. A kind
+    for which that depends on its parameters sets it in `__init__`.
     """
 
     def __init__(self, parameters: ParametersT, lab: LabAccess) -> None:

@@ -12,6 +12,8 @@ from controllers.impairments.repetition import Instants, Rounds, resolve_instant
 from testbed.shared import own_code
 
 LONGEST_S = 3600.0
+# It may begin as late as limits.impairment_late_s lets it by default, and ends as much later.
+_LATE_S = 0.01
 LEGS_OF = {
     "gather": ("gather",),
     "broadcast": ("broadcast",),
@@ -134,17 +136,15 @@ class ImpairmentParameters(BaseModel):
 
     @model_validator(mode="after")
     def _instants_are_apart(self) -> ImpairmentParameters:
-        apart_s = self.longest_s
+        valid = f"it lasts {self.longest_s:g} s; valid: {self.apart_s:g} s apart or more"
         if isinstance(self.at_s, list):
             instants = sorted(self.at_s)
             for before, after in itertools.pairwise(instants):
-                if after - before < apart_s or after == before:
-                    raise ValueError(
-                        f"at_s: {before:g} and {after:g} overlap: it lasts {apart_s:g} s"
-                    )
+                if after - before < self.apart_s - 1e-6:
+                    raise ValueError(f"at_s: {before:g} and {after:g} overlap, or nearly: {valid}")
         every = getattr(self.at_s, "every", None)
-        if every is not None and every < apart_s:
-            raise ValueError(f"at_s.every: {every:g}: it lasts {apart_s:g} s; valid: longer")
+        if every is not None and every < self.apart_s - 1e-6:
+            raise ValueError(f"at_s.every: {every:g}: {valid}")
         return self
 
     @property
@@ -182,6 +182,11 @@ class ImpairmentParameters(BaseModel):
             return 0.0
         return self.at_most_s if self.duration_s is None else self.duration_s
 
+    @property
+    def apart_s(self) -> float:
+        """How far apart its instants must be, so that one has ended before the next begins."""
+        return self.longest_s + _LATE_S
+
     def hits(self, round_number: int, leg: str) -> bool:
         """Whether this leg of this round is one of its anchors; for resolved entries only."""
         assert self.rounds is None or isinstance(self.rounds, list)
@@ -202,7 +207,9 @@ class ImpairmentParameters(BaseModel):
         if self.rounds is not None:
             document["rounds"] = resolve_rounds(self.rounds, rounds, draw)
         if self.at_s is not None:
-            document["at_s"] = resolve_instants(self.at_s, self.longest_s, draw)
+            document["at_s"] = resolve_instants(
+                self.at_s, draw, duration_s=self.longest_s, apart_s=self.apart_s
+            )
             del document["leg"], document["offset_s"]
         if self.link is not None:
             del document["host"]

@@ -65,7 +65,7 @@ class EverySeconds(_OfSeconds):
 
 
 class RandomSeconds(_OfSeconds):
-    """A number of instants, drawn with the run's seed, at least one duration apart."""
+    """A number of instants, drawn with the run's seed, so far apart that they do not overlap."""
 
     random: int = Field(ge=1, le=_MOST_INSTANTS, description="how many are drawn")
 
@@ -140,12 +140,16 @@ def resolve_rounds(
 
 
 def resolve_instants(
-    wanted: list[float] | EverySeconds | RandomSeconds, duration_s: float, seed: str
+    wanted: list[float] | EverySeconds | RandomSeconds,
+    seed: str,
+    *,
+    duration_s: float,
+    apart_s: float,
 ) -> list[float]:
     """The instants in order, in seconds after the first round's begin.
 
-    Random instants are uniform over all placements in which each lasts `duration_s`, none overlaps
-    the next, and the last has ended at `until`.
+    Random instants are uniform over all placements in which one is `apart_s` or more after the one
+    before, and the last, which lasts `duration_s`, has ended at `until`.
 
     Raises:
         ValueError: there is no room for so many.
@@ -157,14 +161,14 @@ def resolve_instants(
         if count > _MOST_INSTANTS:
             raise ValueError(f"at_s.every: {count} instants; valid: up to {_MOST_INSTANTS}")
         return [round(wanted.from_ + number * wanted.every, 9) for number in range(count)]
-    room_s = wanted.until - wanted.from_ - wanted.random * duration_s
+    room_s = wanted.until - wanted.from_ - (wanted.random - 1) * apart_s - duration_s
     if room_s < 0:
         raise ValueError(
             f"at_s.random: {wanted.random} times {duration_s:g} s do not fit between "
-            f"{wanted.from_:g} and {wanted.until:g} s"
+            f"{wanted.from_:g} and {wanted.until:g} s, {apart_s - duration_s:g} s apart"
         )
     draw = random.Random(seed)
     starts = sorted(draw.uniform(0, room_s) for _ in range(wanted.random))
     return [
-        round(wanted.from_ + start + number * duration_s, 6) for number, start in enumerate(starts)
+        round(wanted.from_ + start + number * apart_s, 6) for number, start in enumerate(starts)
     ]

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from controllers.impairments.base import Effect, Impairment, ImpairmentParameters, LabAccess
 from testbed.lab.loss_model import LossModel
 from testbed.shared.drop_order import DropOrder
 
-ALL_WORKERS = "workers"
+ALL_WORKERS, SERVER = "workers", "server"
 # A batch whose draw began before the end may be counted after it.
 _SETTLE_S = 2e-3
 
@@ -33,6 +33,20 @@ class SenderDropParameters(ImpairmentParameters):
     )
     q: float = Field(gt=0, le=1, description="share of the datagrams that vanish, at random")
     seed: str = Field(default="", description="of the draws; by default the run's and the name")
+
+    @model_validator(mode="after")
+    def _somebody_sends_then(self) -> SenderDropParameters:
+        if self.host not in (ALL_WORKERS, SERVER) and not self.host.startswith("worker-"):
+            raise ValueError(
+                f"host: {self.host!r} does not train; valid: workers, server, or one worker"
+            )
+        leg = "broadcast" if self.host == SERVER else "gather"
+        # What lasts for a given time may reach into the other leg.
+        if self.legs and not {leg, "round"} & {*self.legs} and self.duration_s is None:
+            raise ValueError(
+                f"leg: {self.leg!r}: {self.host!r} sends nothing then; valid: {leg}, both, round"
+            )
+        return self
 
     @property
     def hosts_named(self) -> dict[str, str]:

@@ -13,7 +13,13 @@ from typing import Literal
 
 from pydantic import Field
 
-from controllers.impairments.base import Effect, Impairment, ImpairmentParameters, LabAccess
+from controllers.impairments.base import (
+    ChangesRates,
+    Effect,
+    Impairment,
+    ImpairmentParameters,
+    LabAccess,
+)
 from controllers.impairments.helper import process_of_workload, start_helper
 from controllers.impairments.temporary_settings import TemporarySettings
 from testbed.lab.helpers.process import HelperError
@@ -48,10 +54,12 @@ class StragglerParameters(ImpairmentParameters):
 class Straggler(Impairment[StragglerParameters]):
     """Slows a process, or a link."""
 
-    changes_rates = "target"
+    changes_rates: ChangesRates = "target"
 
     def __init__(self, parameters: StragglerParameters, lab: LabAccess) -> None:
         super().__init__(parameters, lab)
+        if parameters.resource == "cpu":
+            self.changes_rates = "no"
         self._slow: _SlowProcess | _SlowLink
         self._slow = (_SlowProcess if parameters.resource == "cpu" else _SlowLink)(parameters, lab)
 

@@ -1,5 +1,6 @@
-"""Benchmarks: `./lab bench transport`, which `peer` belongs to, and `./lab bench tolerance`.
+"""Benchmarks: `./lab bench transport`, with `peer`, and `bench tolerance`, with `factorial`.
 
-May import lab, training, transport, shared, and the analysis for figures and intervals. To add a
-benchmark: a package with a `console.run` like theirs, and its name in the verb `bench`.
+`tuning` is `./lab tune`. May import run, experiment, lab, training, transport, shared, and the
+analysis for figures and intervals. To add a benchmark: a package with a `console.run` like theirs,
+and its name in the verb `bench`.
 """

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed.lab import sandbox
+from testbed.run import manifest
 from testbed.shared.yaml_input import InputError
 from testbed.transport.native import HOT_PATH
 
@@ -25,12 +26,13 @@ def require_place(json_file: Path | None) -> None:
 
 
 def machine() -> dict[str, Any]:
-    """The machine that the numbers were measured on.
+    """The machine that the numbers were measured on, and the commit that measured them.
 
     `compiled` says whether the transport's hot path is its C code, without which it costs more.
     """
     models = re.findall(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     return {
+        "commit": manifest.commit(),
         "cpu": models[0] if models else None,
         "cpus": os.cpu_count(),
         "kernel": platform.release(),

@@ -1,6 +1,7 @@
 """Executes the runs of `./lab run` and `./lab resume`, from their prerequisites to the report."""
 
 import importlib.util
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -31,9 +32,14 @@ def run(selection: Selection, options: Execution) -> bool:
     if not options.dry_run and not runner.unfinished(chosen.results, chosen.runs):
         _refuse_recording_what_is_done(replace(options, out=chosen.results), chosen.runs)
         folder = chosen.results / chosen.runs[0].experiment.name
+        verdicts = Counter(
+            runner.directory_of(chosen.results, run).verdict() for run in chosen.runs
+        )
+        listed = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items())
         raise InputError(
-            f"{folder}: these runs are done; './lab report {folder}' shows them, './lab resume' "
-            "with the same options tries again what is not ok, and --out DIR runs them elsewhere"
+            f"{folder}: none of these runs is new ({listed}); './lab report {folder}' shows them, "
+            "'./lab resume' with the same options tries again what is not ok, and --out DIR runs "
+            "them elsewhere"
         )
     return _execute(chosen, options)
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _MOST_ROWS = 100  # of a table of runs; of longer ones the first and the last are shown
 _FIRST_ROWS = 12
 _LAST_ROWS = 4
+_UNSUPPORTED = "unsupported here"
 _TITLES = {
     "chunks": "chunks per transfer",
     "rtt_over_transfer": "round trip / transfer time",
@@ -36,9 +37,11 @@ _TITLES = {
 def show_runs(results: Path, runs: Sequence[Run], console: Console) -> None:
     """Print the runs in the order of their execution, each with its verdict so far."""
     table = PlainTable("run", "arm", "seed", "factors", "verdict")
+    lacking = _lacking(runs)
     rows = []
     for run in runs:
-        verdict = runner.directory_of(results, run).verdict() or "to do"
+        left = _UNSUPPORTED if run.key in lacking else "to do"
+        verdict = runner.directory_of(results, run).verdict() or left
         rows.append([run.key, run.arm, str(run.seed), _factors(run), verdict])
     _add_shortened(table, rows)
     console.print(table)
@@ -46,16 +49,24 @@ def show_runs(results: Path, runs: Sequence[Run], console: Console) -> None:
 
 def show_unsupported(runs: Sequence[Run], console: Console) -> None:
     """Print what this machine lacks for some of the runs, and for which arms."""
-    arms: dict[str, list[str]] = {}
+    found = _lacking(runs)
+    arms: dict[str, dict[str, None]] = {}
+    for run in runs:
+        if run.key in found:
+            arms.setdefault(found[run.key], {})[run.arm] = None
+    for lacking, names in arms.items():
+        say(console, f"{_UNSUPPORTED}: {', '.join(names)}: {lacking}")
+
+
+def _lacking(runs: Sequence[Run]) -> dict[str, str]:
+    """What this machine lacks, by the key of each run that it cannot execute."""
+    found = {}
     for run in runs:
         hosts = run.experiment.topology.all_host_names()
         timeline = run.experiment.resolved_impairments(run.seed)
-        lacking = requirements.lacking(run.config(), timeline, hosts)
-        if lacking is not None and run.arm not in arms.setdefault(lacking, []):
-            arms[lacking].append(run.arm)
-    for lacking, names in arms.items():
-        said = f"unsupported here: {', '.join(names)}: {lacking}"
-        say(console, said)
+        if said := requirements.lacking(run.config(), timeline, hosts):
+            found[run.key] = said
+    return found
 
 
 def show_numbers(selections: Sequence[Selection], results: Path, console: Console) -> None:
@@ -96,19 +107,25 @@ def show_durations(results: Path, runs: Sequence[Run], console: Console) -> None
     if not left:
         console.print("nothing to do: all runs are ok")
         return
-    found = durations.of_runs(results, left, _sayer(console))
+    lacking = _lacking(left)
+    supported = [run for run in left if run.key not in lacking]
+    found = durations.of_runs(results, supported, _sayer(console)) if supported else []
+    by_key = {run.key: each for run, each in zip(supported, found, strict=True)}
     table = PlainTable("", "run", "arm", "seed", "factors", "about", "disk", "from")
     rows = []
-    for number, (run, each) in enumerate(zip(left, found, strict=True), start=1):
-        source = f"{each.earlier} earlier" if each.earlier else "prediction"
-        if not each.earlier and not run.experiment.trains:
-            source = "time limits"
-        taken = (durations.in_words(each.run_s), sizes.in_words(each.disk_bytes))
-        rows.append([str(number), run.key, run.arm, str(run.seed), _factors(run), *taken, source])
+    for number, run in enumerate(left, start=1):
+        taken = ("-", "-", _UNSUPPORTED)  # such a run ends before anything is built
+        if each := by_key.get(run.key):
+            source = f"{each.earlier} earlier" if each.earlier else "prediction"
+            if not each.earlier and not run.experiment.trains:
+                source = "time limits"
+            taken = (durations.in_words(each.run_s), sizes.in_words(each.disk_bytes), source)
+        rows.append([str(number), run.key, run.arm, str(run.seed), _factors(run), *taken])
     _add_shortened(table, rows)
     console.print(table)
-    _say_total(found, console)
-    _say_too_long(left, found, console)
+    if found:
+        _say_total(found, console)
+        _say_too_long(supported, found, console)
 
 
 def _add_shortened(table: PlainTable, rows: Sequence[Sequence[str]]) -> None:

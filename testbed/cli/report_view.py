@@ -12,6 +12,9 @@ from analysis.tables.rendering import to_text
 from testbed.cli.places import Place
 from testbed.shared import run_directory
 from testbed.shared.yaml_input import InputError
+from testbed.training.phases.replay import replay
+
+_FEW = 3  # runs with damaged logs that are told; the page has all
 
 
 def write(place: Place) -> None:
@@ -30,7 +33,8 @@ def write(place: Place) -> None:
             own = place.key and run_directory.is_of_script(
                 run_directory.read_or_empty(place.folder / "config.json")
             )
-            paths = analysis.write_report(*((place.folder,) if own else (place.results, name)))
+            where = (place.folder, None) if own else (place.results, name)
+            paths = analysis.write_report(*where, detect=replay)
             if paths.verdicts.get("ok"):
                 table = paths.main_table  # a caution tells the waived gates
                 notes = [each for each in table.notes if not each.startswith(WAIVED)]
@@ -39,7 +43,7 @@ def write(place: Place) -> None:
             else:
                 counts = ", ".join(f"{n} {word}" for word, n in paths.verdicts.items() if n)
                 console.print(f"\n{paths.experiment}: no run is ok ({counts})")
-            for caution in paths.cautions:
+            for caution in (*paths.cautions, *_of_logs(paths.damaged)):
                 console.print(f"caution: {caution}", soft_wrap=not console.is_terminal)
             console.print(f"report: {paths.index}")
             if sum(paths.verdicts.values()) > paths.verdicts.get("ok", 0):
@@ -52,6 +56,13 @@ def write(place: Place) -> None:
         console.print(f"all reports: {paths.overview}")
 
 
+def _of_logs(damaged: list[tuple[str, list[str]]]) -> list[str]:
+    """A sentence for each run whose logs are not whole; of many for the first ones."""
+    told = [f"the logs of {key} are not whole: {'; '.join(found)}" for key, found in damaged]
+    more = len(told) - _FEW
+    return told if more <= 0 else [*told[:_FEW], f"the logs of {more} more runs are not whole"]
+
+
 def keep(place: Place) -> None:
     """Keep experiments' tables in experiments/results/, and write them into the documents.
 
@@ -60,10 +71,13 @@ def keep(place: Place) -> None:
     """
     try:
         for name in _names(place):
-            folder = analysis.update_readme(place.results, name)
+            folder = analysis.update_readme(place.results, name, detect=replay)
             print(f"kept: {folder}")
-            for said in verification.of_commits(folder):
+            told = verification.of_commits(folder)
+            for said in told.refused:
                 print(f"caution: {said}; ./lab verify-results refuses these results")
+            for said in told.remarks:
+                print(f"caution: {said}")
     except ValueError as error:
         raise InputError(str(error)) from None
 

@@ -24,7 +24,8 @@ def in_words(error: Any) -> str:
         # Without the hyphens, in which all options are alike.
         nearest = difflib.get_close_matches(wrong.lstrip("-"), [each.lstrip("-") for each in valid])
         near = f"; did you mean '--{nearest[0]}'?" if nearest else ""
-        return f"{verb}: no option {wrong}; valid: {', '.join(valid)}{near}"
+        options = ", ".join(valid) or "none"
+        return f"{verb}: no option {wrong}; valid: {options}{near}"
     if kind == "MissingParameter":
         name = (error.param.metavar or error.param.name).upper()
         return f"{verb}: {name} is missing{_example(command)}"

@@ -2,7 +2,6 @@
 
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -260,7 +259,7 @@ def dissect(
 
 @app.command(epilog="Example: ./lab bench transport --quick --json bench.json")
 def bench(
-    what: Annotated[str, typer.Argument(help="what to measure: transport, peer, tolerance")],
+    what: Annotated[str, typer.Argument(help="what: transport, peer, tolerance, factorial")],
     checkout: Annotated[
         Path | None, typer.Argument(help="peer: the folder of another implementation")
     ] = None,
@@ -289,13 +288,15 @@ def bench(
     ] = None,
 ) -> None:
     """Measure the transport beside kernel TCP, Gloo or others; or how much loss training bears."""
-    if what not in ("transport", "peer", "tolerance"):
-        raise InputError(f"unknown benchmark {what!r}; valid: transport, peer, tolerance")
+    if what not in ("transport", "peer", "tolerance", "factorial"):
+        raise InputError(
+            f"unknown benchmark {what!r}; valid: transport, peer, tolerance, factorial"
+        )
     unfit = {
         "CHECKOUT": checkout is not None and what != "peer",
         "--adapter": adapter is not None and what != "peer",
         "--full": full and what != "transport",
-        "--compare": compare is not None and what == "tolerance",
+        "--compare": compare is not None and what in ("tolerance", "factorial"),
     }
     for option in (each for each, is_unfit in unfit.items() if is_unfit):
         raise InputError(f"{option}: not for the benchmark {what}")
@@ -303,6 +304,10 @@ def bench(
         from testbed.bench.tolerance import console as tolerance
 
         done = tolerance.run(pattern=cases, quick=quick, json_file=json_file)
+    elif what == "factorial":
+        from testbed.bench.factorial import console as factorial
+
+        done = factorial.run(pattern=cases, quick=quick, json_file=json_file)
     else:
         from testbed.bench.peer import registry
         from testbed.bench.transport import console as transport
@@ -322,6 +327,25 @@ def bench(
         done = transport.run(selection, json_file=json_file, compare=compare, peer=peer)
     if not done:
         raise typer.Exit(1)
+
+
+@app.command(epilog="Example: ./lab tune accuracy --json accuracy.json")
+@grouped
+def tune(
+    selection: Selection,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="write records here, a table beside them")
+    ] = None,
+) -> None:
+    """Choose each arm's learning rate on a validation part, without a network."""
+    from dataclasses import replace
+
+    from testbed.bench.tuning import console as tuning
+    from testbed.bench.tuning.rule import SEEDS
+
+    seeds = f"seeds={list(SEEDS)}"
+    chosen = replace(selection, settings=[*(selection.settings or ()), seeds])
+    tuning.run(chosen.loaded(), json_file=json_file)
 
 
 @app.command(epilog="Example: LAB_TORCH=0 ./lab setup    (or --packages alone, as root)")
@@ -409,28 +433,10 @@ def clean(
     yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
 ) -> None:
     """Show, then remove, what runs and labs left behind; or all results of one experiment."""
-    from testbed.cli import places
-    from testbed.machine import clean
+    from testbed.cli import removal
 
-    place = places.find(what, out)
-    left_behind = what is not None and bool(clean.why_stale(Path(what)))
-    if place.key is not None and not left_behind:
-        raise InputError(
-            f"{what}: one run; valid: an experiment's name, file or folder, or the folder of a run "
-            "that has been left unfinished"
-        )
-    if what is not None and place.experiment is None:
-        place.require_results()
-    if left_behind or place.experiment is None:
-        folder = Path(what or "") if left_behind else place.results
-        done = clean.clean_leftovers(folder, print, _asking(yes))
-    else:
-        done = clean.clean_experiment(place.results, place.experiment, print, _asking(yes))
-        if done:
-            from testbed.cli import report_view
-
-            report_view.index_again(place)
-    _require_removed(done)
+    if not removal.clean(what, out, removal.asking(yes)):
+        raise typer.Exit(1)
 
 
 @app.command(epilog="Example: ./lab prune quick --older-than 7d")
@@ -445,31 +451,7 @@ def prune(
     yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
 ) -> None:
     """Show, then remove, the samples of finished runs; all that the tables need stays."""
-    from testbed.cli import prune_view
+    from testbed.cli import prune_view, removal
 
-    _require_removed(prune_view.prune(what, out, older_than, _asking(yes)))
-
-
-def _asking(yes: bool) -> Callable[[str], bool]:
-    """What asks the user a question; with `--yes` it does not ask."""
-
-    def confirm(question: str) -> bool:
-        if yes:
-            return True
-        try:
-            answer = typer.confirm(question)
-        except typer.Abort:  # no one is there to answer
-            print("\nnothing was removed; --yes does not ask")
-            return False
-        if not sys.stdin.isatty():
-            print()  # nobody pressed the key that ends the line
-        if not answer:
-            print("nothing was removed")
-        return answer
-
-    return confirm
-
-
-def _require_removed(done: bool) -> None:
-    if not done:
+    if not prune_view.prune(what, out, older_than, removal.asking(yes)):
         raise typer.Exit(1)

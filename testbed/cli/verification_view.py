@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from analysis.report import kept_results, sentences, verification
+from testbed.bench.factorial import console as factorial
+from testbed.bench.factorial.findings import Findings
 from testbed.bench.tolerance import console as tolerance
 from testbed.bench.tolerance import findings
+from testbed.experiment.run import key_of
 from testbed.shared.yaml_input import InputError
 
 
@@ -22,12 +28,13 @@ def verify(*, write: bool, root: Path = kept_results.ROOT) -> bool:
     Raises:
         InputError: evidence is missing or damaged.
     """
-    others = {"tolerance": of_tolerance(root)}
+    others = {"tolerance": of_tolerance(root), "factorial": of_factorial(root)}
     try:
         if write:
             verification.renew(root=root, others=others)
-        found = verification.verify(root=root, others=others)
-        found.differences.extend(_of_tolerance_table(root))
+        found = verification.verify(root=root, others=others, key_of=key_of)
+        found.differences.extend(_of_table(root, "tolerance", _tolerance_tables))
+        found.differences.extend(_of_table(root, "factorial", _factorial_tables))
     except ValueError as error:
         raise InputError(str(error)) from None
     for line in (*found.recomputed, *found.older, *found.remarks):
@@ -44,22 +51,46 @@ def of_tolerance(root: Path) -> sentences.Resolver:
 
     def entry(path: str) -> sentences.Entry:
         group, loss = path.split()
-        records = json.loads((_tolerance(root)).read_text(encoding="utf-8"))
+        records = _records(root, "tolerance")
         found = {"/".join(each): by_loss for each, by_loss in findings.harm(records).items()}
         return found[group][float(loss)].as_json()
 
     return entry
 
 
-def _of_tolerance_table(root: Path) -> list[str]:
-    path = _tolerance(root)
-    table = path.with_suffix(".md")
+def of_factorial(root: Path) -> sentences.Resolver:
+    """The entries of the factorial, such as `effect mlp/sgd order=rotating`."""
+
+    @cache
+    def found() -> Findings:
+        return Findings(_records(root, "factorial"))
+
+    return lambda path: found().entry(path)
+
+
+def _tolerance_tables(records: list[Any]) -> str:
+    return tolerance.markdown(findings.harm(records))
+
+
+def _factorial_tables(records: list[Any]) -> str:
+    return factorial.markdown(Findings(records))
+
+
+def _of_table(root: Path, name: str, tables: Callable[[list[Any]], str]) -> list[str]:
+    """What is wrong with the kept tables of a study without a network; nothing where none is."""
+    path = _kept(root, name)
+    document = path.with_suffix(".md")
     if not path.is_file():
         return []
-    made = tolerance.markdown(findings.harm(json.loads(path.read_text(encoding="utf-8"))))
-    kept = table.read_text(encoding="utf-8") if table.is_file() else ""
-    return [] if kept == made else [f"{table.relative_to(root)}: not the table of {path.name}"]
+    kept = document.read_text(encoding="utf-8") if document.is_file() else ""
+    same = kept == tables(_records(root, name))
+    return [] if same else [f"{document.relative_to(root)}: not the table of {path.name}"]
 
 
-def _tolerance(root: Path) -> Path:
-    return root / kept_results.RESULTS / "tolerance" / "tolerance.json"
+def _records(root: Path, name: str) -> list[Any]:
+    found: list[Any] = json.loads(_kept(root, name).read_text(encoding="utf-8"))
+    return found
+
+
+def _kept(root: Path, name: str) -> Path:
+    return root / kept_results.RESULTS / name / f"{name}.json"

@@ -108,7 +108,8 @@ _PHASES = (
 _ARMS = (
     "Each arm has a name, a `protocol`, and the keys in which it differs from that preset. "
     "An axis takes an entry's name, with options after a colon: `streaming:residual=0.05`. "
-    "[The axes](axes.md) list all entries and options."
+    "[The axes](axes.md) list all entries and options. "
+    "`learning_rate` is the arm's own, in place of the training's."
 )
 _WORKLOAD = (
     "What runs on the hosts. Without this key it is the built-in training. "

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import (
     BeforeValidator,
+    Field,
     ValidationInfo,
     field_validator,
     model_validator,
@@ -55,16 +56,18 @@ def _on_both_legs(filling: Any) -> Any:
 class Arm(AnyArm):
     """A protocol's preset and, in all further keys, what differs from it.
 
-    The transport knows which keys a preset has and says so when one is wrong; `filling` alone is
-    a matter of training: one for both legs, or a mapping of legs to fillings.
+    The transport knows which keys a preset has and says so when one is wrong. `filling` and
+    `learning_rate` are matters of training; a filling is one for both legs, or a mapping of legs.
 
     Attributes:
         protocol: a preset, or `tcp-NAME` for kernel TCP with that congestion control.
         filling: what stands in for what a leg did not deliver; the preset's own where it is none.
+        learning_rate: in place of the training's, where each arm has one of its own.
     """
 
     protocol: str
     filling: Annotated[Filling, BeforeValidator(_on_both_legs)] = Filling()
+    learning_rate: float | None = Field(default=None, gt=0, le=1000)
 
     def resolved_filling(self) -> dict[str, str]:
         """The filling of each leg as text."""
@@ -99,7 +102,7 @@ class Arm(AnyArm):
     @model_validator(mode="after")
     def _is_a_known_protocol(self) -> Arm:
         try:
-            valid = [*protocols.settings(self.protocol), "filling"]
+            valid = [*protocols.settings(self.protocol), "filling", "learning_rate"]
         except ValueError as error:
             raise ValueError(f"protocol: {error}") from None
         if unknown := [key for key in self.model_extra or {} if key not in valid]:

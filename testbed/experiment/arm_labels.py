@@ -206,7 +206,10 @@ def _definition(arm: Any, folder: Path) -> dict[str, Any]:
         found = Arm.model_validate(arm, context={"folders": [folder]})
     except ValueError:  # a factor may supply what is missing
         return {"arm": arm}
-    return {**found.resolved().describe(), "filling": found.resolved_filling()}
+    definition = {**found.resolved().describe(), "filling": found.resolved_filling()}
+    # Left out where it is the training's, as before arms could have one.
+    rate = {} if found.learning_rate is None else {"learning_rate": found.learning_rate}
+    return {**definition, **rate}
 
 
 def _refuse_lost(variant: Variant, points: Sequence[Point]) -> None:

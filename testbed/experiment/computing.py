@@ -7,7 +7,6 @@ import os
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -77,22 +76,11 @@ def of_runs(runs: Iterable[Run], say: Callable[[str], None]) -> list[Computing |
 def _measured(run: Run) -> Computing | None:
     import torch
 
-    from testbed.training.model_and_data import ModelAndData
     from testbed.training.run_context import RunContext
 
-    config = run.config()
-    model_and_data = ModelAndData(config)
-    context = RunContext(
-        config=config,
-        directory=Path(),
-        addresses=dict.fromkeys(run.experiment.topology.host_names(), ""),
-        fair_shares_bps={},
-        fair_queues_bytes={},
-        controller_socket=Path(),
-        coordination_socket=Path(),
-        session=0,
-        model_and_data=model_and_data,
-    )
+    hosts = run.experiment.topology.host_names()
+    context = RunContext.without_network(run.config(), hosts)
+    model_and_data = context.model_and_data
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # as in a run
     try:

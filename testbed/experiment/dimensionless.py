@@ -21,10 +21,12 @@ from typing import Any
 import topologies
 from testbed.experiment import Run
 from testbed.lab import paths
+from testbed.shared.input_error import InputError
 from testbed.training import datasets, models, pace
 from testbed.training.datasets import DatasetParameters
 from testbed.transport import Leg, PayloadLayout
 from testbed.transport.core import wire
+from testbed.transport.policies.congestion import CONGESTION_CONTROLS
 from testbed.transport.policies.repair import REPAIRS, Passes
 
 LAB_S = 3.8  # to build a lab, calibrate and leave it: 3.6 to 4.1 s were measured on two cores
@@ -108,7 +110,7 @@ def layout_of(run: Run) -> PayloadLayout:
     Imports torch, and for some models packages that take seconds.
 
     Raises:
-        InputError: a user's model or data cannot be had.
+        InputError: a user's model or data cannot be had, or it has too many chunks.
     """
     training = run.experiment.training
     entry = models.MODELS.get(training.model)
@@ -118,7 +120,10 @@ def layout_of(run: Run) -> PayloadLayout:
         classes, shape = _inputs_of(training.dataset, run.folder)
     layers = models.layer_map(training.model, classes=classes, input_shape=shape, kept=True)
     scaled = pace.scaled(layers, getattr(training.pace, "scale", 1.0))
-    return PayloadLayout(models.layer_sizes(scaled), run.experiment.transport.chunk_bytes)
+    try:
+        return PayloadLayout(models.layer_sizes(scaled), run.experiment.transport.chunk_bytes)
+    except ValueError as error:
+        raise InputError(f"{run.source}: transport.chunk_bytes: {error}") from None
 
 
 def numbers(run: Run, layout: PayloadLayout) -> Numbers:
@@ -140,8 +145,13 @@ def numbers(run: Run, layout: PayloadLayout) -> Numbers:
 def communication_s(run: Run, layout: PayloadLayout) -> float:
     """How long the two legs of a calm round take, in seconds: predicted."""
     way = way_of(run.experiment.topology)
-    sending_bps = way.share_bps * min(1.0, run.experiment.transport.pace)
-    return sum(_needed_bytes(run, layout, leg) * 8 / sending_bps + way.rtt_s for leg in Leg)
+    sending_bps = min(way.share_bps * min(1.0, run.experiment.transport.pace), _fixed_bps(run))
+    return sum(
+        _needed_bytes(run, layout, leg) * 8 / sending_bps
+        + way.rtt_s
+        + _walk_s(run, layout, share=1 - _tolerance(run, leg))
+        for leg in Leg
+    )
 
 
 def run_s(run: Run, layout: PayloadLayout) -> float:
@@ -201,7 +211,7 @@ def _inputs_of(dataset: DatasetParameters, folder: Path | None) -> tuple[int, tu
     if name in _INPUTS:
         return _INPUTS[name]
     if isinstance(dataset, datasets.glyphs.Parameters):
-        return len(dataset.characters), (1, 32, 32)
+        return len(dataset.characters), (1, dataset.side, dataset.side)
     loaded = dataset.load(folder)
     return loaded.classes, loaded.input_shape
 
@@ -240,13 +250,21 @@ def _passes(run: Run, layout: PayloadLayout) -> int | None:
     return math.ceil(math.log(missing) / math.log(q))
 
 
-def _walk_s(run: Run, layout: PayloadLayout) -> float:
-    """What a pass costs beside its datagrams."""
+def _fixed_bps(run: Run) -> float:
+    """The rate that an arm's own `fixed` gives; math.inf where the link decides."""
+    if run.protocol.carrier != "udp":
+        return math.inf
+    name, options = CONGESTION_CONTROLS.parse(run.protocol.congestion_control)
+    return float(options.get("rate_bps", math.inf)) if name == "fixed" else math.inf
+
+
+def _walk_s(run: Run, layout: PayloadLayout, *, share: float = 1.0) -> float:
+    """What a pass costs beside its datagrams, up to this share of the chunks."""
     if run.protocol.carrier != "udp":
         return 0.0
     repair = REPAIRS.create(run.protocol.repair)
     walk_s = repair.walk_s(layout.chunk_count) if isinstance(repair, Passes) else None
-    return 0.0 if walk_s is None else float(walk_s[-1])
+    return 0.0 if walk_s is None else float(walk_s[math.ceil(share * layout.chunk_count)])
 
 
 def _bursts_s(run: Run, layout: PayloadLayout) -> float:
@@ -258,7 +276,8 @@ def _bursts_s(run: Run, layout: PayloadLayout) -> float:
         longer_s = leg_s * q / (1 - q) if q < 1 else math.inf
         if each["kind"] == "sender-drop" and q < 1:
             longer_s = 0.0  # what never left takes no time
-        longer_s += (_passes(run, layout) or 1) * (way.rtt_s + _walk_s(run, layout))
+        passes = _passes(run, layout) or 1  # the calm round has the first one's walk
+        longer_s += passes * way.rtt_s + (passes - 1) * _walk_s(run, layout)
         longest_s = float(each.get("duration_s") or each.get("at_most_s") or math.inf)
         total_s += len(each.get("rounds") or ()) * min(longer_s, longest_s)
     return total_s

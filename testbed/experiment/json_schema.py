@@ -183,7 +183,10 @@ def protocol_defaults(protocol: str) -> dict[str, Any]:
 def _arm(described: Schema) -> Schema:
     forms = [{"$ref": "#/$defs/axis.filling"}, {"$ref": f"#/$defs/{Filling.__name__}"}]
     filling = {key: each for key, each in described["filling"].items() if key != "$ref"}
-    common: Schema = {"filling": {**filling, "anyOf": forms}}
+    common: Schema = {
+        "filling": {**filling, "anyOf": forms},
+        "learning_rate": described["learning_rate"],
+    }
     rules = []
     for name in protocols.PRESETS:
         named: Schema = {"const": name}

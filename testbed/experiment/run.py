@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from testbed.experiment.profiles import DEFAULT_PROFILE
 from testbed.experiment.schema import Experiment
 from testbed.training import prerequisites
 from testbed.transport import protocols
+from testbed.verdict.limits import Limits
 from testbed.workload.settings import Programs
 
 SCHEMA = 1
@@ -31,6 +32,10 @@ ORDER_RULE = (
 )
 # Keys that say what is planned, told or sized, but not what one run does.
 NOT_OF_A_RUN = {"name", "description", "seeds", "arms", "factors", "profiles", "published"}
+# Keys of `config.json` that change nothing of the run.
+_NOT_IN_KEY = {"schema", "key", "folder", "profile", "capture"}
+# An earlier default. The stricter one judges the same runs, so their keys stay as they were.
+_FORMER_CONSERVATION = 0.001
 
 
 class Run(BaseModel):
@@ -97,24 +102,7 @@ class Run(BaseModel):
     @cached_property
     def key(self) -> str:
         """The hash of the resolved configuration, with the arm and seed in front for humans."""
-        document = self._identity()
-        # Once a key of every topology: without it all earlier runs would have other keys.
-        document["topology"]["sha256"] = None
-        if document["datapath"] == "auto":
-            # It is the same run on every machine; which datapath it had, its manifest says.
-            del document["datapath"]
-        if not document["topology"].get("host_cpu"):
-            document["topology"].pop("host_cpu", None)  # a later key
-        if document.get("phases", {}).get("detector") == "schedule":
-            # The rounds count, and not the run that they came from.
-            document["phases"].pop("from", None)
-        text = json.dumps(document, sort_keys=True, separators=(",", ":"))
-        for place, sha256 in self.code.items():
-            # The same files in another folder are the same run.
-            text = text.replace(json.dumps(place)[1:-1], f"{sha256}/{Path(place).name}")
-        # Of a label, what is safe in the name of a folder.
-        arm = re.sub(r"[^A-Za-z0-9.@=_+-]", "-", self.arm)[:_LONGEST_LABEL]
-        return f"{arm}-s{self.seed}-{hashlib.sha256(text.encode()).hexdigest()[:10]}"
+        return key_of(self._identity())
 
     def _identity(self) -> dict[str, Any]:
         shared = self.experiment.model_dump(mode="json", exclude=NOT_OF_A_RUN)
@@ -125,16 +113,51 @@ class Run(BaseModel):
             "factors": self.factors,
             **({"code": self.code} if self.code else {}),
             **shared,
-            **self._of_arm(),
+            **self._of_arm(shared),
             "impairments": self.experiment.resolved_impairments(self.seed),
         }
 
-    def _of_arm(self) -> dict[str, Any]:
-        """What the arm decides: the protocol, or the programs as it changes them."""
+    def _of_arm(self, shared: Mapping[str, Any]) -> dict[str, Any]:
+        """What the arm decides: the protocol and its rate, or the programs as it changes them."""
         if not self.experiment.trains:
             return {"workload": self.programs.model_dump(mode="json")}
         arm = self.experiment.protocol_arm(self.name_in_file)
-        return {"protocol": self.protocol.describe(), "filling": arm.resolved_filling()}
+        found: dict[str, Any] = {
+            "protocol": self.protocol.describe(),
+            "filling": arm.resolved_filling(),
+        }
+        if arm.learning_rate is not None:
+            found["training"] = {**shared["training"], "learning_rate": arm.learning_rate}
+        return found
+
+
+def key_of(config: Mapping[str, Any]) -> str:
+    """The key of the run that a configuration describes: that of `config.json`, read or written.
+
+    Files of a user's own must stand in it with their folders, as they do there.
+    """
+    document = {name: value for name, value in config.items() if name not in _NOT_IN_KEY}
+    # Once a key of every topology: without it all earlier runs would have other keys.
+    document["topology"] = {**document["topology"], "sha256": None}
+    if document["datapath"] == "auto":
+        # It is the same run on every machine; which datapath it had, its manifest says.
+        del document["datapath"]
+    if not document["topology"].get("host_cpu"):
+        document["topology"].pop("host_cpu", None)  # a later key
+    limits = document.get("limits", {})
+    if limits.get("conservation") == Limits.model_fields["conservation"].default:
+        document["limits"] = {**limits, "conservation": _FORMER_CONSERVATION}
+    if document.get("phases", {}).get("detector") == "schedule":
+        # The rounds count, and not the run that they came from.
+        document["phases"] = {**document["phases"]}
+        document["phases"].pop("from", None)
+    text = json.dumps(document, sort_keys=True, separators=(",", ":"))
+    for place, sha256 in document.get("code", {}).items():
+        # The same files in another folder are the same run.
+        text = text.replace(json.dumps(place)[1:-1], f"{sha256}/{Path(place).name}")
+    # Of a label, what is safe in the name of a folder.
+    arm = re.sub(r"[^A-Za-z0-9.@=_+-]", "-", document["arm"])[:_LONGEST_LABEL]
+    return f"{arm}-s{document['seed']}-{hashlib.sha256(text.encode()).hexdigest()[:10]}"
 
 
 def ordered(runs: Sequence[Run]) -> list[Run]:

@@ -307,6 +307,7 @@ class Experiment(Section):
             seed=seed,
             folder=None,
             device=self.training.device,
+            validates=self.training.evaluate_on == "validation",
         )
 
     def resolved_impairments(self, seed: int) -> list[dict[str, Any]]:

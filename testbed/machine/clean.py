@@ -15,6 +15,7 @@ from testbed.lab.leftovers import Leftover
 from testbed.shared import run_directory, sizes
 from testbed.shared.yaml_input import InputError
 
+_NOT_OK = "an earlier attempt, not ok"
 _UNFINISHED = re.compile(r"(?P<key>.+)\.(?P<kind>partial|attempt\d+)")
 _KEY = re.compile(r"[a-z0-9][A-Za-z0-9.@=_+-]*-s\d+-[0-9a-f]{10}")
 _PICTURE = re.compile(r"(planned-)?topology(-\d+)?\.(svg|png)")
@@ -144,10 +145,9 @@ def why_stale(path: Path) -> str:
     config = run_directory.read_or_empty(path / "config.json")
     if not _KEY.fullmatch(match["key"]) and not run_directory.is_of_script(config):
         return ""  # a script names its folder as it likes
-    if match["kind"] == "partial":
-        return "a run whose command is gone"
-    ok = run_directory.RunDirectory(path).verdict() == "ok"
-    return "" if ok else "an earlier attempt, not ok"
+    if run_directory.RunDirectory(path).verdict() == "ok":
+        return ""  # of a run in progress, too: the next `run` or `resume` gives it its name
+    return "a run whose command is gone" if match["kind"] == "partial" else _NOT_OK
 
 
 def _end(processes: list[Leftover]) -> None:

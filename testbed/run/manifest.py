@@ -30,16 +30,19 @@ _SYSCTLS = (
     "net/ipv4/tcp_wmem",
 )
 _ROOT = Path(__file__).resolve().parents[2]
+_SOURCES = ("testbed", "controllers", "topologies")  # what of this tree a run executes
 
 
 def of_machine() -> dict[str, Any]:
     """Facts that no lab changes: versions, kernel, processors, commit."""
     import mininet.net
 
+    code = commit()
     return {
         "schema": 1,
         "version": version(),
-        "commit": commit(),
+        "commit": code,
+        "sources": None if code is None or "+" in code else sources(),
         "python": sys.version.split()[0],
         "packages": {name: _version(name) for name in _PACKAGES},
         "mininet": mininet.net.VERSION,
@@ -119,16 +122,29 @@ def _in_user_namespace() -> bool:
 def commit() -> str | None:
     """The commit of the lab's code, with `+changes` where files differ from it."""
 
-    def git(*arguments: str) -> str:
-        done = subprocess.run(
-            ["git", "-C", str(_ROOT), *arguments], capture_output=True, text=True, check=True
-        )
-        return done.stdout.strip()
-
     try:
-        return git("rev-parse", "HEAD") + ("+changes" if git("status", "--porcelain") else "")
+        return _git("rev-parse", "HEAD") + ("+changes" if _git("status", "--porcelain") else "")
     except (OSError, subprocess.CalledProcessError):
         return None  # an unpacked archive, or somebody else's checkout
+
+
+def sources() -> dict[str, str] | None:
+    """git's tree of each folder that runs execute, as it is committed.
+
+    A commit may come to the main branch as another one; these trees stay the same then.
+    """
+    try:
+        trees = _git("rev-parse", *(f"HEAD:{folder}" for folder in _SOURCES)).split()
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return dict(zip(_SOURCES, trees, strict=True))
+
+
+def _git(*arguments: str) -> str:
+    done = subprocess.run(
+        ["git", "-C", str(_ROOT), *arguments], capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
 
 
 def _version(package: str) -> str | None:

@@ -3,7 +3,8 @@
 A plan grows: a command with other arms, seeds or points adds its runs, so that the report shows
 everything that belongs together. What does not belong together is refused before anything is built:
 runs of the same name whose settings differ, such as the number of rounds, or an arm of the same
-label that is another one. Runs of own code that has changed since leave the plan, and that is said.
+label that is another one. Runs of own code that has changed since leave the plan, and so do runs
+that were never begun where a later command wants fewer seeds of them. Both is said.
 """
 
 from __future__ import annotations
@@ -51,10 +52,13 @@ def extend(
     """
     experiment = runs[0].experiment
     folder = results / experiment.name
-    plan, remarks = _extended(folder, runs)
+    plan, remarks, fewer_seeds = _extended(folder, runs)
     plan["commands"] = _added(plan["commands"], shlex.join(["./lab", *sys.argv[1:]]))
     for each in selections:
-        plan["selections"] = _added(plan["selections"], dict(each))
+        known = plan["selections"]
+        if fewer_seeds:  # a selection of more would plan them again
+            known = [other for other in known if {**other, "seeds": each.get("seeds")} != each]
+        plan["selections"] = _added(known, dict(each))
     document = {
         **experiment.model_dump(mode="json"),
         "arms": _in_order(experiment.arms, [each["arm"] for each in plan["runs"]]),
@@ -75,7 +79,8 @@ def check(results: Path, runs: Sequence[Run]) -> list[str]:
     return _extended(results / runs[0].experiment.name, runs)[1]
 
 
-def _extended(folder: Path, runs: Sequence[Run]) -> tuple[dict[str, Any], list[str]]:
+def _extended(folder: Path, runs: Sequence[Run]) -> tuple[dict[str, Any], list[str], bool]:
+    """The plan with these runs, remarks, and whether it has fewer seeds of them than before."""
     experiment, name = runs[0].experiment, runs[0].experiment.name
     if name == INDEX:
         raise InputError(f"{runs[0].source}: name: {name!r}: valid: another; it is the index's")
@@ -112,17 +117,49 @@ def _extended(folder: Path, runs: Sequence[Run]) -> tuple[dict[str, Any], list[s
     twice = [each for each in left if _place(each) in same]
     _refuse_measured(folder, twice, ["the same arm, seed and point with other settings"], name)
     left = [each for each in left if each not in twice]
-    return {
-        "experiment": name,
-        "commands": stored.get("commands", []),
-        "selections": stored.get("selections", []),
-        "profile": runs[0].profile,
-        "order": ORDER_RULE,
-        "settings": settings,
-        "definitions": {**known, **definitions},
-        "factors": _levels(folder if left else None, experiment.model_dump(mode="json")["factors"]),
-        "runs": [*left, *entries],
-    }, remarks
+    never = _never_begun(folder, left, entries)
+    if never:
+        left = [each for each in left if each not in never]
+        seeds = ", ".join(map(str, sorted({each["seed"] for each in never})))
+        runs_leave = "run leaves" if len(never) == 1 else "runs leave"
+        remarks.append(
+            f"{folder}: {len(never)} planned {runs_leave} the plan, never begun: seed {seeds}; "
+            "more --seeds plan them again"
+        )
+    return (
+        {
+            "experiment": name,
+            "commands": stored.get("commands", []),
+            "selections": stored.get("selections", []),
+            "profile": runs[0].profile,
+            "order": ORDER_RULE,
+            "settings": settings,
+            "definitions": {**known, **definitions},
+            "factors": _levels(
+                folder if left else None, experiment.model_dump(mode="json")["factors"]
+            ),
+            "runs": [*left, *entries],
+        },
+        remarks,
+        bool(never),
+    )
+
+
+def _never_begun(
+    folder: Path, planned: Sequence[dict[str, Any]], entries: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """The planned runs of which nothing is on disk, of arms and points that are wanted now.
+
+    None while another command executes runs here: it comes to them yet.
+    """
+    wanted = {_place({**each, "seed": None}) for each in entries}
+    on_disk = {run_directory.key_of(each.name) for each in folder.glob("*/")}
+    found = [
+        each
+        for each in planned
+        if _place({**each, "seed": None}) in wanted and each["key"] not in on_disk
+    ]
+    return [] if any(map(run_directory.in_use, folder.glob("*.partial/"))) else found
 
 
 def _entry(run: Run) -> dict[str, Any]:

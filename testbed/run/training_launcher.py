@@ -71,6 +71,8 @@ def main() -> None:
     with privileges.taken_up():
         listener = coordination.listen(context.coordination_socket)
         privileges.hand_over(context.coordination_socket)
+    controller = _connect_to_controller(context)
+    controller.announce_only()
     progress = ProgressWriter(order["progress_descriptor"])
 
     vectors = None
@@ -86,9 +88,10 @@ def main() -> None:
             host_pid=int(host["pid"]), groups=host["groups"], open_sockets=opening, run=run
         )
 
-    serve = functools.partial(server.run, context, listener, progress, vectors)
+    serve = functools.partial(server.run, context, listener, controller, progress, vectors)
     children = {_fork("server", {"server": task("server", serve)}, directory, gate): "server"}
     listener.close()  # the server's alone now: it must not outlive the server
+    controller.close()  # the server's alone, too: no worker may speak to the controller
     groups = {
         shared_processes.name_of(group): group
         for group in shared_processes.groups(context.config, context.workers)
@@ -181,11 +184,20 @@ def _fork(name: str, tasks: Mapping[str, HostTask], directory: Path, gate: tuple
 
 def _open_gate(gate: tuple[int, int], context: RunContext, pids: Mapping[str, int]) -> None:
     """Tell the controller the processes of hosts, and let them begin."""
-    controller = ControllerClient(context.controller_socket)
+    controller = _connect_to_controller(context)
     controller.processes(pids)
     controller.close()
     for end in gate:
         os.close(end)
+
+
+def _connect_to_controller(context: RunContext) -> ControllerClient:
+    """A connection of root's: the socket is closed to what this process forks."""
+    privileges.take_up()
+    try:
+        return ControllerClient(context.controller_socket)
+    finally:
+        privileges.lay_aside()
 
 
 def _end(error: BaseException, name: str) -> NoReturn:

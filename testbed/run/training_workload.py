@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from testbed.lab import paths as lab_paths
-from testbed.lab.kernel import privileges
 from testbed.run.assembly import topology_of
 from testbed.run.observed_lab import ObservedLab
 from testbed.run.processes import ProcessError, Processes
@@ -64,8 +63,6 @@ class TrainingWorkload:
             ProcessError: it failed, or did not end in time.
         """
         hosts, names = lab.info.hosts, self._hosts
-        lab.lab.controller_socket.chmod(0o700)  # the training's processes connect to it
-        privileges.hand_over(lab.lab.controller_socket)
         order = {
             "hosts": {name: vars(hosts[name]) for name in names},
             "fair_shares_bps": lab_paths.fair_shares_bps(lab.info.as_json(), names[1:]),

@@ -70,6 +70,8 @@ def _to_tensors(state: Any) -> Any:
 
     if isinstance(state, np.ndarray):
         return torch.from_numpy(state.copy())
+    if isinstance(state, np.generic):  # `self.critical = norm > x` of a user's detector
+        return state.item()
     if isinstance(state, dict):
         return {key: _to_tensors(value) for key, value in state.items()}
     if isinstance(state, list | tuple):

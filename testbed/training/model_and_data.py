@@ -50,7 +50,11 @@ class ModelAndData:
 
     @cached_property
     def dataset(self) -> Dataset:
-        return datasets.load(self._training.get("dataset", "digits"), self.folder)
+        seed = int(self.config["seed"])
+        found = datasets.load(self._training.get("dataset", "digits"), self.folder, seed)
+        if self._training.get("evaluate_on", "test") == "validation":
+            return datasets.validation.in_place_of_test(found, seed)
+        return found
 
     def shares(self, workers: int) -> list[NDArray[np.int64]]:
         """The indices of each worker's training examples, in rank order."""

@@ -19,6 +19,12 @@ class Need(NamedTuple):
     seed: int
     folder: Path | None
     device: str = "cpu"
+    validates: bool = False
+
+    @property
+    def data(self) -> datasets.DatasetParameters:
+        """The data set as this seed has it."""
+        return self.dataset.of_run(self.seed)
 
 
 def check(need: Need) -> None:
@@ -32,6 +38,8 @@ def check(need: Need) -> None:
             f"{need.dataset.name!r} gives {gives}; valid: {', '.join(fit)}, ./FILE.py"
         )
     count = need.dataset.train_count()
+    if count is not None and need.validates:
+        count -= datasets.validation.most_held_out(count)
     if count is None or not isinstance(need.split, datasets.Equal):
         return
     smallest = count // need.workers
@@ -56,19 +64,20 @@ def prepare(needs: Iterable[Need], report: Report) -> None:
     for need in needs:
         if need.device == "cuda":
             _require_cuda()
-        key = (need.dataset.model_dump_json(), need.folder)
+        data = need.data
+        key = (data.model_dump_json(), need.folder)
         by_user = need.dataset.inputs is None or need.model not in models.MODELS
         if key not in prepared:
             name = str(need.dataset.name)
-            need.dataset.prepare(
-                need.folder, lambda done, total, name=name: report(name, done, total)
-            )
+            data.prepare(need.folder, lambda done, total, name=name: report(name, done, total))
             uneven = not isinstance(need.split, datasets.Equal)
             must_load = uneven or by_user or need.dataset.train_count() is None
-            prepared[key] = need.dataset.load(need.folder) if must_load else None
+            prepared[key] = data.load(need.folder) if must_load else None
         dataset = prepared[key]
         if dataset is None:
             continue
+        if need.validates:
+            dataset = datasets.validation.in_place_of_test(dataset, need.seed)
         found = datasets.shares(need.split, dataset.groups, need.workers, need.seed)
         datasets.require_batches(found, need.batch_size, need.split)
         if by_user and (need.model, *key) not in built:

@@ -1,6 +1,7 @@
 """The context of a run that server and workers share: configuration, addresses, payload layout."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Real
@@ -57,6 +58,21 @@ class RunContext:
     session: int
     model_and_data: ModelAndData
     first_round: int = 0
+
+    @classmethod
+    def without_network(cls, config: dict[str, Any], hosts: Sequence[str]) -> "RunContext":
+        """For the learning alone, in one process: it has no addresses, sockets and files."""
+        return cls(
+            config=config,
+            directory=Path(),
+            addresses=dict.fromkeys(hosts, ""),
+            fair_shares_bps={},
+            fair_queues_bytes={},
+            controller_socket=Path(),
+            coordination_socket=Path(),
+            session=0,
+            model_and_data=ModelAndData(config),
+        )
 
     @property
     def rounds(self) -> int:

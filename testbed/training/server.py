@@ -31,19 +31,22 @@ from testbed.transport.net.data_sockets import DataSockets
 def run(
     context: RunContext,
     listener: socket.socket,
+    controller: ControllerClient,
     progress: ProgressWriter,
     vectors: SharedVectors | None,
     sockets: DataSockets,
 ) -> None:
     """Serve all rounds, in the server host's network namespace, where `sockets` are."""
-    _Server(context, vectors).run(listener, progress, sockets)
+    _Server(context, controller, vectors).run(listener, progress, sockets)
 
 
 class _Server:
-    def __init__(self, context: RunContext, vectors: SharedVectors | None) -> None:
+    def __init__(
+        self, context: RunContext, controller: ControllerClient, vectors: SharedVectors | None
+    ) -> None:
         self._context = context
         self._vectors = vectors
-        self._controller = ControllerClient(context.controller_socket)
+        self._controller = controller
         events = context.directory / "events"
         self._rounds = JsonLinesWriter(events / "rounds.jsonl")
         self._transfers = TransferLog(context.directory, "server", context.logged_layout)

@@ -50,6 +50,12 @@ class Training(Section):
     pace: AnyPace = RealPace()
     device: Literal["cpu", "cuda"] = "cpu"
     evaluate_every: int = Field(default=5, ge=1, description="rounds between evaluations")
+    evaluate_on: Literal["test", "validation"] = Field(
+        default="test",
+        description="`validation`: some of the training part, which nobody then trains on",
+        # Without it, runs have the keys that they had before there was this key.
+        exclude_if=lambda value: value == "test",
+    )
     target: float | None = Field(
         default=None, gt=0, description="accuracy (or perplexity); reports say when it is reached"
     )

@@ -44,19 +44,28 @@ def gates(calibration: Calibration, limits: Mapping[str, Any]) -> list[Gate]:
 
 
 def socket_gates(
-    deepest_bytes: int, holds_bytes: int | None, limits: Mapping[str, Any]
+    deepest_bytes: int, all_bytes: int, holds_bytes: int | None, limits: Mapping[str, Any]
 ) -> list[Gate]:
     """All ports send through one socket: a queue that it cannot hold would never fill.
 
+    That all of them fill at once is rare, so more than it can hold of them together is told and
+    does not fail. What it then refuses is lost without a count, and fails the conservation.
+
     Args:
         deepest_bytes: the limit of the deepest queue.
+        all_bytes: the limits of all queues of switches together.
         holds_bytes: what the switch's socket buffer holds; None: the switch sends by no socket.
     """
     key = "socket_buffer_bytes"
     name = "queue bytes that the switch's socket buffer cannot hold"
     if holds_bytes is None:
         return [not_applicable(name, key, limits[key], "the kernel's datapath sends by no socket")]
-    return [compared(name, key, max(0, deepest_bytes - holds_bytes), limits[key])]
+    note = (
+        f"all queues of the switches together may hold {all_bytes} bytes, and the buffer "
+        f"{holds_bytes}: where several are full, another may lose packets that conservation finds"
+    )
+    value = max(0, deepest_bytes - holds_bytes)
+    return [compared(name, key, value, limits[key], note=note if all_bytes > holds_bytes else "")]
 
 
 def most_lost_by_chance(path: PathCalibration) -> float:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from testbed.lab.delay import Middle
+from testbed.lab.delay.punctuality import LEAST_FOR_MEAN
 from testbed.lab.network import LabInfo, LinkEnds
 from testbed.verdict.gate import Gate, compared, not_applicable, not_measured, worst
 from testbed.verdict.link_changes import LinkChanges, Way
 
+# In all but one of a million cases a mean of chance values is less than so many deviations off.
+_CHANCE_DEVIATIONS = 4.9
+_LEAST_DRAWN = 100
 # What a queue has sent needs less to come to the relay.
 _ON_THEIR_WAY_S = 0.1
 _LATE = ("relay lateness, p99 of the worst second (s)", "relay_late_s")
@@ -134,13 +139,22 @@ def _delayed(
 def _errors_s(each: Mapping[str, Any], link: LinkEnds) -> Iterator[float]:
     """How far a direction was from its configuration: as it was set in the end, and by waits.
 
-    The mean wait of a dense flow may lie anywhere within the jitter.
+    Frames that wait for slower ones ahead raise the mean wait, up to the whole jitter, and nothing
+    lowers it but chance. What the frames drew, each for itself, is spread evenly over the jitter.
     """
     yield abs(each["delay_s"] - link.delay_s)
     yield abs(each["jitter_s"] - link.jitter_s)
-    for mean_s in (each["wait_least_s"], each["wait_most_s"]):
-        if mean_s is not None:
-            yield abs(mean_s - link.delay_s) - link.jitter_s
+    if each["wait_most_s"] is not None:
+        yield each["wait_most_s"] - link.delay_s - link.jitter_s
+    deviations_s = _CHANCE_DEVIATIONS * link.jitter_s
+    if each["wait_least_s"] is not None:
+        chance_s = deviations_s / math.sqrt(3 * LEAST_FOR_MEAN)
+        yield link.delay_s - each["wait_least_s"] - chance_s
+    if (drawn := each.get("drawn")) and drawn >= _LEAST_DRAWN:
+        # Of an even spread from -j to j: the deviation of the mean is j / sqrt(3 n). That of the
+        # mean square is j**2 * sqrt(4 / 45 n), so that of its root times sqrt(3) is j / sqrt(5 n).
+        yield abs(each["drawn_mean_s"]) - deviations_s / math.sqrt(3 * drawn)
+        yield abs(each["drawn_jitter_s"] - link.jitter_s) - deviations_s / math.sqrt(5 * drawn)
 
 
 def _delay_limit(link: LinkEnds, limits: Mapping[str, Any]) -> tuple[float, str]:

@@ -73,14 +73,19 @@ class Evidence:
 def judge(seen: Evidence) -> list[Gate]:
     """Compare a finished run with the limits of its experiment."""
     limits = seen.config["limits"]
-    deepest_bytes = max(
-        max(link.queue_bytes, seen.changes.shape(link, end.node).queue_bytes)
+    deepest_bytes = {
+        (link.name, end.node): max(link.queue_bytes, seen.changes.shape(link, end.node).queue_bytes)
         for link in seen.network.links
         for end in (link.first, link.second)
+    }
+    of_switches = sum(
+        deepest for (_, sender), deepest in deepest_bytes.items() if sender in seen.network.switches
     )
     found = [
         *calibration_gates.gates(seen.calibration, limits),
-        *calibration_gates.socket_gates(deepest_bytes, seen.switch_holds_bytes, limits),
+        *calibration_gates.socket_gates(
+            max(deepest_bytes.values()), of_switches, seen.switch_holds_bytes, limits
+        ),
         *conservation_gates.gates(seen.ledgers, limits, seen.unreadable),
         *headroom_gates.gates(seen.headroom, limits, seen.other_programs),
         *share_gates.gates(seen.host_cpu, limits),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from controllers.impairments.base import STILL_IN_FORCE
 from controllers.impairments.common_settings import LEGS_OF
 from testbed.verdict.gate import Gate, compared, not_applicable, not_measured, worst
 
@@ -16,7 +18,8 @@ def gates(events: Events, config: Mapping[str, Any]) -> list[Gate]:
     """The latest begin or end of all.
 
     An occurrence whose leg ended before it was due is skipped, which the note counts. One that was
-    due before it was skipped was late.
+    due before it was skipped was late. One that was skipped because the one before of the same
+    entry was still in force is missing: it was planned and did not happen.
 
     Args:
         events: the records of `events/impairments.jsonl`.
@@ -40,7 +43,10 @@ def gates(events: Events, config: Mapping[str, Any]) -> list[Gate]:
         return [not_measured(name, key, limit, missing or "no impairment was due")]
     value, where = worst(late)
     value, where = (value, where) if value > 0 else (0.0, "")
-    return [compared(name, key, value, limit, where=where, note=note, missing=missing)]
+    found = compared(name, key, value, limit, where=where, note=note, missing=missing)
+    # How long rounds last hardly differs from one attempt to the next.
+    overlaps = found.value is None and any(map(_still_in_force, events))
+    return [replace(found, repeats=overlaps)]
 
 
 def _missing(events: Events, planned: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -48,6 +54,7 @@ def _missing(events: Events, planned: Sequence[Mapping[str, Any]]) -> Iterator[s
     told = Counter((each["name"], each["action"]) for each in events)
     for entry in planned:
         name = entry["name"]
+        in_force = sum(_still_in_force(each) for each in events if each["name"] == name)
         if entry.get("rounds") is not None:
             due = len(entry["rounds"]) * len(LEGS_OF[entry["leg"]])
         else:
@@ -56,6 +63,11 @@ def _missing(events: Events, planned: Sequence[Mapping[str, Any]]) -> Iterator[s
         if begun + skipped < due:
             lost = due - begun - skipped
             yield f"{lost} of {due} occurrences of {name} neither began nor were skipped"
+        if in_force:
+            yield (
+                f"{in_force} of {due} occurrences of {name} did not begin, since the one before "
+                "was still in force"
+            )
         if ended < begun:
             yield f"{begun - ended} of {begun} occurrences of {name} did not end"
         if due and not begun:
@@ -64,6 +76,10 @@ def _missing(events: Events, planned: Sequence[Mapping[str, Any]]) -> Iterator[s
 
 def _ended_before(event: Mapping[str, Any]) -> bool:
     return bool(event["action"] == "skipped" and event["acknowledged_s"] < event["planned_s"])
+
+
+def _still_in_force(event: Mapping[str, Any]) -> bool:
+    return bool(event["action"] == "skipped" and event.get("details", {}).get(STILL_IN_FORCE))
 
 
 def _place(event: Mapping[str, Any]) -> str:

@@ -65,12 +65,13 @@ class Limits(Section):
             still.
         socket_buffer_bytes: how many bytes of the deepest queue the switch's socket buffer may
             fail to hold.
-        link_settings: how many settings of links (rate, bucket, queue, segments of a packet) may
-            differ from the configured ones, before and after the training.
+        link_settings: how many settings of links (rate, bucket, queue, ECN, segments of a
+            packet) may differ from the configured ones, before and after the training.
         packet_bytes: the largest mean size of the packets in a queue, in bytes. A full Ethernet
             frame has 1514; more is a clump, which the queue counts and drops as one packet.
         rate_under_load: how far a link's rate may be from the configured one while packets wait,
-            over the whole training and in any half second, as a share of it.
+            over the whole training and in any half second, as a share of it; and what a stall may
+            have kept back in half a second.
         samples_missing: share of the samples of queues, flows or processes that may be missing; two
             seconds without any of them are too much in any case.
         run_timeout_s: a run that takes longer is ended and has failed.
@@ -85,7 +86,7 @@ class Limits(Section):
     rtt_error_s: float = Field(default=0.0003, gt=0)
     idle_loss: float = Field(default=0.0, ge=0, le=1)
     queue_error: float = Field(default=0.0, ge=0)
-    conservation: float = Field(default=0.001, gt=0, le=1)
+    conservation: float = Field(default=0.00001, ge=0, le=1)
     emulator_losses: int = Field(default=0, ge=0)
     cpu_wait_s: float = Field(default=0.0005, gt=0)
     cpu_others: float = Field(default=0.25, gt=0)
@@ -168,11 +169,12 @@ _DELAY = Explanation(
     title="delay",
     measured="During training, the relay of delayed links notes when each frame arrived and when "
     "it left. The gate takes the quarter of a second in which a link's mean delay was farthest "
-    "from the configured one. With jitter, the mean may lie anywhere within it. What the links "
+    "from the configured one. With jitter, the mean may be longer by all of it, and shorter by "
+    "chance; what frames drew must have the jitter's spread, but for chance. What the links "
     "were set to in the end must be what was configured, or set by hand, too. Of netem, only this "
     "is known. Frames that a link's queue sent after it was set by hand must have come there.",
-    evidence="delay.json: delays[].wait_least_s and delays[].wait_most_s, beside the link's "
-    "configured delay",
+    evidence="delay.json: delays[].wait_least_s, delays[].wait_most_s and "
+    "delays[].drawn_jitter_s, beside the link's configured delay and jitter",
     causes="The machine was busy, or something changed the delay while the run went on.",
     remedy=f"{_ALONE} Let nothing but the experiment change links.",
 )
@@ -233,8 +235,8 @@ GATES: dict[str, Explanation] = {
     "link_settings": Explanation(
         title="settings",
         measured="Before and after the training, the kernel is asked how it shapes every link: "
-        "HTB's rate, ceiling and bucket, the queue's limit, and the most segments of a packet. The "
-        "gate counts the settings that are not as configured.",
+        "HTB's rate, ceiling and bucket, the queue's limit, from where on it marks (ECN), and the "
+        "most segments of a packet. The gate counts the settings that are not as configured.",
         evidence="link_settings.json: differences[]",
         causes="A program outside the lab changed an interface, or an impairment did not set back "
         "what it had changed.",
@@ -257,9 +259,11 @@ GATES: dict[str, Explanation] = {
         title="rate under load",
         measured="During training, the bytes that each link sent while its queue cannot have run "
         "empty, over those that its rate allows. The gate takes the worst link, over all such time "
-        "and in each half second of it, if there is a quarter of a second or more. Whatever the "
-        "queue held, no quarter of a second may exceed the rate.",
-        evidence="links_under_load.json: links[].delivered, links[].worst and links[].most",
+        "and in each half second of it, if there is a quarter of a second or more. However short "
+        "that time is: what did not leave in it, within half a second, over what the rate allows "
+        "in that half second. Whatever the queue held, no quarter of a second may exceed the rate.",
+        evidence="links_under_load.json: links[].delivered, links[].worst, links[].missing and "
+        "links[].most",
         causes="The processors were busy with something else, so that the kernel's shaper woke up "
         "late. Or something outside the lab changed the shaper.",
         remedy=f"{_SLOWER} {_ALONE}",
@@ -304,7 +308,7 @@ GATES: dict[str, Explanation] = {
         "programs that used most",
         causes="Other programs ran on this machine. The reason names the three that used most, "
         "with the share of each. If it names none, they ran in another container or virtual "
-        "machine.",
+        "machine, or for a second or two only.",
         remedy="Close the programs that the reason names, or run when the machine is idle. "
         "ps -eo pid,pcpu,args --sort=-pcpu shows which they are. ./lab resume tries again.",
     ),
@@ -322,10 +326,13 @@ GATES: dict[str, Explanation] = {
         measured="The time between the planned and the acknowledged begin or end of an impairment: "
         "the longest of all. Occurrences that neither began nor were skipped, or never ended, "
         "make it not measured. An occurrence is skipped if its leg or the run ends before it is "
-        "due.",
+        "due. One that did not begin because the one before was still in force makes it not "
+        "measured, too.",
         evidence="events/impairments.jsonl: planned_s beside acknowledged_s",
-        causes="The controller waited for a processor.",
-        remedy=f"{_ALONE} Use fewer workers or impairments that change less often.",
+        causes="The controller waited for a processor. Or a duration_s is longer than the time "
+        "from one occurrence to the next, such as a round.",
+        remedy=f"{_ALONE} Use fewer workers or impairments that change less often. Shorten the "
+        "duration_s of an impairment that the reason names, or leave rounds between its rounds.",
     ),
     "impairments_unmet": Explanation(
         title="impairments met",

@@ -5,8 +5,9 @@ milliseconds apart, and a queue may run empty between two that found packets. So
 judged whose first sample found at least as many bytes as the link sends until the second at its
 configured rate: if such a queue ran empty, the link was not too slow. They are strung together, and
 judged as a whole and in each window of half a second, so that no average hides a bad half second.
-Nothing may exceed the rate, loaded or not: so the most that left in any quarter of a second is
-compared as well.
+Where they are too short for a share, a stall still shows by its amount: what was due in them and
+did not leave, within half a second, over what the rate allows in that half second. Nothing may
+exceed the rate, loaded or not: so the most that left in any quarter of a second is compared too.
 
 Intervals are not chosen by what left in them. Taking those in which no more left than waited at
 their begin was tried on the samples of 25 runs of `quick`. For paced senders it added eight of
@@ -63,6 +64,8 @@ class LinkUnderLoad:
         delivered: bytes sent in `loaded_s` over those that the rate allows; None: it was too short.
         worst: the same, of the window of half a second that is farthest from 1.
         worst_s: when that window began (CLOCK_MONOTONIC).
+        missing: the most that did not leave in the judged intervals of half a second, over what the
+            rate allows in that half second; one frame for each stretch of them proves nothing.
         most: the most that left in a quarter of a second, beyond what the shaper's bucket holds,
             over what the rate allows, loaded or not; None: it was never sampled for so long.
     """
@@ -79,13 +82,14 @@ class LinkUnderLoad:
     delivered: float | None
     worst: float | None
     worst_s: float | None
+    missing: float
     most: float | None
 
     @property
     def error(self) -> float:
         """How far its rate was from the configured one, as a share of it; 0 where nothing tells."""
         shares = [abs(each - 1) for each in (self.delivered, self.worst) if each is not None]
-        return worst((each, "") for each in (0.0, *shares, (self.most or 0.0) - 1))[0]
+        return worst((each, "") for each in (*shares, self.missing, (self.most or 0.0) - 1))[0]
 
     @property
     def place(self) -> str:
@@ -251,6 +255,7 @@ def of_link(
         delivered=delivered,
         worst=farthest_off,
         worst_s=farthest_s,
+        missing=_missing(spans_s, sent, due, loaded),
         most=_most(spans_s, sent, due, kept, bucket + odd),
     )
 
@@ -287,6 +292,21 @@ def _windows(
     begins = np.flatnonzero(ends < len(at_s))
     ends = ends[begins]
     return _share(at_bytes[ends] - at_bytes[begins], at_due[ends] - at_due[begins], odd), begins
+
+
+def _missing(spans_s: Floats, sent: Floats, due: Floats, loaded: NDArray[np.bool_]) -> float:
+    """The most that was due in loaded intervals and did not leave, over what is due in a window."""
+    begins = loaded & ~np.concatenate([[False], loaded[:-1]])[: len(loaded)]
+    short = np.where(loaded, due - sent, 0.0) - ETHERNET_FRAME_BYTES * begins
+    at_s, at_due, at_short = (
+        np.concatenate([[0.0], np.cumsum(each)]) for each in (spans_s, due, short)
+    )
+    ends = np.searchsorted(at_s, at_s + WINDOW_S - 1e-9)
+    first = np.flatnonzero(ends < len(at_s))
+    last = ends[first]
+    allowed = at_due[last] - at_due[first]
+    shares = (at_short[last] - at_short[first])[allowed > 0] / allowed[allowed > 0]
+    return max(0.0, float(shares.max())) if len(shares) else 0.0
 
 
 def _most(

@@ -1,10 +1,13 @@
-"""The two theoretical bounds, against the numbers in the paper's notes and by hand."""
+"""The two theoretical limits, against the numbers in the paper's notes and by hand."""
 
 from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from analysis.statistics import byte_bound
 
@@ -17,28 +20,64 @@ def test_the_byte_bound_is_the_same_at_any_loss():
 @pytest.mark.parametrize(
     ("tolerance", "loss", "expected"),
     [
-        (0.008, 0.0, 1),  # nothing is lost: one pass
-        (0.408, 0.3, 1),  # one pass loses less than may be lost
-        (0.4, 0.4, 1),
-        (0.008, 0.6, 10),  # 0.6 ** 9 = 0.0101, 0.6 ** 10 = 0.0060
-        (0.408, 0.6, 2),
-        (0.008, 0.9, 46),
-        (0.408, 0.9, 9),
-        (0.25, 0.5, 2),  # exactly: not one more through rounding
-        (0.125, 0.5, 3),
+        (0.0, 0.0, 1.0),  # nothing is lost: all indices once
+        (0.4, 0.0, 0.6),
+        (0.408, 0.3, 0.592 / 0.7),  # one pass loses less than may be lost, so it is cut short
+        (0.4, 0.4, 1.0),
+        (0.25, 0.5, 2.0),  # exactly, on either side of where a pass begins
+        (0.125, 0.5, 3.0),
+        (0.375, 0.5, 1.5),  # half of the second pass brings half of what may still come
+        (0.008, 0.6, 9 + (1 - 0.008 / 0.6**9) / 0.4),
+        (0.408, 0.8, 4 + (1 - 0.408 / 0.8**4) / 0.2),
+        (1.0, 0.5, 0.0),
     ],
 )
-def test_passes_until_what_is_missing_may_be(tolerance, loss, expected):
-    assert byte_bound.passes(tolerance, loss) == expected
-    assert loss**expected <= tolerance + 1e-12
-    assert expected == 1 or loss ** (expected - 1) > tolerance
+def test_passes_are_counted_as_far_as_they_are_walked(tolerance, loss, expected):
+    assert byte_bound.passes(tolerance, loss) == pytest.approx(expected)
 
 
-def test_the_pass_bound_is_the_ratio_of_passes():
-    assert byte_bound.pass_bound(0.008, 0.408, 0.6) == 5
-    assert byte_bound.pass_bound(0.008, 0.408, 0.9) == pytest.approx(46 / 9)
-    near_one = byte_bound.pass_bound(0.008, 0.408, 0.9999)
+@given(st.floats(0.001, 0.999), st.floats(0.01, 0.99))
+def test_a_pass_is_never_more_than_walked_whole(tolerance, loss):
+    found, enough = byte_bound.passes(tolerance, loss), math.log(tolerance) / math.log(loss)
+    assert math.ceil(enough) - 1 - 1e-6 <= found <= math.ceil(enough) + 1e-6
+    assert found == pytest.approx(byte_bound.passes(tolerance + 1e-9, loss), abs=1e-2)
+
+
+def walked(tolerance: float, loss: float, chunks: int, chance: np.random.Generator) -> float:
+    """The passes that one transfer walks: in order, until so many chunks have arrived."""
+    needed, missing, passes = math.ceil(chunks * (1 - tolerance) - 1e-9), np.arange(chunks), 0
+    while True:
+        arrives = chance.random(missing.size) >= loss
+        if arrives.sum() >= needed:
+            return passes + (missing[arrives][needed - 1] + 1) / chunks
+        needed -= int(arrives.sum())
+        missing, passes = missing[~arrives], passes + 1
+
+
+@pytest.mark.parametrize("loss", [0.3, 0.6, 0.8, 0.9])
+@pytest.mark.parametrize("tolerance", [0.008, 0.408])
+def test_many_chunks_walk_as_far_as_is_expected(tolerance, loss):
+    chance = np.random.default_rng(7)
+    found = np.mean([walked(tolerance, loss, 200_000, chance) for _ in range(5)])
+    assert found == pytest.approx(byte_bound.passes(tolerance, loss), rel=0.01)
+
+
+def test_the_pass_limit_is_the_ratio_of_passes():
+    assert byte_bound.pass_limit(0.008, 0.408, 0.6) == pytest.approx(5.286, abs=1e-3)
+    assert byte_bound.pass_limit(0.008, 0.408, 0.8) == pytest.approx(5.389, abs=1e-3)
+    near_one = byte_bound.pass_limit(0.008, 0.408, 0.9999)
     assert near_one == pytest.approx(math.log(0.008) / math.log(0.408), rel=1e-3)
+
+
+@pytest.mark.parametrize(("chunks", "above"), [(130, -0.07), (624, 0.02)])
+def test_with_few_chunks_the_ratio_lies_near_the_pass_limit_on_either_side(chunks, above):
+    # 0.8 % of 130 chunks is little more than 1 chunk, and of 624 little less than 5.
+    chance = np.random.default_rng(7)
+    low, high = (
+        np.mean([walked(p, 0.8, chunks, chance) for _ in range(2000)]) for p in (0.008, 0.408)
+    )
+    limit = byte_bound.pass_limit(0.008, 0.408, 0.8)
+    assert low / high == pytest.approx((1 + above) * limit, rel=0.03)
 
 
 @pytest.mark.parametrize(
@@ -48,9 +87,10 @@ def test_the_pass_bound_is_the_ratio_of_passes():
         (byte_bound.byte_bound, (-0.1, 0.5)),
         (byte_bound.passes, (0.0, 0.5)),
         (byte_bound.passes, (0.5, 1.0)),
+        (byte_bound.pass_limit, (0.1, 1.0, 0.5)),
     ],
 )
-def test_what_has_no_bound_is_refused(function, values):
+def test_what_has_no_limit_is_refused(function, values):
     with pytest.raises(ValueError):
         function(*values)
 

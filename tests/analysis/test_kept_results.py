@@ -81,8 +81,9 @@ def test_kept_results_are_small_and_enough_for_a_sweep(tmp_path):
     assert "| q = 0.9 | 4.00 (4.00" in text
     assert "too few" not in text and "Runs: 20 ok." in text
     assert (
-        "Send latency at a burst iteration: the paper has 4.00\u20135.97 x (Tables II to VI), "
-        "inside our interval in 1 of 2 comparisons." in text
+        "Send latency at a burst iteration: the paper has 4.00\u20135.97 x (Tables II to VI, "
+        "EfficientNet-B0 and ResNet-50); with small-cnn: not reproduced at 1 of 2, reproduced at "
+        "1 of 2." in text
     )
     assert (folder / "ratio-along-factor.png").is_file()
     assert sum(path.stat().st_size for path in folder.glob("*.json")) < 60_000
@@ -100,6 +101,48 @@ def test_several_tables_of_a_sweep_say_what_each_is(tmp_path, undrawn):
     assert calm.startswith("Round latency, calm rounds (ms), by point of the sweep:\n\n| Point | ")
     assert "| delayed\\_by = netem | 100 " in calm and "| delayed\\_by = relay | 200 " in calm
     assert "| delayed\\_by = relay | 1.00 " in burst
+
+
+def test_the_command_that_began_it_comes_first_and_all_are_named(tmp_path, undrawn):
+    sweep(tmp_path / "runs", seeds=1)
+    path = tmp_path / "runs" / "quick" / "plan.json"
+    commands = ["./lab run quick", "./lab resume quick --seeds 1", "./lab resume quick; true"]
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"commands": commands}))
+    folder = kept_results.keep(tmp_path / "runs", root=root(tmp_path / "project"))
+    provenance = json.loads((folder / "provenance.json").read_text())
+    assert provenance["command"] == commands[0]
+    told = "Made by `./lab run quick` and `./lab resume quick --seeds 1` and `./lab resume quick; t"
+    assert told in kept_results.block(folder)
+
+
+def test_a_wide_table_stands_in_parts(tmp_path, undrawn):
+    build = ResultsBuilder(tmp_path / "runs", experiment="delay-lines")
+    arms = [f"an-arm-with-a-{'very-' * 9}long-name-{number}" for number in range(7)]
+    for means in ("netem", "relay"):
+        for arm in arms:
+            build.run(arm=arm, seed=1, factors={"topology.delayed_by": means})
+    folder = kept_results.keep(tmp_path / "runs", root=root(tmp_path / "project"))
+    lines = kept_results.block(folder).splitlines()
+    headings = [line for line in lines if line.startswith("| Point |")]
+    shown = [each for line in headings for each in line.strip("| ").split(" | ")[1:]]
+    assert shown == arms * 2  # of the calm rounds, and of bursts
+    assert len(headings) == 6
+
+
+def test_a_figure_that_looks_otherwise_is_drawn_again(tmp_path):
+    sweep(tmp_path / "runs", seeds=2)
+    folder = kept_results.keep(tmp_path / "runs", root=root(tmp_path / "project"))
+    figure = folder / "ratio-along-factor.png"
+    before = figure.read_bytes()
+    kept_results.redraw(folder)
+    assert figure.read_bytes() == before
+    path = folder / "summary.json"
+    path.write_text(path.read_text().replace('"q": "0.9"', '"q": "0.95"').replace("0.9", "0.8"))
+    kept_results.redraw(folder)
+    assert figure.read_bytes() != before
+    figure.unlink()
+    kept_results.redraw(folder)
+    assert not figure.exists()  # what was not kept is not made
 
 
 def test_results_without_an_ok_run_are_not_kept(tmp_path):
@@ -142,7 +185,9 @@ def test_the_overview_sets_each_published_value_beside_all_its_points(tmp_path, 
     text = (place / "README.md").read_text()
     assert (
         "| Tables II to VI: Send latency at a burst iteration (quick) | fixed-low/dblp | "
-        "4.00\u20135.97 x | 2.00\u20134.00 x (2 points, n = 5 seeds each) | 1 of 2 |" in text
+        "4.00\u20135.97 x (EfficientNet-B0 and ResNet-50) | "
+        "2.00\u20134.00 x (small-cnn, 2 points, n = 5 seeds each) | "
+        "not reproduced at 1 of 2, reproduced at 1 of 2 |" in text
     )
     assert "old" not in text
     assert "2.00\u20134.00 x" in (place / "experiments" / "results" / "README.md").read_text()

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 
+import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +16,9 @@ from analysis.data import common_part, keeping, kept_rows
 from analysis.data.load import load
 from analysis.data.per_run import per_run
 from analysis.summary.document import summarise
+from analysis.tables.main_table import main_table
+from analysis.tables.ratios import ratio_table
+from analysis.tables.rendering import to_markdown
 from analysis.words import cautions
 from tests.analysis.build import ResultsBuilder
 from tests.analysis.test_report import three_arms
@@ -38,12 +44,23 @@ def with_many_kinds_of_runs(folder: Path) -> None:
     directory = build.run(arm="fixed-low", seed=3, machine="Another CPU", accuracy=0.1 + 0.2)
     status = json.loads((directory / "status.json").read_text())
     status["gates"][0] |= {
-        "key": "rate",
+        "value": 0.2,
         "outcome": "failed",
         "waived": "rate: off",
         "decides": False,
     }
     (directory / "status.json").write_text(json.dumps(status))
+
+
+def test_commands_are_kept_without_the_folders_of_their_results(tmp_path):
+    sweep(tmp_path / "runs", seeds=2)
+    results = load(tmp_path / "runs")
+    name = results.experiment
+    commands = [f"./lab run {name} --out /a/b", f"./lab resume /a/b/{name} --retries 6"]
+    (tmp_path / "kept").mkdir()
+    keeping.write(tmp_path / "kept", replace(results, commands=commands), per_run(results))
+    read = kept_rows.read(tmp_path / "kept")
+    assert read.commands == [f"./lab run {name}", f"./lab resume {name} --retries 6"]
 
 
 @pytest.mark.parametrize(
@@ -70,6 +87,33 @@ def test_kept_rows_give_the_numbers_and_words_of_the_run_directories(tmp_path, b
     for was, is_now in zip(results.runs, read.runs, strict=True):
         assert (is_now.key, is_now.verdict, is_now.factors) == (was.key, was.verdict, was.factors)
         assert is_now.config == was.config
+
+
+def test_rows_that_were_kept_before_a_metric_was_are_still_read(tmp_path):
+    three_arms(tmp_path / "runs")
+    folder = kept(tmp_path / "runs", tmp_path / "kept")
+    whole = summarise(kept_rows.read(folder))
+    gather = "gather_latency_s.burst_mean"
+    assert whole["ratios"]["fixed-low/dblp"]["gather_latency_s"]["burst_mean"]["value"]
+    assert gather in whole["published"]
+    rows = pl.read_csv(folder / kept_rows.ROWS, infer_schema=False)
+    rows.drop(gather).write_csv(folder / kept_rows.ROWS)
+    older = summarise(kept_rows.read(folder))
+    assert gather not in older["published"]
+    assert older["arms"]["dblp"]["gather_latency_s"]["burst_mean"]["value"] is None
+    shown = "Gather, burst rounds"
+    assert shown in to_markdown(main_table(whole)) and shown in to_markdown(ratio_table(whole))
+    assert shown not in to_markdown(main_table(older)) + to_markdown(ratio_table(older))
+
+
+def test_no_folder_of_the_machine_is_kept(tmp_path):
+    build = ResultsBuilder(tmp_path / "runs")
+    for seed in (1, 2):
+        build.run(arm="dblp", seed=seed, config={"folder": "/home/me/experiments", "rounds": 60})
+    folder = kept(tmp_path / "runs", tmp_path / "kept")
+    texts = [path.read_text() for path in folder.iterdir() if path.suffix in (".json", ".jsonl")]
+    assert texts and not any("/home/me" in text for text in texts)
+    assert kept_rows.read(folder).runs[0].config["rounds"] == 60
 
 
 def test_refused_attempts_are_kept_with_their_reasons_and_gates(tmp_path):
@@ -107,6 +151,11 @@ def lines(path: Path, change) -> None:
         ("plan.jsonl", lambda rows: rows[:5], "5 runs; valid: 6"),
         ("plan.jsonl", lambda rows: ["{", *rows[1:]], "a JSON object per planned run"),
         ("gates.csv", lambda rows: [rows[0], rows[1].replace(",1,", ",4,", 1)], "attempt 4 at"),
+        (
+            "plan.jsonl",
+            lambda rows: [re.sub(r', "config": .*}', "}", rows[0]), *rows[1:]],
+            "no config of run",
+        ),
         ("experiment.json", lambda rows: [], "experiment.json: "),
         ("experiment.json", lambda rows: ['{"schema": 9}'], "schema 9; valid: 1"),
     ],

@@ -91,6 +91,25 @@ def test_a_broken_line_in_the_middle_is_left_out_and_reported(tmp_path):
     assert any("8 of 10 rounds" in each for each in results.runs[0].problems)
 
 
+@pytest.mark.parametrize(
+    ("name", "wrong", "said"),
+    [
+        ("latency_s", "abc", "latency_s 'abc'; valid: a number, or null"),
+        ("gather_s", [1], r"gather_s \[1\]; valid: a number"),
+        ("critical", "yes", "critical 'yes'; valid: boolean"),
+    ],
+)
+def test_a_value_of_another_type_is_refused_with_its_file_and_line(tmp_path, name, wrong, said):
+    directory = ResultsBuilder(tmp_path).run(arm="dblp", seed=1)
+    log = directory / "events" / "rounds.jsonl"
+    lines = log.read_text().splitlines()
+    lines[2] = json.dumps(json.loads(lines[2]) | {name: wrong})
+    log.write_text("\n".join(lines) + "\n")
+    with pytest.raises(ValueError, match=rf"rounds\.jsonl, line 3: {said}") as refused:
+        load(tmp_path)
+    assert "\n" not in str(refused.value)
+
+
 def test_missing_files_are_reported_and_the_run_still_counts(tmp_path):
     directory = ResultsBuilder(tmp_path).run(arm="dblp", seed=1)
     for name in ("manifest.json", "calibration.json", "events/training-worker-1.jsonl"):

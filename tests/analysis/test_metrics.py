@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -31,6 +32,24 @@ def test_latency_and_time(tmp_path):
     assert found["communication_share"] == pytest.approx(2.8 / 3.3)
     assert found["burst_tolerance.gather"] == pytest.approx(0.1)
     assert found["critical_share"] == pytest.approx(0.1)
+
+
+def without_gather(log: Path) -> None:
+    """Rounds as programs mark them where they do not mark the legs."""
+    rounds = [json.loads(line) for line in log.read_text().splitlines()]
+    for each in rounds:
+        del each["gather_s"], each["broadcast_s"]
+    log.write_text("".join(json.dumps(each) + "\n" for each in rounds))
+
+
+def test_the_gather_of_a_round_that_was_hit_is_a_metric_of_its_own(tmp_path):
+    run = ResultsBuilder(tmp_path).run(arm="dblp", seed=1)
+    found = per_run(load(tmp_path)).row(0, named=True)
+    assert found["gather_latency_s.burst_mean"] == pytest.approx(0.75)  # of rounds of 1 s
+    without_gather(run / "events" / "rounds.jsonl")
+    found = per_run(load(tmp_path)).row(0, named=True)
+    assert found["gather_latency_s.burst_mean"] is None
+    assert found["round_latency_s.burst_mean"] == pytest.approx(1.0)
 
 
 def test_tail_quantiles_need_enough_rounds(tmp_path):

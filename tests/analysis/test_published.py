@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from analysis.data import metrics, published
-from analysis.statistics.intervals import Estimate
-from analysis.summary.published_comparison import inside
+from testbed.training.models import MODELS
 
 ENTRIES = {each.id: each for each in published.load()}
 
@@ -25,7 +24,8 @@ def test_the_numbers_are_those_of_the_paper():
     assert ENTRIES["dblp-tail-latency"].bounds == (1.37, 4.17)
     rows = [each.bounds[0] for name, each in ENTRIES.items() if "training-time" in name]
     assert rows == [1.2642, 1.1744, 1.1978, 1.1751, 1.3393, 1.3357, 1.248, 1.244]
-    assert ENTRIES["dblp-burst-latency-v1"].bounds == (5.88, 5.88)  # the abstract's, not the PDF's
+    # The abstract's 5.88 is the highest of several bursts: no single point of ours is its like.
+    assert not [name for name, each in ENTRIES.items() if each.bounds == (5.88, 5.88)]
     curves = {name: each.values for name, each in ENTRIES.items() if name.startswith("fig1-")}
     assert curves["fig1-early-80"] == {"drop-80": 0.7192, "none": 0.8006}
     assert curves["fig1-late-40"] == {"drop-40": 0.7928, "none": 0.8006}
@@ -54,27 +54,26 @@ def test_an_experiment_gets_what_it_names_or_what_its_arms_allow():
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "expected"),
-    [(1.5, 1.5, True), (2.5, 2.5, False), (0.5, 0.9, False), (0.5, 1.1, True), (0.1, 9.0, True)],
-)
-def test_inside_means_some_published_value_lies_in_our_interval(low, high, expected):
-    ours = Estimate(value=1.5, low=1.0, high=2.0, n=5)
-    assert inside(ours, low, high) is expected
-    assert inside(Estimate(value=1.5, n=1), low, high) is None
-
-
-@pytest.mark.parametrize(
     ("change", "message"),
     [
         ("confidence: sure", "confidence 'sure'; valid: CODE"),
         ("colour: red", "unknown key 'colour'"),
         ("low: 1", "valid: ratio and value"),
+        (
+            "model: ResNet-18",
+            "published.yaml: x: model 'ResNet-18'; valid: AlexNet, ResNet-50, a l",
+        ),
+        ("model: [AlexNet, 'any']", "model 'any'; valid: "),
+        ("model: []", r"model \[\]; valid: AlexNet, ResNet-50, a list of these, 'any' or 'not sta"),
+        ("model: {a: 1}", "model {'a': 1}; valid: "),
+        ("model: null", "model None; valid: "),
     ],
 )
 def test_a_malformed_entry_is_named(tmp_path, change, message):
     entry = {
         "id": "x",
         "title": "t",
+        "model": "[ResNet-50, AlexNet]",
         "metric": "training_time_s",
         "ratio": "a/b",
         "value": "2",
@@ -86,6 +85,31 @@ def test_a_malformed_entry_is_named(tmp_path, change, message):
     key, _, value = change.partition(": ")
     lines = [f"    {name}: {text}" for name, text in (entry | {key: value}).items()]
     file = tmp_path / "published.yaml"
-    file.write_text("entries:\n  -\n" + "\n".join(lines) + "\n")
-    with pytest.raises(ValueError, match=message):
+    models = "models: { ResNet-50: resnet50, AlexNet: alexnet }\n"
+    file.write_text(models + "entries:\n  -\n" + "\n".join(lines) + "\n")
+    with pytest.raises(ValueError, match=message) as refused:
         published.load(file)
+    assert "\n" not in str(refused.value)
+
+
+def test_an_entry_names_the_models_that_its_words_name():
+    names = published.load_models()
+    for entry in ENTRIES.values():
+        named = [name for name in names if name in f"{entry.title} {entry.condition}"]
+        assert set(named) <= set(entry.model), entry.id
+        assert (
+            named
+            or entry.id.startswith("dblp-training-time-mean")
+            or entry.model
+            in (
+                ("any",),
+                ("not stated",),
+            )
+        ), entry.id
+    mean = ENTRIES["dblp-training-time-mean"]
+    assert mean.model == ("EfficientNet-B0", "ResNet-50", "AlexNet", "GPT-2-S")
+    assert {each["title"] for each in published.load_settings()} == set(mean.model)
+
+
+def test_the_papers_models_are_models_of_the_training():
+    assert set(published.load_models().values()) <= set(MODELS)

@@ -108,7 +108,7 @@ def test_ratios_are_baseline_over_dblp_in_the_papers_direction(tmp_path):
     assert [dblp["value"], *dblp["values"]] == pytest.approx([0.2, 0.18, 0.22])
     assert summary["differences"]["dblp-fixed-low"]["accuracy"]["value"] == pytest.approx(-0.01)
     paper = summary["published"]["round_latency_s.burst_mean"][0]
-    assert paper["inside_our_interval"] is None  # two seeds
+    assert paper["verdict"] == "undecided"  # two seeds
     assert paper["confidence"] == "2nd-FULL"
 
 
@@ -156,7 +156,7 @@ def test_one_seed_gives_values_without_intervals(tmp_path, undrawn):
     assert entry["value"] == pytest.approx(0.9 * 0.88)
     assert (entry["low"], entry["high"], entry["n"]) == (None, None, 1)
     assert paths.main_table.notes == ["Each number comes from one seed: there is no interval."]
-    assert "no interval" in (paths.index.parent / "published.md").read_text()
+    assert "undecided (n = 1" in (paths.index.parent / "published.md").read_text()
 
 
 def test_an_arm_without_ok_runs_says_so(tmp_path, undrawn):

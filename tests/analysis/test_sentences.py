@@ -19,6 +19,9 @@ def kept(tmp_path) -> Kept:
             {"factors": {"q": "0.9"}, "arms": {"a": {"time": {"value": 3.0}}}},
             {"factors": {"q": "0.5"}, "arms": {"a": {"time": {"value": 2.0}}}},
         ],
+        "contrasts": [
+            {"from": {"q": "0.9"}, "to": {"q": "0.5"}, "ratios": {"a/b": {"time": FOUND}}}
+        ],
         "published": {"time": [{"id": "table-1", "ours": FOUND}]},
     }
     (tmp_path / "quick").mkdir()
@@ -54,6 +57,7 @@ def test_a_wrong_number_is_found(text, is_right):
         "quick | published time table-1 | 1.7 x",
         "quick [0.9] | arms a time | 3",
         "quick [0.9 over 0.5] | arms a time | 50 %",
+        "quick [0.9 to 0.5] | contrasts a/b time | 1.67 (1.66 to 1.69)",
         "bench | one ratio | 1.50",
         "study | 4 | 4.0",
     ],
@@ -70,13 +74,20 @@ def test_each_kind_of_entry_is_found(kept, line):
         ("quick | ratios a/b rate | 1.2 (1.1 to 1.3)", "kept: value 1.2"),
         ("quick | ratios a/c time.mean | 1.67", "no entry of the line"),
         ("quick [0.7] | arms a time | 3.0", "0 of [0.7]"),
-        ("slow | ratios a/b time.mean | 1.67", "no entry of the line"),
+        ("quick [0.5 to 0.9] | contrasts a/b time | 1.67", "0 of [0.5 to 0.9]"),
         ("bench | two ratio | 1.50", "0 of two"),
     ],
 )
 def test_what_is_wrong_with_a_line_is_told(kept, line, said):
     (found, above), *_ = claims(f"It is {line.split(' | ')[2]}.\n<!-- stored\n{line}\n-->")
     assert said in (disagreement(found[0], above, kept) or "")
+
+
+def test_a_line_of_a_result_that_is_not_there_is_refused(kept):
+    line = "slow | ratios a/b time.mean | 1.67"
+    (found, above), *_ = claims(f"It is 1.67.\n<!-- stored\n{line}\n-->")
+    with pytest.raises(ValueError, match=r"slow/summary\.json: missing, and 'slow \| ratios"):
+        disagreement(found[0], above, kept)
 
 
 def test_numbers_are_written_anew_and_nothing_else(kept):

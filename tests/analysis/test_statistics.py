@@ -8,9 +8,10 @@ from scipy import stats
 
 from analysis.statistics.intervals import (
     difference_interval,
+    holm,
     mean_interval,
+    paired_p_value,
     paper_reduction,
-    permutation_p_value,
     ratio_interval,
     true_reduction,
 )
@@ -89,13 +90,7 @@ def test_pairs_of_unequal_length_are_refused():
     with pytest.raises(ValueError, match="equal lengths"):
         ratio_interval([1.0, 2.0], [1.0])
     with pytest.raises(ValueError, match="equal lengths"):
-        permutation_p_value([1.0, 2.0], [1.0])
-
-
-def test_the_smallest_p_value_of_n_pairs_is_two_over_two_to_the_n():
-    left = [2.0, 3.0, 4.0, 5.0, 6.5]
-    assert permutation_p_value(left, [each - 1 for each in left]) == pytest.approx(2 / 2**5)
-    assert permutation_p_value([1.0], [2.0]) is None
+        paired_p_value([1.0, 2.0], [1.0], ratio=False)
 
 
 def test_the_papers_reduction_is_not_the_true_one():
@@ -103,20 +98,37 @@ def test_the_papers_reduction_is_not_the_true_one():
     assert true_reduction(1.2642) == pytest.approx(0.209, abs=5e-4)
 
 
-@pytest.mark.parametrize("n", [3, 8, 30])
-def test_the_permutation_test_agrees_with_scipy(n):
-    generator = np.random.default_rng(n)
-    left, right = generator.normal(0.4, 1, n), generator.normal(0, 1, n)
-    theirs = stats.permutation_test(
-        (left, right),
-        lambda x, y, axis: np.mean(x - y, axis=axis),
-        permutation_type="samples",
-        vectorized=True,
-        n_resamples=9999,
-        rng=np.random.default_rng(0),
-    )
-    assert permutation_p_value(left, right) == pytest.approx(theirs.pvalue, abs=0.02)
+@pytest.mark.parametrize("n", [5, 8, 30])
+@pytest.mark.parametrize("ratio", [True, False])
+def test_the_p_value_is_that_of_scipys_paired_t_test_and_fits_the_interval(n, ratio):
+    for seed in range(20):
+        generator = np.random.default_rng([n, seed])
+        left, right = np.exp(generator.normal(0.1, 0.2, n)), np.exp(generator.normal(0, 0.2, n))
+        of = np.log if ratio else np.asarray
+        found = paired_p_value(left, right, ratio=ratio)
+        assert found is not None
+        assert found == pytest.approx(stats.ttest_rel(of(left), of(right)).pvalue)
+        interval = (ratio_interval if ratio else difference_interval)(left, right)
+        assert (found < 0.05) == (not interval.low <= ratio <= interval.high)
+
+
+def test_below_five_pairs_and_without_a_logarithm_there_is_no_p_value():
+    assert paired_p_value([1.0, 2.0, 3.0, 4.0], [2.0, 3.0, 4.0, 6.0], ratio=False) is None
+    assert paired_p_value([0.0] * 5, [1.0] * 5, ratio=True) is None
 
 
 def test_equal_samples_differ_by_chance():
-    assert permutation_p_value([1.0, 2.0, 3.0], [1.0, 2.0, 3.0]) == 1
+    same = [1.0, 2.0, 3.0, 4.0, 5.0]
+    assert paired_p_value(same, same, ratio=True) == 1
+    assert paired_p_value(same, [each - 1 for each in same], ratio=False) == 0
+
+
+def test_holm_multiplies_the_smallest_p_value_the_most():
+    found = holm([0.04, None, 0.01, 0.03])
+    assert found == [pytest.approx(0.06), None, pytest.approx(0.03), pytest.approx(0.06)]
+
+
+def test_holm_leaves_one_p_value_alone_and_exceeds_one_never():
+    assert holm([0.04]) == [0.04]
+    assert holm([0.7, 0.9]) == [1.0, 1.0]
+    assert holm([]) == []

@@ -13,7 +13,15 @@ from analysis.report.html import to_html
 from analysis.statistics.intervals import Estimate
 from analysis.summary.document import summarise
 from analysis.tables.main_table import main_table
-from analysis.tables.rendering import Cell, Table, to_csv, to_latex, to_markdown, to_text
+from analysis.tables.rendering import (
+    Cell,
+    Table,
+    narrowed,
+    to_csv,
+    to_latex,
+    to_markdown,
+    to_text,
+)
 from analysis.tables.setup import arm_settings_table, machine_tables
 from analysis.words import formatting
 from tests.analysis.build import ResultsBuilder, write
@@ -40,6 +48,21 @@ def test_markdown():
         "- [1] it has none\n"
         "- n = 2\n"
     )
+
+
+def test_a_table_is_parted_by_what_its_cells_take():
+    cells = [Cell(text="a point"), *(Cell(text="x" * width) for width in (30, 30, 10, 90))]
+    table = Table(title="t", columns=["Point", "a", "b", "c" * 20, "d"], rows=[cells])
+    parts = narrowed(table, 80)
+    assert [each.columns for each in parts] == [
+        ["Point", "a", "b", "c" * 20],
+        ["Point", "d"],  # too wide alone
+    ]
+    assert [[cell.text[:1] for cell in each.rows[0]] for each in parts] == [
+        list("axxx"),
+        list("ax"),
+    ]
+    assert narrowed(Table(title="t", columns=["Point"], rows=[]), 80)[0].columns == ["Point"]
 
 
 def test_csv_holds_the_unrounded_records():
@@ -127,10 +150,10 @@ def test_latex_is_escaped():
 def test_p_values_are_short():
     assert [formatting.p_value(p) for p in (0.0002, 0.0312, 0.0625, 0.5, 1.0)] == [
         "< 0.001",
-        "0.031",
-        "0.062",
-        "0.50",
-        "1.00",
+        "= 0.031",
+        "= 0.062",
+        "= 0.50",
+        "= 1.00",
     ]
 
 

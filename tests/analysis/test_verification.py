@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -57,6 +58,21 @@ def project(made, tmp_path) -> Path:
     return Path(shutil.copytree(made, tmp_path / "project"))
 
 
+@pytest.fixture(autouse=True)
+def keys_of_tests(request, monkeypatch) -> None:
+    """The runs that tests make have short keys, which are no hashes."""
+    if "shipped" not in request.fixturenames:
+        monkeypatch.setattr(verification_view, "key_of", lambda config: config["key"])
+
+
+@pytest.fixture
+def shipped(tmp_path) -> Path:
+    """A project with a copy of the shipped results of `quick`, to be changed."""
+    place = "experiments/results/quick"
+    shutil.copytree(kept_results.ROOT / place, tmp_path / "shipped" / place)
+    return tmp_path / "shipped"
+
+
 def of_quick(project: Path, name: str) -> Path:
     return project / "experiments" / "results" / "quick" / name
 
@@ -93,11 +109,11 @@ def test_refused_attempts_are_counted_in_the_words_and_in_the_provenance(project
         ("provenance.json", '"invalid": 1', '"invalid": 0', "refused.invalid is 0"),
         ("main.md", "| dblp", "| DBLP", "main.md: line "),
         ("attempts.csv", ",invalid,", ",failed,", "provenance.json: refused."),
-        ("gates.csv", "passed,true,,", "failed,false,rate: off,", "summary.json: waived_gates"),
+        ("gates.csv", "passed,true,,", "passed,false,rate: off,", "summary.json: waived_gates"),
         ("../../../README.md", "| dblp", "| DBLP", "README.md: line "),
         ("../../../README.md", "takes 5.00", "takes 6.00", "README.md: no '5.00 (5.00"),
         ("../../../README.md", "mean | 5.00", "mean | 6.00", "README.md: no '6.00 (5"),
-        ("../../../README.md", "quick |", "brisk |", "README.md: no entry of the line"),
+        ("../../../README.md", "quick |", "quick [3] |", "README.md: no entry of the line"),
     ],
 )
 def test_a_number_that_was_changed_anywhere_is_told(project, capsys, file, old, new, said):
@@ -106,19 +122,79 @@ def test_a_number_that_was_changed_anywhere_is_told(project, capsys, file, old, 
     assert said in capsys.readouterr().err
 
 
-def test_a_table_whose_results_have_gone_is_told(project, capsys):
+def first_gates(folder: Path) -> tuple[list[str], Path]:
+    path = folder / "experiments" / "results" / "quick" / "gates.csv"
+    return path.read_text().splitlines(keepends=True), path
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda row: row.replace("passed", "failed"), "rate_error of an attempt at .*: failed"),
+        (lambda row: re.sub(r"rate_error,[^,]+", "rate_error,9", row), "the value 9 and the limit"),
+        (lambda row: row.replace("rate_error", "rate_eror"), "rate_eror .* no such gate; valid: a"),
+        (lambda row: row.replace("passed,true", "passed,false"), "nothing waives it; valid: true"),
+        (lambda row: row.replace("passed", "unknown"), "outcome 'unknown'; valid: passed, failed"),
+        (lambda row: "", "has no gate rate_error, which runs of its kind have"),
+    ],
+    ids=["failed", "beyond", "misspelt", "waived", "outcome", "gone"],
+)
+def test_gates_that_contradict_themselves_or_the_verdict_are_refused(shipped, change, said):
+    rows, path = first_gates(shipped)
+    assert verification_view.verify(write=False, root=shipped)
+    at = next(number for number, row in enumerate(rows) if ",rate_error," in row)
+    path.write_text("".join([*rows[:at], change(rows[at]), *rows[at + 1 :]]))
+    with pytest.raises(InputError, match=rf"gates\.csv: .*{said}"):
+        verification_view.verify(write=False, root=shipped)
+
+
+def test_an_ok_run_without_any_gate_is_refused(shipped):
+    rows, path = first_gates(shipped)
+    path.write_text(rows[0])
+    with pytest.raises(InputError, match=r"gates\.csv: run .* is ok without any gate"):
+        verification_view.verify(write=False, root=shipped)
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        ("plan.jsonl", '"q": 0.9', '"q": 0.8'),
+        ("experiment.json", '"rounds": 60', '"rounds": 600'),
+        ("experiment.json", '"conservation": 0.001', '"conservation": 0.1'),
+        ("experiment.json", '"datapath"', '"datapaths"'),
+    ],
+)
+def test_a_configuration_that_is_not_that_of_the_key_is_refused(shipped, file, old, new):
+    change(of_quick(shipped, file), old, new)
+    with pytest.raises(InputError, match=r"plan\.jsonl: run .* the configuration of key "):
+        verification_view.verify(write=False, root=shipped)
+
+
+def test_results_that_have_gone_are_named_where_a_page_has_a_table_of_them(project):
     shutil.rmtree(of_quick(project, ""))
-    assert not verification_view.verify(write=False, root=project)
-    assert "the block 'quick' has no kept results" in capsys.readouterr().err
+    with pytest.raises(InputError, match=r"quick/provenance.json: missing, and README.md has a "):
+        verification_view.verify(write=False, root=project)
 
 
-@pytest.mark.parametrize("file", ["rows.csv", "experiment.json", "provenance.json"])
+def test_a_file_that_a_sentence_speaks_of_must_be_there(project):
+    change(project / "README.md", "quick |", "brisk |")
+    with pytest.raises(InputError, match=r"brisk/summary.json: missing, and 'brisk | .*' speaks"):
+        verification_view.verify(write=False, root=project)
+
+
+@pytest.mark.parametrize(
+    "file", ["rows.csv", "experiment.json", "provenance.json", "summary.json", "main.md"]
+)
 def test_evidence_that_is_missing_is_refused_and_not_taken_for_older_results(project, file):
     of_quick(project, file).unlink()
-    if file == "provenance.json":  # it is made from the rows, and so can be made again
-        assert not verification_view.verify(write=False, root=project)
-        return
     with pytest.raises(InputError, match=f"{file}: missing"):
+        verification_view.verify(write=False, root=project)
+
+
+def test_an_older_result_without_its_provenance_is_refused(project):
+    for name in (*kept_rows.FILES, "provenance.json"):
+        of_quick(project, name).unlink()
+    with pytest.raises(InputError, match=r"provenance.json: missing; keep these results again"):
         verification_view.verify(write=False, root=project)
 
 
@@ -195,34 +271,60 @@ def git(root: Path, *arguments: str) -> str:
     return subprocess.run(argv, check=True, capture_output=True, text=True).stdout.strip()
 
 
-def test_a_commit_is_looked_for_on_main(project):
-    git(project, "init", "-q", "-b", "main")
-    git(project, "commit", "-q", "--allow-empty", "-m", "one")
-    with pytest.raises(InputError, match=r"manifest.json: no commit was recorded; valid: a commit"):
-        verification_view.verify(write=False, root=project)
+def committed(root: Path, message: str) -> str:
+    git(root, "add", "-A")
+    git(root, "commit", "-q", "--allow-empty", "-m", message)
+    return git(root, "rev-parse", "HEAD")
+
+
+def recorded(project: Path, **facts: object) -> None:
+    """Let the kept result be of these facts, and all that follows from it."""
     path = of_quick(project, "manifest.json")
-    manifest = json.loads(path.read_text())
-    head = git(project, "rev-parse", "HEAD")
+    path.write_text(json.dumps(json.loads(path.read_text()) | facts))
+    kept_results.write_derived(path.parent)
+    kept_results.write_readme(root=project)
 
-    def with_commit(commit: str) -> None:
-        path.write_text(json.dumps(manifest | {"commit": commit}))
-        kept_results.write_derived(path.parent)
-        kept_results.write_readme(root=project)
 
+def test_a_commit_is_looked_for_on_main(project, capsys):
+    git(project, "init", "-q", "-b", "main")
+    head = committed(project, "one")
     for commit, said in (
-        ("0" * 40, "commit 0000000000 is not on main"),
+        (None, "manifest.json: no commit was recorded; valid: a commit"),
         (f"{head}+changes", f"commit {head[:10]} was run with changes that were not committed"),
     ):
-        with_commit(commit)
-        with pytest.raises(InputError, match=said):
+        recorded(project, commit=commit)
+        with pytest.raises(InputError, match=said.replace("+", r"\+")):
             verification_view.verify(write=False, root=project)
-    with_commit(head)
+    recorded(project, commit=head)
     assert verification_view.verify(write=False, root=project)
+    assert "is not on main" not in capsys.readouterr().out
     git(project, "checkout", "-q", "-b", "mine")
-    git(project, "commit", "-q", "--allow-empty", "-m", "two")
-    with_commit(git(project, "rev-parse", "HEAD"))
-    with pytest.raises(InputError, match="is not on main"):
-        verification_view.verify(write=False, root=project)
+    recorded(project, commit=(mine := committed(project, "two")))
+    assert verification_view.verify(write=False, root=project)
+    said = f"quick: commit {mine[:10]} is not on main, and its sources were not recorded\n"
+    assert said in capsys.readouterr().out
+
+
+def test_sources_are_looked_for_on_main_where_their_commit_is_not(project, capsys):
+    git(project, "init", "-q", "-b", "main")
+    committed(project, "one")
+    git(project, "checkout", "-q", "-b", "mine")
+    for folder, text in (("code/a", "1"), ("code/b", "2")):
+        (project / folder).mkdir(parents=True)
+        (project / folder / "file").write_text(text)
+    mine = committed(project, "two")
+    sources = {each: git(project, "rev-parse", f"HEAD:{each}") for each in ("code/a", "code/b")}
+    recorded(project, commit=mine, sources=sources)
+    assert verification_view.verify(write=False, root=project)
+    said = f"quick: commit {mine[:10]} is not on main"
+    assert f"{said}, nor is there one with the same sources\n" in capsys.readouterr().out
+    git(project, "checkout", "-q", "main")  # the same change comes to main as another commit
+    git(project, "checkout", "-q", "mine", "--", "code")
+    squashed = committed(project, "one and two")
+    (project / "code" / "b" / "file").write_text("3")  # half of it is not enough
+    committed(project, "three")
+    assert verification_view.verify(write=False, root=project)
+    assert f"{said}; {squashed[:10]} there has the same code/a, code/b\n" in capsys.readouterr().out
 
 
 def test_without_a_whole_history_no_commit_is_called_unknown(tmp_path):

@@ -108,6 +108,12 @@ def test_the_extremes_of_a_sweep_come_with_their_intervals(tmp_path):
         "4.00, n = 2)." in found
     )
     assert found[-1].endswith("here n = 2.")
+    (first, *others) = found
+    assert first == (
+        "In rounds hit by an impairment, fixed-low took 2.00 to 4.00 times as long as dblp, 2 "
+        "points."
+    )
+    assert not any("finished a round in" in each or "2.83" in each for each in others)
 
 
 def test_one_seed_may_be_chance(tmp_path):

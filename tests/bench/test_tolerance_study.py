@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from testbed.bench.tolerance import console, execution, findings, grid
+from testbed.bench import trainings
+from testbed.bench.tolerance import console, findings, grid
 from testbed.bench.tolerance.grid import STUDIES, cases
 from testbed.bench.tolerance.simulation import Case, Task, run
 from testbed.training import datasets, models
@@ -169,25 +170,25 @@ def test_an_interrupted_study_goes_on_where_it_was(tmp_path, monkeypatch):
     monkeypatch.setattr(grid, "cases", lambda pattern, quick: [first, second])
     trained: list[str] = []
 
-    def interrupted(selected):
+    def interrupted(selected, run):
         for each in selected:
             if len(trained) == 1:
                 raise KeyboardInterrupt
             trained.append(each.name)
             yield each, run(each)
 
-    monkeypatch.setattr(execution, "measure", interrupted)
+    monkeypatch.setattr(trainings, "measure", interrupted)
     file = tmp_path / "study.json"
     with pytest.raises(KeyboardInterrupt):
         console.run(pattern="*", quick=False, json_file=file)
     assert not file.exists()
     seen: list[str] = []
 
-    def measured(selected):
+    def measured(selected, run):
         seen.extend(each.name for each in selected)
         return ((each, run(each)) for each in selected)
 
-    monkeypatch.setattr(execution, "measure", measured)
+    monkeypatch.setattr(trainings, "measure", measured)
     console.run(pattern="*", quick=False, json_file=file)
     assert trained == [first.name]
     assert seen == [second.name]
@@ -198,12 +199,12 @@ def test_an_interrupted_study_goes_on_where_it_was(tmp_path, monkeypatch):
 
 
 def test_a_case_with_other_parameters_is_trained_again(tmp_path):
-    keeper = execution.Keeper(tmp_path / "study.partial.jsonl")
+    keeper = trainings.Keeper(tmp_path / "study.partial.jsonl")
     keeper.keep(case(0.4), {"final": 1.0})
     path = tmp_path / "study.partial.jsonl"
     with path.open("a") as file:
         file.write('{"case": "cut o')
-    assert execution.read(path, [case(0.4)]) == {case(0.4).name: {"final": 1.0}}
+    assert trainings.read(path, [case(0.4)]) == {case(0.4).name: {"final": 1.0}}
     longer = replace(case(0.4), task=replace(SHORT, rounds=SHORT.rounds + 1))
     assert longer.name == case(0.4).name
-    assert execution.read(path, [longer]) == {}
+    assert trainings.read(path, [longer]) == {}

@@ -94,7 +94,7 @@ def test_what_a_new_experiment_suggests_in_comments_works(tmp_path):
 
 def test_every_example_begins_a_file_of_its_kind():
     assert {new_file.example(kind) for kind in new_file.KINDS} == {
-        path.stem for path in EXAMPLES.glob("*.py")
+        path.stem for path in EXAMPLES.glob("own_*.py")
     }
 
 

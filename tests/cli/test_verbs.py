@@ -4,6 +4,7 @@ import io
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 
@@ -72,7 +73,7 @@ def test_plan_prints_the_numbers_and_what_the_profile_keeps_of_the_paper(tmp_pat
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("communication share")]
     assert line.split()[-1] == "kept"
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("chunks per transfer")]
-    assert line.split()[3:] == ["139", "1.45e+04", "scaled", "by", "0.00957"]
+    assert line.split()[3:] == ["138", "1.45e+04", "scaled", "by", "0.0095"]
 
 
 def test_a_dry_run_prints_runs_and_time_and_makes_nothing(tmp_path):
@@ -111,6 +112,32 @@ def test_a_report_names_what_to_do_and_has_no_table_without_an_ok_run(tmp_path):
     said = lab("report", "--out", str(tmp_path)).stdout
     assert "Runs (n)" in said
     assert f"./lab resume {folder}" in said
+
+
+def test_a_report_says_on_the_terminal_which_logs_are_not_whole(tmp_path):
+    built = ResultsBuilder(tmp_path)
+    logs = [built.run(arm="dblp", seed=seed) / "events" / "rounds.jsonl" for seed in range(1, 7)]
+    assert "caution" not in lab("report", "--out", str(tmp_path)).stdout
+    logs[0].unlink()
+    logs[1].write_bytes(logs[1].read_bytes()[:-20])
+    said = lab("report", "--out", str(tmp_path)).stdout
+    assert "caution: the logs of dblp-s1 are not whole: events/rounds.jsonl is missing;" in said
+    assert "caution: the logs of dblp-s2 are not whole: events/rounds.jsonl: last line" in said
+    for log in logs[2:]:
+        log.unlink()
+    said = lab("report", "--out", str(tmp_path)).stdout
+    assert "of dblp-s3 are" in said and "of dblp-s4 are" not in said
+    assert "caution: the logs of 3 more runs are not whole" in said
+
+
+def test_a_run_of_a_script_lacks_no_logs(tmp_path):
+    directory = ResultsBuilder(tmp_path).run(arm="script", seed=1)
+    stored = json.loads((directory / "config.json").read_text())
+    of_script = stored | {"adjustable": True, "rounds": 1, "impairments": []}
+    (directory / "config.json").write_text(json.dumps(of_script))
+    shutil.rmtree(directory / "events")
+    said = lab("report", "--out", str(tmp_path))
+    assert said.returncode == 0 and "caution" not in said.stdout
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -158,3 +158,37 @@ def test_an_address_to_listen_on_that_is_none_is_refused_in_one_line(tmp_path):
     )
     assert done.returncode == 2
     assert "--ofp-listen-host: 'everywhere' is no IP address; valid: one of" in done.stderr
+
+
+def test_a_connection_that_may_only_announce_changes_no_link_and_names_no_process(tmp_path):
+    from controllers.framework import eventlet
+
+    path = str(tmp_path / "controller.sock")
+    obeyed: list[str] = []
+
+    def answer(request: dict[str, Any]) -> dict[str, Any]:
+        obeyed.append(request["do"])
+        return {"active": []}
+
+    server = ControllerServer(answer, logging.getLogger("test"))
+    hub.spawn(server.serve, path)
+    hub.sleep(0.01)
+    link = b'{"do": "link", "from": "a", "to": "b", "set": {}}\n'
+    processes = b'{"do": "processes", "pids": {"a": 17}}\n'
+    announce_only = b'{"do": "announce-only"}\n'
+    with ExitStack() as opened:
+        clients = [eventlet.connect(path, family=socket.AF_UNIX) for _ in range(2)]
+        first, second = (opened.enter_context(each.makefile("rwb")) for each in clients)
+
+        def ask(stream: Any, *lines: bytes) -> list[dict[str, Any]]:
+            stream.write(b"".join(lines))
+            stream.flush()
+            return [json.loads(stream.readline()) for _ in lines]
+
+        refused = ask(first, announce_only, link, processes, GOOD)
+        assert refused[0] == {}
+        assert refused[1] == {"error": "'link': this connection may only announce"}
+        assert refused[2] == {"error": "'processes': this connection may only announce"}
+        assert refused[3] == {"active": []}
+        assert ask(second, link, processes) == [{"active": []}] * 2  # another connection
+    assert (server.refused, obeyed) == (2, ["finish", "link", "processes"])

@@ -60,14 +60,14 @@ def test_a_draw_depends_on_the_seed_and_not_on_the_arm(tmp_path, anchor):
 
 def test_random_instants_never_overlap_and_stay_inside(tmp_path):
     for seed_count in range(1, 6):
-        entry = {**LOSS, "at_s": {"random": 9, "from": 1, "until": 3}, "duration_s": 0.2}
+        entry = {**LOSS, "at_s": {"random": 9, "from": 1, "until": 2.9}, "duration_s": 0.2}
         runs = load(tmp_path, entry, seeds=list(range(seed_count * 10, seed_count * 10 + 5)))
         for run in runs:
             instants = run.config()["impairments"][0]["at_s"]
             assert instants[0] >= 1
-            assert instants[-1] + 0.2 <= 3 + 1e-6
+            assert instants[-1] + 0.2 <= 2.9 + 1e-6
             gaps = [after - before for before, after in itertools.pairwise(instants)]
-            assert min(gaps) >= 0.2 - 1e-6
+            assert min(gaps) >= 0.21 - 1e-6
 
 
 def test_the_timeline_of_the_first_issue_goes_on_working(tmp_path):
@@ -97,8 +97,15 @@ def test_the_timeline_of_the_first_issue_goes_on_working(tmp_path):
         ([{**LOSS, "at_s": [1]}], "duration_s: this key is missing; at_s needs it"),
         ([{**LOSS, "at_s": [1, 1.5], "duration_s": 1}], "at_s: 1 and 1.5 overlap"),
         (
-            [{**LOSS, "at_s": {"every": 0.5, "until": 9}, "duration_s": 1}],
-            "at_s.every: 0.5: it lasts 1 s; valid: longer",
+            [{**LOSS, "at_s": [0, 0.25, 0.5], "duration_s": 0.25}],
+            "at_s: 0 and 0.25 overlap, or nearly: it lasts 0.25 s; valid: 0.26 s apart or more",
+        ),
+        *(
+            (
+                [{**LOSS, "at_s": {"every": every_s, "until": 9}, "duration_s": 1}],
+                f"at_s.every: {every_s}: it lasts 1 s; valid: 1.01 s apart or more",
+            )
+            for every_s in (0.5, 1)
         ),
         (
             [{**LOSS, "at_s": {"random": 9, "until": 3}, "duration_s": 1}],

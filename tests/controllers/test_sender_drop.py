@@ -1,5 +1,6 @@
 """`sender-drop`: what YAML may say, and that controller and sender agree by their shared memory."""
 
+import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -82,6 +83,21 @@ def test_two_entries_at_one_sender_each_take_their_share(lab):
 def test_it_is_refused_where_there_is_nobody_of_that_name():
     with pytest.raises(ValueError, match=r"impairments\.0\.host: unknown host 'worker-9'"):
         resolved(host="worker-9")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"host": "server"}, "leg: 'gather': 'server' sends nothing then; valid: broadcast, both"),
+        ({"leg": "broadcast"}, "leg: 'broadcast': 'workers' sends nothing then; valid: gather"),
+        ({"host": "traffic-1"}, "host: 'traffic-1' does not train; valid: workers, server"),
+    ],
+)
+def test_it_is_refused_where_nobody_sends(options, said):
+    with pytest.raises(ValueError, match=re.escape(said)):
+        resolved(**options)
+    assert resolved(host="server", leg="broadcast")
+    assert resolved(host="server", duration_s=0.5)
 
 
 def test_a_tcp_arm_is_unsupported_and_a_udp_arm_is_not():

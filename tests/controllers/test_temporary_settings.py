@@ -53,6 +53,10 @@ def of_trace(lab):
     return trace.Trace(trace.TraceParameters.model_validate(given), lab)
 
 
+def test_a_straggler_of_a_link_changes_that_link_s_rate(lab):
+    assert of_straggler(lab).changes_rates == "target"
+
+
 ALL = pytest.mark.parametrize("of", [of_queue, of_straggler, of_trace])
 
 

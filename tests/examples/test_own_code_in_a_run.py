@@ -125,7 +125,7 @@ def test_the_example_is_planned_and_names_all_its_files(tmp_path):
     used = set()
     for run in load_all(EXAMPLES / "own.yaml"):
         used |= {place.rpartition("/")[2] for place in run.code}
-    assert used == {path.name for path in EXAMPLES.glob("*.py")}
+    assert used == {path.name for path in EXAMPLES.glob("own_*.py")}
 
 
 def test_the_examples_need_nothing_of_the_folder_they_are_in(tmp_path):

@@ -11,8 +11,10 @@ import yaml
 from testbed import experiment
 from testbed.experiment import computing, dimensionless, disk_space, durations
 from testbed.run import runner
+from testbed.shared.input_error import InputError
 from testbed.shared.run_directory import Verdict, write_json, write_status
 from testbed.training import pace
+from testbed.training.run_context import RunContext
 from tests.experiment.test_factors import BASE
 
 # 3 workers share a link of 30 Mbit/s; with 1456 bytes of chunk a frame has 1514.
@@ -75,7 +77,18 @@ def test_drops_at_the_sender_take_passes_too_and_each_pays_its_price(tmp_path):
     assert numbers(dear).passes == numbers(free).passes == 22
     layout = dimensionless.layout_of(free)
     longer_s = dimensionless.run_s(dear, layout) - dimensionless.run_s(free, layout)
-    assert longer_s == pytest.approx(22 * CHUNKS * 0.01)
+    # In each of ten rounds one walk a leg, past the 138 chunks that are needed.
+    assert longer_s == pytest.approx(10 * 2 * 139 * 0.01 + 21 * CHUNKS * 0.01)
+
+
+def test_a_rate_of_the_arm_s_own_makes_rounds_longer(tmp_path):
+    slow = {"protocol": "dblp", "congestion_control": "fixed:rate_bps=1Mbit"}
+    (run,) = load(tmp_path, arms={"slow": slow})
+    layout = dimensionless.layout_of(run)
+    needed_bytes = 0.592 * layout.chunk_count * 1500
+    assert dimensionless.communication_s(run, layout) == pytest.approx(
+        2 * needed_bytes * 8 / 1e6, rel=0.02
+    )
 
 
 def test_the_narrowest_link_decides(tmp_path):
@@ -95,6 +108,15 @@ def test_payloads_have_the_published_size_times_the_scale(tmp_path):
     assert layout.element_count == pytest.approx(611_008, rel=1e-4)
     assert len(layout.tensors) == 16
     assert pace.scaled([("a", (3, 5)), ("b", (2,))], 0.1) == [("a", (2,)), ("b", (1,))]
+
+
+def test_more_chunks_than_a_transfer_can_have_are_refused_in_one_line(tmp_path, monkeypatch):
+    (run, _) = load(tmp_path)
+    monkeypatch.setattr("testbed.transport.core.layout.MAX_CHUNKS", CHUNKS)
+    assert dimensionless.layout_of(run).chunk_count == CHUNKS
+    monkeypatch.setattr("testbed.transport.core.layout.MAX_CHUNKS", CHUNKS - 1)
+    with pytest.raises(InputError, match=r"small\.yaml: transport\.chunk_bytes: .* 139 chunks"):
+        dimensionless.layout_of(run)
 
 
 def test_comparing_says_what_is_kept_and_how_much_the_rest_is_scaled(tmp_path):
@@ -222,3 +244,12 @@ def test_earlier_runs_give_the_size(tmp_path):
     (found,) = durations.of_runs(tmp_path, [run], print)
     assert found.disk_bytes == pytest.approx(3_000_000, rel=0.01)
     assert "about 5 s and 3.0 MB on disk" in durations.total([found])
+
+
+@pytest.mark.parametrize("side", [8, 32])
+def test_the_payload_of_glyphs_is_that_of_the_run_without_rendering_them(side):
+    size = ["training.dataset.size=500", f"training.dataset.side={side}"]
+    run = experiment.load("accuracy", arms=["none"], overrides=size, seeds=1)[0]
+    hosts = run.experiment.topology.host_names()
+    of_run = RunContext.without_network(run.config(), hosts).layout
+    assert dimensionless.layout_of(run).element_count == of_run.element_count

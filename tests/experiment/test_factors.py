@@ -116,3 +116,29 @@ def test_bad_factors_are_one_line_that_names_file_and_factor(tmp_path, factors, 
     assert message.startswith(f"{path}: ")
     assert expected in message
     assert "\n" not in message
+
+
+def test_an_arm_may_have_a_learning_rate_of_its_own(tmp_path):
+    plain = experiment.load(write(tmp_path), seeds=1)
+    arms = {**BASE["arms"], "dblp": {"protocol": "dblp", "learning_rate": 0.2}}
+    own = experiment.load(write(tmp_path, arms=arms), seeds=1)
+    rates = [run.config()["training"]["learning_rate"] for run in own]
+    assert rates == [0.2, plain[0].experiment.training.learning_rate]
+    assert own[0].key != plain[0].key
+    assert own[1].key == plain[1].key
+    levels = [{"label": "slow", "arms.dblp.learning_rate": 0.1}, {"label": "as before"}]
+    swept = experiment.load(write(tmp_path, arms=arms, factors={"rate": levels}), arms=["dblp"])
+    assert [run.config()["training"]["learning_rate"] for run in swept] == [0.1, 0.2] * 2
+
+
+def test_a_learning_rate_given_to_an_arm_by_an_option_is_in_its_label(tmp_path):
+    (run,) = experiment.load(write(tmp_path), arms=["dblp@learning_rate=0.2"], seeds=1)
+    assert run.arm == "dblp@learning_rate=0.2"
+    assert run.config()["training"]["learning_rate"] == 0.2
+
+
+@pytest.mark.parametrize("rate", [0, -1, "fast"])
+def test_a_bad_learning_rate_of_an_arm_names_the_arm(tmp_path, rate):
+    arms = {"dblp": {"protocol": "dblp", "learning_rate": rate}}
+    with pytest.raises(InputError, match=r"arms\.dblp\.learning_rate"):
+        experiment.load(write(tmp_path, arms=arms))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from testbed import experiment
+from testbed.experiment.run import key_of
 from testbed.run import planning
 from testbed.shared.run_directory import read_json
 from tests.experiment.test_factors import BASE
@@ -54,6 +56,13 @@ def test_the_order_of_the_rest_does_not_change_when_runs_are_left_out(tmp_path):
     ]
     assert [run.key for run in some] == kept
     assert [run.key for run in experiment.ordered(list(reversed(some)))] != kept[::-1]
+
+
+def test_a_key_is_that_of_the_configuration_as_it_is_written(tmp_path):
+    for run in experiment.load(write(tmp_path), seeds=2):
+        written = json.loads(json.dumps(run.config() | {"capture": ["worker-1"]}))
+        assert key_of(written) == run.key
+        assert key_of(written | {"rounds": written["rounds"] + 1}) != run.key
 
 
 def test_the_plan_records_order_and_profile_and_the_arms_in_the_file_s_order(tmp_path):

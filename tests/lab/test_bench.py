@@ -72,7 +72,10 @@ def test_a_quick_benchmark_writes_the_contracts_records(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (("tranport",), "unknown benchmark 'tranport'; valid: transport, peer, tolerance"),
+        (
+            ("tranport",),
+            "unknown benchmark 'tranport'; valid: transport, peer, tolerance, factorial",
+        ),
         (("transport", "--cases", "warp"), "--cases warp: matches none; they begin with 100M"),
         (("peer", "."), "has no mlt.py; expected a clone of github.com/ZechenM/bound-tolerance"),
         (("transport", "--json", "no/such.json"), "--json no/such.json: no such folder"),

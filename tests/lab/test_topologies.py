@@ -80,4 +80,6 @@ def test_flows_share_the_paths_and_go_around_a_link_that_fails(tmp_path):
     assert all(seen[phase]["twice"] == 0 for phase in seen if isinstance(seen[phase], dict))
     lost = sorted(set(everything) - set(seen["failing"]["arrived"]))
     assert len(lost) < 0.1 * len(everything), f"lost from {lost[0]} to {lost[-1]}"
-    assert seen["recovering"]["arrived"] == everything
+    # A device whose carrier is back drops what it is given until the kernel has woken its queue.
+    lost = sorted(set(everything) - set(seen["recovering"]["arrived"]))
+    assert not lost or lost[-1] < 20, f"lost from {lost[0]} to {lost[-1]}, of one each 0.5 ms"

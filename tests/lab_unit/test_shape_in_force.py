@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,7 +13,9 @@ import pytest
 from testbed.lab.kernel import rtnetlink, shape_in_force
 from testbed.lab.kernel.commands import CommandError
 from testbed.lab.kernel.namespaces import entered
+from testbed.lab.kernel.netlink import attribute, text
 from testbed.lab.kernel.rtnetlink import Rtnetlink
+from testbed.lab.kernel.shape_in_force import ShapeInForce
 from testbed.lab.kernel.shaping import LinkShape, Output, rate_message, shape_all
 from testbed.lab.network import LabInfo, LinkEnds, Port
 from testbed.verdict import link_settings
@@ -63,6 +66,50 @@ def test_what_is_shaped_otherwise_differs(elsewhere, shaped, changes, settings):
     shape(elsewhere, replace(wanted, **changes))
     found = differing(wanted, shape_in_force.read(shaped, "a"))
     assert {setting for setting, *_ in found} == settings
+
+
+MARKING = LinkShape(rate_bps=100_000_000, queue_bytes=150_000, ecn_threshold_bytes=30_000)
+ECN, HARDDROP, NODROP = 1, 2, 8  # TC_RED_*, linux/pkt_sched.h
+
+
+def red(flags: int, *, limit: int = 150_000, least: int = 30_000) -> bytes:
+    """What a kernel says of RED: old flags beside the thresholds, all of them in an attribute."""
+    about = struct.pack("=IIIBBBB", limit, least, least + 1514, 1, 0, 9, flags & (ECN | HARDDROP))
+    bits = struct.pack("=II", flags, ECN | HARDDROP | NODROP)
+    options = attribute(1, about) + attribute(3, bytes(4)) + attribute(4, bits)
+    return rtnetlink.TCMSG.pack(0, 3, 0x100000, 0x10010, 2) + text(1, "red") + attribute(2, options)
+
+
+def bfifo(limit: int) -> bytes:
+    options = attribute(2, struct.pack("=I", limit))
+    return rtnetlink.TCMSG.pack(0, 3, 0x100000, 0x10010, 2) + text(1, "bfifo") + options
+
+
+@pytest.mark.parametrize(
+    ("link", "queue", "settings"),
+    [
+        (MARKING, red(ECN | NODROP), {}),
+        (MARKING, red(ECN | NODROP, least=90_000), {"ecn_threshold_bytes": 90_000}),
+        (MARKING, red(ECN | NODROP, limit=9_000), {"queue_bytes": 9_000}),
+        (MARKING, red(NODROP), {"ecn_threshold_bytes": None}),
+        (MARKING, red(ECN), {"ecn_threshold_bytes": None}),  # it drops what cannot be marked
+        (MARKING, bfifo(150_000), {"ecn_threshold_bytes": 0}),
+        (SHAPES[1], bfifo(150_000), {}),
+        (SHAPES[1], red(0), {"ecn_threshold_bytes": None}),
+        (SHAPES[1], red(ECN | NODROP), {"ecn_threshold_bytes": 30_000}),
+    ],
+)
+def test_a_queue_that_marks_otherwise_than_configured_differs(link, queue, settings):
+    queue_bytes, ecn_threshold_bytes = shape_in_force.queue_of(memoryview(queue))
+    found = ShapeInForce(
+        rate_bps=link.rate_bps,
+        ceiling_bps=link.rate_bps,
+        burst_bytes=link.burst_bytes,
+        queue_bytes=queue_bytes,
+        ecn_threshold_bytes=ecn_threshold_bytes,
+        most_segments=1,
+    )
+    assert {name: value for name, _, value in differing(link, found)} == settings
 
 
 def test_an_interface_that_nothing_shapes_is_told(shaped):

@@ -1,7 +1,9 @@
-"""What the manifest says of draws that no seed decides."""
+"""What the manifest says of draws that no seed decides, and of the code that was run."""
 
 from __future__ import annotations
 
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,3 +35,34 @@ def test_the_kernels_own_draws_are_listed(delayed_by: Any, threshold_bytes: Any,
     lab = LabInfo(hosts={}, switches={}, links=[link], delayed_by=delayed_by)
     found = manifest.unseeded(lab)
     assert [each.rpartition("(")[2].rstrip(")") for each in found] == kinds
+
+
+def git(root: Path, *arguments: str) -> str:
+    argv = ["git", "-C", str(root), "-c", "user.name=n", "-c", "user.email=e", *arguments]
+    return subprocess.run(argv, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def test_the_sources_stay_the_same_in_a_commit_of_another_name(tmp_path: Path, monkeypatch: Any):
+    monkeypatch.setattr(manifest, "_ROOT", tmp_path)
+    git(tmp_path, "init", "-q")
+    for folder in ("testbed", "controllers", "topologies"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "file.py").write_text(folder)
+    git(tmp_path, "add", "-A")
+    git(tmp_path, "commit", "-q", "-m", "one")
+    commit, sources = manifest.commit(), manifest.sources()
+    assert sources == {each: git(tmp_path, "rev-parse", f"HEAD:{each}") for each in sources or {}}
+    assert len(sources or {}) == 3
+    (tmp_path / "page.md").write_text("words")
+    git(tmp_path, "add", "-A")
+    git(tmp_path, "commit", "-q", "--amend", "-m", "two")
+    assert manifest.commit() != commit
+    assert manifest.sources() == sources
+    (tmp_path / "testbed" / "file.py").write_text("changed")
+    assert str(manifest.commit()).endswith("+changes")
+    assert manifest.of_machine()["sources"] is None
+
+
+def test_outside_a_checkout_no_code_is_named(tmp_path: Path, monkeypatch: Any):
+    monkeypatch.setattr(manifest, "_ROOT", tmp_path)
+    assert manifest.commit() is manifest.sources() is None

@@ -12,6 +12,7 @@ from testbed import experiment
 from testbed.cli import choosing, execution
 from testbed.cli.options import Execution, Selection
 from testbed.run import planning, runner
+from testbed.shared import run_directory
 from testbed.shared.input_error import InputError
 from testbed.shared.run_directory import read_json, write_status
 from tests.experiment.test_factors import BASE
@@ -150,6 +151,39 @@ def test_a_plan_is_resumed_as_it_was_planned(tmp_path):
     assert len(choosing.chosen(Selection(name=path), out).runs) == 4  # `run`: what the file says
 
 
+def test_seeds_that_were_never_begun_leave_the_plan_where_fewer_are_wanted(tmp_path):
+    out, path = tmp_path / "out", write(tmp_path)
+    ten = Selection(name=path, seeds=10)
+    planning.extend(out, ten.runs(), [ten.stored()])
+    runs = {(run.arm, run.seed): run for run in ten.runs()}
+    measure(out, [runs["dblp", 1], runs["dblp", 7]])  # then it was interrupted, in a run
+    aborted = runner.directory_of(out, runs["fixed-low", 7]).partial
+    aborted.mkdir()
+    two = Selection(name=path, seeds=2)
+    expected = f"{out / 'small'}: 14 planned runs leave the plan, never begun: seed 3, 4, 5, 6, 7, "
+    with run_directory._locked(aborted):  # while it goes on, it comes to them yet
+        assert planning.check(out, two.runs()) == []
+    (remark,) = planning.check(out, two.runs())
+    assert planning.extend(out, two.runs(), [two.stored()]) == [remark]
+    assert remark.startswith(expected.replace("7, ", "8, "))
+    kept = [(arm, seed) for arm in ARMS for seed in (1, 2, 7)]
+    assert planned(out) == sorted(kept)
+    again = choosing.chosen(Selection(name=path), out, planned=True)
+    assert {(run.arm, run.seed) for run in again.runs} == {(a, s) for a in ARMS for s in (1, 2)}
+    assert len(planning.read(out / "small")["commands"]) == 1  # of this test: pytest's, twice
+
+
+def test_other_arms_and_points_that_were_never_begun_stay_in_the_plan(tmp_path):
+    out, path = tmp_path / "out", write(tmp_path, factors={"impairments.0.q": [0.5, 0.7]})
+    every = Selection(name=path, seeds=3)
+    planning.extend(out, every.runs(), [every.stored()])
+    fewer = Selection(name=path, seeds=1, arms="dblp")
+    (remark,) = planning.extend(out, fewer.runs(), [fewer.stored()])
+    assert "4 planned runs leave the plan, never begun: seed 2, 3; " in remark
+    assert planned(out) == sorted([("dblp", 1)] * 2 + [("fixed-low", s) for s in (1, 2, 3)] * 2)
+    assert len(planning.selections(out / "small")) == 2
+
+
 def test_further_options_come_on_top_of_what_was_planned(tmp_path):
     out, path = tmp_path / "out", write(tmp_path)
     first = Selection(name=path, arms="dblp", seeds=1, settings=["rounds=30"])
@@ -175,7 +209,7 @@ def test_done_runs_are_not_run_again_and_not_recorded_unsaid(tmp_path):
     planning.extend(out, runs)
     measure(out, runs)
     selection = Selection(name=path, arms="dblp", seeds=1)
-    with pytest.raises(InputError, match=r"these runs are done; './lab report "):
+    with pytest.raises(InputError, match=r"none of these runs is new \(1 ok\); './lab report "):
         execution.run(selection, Execution(out=out))
     for verb in (execution.run, execution.resume):
         with pytest.raises(InputError, match=r"--pcap: 1 of these runs .* not be recorded"):

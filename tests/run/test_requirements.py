@@ -4,12 +4,14 @@ import io
 from pathlib import Path
 
 import pytest
+import yaml
 from rich.console import Console
 
 from testbed import experiment
 from testbed.cli import plan_view
 from testbed.run import requirements
 from testbed.transport import protocols
+from tests.experiment.test_factors import BASE
 
 TCP = {"protocol": protocols.preset("tcp-warp").describe()}
 
@@ -48,3 +50,28 @@ def test_a_plan_names_the_arms_that_are_unsupported_here(kernel):
         "unsupported here: tcp-cubic@congestion_control=westwood: this kernel has no TCP "
         "congestion control 'westwood'; it has reno, cubic\n"
     )
+
+
+def lines_of(text: str, arm: str) -> list[list[str]]:
+    return [line.split() for line in text.splitlines() if f" {arm} " in line]
+
+
+def test_runs_that_are_unsupported_here_are_not_to_do(tmp_path):
+    drop = {"kind": "sender-drop", "host": "worker-1", "leg": "gather", "rounds": [3], "q": 0.5}
+    path = tmp_path / "small.yaml"
+    path.write_text(yaml.safe_dump({**BASE, "impairments": [drop], "seeds": [1]}, sort_keys=False))
+    runs = experiment.load(str(path))
+    written = io.StringIO()
+    plan_view.show_runs(tmp_path, runs, Console(file=written, width=200))
+    (dblp,), (tcp,) = (lines_of(written.getvalue(), arm) for arm in ("dblp", "tcp-reno"))
+    assert dblp[-2:] == ["to", "do"] and tcp[-2:] == ["unsupported", "here"]
+    written = io.StringIO()
+    plan_view.show_durations(tmp_path, runs, Console(file=written, width=200))
+    told = written.getvalue()
+    assert "tcp-reno: sender-drop: the kernel sends the packets of TCP" in told
+    (tcp,) = lines_of(told.partition("about")[2], "tcp-reno")
+    assert tcp[-4:] == ["-", "-", "unsupported", "here"]
+    assert "1 run to do, about " in told
+    written = io.StringIO()
+    plan_view.show_durations(tmp_path, [r for r in runs if r.arm != "dblp"], Console(file=written))
+    assert "to do" not in written.getvalue()

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from testbed import experiment
 from testbed.cli import progress as progress_display
+from testbed.machine import clean
 from testbed.run import runner
 from testbed.shared.run_directory import read_json, write_status
 from tests.experiment.test_factors import BASE
@@ -84,6 +85,19 @@ def test_what_another_attempt_would_find_again_is_not_tried_again(
 
     monkeypatch.setattr(runner, "_in_sandbox", in_sandbox)
     assert len(list(runner.attempts(tmp_path, run, lambda record: None, retries=2))) == attempts
+
+
+def test_a_run_whose_command_was_killed_after_the_verdict_ok_is_not_executed_again(
+    run, tmp_path, monkeypatch
+):
+    place = runner.directory_of(tmp_path, run)
+    place.partial.mkdir(parents=True)
+    write_status(place.partial, "ok")
+    assert clean.why_stale(place.partial) == ""
+    places = ending(monkeypatch, "ok")
+    (outcome,) = runner.attempts(tmp_path, run, lambda record: None)
+    assert (outcome.verdict, outcome.executed, places) == ("ok", False, [])
+    assert not place.partial.exists()
 
 
 def test_a_run_that_is_ok_is_not_executed_again(run, tmp_path, monkeypatch):

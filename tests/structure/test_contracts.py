@@ -26,6 +26,10 @@ OFFENCES = {
         ("testbed/transport/core/wire.py", "import testbed.lab.kernel.commands"),
         ("testbed/transport/core/layout.py", "import torch"),
     ],
+    "ddp": [
+        ("testbed/ddp/plan.py", "import pydantic"),
+        ("testbed/ddp/side.py", "import testbed.lab.kernel.namespaces"),
+    ],
     "transport-layers": [
         ("testbed/transport/core/wire.py", "import testbed.transport.policies.order"),
         ("testbed/transport/policies/order.py", "import testbed.transport.net.udp_socket"),

@@ -38,3 +38,10 @@ def test_a_truncated_part_is_one_clear_error(tmp_path):
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(ValueError, match="cannot be read"):
         checkpoint.read(tmp_path, 5, "server")
+
+
+def test_numbers_that_numpy_made_come_back_as_plain_ones(tmp_path):
+    state = {"critical": np.float32(3) > 2, "norms": [np.float32(0.5), np.int64(7)]}
+    checkpoint.write(tmp_path, 1, "server", state)
+    checkpoint.complete(tmp_path, 1)
+    assert checkpoint.read(tmp_path, 1, "server") == {"critical": True, "norms": [0.5, 7]}

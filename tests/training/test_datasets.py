@@ -10,9 +10,10 @@ from PIL import Image
 from pydantic import ValidationError
 
 from testbed.shared.yaml_input import InputError
-from testbed.training import datasets
+from testbed.training import datasets, prerequisites
 from testbed.training.datasets import cache
 from testbed.training.datasets.stdlib_text import OTHER, VOCABULARY
+from testbed.training.model_and_data import ModelAndData
 
 GLYPHS = {"name": "glyphs", "size": 500}
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -93,6 +94,42 @@ def test_glyphs_depend_on_their_parameters_alone_and_are_kept(own_cache):
     assert datasets.load({**GLYPHS, "seed": 1}).facts["sha256"] != first
     assert datasets.load({**GLYPHS, "noise": 0.0}).facts["sha256"] != first
     assert all(path.suffix == ".npz" for path in own_cache.iterdir())
+
+
+def test_smaller_glyphs_are_means_of_squares_of_the_large_ones():
+    large, small = (datasets.load({**GLYPHS, "noise": 0, "side": side}) for side in (32, 8))
+    assert small.input_shape == (1, 8, 8)
+    pixels = [
+        everything(each)[2] * each.facts["std"][0] + each.facts["mean"][0]
+        for each in (large, small)
+    ]
+    means = pixels[0].reshape(100, 1, 8, 4, 8, 4).mean(dim=(3, 5))
+    assert float((means - pixels[1]).abs().max()) < 2  # rounding, before and after the contrast
+    assert torch.equal(everything(large)[3], everything(small)[3])
+
+
+def test_glyphs_may_differ_from_seed_to_seed_of_a_sweep():
+    section = {**GLYPHS, "seed": "run"}
+    one, two = (datasets.load(section, seed=seed).facts["sha256"] for seed in (1, 2))
+    assert one != two
+    assert datasets.load({**GLYPHS, "seed": 2}, seed=1).facts["sha256"] == two
+    run = ModelAndData({"seed": 2, "training": {"model": "mlp", "dataset": section}})
+    assert run.dataset.facts["sha256"] == two
+    assert run.dataset.facts["seed"] == 2
+
+
+def test_the_glyphs_of_each_seed_are_made_before_a_run(own_cache):
+    need = prerequisites.Need(
+        model="mlp",
+        dataset=datasets.parameters({**GLYPHS, "seed": "run"}),
+        split=datasets.Equal(),
+        batch_size=8,
+        workers=3,
+        seed=1,
+        folder=None,
+    )
+    prerequisites.prepare([need, need, need._replace(seed=2)], lambda *_: None)
+    assert len(list(own_cache.glob("glyphs-*.npz"))) == 2
 
 
 @pytest.mark.parametrize("damage", ["cut off", "one bit", "something else"])

@@ -36,7 +36,7 @@ def report(received, peer="server", chunks_received=None):
     )
 
 
-EVERY = every(FILLINGS, "rescale", "rescale:by=fraction")
+EVERY = every(FILLINGS, "rescale", "rescale:by=fraction", "error-feedback:fill=rescale")
 
 
 def test_presets_that_have_a_filling_are_presets():
@@ -93,6 +93,15 @@ def test_a_broadcast_is_divided_by_the_share_that_arrived():
         result = estimate(filling, gradients, masks([0, 1, 0, 0]))
         np.testing.assert_array_equal(result[4:8], gradients[0][4:8] * 4)
         assert np.count_nonzero(result) == 4
+
+
+@pytest.mark.parametrize("filling", ["rescale", "rescale:by=fraction"])
+def test_where_nothing_came_the_estimate_is_zero(filling: str):
+    """Rules with a time limit may stop before the first chunk."""
+    nothing = [0, 0, 0, 0]
+    assert not estimate(filling, gradients_of(2), masks(nothing, nothing)).any()
+    one = estimate(filling, gradients_of(2), masks([1, 1, 1, 1], nothing))
+    assert np.isfinite(one).all() and one.any()
 
 
 # Memory.
@@ -157,7 +166,19 @@ def test_error_feedback_refuses_a_transport_that_does_not_say_what_arrived():
         memory.settle(report(None, peer="worker-2"))
 
 
-@pytest.mark.parametrize("filling", [text for text in EVERY if text != "error-feedback"])
+def test_a_receiver_may_rescale_while_the_sender_remembers():
+    gradients = gradients_of(2)
+    received = masks([1, 0, 1, 0], [1, 1, 0, 0])
+    rescaled = estimate("rescale", gradients, received)
+    assert estimate("error-feedback:fill=rescale", gradients, received).tobytes() == (
+        rescaled.tobytes()
+    )
+    assert rescaled.tobytes() != estimate("error-feedback", gradients, received).tobytes()
+    with pytest.raises(ValueError, match="fill is 'previous'; valid: zero, rescale"):
+        FILLINGS.create("error-feedback:fill=previous")
+
+
+@pytest.mark.parametrize("filling", [text for text in EVERY if "error-feedback" not in text])
 def test_a_sender_without_memory_sends_the_gradient_itself(filling):
     memory = FILLINGS.create(filling).sender_memory(LAYOUT)
     gradient = buffer_of(1.0)

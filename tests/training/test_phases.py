@@ -1,10 +1,15 @@
 """Phase detectors: what each calls critical, round by round."""
 
+import json
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from testbed.training.phases import AnyPhases, Observation
+from testbed.training.phases.replay import replay
 
 
 def detector(section, rounds_per_epoch=1):
@@ -157,3 +162,63 @@ def test_a_restored_detector_says_what_an_uninterrupted_one_says(section):
 def test_impossible_sections_are_refused(section):
     with pytest.raises(ValidationError):
         detector(section)
+
+
+def in_its_own_loop(kept, *, eta=0.5, looks=12):
+    """What the norm rule says at each look of a gradient that never changes, in its own loop.
+
+    The norm is whole in the gather after a critical look; else loss leaves the share `kept` of it.
+    """
+    found = detector({"eta": eta, "cadence": 1})
+    said: list[bool] = []
+    for _ in range(looks):
+        (after,) = answers(found, [1.0 if found.critical else kept], begin=len(said))
+        said.append(after)
+    return said
+
+
+@pytest.mark.parametrize(
+    ("kept", "said"),
+    [
+        # Loss that halves the norm is a change by half, and so is its end: two looks of three.
+        (0.5, [True, False, True] + 3 * [True, False, True]),
+        (0.1, [True, False, True] + 3 * [True, False, True]),
+        (0.51, [True] + 11 * [False]),  # the loop does not begin by itself
+    ],
+)
+def test_loss_that_halves_the_norm_makes_a_steady_gradient_critical(kept, said):
+    assert in_its_own_loop(kept) == said
+
+
+@pytest.mark.parametrize(("kept", "after_one_fall"), [(0.66, 2), (0.67, 1)])
+def test_a_fall_that_is_real_is_followed_by_a_rise_that_is_not(kept, after_one_fall):
+    """1 / 0.66 is more than 1.5: where loss takes a third of the norm, its end counts as a rise."""
+    found = detector({"eta": 0.5, "cadence": 1})
+    said: list[bool] = []
+    for number in range(8):
+        whole = 10.0 if number < 4 else 4.0
+        norm = whole if found.critical else whole * kept
+        said.extend(answers(found, [norm], begin=number))
+    assert said[1:4] == [False, False, False] and said[4] is True
+    assert sum(said[4:]) == after_one_fall
+
+
+vectors = st.lists(
+    st.floats(min_value=-1e6, max_value=1e6, width=32, allow_subnormal=False), min_size=1
+).map(lambda each: np.array(each, dtype=np.float32))
+
+
+@given(gradients=st.lists(vectors, min_size=1, max_size=8), eta=st.floats(0.01, 2.0))
+def test_a_replay_of_recorded_norms_says_what_the_detector_said(gradients, eta):
+    section = {"detector": "gradient-norm", "eta": eta, "cadence": 2}
+    found = detector(section)
+    said, norms = [], []
+    for number, gradient in enumerate(gradients):
+        found.observe(
+            Observation(
+                round_number=number, gradient=gradient, learning_rate=0.1, next_learning_rate=0.1
+            )
+        )
+        said.append(found.critical)
+        norms.append(json.loads(json.dumps(float(np.linalg.norm(gradient)))))
+    assert replay([section, {**section, "cadence": 1}], norms)[0] == said

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from controllers.controller_socket import ControllerClient
 from testbed.experiment.schema import Transport
 from testbed.run import training_children
 from testbed.run.training_children import ANOTHERS_FAULT, OWN_FAULT, Restarts
@@ -81,7 +82,9 @@ class Whole:
         progress = ProgressWriter(os.open(os.devnull, os.O_WRONLY))
 
         def serve() -> None:
-            server.run(context, listener, progress, vectors, context.open_sockets("server"))
+            controller = ControllerClient(context.controller_socket)
+            sockets = context.open_sockets("server")
+            server.run(context, listener, controller, progress, vectors, sockets)
 
         def work(name: str, *, returning: bool) -> None:
             deaths = self.deaths.get(name, [])

@@ -95,6 +95,7 @@ def under_load(**changes):
         "delivered": 0.999,
         "worst": 0.99,
         "worst_s": 5.0,
+        "missing": 0.0,
         "most": 0.999,
     }
     return LinkUnderLoad(**{**facts, **changes})

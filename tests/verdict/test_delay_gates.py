@@ -132,6 +132,31 @@ def test_the_delay_of_a_dense_flow_may_lie_within_the_jitter(tmp_path):
     assert judged(tmp_path, record(delays=[seen]), link=jittery)["delay_error_s"].stops
 
 
+DREW: dict[str, Any] = {"drawn": 1000, "drawn_mean_s": 0.00005, "drawn_jitter_s": 0.00195}
+
+
+@pytest.mark.parametrize(
+    ("changes", "value_s"),
+    [
+        ({}, 0.0),
+        ({"wait_least_s": 0.0038}, 0.0),  # 20 frames may have drawn little
+        # Nothing but chance makes frames wait less.
+        ({"wait_least_s": 0.003}, 0.002 - 0.00127),
+        ({"wait_least_s": 0.0025, "wait_most_s": 0.0025}, 0.0025 - 0.00127),  # half the delay
+        ({"drawn_jitter_s": 0.0}, 0.002 - 0.00014),  # no jitter at all
+        ({"drawn_jitter_s": 0.004}, 0.002 - 0.00014),
+        ({"drawn_mean_s": -0.001}, 0.001 - 0.00018),
+        ({"drawn_mean_s": -0.001, "drawn": 20}, 0.0),  # too few frames to tell
+    ],
+)
+def test_a_jitter_hides_no_delay_and_is_compared_itself(tmp_path, changes, value_s):
+    seen = direction(jitter_s=0.002, **DREW) | changes
+    jittery = replace(LINK, jitter_s=0.002)
+    gate = judged(tmp_path, record(delays=[seen]), link=jittery)["delay_error_s"]
+    assert gate.value == pytest.approx(value_s, abs=1e-5)
+    assert gate.stops is (value_s > 0)
+
+
 def test_of_netem_only_the_settings_are_known_and_the_gates_say_so(tmp_path):
     unknown: dict[str, Any] = dict.fromkeys(WAITS)
     netem = record(by="netem", in_order=False, delays=[direction(**unknown)])

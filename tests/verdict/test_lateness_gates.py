@@ -10,10 +10,10 @@ from testbed.verdict import lateness_gates
 IMPAIRMENTS = [{"name": "loss", "rounds": [3, 7], "leg": "both"}, {"name": "cut", "at_s": [2.0]}]
 
 
-def occurrence(name, number, *late_s, actions=("begin", "end")):
+def occurrence(name, number, *late_s, actions=("begin", "end"), **details):
     return [
         {"name": name, "action": action, "round": number, "planned_s": 5.0}
-        | {"acknowledged_s": 5.0 + late}
+        | {"acknowledged_s": 5.0 + late, "details": details}
         for action, late in zip(actions, late_s or (0.001, 0.002), strict=True)
     ]
 
@@ -51,6 +51,10 @@ def test_an_occurrence_that_was_due_before_it_was_skipped_was_late():
         (times(losses=2), "1 of 4 occurrences of loss neither began nor were skipped"),
         (times()[:-1], "1 of 4 occurrences of loss did not end"),
         (occurrence("cut", -1), "no occurrence of loss began"),
+        (
+            times(*occurrence("loss", 7, 0.0003, actions=("skipped",), still_in_force=True)),
+            "1 of 4 occurrences of loss did not begin, since the one before was still in force",
+        ),
         ([], "no occurrence of cut began"),
         (
             [*occurrence("cut", -1), *occurrence("loss", 3, -1, actions=("skipped",)) * 4],

@@ -17,7 +17,7 @@ from controllers.impairments import KINDS, Impairment
 from testbed.experiment import Limits
 from testbed.verdict import links_under_load
 from testbed.verdict.link_changes import LinkChanges
-from testbed.verdict.links_under_load import LinksUnderLoad, of_link, spans_of_changes
+from testbed.verdict.links_under_load import Floats, LinksUnderLoad, of_link, spans_of_changes
 
 RATE_BPS = 100_000_000
 PER_S = RATE_BPS / 8
@@ -124,6 +124,40 @@ def test_a_queue_that_runs_empty_between_samples_is_no_slow_link():
 
 def test_a_link_that_is_never_loaded_is_not_applicable():
     assert rate_gate(link(offered=lambda _: 0.9)).outcome == "not applicable"
+
+
+def paced(t_s):
+    """Legs of 0.45 s, a little slower than the link."""
+    return 0.97 if t_s % 0.5 < 0.45 else 0.0
+
+
+@pytest.mark.parametrize(("share", "lasts_s"), [(0.0, 0.05), (0.0, 0.1), (0.0, 0.2), (0.5, 0.2)])
+def test_a_link_that_stalls_once_under_paced_senders_is_found(share, lasts_s):
+    stalled = link(
+        lasts_s=3.5, offered=paced, share=lambda t_s: share if 1.1 <= t_s < 1.1 + lasts_s else 1.0
+    )
+    assert stalled.delivered is None  # a quarter of a second under load there was not
+    gate = rate_gate(link(lasts_s=3.5, offered=paced), stalled)
+    assert (gate.outcome, gate.where) == ("failed", "server--s1 from s1")
+    # In half a second, but for the time in which the queue fills.
+    assert 2 * ((1 - share) * lasts_s - 0.03) < gate.value < 2 * (1 - share) * lasts_s
+
+
+def test_paced_senders_on_a_link_that_keeps_its_rate_are_no_stall():
+    assert rate_gate(link(lasts_s=3.5, offered=paced)).outcome == "not applicable"
+
+
+def test_a_frame_that_has_not_yet_left_a_slow_link_is_no_stall():
+    """At 1 Mbit/s a frame takes 12 ms, and five times in half a second one begins to wait."""
+    t_s = np.arange(200, dtype=np.float64) * 0.01
+    turn, since_s = np.divmod(np.arange(200), 10) * np.array([[1.0], [0.01]])
+    frames = turn * 4 + np.floor(np.minimum(since_s, 0.06) / (8e-6 * FRAME))
+    held = np.where(since_s < 0.055, 20.0 * FRAME, 0.0)
+    sent: Floats = frames * FRAME
+    found = of_link(
+        "a", "b", t_s, sent, held, held / FRAME, rate_bps=1_000_000, queue_bytes=150_000
+    )
+    assert found.missing < 0.03
 
 
 @pytest.mark.parametrize("share", [1.0, 0.9])

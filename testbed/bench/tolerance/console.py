@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 
 from analysis.statistics.intervals import Estimate
 from analysis.tables import rendering
-from testbed.bench import record_file
-from testbed.bench.tolerance import execution, figure, findings, grid
-from testbed.bench.tolerance.simulation import Case
+from testbed.bench import record_file, trainings
+from testbed.bench.tolerance import figure, findings, grid, simulation
 from testbed.shared.yaml_input import InputError
 
 Found = Mapping[findings.Group, Mapping[float, Estimate]]
@@ -25,6 +22,7 @@ _UNIT = (
     "most, with the whole interval"
 )
 _SCHEMA = 1
+_ORDER = itemgetter("task", "cause", "order", "filling", "when", "loss", "seed")
 _COLUMNS = ("task", "lost, filled with", "when", "worse than without loss, by loss", "harmless to")
 
 
@@ -40,17 +38,14 @@ def run(*, pattern: str, quick: bool, json_file: Path | None) -> bool:
         )
     record_file.require_place(json_file)
     console = Console(highlight=False, markup=False, soft_wrap=True)
-    facts = record_file.machine()
-    if json_file is None:
-        records = list(_trained(selected, console, None))
-    else:
-        done = execution.read(execution.partial_file(json_file), selected)
-        if done:
-            console.print(f"{len(done)} of {len(selected)} cases were done before")
-        left = [case for case in selected if case.name not in done]
-        keeper = execution.Keeper(execution.partial_file(json_file))
-        records = [*done.values(), *_trained(left, console, keeper)]
-    records.sort(key=itemgetter("task", "cause", "order", "filling", "when", "loss", "seed"))
+    records = trainings.train(
+        selected,
+        simulation.run,
+        json_file=json_file,
+        console=console,
+        order=_ORDER,
+        schema=_SCHEMA,
+    )
     found = findings.harm(records)
     table = Table(*_COLUMNS, box=None)
     for row in findings.rows(found):
@@ -58,9 +53,6 @@ def run(*, pattern: str, quick: bool, json_file: Path | None) -> bool:
     console.print(table)
     console.print(_UNIT)
     if json_file is not None:
-        record_file.write(json_file, records, facts, schema=_SCHEMA)
-        keeper.drop()
-        console.print(f"records: {json_file}")
         document = json_file.with_suffix(".md")
         document.write_text(markdown(found), encoding="utf-8")
         console.print(f"table: {document}")
@@ -80,20 +72,3 @@ def markdown(found: Found) -> str:
         numeric=False,
     )
     return rendering.to_markdown(table)
-
-
-def _trained(
-    selected: list[Case], console: Console, keeper: execution.Keeper | None
-) -> Iterator[dict[str, Any]]:
-    """The records of the cases, in the order in which they are done."""
-    shown = track(
-        execution.measure(selected),
-        description="training",
-        total=len(selected),
-        console=console,
-        disable=not console.is_terminal,
-    )
-    for case, record in shown:
-        if keeper is not None:
-            keeper.keep(case, record)
-        yield record

@@ -16,15 +16,13 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from testbed.bench.lossy_leg import LossyLeg
 from testbed.training import datasets, models
 from testbed.training.filling import FILLINGS
-from testbed.training.filling.base import SenderMemory
 from testbed.training.learner import Replica
-from testbed.transport import Leg, PayloadLayout, TransferReport
-from testbed.transport.core.order import ChunkOrder, OrderContext
-from testbed.transport.core.tolerance import required_chunks
+from testbed.training.lost_chunk_effects import divergence
+from testbed.transport import Leg, PayloadLayout
 from testbed.transport.policies.order import ORDERS
 
 WORKERS = 3
@@ -42,6 +40,7 @@ class Task:
         rounds, evaluate_every: how many, and how often the test metric is taken.
         optimiser: name and options of `optimisers.build`.
         chunk_bytes: the unit of loss; the experiments' own by default.
+        evaluated: how many of the replicas are evaluated, from the first; their mean counts.
     """
 
     name: str
@@ -52,6 +51,7 @@ class Task:
     evaluate_every: int
     optimiser: dict[str, Any]
     chunk_bytes: int = 1456
+    evaluated: int = WORKERS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +64,9 @@ class Case:
         order: name of the registry.
         filling: likewise; two with a plus between them are the gather's and the broadcast's.
         when: in all rounds, in the first third, or in the last two thirds, as in Fig. 1 of DBLP.
+        link_loss: with early-stop, the probability that a link loses a chunk on its way, for each
+            receiver by itself; below 1. How much is given up in all stays `loss`.
+        measure_every: rounds after which the replicas' divergence is measured; 0: never.
     """
 
     task: Task
@@ -73,11 +76,14 @@ class Case:
     filling: str
     seed: int
     when: When = "always"
+    link_loss: float = 0.0
+    measure_every: int = 0
 
     @property
     def name(self) -> str:
         """For selecting and showing."""
-        parts = (self.task.name, self.cause, self.order, self.filling, self.when)
+        cause = f"link-{self.link_loss:g}" if self.link_loss else self.cause
+        parts = (self.task.name, cause, self.order, self.filling, self.when)
         return f"{'/'.join(parts)}/{self.loss:g}/s{self.seed}"
 
     def loss_in(self, round_number: int) -> float:
@@ -85,53 +91,6 @@ class Case:
         early = round_number < self.task.rounds / 3
         hit = self.when == "always" or early == (self.when == "early")
         return self.loss if hit else 0.0
-
-
-class _Leg:
-    """One direction of the rounds: several senders, one receiver."""
-
-    def __init__(
-        self,
-        case: Case,
-        layout: PayloadLayout,
-        leg: Leg,
-        seeds: list[int],
-        random: np.random.Generator,
-    ) -> None:
-        self._case, self._layout, self._leg, self._random = case, layout, leg, random
-        gather, _, broadcast = case.filling.partition("+")
-        one_way = broadcast if leg is Leg.BROADCAST else ""
-        self._filling = FILLINGS.create(one_way or gather)
-        self._orders: list[ChunkOrder] = [ORDERS.create(case.order, seed=seed) for seed in seeds]
-        self._memories: list[SenderMemory] = [self._filling.sender_memory(layout) for _ in seeds]
-        self._buffers = [layout.new_buffer() for _ in seeds]
-
-    def pass_on(self, round_number: int, payloads: list[Any], out: NDArray[np.uint8]) -> None:
-        """Send each payload, and write the estimate of their mean to `out`."""
-        received = []
-        for sender, payload in enumerate(payloads):
-            memory = self._memories[sender]
-            received.append(self._deliver(round_number, sender, memory.payload(payload)))
-            memory.settle(_report(received[-1]))
-        self._filling.estimate_mean(self._layout, self._buffers, received, out)
-
-    def _deliver(
-        self, round_number: int, sender: int, payload: NDArray[np.uint8]
-    ) -> NDArray[np.bool_]:
-        layout = self._layout
-        rows = layout.rows(payload)
-        if self._case.cause == "network":
-            order = self._random.permutation(layout.chunk_count)
-        else:
-            context = OrderContext(
-                transfer=self._leg.transfer(round_number), layout=layout, rows=rows
-            )
-            order = self._orders[sender].permutation(context)
-        enough = required_chunks(layout.chunk_count, self._case.loss_in(round_number))
-        mask = np.zeros(layout.chunk_count, dtype=np.bool_)
-        mask[order[:enough]] = True
-        layout.rows(self._buffers[sender])[mask] = rows[mask]
-        return mask
 
 
 def run(case: Case) -> dict[str, Any]:
@@ -160,21 +119,29 @@ def run(case: Case) -> dict[str, Any]:
     draws = np.random.SeedSequence([case.seed, 4])
     *workers, server = draws.generate_state(WORKERS + 1).tolist()
     random = np.random.default_rng(draws.spawn(1)[0])
-    gather = _Leg(case, layout, Leg.GATHER, workers, random)
-    broadcasts = [_Leg(case, layout, Leg.BROADCAST, [server], random) for _ in learners]
+    gather = _leg(case, layout, Leg.GATHER, workers, random)
+    broadcasts = [_leg(case, layout, Leg.BROADCAST, [server], random) for _ in learners]
     gradients = [layout.new_buffer() for _ in learners]
     mean, update = layout.new_buffer(), layout.new_buffer()
+    replicas = [np.empty(layout.element_count, dtype=np.float32) for _ in learners]
     curve: list[tuple[int, float | None]] = []
+    drift: list[tuple[int, float | None]] = []
     for number in range(task.rounds):
         for learner, gradient in zip(learners, gradients, strict=True):
             learner.gradient(layout.floats(gradient))
-        gather.pass_on(number, gradients, mean)
+        loss = case.loss_in(number)
+        gather.pass_on(number, gradients, loss, mean)
         for learner, broadcast in zip(learners, broadcasts, strict=True):
-            broadcast.pass_on(number, [mean], update)
+            broadcast.pass_on(number, [mean], loss, update)
             learner.apply(layout.floats(update), rates)
-        if number == task.rounds - 1 or (number + 1) % task.evaluate_every == 0:
-            scores = [learner.evaluate() for learner in learners]
+        last = number == task.rounds - 1
+        if last or (number + 1) % task.evaluate_every == 0:
+            scores = [learner.evaluate() for learner in learners[: task.evaluated]]
             curve.append((number + 1, _finite(float(np.mean(scores)))))
+        if case.measure_every and (last or (number + 1) % case.measure_every == 0):
+            for learner, weights in zip(learners, replicas, strict=True):
+                learner.weights(weights)
+            drift.append((number + 1, divergence(replicas)))
     return {
         "task": task.name,
         "model": task.model,
@@ -192,30 +159,28 @@ def run(case: Case) -> dict[str, Any]:
         "seed": case.seed,
         "final": curve[-1][1],
         "curve": curve,
+        "optimiser": task.optimiser["name"],
+        "learning_rate": rates,
+        "link_loss": case.link_loss,
+        "realised_loss": {"gather": _lost([gather]), "broadcast": _lost(broadcasts)},
+        "divergence": drift,
     }
+
+
+def _leg(
+    case: Case, layout: PayloadLayout, leg: Leg, seeds: list[int], random: np.random.Generator
+) -> LossyLeg:
+    gather, _, broadcast = case.filling.partition("+")
+    filling = FILLINGS.create((broadcast if leg is Leg.BROADCAST else "") or gather)
+    orders = [ORDERS.create(case.order, seed=seed) for seed in seeds]
+    draws = random if case.cause == "network" or case.link_loss else None
+    return LossyLeg(layout, leg, filling, orders, draws, case.link_loss)
+
+
+def _lost(legs: list[LossyLeg]) -> float:
+    return sum(leg.lost_chunks for leg in legs) / sum(leg.sent_chunks for leg in legs)
 
 
 def _finite(score: float) -> float | None:
     """None for the score of a model that has diverged, which JSON has no number for."""
     return round(score, 5) if math.isfinite(score) else None
-
-
-def _report(received: NDArray[np.bool_]) -> TransferReport:
-    """What a sender learns of a transfer; times and bytes mean nothing here."""
-    return TransferReport(
-        transfer=0,
-        peer="receiver",
-        role="sender",
-        chunk_count=len(received),
-        chunks_received=int(received.sum()),
-        received=received,
-        passes=1,
-        chunks_sent=len(received),
-        bytes_sent=0,
-        bytes_received=0,
-        control_bytes=0,
-        duplicates=0,
-        retransmitted_bytes=0,
-        began_s=0.0,
-        ended_s=0.0,
-    )

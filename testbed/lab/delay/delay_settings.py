@@ -187,6 +187,9 @@ class DirectionDelay:
             20 frames where it has fewer.
         left_out: frames that left while an impairment had changed the delay, and are in no mean.
         most_waiting: the most frames that waited at once.
+        drawn: frames that drew a part of the jitter since the start.
+        drawn_mean_s: the mean of what they drew, which is 0 but for chance.
+        drawn_jitter_s: the jitter that explains how far that was spread. None: too few frames.
     """
 
     link: str
@@ -201,6 +204,9 @@ class DirectionDelay:
     wait_most_s: float | None = None
     left_out: int | None = None
     most_waiting: int | None = None
+    drawn: int | None = None
+    drawn_mean_s: float | None = None
+    drawn_jitter_s: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

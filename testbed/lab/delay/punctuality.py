@@ -17,7 +17,7 @@ STRETCH_S = 1.0
 LEAST_FRAMES = 300
 # A direction's mean wait is taken over so long, and of at least so many frames.
 MEAN_S = 0.25
-_LEAST_FOR_MEAN = 20
+LEAST_FOR_MEAN = 20
 # The histogram of lateness. Beyond 100 ms all values count as that; the maximum is exact.
 _BIN_NS = 4_000
 _BINS = 25_000
@@ -155,7 +155,7 @@ class Punctuality:
         )
 
     def _take_means(self) -> None:
-        enough = self._new_frames >= _LEAST_FOR_MEAN
+        enough = self._new_frames >= LEAST_FOR_MEAN
         mean_ns = self._new_waits_ns[enough] / self._new_frames[enough]
         self._least_ns[enough] = np.minimum(self._least_ns[enough], mean_ns)
         self._most_ns[enough] = np.maximum(self._most_ns[enough], mean_ns)

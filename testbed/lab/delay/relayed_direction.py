@@ -95,6 +95,8 @@ class DelayLine:
         self._last_due_ns = 0
         self._looked_ns = time.monotonic_ns()
         self._seen = self._left = self._refused = self._lost = self._overrun = 0
+        # What frames drew, as shares of the jitter, which may be changed: number, sum, of squares.
+        self._drawn, self._drawn_sum, self._drawn_squares = 0, 0.0, 0.0
         self.set(settings)
         self._usual_ns = self._delay_ns, self._jitter_ns
         self._in.bind((source, _ETH_P_ALL))  # from here on frames come
@@ -150,7 +152,7 @@ class DelayLine:
         came_ns = now_ns - min(max(0, age_ns), max(0, now_ns - self._looked_ns))
         due_ns = came_ns + self._delay_ns
         if self._jitter_ns:
-            due_ns += int(jitter_ns(self._jitter, self._jitter_ns, 1)[0])
+            due_ns += int(self._draw(1)[0])
         self._last_due_ns = max(due_ns, self._last_due_ns)
         self._came_ns[first], self._due_ns[first] = came_ns, self._last_due_ns
         self._messages.place_one(first, self._base + first * SLOT_BYTES + offset, length)
@@ -170,7 +172,7 @@ class DelayLine:
         self._came_ns[span] = came_ns
         due_ns = came_ns + self._delay_ns
         if self._jitter_ns:
-            due_ns += jitter_ns(self._jitter, self._jitter_ns, count)
+            due_ns += self._draw(count)
         due_ns[0] = max(int(due_ns[0]), self._last_due_ns)
         self._due_ns[span] = np.maximum.accumulate(due_ns)
         self._last_due_ns = int(self._due_ns[first + count - 1])
@@ -182,6 +184,15 @@ class DelayLine:
         self._waiting += count
         self.most_waiting = max(self.most_waiting, self._waiting)
         self._seen += count
+
+    def _draw(self, count: int) -> NDArray[np.int64]:
+        """The next frames' parts of the jitter, which are added up for the run's verdict."""
+        offsets_ns = jitter_ns(self._jitter, self._jitter_ns, count)
+        shares = offsets_ns / self._jitter_ns
+        self._drawn += count
+        self._drawn_sum += float(shares.sum())
+        self._drawn_squares += float(shares @ shares)
+        return offsets_ns
 
     def send_due(self, now_ns: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
         """Send all frames that are due, in batches: the times they were due, and when they came.
@@ -231,6 +242,7 @@ class DelayLine:
     ) -> DirectionDelay:
         """The settings and what came of them; `waits` as of `Punctuality.waits`."""
         frames, mean_s, least_s, most_s, left_out = waits
+        jitter_s = self.settings.jitter_s
         return DirectionDelay(
             link=self.link,
             sender=self.sender,
@@ -242,6 +254,11 @@ class DelayLine:
             left_out=left_out,
             slots=self._slots,
             most_waiting=self.most_waiting,
+            drawn=self._drawn,
+            drawn_mean_s=jitter_s * self._drawn_sum / self._drawn if self._drawn else None,
+            drawn_jitter_s=jitter_s * math.sqrt(3 * self._drawn_squares / self._drawn)
+            if self._drawn
+            else None,
         )
 
     def counters(self) -> DirectionCounters:

@@ -13,7 +13,10 @@ from testbed.lab.kernel.rtnetlink import GET_QDISC, IN_CLASS, TCMSG, TICK_S, Rtn
 _GET_CLASS = 42
 _KIND, _OPTIONS = 1, 2
 _HTB_PARAMETERS, _RATE64, _CEIL64 = 1, 6, 7
-_RED_PARAMETERS = 1
+_RED_PARAMETERS, _RED_FLAGS = 1, 4
+# struct tc_red_qopt: limit, lower and upper threshold, three logarithms, flags.
+_RED = struct.Struct("=II4x3xB")
+_MARKS_ALONE = 1 | 8  # TC_RED_ECN and TC_RED_NODROP
 # struct tc_htb_opt: two tc_ratespec, whose rate is their last word, then bucket and its ceiling.
 _RATE_AT, _CEIL_AT, _BUCKET_AT = 8, 20, 24
 
@@ -26,6 +29,8 @@ class ShapeInForce:
         rate_bps, ceiling_bps: of HTB's class, bit/s of Ethernet frames.
         burst_bytes: HTB's bucket.
         queue_bytes: the limit of the queue in that class; None: it has none in bytes.
+        ecn_threshold_bytes: above this the queue marks packets; 0: it is one that marks none. None:
+            it may drop packets before it is full, which no configuration asks for.
         most_segments: the most that one packet may hold.
     """
 
@@ -33,6 +38,7 @@ class ShapeInForce:
     ceiling_bps: int
     burst_bytes: int
     queue_bytes: int | None
+    ecn_threshold_bytes: int | None
     most_segments: int
 
 
@@ -47,11 +53,13 @@ def read(kernel: Rtnetlink, interface: str) -> ShapeInForce:
     for _, content in kernel.dump(_GET_CLASS, TCMSG.pack(0, index, 0, 0, 0)):
         if TCMSG.unpack_from(content)[2] == IN_CLASS:
             rate, ceiling, ticks = _htb(content)
+            queue_bytes, ecn_threshold_bytes = _queue(kernel, index)
             return ShapeInForce(
                 rate_bps=8 * rate,
                 ceiling_bps=8 * ceiling,
                 burst_bytes=round(ticks * TICK_S * rate),
-                queue_bytes=_queue_bytes(kernel, index),
+                queue_bytes=queue_bytes,
+                ecn_threshold_bytes=ecn_threshold_bytes,
                 most_segments=kernel.most_segments(interface),
             )
     raise CommandError(f"{interface}: nothing limits its rate")
@@ -76,19 +84,30 @@ def _htb(content: memoryview) -> tuple[int, int, int]:
     return rate, ceiling, ticks
 
 
-def _queue_bytes(kernel: Rtnetlink, index: int) -> int | None:
+def _queue(kernel: Rtnetlink, index: int) -> tuple[int | None, int | None]:
+    """The limit of the queue in a link's class, and above how many bytes it marks."""
     try:
         content = kernel.ask(GET_QDISC, TCMSG.pack(0, index, 0, IN_CLASS, 0))
     except NetlinkError:
-        return None
+        return None, 0
+    return queue_of(content)
+
+
+def queue_of(content: memoryview) -> tuple[int | None, int | None]:
+    """Limit and threshold of a queue, as in `ShapeInForce`, from what the kernel says of it."""
     kind = _attribute(content, TCMSG.size, len(content), _KIND)
     options = _attribute(content, TCMSG.size, len(content), _OPTIONS)
     name = bytes(content[slice(*kind)]).rstrip(b"\0") if kind else b""
-    if options and name == b"red":
-        options = _attribute(content, *options, _RED_PARAMETERS)
-    if options and name in (b"bfifo", b"red"):  # both begin with the limit
-        return int(struct.unpack_from("=I", content, options[0])[0])
-    return None
+    if options and name == b"bfifo":
+        return int(struct.unpack_from("=I", content, options[0])[0]), 0
+    parameters = _attribute(content, *options, _RED_PARAMETERS) if options else None
+    if options is None or parameters is None or name != b"red":
+        return None, 0
+    limit, least, flags = _RED.unpack_from(content, parameters[0])
+    if newer := _attribute(content, *options, _RED_FLAGS):  # before Linux 5.7 there is none
+        flags = struct.unpack_from("=I", content, newer[0])[0]
+    marks = flags & _MARKS_ALONE == _MARKS_ALONE
+    return limit, least if marks else None
 
 
 def _attribute(content: memoryview, begin: int, end: int, wanted: int) -> tuple[int, int] | None:

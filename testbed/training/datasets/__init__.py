@@ -15,7 +15,15 @@ from pydantic import TypeAdapter
 from testbed.shared import own_code
 from testbed.shared.named_sections import OneOf
 from testbed.shared.registry import Registry
-from testbed.training.datasets import cifar10, digits, glyphs, imagefolder, stdlib_text, user
+from testbed.training.datasets import (
+    cifar10,
+    digits,
+    glyphs,
+    imagefolder,
+    stdlib_text,
+    user,
+    validation,
+)
 from testbed.training.datasets.base import Dataset, DatasetParameters
 from testbed.training.datasets.splits import (
     AnySplit,
@@ -73,13 +81,18 @@ def parameters(section: Any) -> DatasetParameters:
     return _ANY.validate_python(section)
 
 
-def load(section: Any, folder: Path | None = None) -> Dataset:
+def load(section: Any, folder: Path | None = None, seed: int = 0) -> Dataset:
     """The data set of a name, or of a section of a `config.json`.
+
+    Args:
+        section: the name or section.
+        folder: the folder of the experiment's YAML file.
+        seed: the run's, for data that differ from seed to seed.
 
     Raises:
         InputError: it is missing or wrong: one line.
     """
-    return parameters(section).load(folder)
+    return parameters(section).of_run(seed).load(folder)
 
 
 __all__ = [
@@ -97,4 +110,5 @@ __all__ = [
     "require_batches",
     "share",
     "shares",
+    "validation",
 ]

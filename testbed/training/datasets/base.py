@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -127,6 +127,10 @@ class DatasetParameters(Section):
 
     name: Any
     inputs: ClassVar[str | None] = "images"  # None: known only after loading
+
+    def of_run(self, seed: int) -> Self:
+        """The parameters for a run with this seed: these, unless a key says otherwise."""
+        return self
 
     def load(self, folder: Path | None) -> Dataset:
         """Read or make the data set.

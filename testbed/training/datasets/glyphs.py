@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,14 +21,14 @@ from testbed.training.datasets.base import (
 
 DIGITS_AND_CAPITALS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _FORMAT = 1  # raise it when the rendering below changes
-_SIDE = 32  # pixels
+_SIDE = 32  # pixels, before they are averaged to fewer
 _DRAWN_SIDE, _FONT_SIZE = 96, 56  # the undistorted drawing
 # Fonts with symbols in the places of ASCII characters, which their character tables do not show.
 _SYMBOL_FONTS = {"cmex10.ttf", "cmsy10.ttf", "LastResortHE-Regular.ttf"}
 
 
 class Parameters(DatasetParameters):
-    """Images of 32 x 32 grey pixels, one class for each character.
+    """Grey images of `side` x `side` pixels, one class for each character.
 
     The test part uses the same fonts with other distortions.
     """
@@ -43,7 +43,15 @@ class Parameters(DatasetParameters):
     )
     rotation_degrees: float = Field(default=15.0, ge=0, le=180, description="at most, either way")
     noise: float = Field(default=0.15, ge=0, le=1, description="standard deviation; white is 1")
-    seed: int = Field(default=0, ge=0, description="seed of the distortions")
+    seed: Annotated[int, Field(ge=0)] | Literal["run"] = Field(
+        default=0, description="seed of the distortions; `run`: each seed of a sweep has its own"
+    )
+    side: Literal[8, 16, 32] = Field(
+        default=32,
+        description="pixels; fewer are means of squares of the 32 x 32",
+        # Without it, runs have the keys that they had before there was this key.
+        exclude_if=lambda value: value == _SIDE,
+    )
 
     @field_validator("characters")
     @classmethod
@@ -52,8 +60,12 @@ class Parameters(DatasetParameters):
             raise ValueError("must be distinct printable characters")
         return characters
 
+    def of_run(self, seed: int) -> Self:
+        """With the run's seed where `seed` is `run`: other distortions and another test part."""
+        return self if self.seed != "run" else self.model_copy(update={"seed": seed})
+
     def load(self, folder: Path | None) -> Dataset:
-        """Inputs (1, 32, 32); classes in the order of `characters`."""
+        """Inputs (1, side, side); classes in the order of `characters`."""
         fonts = suitable_fonts(self.fonts, self.characters)
         versions = _versions()
         names = {path.name: cache.file_digest(path) for path in fonts}
@@ -120,24 +132,32 @@ def _has_all(path: Path, characters: str) -> bool:
 
 
 def _render(parameters: Parameters, fonts: Sequence[Path]) -> cache.Arrays:
-    """Render `images`, uint8 (N, 1, 32, 32), and `labels`, int64 (N,); equally many per class."""
+    """Render `images`, uint8 (N, 1, side, side), and `labels`, int64 (N,); equally many per class.
+
+    Raises:
+        ValueError: the seed is that of a run which nobody has named (`of_run`).
+    """
     from PIL import Image
 
+    if parameters.seed == "run":
+        raise ValueError("glyphs: seed 'run' needs a run")
     random = np.random.default_rng([parameters.seed, _FORMAT])
+    side, squares = parameters.side, _SIDE // parameters.side
     count, classes = parameters.size, len(parameters.characters)
     labels = random.permutation(np.arange(count) % classes)
     chosen_fonts = random.integers(len(fonts), size=count)
     transforms = _transforms(random, count, parameters.rotation_degrees)
     drawings = [[_draw(path, each) for each in parameters.characters] for path in fonts]
-    images = np.empty((count, 1, _SIDE, _SIDE), dtype=np.uint8)
+    images = np.empty((count, 1, side, side), dtype=np.uint8)
     for index in range(count):
         drawing = drawings[chosen_fonts[index]][labels[index]]
-        images[index, 0] = drawing.transform(
+        image = drawing.transform(
             (_SIDE, _SIDE),
             Image.Transform.AFFINE,
             tuple(transforms[index]),
             resample=Image.Resampling.BILINEAR,
         )
+        images[index, 0] = image if squares == 1 else image.reduce(squares)
     contrast = random.uniform(0.5, 1.0, size=count).astype(np.float32)
     for part in np.array_split(np.arange(count), -(-count // 1000)):
         pixels = images[part] / np.float32(255) * contrast[part, None, None, None]

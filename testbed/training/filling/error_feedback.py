@@ -2,13 +2,17 @@
 
 This is the memory of gradient compression (Seide et al., Interspeech 2014; Karimireddy et al., ICML
 2019), with the receiver's final bitmap in place of the compressor. Over any number of rounds, the
-applied updates plus the residual equal the sum of all gradients. The receiver fills with zeros.
+applied updates plus the residual equal the sum of all gradients, if the receiver fills with zeros.
+If it rescales, what arrived also stands in for what is owed and comes later: that counts twice, and
+acts like a larger learning rate. `./lab bench factorial` tries both.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal, get_args
 
-from testbed.training.filling.base import Buffer, SenderMemory
+from testbed.training.filling.base import Buffer, Filling, Mask, SenderMemory
+from testbed.training.filling.rescale import Rescale
 from testbed.training.filling.zero import Zero
 from testbed.transport import PayloadLayout, TransferReport
 
@@ -42,9 +46,32 @@ class Residual(SenderMemory):
         self.owed[:] = state["owed"]
 
 
+Fill = Literal["zero", "rescale"]
+
+
 @dataclass(frozen=True, kw_only=True)
-class ErrorFeedback(Zero):
-    """Fills with zeros at the receiver, and keeps a residual at the sender."""
+class ErrorFeedback(Filling):
+    """Keeps a residual at the sender.
+
+    Args:
+        fill: what the receiver does meanwhile: `zero`, or `rescale` what arrived.
+    """
+
+    fill: Fill = "zero"
+
+    def __post_init__(self) -> None:
+        if self.fill not in get_args(Fill):
+            raise ValueError(f"fill is {self.fill!r}; valid: {', '.join(get_args(Fill))}")
+
+    def estimate_mean(
+        self,
+        layout: PayloadLayout,
+        buffers: Sequence[Buffer],
+        received: Sequence[Mask],
+        out: Buffer,
+    ) -> None:
+        receiver = Rescale() if self.fill == "rescale" else Zero()
+        receiver.estimate_mean(layout, buffers, received, out)
 
     def sender_memory(self, layout: PayloadLayout) -> Residual:
         return Residual(layout)

@@ -60,12 +60,13 @@ class Rescale(Filling):
         payloads = [layout.floats(buffer) for buffer in buffers]
         if self.by == "fraction":
             for payload, mask in zip(payloads, received, strict=True):
-                payload *= np.float32(mask.size / np.count_nonzero(mask))
+                payload *= np.float32(mask.size / max(1, int(np.count_nonzero(mask))))
             mean_into(payloads, layout.floats(out))
             return
         sum_into(payloads, layout.floats(out))
         contributions = np.sum(received, axis=0)
-        covered = np.count_nonzero(contributions) / layout.chunk_count
+        # One at least: of what nobody delivered the estimate is zero.
+        covered = max(1, int(np.count_nonzero(contributions))) / layout.chunk_count
         divisor = np.maximum(contributions, 1) * covered
         by_chunk = chunk_elements(layout, out)
         by_chunk /= divisor.astype(np.float32)[:, np.newaxis]

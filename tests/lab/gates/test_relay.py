@@ -80,6 +80,19 @@ def test_a_delay_that_changed_meanwhile_is_found_and_its_link_named(wrong_lab: W
 
 
 @pytest.mark.long
+def test_a_jitter_that_no_frame_draws_is_found(wrong_lab: WrongLab):
+    none = """
+def jitter_ns(random, most_ns, count):
+    return np.zeros(count, dtype=np.int64)
+"""
+    results = wrong_lab.run(
+        altered_by={"testbed.lab.delay.relayed_direction": none},
+        **delayed(wrong_lab, jitter_s=0.002),
+    )
+    assert assert_invalid(results, "delay_error_s")["value"] > 0.0015
+
+
+@pytest.mark.long
 def test_a_delayed_lab_with_nothing_wrong_is_ok(wrong_lab: WrongLab):
     results = wrong_lab.run(**delayed(wrong_lab, jitter_s=0.001))
     assert results.verdict()["verdict"] == "ok", results.verdict()["reason"]

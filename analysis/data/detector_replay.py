@@ -1,0 +1,155 @@
+"""Asks the detectors of runs again, about gradients that no loss had touched.
+
+The detector of a run with loss reads the averaged gradient as it arrived, with zeros for what did
+not. So its answers depend on the loss, and the loss on its answers. A replay shows it other norms:
+
+    reliable     those of the run with the same seed, at the same point of the sweep, whose arm gave
+                 up nothing: another training, which loss never touched
+    before_loss  the run's own, before loss: the recorded norm over the `norm_ratio` that
+                 `training.measure_every: 1` logs
+
+Only `gradient-norm` with a cadence in rounds is replayed: it needs nothing but norms. A run whose
+detector, asked again about its *own* norms, does not repeat what it said is left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import polars as pl
+
+from analysis.data import learning
+from analysis.data.load import Evidence, Results, Run, factor_text
+from analysis.data.records import section
+from analysis.data.replay_metrics import BEFORE_LOSS, LOSSLESS, PREFIX, RELIABLE
+
+OWN = "own"
+_FIRST_CHOICE = "none"  # of the arms that give up nothing: the same transport, made reliable
+
+Norms = Sequence[float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replayable:
+    """A run whose detector can be asked again.
+
+    Attributes:
+        run: which one.
+        said: after each round, whether it was critical.
+        norms: of the averaged gradient in each round, by their source.
+    """
+
+    run: Run
+    said: Sequence[bool]
+    norms: Mapping[str, Norms]
+
+    @property
+    def setting(self) -> dict[str, Any]:
+        """The detector's section of the run's configuration."""
+        return section(self.run.config, "phases")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replays:
+    """The runs that can be replayed; `reliable_arm` gave up nothing, `unlike` are left out."""
+
+    reliable_arm: str | None = None
+    runs: list[Replayable] = field(default_factory=list)
+    unlike: list[str] = field(default_factory=list)
+
+
+def find(evidence: Evidence) -> Replays:
+    """The runs to replay; none where the logs, or the detectors themselves, are not at hand."""
+    if not isinstance(evidence, Results) or evidence.detect is None:
+        return Replays()
+    said, own = _recorded(evidence)
+    before_loss = _before_loss(evidence, own)
+    reliable_arm = _reliable_arm(evidence)
+    without_loss = {
+        _place(run): own.get(run.key) for run in evidence.ok_runs if run.arm == reliable_arm
+    }
+    runs, unlike = [], []
+    for run in evidence.ok_runs:
+        if run.key not in own or not _reads_norms_alone(section(run.config, "phases")):
+            continue
+        norms = {OWN: own[run.key]}
+        reliable = without_loss.get(_place(run))
+        if reliable is not None and len(reliable) == len(norms[OWN]):
+            norms[RELIABLE] = reliable
+        if run.key in before_loss:
+            norms[BEFORE_LOSS] = before_loss[run.key]
+        each = Replayable(run=run, said=said[run.key], norms=norms)
+        if evidence.detect([each.setting], norms[OWN])[0] == each.said:
+            runs.append(each)
+        else:
+            unlike.append(run.key)
+    return Replays(reliable_arm=reliable_arm, runs=runs, unlike=unlike)
+
+
+def compared(said: Sequence[bool], lossless: Sequence[bool]) -> dict[str, float]:
+    """Shares of the rounds: `critical` without loss, and what was `missed` and `invented`."""
+    pairs = list(zip(said, lossless, strict=True))
+    return {
+        "critical": sum(lossless) / len(pairs),
+        "missed": sum(without and not was for was, without in pairs) / len(pairs),
+        "invented": sum(was and not without for was, without in pairs) / len(pairs),
+    }
+
+
+def measured(results: Results) -> dict[str, dict[str, float]]:
+    """The metrics of each run that was replayed with its own setting, by its key."""
+    found: dict[str, dict[str, float]] = {}
+    for each in find(results).runs:
+        assert results.detect is not None
+        for source in LOSSLESS:
+            if source in each.norms:
+                (lossless,) = results.detect([each.setting], each.norms[source])
+                for name, share in compared(each.said, lossless).items():
+                    found.setdefault(each.run.key, {})[f"{PREFIX}{source}.{name}"] = share
+    return found
+
+
+def _reads_norms_alone(phases: Mapping[str, Any]) -> bool:
+    return phases.get("detector") == "gradient-norm" and isinstance(phases.get("cadence"), int)
+
+
+def _place(run: Run) -> tuple[int, tuple[tuple[str, str | None], ...]]:
+    """What runs share that differ in their arm alone."""
+    return run.seed, tuple((name, factor_text(value)) for name, value in run.factors.items())
+
+
+def _recorded(results: Results) -> tuple[dict[str, list[bool]], dict[str, list[float]]]:
+    """What each detector said after each round, and the norm that it read, of whole logs."""
+    said, norms = {}, {}
+    for part in results.rounds.partition_by("run_key"):
+        rows = part.sort("round")
+        if rows["round"].to_list() == list(range(rows.height)) and not rows["critical"].has_nulls():
+            key = rows["run_key"][0]
+            said[key] = rows["critical"].to_list()
+            # A norm that is not finite is logged as null.
+            norms[key] = rows["gradient_norm"].fill_null(math.nan).to_list()
+    return said, norms
+
+
+def _before_loss(results: Results, own: Mapping[str, Norms]) -> dict[str, list[float]]:
+    """The norms that the workers' gradients had before loss, of runs that measured all rounds."""
+    found: dict[str, list[float]] = {}
+    ratio = pl.col("norm_ratio.gathered")
+    rows = learning.deviations(results.effects).filter(ratio > 0).sort("round")
+    for part in rows.partition_by("run_key"):
+        key, ratios = part["run_key"][0], part["norm_ratio.gathered"].to_list()
+        if key in own and part["round"].to_list() == list(range(len(own[key]))):
+            found[key] = [norm / each for norm, each in zip(own[key], ratios, strict=True)]
+    return found
+
+
+def _reliable_arm(results: Results) -> str | None:
+    """An arm of which no receiver went without a chunk in any ok run; kernel TCP is such, too."""
+    of_arm = results.transfers.filter(pl.col("role") == "receiver").group_by("arm")
+    whole = of_arm.agg((pl.col("chunks_received") == pl.col("chunk_count")).fill_null(False).all())
+    found = [arm for arm, is_whole in whole.iter_rows() if is_whole]
+    ordered = sorted(found, key=lambda arm: (arm != _FIRST_CHOICE, results.arms.index(arm)))
+    return next(iter(ordered), None)

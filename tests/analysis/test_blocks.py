@@ -1,0 +1,170 @@
+"""A pair is of one machine and one commit: other seeds are left out, counted, and said to be."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import analysis
+from analysis.data import keeping, kept_rows
+from analysis.data.blocks import BLOCK
+from analysis.data.load import load
+from analysis.data.per_run import per_run
+from analysis.summary.document import summarise
+from analysis.summary.lookup import entry
+from analysis.tables import by_sweep_point, ratios
+from analysis.tables.main_table import main_table
+from analysis.words import cautions, headline
+from tests.analysis.build import ResultsBuilder, write
+
+PAIR, LATENCY = "fixed-low/dblp", "round_latency_s.burst_mean"
+ON_MACHINES = "measured on different machines"
+
+
+def elsewhere(directory: Path, **facts: Any) -> None:
+    """Change the manifest of a run."""
+    path = directory / "manifest.json"
+    write(path, json.loads(path.read_text()) | facts)
+
+
+def five_seeds(folder: Path, moved: dict[int, dict[str, Any]], **facts: Any) -> ResultsBuilder:
+    """`fixed-low` takes twice as long; ten times where `moved` took its run of a seed elsewhere."""
+    build = ResultsBuilder(folder)
+    for seed in range(1, 6):
+        elsewhere(build.run(arm="dblp", seed=seed, burst_s=seed), **facts)
+        longer = 10 if seed in moved else 2
+        run = build.run(arm="fixed-low", seed=seed, burst_s=longer * seed)
+        elsewhere(run, **facts | moved.get(seed, {}))
+    return build
+
+
+def said(folder: Path) -> tuple[dict[str, Any], str]:
+    results = load(folder)
+    summary = summarise(results)
+    return summary, " ".join(cautions.sentences(results, summary))
+
+
+@pytest.mark.parametrize(
+    ("elsewhere", "why"),
+    [
+        ({"cpu": "Other CPU"}, ON_MACHINES),
+        ({"kernel": "6.2.0"}, ON_MACHINES),
+        ({"commit": "b" * 40}, "measured with different commits"),
+        ({"commit": "a" * 40 + "+changes"}, "measured with different commits"),
+        (
+            {"cpu": "Other CPU", "commit": "b" * 40},
+            "measured on different machines or with different commits",
+        ),
+    ],
+)
+def test_seeds_that_are_no_pairs_are_left_out_and_counted(tmp_path, elsewhere, why):
+    five_seeds(tmp_path, {2: elsewhere, 5: elsewhere}, commit="a" * 40)
+    summary, told = said(tmp_path)
+    ratio = entry(summary, "ratios", PAIR, LATENCY)
+    assert (ratio.value, ratio.n) == (pytest.approx(2.0), 3)
+    assert entry(summary, "differences", "fixed-low-dblp", "accuracy").n == 3
+    assert entry(summary, "arms", "fixed-low", LATENCY).n == 5
+    assert f"2 seeds of 5 are no pairs of {PAIR}: {why}." in told
+    assert f"{PAIR} leaves out seeds 2, 5: {why}." in ratios.ratio_table(summary).notes
+    assert any("both have, of one machine and commit" in each for each in main_table(summary).notes)
+    assert "as dblp, where both are ok, of one machine and commit" in headline.sentences(summary)[0]
+
+
+def test_the_line_is_in_the_report_once_for_all_pairs_that_it_is_true_of(tmp_path, undrawn):
+    build = five_seeds(tmp_path, {})
+    for seed in (1, 2):
+        build.run(arm="none", seed=seed)
+        build.run(arm="tcp-cubic", seed=seed, machine="Other CPU" if seed == 2 else "Test CPU")
+        build.run(arm="tcp-bbr", seed=seed, machine="Other CPU" if seed == 2 else "Test CPU")
+    page = analysis.write_report(tmp_path).index.read_text()
+    line = f"1 seed of 2 is no pair of tcp-cubic/dblp, tcp-bbr/dblp: {ON_MACHINES}."
+    assert page.count(line) == 1
+
+
+@pytest.mark.parametrize("memory", [25_276_502_016, 25_276_502_016 - 4_000_000])
+def test_runs_of_one_machine_and_commit_are_pairs_as_ever(tmp_path, memory):
+    facts = {"commit": "a" * 40, "memory_bytes": 25_276_502_016}
+    five_seeds(tmp_path, {}, **facts)
+    elsewhere(tmp_path / "quick" / "dblp-s3", memory_bytes=memory)  # as after a reboot
+    summary, told = said(tmp_path)
+    assert "no_pairs" not in summary and "no pair" not in told
+    assert entry(summary, "ratios", PAIR, LATENCY).n == 5
+
+
+def test_seeds_measured_whole_elsewhere_are_pairs(tmp_path):
+    build = ResultsBuilder(tmp_path)
+    for seed, machine in ((1, "Test CPU"), (2, "Other CPU"), (3, "Other CPU")):
+        for arm, longer in (("dblp", 1), ("fixed-low", 2)):
+            build.run(arm=arm, seed=seed, burst_s=longer * seed, machine=machine)
+    summary, told = said(tmp_path)
+    ratio = entry(summary, "ratios", PAIR, LATENCY)
+    assert (ratio.value, ratio.n) == (pytest.approx(2.0), 3)
+    assert "no_pairs" not in summary
+    assert "Results of 2 different machines are mixed here" in told
+
+
+def test_a_sweep_loses_the_point_and_not_the_seed(tmp_path):
+    build = ResultsBuilder(tmp_path)
+    for seed in (1, 2):
+        for q, longer in ((0.6, 2), (0.9, 4)):
+            machine = "Other CPU" if (seed, q) == (2, 0.9) else "Test CPU"
+            build.run(arm="dblp", seed=seed, burst_s=1, factors={"q": q}, machine=machine)
+            build.run(arm="fixed-low", seed=seed, burst_s=longer, factors={"q": q})
+    summary, told = said(tmp_path)
+    assert f"1 seed of 2 is no pair of {PAIR} at some point of the sweep: {ON_MACHINES}." in told
+    ratio = entry(summary, "ratios", PAIR, LATENCY)
+    assert ratio.n == 2 and sorted(ratio.values) == pytest.approx([2.0, 3.0])
+    assert [point.get("no_pairs", {}) for point in summary["points"]] == [
+        {},
+        {PAIR: {"seeds": [2], "of": 2, "differ": ["machine"]}},
+    ]
+    (table,) = by_sweep_point.ratio_tables(summary, only=(LATENCY,))
+    assert [row[1].note for row in table.rows] == ["", f"without seed 2: {ON_MACHINES}"]
+    assert table.rows[1][1].text == "4.00"
+
+
+def test_a_point_without_any_pair_says_why(tmp_path):
+    build = ResultsBuilder(tmp_path)
+    build.run(arm="dblp", seed=1, factors={"q": 0.6})
+    build.run(arm="fixed-low", seed=1, factors={"q": 0.6})
+    build.run(arm="dblp", seed=1, factors={"q": 0.9})
+    build.run(arm="fixed-low", seed=1, factors={"q": 0.9}, machine="Other CPU")
+    (table,) = by_sweep_point.ratio_tables(said(tmp_path)[0], only=(LATENCY,))
+    assert table.rows[1][1].detail == "no seed in common on one machine with one commit"
+
+
+def test_an_arm_is_compared_with_itself_on_one_machine_only(tmp_path):
+    build = ResultsBuilder(tmp_path)
+    build.published = ["fig2-latency"]
+    for seed in range(1, 6):
+        for k, calm_s in ((20, 0.3), (40, 0.2 if seed < 5 else 2.0)):
+            text = f"phased:low=0.008,high={0.008 + k / 100}"
+            build.run(
+                arm="dblp",
+                seed=seed,
+                calm_s=calm_s,
+                burst_s=calm_s,
+                factors={"k": k},
+                config={"protocol": {"gather": text}},
+                machine="Other CPU" if (seed, k) == (5, 40) else "Test CPU",
+            )
+    summary, told = said(tmp_path)
+    (found,) = summary["published"]["round_latency_s.mean"]
+    assert (found["ours"]["value"], found["ours"]["n"]) == (pytest.approx(1.5), 4)
+    assert f"1 seed of 5 is no pair of dblp: k = 0.2 / k = 0.4: {ON_MACHINES}." in told
+
+
+def test_kept_rows_know_the_block_of_each_run(tmp_path):
+    five_seeds(tmp_path / "runs", {2: {"cpu": "Other CPU"}}, commit="a" * 40)
+    results = load(tmp_path / "runs")
+    rows = per_run(results)
+    (tmp_path / "kept").mkdir()
+    keeping.write(tmp_path / "kept", results, rows)
+    columns, *_ = (tmp_path / "kept" / "rows.csv").read_text().splitlines()
+    assert not set(BLOCK) & set(columns.split(","))  # the manifests have it
+    read = kept_rows.read(tmp_path / "kept")
+    assert per_run(read).select("run_key", *BLOCK).equals(rows.select("run_key", *BLOCK))
+    assert summarise(read)["no_pairs"] == {PAIR: {"seeds": [2], "of": 5, "differ": ["machine"]}}

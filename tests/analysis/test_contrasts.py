@@ -1,0 +1,122 @@
+"""Contrasts: whether a ratio changes along a sweep, seed by seed, corrected for being several."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import analysis
+from analysis.data.load import load
+from analysis.statistics.intervals import holm
+from analysis.summary.document import summarise
+from analysis.summary.lookup import entry
+from analysis.tables.contrasts import contrast_table
+from tests.analysis.build import ResultsBuilder
+
+GATHER = "gather_latency_s.burst_mean"
+ROUND = "round_latency_s.burst_mean"
+PAIR = "fixed-low/dblp"
+# What dblp takes differs much between seeds, and the ratio little.
+SEEDS = {1: 1.0, 2: 2.0, 3: 4.0, 4: 8.0, 5: 16.0}
+RATIOS = {
+    ("0", "lan"): [2.0, 2.1, 1.9, 2.0, 2.0],
+    ("1", "lan"): [4.0, 4.0, 4.0, 4.1, 3.9],
+    ("2", "lan"): [4.0, 3.9, 4.1, 4.0, 4.0],
+    ("0", "wan"): [3.0, 3.0, 3.1, 2.9, 3.0],
+    ("1", "wan"): [3.0, 3.1, 3.0, 3.0, 2.9],
+    ("2", "wan"): [6.0, 6.1, 6.0, 6.0, 5.9],
+}
+
+
+def sweep(folder: Path, seeds: dict[int, float] = SEEDS) -> ResultsBuilder:
+    build = ResultsBuilder(folder)
+    for at, (seed, dblp_s) in enumerate(seeds.items()):
+        for (price, place), ratios in RATIOS.items():
+            for arm, factor in (("dblp", 1.0), ("fixed-low", ratios[at])):
+                build.run(
+                    arm=arm,
+                    seed=seed,
+                    factors={"place": place, "price": price},
+                    burst_s=dblp_s * factor,
+                )
+    return build
+
+
+def test_neighbours_differ_by_one_level_of_one_factor(tmp_path):
+    sweep(tmp_path)
+    found = summarise(load(tmp_path))["contrasts"]
+    ends = [tuple(tuple(each[end].values()) for end in ("from", "to")) for each in found]
+    assert set(ends) == {
+        *((("lan", price), ("wan", price)) for price in "012"),
+        *(((place, a), (place, b)) for place in ("lan", "wan") for a, b in ("01", "12")),
+    }
+    assert len(ends) == 7
+
+
+def test_a_contrast_is_paired_by_seed_and_corrected_over_its_family(tmp_path):
+    sweep(tmp_path)
+    summary = summarise(load(tmp_path))
+    by_ends = {
+        (*each["from"].values(), *each["to"].values()): each["ratios"][PAIR]["round_latency_s"]
+        for each in summary["contrasts"]
+    }
+    grows, stays = (
+        by_ends["lan", "0", "lan", "1"]["burst_mean"],
+        by_ends["lan", "1", "lan", "2"]["burst_mean"],
+    )
+    assert grows["value"] == pytest.approx(2.0, rel=0.02)
+    assert grows["low"] > 1.85 and grows["n"] == 5  # although dblp's own times differ 16-fold
+    assert stays["low"] < 1 < stays["high"]
+    family = [each["burst_mean"] for each in by_ends.values()]
+    assert [each["p_value_corrected"] for each in family] == holm(
+        [each["p_value"] for each in family]
+    )
+    assert grows["p_value"] < grows["p_value_corrected"] < 0.001 < stays["p_value_corrected"]
+
+
+def test_below_five_seeds_a_contrast_has_values_and_no_test(tmp_path):
+    sweep(tmp_path, {1: 1.0, 2: 2.0})
+    (first, *_) = summarise(load(tmp_path))["contrasts"]
+    found = first["ratios"][PAIR]["round_latency_s"]["burst_mean"]
+    assert found["low"] is found["p_value"] is found["p_value_corrected"] is None
+    assert len(found["values"]) == 2
+
+
+def test_a_point_that_lacks_an_arm_has_no_contrast(tmp_path):
+    build = ResultsBuilder(tmp_path)
+    for price, arms in (("0", ("dblp", "fixed-low")), ("1", ("dblp",))):
+        for arm in arms:
+            build.run(arm=arm, seed=1, factors={"price": price})
+    assert summarise(load(tmp_path))["contrasts"] == []
+
+
+def test_runs_of_another_machine_are_no_pair(tmp_path):
+    build = ResultsBuilder(tmp_path)
+    for price in ("0", "1"):
+        for arm in ("dblp", "fixed-low"):
+            machine = f"CPU {price}"
+            build.run(arm=arm, seed=1, factors={"price": price}, machine=machine)
+    assert summarise(load(tmp_path))["contrasts"] == []
+
+
+def test_the_report_has_them_as_a_table(tmp_path, undrawn):
+    sweep(tmp_path)
+    summary = summarise(load(tmp_path))
+    table = contrast_table(summary)
+    assert table.columns == ["From", "To", PAIR]
+    shown = [(row[0].text, row[1].text, row[2].text, row[2].detail) for row in table.rows]
+    (grows,) = (
+        each for each in shown if each[:2] == ("place = lan, price = 0", "place = lan, price = 1")
+    )
+    assert grows[2] == "2.00" and grows[3].endswith("n = 5, p < 0.001")
+    assert entry(summary["contrasts"][0], "ratios", PAIR, GATHER).n == 5
+    page = analysis.write_report(tmp_path).index.read_text()
+    assert "how ratios change between neighbouring points" in page
+
+
+def test_without_a_sweep_there_are_none(tmp_path):
+    build = ResultsBuilder(tmp_path)
+    for arm in ("dblp", "fixed-low"):
+        build.run(arm=arm, seed=1)
+    assert "contrasts" not in summarise(load(tmp_path))

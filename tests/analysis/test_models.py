@@ -1,0 +1,215 @@
+"""Whose numbers stand beside the paper's: of another model they say so, and tasks stand apart."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from analysis.data.load import load
+from analysis.figures import catalogue, learning
+from analysis.figures.style import arm_styles
+from analysis.report import kept_results
+from analysis.summary.document import summarise
+from analysis.summary.lookup import entry, published_entries
+from analysis.tables import ratios
+from analysis.tables.main_table import main_table
+from analysis.tables.published_values import experiment_table, overview_table
+from analysis.words import headline
+from tests.analysis.build import ResultsBuilder
+
+RESNET = "dblp-accuracy-resnet"
+
+
+def beside(folder: Path, published: str, model: str, **options: Any) -> dict[str, Any]:
+    """The summary of two arms that train a model, beside a published value."""
+    build = ResultsBuilder(folder)
+    build.published = [published]
+    for arm in ("dblp", "fixed-low"):
+        for seed in (1, 2):
+            pace = options.get("pace", {"kind": "real"})
+            training = {"model": model, "dataset": "digits", "pace": pace}
+            build.run(arm=arm, seed=seed, config={"training": training}, **options)
+    return summarise(load(folder))
+
+
+def numbers(summary: dict[str, Any]) -> list[str]:
+    """Ours and the paper's, of the first rows of the experiment's table and of the overview."""
+    _, ours, paper, *_ = experiment_table(summary).rows[0]
+    _, _, papers, our, _ = overview_table([summary]).rows[0]
+    return [f"{cell.text} ({cell.detail})" for cell in (ours, paper, our, papers)]
+
+
+def test_where_the_models_differ_each_number_names_its_own(tmp_path):
+    summary = beside(tmp_path, "fig2-latency", "small-cnn")
+    assert summary["published"] == {}  # k was not swept
+    summary = beside(tmp_path / "two", "dblp-training-time-mean-v1", "small-cnn")
+    (found,) = summary["published"]["training_time_s"]
+    assert (found["model"], found["our_model"]) == (["not stated"], ["small-cnn"])
+    assert numbers(summary) == [
+        "1.00 (small-cnn, values 1.00, 1.00, n = 2)",
+        "1.24 (model not stated, mean over the paper's runs)",
+        "1.00 x (small-cnn, values 1.00, 1.00, n = 2)",
+        "1.24 x (model not stated)",
+    ]
+    record = experiment_table(summary).records[0]
+    assert (record["model"], record["our_model"]) == ("not stated", "small-cnn")
+
+
+def test_a_model_that_the_row_names_is_not_named_twice(tmp_path):
+    found = numbers(beside(tmp_path, RESNET, "small-cnn"))
+    assert found[1].startswith("-0.48 (82.74 and 83.22, ResNet-50, 40 percentage points")
+    assert found[2:] == ["0.00 points (small-cnn, values 0.00, 0.00, n = 2)", "-0.48 points ()"]
+
+
+def test_the_papers_own_model_needs_no_word(tmp_path):
+    found = numbers(beside(tmp_path, RESNET, "resnet50"))
+    assert found[2:] == ["0.00 points (values 0.00, 0.00, n = 2)", "-0.48 points ()"]
+
+
+def test_a_payload_of_a_model_is_not_the_model(tmp_path):
+    pace = {"kind": "payload-only"}
+    summary = beside(tmp_path, "dblp-training-time-resnet-calm", "resnet50", pace=pace)
+    (found,) = summary["published"]["training_time_s"]
+    assert found["our_model"] == ["payload of resnet50"]
+    assert numbers(summary)[2] == "1.00 x (payload of resnet50, values 1.00, 1.00, n = 2)"
+
+
+def test_a_limit_by_arithmetic_is_of_any_model(tmp_path):
+    _, ours, paper, *_ = experiment_table(beside(tmp_path, "limit-bytes", "small-cnn")).rows[0]
+    assert "small-cnn" not in ours.detail and paper.detail.startswith("(1 - 0.8 %)")
+
+
+@pytest.fixture
+def two_tasks(tmp_path) -> Path:
+    """dblp loses half a point with the CNN, and wins five points with the MLP."""
+    build = ResultsBuilder(tmp_path / "runs", experiment="accuracy", arms=["fixed-low", "dblp"])
+    build.published = [RESNET]
+    for model, lower in (("small-cnn", 0.005), ("mlp", -0.05)):
+        config = {"training": {"model": model, "dataset": "digits"}}
+        for seed in range(1, 6):
+            for arm, accuracy in (("fixed-low", 0.9), ("dblp", 0.9 - lower)):
+                build.run(
+                    arm=arm, seed=seed, accuracy=accuracy, factors={"task": model}, config=config
+                )
+    return tmp_path
+
+
+def overview(summary: dict[str, Any]) -> list[tuple[str, str]]:
+    """Ours, and whether it reproduces the paper's, of each row."""
+    rows = overview_table([summary]).rows
+    return [(f"{row[3].text} ({row[3].detail})", row[4].text) for row in rows]
+
+
+APART = [
+    ("-0.50 points (small-cnn, -0.50 to -0.50, n = 5)", "reproduced, as no effect would be"),
+    ("5.00 points (mlp, 5.00\u20135.00, n = 5)", "not reproduced"),
+]
+
+
+def test_no_accuracy_is_a_mean_over_tasks(two_tasks):
+    results = load(two_tasks / "runs")
+    summary = summarise(results)
+    for arm in results.arms:
+        assert entry(summary, "arms", arm, "accuracy").value is None
+        assert entry(summary, "arms", arm, "round_latency_s.mean").value is not None
+    assert entry(summary, "differences", "fixed-low-dblp", "accuracy").value is None
+    (accuracy,) = (row for row in main_table(summary).rows if row[0].text.startswith("Final test"))
+    assert {cell.text for cell in accuracy[1:]} == {"\u2014"}
+    assert "nobody's: see the tables by point" in accuracy[1].note
+    found = {row[0].text: row[1].text for row in ratios.ratio_table(summary).rows}
+    label = "Final test accuracy, difference (points)"
+    assert {name: text for name, text in found.items() if "accuracy" in name} == {
+        f"{label}, task = small-cnn": "0.50",
+        f"{label}, task = mlp": "-5.00",
+    }
+    told = [each for each in headline.sentences(summary) if each.startswith("Final accuracy")]
+    assert [each.partition(":")[0] for each in told] == [
+        "Final accuracy at task = small-cnn",
+        "Final accuracy at task = mlp",
+    ]
+    assert overview(summary) == APART
+
+
+def test_older_summaries_that_have_such_a_mean_are_taken_apart(two_tasks):
+    summary = summarise(load(two_tasks / "runs"))
+    of_points = [point["published"].pop("accuracy")[0] for point in summary["points"]]
+    older = {k: v for k, v in of_points[0].items() if k not in ("model", "our_model")}
+    mean = {"value": 0.0225, "low": 0.02, "high": 0.025, "n": 5}
+    summary["published"] = {"accuracy": [older | {"ours": mean, "verdict": "not reproduced"}]}
+    for point in summary["points"]:  # of kept results: one direction of each pair
+        point["differences"] = {"fixed-low-dblp": point["differences"]["fixed-low-dblp"]}
+    assert overview(summary) == APART
+    assert [factors["task"] for factors, _, _ in published_entries(summary)] == ["small-cnn", "mlp"]
+
+
+def test_a_value_that_is_compared_no_more_is_left_out_of_older_summaries(tmp_path):
+    summary = beside(tmp_path, RESNET, "small-cnn")
+    (found,) = summary["published"]["accuracy"]
+    summary["published"]["accuracy"].append(found | {"id": "no-longer-compared"})
+    assert [each["id"] for _, _, each in published_entries(summary)] == [RESNET]
+
+
+def test_a_point_that_was_not_measured_yet_is_no_other_task(two_tasks):
+    build = ResultsBuilder(two_tasks / "one")
+    for seed in (1, 2):
+        build.run(arm="dblp", seed=seed, factors={"q": 0.6})
+    build.plan("dblp-s1-0.9", arm="dblp", seed=1, factors={"q": 0.9})
+    summary = summarise(load(two_tasks / "one"))
+    assert entry(summary, "arms", "dblp", "accuracy").value == pytest.approx(0.9)
+
+
+def test_an_arm_is_compared_with_itself_in_each_task(tmp_path):
+    build = ResultsBuilder(tmp_path)
+    build.published = ["fig2-accuracy-flat", "fig2-latency"]
+    for model, lost in (("small-cnn", 0.0), ("mlp", 0.1)):
+        for k in (20, 30, 40):
+            config = {
+                "training": {"model": model, "dataset": "digits"},
+                "protocol": {"gather": f"phased:low=0.008,high={0.008 + k / 100}"},
+            }
+            for seed in range(1, 6):
+                build.run(
+                    arm="dblp",
+                    seed=seed,
+                    accuracy=0.9 - lost * (k > 20),
+                    factors={"k": k, "task": model},
+                    config=config,
+                )
+    published = summarise(load(tmp_path))["published"]
+    found = {each["our_model"][0]: each for each in published["accuracy"]}
+    assert found["small-cnn"]["ours"]["value"] == pytest.approx(0)
+    assert found["mlp"]["ours"]["value"] == pytest.approx(0.1)
+    assert found["mlp"]["compared"] == "difference dblp: k = 0.2 - k = 0.3, mlp on digits"
+    (latency,) = published["round_latency_s.mean"]
+    assert latency["our_model"] == ["small-cnn", "mlp"]
+
+
+def test_each_task_has_a_panel_of_its_curves(two_tasks):
+    results = load(two_tasks / "runs")
+    tasks = {run.key: f"{run.factors['task']} on digits" for run in results.ok_runs}
+    figure = learning.quality(results.training, arm_styles(results.arms), "round", tasks)
+    assert figure is not None
+    found = {axes.get_title(loc="left"): axes.lines for axes in figure.axes}
+    assert list(found) == ["small-cnn on digits", "mlp on digits"]
+    ends = {
+        task: sorted(np.asarray(line.get_ydata(), float)[-1] for line in lines)
+        for task, lines in found.items()
+    }
+    assert ends["mlp on digits"] == pytest.approx([90.0, 95.0])
+    assert ends["small-cnn on digits"] == pytest.approx([89.5, 90.0])
+
+
+def test_the_kept_words_say_with_which_model_a_value_is_reproduced(two_tasks, monkeypatch):
+    monkeypatch.setattr(catalogue, "draw_all", lambda *_: [])
+    place = two_tasks / "project"
+    (place / "experiments" / "results").mkdir(parents=True)
+    folder = kept_results.keep(two_tasks / "runs", root=place)
+    assert json.loads((folder / "summary.json").read_text())["points"][1]["published"]["accuracy"]
+    assert (
+        "Final accuracy, ResNet-50: the paper has -0.48 points (Table IX); with small-cnn: "
+        "reproduced, as no effect would be; with mlp: not reproduced." in kept_results.block(folder)
+    )

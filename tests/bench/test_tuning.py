@@ -1,0 +1,187 @@
+"""Learning rates chosen by a validation part: what is trained, and the rule."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from testbed import experiment
+from testbed.bench import trainings
+from testbed.bench.tuning import console, rule, training
+from testbed.cli.verbs import app
+from testbed.shared.yaml_input import InputError
+from testbed.training.learner import Replica
+from testbed.training.run_context import RunContext
+
+SMALL: dict[str, Any] = {
+    "name": "small",
+    "rounds": 6,
+    "seeds": [1],
+    "topology": {"name": "star", "workers": 2},
+    "training": {"model": "mlp", "dataset": "digits", "batch_size": 16, "evaluate_every": 2},
+    "phases": {"detector": "schedule", "critical_rounds": [[0, 2]]},
+    "arms": {"none": {"protocol": "none"}, "dblp": {"protocol": "dblp", "high": 0.5}},
+}
+
+
+@pytest.fixture
+def small(tmp_path):
+    def write(**changes: Any) -> str:
+        path = tmp_path / "small.yaml"
+        path.write_text(yaml.safe_dump({**SMALL, **changes}, sort_keys=False))
+        return str(path)
+
+    return write
+
+
+def only(path: str, arm: str, rate: float) -> training.Trial:
+    found = training.trials(experiment.load(path, arms=[arm]))
+    return next(trial for trial in found if trial.learning_rate == rate)
+
+
+def test_without_loss_it_is_the_mean_of_the_workers_gradients_on_what_is_left(small):
+    trial = only(small(), "none", 0.032)
+    context = RunContext.without_network(trial.config, trial.hosts)
+    assert context.model_and_data.dataset.facts["evaluated_on"] == "validation"
+    learners = [context.learner(name) for name in context.workers]
+    parts = [np.zeros(context.layout.element_count, dtype=np.float32) for _ in learners]
+    for _ in range(6):
+        for learner, part in zip(learners, parts, strict=True):
+            learner.gradient(part)
+        mean = (parts[0] + parts[1]) / np.float32(2)
+        for learner in learners:
+            learner.apply(mean, 0.032)
+    record = training.train(trial)
+    assert record["value"] == pytest.approx(np.mean([each.evaluate() for each in learners]))
+    assert [number for number, _ in record["curve"]] == [1, 3, 5, 6]
+    assert record == training.train(trial)
+
+
+def test_an_arm_loses_what_its_tolerance_and_the_phase_allow(small, monkeypatch):
+    zeros = []
+    apply = Replica.apply
+
+    def spy(self, update, learning_rate):
+        zeros.append(float((update == 0).mean()))
+        apply(self, update, learning_rate)
+
+    monkeypatch.setattr(Replica, "apply", spy)
+    training.train(only(small(), "dblp", 0.032))
+    lost = [each > 0.5 for each in zeros[::2]]
+    # What the schedule says after a round holds from its broadcast on.
+    assert lost == [False, False, False, True, True, True]
+
+
+def test_the_schedule_s_rate_is_applied(small, monkeypatch):
+    rates = []
+    monkeypatch.setattr(Replica, "apply", lambda self, update, rate: rates.append(rate))
+    cosine = {**SMALL["training"], "schedule": {"kind": "cosine"}}
+    training.train(only(small(training=cosine), "none", 0.064))
+    assert rates[0] == pytest.approx(0.064)
+    assert rates[-1] == pytest.approx(0.0)
+
+
+def test_points_that_train_the_same_are_one(small):
+    burst = [{"kind": "loss", "host": "server", "rounds": [3], "q": 0.9}]
+    levels = [{"label": "calm", "impairments": []}, {"label": "burst"}]
+    path = small(impairments=burst, factors={"when": levels})
+    found = list(training.trials(experiment.load(path, arms=["none"])))
+    assert {trial.point for trial in found} == {"calm; burst"}
+    assert [trial.learning_rate for trial in found] == list(rule.CANDIDATES)
+    levels.append({"label": "longer", "rounds": 8})
+    found = list(training.trials(experiment.load(small(factors={"when": levels}), arms=["none"])))
+    assert {trial.point for trial in found} == {"calm; burst", "longer"}
+
+
+def record(rate, seed, value, metric="accuracy", arm="dblp"):
+    return {
+        "point": "p",
+        "arm": arm,
+        "learning_rate": rate,
+        "seed": seed,
+        "metric": metric,
+        "value": value,
+    }
+
+
+def chosen(*records):
+    ((_, choice),) = rule.choices(records)
+    return choice
+
+
+def test_the_best_mean_wins_and_of_equal_ones_the_smaller_rate():
+    found = chosen(*(record(r, s, v) for r, v in ((1, 0.5), (2, 0.7), (4, 0.7)) for s in (1, 2)))
+    assert (found.learning_rate, found.at_end) == (2, False)
+    found = chosen(record(1, 1, 9.0, "perplexity"), record(2, 1, 8.0, "perplexity"))
+    assert (found.learning_rate, found.mean, found.at_end) == (2, 8.0, True)
+
+
+def test_a_rate_with_which_a_seed_diverged_is_never_chosen():
+    lost = [record(2, 1, 0.9), record(2, 2, None)]
+    assert chosen(record(1, 1, 0.1), record(1, 2, 0.1), *lost).learning_rate == 1
+    assert chosen(*lost) is None
+    (row,) = console.rows(lost)
+    assert row[2:] == ["none", "-", "2: diverges"]
+
+
+def test_each_arm_has_a_choice_of_its_own():
+    records = [
+        record(r, 1, v, arm=a)
+        for a, best in (("a", 1), ("b", 2))
+        for r, v in ((1, best == 1), (2, best == 2))
+    ]
+    assert {g.arm: c.learning_rate for g, c in rule.choices(records) if c} == {"a": 1, "b": 2}
+
+
+def test_the_verb_writes_every_training_and_the_table(small, tmp_path, monkeypatch):
+    monkeypatch.setattr(training, "CANDIDATES", (0.002, 0.064))
+    monkeypatch.setattr(rule, "SEEDS", (1001, 1002))
+    monkeypatch.setattr(trainings, "measure", lambda todo, run: ((t, run(t)) for t in todo))
+    file = tmp_path / "rates.json"
+    done = CliRunner().invoke(app, ["tune", small(), "--json", str(file)])
+    assert done.exit_code == 0, done.output
+    records = json.loads(file.read_text())
+    assert len(records) == 2 * 2 * 2
+    assert {each["seed"] for each in records} == {1001, 1002}
+    assert all(0 < each["value"] <= 1 and each["machine"]["commit"] for each in records)
+    assert file.with_suffix(".md").read_text() == console.markdown(records)
+    assert "0.064 (at the end of the candidates)" in console.markdown(records)
+    assert "chosen is the candidate" in done.output.lower()
+    assert list(tmp_path.glob("*.partial.jsonl")) == []
+
+
+def test_what_learns_nothing_is_refused(small):
+    runs = experiment.load(small(training={"model": "mlp", "pace": {"kind": "payload-only"}}))
+    with pytest.raises(InputError, match="tune: nothing is learnt with"):
+        console.run(runs, json_file=None)
+    with pytest.raises(InputError, match="tune: programs have no learning rate"):
+        console.run(experiment.load("iperf3-bursts"), json_file=None)
+
+
+def test_the_rates_of_shipped_experiments_are_those_that_the_rule_chose():
+    kept = sorted((experiment.EXPERIMENTS / "results" / "tuning").glob("*.json"))
+    assert kept
+    for path in kept:
+        records = json.loads(path.read_text())
+        assert path.with_suffix(".md").read_text() == console.markdown(records)
+        found = {group: choice for group, choice in rule.choices(records) if choice}
+        arms = {group.arm for group in found}
+        for run in experiment.load(path.stem, seeds=1):
+            level = ", ".join(map(str, run.factors.values()))
+            arm = run.arm if len(arms) > 1 else "none"  # whose rate all arms have
+            of_arm = {group.point: choice for group, choice in found.items() if group.arm == arm}
+            (choice,) = (each for point, each in of_arm.items() if not point or level in point)
+            assert run.config()["training"]["learning_rate"] == choice.learning_rate, run.label
+
+
+def test_burst_accuracy_trains_as_the_first_task_of_accuracy_does():
+    calm, burst = (experiment.load(name, seeds=1) for name in ("accuracy", "burst-accuracy"))
+    rates = {run.arm: run.config()["training"] for run in calm if "cnn" in run.factors["task"]}
+    assert {run.arm: run.config()["training"] for run in burst} == rates
+    assert burst[0].config()["phases"] == calm[0].config()["phases"]
+    assert burst[0].experiment.rounds == calm[0].experiment.rounds

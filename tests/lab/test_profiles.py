@@ -1,0 +1,99 @@
+"""The profiles for larger machines run: three rounds of each replay, with data that are at hand.
+
+What such a run measures is of no interest: this machine may be too slow for its rates, and then it
+is `invalid`. But it trains to its end.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from testbed import experiment
+from testbed.experiment import profiles
+from testbed.shared import yaml_input
+from tests.experiment.test_profiles import PAPER_ITEMS
+
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.long,
+    pytest.mark.timeout(1200),
+    pytest.mark.usefixtures("unchanged_host"),
+]
+ROUNDS = 3
+_CIFAR10_FILES = (*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin")
+
+
+def shortened(name: str, profile: str, folder: Path) -> dict[str, Any]:
+    """An experiment as a profile has it, but one arm, one point and three rounds, one of them hit.
+
+    The arm is `dblp`, or else the first that loses; the point the last, with the largest model.
+    """
+    document = yaml_input.read(experiment.find(name))
+    profiles.apply(document, profile)
+    arms = [name for name in document["arms"] if name != "none"]
+    arm = "dblp" if "dblp" in arms else arms[0]
+    factors = {
+        factor: [_level(levels[-1], arm) if isinstance(levels[-1], dict) else levels[-1]]
+        for factor, levels in document.get("factors", {}).items()
+    }
+    document = _few_rounds(document)
+    document |= {"rounds": ROUNDS, "seeds": [1], "factors": factors, "profiles": {}}
+    document["arms"] = {arm: document["arms"][arm]}
+    document.setdefault("limits", {})["run_timeout_s"] = 900
+    training = document["training"]
+    training["evaluate_every"] = ROUNDS
+    if training.get("dataset") == "cifar10":
+        training["dataset"] = {"name": "cifar10", "directory": str(folder), "verify": False}
+        random = np.random.default_rng(1)
+        for file in _CIFAR10_FILES:
+            records = random.integers(0, 256, (100, 3073), dtype=np.uint8)
+            records[:, 0] %= 10
+            (folder / file).write_bytes(records.tobytes())
+    return document
+
+
+def _level(level: dict[str, Any], arm: str) -> dict[str, Any]:
+    """A level without what it says of the number of rounds and of other arms."""
+    return {
+        key: _few_rounds(value, key.rpartition(".")[2])
+        for key, value in level.items()
+        if key != "rounds" and (not key.startswith("arms.") or key.split(".")[1] == arm)
+    }
+
+
+def _few_rounds(value: Any, key: str = "") -> Any:
+    """The same with the first round critical and the second one hit, where it names rounds."""
+    if key == "critical_rounds":
+        return [[0, 0]]
+    if key == "rounds" and not isinstance(value, int):
+        return [1]
+    if isinstance(value, dict):
+        return {inner: _few_rounds(each, inner) for inner, each in value.items()}
+    return [_few_rounds(each) for each in value] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize("profile", ["server", "paper"])
+@pytest.mark.parametrize("name", [*PAPER_ITEMS, "detector-loop"])
+def test_a_replay_runs_with_the_sizes_of_a_larger_machine(name, profile, tmp_path):
+    path = tmp_path / f"{name}.yaml"
+    path.write_text(yaml.safe_dump(shortened(name, profile, tmp_path), sort_keys=False))
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.lab.execute", str(path), str(tmp_path / "out")],
+        capture_output=True,
+        text=True,
+        timeout=1000,
+        check=False,
+    )
+    (status,) = (tmp_path / "out").glob("*/*/status.json")
+    found = json.loads(status.read_text())
+    assert found["verdict"] in ("ok", "invalid"), found["reason"] + done.stdout + done.stderr
+    rounds = (status.parent / "events" / "rounds.jsonl").read_text().splitlines()
+    assert len(rounds) == ROUNDS, done.stdout
