@@ -1,11 +1,11 @@
 """Order of the tests: what takes seconds first, real labs last. No test fails for being slow.
 
-A lab test measures a real network in real time. One that fails is tried again: once in any case, as
-a processor of a shared machine stands still for milliseconds that no measure of ours shows, and a
-second time only if the machine was disturbed: the hypervisor took its processors during the test,
-or just after it others take them or its timers are late. The next try waits until that is over,
-half a minute at most. The closing summary names each of these tests and what disturbed the machine,
-so a fault that shows only now and then is not hidden.
+A lab test measures a real network in real time. One that fails is tried again: once in any case,
+and twice more only if the machine was disturbed: a processor stood still during the test (see
+stalls.py), the hypervisor took a share of them, or just after it others take them or its timers
+are late. The next try waits until that is over, half a minute at most. The closing summary names
+each of these tests and what disturbed the machine, so a fault that shows only now and then is not
+hidden.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import pytest
 
 from testbed.lab.kernel import machine_ticks
 from testbed.machine import steadiness
+from tests.stalls import Witness
 
 # A busy machine may take any time for an example.
 hypothesis.settings.register_profile("patient", deadline=None)
@@ -27,13 +28,14 @@ hypothesis.settings.load_profile("patient")
 
 _LABS = Path(__file__).parent / "lab"
 MACHINE = pytest.StashKey[str]()  # what the probe found, in words; filled by the first lab test
-_TRIES_MORE = 2
+STALLS = pytest.StashKey[Witness]()  # from the first lab test on
+_TRIES_MORE = 3
 _CALM_WITHIN_S = 30.0
 # Of all processors' time during a test. A pause of 5 ms at the wrong moment fails a gate, and takes
 # no share that could be seen; quiet hours have below 0.01.
 _STOLEN = 0.03
 _tried_again: dict[str, list[str]] = {}
-_began: dict[str, machine_ticks.MachineTicks] = {}
+_began: dict[str, tuple[machine_ticks.MachineTicks, float]] = {}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -59,8 +61,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
-    _began[item.nodeid] = machine_ticks.read()
+    is_lab = item.get_closest_marker("lab") is not None
+    if is_lab and STALLS not in item.config.stash:
+        item.config.stash[STALLS] = Witness()
+    _began[item.nodeid] = machine_ticks.read(), time.monotonic()
     return (yield)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if STALLS in config.stash:
+        config.stash[STALLS].close()
 
 
 @pytest.fixture(autouse=True)
@@ -76,7 +86,9 @@ def _disturbed_at(item: pytest.Item) -> Callable[[BaseException | None], bool]:
         reasons = _tried_again.get(item.nodeid, [])
         if error is None or len(reasons) == _TRIES_MORE:
             return False
-        why = steadiness.watch().disturbed or _stolen_since(_began[item.nodeid])
+        ticks, began_s = _began[item.nodeid]
+        why = stood_still(item.config, began_s) or _stolen_since(ticks)
+        why = why or steadiness.watch().disturbed
         if not why and reasons:
             return False
         _tried_again[item.nodeid] = [*reasons, why or "nothing that we measure disturbed it"]
@@ -85,6 +97,12 @@ def _disturbed_at(item: pytest.Item) -> Callable[[BaseException | None], bool]:
         return True
 
     return disturbed
+
+
+def stood_still(config: pytest.Config, since_s: float) -> str:
+    """How long a processor stood still since a time of `time.monotonic()`; empty: it never did."""
+    longest_s = config.stash[STALLS].longest_s(since_s)
+    return f"a processor stood still for {longest_s * 1e3:.0f} ms" if longest_s else ""
 
 
 def _stolen_since(began: machine_ticks.MachineTicks) -> str:

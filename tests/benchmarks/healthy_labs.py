@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from testbed.machine import steadiness
-from tests.lab.gates.healthy import TOPOLOGIES, reason_not_ok
+from tests.lab.gates.healthy import TOPOLOGIES, verdict
 
 
 def main() -> None:
@@ -24,9 +24,9 @@ def main() -> None:
     for number in range(1, repetitions + 1):
         for kind in TOPOLOGIES:
             with tempfile.TemporaryDirectory(prefix="healthy-labs-") as folder:
-                reason = reason_not_ok(Path(folder), kind, machine.rate_bps)
-            stayed[kind] += not reason
-            if reason:
+                status = verdict(Path(folder), kind, machine.rate_bps)
+            stayed[kind] += status["verdict"] == "ok"
+            if reason := status["reason"]:
                 now = steadiness.watch().sentence()
                 print(f"{number} {kind}: {reason} (now: {now})", flush=True)
     for kind, count in stayed.items():

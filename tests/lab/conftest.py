@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import yaml
 
 from testbed.machine import capabilities, steadiness
 from testbed.verdict.gate import STOPPING
-from tests.conftest import MACHINE
+from tests.conftest import MACHINE, stood_still
 from tests.documentation.described import undescribed
 
 SMALL: dict[str, Any] = {
@@ -80,6 +81,28 @@ def held_rate_bps(machine: steadiness.Findings) -> int:
     if machine.rate_bps is None:
         pytest.skip(f"this machine holds no rate for a lab: {machine.sentence()}")
     return machine.rate_bps
+
+
+OkOrStalled = Callable[[dict[str, Any]], None]
+
+
+@pytest.fixture
+def ok_or_stalled(pytestconfig: pytest.Config) -> OkOrStalled:
+    """Asserts that a verdict is ok, or that nothing but timing stopped the run of this test and
+    a processor stood still meanwhile. That is what gates are for, and no fault of a lab.
+    """
+    began_s = time.monotonic()
+
+    def check(status: dict[str, Any]) -> None:
+        if status["verdict"] == "ok":
+            return
+        stopping = {each["key"] for each in status["gates"] if each["outcome"] in STOPPING}
+        assert status["verdict"] == "invalid" and stopping <= TIMING, status["reason"]
+        stalled = stood_still(pytestconfig, began_s)
+        assert stalled, status["reason"]
+        warnings.warn(f"{stalled}: {status['reason']}", stacklevel=2)
+
+    return check
 
 
 def is_alive(process: psutil.Process) -> bool:

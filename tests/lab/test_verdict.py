@@ -25,9 +25,11 @@ def to_server(results: Results) -> dict[str, Any]:
 LINK = ("server--s1", "s1")
 
 
-def test_no_packet_is_unaccounted_for_under_loss_and_overflow(run_small, unchanged_host):
+def test_no_packet_is_unaccounted_for_under_loss_and_overflow(
+    run_small, unchanged_host, ok_or_stalled
+):
     results = run_small(impairments=IMPAIRMENTS)
-    assert results.verdict()["verdict"] == "ok", results.verdict()
+    ok_or_stalled(results.verdict())
     books = conservation(results)
     assert len(books["links"]) == 6
     assert [each["unexplained"] for each in books["links"]] == [0] * 6

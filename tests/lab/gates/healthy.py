@@ -19,8 +19,8 @@ TOPOLOGIES: dict[str, dict[str, Any]] = {
 _MOST_SWITCHES = {"fat-tree": 5}
 
 
-def reason_not_ok(folder: Path, kind: str, held_bps: int) -> str:
-    """Run one of them; returns why its verdict is not `ok`, or "" if it is.
+def verdict(folder: Path, kind: str, held_bps: int) -> dict[str, Any]:
+    """Run one of them; returns its status.
 
     An invalid run is tried again as often as `./lab run` does it: a moment of this machine may
     spoil one.
@@ -34,5 +34,4 @@ def reason_not_ok(folder: Path, kind: str, held_bps: int) -> str:
     topology = {"name": kind, "rate_bps": rate_bps, "queue_bytes": 150_000, **TOPOLOGIES[kind]}
     rounds = 20 * rate_bps // held_bps + 1
     lab = WrongLab(folder, rate_bps)
-    status = lab.run(topology=topology, rounds=rounds, retries=Execution.retries).verdict()
-    return "" if status["verdict"] == "ok" else f"{status['verdict']}: {status['reason']}"
+    return lab.run(topology=topology, rounds=rounds, retries=Execution.retries).verdict()

@@ -9,6 +9,7 @@ import pytest
 
 from testbed.lab.delay.relay_client import RelayClient
 from testbed.lab.sandbox import PRIVATE_DIRECTORY
+from tests.lab.conftest import OkOrStalled
 from tests.lab.gates.harness import RunningLab, WrongLab, assert_invalid
 
 pytestmark = pytest.mark.lab
@@ -93,9 +94,9 @@ def jitter_ns(random, most_ns, count):
 
 
 @pytest.mark.long
-def test_a_delayed_lab_with_nothing_wrong_is_ok(wrong_lab: WrongLab):
+def test_a_delayed_lab_with_nothing_wrong_is_ok(wrong_lab: WrongLab, ok_or_stalled: OkOrStalled):
     results = wrong_lab.run(**delayed(wrong_lab, jitter_s=0.001))
-    assert results.verdict()["verdict"] == "ok", results.verdict()["reason"]
+    ok_or_stalled(results.verdict())
 
 
 @pytest.mark.long
