@@ -110,6 +110,16 @@ def test_every_item_of_the_paper_has_three_valid_profiles_and_five_seeds(name):
         assert len({run.key for run in runs}) == len(runs)
 
 
+@pytest.mark.parametrize("name", ["accuracy", "burst-accuracy", "detector-loop", "fig2-k-sweep"])
+def test_the_paper_s_trainings_have_its_epochs_of_93_rounds(name):
+    for run in experiment.load(name, profile="paper", seeds=1):
+        training, rounds = run.experiment.training, run.experiment.rounds
+        assert run.config()["phases"]["cadence"] == 93
+        assert rounds == (15 if training.model == "resnet50" else 10) * 93
+        if run.config()["training"]["dataset"]["name"] == "cifar10":
+            assert 50_000 // run.experiment.topology.workers // training.batch_size == 93
+
+
 def test_published_numbers_that_an_experiment_names_exist():
     known = {each.id for each in published.load()}
     for name in PAPER_ITEMS:

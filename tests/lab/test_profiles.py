@@ -54,7 +54,7 @@ def shortened(name: str, profile: str, folder: Path) -> dict[str, Any]:
         training["dataset"] = {"name": "cifar10", "directory": str(folder), "verify": False}
         random = np.random.default_rng(1)
         for file in _CIFAR10_FILES:
-            records = random.integers(0, 256, (100, 3073), dtype=np.uint8)
+            records = random.integers(0, 256, (120, 3073), dtype=np.uint8)  # a batch for each
             records[:, 0] %= 10
             (folder / file).write_bytes(records.tobytes())
     return document
