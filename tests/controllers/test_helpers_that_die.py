@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import socket
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,17 +15,11 @@ from controllers.impairments import Impairment, make
 from testbed.lab.helpers.process import HelperError, wait_readable
 from testbed.lab.kernel import process_status
 from testbed.lab.kernel.process_sockets import sockets_of
+from tests.busy import busy_process
 
 STRAGGLER = {"kind": "straggler", "host": "worker-1", "factor": 3, "rounds": [1]}
 CRASH = {"kind": "crash", "host": "worker-1", "rounds": [1]}
 BACKGROUND = {"kind": "background", "host": "here", "from": "there", "rounds": [1]}
-
-
-@contextlib.contextmanager
-def busy_process() -> Iterator[subprocess.Popen[bytes]]:
-    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as process:
-        yield process
-        process.kill()
 
 
 def impairment(document: dict[str, Any], **processes: int) -> Impairment[Any]:

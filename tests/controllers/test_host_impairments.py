@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from controllers import impairment_plan
 from controllers.controller_socket import parse_request
 from controllers.impairments import AnyImpairment, ImpairmentParameters
 from testbed.lab.helpers.process import HelperProcess
+from tests.busy import busy_process
 
 PLACES = impairment_plan.Places(
     hosts=["server", "worker-1", "traffic-1"],
@@ -130,16 +130,6 @@ def ask(process: HelperProcess, do: str, **request: object) -> dict[str, Any]:
     return process.hear(10)
 
 
-@contextmanager
-def busy_process() -> Iterator[int]:
-    process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
-    try:
-        yield process.pid
-    finally:
-        process.kill()
-        process.wait()
-
-
 def cpu_s(pid: int) -> float:
     """Processor time of a process so far."""
     return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) * 1e-9
@@ -162,25 +152,25 @@ def is_let_go(pid: int) -> bool:
 
 
 def test_a_slowed_process_gets_its_share_of_the_time_and_all_of_it_afterwards():
-    with busy_process() as pid, helper("slowdown") as program:
-        ask(program, "slow", pid=pid, factor=5)
-        began_s, before_s = time.monotonic(), cpu_s(pid)
+    with busy_process() as process, helper("slowdown") as program:
+        ask(program, "slow", pid=process.pid, factor=5)
+        began_s, before_s = time.monotonic(), cpu_s(process.pid)
         time.sleep(0.6)
-        share = (cpu_s(pid) - before_s) / (time.monotonic() - began_s)
+        share = (cpu_s(process.pid) - before_s) / (time.monotonic() - began_s)
         slowed = ask(program, "release")
         assert 0 < share < 0.2 * 1.4
         stopped = slowed["stopped_s"] / (slowed["ended_s"] - slowed["began_s"])
         assert stopped == pytest.approx(0.8, abs=0.05)
         assert slowed["cycles"] > 20
-        assert is_let_go(pid)
+        assert is_let_go(process.pid)
 
 
 @pytest.mark.parametrize("ending", ["killed", "terminated", "master gone"])
 def test_a_process_is_not_left_stopped_however_the_program_ends(ending):
-    with busy_process() as pid, helper("slowdown") as program:
-        ask(program, "slow", pid=pid, factor=50)
+    with busy_process() as process, helper("slowdown") as program:
+        ask(program, "slow", pid=process.pid, factor=50)
         deadline_s = time.monotonic() + 5
-        while state(pid) != "T" and time.monotonic() < deadline_s:
+        while state(process.pid) != "T" and time.monotonic() < deadline_s:
             pass
         if ending == "killed":
             program.process.kill()
@@ -190,13 +180,13 @@ def test_a_process_is_not_left_stopped_however_the_program_ends(ending):
             program.finish(10)
             assert program.process.returncode == 0
         program.process.wait(10)
-        assert is_let_go(pid)
+        assert is_let_go(process.pid)
 
 
 def test_slowing_a_process_that_ends_meanwhile_ends_in_order():
     with helper("slowdown") as program:
-        with busy_process() as pid:
-            ask(program, "slow", pid=pid, factor=2)
+        with busy_process() as process:
+            ask(program, "slow", pid=process.pid, factor=2)
         slowed = program.hear(10)
         assert slowed["gone"] is True
 

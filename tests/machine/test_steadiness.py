@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 
 import pytest
 
 from testbed.machine import highest_rate, steadiness
 from testbed.machine.steadiness import Findings, Moment
+from tests.busy import busy_process
 
 QUIET = Moment(late_p50_s=0.00006, late_p99_s=0.0004, others=0.01, stolen=0.0)
 
@@ -71,13 +70,9 @@ def test_others_that_a_gate_would_not_pass_are_told(others, told):
 
 
 def test_a_busy_neighbour_is_seen_and_this_process_is_not():
-    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"], start_new_session=True)
-    try:
+    with busy_process(start_new_session=True):
         time.sleep(0.2)
         seen = steadiness.watch(0.5)
-    finally:
-        busy.kill()
-        busy.wait()
     assert seen.others > 0.1
     assert seen.late_p50_s > 0
     assert seen.late_p99_s >= seen.late_p50_s

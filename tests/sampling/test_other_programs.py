@@ -13,6 +13,7 @@ import pytest
 
 from testbed.sampling import other_programs
 from testbed.sampling.other_programs import FILE, OtherPrograms
+from tests.busy import DIES_TOO
 
 BUSY = "import ctypes; ctypes.CDLL(None).prctl(15, b'{name}')\nwhile True: pass  # secret={name}"
 
@@ -20,8 +21,9 @@ BUSY = "import ctypes; ctypes.CDLL(None).prctl(15, b'{name}')\nwhile True: pass 
 def test_a_busy_program_is_named_and_the_labs_own_are_left_out(tmp_path, monkeypatch):
     monkeypatch.setattr(other_programs, "INTERVAL_S", 0.2)
     # A process with a busy child stands for the sandbox.
-    lab = subprocess.Popen(["sh", "-c", f'{sys.executable} -c "$0"; :', BUSY.format(name="in-lab")])
-    hog = subprocess.Popen([sys.executable, "-c", BUSY.format(name="hog (x) y")])
+    script = f'{" ".join(DIES_TOO)} {sys.executable} -c "$0"; :'
+    lab = subprocess.Popen([*DIES_TOO, "sh", "-c", script, BUSY.format(name="in-lab")])
+    hog = subprocess.Popen([*DIES_TOO, sys.executable, "-c", BUSY.format(name="hog (x) y")])
     children = f"/proc/{lab.pid}/task/{lab.pid}/children"
     watched, unwritten = OtherPrograms(tmp_path, lab.pid), OtherPrograms(None, lab.pid)
     try:

@@ -18,6 +18,7 @@ from testbed.scripting import lab as scripting_lab
 from testbed.scripting.steward import Steward
 from testbed.shared.input_error import InputError
 from testbed.verdict.gate import Gate, compared, not_measured
+from tests.busy import busy_process
 
 # Answers as a steward does, and judges by what it is told of other programs.
 STAND_IN = """
@@ -50,15 +51,10 @@ def start(_module, *arguments, pass_fds, stdout, stderr, outlives_thread):
 def test_a_busy_program_beside_a_lab_is_named_in_its_verdict(monkeypatch):
     monkeypatch.setattr(other_programs, "INTERVAL_S", 0.2)
     monkeypatch.setattr(scripting_lab.sandbox, "start", start)
-    busy = "import ctypes; ctypes.CDLL(None).prctl(15, b'the-hog')\nwhile True: pass"
-    hog = subprocess.Popen([sys.executable, "-c", busy])
-    try:
-        with scripting_lab.Lab({}, out=None, calibrated=True) as lab:
-            threading.Event().wait(2.0)
-            (reason,) = lab.verdict().reasons
-    finally:
-        hog.kill()
-        hog.wait()
+    named = "import ctypes; ctypes.CDLL(None).prctl(15, b'the-hog')"
+    with busy_process(named), scripting_lab.Lab({}, out=None, calibrated=True) as lab:
+        threading.Event().wait(2.0)
+        (reason,) = lab.verdict().reasons
     assert "the-hog 0." in reason
     assert "other-programs" not in {thread.name for thread in threading.enumerate()}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -14,8 +15,9 @@ from testbed.verdict import core_ticks, processor_waits
 from testbed.verdict.core_ticks import CoreTicks
 from testbed.verdict.processor_headroom import Watch
 from testbed.verdict.processor_waits import Wait, WaitWatch
+from tests.busy import busy_process
 
-BUSY = "import os; os.sched_setaffinity(0, {int(os.sys.argv[1])})\nwhile True: pass"
+PINNED = "import os; os.sched_setaffinity(0, {int(os.sys.argv[1])})"
 NEEDS_SCHEDSTAT = pytest.mark.skipif(
     not Path("/proc/self/schedstat").exists(), reason="needs capability schedstat"
 )
@@ -24,17 +26,13 @@ NEEDS_SCHEDSTAT = pytest.mark.skipif(
 @NEEDS_SCHEDSTAT
 def test_a_thread_that_shares_its_processor_waits_and_one_that_sleeps_does_not():
     processor = str(max(os.sched_getaffinity(0)))
-    busy = [subprocess.Popen([sys.executable, "-c", BUSY, processor]) for _ in range(3)]
-    idle = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-    try:
+    with contextlib.ExitStack() as programs:
+        busy, *_ = (programs.enter_context(busy_process(PINNED, processor)) for _ in range(3))
+        idle = programs.enter_context(busy_process("import time; time.sleep(60)"))
         time.sleep(0.3)
-        watch = Watch({"busy": busy[0].pid, "idle": idle.pid})
+        watch = Watch({"busy": busy.pid, "idle": idle.pid})
         time.sleep(1.3)
         found = watch.finish()
-    finally:
-        for each in (*busy, idle):
-            each.kill()
-            each.wait()
     busy_waited, idle_waited = found.waited["busy"], found.waited["idle"]
     assert busy_waited is not None
     assert idle_waited is not None

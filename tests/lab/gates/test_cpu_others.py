@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import contextlib
 
 import pytest
 
+from tests.busy import busy_process
 from tests.lab.gates.harness import RunningLab, WrongLab, assert_invalid
 
 pytestmark = pytest.mark.lab
@@ -14,18 +14,13 @@ pytestmark = pytest.mark.lab
 
 @pytest.mark.long
 def test_programs_that_take_the_processors_are_found_and_named(wrong_lab: WrongLab):
-    busy: list[subprocess.Popen[bytes]] = []
+    with contextlib.ExitStack() as programs:
 
-    def begin(lab: RunningLab) -> None:
-        # In sessions of their own, or the kernel would let all of them share one part of the time.
-        words = [sys.executable, "-c", "while True: pass"]
-        busy.extend(subprocess.Popen(words, start_new_session=True) for _ in range(4))
+        def begin(lab: RunningLab) -> None:
+            # In sessions of their own, or the kernel would let all share one part of the time.
+            for _ in range(4):
+                programs.enter_context(busy_process(start_new_session=True))
 
-    try:
         results = wrong_lab.run(meanwhile=begin)
-    finally:
-        for each in busy:
-            each.kill()
-            each.wait()
     gate = assert_invalid(results, "cpu_others", where="python")
     assert gate["value"] > gate["limit"]
