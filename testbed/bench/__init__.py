@@ -2,5 +2,5 @@
 
 `tuning` is `./lab tune`. May import run, experiment, lab, training, transport, shared, and the
 analysis for figures and intervals. To add a benchmark: a package with a `console.run` like theirs,
-and its name in the verb `bench`.
+and its name in `testbed.cli.benchmarks`. One that trains without a network is a `study`.
 """

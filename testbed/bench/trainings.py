@@ -23,6 +23,7 @@ from testbed.bench import record_file
 from testbed.shared.jsonl import JsonLinesWriter
 
 Record = dict[str, Any]
+_SCHEMA = 1
 
 
 class Training(Protocol):
@@ -42,7 +43,6 @@ def train(
     json_file: Path | None,
     console: Console,
     order: Callable[[Record], Any],
-    schema: int,
 ) -> list[Record]:
     """Train what an interrupted study has not done before; return all records, sorted by `order`.
 
@@ -58,7 +58,7 @@ def train(
     left = [each for each in selected if each.name not in done]
     keeper = Keeper(partial)
     records = sorted([*done.values(), *_shown(left, run, console, keeper)], key=order)
-    record_file.write(json_file, records, facts, schema=schema)
+    record_file.write(json_file, records, facts, schema=_SCHEMA)
     keeper.drop()
     console.print(f"records: {json_file}")
     return records

@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from testbed.cli import benchmarks
+from testbed.cli.benchmarks import Benchmark
 from testbed.cli.options import Execution, Out, Pcap, Selection, What, grouped
 from testbed.cli.terminal import PlainTable, console, say
 from testbed.shared.run_directory import RESULTS
@@ -258,74 +260,10 @@ def dissect(
 
 
 @app.command(epilog="Example: ./lab bench transport --quick --json bench.json")
-def bench(
-    what: Annotated[str, typer.Argument(help="what: transport, peer, tolerance, factorial")],
-    checkout: Annotated[
-        Path | None, typer.Argument(help="peer: the folder of another implementation")
-    ] = None,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="write records here, a figure beside them")
-    ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="a few cases, under a minute")] = False,
-    full: Annotated[
-        bool, typer.Option("--full", help="transport: also the cases that take long")
-    ] = False,
-    cases: Annotated[
-        str, typer.Option("--cases", metavar="GLOB", help="only cases whose name matches")
-    ] = "*",
-    compare: Annotated[
-        Path | None,
-        typer.Option(
-            "--compare", metavar="FILE", help="what changed since this --json was written"
-        ),
-    ] = None,
-    adapter: Annotated[
-        str | None,
-        typer.Option(
-            "--adapter",
-            help="peer: what drives it: dblp-authors, dblp-authors-nodelay, or ./FILE.py",
-        ),
-    ] = None,
-) -> None:
+@grouped
+def bench(benchmark: Benchmark) -> None:
     """Measure the transport beside kernel TCP, Gloo or others; or how much loss training bears."""
-    if what not in ("transport", "peer", "tolerance", "factorial"):
-        raise InputError(
-            f"unknown benchmark {what!r}; valid: transport, peer, tolerance, factorial"
-        )
-    unfit = {
-        "CHECKOUT": checkout is not None and what != "peer",
-        "--adapter": adapter is not None and what != "peer",
-        "--full": full and what != "transport",
-        "--compare": compare is not None and what in ("tolerance", "factorial"),
-    }
-    for option in (each for each, is_unfit in unfit.items() if is_unfit):
-        raise InputError(f"{option}: not for the benchmark {what}")
-    if what == "tolerance":
-        from testbed.bench.tolerance import console as tolerance
-
-        done = tolerance.run(pattern=cases, quick=quick, json_file=json_file)
-    elif what == "factorial":
-        from testbed.bench.factorial import console as factorial
-
-        done = factorial.run(pattern=cases, quick=quick, json_file=json_file)
-    else:
-        from testbed.bench.peer import registry
-        from testbed.bench.transport import console as transport
-        from testbed.bench.transport.cases import Selection, Size
-
-        if quick and full:
-            raise InputError("--quick and --full: only one of them")
-        peer = None
-        if what == "peer":
-            if checkout is None:
-                raise InputError(
-                    "bench peer: CHECKOUT is missing; for example: ./lab bench peer DIR"
-                )
-            peer = registry.found(adapter or registry.DEFAULT, checkout)
-        size: Size = "quick" if quick else "full" if full else "usual"
-        selection = Selection(pattern=cases, size=size, other=peer.name if peer else None)
-        done = transport.run(selection, json_file=json_file, compare=compare, peer=peer)
-    if not done:
+    if not benchmarks.run(benchmark):
         raise typer.Exit(1)
 
 

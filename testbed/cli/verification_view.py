@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from analysis.report import kept_results, sentences, verification
+from testbed.bench import study
 from testbed.bench.factorial import console as factorial
 from testbed.bench.factorial.findings import Findings
 from testbed.bench.tolerance import console as tolerance
@@ -33,8 +33,8 @@ def verify(*, write: bool, root: Path = kept_results.ROOT) -> bool:
         if write:
             verification.renew(root=root, others=others)
         found = verification.verify(root=root, others=others, key_of=key_of)
-        found.differences.extend(_of_table(root, "tolerance", _tolerance_tables))
-        found.differences.extend(_of_table(root, "factorial", _factorial_tables))
+        found.differences.extend(_of_table(root, "tolerance", tolerance.tables))
+        found.differences.extend(_of_table(root, "factorial", factorial.tables))
     except ValueError as error:
         raise InputError(str(error)) from None
     for line in (*found.recomputed, *found.older, *found.remarks):
@@ -68,22 +68,14 @@ def of_factorial(root: Path) -> sentences.Resolver:
     return lambda path: found().entry(path)
 
 
-def _tolerance_tables(records: list[Any]) -> str:
-    return tolerance.markdown(findings.harm(records))
-
-
-def _factorial_tables(records: list[Any]) -> str:
-    return factorial.markdown(Findings(records))
-
-
-def _of_table(root: Path, name: str, tables: Callable[[list[Any]], str]) -> list[str]:
+def _of_table(root: Path, name: str, tables: study.Tables) -> list[str]:
     """What is wrong with the kept tables of a study without a network; nothing where none is."""
     path = _kept(root, name)
     document = path.with_suffix(".md")
     if not path.is_file():
         return []
     kept = document.read_text(encoding="utf-8") if document.is_file() else ""
-    same = kept == tables(_records(root, name))
+    same = kept == study.markdown(tables, _records(root, name))
     return [] if same else [f"{document.relative_to(root)}: not the table of {path.name}"]
 
 

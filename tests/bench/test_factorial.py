@@ -6,13 +6,12 @@ import math
 import numpy as np
 import pytest
 
-from testbed.bench import trainings
-from testbed.bench.factorial import console, design, effects, report, small_glyphs
+from testbed.bench import study, trainings
+from testbed.bench.factorial import console, design, effects, report
 from testbed.bench.factorial.design import CELLS, LEVELS, Cell
 from testbed.bench.factorial.effects import PARTS, Group, Results, contrasts
 from testbed.bench.factorial.findings import Findings
 from testbed.bench.tolerance.simulation import Case, Task, run
-from testbed.training import datasets
 from testbed.training.learner import Replica
 
 SHORT = Task(
@@ -55,7 +54,8 @@ def test_every_cell_of_every_task_is_trained_at_each_rate_and_seed():
         ]
         assert len(own) == 5 * len(subject.rates) * (1 + len(subject.cells))
     assert {each.loss for each in design.cases()} == {0.0, design.LOSS}
-    assert {each.link_loss for each in design.cases("*-[mc]*/0.4/*")} == {design.LINK_LOSS}
+    lossy = study.named(design.cases(), "*-[mc]*/0.4/*", "")
+    assert {each.link_loss for each in lossy} == {design.LINK_LOSS}
 
 
 @pytest.fixture(scope="module")
@@ -101,17 +101,6 @@ def test_a_link_that_loses_takes_from_what_is_sent_first_and_in_order_the_end_is
     assert not np.array(updates)[:, sent:].any()
     assert all(0.1 < 1 - np.count_nonzero(each) / each.size < 0.7 for each in first)
     assert not np.array_equal(updates[0] != 0, updates[1] != 0)
-
-
-def test_small_glyphs_are_means_of_four_pixels_of_the_same_characters():
-    train, labels, test, _ = small_glyphs.load(size=200)
-    whole = datasets.load({"name": "glyphs", "size": 200})
-    assert (train.shape, test.shape) == ((160, 1, 16, 16), (40, 1, 16, 16))
-    assert np.array_equal(labels, whole.train_labels[np.arange(160)].numpy())
-    small = datasets.load({"name": small_glyphs.NAME, "arguments": {"size": 200}})
-    assert small.classes == 36
-    four = whole.test_inputs[np.arange(40)][:, 0, 2:4, 4:6].mean(dim=(1, 2)).numpy()
-    assert np.corrcoef(four, test[:, 0, 1, 2])[0, 1] > 0.99
 
 
 # Effects.
@@ -255,8 +244,8 @@ def test_numbers_that_pages_quote_are_found_by_name():
 
 
 def test_two_seeds_are_shown_as_they_are_and_no_effect_is_starred():
-    found = Findings(made(lambda cell: 50 + 4 * (cell.order == "shuffled"), seeds=(1, 2)))
-    text = console.markdown(found)
+    records = made(lambda cell: 50 + 4 * (cell.order == "shuffled"), seeds=(1, 2))
+    text = study.markdown(console.tables, records)
     assert "| order=shuffled | 4.0 (values 4.0, 4.0) |" in text
     assert "\\*" not in text
 
@@ -264,16 +253,16 @@ def test_two_seeds_are_shown_as_they_are_and_no_effect_is_starred():
 def test_a_study_is_kept_with_its_tables_and_figure(tmp_path, monkeypatch, capsys):
     finals = {each["loss"]: each for each in (run(case(CELLS[0])), run(case(CELLS[0], loss=0.0)))}
     selected = [case(CELLS[0]), case(CELLS[0], loss=0.0, link_loss=0.0)]
-    monkeypatch.setattr(design, "cases", lambda pattern, quick: selected)
+    monkeypatch.setattr(design, "cases", lambda quick: selected)
     monkeypatch.setattr(
         trainings, "measure", lambda cases, run: ((each, finals[each.loss]) for each in cases)
     )
     file = tmp_path / "study.json"
-    assert console.run(pattern="*", quick=False, json_file=file)
+    console.run(pattern="*", quick=False, json_file=file)
     kept = json.loads(file.read_text())
     assert [each["loss"] for each in kept] == [0.0, 0.4]
     assert {each["machine"]["commit"] for each in kept}
-    assert file.with_suffix(".md").read_text() == console.markdown(Findings(kept))
+    assert file.with_suffix(".md").read_text() == study.markdown(console.tables, kept)
     assert "without loss" in capsys.readouterr().out
     assert file.with_suffix(".png").stat().st_size > 10_000
 

@@ -167,7 +167,7 @@ def test_a_model_that_diverged_is_no_number():
 
 def test_an_interrupted_study_goes_on_where_it_was(tmp_path, monkeypatch):
     first, second = case(0.0), case(0.4)
-    monkeypatch.setattr(grid, "cases", lambda pattern, quick: [first, second])
+    monkeypatch.setattr(grid, "cases", lambda quick: [first, second])
     trained: list[str] = []
 
     def interrupted(selected, run):

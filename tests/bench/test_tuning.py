@@ -11,7 +11,7 @@ import yaml
 from typer.testing import CliRunner
 
 from testbed import experiment
-from testbed.bench import trainings
+from testbed.bench import study, trainings
 from testbed.bench.tuning import console, rule, training
 from testbed.cli.verbs import app
 from testbed.shared.yaml_input import InputError
@@ -149,8 +149,8 @@ def test_the_verb_writes_every_training_and_the_table(small, tmp_path, monkeypat
     assert len(records) == 2 * 2 * 2
     assert {each["seed"] for each in records} == {1001, 1002}
     assert all(0 < each["value"] <= 1 and each["machine"]["commit"] for each in records)
-    assert file.with_suffix(".md").read_text() == console.markdown(records)
-    assert "0.064 (at the end of the candidates)" in console.markdown(records)
+    assert file.with_suffix(".md").read_text() == study.markdown(console.tables, records)
+    assert "0.064 (at the end of the candidates)" in study.markdown(console.tables, records)
     assert "chosen is the candidate" in done.output.lower()
     assert list(tmp_path.glob("*.partial.jsonl")) == []
 
@@ -168,7 +168,7 @@ def test_the_rates_of_shipped_experiments_are_those_that_the_rule_chose():
     assert kept
     for path in kept:
         records = json.loads(path.read_text())
-        assert path.with_suffix(".md").read_text() == console.markdown(records)
+        assert path.with_suffix(".md").read_text() == study.markdown(console.tables, records)
         found = {group: choice for group, choice in rule.choices(records) if choice}
         arms = {group.arm for group in found}
         for run in experiment.load(path.stem, seeds=1):

@@ -2,56 +2,34 @@
 
 from __future__ import annotations
 
-from operator import itemgetter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from rich.console import Console
-
-from analysis.tables import rendering
-from testbed.bench import record_file, trainings
+from analysis.tables.rendering import Table
+from testbed.bench import study
 from testbed.bench.factorial import design, figure, report
 from testbed.bench.factorial.findings import Findings
 from testbed.bench.tolerance import simulation
-from testbed.shared.yaml_input import InputError
+from testbed.bench.trainings import Record
 
-_SCHEMA = 1
-_ORDER = itemgetter("task", "link_loss", "order", "filling", "loss", "seed")
+_NAMES = "TASK/OPTIMISER-RATE/LINK/ORDER/FILLINGS/always/LOSS/sSEED"
 
 
-def run(*, pattern: str, quick: bool, json_file: Path | None) -> bool:
-    """Train, print and write; return True when all is done.
+def run(*, pattern: str, quick: bool, json_file: Path | None) -> None:
+    """Train, print and write.
 
     Raises InputError for a pattern without cases and for a file that cannot be written.
     """
-    selected = design.cases(pattern, quick=quick)
-    if not selected:
-        raise InputError(
-            f"--cases {pattern}: matches none; names are "
-            "TASK/OPTIMISER-RATE/LINK/ORDER/FILLINGS/always/LOSS/sSEED"
-        )
-    record_file.require_place(json_file)
-    console = Console(highlight=False, markup=False, soft_wrap=True)
-    records = trainings.train(
-        selected,
+    study.run(
+        study.named(design.cases(quick=quick), pattern, _NAMES),
         simulation.run,
+        order=("task", "link_loss", "order", "filling", "loss", "seed"),
+        tables=tables,
+        draw=lambda records, path: figure.draw(Findings(records), path),
         json_file=json_file,
-        console=console,
-        order=_ORDER,
-        schema=_SCHEMA,
     )
-    found = Findings(records)
-    for table in report.tables(found):
-        console.print(rendering.to_text(table))
-    if json_file is not None:
-        document = json_file.with_suffix(".md")
-        document.write_text(markdown(found), encoding="utf-8")
-        console.print(f"tables: {document}")
-        picture = json_file.with_suffix(".png")
-        figure.draw(found, picture)
-        console.print(f"figure: {picture}")
-    return True
 
 
-def markdown(found: Findings) -> str:
-    """The tables of what was found, as a document."""
-    return "\n".join(rendering.to_markdown(table) for table in report.tables(found))
+def tables(records: Sequence[Record]) -> Iterator[Table]:
+    """All for which there are trainings."""
+    return report.tables(Findings(records))

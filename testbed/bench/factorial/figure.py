@@ -21,10 +21,12 @@ _DASHED = (0, (4.0, 2.0))
 _MEMORIES = {"none": "none", "gather": "gather", "both": "both legs"}
 
 
-def draw(found: Findings, path: Path) -> None:
-    """Write the figure, a panel for each task and optimiser."""
+def draw(found: Findings, path: Path) -> bool:
+    """Write the figure, a panel for each task and optimiser; False when there is none."""
     panels = [(_factors, group) for group in found.results.groups]
     panels += [(_rates, group) for group in found.rates]
+    if not panels:
+        return False
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
     with mpl.rc_context(style.RC):
@@ -39,6 +41,7 @@ def draw(found: Findings, path: Path) -> None:
             handles, names = places[0].get_legend_handles_labels()
             figure.legend(handles, names, loc="outside lower center", ncols=3)
         figure.savefig(path, dpi=160)
+    return True
 
 
 def _factors(axes: Any, found: Findings, group: Group) -> None:

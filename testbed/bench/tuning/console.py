@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from operator import itemgetter
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-
 from analysis.tables import rendering
-from testbed.bench import record_file, trainings
+from testbed.bench import study
 from testbed.bench.tuning import rule
 from testbed.bench.tuning.training import train, trials
 from testbed.experiment import Run
 from testbed.shared.yaml_input import InputError
 
-_SCHEMA = 1
 _COLUMNS = ("point", "arm", "learning rate", "mean on the validation part", "of each candidate")
 _NOTE = (
     "Chosen is the candidate with the best mean over seeds "
@@ -34,37 +29,21 @@ def run(runs: Sequence[Run], *, json_file: Path | None) -> None:
         raise InputError("tune: programs have no learning rate")
     if any(each.experiment.training.pace.kind == "payload-only" for each in runs):
         raise InputError("tune: nothing is learnt with training.pace 'payload-only'")
-    record_file.require_place(json_file)
-    console = Console(highlight=False, markup=False, soft_wrap=True)
-    records = trainings.train(
-        list(trials(runs)),
-        train,
-        json_file=json_file,
-        console=console,
-        order=itemgetter("point", "arm", "learning_rate", "seed"),
-        schema=_SCHEMA,
-    )
-    table = Table(*_COLUMNS, box=None)
-    for row in rows(records):
-        table.add_row(*row)
-    console.print(table)
-    console.print(_NOTE)
-    if json_file is not None:
-        document = json_file.with_suffix(".md")
-        document.write_text(markdown(records), encoding="utf-8")
-        console.print(f"table: {document}")
+    order = ("point", "arm", "learning_rate", "seed")
+    study.run(list(trials(runs)), train, order=order, tables=tables, json_file=json_file)
 
 
-def markdown(records: Sequence[rule.Record]) -> str:
-    """The table of what is chosen, as a document."""
-    table = rendering.Table(
-        title="Learning rates by the validation part",
-        columns=list(_COLUMNS),
-        rows=[rendering.row(*texts) for texts in rows(records)],
-        notes=[_NOTE],
-        numeric=False,
-    )
-    return rendering.to_markdown(table)
+def tables(records: Sequence[rule.Record]) -> list[rendering.Table]:
+    """The table of what is chosen."""
+    return [
+        rendering.Table(
+            title="Learning rates by the validation part",
+            columns=list(_COLUMNS),
+            rows=[rendering.row(*texts) for texts in rows(records)],
+            notes=[_NOTE],
+            numeric=False,
+        )
+    ]
 
 
 def rows(records: Sequence[rule.Record]) -> Iterator[list[str]]:
