@@ -90,8 +90,8 @@ def update_readme(
     Raises:
         ValueError: as `load`; no ok run; or a document's marks do not fit.
     """
-    from analysis.report import kept_results
+    from analysis.report import kept_pages, kept_results
 
     folder = kept_results.keep(Path(results_dir), experiment, root=kept_results.ROOT, detect=detect)
-    kept_results.write_readme(root=kept_results.ROOT)
+    kept_pages.write_readme(root=kept_results.ROOT)
     return folder

@@ -11,7 +11,7 @@ from typing import Any
 
 import polars as pl
 
-from analysis.data.load import Run
+from analysis.data.evidence import Run
 
 BLOCK = ("machine", "commit")  # the columns of `per_run` that say a run's block
 _OF_MACHINE = ("cpu", "cpus", "memory_bytes", "machine", "kernel", "distribution")

@@ -22,7 +22,8 @@ from typing import Any
 import polars as pl
 
 from analysis.data import learning
-from analysis.data.load import Evidence, Results, Run, factor_text
+from analysis.data.evidence import Evidence, Run, factor_text
+from analysis.data.load import Results
 from analysis.data.records import section
 from analysis.data.replay_metrics import BEFORE_LOSS, LOSSLESS, PREFIX, RELIABLE
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from analysis.data import programs
-from analysis.data.load import Run
+from analysis.data.evidence import Run
 
 FAILED, NOT_MEASURED = "failed", "not measured"
 

@@ -12,6 +12,7 @@ import polars as pl
 
 from analysis.data import common_part, csv_tables
 from analysis.data.blocks import BLOCK, IDENTITY
+from analysis.data.evidence import MISSING, Evidence, Run
 from analysis.data.kept_rows import (
     ATTEMPT_COLUMNS,
     ATTEMPTS,
@@ -24,7 +25,6 @@ from analysis.data.kept_rows import (
     ROWS,
     SCHEMA,
 )
-from analysis.data.load import MISSING, Evidence, Run
 from analysis.data.metrics import METRICS
 
 _OUT = re.compile(r" --out[ =]\S+")  # where results lay while they were made

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from analysis.data import records
+from analysis.data.evidence import Run
 from analysis.data.gates import FAILED, NOT_MEASURED, outcome, stops
-from analysis.data.load import Run
 
 PASSED = "passed"
 # These apply only where a run happened to meet something: packets that wait, or a loss.

@@ -25,7 +25,7 @@ import polars as pl
 from analysis.data import common_part, csv_tables, kept_gates
 from analysis.data.blocks import IDENTITY
 from analysis.data.csv_tables import Column
-from analysis.data.load import (
+from analysis.data.evidence import (
     FACTOR_PREFIX,
     MISSING,
     VERDICTS,

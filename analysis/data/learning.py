@@ -8,7 +8,8 @@ from typing import Any
 
 import polars as pl
 
-from analysis.data.load import Results, Run
+from analysis.data.evidence import Run
+from analysis.data.load import Results
 from analysis.data.metrics import TASK_METRICS
 from analysis.data.records import section
 

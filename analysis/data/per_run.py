@@ -9,8 +9,9 @@ import polars as pl
 
 from analysis.data import detector_replay, learning, program_metrics, programs, replay_metrics
 from analysis.data.blocks import with_blocks
+from analysis.data.evidence import FACTOR_PREFIX, Evidence, factor_text, impairment_kinds
 from analysis.data.kept_rows import TOLERANCE_VARIED, WORKERS_BACK, KeptRows
-from analysis.data.load import FACTOR_PREFIX, Evidence, Results, factor_text, impairment_kinds
+from analysis.data.load import Results
 from analysis.data.metrics import IMPAIRED, LEGS, METRICS, describe
 
 __all__ = ["TOLERANCE_VARIED", "WORKERS_BACK", "logs", "metric_names", "per_run"]

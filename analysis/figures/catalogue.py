@@ -16,7 +16,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from analysis.data import learning as of_config
-from analysis.data.load import Results, impairment_kinds
+from analysis.data.evidence import impairment_kinds
+from analysis.data.load import Results
 from analysis.figures import detector, latency, learning, ratios, style
 from analysis.figures.parts import render, too_many_for_bands
 from analysis.summary.detector_sweep import Sweep

@@ -9,7 +9,7 @@ import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.data.load import FACTOR_PREFIX
+from analysis.data.evidence import FACTOR_PREFIX
 from analysis.figures import parts
 from analysis.figures.style import ArmStyle
 from analysis.summary.lookup import factors_text, points

@@ -1,7 +1,4 @@
-"""Keeps an experiment's results small enough to commit, and writes README's tables from them.
-
-    ./lab report DIR --readme
-    python -m analysis.report.kept_results      (from what is kept alone)
+"""Keeps an experiment's results small enough to commit: `./lab report NAME --readme`.
 
 What is kept lies in `experiments/results/NAME/`:
 
@@ -10,87 +7,37 @@ What is kept lies in `experiments/results/NAME/`:
                   commits, dates, verdicts) and the main table; `verification` makes them again
     figures       the headline figures
 
-README.md, experiments/results/README.md and the pages in docs/ say where an experiment's table
-goes: between `<!-- NAME: begin -->` and `<!-- NAME: end -->`. `overview` is that of all of them
-beside the paper, `kept` the list of what is kept.
-`sentences` says how numbers get into sentences.
+`kept_pages` writes it into README and the pages.
 """
 
 from __future__ import annotations
 
 import json
-import re
 import shutil
-import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from analysis.data import keeping, kept_rows
 from analysis.data.blocks import machine_text
-from analysis.data.load import Detect, Evidence, Run, load
-from analysis.data.metrics import ALL_BURSTS
+from analysis.data.evidence import Evidence, Run
+from analysis.data.load import Detect, load
 from analysis.data.per_run import per_run
 from analysis.figures import catalogue
-from analysis.report import sentences
 from analysis.report.writing import write_report
-from analysis.statistics.intervals import ENOUGH_SEEDS, METHOD
 from analysis.summary.document import json_text, summarise
 from analysis.summary.lookup import (
-    bounded_metric,
-    entry,
-    interval_words,
     pairs,
-    points,
-    ratio_names,
 )
-from analysis.tables import by_sweep_point
 from analysis.tables.main_table import main_table
-from analysis.tables.published_values import agreements, overview_table
-from analysis.tables.rendering import Table, narrowed, row, to_markdown
-from analysis.words import cautions, formatting, headline
+from analysis.tables.rendering import to_markdown
+from analysis.words import cautions
 
 ROOT = Path(__file__).resolve().parents[2]
-_ROWS = (
-    "round_latency_s.burst_mean",
-    "round_latency_s.mean",
-    "round_latency_s.p95",
-    "training_time_s",
-    "accuracy",
-    "perplexity",
-    "realised_loss.gather",
-    "realised_loss.broadcast",
-    "passes_per_transfer",
-    "bytes_sent",
-)
-# What the tables of a sweep show where it is not how many times longer than the reference arm
-# rounds took that were hit: ratios of another metric, or the arms' own values.
-_RATIOS: dict[str, Sequence[str]] = {"training-time": ("training_time_s",)}
-_VALUES = {
-    "accuracy": ("accuracy",),
-    "burst-accuracy": ("accuracy",),
-    "detector-loop": ("critical_share", "replayed.before_loss.critical"),
-    "delay-lines": ("round_latency_s.calm_mean", "round_latency_s.burst_mean"),
-    "fig1-phase-loss": ("accuracy",),
-    "fig2-k-sweep": ("accuracy",),
-}
-# The experiments whose results stand beside the paper's, in the order of its tables.
-_REPLAYS = (
-    "burst-latency",
-    "burst-accuracy",
-    "training-time",
-    "accuracy",
-    "fig1-phase-loss",
-    "fig2-k-sweep",
-)
 RESULTS = "experiments/results"
 SUMMARY, PROVENANCE, MAIN_TABLE = "summary.json", "provenance.json", "main.md"
-_DOCUMENTS = ("README.md", "docs/**/*.md", f"{RESULTS}/README.md")
 _SCHEMA, _WITHOUT_ROWS = 2, 1  # of provenance.json
-_AGAIN = "keep these results again"
-_WIDTH = 140  # of a table in a page, in characters
+AGAIN = "keep these results again"
 _FIGURES = (
     "ratio-along-factor.png",
     "learning-along-factor.png",
@@ -153,7 +100,7 @@ def redraw(folder: Path) -> None:
     Raises:
         ValueError: the summary is missing or damaged.
     """
-    for name, png in catalogue.of_summary(_read(folder)[0]).items():
+    for name, png in catalogue.of_summary(read(folder)[0]).items():
         path = folder / f"{name}.png"
         if path.is_file() and not catalogue.look_alike(path.read_bytes(), png):
             path.write_bytes(png)
@@ -166,98 +113,7 @@ def has_rows(folder: Path) -> bool:
         ValueError: its provenance is missing or damaged.
     """
     holds = (folder / kept_rows.EXPERIMENT).is_file()
-    return holds or _read(folder, PROVENANCE)[0].get("schema") != _WITHOUT_ROWS
-
-
-def write_readme(
-    *, root: Path = ROOT, others: Mapping[str, sentences.Resolver] | None = None
-) -> list[str]:
-    """Write the blocks of all kept results that a document has a place for; returns their names.
-
-    The numbers in sentences are written, too (`sentences`); `others` is that of `sentences.Kept`.
-
-    Raises:
-        ValueError: a block has no end, or kept results are damaged; all documents are as before.
-    """
-    written: list[str] = []
-    texts = {}
-    kept = sentences.Kept(root / RESULTS, others)
-    for path in documents(root):
-        text, names = filled(path, root)
-        texts[path] = sentences.renewed(text, kept)
-        written += names
-    for path, text in texts.items():
-        path.write_text(text, encoding="utf-8")
-    return written
-
-
-def documents(root: Path) -> list[Path]:
-    """The documents that may have a place for an experiment's table."""
-    return [path for pattern in _DOCUMENTS for path in sorted(root.glob(pattern))]
-
-
-def filled(path: Path, root: Path) -> tuple[str, list[str]]:
-    """A document's text with its blocks as they are now, and their names.
-
-    Raises:
-        ValueError: a block has no end, or kept results are damaged.
-    """
-    text = path.read_text(encoding="utf-8")
-    written = []
-    for name in blocks(text):
-        content = _content(name, root)
-        if content is None:
-            continue  # kept by hand, or not yet
-        begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->"
-        if text.count(begin) != 1 or text.count(end) != 1:
-            raise ValueError(f"{path}: {begin.strip()} needs one {end}; valid: each once")
-        before, rest = text.split(begin)
-        after = rest.split(end)[1]
-        text = before + begin + content + end + after
-        written.append(name)
-    return text, written
-
-
-def blocks(text: str) -> list[str]:
-    """The names of the blocks that a document has a place for."""
-    return re.findall(r"<!-- ([a-z0-9-]+): begin -->", text)
-
-
-def _content(name: str, root: Path) -> str | None:
-    try:
-        return _written(name, root)
-    except (LookupError, TypeError, AttributeError) as error:  # an entry that is not there
-        place = root / RESULTS / name
-        raise ValueError(f"{place}: {error!r} in {SUMMARY} or {PROVENANCE}; {_AGAIN}") from None
-
-
-def _written(name: str, root: Path) -> str | None:
-    if name == "overview":
-        folders = [root / RESULTS / each for each in _REPLAYS]
-        kept = [_read(each)[0] for each in folders if (each / SUMMARY).is_file()]
-        return _bare(overview_table(kept)) if kept else None
-    if name == "kept":
-        listed = sorted(path.parent for path in (root / RESULTS).glob(f"*/{PROVENANCE}"))
-        return _bare(_list(listed)) if listed else None
-    folder = root / RESULTS / name
-    return block(folder) if (folder / PROVENANCE).is_file() else None
-
-
-def block(folder: Path) -> str:
-    """The Markdown block about the results that a folder keeps.
-
-    Raises:
-        ValueError: a file of the folder is missing or damaged.
-    """
-    summary, provenance = with_commits(folder)
-    tables = _tables(summary)
-    # Several tables have the rows of each below what they are; the experiment's name is above all.
-    titles = [f"{each.title.partition(': ')[2]}:\n\n" if tables[1:] else "" for each in tables]
-    shown = "\n".join(
-        title + "\n".join(_bare(part) for part in narrowed(table, _WIDTH))
-        for title, table in zip(titles, tables, strict=True)
-    )
-    return f"{shown}\n{_words(summary, provenance, folder.name)}\n"
+    return holds or read(folder, PROVENANCE)[0].get("schema") != _WITHOUT_ROWS
 
 
 def with_commits(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -266,113 +122,25 @@ def with_commits(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     Raises:
         ValueError: a file of the folder is missing or damaged.
     """
-    summary, provenance, manifest = _read(folder, SUMMARY, PROVENANCE, kept_rows.MANIFEST)
+    summary, provenance, manifest = read(folder, SUMMARY, PROVENANCE, kept_rows.MANIFEST)
     return summary, {"commits": [manifest.get("commit") or ""]} | provenance
 
 
-def _list(folders: list[Path]) -> Table:
-    """A row for each folder with an experiment's results."""
-    rows = []
-    for folder in folders:
-        summary, provenance = with_commits(folder)
-        refused = provenance.get("refused")
-        rows.append(
-            row(
-                folder.name,
-                str(_seeds(summary)),
-                str(provenance["verdicts"]["ok"]),
-                "not recorded" if refused is None else str(sum(refused.values())),
-                provenance["began"][:10],
-                _short_commits(provenance) or "not recorded",
-                "yes" if has_rows(folder) else "no",
-            )
-        )
-    columns = ["Result", "Seeds", "Runs", "Refused attempts", "Begun", "Commit", "Rows kept"]
-    return Table(title="", columns=columns, rows=rows, numeric=False)
+def read(folder: Path, *names: str) -> list[dict[str, Any]]:
+    """Documents of kept results, by default the summary.
 
-
-def _read(folder: Path, *names: str) -> list[dict[str, Any]]:
-    """Documents of kept results, by default the summary."""
+    Raises:
+        ValueError: one is missing or damaged.
+    """
     documents = []
     for path in [folder / name for name in names or (SUMMARY,)]:
         try:
             documents.append(json.loads(path.read_text(encoding="utf-8")))
         except FileNotFoundError:
-            raise ValueError(f"{path}: missing; {_AGAIN}") from None
+            raise ValueError(f"{path}: missing; {AGAIN}") from None
         except (OSError, ValueError) as error:
-            raise ValueError(f"{path}: {error}; {_AGAIN}") from None
+            raise ValueError(f"{path}: {error}; {AGAIN}") from None
     return documents
-
-
-def _tables(summary: dict[str, Any]) -> list[Table]:
-    if not points(summary):
-        return [main_table(summary, shown=_ROWS, with_runs=False)]
-    experiment = summary["experiment"]
-    if experiment in _VALUES:
-        return by_sweep_point.metric_tables(summary, only=_VALUES[experiment])
-    shown = [ALL_BURSTS]
-    if any(point["limits"] for point in points(summary)):  # they stand beside the gather's ratio
-        shown = list(dict.fromkeys([bounded_metric(summary), ALL_BURSTS]))
-    return by_sweep_point.ratio_tables(summary, only=_RATIOS.get(experiment, shown))
-
-
-def _bare(table: Table) -> str:
-    """The rows alone; notes of single cells stay."""
-    lines = to_markdown(replace(table, notes=[])).splitlines()[2:]
-    return "\n".join(lines).rstrip() + "\n"
-
-
-def _words(summary: dict[str, Any], provenance: dict[str, Any], name: str) -> str:
-    seeds = _seeds(summary)
-    spread = f"95 % intervals ({interval_words(summary)})"
-    if seeds < ENOUGH_SEEDS:
-        few = "too few for more than an indication"
-        older = summary.get("intervals") != METHOD
-        spread = f"{spread}, {few}" if older else f"the seeds' values, {few}"
-    verdicts = provenance["verdicts"].items()
-    listed = ", ".join(f"{count} {verdict}" for verdict, count in verdicts if count)
-    found = headline.sentences(summary)[:1] if not points(summary) else []
-    return " ".join(
-        [
-            f"Means over n = {seeds} seeds with {spread}.",
-            *found,
-            *agreements(summary),
-            *provenance["remarks"],
-            f"Runs: {listed}.{_attempts(provenance)}",
-            f"Made by {_commands(provenance)}{_of_commits(provenance)} on "
-            f"{provenance['machine']}, {provenance['began'][:10]}; all numbers and the manifest "
-            f"are in `experiments/results/{name}/`.",
-        ]
-    )
-
-
-def _commands(provenance: dict[str, Any]) -> str:
-    """The command that began it, and those that went on with it."""
-    listed = [provenance["command"], *provenance.get("further_commands", [])]
-    return " and ".join(f"`{each}`" for each in listed)
-
-
-def _of_commits(provenance: dict[str, Any]) -> str:
-    commits = _short_commits(provenance)
-    return f", commit{'s' * (', ' in commits)} {commits}," if commits else ""
-
-
-def _short_commits(provenance: dict[str, Any]) -> str:
-    return ", ".join(each[:7] + each[40:] for each in provenance["commits"] if each)
-
-
-def _seeds(summary: dict[str, Any]) -> int:
-    compared = ratio_names(summary)
-    return max((entry(summary, "ratios", each, "rounds_per_s").n for each in compared), default=1)
-
-
-def _attempts(provenance: dict[str, Any]) -> str:
-    """How many attempts do not count; older results did not keep them."""
-    refused = provenance.get("refused")
-    if not refused:
-        return ""
-    listed = ", ".join(f"{count} {verdict}" for verdict, count in refused.items())
-    return f" Attempts that were refused and repeated: {listed}."
 
 
 def _provenance(results: Evidence, summary: dict[str, Any]) -> dict[str, Any]:
@@ -415,14 +183,3 @@ def _small(value: Any, shown: set[str], section: str = "") -> Any:
         if not (section in ("ratios", "differences") and name not in shown)
         and not (name != "ours" and isinstance(each, dict) and each.get("value", 0) is None)
     }
-
-
-def main(words: list[str]) -> None:
-    """The command line: [DIR [EXPERIMENT]], the results to keep first; then README is written."""
-    if words:
-        print(keep(Path(words[0]), words[1] if len(words) > 1 else None))
-    print("written:", ", ".join(write_readme()) or formatting.DASH)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -20,7 +20,8 @@ import polars as pl
 from numpy.typing import NDArray
 
 from analysis.data import samples
-from analysis.data.load import Results, Run, kind_name
+from analysis.data.evidence import Run, kind_name
+from analysis.data.load import Results
 from analysis.report.html import render
 
 FILE = "timeline.html"

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from analysis.data import kept_rows, programs
-from analysis.data.load import Evidence
-from analysis.report import commits, kept_results, sentences
+from analysis.data.evidence import Evidence
+from analysis.report import commits, kept_pages, kept_results, sentences
 
 _MANIFEST = kept_rows.MANIFEST
 _AS_KEPT = "valid: the file as it was kept"
@@ -88,7 +88,7 @@ def verify(
             words = ["kept without rows (older), not recomputed", *told.refused, *told.remarks]
             found.older.append(f"{name}: {'; '.join(words)}")
     kept = sentences.Kept(root / kept_results.RESULTS, others)
-    for page in kept_results.documents(root):
+    for page in kept_pages.documents(root):
         found.differences.extend(_of_page(page, root, kept))
     return found
 
@@ -114,7 +114,7 @@ def renew(
         if kept_results.has_rows(folder):
             kept_results.write_derived(folder)
         kept_results.redraw(folder)
-    kept_results.write_readme(root=root, others=others)
+    kept_pages.write_readme(root=root, others=others)
 
 
 def results(root: Path) -> list[Path]:
@@ -205,8 +205,8 @@ def _lines(kept: str, made: str) -> list[str]:
 def _of_page(page: Path, root: Path, kept: sentences.Kept) -> list[str]:
     place = page.relative_to(root)
     text = page.read_text(encoding="utf-8")
-    new, written = kept_results.filled(page, root)
-    for name in kept_results.blocks(text):
+    new, written = kept_pages.filled(page, root)
+    for name in kept_pages.blocks(text):
         if name not in written:
             missing = root / kept_results.RESULTS / name / kept_results.PROVENANCE
             raise ValueError(f"{missing}: missing, and {place} has a table of it; {_AS_KEPT}")

@@ -15,7 +15,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from analysis.data.blocks import BLOCK
-from analysis.data.load import FACTOR_PREFIX
+from analysis.data.evidence import FACTOR_PREFIX
 from analysis.statistics.intervals import Floats
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from analysis.data.load import FACTOR_PREFIX
+from analysis.data.evidence import FACTOR_PREFIX
 from analysis.data.metrics import ALL_BURSTS, GATHER_BURSTS
 from analysis.statistics import pairing
 from analysis.statistics.intervals import holm, paired_p_value, ratio_interval

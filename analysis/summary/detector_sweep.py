@@ -15,7 +15,8 @@ import polars as pl
 
 from analysis.data import detector_replay
 from analysis.data.detector_replay import OWN, Replayable
-from analysis.data.load import Evidence, Results, factor_text
+from analysis.data.evidence import Evidence, factor_text
+from analysis.data.load import Results
 from analysis.data.replay_metrics import LOSSLESS
 from analysis.statistics.intervals import Estimate, mean_interval
 from analysis.summary.lookup import factors_text

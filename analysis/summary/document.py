@@ -16,7 +16,7 @@ from typing import Any
 import polars as pl
 
 from analysis.data import gates, learning, published
-from analysis.data.load import Evidence, Run, factor_text
+from analysis.data.evidence import Evidence, Run, factor_text
 from analysis.data.metrics import TASK_METRICS
 from analysis.data.per_run import metric_names, per_run
 from analysis.statistics import byte_bound, pairing

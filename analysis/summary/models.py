@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from analysis.data import learning, published
-from analysis.data.load import Run
+from analysis.data.evidence import Run
 from analysis.data.records import section
 
 _PAYLOAD = "payload of "  # nothing is learnt: only the payload's layers are the model's

@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from analysis.data.load import Evidence, Run
+from analysis.data.evidence import Evidence, Run
 from analysis.data.per_run import TOLERANCE_VARIED
 from analysis.statistics import byte_bound
 from analysis.summary.lookup import factors_text, points

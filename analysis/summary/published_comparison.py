@@ -10,7 +10,7 @@ import polars as pl
 
 from analysis.data import learning
 from analysis.data.blocks import BLOCK
-from analysis.data.load import FACTOR_PREFIX, Evidence, Run
+from analysis.data.evidence import FACTOR_PREFIX, Evidence, Run
 from analysis.data.metrics import ALL_BURSTS, IMPAIRED, TASK_METRICS, describe
 from analysis.data.published import Published
 from analysis.data.records import section

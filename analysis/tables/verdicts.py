@@ -8,7 +8,8 @@ from typing import Any
 from urllib.parse import quote
 
 from analysis.data import gates
-from analysis.data.load import MISSING, Results, Run
+from analysis.data.evidence import MISSING, Run
+from analysis.data.load import Results
 from analysis.summary.lookup import factors_text
 from analysis.tables.cells import missing
 from analysis.tables.rendering import Cell, Table, row

@@ -10,7 +10,7 @@ import polars as pl
 
 from analysis.data import gates, learning, published
 from analysis.data.blocks import machine_text
-from analysis.data.load import Evidence, Run
+from analysis.data.evidence import Evidence, Run
 from analysis.data.per_run import WORKERS_BACK, per_run
 from analysis.words import formatting, no_pairs, phase_cautions
 

@@ -9,8 +9,9 @@ from typing import Any
 
 from analysis.data import learning
 from analysis.data.blocks import machine_text
+from analysis.data.evidence import Run, impairment_kinds
 from analysis.data.learning import dataset_name
-from analysis.data.load import Results, Run, impairment_kinds
+from analysis.data.load import Results
 from analysis.data.records import section
 from analysis.words import formatting
 

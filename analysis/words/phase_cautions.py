@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from analysis.data.load import Evidence
+from analysis.data.evidence import Evidence
 from analysis.data.records import section
 from analysis.summary import phases
 from analysis.words.formatting import PERCENT, joined, number

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from analysis.report import kept_results
+from analysis.report import kept_pages, kept_results
 from testbed.cli.verbs import app
 from testbed.shared.yaml_input import InputError
 from tests.analysis.build import ResultsBuilder
@@ -28,7 +28,7 @@ def test_kept_results_fill_the_place_that_readme_has_for_them(tmp_path):
     three_arms(tmp_path / "runs")
     place = root(tmp_path / "project")
     folder = kept_results.keep(tmp_path / "runs", root=place)
-    assert kept_results.write_readme(root=place) == ["quick"]
+    assert kept_pages.write_readme(root=place) == ["quick"]
     text = (place / "README.md").read_text()
     assert text.startswith(
         "# Title\n\n<!-- quick: begin -->\n|  | dblp | fixed-low | tcp-cubic |\n"
@@ -57,9 +57,9 @@ def test_writing_twice_changes_nothing(tmp_path, undrawn):
     three_arms(tmp_path / "runs")
     place = root(tmp_path / "project")
     kept_results.keep(tmp_path / "runs", root=place)
-    kept_results.write_readme(root=place)
+    kept_pages.write_readme(root=place)
     once = (place / "README.md").read_text()
-    kept_results.write_readme(root=place)
+    kept_pages.write_readme(root=place)
     assert (place / "README.md").read_text() == once
 
 
@@ -70,14 +70,14 @@ def test_the_block_comes_from_what_is_kept_and_not_from_the_runs(tmp_path, undra
     summary = json.loads((folder / "summary.json").read_text())
     summary["arms"]["dblp"]["training_time_s"]["value"] = 123.0
     (folder / "summary.json").write_text(json.dumps(summary))
-    assert "| 123 " in kept_results.block(folder)
+    assert "| 123 " in kept_pages.block(folder)
 
 
 def test_kept_results_are_small_and_enough_for_a_sweep(tmp_path):
     sweep(tmp_path / "runs", seeds=5)
     place = root(tmp_path / "project")
     folder = kept_results.keep(tmp_path / "runs", root=place)
-    text = kept_results.block(folder)
+    text = kept_pages.block(folder)
     assert "| q = 0.9 | 4.00 (4.00" in text
     assert "too few" not in text and "Runs: 20 ok." in text
     assert (
@@ -95,9 +95,7 @@ def test_several_tables_of_a_sweep_say_what_each_is(tmp_path, undrawn):
         factors = {"topology.delayed_by": means}
         build.run(arm="dblp", seed=1, factors=factors, calm_s=calm_s, burst_s=1.0)
     folder = kept_results.keep(tmp_path / "runs", root=root(tmp_path / "project"))
-    calm, _, burst = kept_results.block(folder).partition(
-        "Round latency, burst rounds (s), by point"
-    )
+    calm, _, burst = kept_pages.block(folder).partition("Round latency, burst rounds (s), by point")
     assert calm.startswith("Round latency, calm rounds (ms), by point of the sweep:\n\n| Point | ")
     assert "| delayed\\_by = netem | 100 " in calm and "| delayed\\_by = relay | 200 " in calm
     assert "| delayed\\_by = relay | 1.00 " in burst
@@ -112,7 +110,7 @@ def test_the_command_that_began_it_comes_first_and_all_are_named(tmp_path, undra
     provenance = json.loads((folder / "provenance.json").read_text())
     assert provenance["command"] == commands[0]
     told = "Made by `./lab run quick` and `./lab resume quick --seeds 1` and `./lab resume quick; t"
-    assert told in kept_results.block(folder)
+    assert told in kept_pages.block(folder)
 
 
 def test_a_wide_table_stands_in_parts(tmp_path, undrawn):
@@ -122,7 +120,7 @@ def test_a_wide_table_stands_in_parts(tmp_path, undrawn):
         for arm in arms:
             build.run(arm=arm, seed=1, factors={"topology.delayed_by": means})
     folder = kept_results.keep(tmp_path / "runs", root=root(tmp_path / "project"))
-    lines = kept_results.block(folder).splitlines()
+    lines = kept_pages.block(folder).splitlines()
     headings = [line for line in lines if line.startswith("| Point |")]
     shown = [each for line in headings for each in line.strip("| ").split(" | ")[1:]]
     assert shown == arms * 2  # of the calm rounds, and of bursts
@@ -159,13 +157,13 @@ def test_a_block_without_end_is_refused_and_readme_is_as_before(tmp_path, undraw
     place = root(tmp_path / "project", broken)
     kept_results.keep(tmp_path / "runs", root=place)
     with pytest.raises(ValueError, match="needs one <!-- quick: end -->"):
-        kept_results.write_readme(root=place)
+        kept_pages.write_readme(root=place)
     assert (place / "README.md").read_text() == broken
 
 
 def test_a_place_without_kept_results_stays_as_it_is(tmp_path):
     place = root(tmp_path / "project")
-    assert kept_results.write_readme(root=place) == []
+    assert kept_pages.write_readme(root=place) == []
     assert (place / "README.md").read_text() == README
 
 
@@ -180,7 +178,7 @@ def test_the_overview_sets_each_published_value_beside_all_its_points(tmp_path, 
     page = place / "docs" / "measured" / "paper.md"
     page.parent.mkdir(parents=True)
     page.write_text("# Paper\n\n" + empty)
-    assert kept_results.write_readme(root=place) == ["overview"] * 3
+    assert kept_pages.write_readme(root=place) == ["overview"] * 3
     assert "2.00\u20134.00 x" in page.read_text()
     text = (place / "README.md").read_text()
     assert (
@@ -201,7 +199,7 @@ def test_damaged_kept_results_change_no_document(tmp_path, undrawn):
     folder = folder.rename(folder.with_name("burst-latency"))
     (folder / "summary.json").write_text("{")
     with pytest.raises(ValueError, match=r"burst-latency/summary.json: .*keep these results again"):
-        kept_results.write_readme(root=place)
+        kept_pages.write_readme(root=place)
     assert (place / "README.md").read_text() == empty
 
 

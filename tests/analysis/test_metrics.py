@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from analysis.data import metrics
-from analysis.data.load import kind_name, load
+from analysis.data.evidence import kind_name
+from analysis.data.load import load
 from analysis.data.per_run import per_run
 from tests.analysis.build import ResultsBuilder
 

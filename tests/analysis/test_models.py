@@ -12,7 +12,7 @@ import pytest
 from analysis.data.load import load
 from analysis.figures import catalogue, learning
 from analysis.figures.style import arm_styles
-from analysis.report import kept_results
+from analysis.report import kept_pages, kept_results
 from analysis.summary.document import summarise
 from analysis.summary.lookup import entry, published_entries
 from analysis.tables import ratios
@@ -211,5 +211,5 @@ def test_the_kept_words_say_with_which_model_a_value_is_reproduced(two_tasks, mo
     assert json.loads((folder / "summary.json").read_text())["points"][1]["published"]["accuracy"]
     assert (
         "Final accuracy, ResNet-50: the paper has -0.48 points (Table IX); with small-cnn: "
-        "reproduced, as no effect would be; with mlp: not reproduced." in kept_results.block(folder)
+        "reproduced, as no effect would be; with mlp: not reproduced." in kept_pages.block(folder)
     )

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from analysis.data import kept_rows
 from analysis.figures import catalogue
-from analysis.report import commits, kept_results, verification
+from analysis.report import commits, kept_pages, kept_results, verification
 from testbed.cli import verification_view
 from testbed.shared.yaml_input import InputError
 from tests.analysis.test_report import three_arms
@@ -48,7 +48,7 @@ def made(tmp_path_factory) -> Path:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(catalogue, "draw_all", lambda *_: [])
         kept_results.keep(folder / "runs", root=place)
-    kept_results.write_readme(root=place)
+    kept_pages.write_readme(root=place)
     return place
 
 
@@ -261,7 +261,7 @@ def test_a_sweep_and_the_overview_are_recomputed(tmp_path, undrawn):
     (place / "experiments" / "results").mkdir(parents=True)
     (place / "README.md").write_text("<!-- quick: begin -->\n<!-- quick: end -->\n")
     kept_results.keep(tmp_path / "runs", root=place)
-    kept_results.write_readme(root=place)
+    kept_pages.write_readme(root=place)
     assert verification_view.verify(write=False, root=place)
 
 
@@ -282,7 +282,7 @@ def recorded(project: Path, **facts: object) -> None:
     path = of_quick(project, "manifest.json")
     path.write_text(json.dumps(json.loads(path.read_text()) | facts))
     kept_results.write_derived(path.parent)
-    kept_results.write_readme(root=project)
+    kept_pages.write_readme(root=project)
 
 
 def test_a_commit_is_looked_for_on_main(project, capsys):

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from analysis.report import commits, kept_results, sentences
+from analysis.report import commits, kept_pages, sentences
 from testbed.cli import verification_view
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,7 +32,7 @@ def test_every_table_and_number_is_what_the_kept_rows_give(capsys):
 
 
 def test_pages_state_numbers_with_their_entries():
-    pages = [path.read_text(encoding="utf-8") for path in kept_results.documents(ROOT)]
+    pages = [path.read_text(encoding="utf-8") for path in kept_pages.documents(ROOT)]
     assert sum(len(lines) for page in pages for lines, _ in sentences.claims(page)) > 50
 
 
