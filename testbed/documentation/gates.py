@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from testbed.verdict.limits import GATES
+from testbed.verdict.gate_explanations import GATES
 
 
 def reference() -> str:

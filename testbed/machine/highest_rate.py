@@ -313,7 +313,7 @@ class _Child:
 
 
 def _receive(asked: socket.socket, address: str) -> None:
-    from testbed.transport.net.batched_io import Ring
+    from testbed.transport.net.message_arrays import Ring
 
     sink = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     sink.bind((address, _PORT))
@@ -333,7 +333,7 @@ def _receive(asked: socket.socket, address: str) -> None:
 
 def _send(_: socket.socket, addresses: list[str], rate_bps: float) -> None:
     """Send full frames at `rate_bps` to each address, evenly."""
-    from testbed.transport.net.batched_io import Ring
+    from testbed.transport.net.message_arrays import Ring
 
     sinks = []
     for address in addresses:

@@ -43,7 +43,8 @@ from testbed.transport.core.reports import Observation, Observer, TransferReport
 from testbed.transport.core.sender import Sender
 from testbed.transport.core.sending_path import SendingPath
 from testbed.transport.net.config import EndpointConfig
-from testbed.transport.net.endpoint import Endpoint, Handle, open_endpoint
+from testbed.transport.net.endpoint import Endpoint, open_endpoint
+from testbed.transport.net.handle import Handle
 from testbed.transport.net.tls import Credentials
 from testbed.transport.policies.congestion import (
     CONGESTION_CONTROLS,

@@ -15,7 +15,7 @@ from typing import Any
 
 from testbed.shared import run_directory
 from testbed.verdict.gate import STOPPING
-from testbed.verdict.limits import GATES, Explanation
+from testbed.verdict.gate_explanations import GATES, Explanation
 
 _LOG_LINES = 15
 _LOG = re.compile(r"logs/[\w.-]+\.log")

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from testbed.verdict.gate import Gate
-from testbed.verdict.limits import GATES, Limits
+from testbed.verdict.gate_explanations import GATES
+from testbed.verdict.limits import Limits
 
 
 def marked(gate: Gate, limits: Mapping[str, Any]) -> Gate:

@@ -193,7 +193,7 @@ class Victim:
         incoming, outgoing = connection.incoming, connection.outgoing
         return (
             connection.state,
-            connection._heard_s,
+            connection._liveness.heard_s,
             connection.next_deadline_s(self.now_s),
             [
                 (number, each.received.tobytes(), each.valid_datagrams, each.state)

@@ -1,26 +1,15 @@
-"""Parts of the repairs with acknowledgements: scoreboard, queues, estimates, ACKs, requests."""
+"""Repairs with acknowledgements: scoreboard, queues, estimates, options, whole transfers."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.transport import ProtocolError, SendingPath
-from testbed.transport.core.ack import Ack
-from testbed.transport.core.messages import (
-    MAX_ACK_BYTES,
-    SENT,
-    ControlMessage,
-    ControlParser,
-    MessageType,
-    body_limits,
-)
-from testbed.transport.core.wire import ACK_REQUESTED, SEND_INDEX_MODULUS
+from testbed.transport import SendingPath
+from testbed.transport.core.wire import SEND_INDEX_MODULUS
 from testbed.transport.policies.congestion import FixedRate
 from testbed.transport.policies.repair import REPAIRS, PathEstimates, Streaming
 from testbed.transport.policies.repair.scoreboard import ChunkQueue, Scoreboard
-from testbed.transport.policies.repair.selective import AcknowledgingReceiver
-from testbed.transport.policies.tolerance import Progress
 from tests.transport.virtual import Network, layout_of, random_payload, transfer
 
 
@@ -156,152 +145,6 @@ def test_long_queues_are_told_from_the_round_trip():
     for _ in range(20):
         estimates.on_round_trip(0.022)
     assert estimates.queueing
-
-
-# Reports.
-
-
-@given(
-    st.integers(0, SEND_INDEX_MODULUS - 1),
-    st.lists(st.booleans(), max_size=300),
-    st.one_of(st.none(), st.integers(0, SEND_INDEX_MODULUS - 1)),
-    st.floats(0, 5000),
-    st.integers(0, 2**32 - 1),
-    st.booleans(),
-)
-def test_reports_survive_the_way(first, bits, echo, held_s, probed, at_once):
-    mask = np.array(bits, dtype=np.bool_)
-    report = Ack(
-        first=first,
-        arrived=mask,
-        echo=echo,
-        held_s=held_s,
-        probed=probed,
-        marked=3,
-        at_once=at_once,
-    )
-    message = report.message(6)
-    (got,) = ControlParser(body_limits(1)).feed(message.encode())
-    back = Ack.parse(got.body)
-    assert np.flatnonzero(back.arrived).tolist() == np.flatnonzero(mask).tolist()
-    assert (back.first, back.echo, back.probed, back.marked, back.at_once) == (
-        *(first, echo, probed),
-        *(3, at_once),
-    )
-    assert back.held_s == pytest.approx(min(held_s, 2**32 / 1e6), abs=1e-6)
-
-
-@given(st.binary(min_size=0, max_size=64))
-def test_random_reports_are_read_or_refused(body):
-    try:
-        report = Ack.parse(body)
-    except ProtocolError:
-        return
-    assert report.first < SEND_INDEX_MODULUS
-    assert len(report.arrived) == 8 * (len(body) - 16)
-
-
-def test_a_report_names_a_turn_of_send_indices_at_most():
-    arrived = np.ones(SEND_INDEX_MODULUS, dtype=np.bool_)
-    report = Ack(first=0, arrived=arrived, echo=None, held_s=0.0, probed=0)
-    assert len(report.message(0).body) == MAX_ACK_BYTES
-
-
-def progress(now_s):
-    return Progress(
-        received=np.zeros(9, dtype=np.bool_),
-        received_count=0,
-        now_s=now_s,
-        first_arrival_s=None,
-        last_arrival_s=None,
-        probes=0,
-    )
-
-
-def reporting():
-    return AcknowledgingReceiver(
-        transfer=6, datagram_wire_bytes=1514, interval_s=1e-3, overhead=0.0125
-    )
-
-
-def stamps(*values):
-    return np.array(values, dtype=np.uint16)
-
-
-def test_reports_name_what_came_across_the_turn_of_the_send_index():
-    receiver = reporting()
-    probe = ControlMessage(MessageType.PROBE, 6, SENT.pack(SEND_INDEX_MODULUS - 3))
-    assert len(receiver.on_probe(probe, progress(0.0), True)) == 1
-    wanted = 2 | ACK_REQUESTED
-    receiver.on_arrivals(stamps(SEND_INDEX_MODULUS - 2, 0, wanted), 1.0, True)
-    (message,) = receiver.on_data(progress(1.25))
-    report = Ack.parse(message.body)
-    assert (report.first, report.echo) == (SEND_INDEX_MODULUS - 2, 2)
-    assert np.flatnonzero(report.arrived).tolist() == [0, 2, 4]
-    assert report.held_s == pytest.approx(0.25)
-    assert (report.probed, report.at_once) == (SEND_INDEX_MODULUS - 3, False)
-
-
-def test_what_waited_in_the_socket_does_not_time_the_path():
-    receiver = reporting()
-    receiver.on_arrivals(stamps(0 | ACK_REQUESTED), 1.0, False)
-    (message,) = receiver.on_data(progress(1.0))
-    assert Ack.parse(message.body).echo is None
-    probe = ControlMessage(MessageType.PROBE, 6, SENT.pack(1))
-    for attentive in (False, True):
-        (message,) = receiver.on_probe(probe, progress(1.0), attentive)
-        assert Ack.parse(message.body).at_once == attentive
-
-
-def test_losses_are_worth_more_reports_than_arrivals():
-    spoke = []
-    for every in (1, 2):  # nothing is lost, half is
-        receiver = AcknowledgingReceiver(
-            transfer=6,
-            datagram_wire_bytes=1514,
-            interval_s=1e-4,
-            overhead=0.0025,
-            loss_overheads=(0.0125, 0.005),
-        )
-        times = []
-        for number in range(0, 2048, every):
-            receiver.on_arrivals(stamps(number), number * 1e-3, True)
-            times += [number for _ in receiver.on_data(progress(number * 1e-3))]
-        spoke.append(times)
-    assert 2048 * 1514 * 0.0025 / 200 < len(spoke[0]) < 2048 * 1514 * 0.0025 / 80
-    assert len(spoke[1]) > 1.3 * len(spoke[0])
-    # The first 256 losses are among the first 512 datagrams, and are worth more than later ones.
-    first, last = (sum(low <= at < low + 512 for at in spoke[1]) for low in (0, 1536))
-    assert first > 1.5 * last > 0
-
-
-def test_unasked_reports_keep_their_distance_and_their_budget():
-    receiver, times, cost = reporting(), [], 0
-    for number in range(2000):  # nine of ten are lost
-        now_s = number * 1.2e-4
-        if number % 10 == 0:
-            receiver.on_arrivals(stamps(number), now_s, True)
-            for message in receiver.on_data(progress(now_s)):
-                times.append(now_s)
-                cost += message.wire_bytes + 66
-    assert len(times) > 50
-    assert np.diff(times).min() >= 1e-3
-    assert cost <= 0.0125 * 2000 * 1514 + 300
-    # Slow data: fewer reports, not dearer ones.
-    slow = reporting()
-    spoke = 0
-    for number in range(200):
-        slow.on_arrivals(stamps(number), number * 0.1, True)
-        spoke += len(slow.on_data(progress(number * 0.1)))
-        if (deadline_s := slow.deadline_s(progress(number * 0.1))) is not None:
-            spoke += len(slow.on_deadline(progress(deadline_s)))
-    assert 10 < spoke <= 30
-
-
-@pytest.mark.parametrize("body", [b"", b"\0\0\0"])
-def test_a_probe_without_a_count_is_refused_by_those_who_need_it(body):
-    with pytest.raises(ProtocolError, match="PROBE with a body"):
-        reporting().on_probe(ControlMessage(MessageType.PROBE, 6, body), progress(0.0), True)
 
 
 # Options.

@@ -9,8 +9,8 @@ import pytest
 
 from testbed.transport import open_endpoint, preset
 from testbed.transport.net.driver import Link
+from tests.transport.driver_parts import CountingLink, Stream, driver_of
 from tests.transport.loopback import in_thread, site
-from tests.transport.test_gathering import CountingLink, Stream, driver_of
 from tests.transport.two_parties import TIMEOUT_S, Two, gone
 from tests.transport.virtual import random_payload
 

@@ -1,4 +1,4 @@
-"""Joining, dying and joining again, in virtual time; and whatever else may happen, at random."""
+"""Whatever may happen to a server and a worker, at random, in virtual time."""
 
 import math
 from functools import partial
@@ -8,138 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from testbed.simulate.cluster import SERVER, Cluster
+from testbed.simulate.cluster import SERVER
 from testbed.simulate.engine import Simulation
 from testbed.simulate.link import Link
-from testbed.simulate.party import Way
-from testbed.transport import SendingPath
-from testbed.transport.core.connection import ConnectionState
-from testbed.transport.core.connection_settings import ConnectionSettings
-from testbed.transport.core.events import PeerGone, Started, TransferDone
+from testbed.transport.core.events import PeerGone, TransferDone
 from testbed.transport.core.tolerance import FractionRule, required_chunks
-from testbed.transport.policies.congestion import CONGESTION_CONTROLS
-from testbed.transport.policies.order import ORDERS
-from testbed.transport.policies.repair import REPAIRS
-from tests.transport.virtual import SESSION, layout_of, random_payload
-
-TIMEOUT_S = 5.0
-
-
-def cluster_of(
-    *names,
-    simulation=None,
-    layouts=None,
-    repair="passes",
-    order="in-order",
-    congestion="fixed",
-    links=None,
-    control_delay_s=0.002,
-):
-    """A cluster whose sides may have layouts of their own, and links made by `links(side)`."""
-    simulation = simulation or Simulation()
-    layouts = layouts or {}
-    default = layout_of(40)
-
-    def layout(side):
-        return layouts.get(side, default)
-
-    def link(side):
-        if links is not None:
-            return links(simulation, side)
-        return Link(simulation, rate_bps=math.inf, delay_s=0.002)
-
-    def path(side):
-        control = CONGESTION_CONTROLS.create(congestion, rate_bps=10e6, datagram_bytes=74)
-        return SendingPath(congestion=control, chunk_bytes=16)
-
-    return Cluster(
-        simulation,
-        {
-            name: (
-                Way([link(name)], control_delay_s=control_delay_s),
-                Way([link(f"to {name}")], control_delay_s=control_delay_s),
-            )
-            for name in names
-        },
-        settings=lambda side: ConnectionSettings(
-            session=SESSION,
-            layout=layout(side),
-            repair=REPAIRS.create(repair),
-            order=ORDERS.create(order, seed=1),
-            peer_timeout_s=TIMEOUT_S,
-        ),
-        path=path,
-    )
-
-
-def started(party):
-    return any(isinstance(event, Started) for event in party.events)
-
-
-def test_workers_may_begin_once_all_have_joined_however_long_the_last_one_takes():
-    cluster = cluster_of("a", "b")
-    early = cluster.join("a")
-    cluster.simulation.run(until_s=50 * TIMEOUT_S)
-    assert early.connection.state is ConnectionState.WAITING
-    assert not started(early)
-    late = cluster.join("b")
-    cluster.simulation.run()
-    assert started(early) and started(late)
-
-
-def test_a_worker_that_died_while_others_joined_takes_its_place_again():
-    cluster = cluster_of("a", "b")
-    cluster.join("a")
-    cluster.simulation.run()
-    cluster.kill("a")
-    cluster.simulation.run()
-    again = cluster.join("a")
-    cluster.join("b")
-    cluster.simulation.run()
-    assert started(again)
-    assert cluster.servers["a"].connection.state is ConnectionState.OPEN
-    assert cluster.refused == []
-
-
-def test_a_worker_that_the_server_believes_alive_may_join_again():
-    cluster = cluster_of("a")
-    cluster.join("a")
-    cluster.simulation.run()
-    former = cluster.servers["a"]
-    again = cluster.join("a")
-    cluster.simulation.run()
-    assert former.connection.lost == "it has joined again"
-    assert started(again)
-
-
-def test_a_worker_that_joins_again_goes_on_with_the_next_transfer():
-    cluster = cluster_of("a")
-    layout = layout_of(40)
-    cluster.join("a")
-    cluster.simulation.run()
-    cluster.workers["a"].connection.post_send(0, random_payload(layout), 0.0)
-    cluster.kill("a")
-    cluster.simulation.run()
-    cluster.join("a")
-    cluster.simulation.run()
-    now_s, into, payload = cluster.simulation.now_s, layout.new_buffer(), random_payload(layout, 2)
-    rule = FractionRule(chunk_count=40, tolerance=0.0)
-    cluster.servers["a"].connection.post_receive(2, rule, into, now_s)
-    cluster.workers["a"].connection.post_send(2, payload, now_s)
-    cluster.workers["a"].work()
-    cluster.simulation.run()
-    assert np.array_equal(into, payload)
-
-
-def test_a_worker_with_another_layout_is_refused_and_told_why():
-    cluster = cluster_of("a", layouts={"a": layout_of(41)})
-    worker = cluster.join("a")
-    cluster.simulation.run()
-    assert "layouts differ" in cluster.refused[0]
-    assert worker.connection.lost is not None
-
-
-# Whatever may happen.
+from tests.transport.clusters import cluster_of
+from tests.transport.virtual import layout_of, random_payload
 
 harm = st.floats(0.0, 0.6)
 

@@ -1,8 +1,7 @@
-"""Datagrams that gather in a receiver's socket, and peers that cost nothing while they are idle."""
+"""Datagrams that gather in a receiver's socket, and for how long they may."""
 
 import math
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,8 +16,6 @@ from testbed.transport.core.sender import Sender
 from testbed.transport.core.tolerance import FractionRule, StopRule
 from testbed.transport.core.wire import HEADER_BYTES
 from testbed.transport.net.addresses import resolve
-from testbed.transport.net.driver import DataChannel, Driver, Link
-from testbed.transport.net.socket_waiter import Waiter
 from testbed.transport.net.udp_data import UdpCarrier, UdpData
 from testbed.transport.net.udp_socket import UdpSocket
 from testbed.transport.policies.congestion import FixedRate
@@ -282,158 +279,3 @@ def test_a_connection_hears_whether_the_congestion_control_measures_the_path(con
 def test_the_queue_that_a_user_names_bounds_the_batches_on_the_way(queue_bytes, batch):
     carrier = carrier_of(ShortBuffer([]), rate_bps=100e6, queue_bytes=queue_bytes)
     assert carrier._paths["server"].pacer.allowance(0.0) == batch
-
-
-class Stream:
-    has_unsent = False
-    until_s = math.inf
-    closed = None
-    expired_s = None
-
-    def write(self, data):
-        """Nobody reads it."""
-
-    def expire(self, now_s):
-        self.expired_s = now_s
-
-    def finish(self):
-        """Nothing is left to say."""
-
-
-class CountingLink(Link):
-    """A link whose channels and calls are seen; `due_s` says when it wants to be worked on."""
-
-    def __init__(self, due_s=math.inf):
-        self.calls, self.looked, self.due_s, self.data = [], [], due_s, None
-        self.stream = cast(Any, Stream())
-        self.connection = cast(Any, SimpleNamespace(events=list))
-        self.then = lambda: None
-
-    def work(self, now_s, *, looked=True):
-        self.calls.append("work")
-        self.looked.append(looked)
-        self.then()
-
-    def take(self, ready, now_s, *, attentive):
-        self.calls.append("take")
-
-
-class FakeWaiter(Waiter):
-    """Wakes up as it is told: for each wait, the streams that can be read."""
-
-    def __init__(self, wakes):
-        self.wakes, self.wanted, self.reading = wakes, [], {}
-
-    def want(self, item, *, reading, writing):
-        self.wanted.append(item)
-        self.reading[item] = reading
-
-    def forget(self, item):
-        """Nothing is kept."""
-
-    def wait(self, timeout_s):
-        return self.wakes.pop(0), []
-
-
-class RestingData(DataChannel):
-    """What has come at the peer may gather until `until_s`; it notes how it is read."""
-
-    def __init__(self, until_s):
-        self.until_s, self.read_waited = until_s, []
-
-    def fileno(self):
-        return -1
-
-    def read(self, connection, now_s, *, waited):
-        self.read_waited.append(waited)
-        self.until_s = -math.inf
-
-    def read_backlog(self, connection, now_s, *, waited):
-        """Nothing."""
-
-    def write(self, connection, now_s):
-        """Nothing."""
-
-    def due_s(self, connection_due_s):
-        return connection_due_s
-
-    @property
-    def blocked(self):
-        return False
-
-    @property
-    def unread_until_s(self):
-        return self.until_s
-
-    def rouse(self):
-        self.until_s = -math.inf
-
-
-def driver_of(links, wakes):
-    """A driver of these links that wakes up so often, and its waiter."""
-    driver, waiter = Driver(lambda name, event: None), FakeWaiter(wakes)
-    driver.links.update(links)
-    driver._waiter = waiter
-    return driver, waiter
-
-
-def test_a_peer_that_is_idle_costs_no_call():
-    links = {name: CountingLink() for name in ("busy", "idle", "idle-too")}
-    wakes = [[links["busy"].stream] for _ in range(5)]
-    driver, waiter = driver_of(links, wakes)
-    driver.run(lambda: not wakes)
-    assert links["busy"].calls == ["work", *["take", "work"] * 5]
-    assert links["idle"].calls == links["idle-too"].calls == ["work"]  # at the begin
-    assert waiter.wanted.count(links["idle"].stream) == 1
-
-
-def test_a_peer_that_is_touched_or_due_is_worked_on():
-    links = {name: CountingLink() for name in ("due", "touched", "idle")}
-    links["due"].due_s = 0.0  # of a clock that is far beyond
-    wakes: list[list[Any]] = [[], []]
-    driver, _ = driver_of(links, wakes)
-    links["idle"].then = lambda: driver.touch("touched")
-    driver.run(lambda: not wakes)
-    assert links["due"].calls == ["work"] * 3
-    assert links["touched"].calls == ["work"] * 2
-    assert links["idle"].calls == ["work"]
-
-
-def test_a_peer_that_ends_while_its_arrivals_gather_is_forgotten():
-    class Resting(RestingData):
-        def rouse(self):
-            """Goes on resting."""
-
-    links = {name: CountingLink() for name in ("other", "gone")}
-    links["other"].due_s = 0.0  # of a clock that is far beyond
-    links["gone"].data = Resting(0.0)
-    wakes: list[list[Any]] = [[], []]
-    driver, _ = driver_of(links, wakes)
-
-    def end_one():
-        if "gone" in driver.links and len(links["other"].calls) == 2:
-            driver.end("gone")
-
-    links["other"].then = end_one
-    driver.run(lambda: not wakes)
-    assert links["other"].calls == ["work"] * 3
-    assert links["gone"].calls == ["work"]
-
-
-def test_what_gathered_while_nobody_waited_is_no_longer_left_to_gather():
-    """The application may have been away for long, and the buffer may be nearly full."""
-    link = CountingLink()
-    link.data = RestingData(math.inf)
-    wakes: list[list[Any]] = [[]]
-    driver, waiter = driver_of({"peer": link}, wakes)
-    driver.run(lambda: not wakes)
-    assert waiter.reading[link.data]
-
-
-def test_a_link_hands_over_what_has_gathered_as_having_waited():
-    connection = Two().server.connection
-    link = Link(connection, cast(Any, Stream()), RestingData(1.0))
-    link.work(0.5)
-    assert cast(RestingData, link.data).read_waited == []
-    link.work(1.0)
-    assert cast(RestingData, link.data).read_waited == [True]

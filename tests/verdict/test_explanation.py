@@ -17,7 +17,8 @@ from testbed.documentation.gates import reference
 from testbed.shared import run_directory
 from testbed.shared.input_error import InputError
 from testbed.verdict.explanation import MEANINGS, explain
-from testbed.verdict.limits import GATES, Limits
+from testbed.verdict.gate_explanations import GATES
+from testbed.verdict.limits import Limits
 from tests.verdict.evidence_of_gates import judged, queue
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "concepts" / "verdicts.md"

@@ -12,8 +12,8 @@ import pytest
 from testbed.experiment import Limits
 from testbed.lab.openvswitch import SocketBuffers
 from testbed.verdict.calibration import Calibration
+from testbed.verdict.gate_explanations import GATES
 from testbed.verdict.gates import judge, reasons
-from testbed.verdict.limits import GATES
 from testbed.verdict.link_settings import SettingsReader
 from tests.verdict.evidence_of_gates import (
     WITHOUT_DELAYS,

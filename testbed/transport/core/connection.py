@@ -35,16 +35,12 @@ from enum import Enum, auto
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.transport.core.connection_settings import (
-    BOTH_HOLD,
-    SILENT,
-    ConnectionSettings,
-    Patience,
-)
+from testbed.transport.core.connection_settings import BOTH_HOLD, ConnectionSettings, Patience
 from testbed.transport.core.errors import ProtocolError
 from testbed.transport.core.events import Announced, Event, Joined, PeerGone, Started
 from testbed.transport.core.hot_path import Arrivals
 from testbed.transport.core.incoming import Incoming
+from testbed.transport.core.liveness import Liveness
 from testbed.transport.core.messages import (
     ControlMessage,
     ControlParser,
@@ -60,10 +56,6 @@ from testbed.transport.core.routine import Departures, Expected
 from testbed.transport.core.sending_path import SendingPath
 from testbed.transport.core.states import Machine
 from testbed.transport.core.tolerance import StopRule
-
-# One who has to wait asks so many times within the peer's timeout whether the peer lives, and looks
-# at the time so often.
-_PINGS = 4
 
 
 class ConnectionState(Enum):
@@ -143,10 +135,7 @@ class Connection:
             {kind: limit for kind, limit in limits.items() if kind not in unexpected}
         )
         self._outbox = bytearray()
-        self._heard_s = self._pinged_s = now_s
-        self._away_s = now_s + settings.peer_timeout_s / _PINGS  # a later call has been away
-        self._asked_s = -math.inf  # when it was asked first since it was heard
-        self._awaiting_s: float | None = None  # since when an announcement is awaited
+        self._liveness = Liveness(settings.peer_timeout_s, now_s)
         self._say([first.message()])
 
     def _directions(self, path: SendingPath | None) -> tuple[Outgoing, Incoming]:
@@ -167,7 +156,7 @@ class Connection:
     def start(self, now_s: float) -> None:
         """Server: all have joined, and this worker may begin."""
         self._machine.on(ConnectionEvent.READY)
-        self._heard_s = now_s
+        self._liveness.heard_s = now_s
         self._say([ControlMessage(MessageType.READY)])
 
     def announce(self, body: bytes) -> None:
@@ -176,7 +165,7 @@ class Connection:
 
     def await_announcement(self, now_s: float) -> None:
         """Worker: until the next one comes, the server must be alive."""
-        self._awaiting_s = now_s
+        self._liveness.awaiting_s = now_s
 
     def post_send(
         self,
@@ -219,7 +208,7 @@ class Connection:
         self._look(now_s)
         open_ = self.state is ConnectionState.OPEN
         if self.incoming.on_datagrams(frames, now_s, waited=waited, may_be_early=open_):
-            self._heard_s = now_s  # by valid data alone: a forger keeps no dead peer alive
+            self._liveness.heard_s = now_s  # by valid data alone: a forger keeps no dead peer alive
 
     def gather_s(self, most_s: float = math.inf, *, measured: bool = False) -> float:
         """For how long the next datagrams may lie unread in their socket; 0 for not at all.
@@ -237,7 +226,7 @@ class Connection:
 
     def arrived(self, arrivals: Arrivals, now_s: float, *, waited: bool) -> None:
         """Of what was `expected` this has been taken, the latest now."""
-        self._heard_s = now_s
+        self._liveness.heard_s = now_s
         self.incoming.arrived(arrivals, now_s, waited=waited)
 
     def on_control(self, data: bytes, now_s: float, *, waited: bool = False) -> None:
@@ -245,7 +234,7 @@ class Connection:
         if self.lost is not None:
             return
         self._look(now_s)
-        self._heard_s = now_s
+        self._liveness.heard_s = now_s
         try:
             asked: set[int] = set()
             for message in self._parser.feed(data):
@@ -282,7 +271,7 @@ class Connection:
             self._machine.on(ConnectionEvent.READY)
             self._events.append(Started())
         elif kind is MessageType.ANNOUNCE:
-            self._awaiting_s = None
+            self._liveness.awaiting_s = None
             self._events.append(Announced(message.body))
         elif kind is MessageType.PING:
             self._say([ControlMessage(MessageType.PONG)])
@@ -309,9 +298,7 @@ class Connection:
         self.incoming.on_deadline(now_s)
         self.outgoing.on_deadline(now_s)
         if now_s >= self._ping_s():
-            if self._pinged_s <= self._heard_s:
-                self._asked_s = now_s
-            self._pinged_s = now_s
+            self._liveness.pinged(now_s)
             self._say([ControlMessage(MessageType.PING)])
         until_s, reason, transfer = self._patience()
         if now_s >= until_s:
@@ -329,7 +316,7 @@ class Connection:
         due_s = min(
             self._ping_s(),
             patience_s,
-            self._away_s if patience_s < math.inf else math.inf,
+            self._liveness.away_s if patience_s < math.inf else math.inf,
             self.incoming.next_deadline_s(),
             self.outgoing.next_deadline_s(now_s, departing=departing),
         )
@@ -337,28 +324,21 @@ class Connection:
 
     def _look(self, now_s: float) -> None:
         """Transfers stood still while this side was away; that is not the peer's fault."""
-        if now_s > self._away_s:
-            self.incoming.excuse(now_s - self._away_s)
-            self.outgoing.excuse(now_s - self._away_s)
-        self._away_s = now_s + self._settings.peer_timeout_s / _PINGS
+        if away_s := self._liveness.look(now_s):
+            self.incoming.excuse(away_s)
+            self.outgoing.excuse(away_s)
 
     def _ping_s(self) -> float:
-        """When to ask whether a peer lives that lets us wait."""
-        if not self.outgoing.held and self._awaiting_s is None:
-            return math.inf
-        return max(self._heard_s, self._pinged_s) + self._settings.peer_timeout_s / _PINGS
+        return self._liveness.ping_s(held=self.outgoing.held)
 
     def _patience(self) -> Patience:
-        timeout_s = self._settings.peer_timeout_s
-        # Silence counts only if it was asked in time: this side may have been busy itself.
-        silent_s = max(self._heard_s, self._asked_s - timeout_s / _PINGS)
-        ends = min(self.outgoing.patience(silent_s), self.incoming.patience(self._heard_s))
+        live = self._liveness
+        ends = min(self.outgoing.patience(live.silent_s), self.incoming.patience(live.heard_s))
         held_s, unasked_s = self.outgoing.held_s, self.incoming.unasked_s
         if held_s is not None and unasked_s is not None:
-            ends = min(ends, (max(held_s, unasked_s) + timeout_s, BOTH_HOLD, 0))
-        if self._awaiting_s is not None:
-            ends = min(ends, (max(self._awaiting_s, silent_s) + timeout_s, SILENT, 0))
-        return ends
+            until_s = max(held_s, unasked_s) + self._settings.peer_timeout_s
+            ends = min(ends, (until_s, BOTH_HOLD, 0))
+        return min(ends, live.patience())
 
     # What goes out.
 

@@ -19,8 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.shared import own_code
+from testbed.transport.core import fruitlessness
 from testbed.transport.core.congestion import Feedback
 from testbed.transport.core.errors import ProtocolError
+from testbed.transport.core.fruitlessness import Fruitlessness
 from testbed.transport.core.hot_path import ASK_FIRST, ASK_LAST, NUMPY, HotPath
 from testbed.transport.core.layout import PayloadLayout
 from testbed.transport.core.messages import ControlMessage, MessageType, unpack_bitmap
@@ -36,13 +38,6 @@ from testbed.transport.core.wire import wire_bytes
 _LEAST_QUESTION = 8
 # The fewest datagrams of a batch that are worth two requests for an ACK.
 _WORTH_TWO = 4
-# A sender whose answers have named nothing new for so long, and so many of them, sends less, and
-# pauses in between. Time alone says little: a busy peer may have answered once a second.
-_STALLED_S = 1.0
-_STALLED_ANSWERS = 16
-_STALLED_BATCH = 32
-_FIRST_PAUSE_S = 0.05
-_LONGEST_PAUSE_S = 1.0
 
 
 class Sender:
@@ -99,10 +94,7 @@ class Sender:
         self._control_bytes = 0
         self._began_s = now_s
         self._ended_s = now_s
-        self._fruitless_s: float | None = None
-        self._fruitless_answers = 0
-        self._pause_s = _FIRST_PAUSE_S
-        self._resume_s = now_s
+        self._fruitlessness = Fruitlessness(now_s)
         self.ignored: Counter[str] = Counter()
         self.held = False
         self.attentive = True
@@ -126,12 +118,11 @@ class Sender:
     @property
     def fruitless_s(self) -> float | None:
         """Since when the receiver's answers have named nothing new; None while data arrive."""
-        return self._fruitless_s
+        return self._fruitlessness.since_s
 
     def excuse(self, away_s: float) -> None:
         """For so long this side sent nothing that an answer could have named."""
-        if self._fruitless_s is not None:
-            self._fruitless_s += away_s
+        self._fruitlessness.excuse(away_s)
 
     def offer(self, now_s: float) -> NDArray[np.uint8]:
         """The datagrams that may go now: shape (k, datagram bytes), k >= 0.
@@ -163,7 +154,7 @@ class Sender:
     def departures(self) -> Departures | None:
         """What may go without an `offer` each; None while that is no more than a batch."""
         path, repair = self._path, self._repair
-        alone = path.steady and self._fruitless_s is None and not self.held
+        alone = path.steady and self.fruitless_s is None and not self.held
         alone = alone and promises(repair, "certain") and self.state is SenderState.SENDING
         count = repair.certain if alone else 0
         if not isinstance(count, int | np.integer):
@@ -215,17 +206,11 @@ class Sender:
                 self._repair.on_window_closed(now_s)
                 return 0
         remaining = self._repair.remaining
-        if self._stalled(now_s):
-            if now_s < self._resume_s:
+        if self._fruitlessness.pauses(now_s):
+            if now_s < self._fruitlessness.resume_s:
                 return 0
-            remaining = min(remaining, _STALLED_BATCH)
+            remaining = min(remaining, fruitlessness.BATCH)
         return int(min(path.pacer.allowance(now_s, remaining), window, remaining))
-
-    def _stalled(self, now_s: float) -> bool:
-        """Whether control messages have come for a while, but no data has arrived."""
-        since_s = self._fruitless_s
-        enough = self._fruitless_answers >= _STALLED_ANSWERS
-        return since_s is not None and enough and now_s - since_s >= _STALLED_S
 
     def _window(self) -> float:
         """Datagrams that the congestion window still allows; one is always allowed in flight."""
@@ -249,9 +234,8 @@ class Sender:
         self._repair.on_sent(count, now_s)
         link_bytes = len(taken) * self._path.datagram_wire_bytes
         self._repair.on_link_time(8 * link_bytes / self._path.rate_bps)
-        if self._stalled(now_s):
-            self._resume_s = now_s + self._pause_s
-            self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
+        if self._fruitlessness.pauses(now_s):
+            self._fruitlessness.on_sent(now_s)
             if self.state is SenderState.SENDING:
                 self._repair.on_window_closed(now_s)
         if self.state is SenderState.SENDING and self._window() < 1:
@@ -273,7 +257,7 @@ class Sender:
         if message.type is MessageType.HOLD:
             self.held = True
             self._path.hold(self._repair)
-            self._fruitless_s, self._fruitless_answers = None, 0
+            self._fruitlessness.forget()
             return
         # A message that had to wait says nothing of the path's round trip, nor one that was held.
         self._repair.attentive = self.attentive and not self.held
@@ -283,22 +267,10 @@ class Sender:
         feedback = self._repair.on_message(message, now_s)
         if feedback is not None and not self._repair.attentive:
             feedback = replace(feedback, rtt_s=None, newest_sent_s=None, newest_lost_sent_s=None)
-        self._weigh(feedback, now_s)
+        self._fruitlessness.on_answer(feedback, now_s)
         self._tell(feedback)
         if was_asking and self.state is SenderState.SENDING and not self._path.shared:
             self._path.pacer.resume(now_s)
-
-    def _weigh(self, feedback: Feedback | None, now_s: float) -> None:
-        """Notes whether an answer tells of arrivals, or of losses alone."""
-        if feedback is None:
-            return
-        if feedback.delivered_bytes:
-            self._fruitless_s, self._fruitless_answers = None, 0
-            self._pause_s = _FIRST_PAUSE_S
-        elif feedback.lost_bytes:
-            self._fruitless_answers += 1
-            if self._fruitless_s is None:
-                self._fruitless_s = self._resume_s = now_s
 
     def _on_stop(self, message: ControlMessage, now_s: float) -> None:
         if not self.stopped:
@@ -360,8 +332,8 @@ class Sender:
         sending = self.state is SenderState.SENDING and self._window() >= 1
         if sending and (remaining := self._repair.remaining):
             next_s = self._path.pacer.next_s(now_s, remaining)
-            if self._stalled(now_s):
-                next_s = max(next_s, self._resume_s)
+            if self._fruitlessness.pauses(now_s):
+                next_s = max(next_s, self._fruitlessness.resume_s)
             return next_s if deadline_s is None else min(next_s, deadline_s)
         return deadline_s
 

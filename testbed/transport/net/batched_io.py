@@ -1,14 +1,10 @@
-"""Receives and sends many datagrams per system call: recvmmsg and sendmmsg, through ctypes.
+"""Receives and sends batches of a transport's datagrams, many per system call.
 
-Python's socket module has neither call. Everything that the kernel reads and writes (message
-headers, addresses, ancillary data, datagrams) lies in numpy arrays that are allocated once. A call
-therefore costs a few array operations, however many datagrams it moves. Works on 64-bit Linux only.
+They lie in numpy arrays that are allocated once. With segmentation offload one message carries many
+datagrams.
 """
 
-import ctypes
-import os
 import socket
-import sys
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +14,7 @@ from testbed.transport.native.calls import ReceiveCall, SendCall
 from testbed.transport.native.hot_path import address_of
 from testbed.transport.native.loading import LIBRARY
 from testbed.transport.net.addresses import PACKED_BYTES, SocketAddress, packed
+from testbed.transport.net.message_arrays import CONTROL, Messages
 
 SOL_UDP = 17
 UDP_SEGMENT = 103
@@ -26,88 +23,8 @@ LARGEST_DATAGRAM = 65535
 # The kernel cuts one large send into at most this many pieces (UDP_MAX_SEGMENTS since Linux 4.18).
 MAX_SEGMENTS = 64
 
-# struct mmsghdr and iovec of a 64-bit Linux.
-_MESSAGE = np.dtype(
-    {
-        "names": [
-            *("name", "name_bytes", "vectors", "vector_count"),
-            *("control", "control_bytes", "flags", "bytes"),
-        ],
-        "formats": ["u8", "u4", "u8", "u8", "u8", "u8", "i4", "u4"],
-        "offsets": [0, 8, 16, 24, 32, 40, 48, 56],
-        "itemsize": 64,
-    }
-)
-_VECTOR = np.dtype([("base", "u8"), ("bytes", "u8")])
-# One cmsghdr with an int, padded.
-_CONTROL = np.dtype(
-    [("bytes", "u8"), ("level", "i4"), ("type", "i4"), ("data", "u4"), ("pad", "u4")]
-)
 
-
-def _load() -> ctypes.CDLL | None:
-    fits = sys.byteorder == "little" and ctypes.sizeof(ctypes.c_void_p) == 8
-    if not sys.platform.startswith("linux") or not fits:
-        return None
-    try:
-        library = ctypes.CDLL(None, use_errno=True)
-        receive, send = library.recvmmsg, library.sendmmsg
-    except (OSError, AttributeError):
-        return None
-    # Addresses are passed as integers, which ctypes converts fastest.
-    integer, address = ctypes.c_int, ctypes.c_void_p
-    receive.argtypes = [integer, address, ctypes.c_uint, integer, address]
-    send.argtypes = [integer, address, ctypes.c_uint, integer]
-    return library
-
-
-_LIBRARY = _load()
-
-
-def _failed() -> OSError:
-    number = ctypes.get_errno()
-    return OSError(number, os.strerror(number))
-
-
-class _Messages:
-    """`count` message headers, each with `vectors` buffers."""
-
-    def __init__(self, count: int, vectors: int = 1) -> None:
-        if _LIBRARY is None:
-            raise OSError("this system has no recvmmsg and sendmmsg as 64-bit Linux has them")
-        self._library = _LIBRARY
-        self.count = count
-        self.headers = np.zeros(count, dtype=_MESSAGE)
-        self.vectors = np.zeros((count, vectors), dtype=_VECTOR)
-        self.address = address_of(self.headers)
-        steps = np.arange(count, dtype=np.uint64)
-        self.headers["vectors"] = address_of(self.vectors) + steps * (vectors * _VECTOR.itemsize)
-        self.headers["vector_count"] = vectors
-
-    def receive(self, descriptor: int, first: int, limit: int) -> int:
-        """Receives into messages from `first` on; returns how many.
-
-        Returns 0 when nothing has arrived; raises OSError for any other failure.
-        """
-        at = self.address + first * _MESSAGE.itemsize
-        count = self._library.recvmmsg(descriptor, at, limit, socket.MSG_DONTWAIT, None)
-        if count < 0:
-            error = _failed()
-            if isinstance(error, BlockingIOError):
-                return 0
-            raise error
-        return int(count)
-
-    def send(self, descriptor: int, first: int, count: int) -> int:
-        """Sends messages from `first` on; returns how many the kernel took. OSError when none."""
-        at = self.address + first * _MESSAGE.itemsize
-        taken = self._library.sendmmsg(descriptor, at, count, socket.MSG_DONTWAIT)
-        if taken < 0:
-            raise _failed()
-        return int(taken)
-
-
-class _ReceiveBatch(_Messages):
+class _ReceiveBatch(Messages):
     """Messages to receive into, with room for the source and the size of coalesced datagrams.
 
     Attributes:
@@ -120,10 +37,10 @@ class _ReceiveBatch(_Messages):
         self._per_message = per_message
         self._shared = shared
         self.sources = np.zeros((count, PACKED_BYTES // 8), dtype="u8")
-        self.controls = np.zeros(count, dtype=_CONTROL)
+        self.controls = np.zeros(count, dtype=CONTROL)
         steps = np.arange(count, dtype=np.uint64)
         self.headers["name"] = address_of(self.sources) + steps * PACKED_BYTES
-        self.headers["control"] = address_of(self.controls) + steps * _CONTROL.itemsize
+        self.headers["control"] = address_of(self.controls) + steps * CONTROL.itemsize
         size, rows = shared.datagram_bytes, shared.rows
         self.vectors["base"][:, 0] = address_of(rows) + steps * (per_message * size)
         self.vectors["bytes"][:, 0] = per_message * size
@@ -137,7 +54,7 @@ class _ReceiveBatch(_Messages):
         """How many rows hold the peer's datagrams now; None where messages must be sorted out."""
         # The kernel overwrites both lengths with what it used.
         self.name_bytes[:] = PACKED_BYTES
-        self.control_bytes[:] = _CONTROL.itemsize
+        self.control_bytes[:] = CONTROL.itemsize
         count = self.received = self.receive(descriptor, 0, self.count)
         if not count:
             return 0
@@ -157,7 +74,7 @@ class _ReceiveBatch(_Messages):
         """
         said = self.controls[:count]
         of_this_kind = (said["level"] == SOL_UDP) & (said["type"] == UDP_GRO)
-        return of_this_kind & (self.control_bytes[:count] >= _CONTROL.itemsize - 4)  # the padding
+        return of_this_kind & (self.control_bytes[:count] >= CONTROL.itemsize - 4)  # the padding
 
     def _dense(self, count: int) -> int | None:
         """How many rows the messages fill without a gap; None where they need sorting out."""
@@ -193,7 +110,7 @@ class _CompiledReceiveBatch(_ReceiveBatch):
             per_message=per_message,
             datagram_bytes=shared.datagram_bytes,
             address_bytes=PACKED_BYTES,
-            control_bytes=_CONTROL.itemsize,
+            control_bytes=CONTROL.itemsize,
         )
 
     def receive_rows(self, descriptor: int) -> int | None:
@@ -209,63 +126,6 @@ class _Shared(NamedTuple):
     rows: NDArray[np.uint8]
     peer: NDArray[np.uint64]
     datagram_bytes: int
-
-
-class Ring:
-    """A ring of slots for relays, which receive frames, keep them, and send them on in order.
-
-    A frame has at most `slot_bytes` bytes. `send` sends from the memory that `receive` filled.
-    """
-
-    def __init__(self, slots: int, slot_bytes: int) -> None:
-        self.slots = slots
-        self._memory = np.zeros((slots, slot_bytes), dtype=np.uint8)
-        self._in = _Messages(slots)
-        self._out = _Messages(slots)
-        steps = np.arange(slots, dtype=np.uint64)
-        for each in (self._in, self._out):
-            each.vectors["base"][:, 0] = address_of(self._memory) + steps * slot_bytes
-            each.vectors["bytes"][:, 0] = slot_bytes
-
-    def receive(self, descriptor: int, first: int, limit: int) -> int:
-        """Fills slots from `first` on without wrapping; returns how many."""
-        count = self._in.receive(descriptor, first, min(limit, self.slots - first))
-        lengths = self._in.headers["bytes"][first : first + count]
-        self._out.vectors["bytes"][first : first + count, 0] = lengths
-        return count
-
-    def send(self, descriptor: int, first: int, count: int) -> int:
-        """Sends slots from `first` on; returns how many the kernel took. OSError when none."""
-        return self._out.send(descriptor, first, count)
-
-
-class MessageBatch(_Messages):
-    """Headers for frames that lie anywhere in memory and are sent in order.
-
-    For relays, which send on the frames of a ring.
-    """
-
-    def __init__(self, count: int) -> None:
-        super().__init__(count)
-        self._base = self.vectors["base"][:, 0]
-        self._bytes = self.vectors["bytes"][:, 0]
-
-    def place(
-        self, span: slice, addresses: NDArray[np.uint64], lengths: NDArray[np.generic]
-    ) -> None:
-        """Sets the address and the length in bytes of some messages' frames."""
-        self._base[span] = addresses
-        self._bytes[span] = lengths
-
-    def place_one(self, number: int, address: int, length: int) -> None:
-        """Sets the address and the length in bytes of one message's frame."""
-        self._base[number] = address
-        self._bytes[number] = length
-
-    def copy(self, other: "MessageBatch", chosen: NDArray[np.intp]) -> None:
-        """Copies the chosen messages of another batch to the beginning of this one."""
-        self._base[: len(chosen)] = other._base[chosen]
-        self._bytes[: len(chosen)] = other._bytes[chosen]
 
 
 class BatchReceiver:
@@ -374,13 +234,13 @@ class BatchSender:
     def __init__(self, datagram_bytes: int, *, messages: int = 128) -> None:
         self._size = datagram_bytes
         self.per_segmented = max(1, min(MAX_SEGMENTS, 65507 // datagram_bytes))
-        self._plain = _Messages(messages)
-        self._segmented = _Messages(messages)
-        self._control = np.zeros(1, dtype=_CONTROL)
+        self._plain = Messages(messages)
+        self._segmented = Messages(messages)
+        self._control = np.zeros(1, dtype=CONTROL)
         # 18 is 16 + sizeof(uint16).
         self._control[0] = (18, SOL_UDP, UDP_SEGMENT, datagram_bytes, 0)
         self._segmented.headers["control"] = address_of(self._control)
-        self._segmented.headers["control_bytes"] = _CONTROL.itemsize
+        self._segmented.headers["control_bytes"] = CONTROL.itemsize
         self._steps = np.arange(messages, dtype=np.uint64)
         self._peer = np.zeros(PACKED_BYTES // 8, dtype="u8")
         for each in (self._plain, self._segmented):

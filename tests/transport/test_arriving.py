@@ -1,0 +1,259 @@
+"""What compiled code takes while the driver waits: the same as if the connection had read it."""
+
+import math
+import socket
+import time
+
+import numpy as np
+import pytest
+
+from testbed.transport.core.ack import Ack
+from testbed.transport.core.events import TransferDone
+from testbed.transport.core.messages import ControlMessage, MessageType
+from testbed.transport.core.wire import ACK_REQUESTED, SEND_INDEX_MODULUS, fields
+from testbed.transport.net.socket_waiter import Waiter
+from tests.transport.routine_parts import CHUNK_BYTES, NEEDS_C, arrive, data_of, pair, two
+from tests.transport.transfer_parts import all_frames
+
+pytestmark = NEEDS_C
+
+
+def received(parties, at):
+    """The server's connection has read these batches: at each time so many datagrams."""
+    connection = parties.server.connection
+    frames, first = all_frames(parties.layout, number=0), 0
+    for now_s, count in at:
+        connection.on_datagrams(frames[first : first + count], now_s, waited=True)
+        first += count
+    return frames[first:]
+
+
+@pytest.mark.parametrize("loss", [0.0, 0.3])
+def test_what_gathers_is_taken_as_if_each_rest_had_woken_the_receiver(loss):
+    begun = [(0.0, 20), (2e-3, 20)]
+    with pair() as (udp, other):
+        ours, theirs = two(600), two(600)
+        rest = received(ours, begun)
+        received(theirs, begun)
+        rest = rest[np.random.default_rng(3).random(len(rest)) >= loss]
+        taker, connection = theirs.server.connection, ours.server.connection
+        arriving = udp.arriving()
+        due_s = 2e-3 + connection.gather_s()
+        assert arriving.begin(connection.expected(), due_s, udp.receiving)
+        came = 0
+        while not arriving.over and (not loss or came + 60 < len(rest)):
+            count = int(1e4 * (due_s - 2e-3)) + 1 - came
+            other.send(rest[came : came + count])
+            arrive(arriving, due_s)
+            taker.on_datagrams(rest[came : came + count], due_s, waited=True)
+            came += count
+            wait_s = taker.gather_s()
+            assert arriving.over == (wait_s == 0)
+            if wait_s:
+                assert arriving.due_s == due_s + wait_s
+            due_s = arriving.due_s
+        connection.arrived(*arriving.end(), waited=True)
+    assert came > 200
+    assert connection.gather_s() == taker.gather_s()
+    assert (connection.gather_s() == 0) == (loss == 0)
+    for one, another in zip(
+        *(each.incoming.receivers.values() for each in (connection, taker)), strict=True
+    ):
+        np.testing.assert_array_equal(one.received, another.received)
+        np.testing.assert_array_equal(one.into, another.into)
+        assert one.received_count == another.received_count == one.received.sum()
+        assert one.progress_s == another.progress_s
+        assert one.valid_datagrams == another.valid_datagrams
+    probe = ControlMessage(MessageType.PROBE, 0, b"\0\0\0\1\1").encode()
+    for each in (connection, taker):
+        each.on_control(probe, 1.0, waited=True)
+    assert connection.control() == taker.control()
+    assert vars(connection.incoming._gathering) == vars(taker.incoming._gathering)
+
+
+def test_a_transfer_that_ends_in_a_rest_is_reported():
+    parties = two(100)
+    rest = received(parties, [(0.0, 20), (4e-3, 20)])
+    with pair() as (udp, other):
+        connection = parties.server.connection
+        arriving = udp.arriving()
+        arriving.begin(connection.expected(), 0.0, udp.receiving)
+        other.send(rest)  # more than the rate promised
+        arrive(arriving, 5e-3)
+        assert arriving.over
+        connection.arrived(*arriving.end(), waited=True)
+    assert [type(event) for event in connection.events()] == [TransferDone]
+    np.testing.assert_array_equal(parties.into[0], parties.sent[0])
+
+
+def quiet_receiver():
+    """A server that has just sent an ACK, and what the worker sends after that."""
+    parties = two(2000, repair="streaming")
+    rest = received(parties, [(0.0, 20), (2e-3, 20), (5e-3, 20)])
+    while (quiet := parties.server.connection.incoming.receivers[0].quiet).datagrams < 60:
+        now_s = rest[0, 4:8].view(">u4")[0] / 1e4
+        parties.server.connection.on_datagrams(rest[:1], now_s, waited=True)
+        rest = rest[1:]
+    parties.server.connection.control()
+    return parties, rest, quiet.datagrams
+
+
+def test_an_acknowledging_receiver_says_nothing_of_as_many_as_it_has_said():
+    parties, rest, count = quiet_receiver()
+    connection = parties.server.connection
+    connection.on_datagrams(rest[:count], 1.0, waited=True)
+    assert connection.control() == b""
+    connection.on_datagrams(rest[count : count + 1], 2.0, waited=True)
+    assert connection.control()
+
+
+@pytest.mark.parametrize("case", ["quiet", "more", "gap", "asked"])
+def test_what_calls_for_an_ack_ends_the_rest(case):
+    parties, rest, count = quiet_receiver()
+    connection = parties.server.connection
+    sent = rest[: count + (case == "more")].copy()
+    if case == "gap":
+        sent = np.delete(sent, 3, axis=0)
+    elif case == "asked":
+        fields(sent, CHUNK_BYTES)["stamp"][3] |= ACK_REQUESTED
+    with pair() as (udp, other):
+        arriving = udp.arriving()
+        arriving.begin(connection.expected(), 0.0, udp.receiving)
+        other.send(sent)
+        arrive(arriving, 2.0)
+        assert arriving.over == (case != "quiet")
+        arrivals, now_s = arriving.end()
+        connection.arrived(arrivals, now_s, waited=True)
+    assert len(arrivals.new) == len(sent)
+    (message,) = connection.incoming.poll_messages() or [None]
+    if case == "quiet":
+        assert message is None
+    elif case != "gap":
+        assert Ack.parse(message.body).arrived.sum() >= len(sent)
+
+
+def test_send_indices_follow_one_another_around_their_end():
+    parties, rest, _ = quiet_receiver()
+    connection = parties.server.connection
+    stamps = fields(rest, CHUNK_BYTES)["stamp"]
+    stamps += np.uint16(SEND_INDEX_MODULUS - 10 - int(stamps[0]))
+    stamps %= SEND_INDEX_MODULUS
+    receiver = connection.incoming.receivers[0]
+    receiver._repair._newest = int(stamps[0]) - 1
+    with pair() as (udp, other):
+        arriving = udp.arriving()
+        arriving.begin(connection.expected(), 0.0, udp.receiving)
+        other.send(rest[:40])
+        arrive(arriving, 2.0)
+        assert not arriving.over
+
+
+@pytest.mark.parametrize("case", ["transfer", "session", "duplicate", "stranger"])
+def test_whatever_is_not_expected_is_left_to_the_connection_and_counted_as_ever(case):
+    outcomes = []
+    for taken in (False, True):
+        parties = two(600)
+        rest = received(parties, [(0.0, 20), (2e-3, 20)])
+        connection = parties.server.connection
+        sent = rest[:30].copy()
+        if case == "duplicate":
+            sent[7] = sent[6]
+        elif case != "stranger":
+            fields(sent, CHUNK_BYTES)[case][7] += 1
+        with pair() as (udp, other), socket.socket(type=socket.SOCK_DGRAM) as strange:
+            data, now_s = data_of(udp), 2e-3
+            data._resting, data._unread_until_s = True, now_s
+            other.send(sent)
+            if case == "stranger":
+                strange.sendto(bytes(sent[0]), ("127.0.0.1", udp.port))
+            if taken:
+                routine = data.begin_routine(connection, now_s)
+                arrive(routine.coming, now_s)
+                assert routine.worked
+                data.end_routine(connection, now_s)
+            else:
+                data.read(connection, now_s, waited=True)
+            counters = udp.counters
+        receiver = connection.incoming.receivers[0]
+        outcomes.append(
+            (
+                receiver.received.tolist(),
+                receiver.into.tolist(),
+                dict(receiver.ignored),
+                dict(connection.counters),
+                dict(counters),
+                sorted(connection.incoming._early),
+            )
+        )
+    assert outcomes[0] == outcomes[1]
+
+
+def test_nothing_is_taken_while_a_transfer_that_nobody_asked_for_is_under_way():
+    parties = two(600)
+    received(parties, [(0.0, 20), (2e-3, 20)])
+    connection = parties.server.connection
+    assert connection.expected() is not None
+    connection.on_datagrams(all_frames(parties.layout, number=3)[:1], 2e-3)
+    assert connection.expected() is None
+
+
+@pytest.mark.parametrize("room_s", [0.0, math.inf])
+def test_what_may_not_rest_is_taken_as_it_comes_and_answered_with_its_time(room_s):
+    parties = two(2000, repair="streaming")
+    connection = parties.server.connection
+    frames = all_frames(parties.layout, number=0)
+    connection.on_datagrams(frames[:1], 0.0)
+    assert connection.expected() is None  # the rate is not known yet
+    connection.on_datagrams(frames[1:10], 1e-3)
+    connection.control()
+    frames[59, 14] |= ACK_REQUESTED >> 8
+    with pair() as (udp, other):
+        data, waiter = data_of(udp, gather_s=room_s), Waiter()
+        now_s, sent = time.monotonic(), 10
+        routine = data.begin_routine(connection, now_s)
+        assert routine.coming.at_once
+        waiter.want(data, reading=True, writing=False)
+        while not routine.worked or not routine.coming.over:
+            other.send(frames[sent : sent + 10])
+            sent += 10
+            time.sleep(2e-3)
+            assert waiter.wait_working(time.monotonic() + 1e-3, [], [routine.coming]) == ([], [])
+            assert sent < 100
+        data.end_routine(connection, now_s)
+        assert (data.unread_until_s > now_s) == (room_s > 0)
+    receiver = connection.incoming.receivers[0]
+    assert receiver.received_count == sent == (sent if room_s else 60)
+    if not room_s:
+        (message,) = connection.incoming.poll_messages()
+        assert Ack.parse(message.body).echo == 59
+
+
+def test_a_control_that_measures_the_path_has_each_datagram_read_by_the_connection():
+    for repair, expected in (("streaming", False), ("passes", True)):
+        parties = two(2000, repair=repair)
+        received(parties, [(0.0, 20), (2e-3, 20)])
+        parties.server.connection.control()
+        assert parties.server.connection.expected() is not None
+        asked = parties.server.connection.expected(measured=True)
+        assert (asked is not None) == expected
+
+
+def test_what_completes_a_transfer_is_noticed_at_once():
+    parties = two(100)
+    connection = parties.server.connection
+    rest = received(parties, [(0.0, 90), (1e-3, 8)])
+    with pair() as (udp, other):
+        data, waiter = data_of(udp), Waiter()
+        routine = data.begin_routine(connection, time.monotonic())
+        waiter.want(data, reading=True, writing=False)
+        for frame in rest:
+            other.send(frame[None])
+            waiter.wait_working(time.monotonic() + 0.02, [], [routine.coming])
+        data.end_routine(connection, time.monotonic())
+    assert [type(event) for event in connection.events()] == [TransferDone]
+
+
+def test_where_datagrams_come_faster_than_they_could_gather_the_connection_reads_them():
+    parties = two(600)
+    received(parties, [(0.0, 20), (1e-3, 400)])
+    assert parties.server.connection.expected() is None

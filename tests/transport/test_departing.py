@@ -1,0 +1,166 @@
+"""What compiled code sends while the driver waits: the same as if each batch had woken it."""
+
+import math
+import time
+
+import numpy as np
+import pytest
+
+from testbed.transport.core.messages import ControlMessage, MessageType
+from testbed.transport.core.wire import ACK_REQUESTED, fields
+from testbed.transport.net.socket_waiter import Waiter
+from testbed.transport.policies.congestion import FixedRate
+from testbed.transport.policies.repair.passes import PassesSender
+from tests.transport.routine_parts import CHUNK_BYTES, NEEDS_C, data_of, depart, pair, two
+
+pytestmark = NEEDS_C
+
+
+def offered(connection, times):
+    """What goes when each of these times wakes the sender: the sizes, and when it is due then."""
+    sizes, due_s = [], []
+    for now_s in times:
+        frames = connection.offer(now_s)
+        sizes.append(len(frames))
+        if len(frames):
+            connection.sent(len(frames), now_s)
+        due_s.append(connection.next_deadline_s(now_s))
+    return sizes, due_s
+
+
+@pytest.mark.parametrize("repair", ["passes", "selective", "streaming"])
+@pytest.mark.parametrize("queue_bytes", [math.inf, 20_000.0])
+@pytest.mark.parametrize("late_s", [0.0, 3e-3, 50e-3])
+def test_the_same_batches_go_at_the_same_times_as_if_each_had_woken_the_sender(
+    repair, queue_bytes, late_s
+):
+    random = np.random.default_rng(7)
+    ours, theirs = (two(repair=repair) for _ in range(2))
+    for each in (ours, theirs):
+        each.path.pacer._queue_known = not math.isinf(queue_bytes)
+        each.path.pacer._most_late_bytes = queue_bytes / 2
+        offered(each.worker.connection, [0.0])
+    connection = ours.worker.connection
+    with pair() as (udp, other):
+        departing = udp.departing()
+        departures = connection.departures()
+        waiting = len(departures.chunks) + departures.beyond
+        due_s = departures.pacer.next_s(0.0, waiting)
+        assert departing.begin(departures, due_s, segmented=udp.segmentation)
+        times, ends = [0.0], []
+        for _ in range(40):
+            now_s = max(times[-1], departing._it.due_s) + random.uniform(0, late_s)
+            times.append(now_s)
+            depart(departing, now_s)
+            ends.append(max(now_s, departing._it.due_s))
+        was, batches = departing.end()
+        connection.departed(was, batches)
+        arrived = []
+        while len(rows := other.receive()[0]):
+            arrived.append(rows.copy())
+    sizes, due = offered(theirs.worker.connection, times[1:])
+    assert [size for size, _ in batches] == [size for size in sizes if size]
+    assert ends == pytest.approx(due, rel=1e-12)
+    assert ours.path.pacer.tokens == theirs.path.pacer.tokens
+    frames = np.concatenate(arrived)
+    first = theirs.path.pacer.quantum
+    sent = fields(frames, CHUNK_BYTES)
+    np.testing.assert_array_equal(sent["stamp"], np.arange(first, first + len(frames)))
+    np.testing.assert_array_equal(
+        sent["chunk"], ours.layout.rows(ours.sent[0])[first : first + len(frames)]
+    )
+    # And afterwards both go on in the same way.
+    assert offered(connection, [9.0, 9.5]) == offered(theirs.worker.connection, [9.0, 9.5])
+    np.testing.assert_array_equal(ours.path.frames, theirs.path.frames)
+    one, other_ = (
+        each.worker.connection.outgoing.senders[0].report("server") for each in (ours, theirs)
+    )
+    assert (one.chunks_sent, one.bytes_sent) == (other_.chunks_sent, other_.bytes_sent)
+
+
+def test_all_of_a_pass_goes_and_then_the_sender_asks():
+    parties = two(100)
+    connection = parties.worker.connection
+    with pair() as (udp, _):
+        data = data_of(udp)
+        now_s = time.monotonic()
+        routine = data.begin_routine(connection, now_s)
+        Waiter().wait_working(now_s + 5, [routine.going], [])
+        data.end_routine(connection, now_s)
+    assert connection.outgoing.senders[0].report("server").chunks_sent == 100
+    (probe,) = connection.outgoing.poll_messages()
+    assert probe.type is MessageType.PROBE
+    assert connection.departures() is None
+
+
+@pytest.mark.parametrize("repair", ["selective", "streaming"])
+def test_no_datagram_goes_unoffered_that_has_to_ask(repair):
+    """The last ones ask for an ACK; what goes before asks for none."""
+    parties = two(200, repair=repair)
+    connection = parties.worker.connection
+    departures = connection.departures()
+    assert 0 < len(departures.chunks) < 200
+    connection.departed(departures, [(len(departures.chunks), 0.0)])
+    assert connection.departures() is None
+    asked = []
+    for now_s in range(1, 40):
+        frames = connection.offer(float(now_s))
+        if len(frames):
+            asked += (fields(frames, CHUNK_BYTES)["stamp"] >= ACK_REQUESTED).tolist()
+            connection.sent(len(frames), float(now_s))
+    assert asked[: 200 - len(departures.chunks)].count(True) == 1
+
+
+class OwnRate(FixedRate):
+    """Who knows what it does."""
+
+
+class SameRate(FixedRate):
+    steady = True
+
+
+class OwnSender(PassesSender):
+    """Who knows what it does."""
+
+
+def test_what_moves_or_may_move_the_sender_is_asked_before_each_batch():
+    def departures(change=None, **settings):
+        parties = two(**settings)
+        if change is not None:
+            change(parties)
+        return parties.worker.connection.departures()
+
+    def own(control):
+        def change(parties):
+            parties.path.congestion = control(rate_bps=1e6)
+
+        return change
+
+    def own_repair(parties):
+        parties.worker.connection.outgoing.senders[0]._repair.__class__ = OwnSender
+
+    def another(parties):
+        parties.worker.connection.post_send(1, parties.sent[0], 0.0)
+
+    def held(parties):
+        message = ControlMessage(MessageType.HOLD, 0)
+        parties.worker.connection.on_control(message.encode(), 0.0)
+
+    assert departures() is not None
+    assert departures(own(SameRate)) is not None
+    for change in (own(OwnRate), own_repair, another, held):
+        assert departures(change) is None
+    assert departures(congestion="reno") is None
+    assert departures(rate_bps=math.inf) is None
+
+
+def test_a_socket_that_takes_no_more_ends_the_routine_and_the_rest_is_offered_again():
+    parties = two()
+    with pair() as (udp, _):
+        departing = udp.departing()
+        departures = parties.worker.connection.departures()
+        departing.begin(departures, 0.0, segmented=udp.segmentation)
+        udp._socket.close()
+        depart(departing, 1.0)
+        assert departing.worked
+        assert departing.end()[1] == []
