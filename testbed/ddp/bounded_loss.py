@@ -19,13 +19,14 @@ from testbed.ddp import places, plan
 from testbed.ddp.exchange import Exchange
 from testbed.ddp.meeting import Meeting
 from testbed.ddp.owed import Owed, Slots
+from testbed.ddp.part import Part
 from testbed.ddp.report import BucketReport, StepReport, bucket_report
 from testbed.ddp.settings import Collective, Mode, Settings, protocol_of
+from testbed.shared.input_error import InputError
 from testbed.training.vectors import mean_into
-from testbed.transport import PeerLost, ProtocolConfig, TransferReport
+from testbed.transport import PeerLost, ProtocolConfig
 from testbed.transport.core.connection_settings import LeaveOut
-from testbed.transport.core.wire import DEFAULT_CHUNK_BYTES, U32_MAX
-from testbed.transport.net.sealing import TRAILER_BYTES
+from testbed.transport.core.wire import U32_MAX
 
 # DDP makes its buckets anew once, after the first step. So the second step's are those that stay.
 _KNOWN_AFTER = 2
@@ -40,8 +41,7 @@ class _Bucket:
     future: "torch.futures.Future[torch.Tensor]"
     began_s: float
     parts: int = 0
-    gathered: list[TransferReport] = field(default_factory=list)
-    spread: list[TransferReport] = field(default_factory=list)
+    done: list[Part] = field(default_factory=list)
     report: BucketReport | None = None
 
 
@@ -77,11 +77,13 @@ class BoundedLoss:
         queue_bytes: float = math.inf,
         interface: str | None = None,
         port: int | None = None,
-        timeout_s: float = 300.0,
+        timeout_s: float | None = None,
         insecure: bool = False,
-        chunk_bytes: int = DEFAULT_CHUNK_BYTES - TRAILER_BYTES["mac"],
+        chunk_bytes: int | None = None,
         transfers_in_flight: int = 4,
         leave_out: LeaveOut | None = None,
+        late_share: float = 0.0,
+        min_ranks: int | None = None,
     ) -> None:
         """Meets the other ranks. Raises InputError, with the same line on all ranks, where one
         cannot take part or they differ; PeerLost for a rank that does not come in time.
@@ -96,23 +98,33 @@ class BoundedLoss:
                 rank keeps its own gradient, to measure what the exchange costs.
             filling: what stands for lost gradients: `error-feedback` (zeros, and what was lost is
                 added to the next step's), `zero`, `rescale`.
-            rate_bps: what a rank's link carries, in bits per second. Without it, a preset of a
-                fixed rate gets the congestion control `bbr`, which measures the path.
+            rate_bps: what a rank's link carries, in bits per second; math.inf: as fast as sockets
+                take it. Without it, a preset of a fixed rate gets the congestion control `bbr`,
+                which measures the path, and sends unpaced where all ranks are on this machine.
             queue_bytes: the smallest queue on the way, if known; see `EndpointConfig`.
             interface: the name of this rank's network interface. Without it GLOO_SOCKET_IFNAME
                 counts, or else the way to MASTER_ADDR.
             port: the first of as many ports as there are ranks; ranks of one machine follow each
                 other. None: free ones, which differ in each run.
-            timeout_s: within it all ranks raise when one fails. A rank may be late by half of it.
+            timeout_s: within it all ranks raise when one fails. A rank that answers may be late by
+                half of it, by a compilation or a checkpoint; one that does not answer is lost
+                sooner. None: the timeout of the process group.
             insecure: lets ranks on several machines exchange without keys.
-            chunk_bytes: what a datagram carries; for an MTU of 1500 bytes by default.
+            chunk_bytes: what a datagram carries: the unit of loss. None: what fits the MTU of the
+                paths between the ranks.
             transfers_in_flight: how many buckets may be under way at once.
             leave_out: for experiments; see `EndpointConfig`.
+            late_share: in how many of the last 100 buckets a rank's gradient may be left out
+                because it takes much longer than recent ones; it is owed. With `server` alone.
+            min_ranks: the fewest ranks, rank 0 among them, that go on when others are lost; the
+                mean is then of those that are there. None: all are needed. With `server` alone.
         """
         self.critical = True
         self.last: StepReport | None = None
+        used, free = protocol_of(protocol, rate_bps)
         self._settings = Settings(
-            protocol=protocol_of(protocol, rate_bps),
+            protocol=used,
+            free=free,
             collective=collective,
             mode=mode,
             filling=filling,
@@ -125,8 +137,13 @@ class BoundedLoss:
             chunk_bytes=chunk_bytes,
             transfers_in_flight=transfers_in_flight,
             leave_out=leave_out,
+            late_share=late_share,
+            min_ranks=min_ranks,
         )
         self._meeting = Meeting(group, timeout_s)
+        if min_ranks is not None and min_ranks > self._meeting.world:
+            valid = f"up to {self._meeting.world}, the number of ranks"
+            raise InputError(f"min_ranks is {min_ranks}; valid: {valid}")
         self._slots = Slots()
         self._owed = Owed(self._slots)
         self._exchange: Exchange | None = None
@@ -176,7 +193,7 @@ class BoundedLoss:
         self._seen.append(plan.Bucket(gradient.numel(), str(gradient.dtype), slots))
         self._buckets.append(taken)
         if self._idle:
-            self._arrived(taken)
+            self._arrived(taken, gradient)
         else:
             if taken.index == 0 and self._known >= _KNOWN_AFTER and self._exchange is None:
                 self._open()
@@ -217,27 +234,20 @@ class BoundedLoss:
         parts = list(self._exchange.parts(taken.index))
         taken.parts = len(parts)
         tolerance = self._settings.first_leg(self.critical)
-        for side, tensor, part in parts:
-            side.values(tensor)[:] = values[part]
-            side.post(tolerance, partial(self._part_done, taken, part))
+        for side, _, part in parts:
+            side.post(values[part], tolerance, partial(self._part_done, taken))
 
-    def _part_done(
-        self,
-        taken: _Bucket,
-        part: slice,
-        mean: NDArray[np.float32],
-        gathered: Mapping[str, TransferReport],
-        spread: Mapping[str, TransferReport],
-    ) -> None:
+    def _part_done(self, taken: _Bucket, part: Part) -> None:
         """Hears of a part's mean, in the thread of its end."""
-        taken.gradient[part].copy_(torch.from_numpy(mean))
         with self._changed:
-            taken.gathered += gathered.values()
-            taken.spread += spread.values()
+            taken.done.append(part)
             taken.parts -= 1
             if taken.parts:
                 return
-        self._arrived(taken)
+        assert self._exchange is not None
+        mean = torch.from_numpy(self._exchange.result(taken.index))
+        plain = taken.gradient.dtype == torch.float32 and not taken.gradient.is_cuda
+        self._arrived(taken, mean if plain else taken.gradient.copy_(mean))
 
     def _complete_mean(self, taken: _Bucket, values: NDArray[np.float32]) -> None:
         """Averages through the process group, in the order of ranks, as the exchange does."""
@@ -249,18 +259,17 @@ class BoundedLoss:
         mean = np.empty_like(values)
         mean_into([each.cpu().numpy() for each in everyone], mean)
         taken.gradient.copy_(torch.from_numpy(mean))
-        self._arrived(taken)
+        self._arrived(taken, taken.gradient)
 
-    def _arrived(self, taken: _Bucket) -> None:
-        """A bucket's mean stands in its gradient."""
+    def _arrived(self, taken: _Bucket, mean: torch.Tensor) -> None:
+        """A bucket's mean is there."""
         report = bucket_report(
             taken.index,
             taken.gradient.numel(),
-            taken.gathered,
-            taken.spread,
+            taken.done,
             time.monotonic() - taken.began_s,
         )
-        taken.future.set_result(taken.gradient)
+        taken.future.set_result(mean)
         with self._changed:
             taken.report = report
             self._changed.notify_all()
@@ -308,7 +317,9 @@ class BoundedLoss:
             number = re.search(r"\d+", error.peer)
             rank = int(number[0]) if number is not None else owner if owner is not None else rank
             reason = error.reason
-        told_rank, told_reason = self._meeting.first_failure(rank, reason)
+        told_rank, told_reason = rank, reason
+        if self._settings.min_ranks is None:  # else one that is gone says nothing for the others
+            told_rank, told_reason = self._meeting.first_failure(rank, reason)
         # What this rank finds wrong itself says more than that another was first to say so.
         lost = isinstance(error, PeerLost)
         failure = PeerLost(f"rank {told_rank}", told_reason) if lost else error

@@ -11,10 +11,19 @@ from testbed.ddp.meeting import Meeting
 from testbed.ddp.places import Places
 from testbed.ddp.settings import Settings
 from testbed.ddp.side import SERVER, OwnerSide, Side, WorkerSide, name_of
-from testbed.transport import EndpointConfig
+from testbed.transport import EndpointConfig, PayloadLayout
+from testbed.transport.core.layout import ELEMENT_BYTES
 from testbed.transport.core.wire import U32_MAX
 
-_JOIN_S = 5.0
+# For a late rank's last mean; an end that has failed is over at once.
+_JOIN_S = 60.0
+_MEET_S = 60.0
+# The threads of a rank answer while it computes, so one that does not has stopped or is cut off.
+_SILENT_S = 30.0
+
+
+def _any(part: slice) -> bool:
+    return bool(part.stop > part.start)
 
 
 class Exchange:
@@ -38,9 +47,15 @@ class Exchange:
         self.plan = buckets
         self._rank = meeting.rank
         self._owners = plan.owners(settings.collective, meeting.world)
+        self._chunk_bytes = places.chunk_bytes
+        whole = [PayloadLayout([("", each.elements)], self._chunk_bytes) for each in buckets]
+        buffers = [layout.new_buffer() for layout in whole]
+        self._results = [
+            layout.floats(buffer) for layout, buffer in zip(whole, buffers, strict=True)
+        ]
         self._sides: dict[int, Side] = {}
         for place, owner in enumerate(self._owners):
-            layout = plan.layout_of(buckets, place, len(self._owners), settings.chunk_bytes)
+            layout = plan.layout_of(buckets, place, len(self._owners), self._chunk_bytes)
             if layout is None:
                 continue
             is_owner = owner == meeting.rank
@@ -56,7 +71,7 @@ class Exchange:
                 bind_address=places.addresses[meeting.rank],
                 peers=peers,
                 is_server=is_owner,
-                protocol=settings.protocol,
+                protocol=settings.protocol_on(inside=places.inside),
                 layout=layout,
                 tensor_by_tensor=True,
                 rate_bps=settings.rate_bps / len(others),
@@ -66,31 +81,54 @@ class Exchange:
                 credentials=places.credentials(owner),
                 insecure=settings.insecure,
                 seed=meeting.rank,
+                peer_timeout_s=min(_SILENT_S, meeting.timeout_s / 3),
                 # A worker waits longer: what it waits for may be the owner's patience with another.
-                peer_timeout_s=settings.timeout_s / (2 if is_owner else 1),
-                connect_timeout_s=settings.timeout_s / 2,
+                late_s=meeting.timeout_s / (2 if is_owner else 1),
+                # All ranks have just met, so who does not come cannot.
+                connect_timeout_s=min(_MEET_S, meeting.timeout_s / 2),
                 transfers_in_flight=settings.transfers_in_flight,
                 leave_out=settings.leave_out,
             )
-            common: Any = {"owner": owner, "on_failure": on_failure}
+            parts = [self._part(index, place) for index in range(len(buckets))]
+            means = [
+                # Up to the end of the part's last chunk.
+                buffer[ELEMENT_BYTES * part.start :][: each.chunk_count * each.chunk_bytes]
+                for each, (buffer, part) in zip(
+                    layout.each,
+                    [pair for pair in zip(buffers, parts, strict=True) if _any(pair[1])],
+                    strict=True,
+                )
+            ]
+            common: Any = {"owner": owner, "means": means, "on_failure": on_failure}
             self._sides[place] = (
-                OwnerSide(config, settings.filled, world=meeting.world, **common)
+                OwnerSide(
+                    config,
+                    settings.filled,
+                    world=meeting.world,
+                    late_share=settings.late_share,
+                    min_ranks=settings.min_ranks or meeting.world,
+                    **common,
+                )
                 if is_owner
                 else WorkerSide(config, settings.filled, **common)
             )
         for side in self._sides.values():
             side.start()
 
+    def _part(self, index: int, place: int) -> slice:
+        elements = self.plan[index].elements
+        return plan.shard(elements, place, len(self._owners), self._chunk_bytes)
+
     def parts(self, index: int) -> Iterator[tuple[Side, int, slice]]:
         """The ends that take part in a bucket, each with its tensor and its part of the bucket."""
         for place, side in self._sides.items():
-            part = plan.shard(self.plan[index].elements, place, len(self._owners))
-            if part.stop > part.start:
-                earlier = (
-                    plan.shard(each.elements, place, len(self._owners))
-                    for each in self.plan[:index]
-                )
-                yield side, sum(each.stop > each.start for each in earlier), part
+            part = self._part(index, place)
+            if _any(part):
+                yield side, sum(_any(self._part(each, place)) for each in range(index)), part
+
+    def result(self, index: int) -> NDArray[np.float32]:
+        """Where a bucket's mean stands until the next step: shape (elements,)."""
+        return self._results[index]
 
     def owed(self, index: int) -> NDArray[np.float32]:
         """What was never delivered of this rank's gradients, for a bucket: shape (elements,)."""
@@ -112,7 +150,8 @@ class Exchange:
             side.stop()
 
     def close(self) -> None:
-        """Ends all ends; what was said before still arrives."""
-        self.stop()
+        """Ends all ends, once ranks that are late have what they were promised."""
+        for side in self._sides.values():
+            side.finish()
         for side in self._sides.values():
             side.join(_JOIN_S)

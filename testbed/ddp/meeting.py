@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from testbed.shared.input_error import InputError
@@ -30,18 +31,22 @@ class Meeting:
 
     Attributes:
         rank, world: this process in the group, and the number of all.
+        timeout_s: how long others are waited for.
     """
 
-    def __init__(self, group: dist.ProcessGroup | None, timeout_s: float) -> None:
-        """`timeout_s` is how long others are waited for. InputError without a process group."""
+    def __init__(self, group: dist.ProcessGroup | None, timeout_s: float | None) -> None:
+        """`timeout_s` is how long others are waited for; None: as long as the group would.
+
+        InputError without a process group.
+        """
         if not (dist.is_available() and dist.is_initialized()):
             raise InputError("there is no process group; call init_process_group before")
         self.group = group if group is not None else dist.group.WORLD
         self.rank, self.world = dist.get_rank(self.group), dist.get_world_size(self.group)
         if self.rank < 0:
             raise InputError("this rank is not in the process group that was given")
-        self._timeout_s = timeout_s
         assert self.group is not None
+        self.timeout_s = _timeout_of(self.group) if timeout_s is None else timeout_s
         name = self.group.group_name
         _met[name] += 1
         store = dist.distributed_c10d._get_process_group_store(self.group)
@@ -54,7 +59,7 @@ class Meeting:
         PeerLost for one that does not come in time.
         """
         self._store.set(_key(stage, self.rank), json.dumps({"facts": facts, "problem": problem}))
-        until_s = time.monotonic() + self._timeout_s
+        until_s = time.monotonic() + self.timeout_s
         told = []
         for rank in range(self.world):
             left_s = max(_SHORTEST_S, until_s - time.monotonic())
@@ -62,7 +67,7 @@ class Meeting:
                 self._store.wait([_key(stage, rank)], timedelta(seconds=left_s))
             except RuntimeError:
                 raise PeerLost(
-                    f"rank {rank}", f"did not come to {stage} within {self._timeout_s:g} s"
+                    f"rank {rank}", f"did not come to {stage} within {self.timeout_s:g} s"
                 ) from None
             told.append(json.loads(self._store.get(_key(stage, rank))))
         for rank, each in enumerate(told):
@@ -87,6 +92,17 @@ class Meeting:
             return int(told["rank"]), str(told["reason"])
         except Exception:  # the store may have been the one that died
             return rank, reason
+
+
+def _timeout_of(group: dist.ProcessGroup) -> float:
+    """What was given to init_process_group, or is its default."""
+    for device in ("cpu", "cuda"):
+        try:
+            options = group._get_backend(torch.device(device)).options
+            return float(options._timeout.total_seconds())
+        except (RuntimeError, AttributeError):
+            continue
+    return dist.default_pg_timeout.total_seconds()
 
 
 def _key(stage: str, rank: int) -> str:

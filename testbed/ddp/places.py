@@ -16,6 +16,13 @@ from testbed.ddp.side import SERVER, name_of
 from testbed.shared.input_error import InputError
 from testbed.transport import Credentials
 from testbed.transport.net import keys
+from testbed.transport.net.addresses import resolve
+from testbed.transport.net.path_mtu import largest_chunk_bytes, path_mtu_bytes
+from testbed.transport.net.sealing import TRAILER_BYTES
+
+_ETHERNET_MTU_BYTES = 1500
+# Loopback would take larger ones, but a chunk is what one loss costs.
+_MOST_CHUNK_BYTES = 32_000
 
 
 class Identity:
@@ -65,12 +72,19 @@ class Places:
         ports: the first of each rank's: for control messages; then one for each other rank's data.
         session: a number that all ranks share and nobody else knows.
         identity: this rank's keys; None where no address is beyond this machine, or `insecure`.
+        chunk_bytes: what a datagram carries on all paths.
     """
 
     addresses: list[str]
     ports: list[int]
     session: int
     identity: Identity | None
+    chunk_bytes: int
+
+    @property
+    def inside(self) -> bool:
+        """Whether all ranks are on this machine."""
+        return all(map(addresses.is_loopback, self.addresses))
 
     def credentials(self, owner: int) -> Credentials | None:
         """For the exchange with one owner."""
@@ -128,7 +142,18 @@ def _with_ports(
     except InputError as error:
         problem = str(error)
     certificates = identity.certificates() if identity is not None else {}
-    told = meeting.share("the sharing of ports", {"port": port, "keys": certificates}, problem)
+    me = {"port": port, "keys": certificates, "chunk_bytes": _fitting(mine, all_addresses)}
+    told = meeting.share("the sharing of ports", me, problem)
     if identity is not None:
         identity.meet([each["keys"] for each in told])
-    return Places(all_addresses, [each["port"] for each in told], session, identity)
+    chunk_bytes = settings.chunk_bytes or min(each["chunk_bytes"] for each in told)
+    return Places(all_addresses, [each["port"] for each in told], session, identity, chunk_bytes)
+
+
+def _fitting(mine: str, all_addresses: list[str]) -> int:
+    """The largest chunk that fits the MTU of this rank's paths."""
+    here, *others = (resolve(each, what="an address") for each in (mine, *all_addresses))
+    known = [path_mtu_bytes(here, each) for each in others]
+    mtu_bytes = min((each for each in known if each is not None), default=_ETHERNET_MTU_BYTES)
+    fitting = largest_chunk_bytes(mtu_bytes, trailer_bytes=TRAILER_BYTES["mac"])
+    return min(fitting, _MOST_CHUNK_BYTES)

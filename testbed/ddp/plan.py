@@ -8,6 +8,7 @@ import torch
 from testbed.ddp.settings import Collective
 from testbed.shared.input_error import InputError, shown
 from testbed.transport import PayloadLayout
+from testbed.transport.core.layout import ELEMENT_BYTES
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -40,14 +41,20 @@ def owners(collective: Collective, world: int) -> list[int]:
     return [0] if collective == "server" else list(range(world))
 
 
-def shard(elements: int, place: int, count: int) -> slice:
-    """The part of a bucket that the owner at `place` of `count` averages; may be empty."""
-    return slice(elements * place // count, elements * (place + 1) // count)
+def shard(elements: int, place: int, count: int, chunk_bytes: int) -> slice:
+    """The part of a bucket that the owner at `place` of `count` averages; may be empty.
+
+    All but the last are of whole chunks, so that each is a payload as it lies in memory.
+    """
+    per_chunk = chunk_bytes // ELEMENT_BYTES
+    chunks = -(-elements // per_chunk)
+    first, end = (chunks * each // count * per_chunk for each in (place, place + 1))
+    return slice(min(first, elements), min(end, elements))
 
 
 def layout_of(plan: Plan, place: int, count: int, chunk_bytes: int) -> PayloadLayout | None:
     """What one owner averages, a tensor for each bucket of which it has a part; None: nothing."""
-    parts = [shard(bucket.elements, place, count) for bucket in plan]
+    parts = [shard(bucket.elements, place, count, chunk_bytes) for bucket in plan]
     tensors = [
         (f"bucket-{index}", part.stop - part.start)
         for index, part in enumerate(parts)

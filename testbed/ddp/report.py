@@ -1,10 +1,9 @@
 """What one step's exchange has cost and lost, as this rank saw it."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from testbed.transport import TransferReport
+from testbed.ddp.part import Part
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,6 +18,8 @@ class BucketReport:
         passes: the most sweeps that a transfer needed; None where the protocol has no passes.
         bytes_sent, bytes_received: on the wire, control messages left out.
         wait_s: from the hook's call until the mean was there.
+        late, lost: ranks whose gradient was left out in part or whole because it was late, and
+            ranks that are gone; as this rank knows them that averages.
     """
 
     index: int
@@ -28,6 +29,8 @@ class BucketReport:
     bytes_sent: int = 0
     bytes_received: int = 0
     wait_s: float = 0.0
+    late: tuple[int, ...] = ()
+    lost: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,15 +60,11 @@ class StepReport:
         return sum(each.bytes_received for each in self.buckets)
 
 
-def bucket_report(
-    index: int,
-    elements: int,
-    gathered: Iterable[TransferReport],
-    spread: Iterable[TransferReport],
-    wait_s: float,
-) -> BucketReport:
-    """From the reports of the first leg's transfers and the second's."""
-    first, second = list(gathered), list(spread)
+def bucket_report(index: int, elements: int, parts: list[Part], wait_s: float) -> BucketReport:
+    """From what its parts say."""
+    first, second = (
+        [report for part in parts for report in part.legs[leg].reports.values()] for leg in (0, 1)
+    )
     known = [each for each in first if each.chunks_received is not None]
     total = sum(each.chunk_count for each in known)
     arrived = sum(each.chunks_received or 0 for each in known)
@@ -78,4 +77,6 @@ def bucket_report(
         bytes_sent=sum(each.bytes_sent for each in (*first, *second)),
         bytes_received=sum(each.bytes_received for each in (*first, *second)),
         wait_s=wait_s,
+        late=tuple(sorted({rank for part in parts for rank in part.late})),
+        lost=tuple(sorted({rank for part in parts for rank in part.lost})),
     )

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 from testbed.shared.input_error import InputError, shown
@@ -24,21 +24,28 @@ _MEASURED = "bbr"
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """See `BoundedLoss`; the constructor raises InputError for what cannot be used."""
+    """See `BoundedLoss`; the constructor raises InputError for what cannot be used.
+
+    Attributes:
+        free: whether the user has left the congestion control to us.
+    """
 
     protocol: ProtocolConfig
+    free: bool
     collective: Collective
     mode: Mode
     filling: str
     rate_bps: float
     interface: str | None
     port: int | None
-    timeout_s: float
+    timeout_s: float | None
     insecure: bool
-    chunk_bytes: int
+    chunk_bytes: int | None
     transfers_in_flight: int
     queue_bytes: float
     leave_out: LeaveOut | None
+    late_share: float
+    min_ranks: int | None
 
     def __post_init__(self) -> None:
         for key, valid in (
@@ -49,7 +56,7 @@ class Settings:
             if getattr(self, key) not in valid:
                 value = getattr(self, key)
                 raise InputError(f"{key} is {shown(value)}; {one_of(str(value), valid)}")
-        if not 0 < self.timeout_s < math.inf:
+        if self.timeout_s is not None and not 0 < self.timeout_s < math.inf:
             raise InputError(f"timeout_s is {self.timeout_s}; valid: seconds, above 0 and finite")
         if not self.rate_bps > 0:
             raise InputError(f"rate_bps is {self.rate_bps}; valid: bits per second, above 0")
@@ -58,9 +65,23 @@ class Settings:
         if self.port is not None and not 1 <= self.port <= 65535:
             raise InputError(f"port is {self.port}; valid: 1 to 65535, or None for free ones")
         try:
-            check_chunk_bytes(self.chunk_bytes)
+            if self.chunk_bytes is not None:
+                check_chunk_bytes(self.chunk_bytes)
         except ValueError as error:
             raise InputError(str(error)) from None
+        if not 0 <= self.late_share <= 1:
+            raise InputError(f"late_share is {self.late_share}; valid: 0 to 1")
+        owed = self.mode == "bounded" and self.filling == "error-feedback"
+        if self.late_share and not (owed and self.collective == "server"):
+            raise InputError(
+                f"late_share is {self.late_share}; valid: 0, or a share with collective='server', "
+                "mode='bounded' and filling='error-feedback'"
+            )
+        if self.min_ranks is not None and (self.min_ranks < 1 or self.collective != "server"):
+            raise InputError(
+                f"min_ranks is {self.min_ranks}; valid: None, or 1 and more with "
+                "collective='server', where one rank decides for all"
+            )
         if self.mode == "bounded" and isinstance(self.protocol.gather, PerLayer):
             raise InputError(
                 f"protocol {self.protocol.name}: it bounds the loss of each layer, and a bucket "
@@ -71,6 +92,19 @@ class Settings:
     def filled(self) -> Filling:
         """What stands for chunks that did not arrive; nothing is missing unless `bounded`."""
         return FILLINGS.create(self.filling if self.mode == "bounded" else "zero")
+
+    def protocol_on(self, *, inside: bool) -> ProtocolConfig:
+        """The protocol between ranks that are all on this machine, or not.
+
+        Inside a machine nothing is lost but what a socket has no room for, and the transport knows
+        that room. To measure such a path costs more than the exchange. Where nothing may be lost
+        either, the kernel's TCP does the same with fewer copies.
+        """
+        if not (inside and self.free):
+            return self.protocol
+        if self.mode == "reliable" and self.leave_out is None:
+            return preset("tcp-reno")  # which every kernel has
+        return replace(self.protocol, congestion_control="fixed")
 
     def first_leg(self, critical: bool) -> float | StopRuleFactory:
         """What the receiver of gradients may give up. The means are always complete."""
@@ -89,18 +123,23 @@ class Settings:
             "filling": self.filling,
             "chunk_bytes": str(self.chunk_bytes),
             "insecure": str(self.insecure),
+            "late_share": str(self.late_share),
+            "min_ranks": str(self.min_ranks),
         }
 
 
-def protocol_of(value: str | ProtocolConfig, rate_bps: float | None) -> ProtocolConfig:
-    """The protocol; a preset without a known rate gets a congestion control that measures it."""
+def protocol_of(value: str | ProtocolConfig, rate_bps: float | None) -> tuple[ProtocolConfig, bool]:
+    """The protocol, and whether its congestion control is our choice: one that measures the rate.
+
+    That is so for a preset of a fixed rate where no rate is known.
+    """
     if isinstance(value, ProtocolConfig):
         protocol = value
     elif isinstance(value, str):
         try:
             protocol = preset(value)
             if rate_bps is None and _needs_rate(protocol):
-                protocol = preset(value, congestion_control=_MEASURED)
+                return preset(value, congestion_control=_MEASURED), True
         except ValueError as error:
             raise InputError(f"protocol: {error}") from None
     else:
@@ -110,7 +149,7 @@ def protocol_of(value: str | ProtocolConfig, rate_bps: float | None) -> Protocol
             f"rate_bps is missing, which the congestion control of {protocol.name} needs (fixed); "
             f"valid: the links' bits per second, or a control that measures, such as {_MEASURED}"
         )
-    return protocol
+    return protocol, False
 
 
 def _needs_rate(protocol: ProtocolConfig) -> bool:

@@ -8,24 +8,24 @@ answered whatever the training does.
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
+from testbed.ddp.lateness import Lateness, patient
+from testbed.ddp.part import Part, Posted
 from testbed.training.filling import Filling, SenderMemory, estimate_mean, payload_of
 from testbed.training.filling.error_feedback import Residual
 from testbed.transport import (
     Endpoint,
     EndpointConfig,
-    Handle,
     Leg,
     PayloadLayout,
     PeerLost,
-    TransferReport,
 )
-from testbed.transport.policies.tolerance import StopRuleFactory
+from testbed.transport.policies.tolerance import StopRule, StopRuleFactory
 
 SERVER = "server"
 # So often a lost peer is looked for while others still move.
@@ -37,31 +37,11 @@ def name_of(rank: int) -> str:
     return f"rank-{rank}"
 
 
-@dataclass
-class Part:
-    """One end's part of one bucket, in one step.
-
-    Attributes:
-        number: counts the parts of this end; so the rounds of its endpoint.
-        tolerance: of the first leg, where this side receives it.
-        done: called in the end's thread with the mean, which is valid until the next step, and
-            with the first and the second leg's reports.
-    """
-
-    number: int
-    tolerance: float | StopRuleFactory
-    done: Callable[
-        [NDArray[np.float32], Mapping[str, TransferReport], Mapping[str, TransferReport]], None
-    ]
-    legs: list[Handle] = field(default_factory=list)
-
-
 class Side(ABC, threading.Thread):
     """An end of the exchange with one owner.
 
     Attributes:
         owner: that owner's rank.
-        own: this rank's payloads, by tensor of the layout.
     """
 
     def __init__(
@@ -70,43 +50,59 @@ class Side(ABC, threading.Thread):
         filling: Filling,
         *,
         owner: int,
+        means: list[NDArray[np.uint8]],
         on_failure: Callable[[int, Exception], None],
     ) -> None:
-        """`on_failure` is called in the thread, which then ends."""
+        """`means` are the places of the means, by tensor of the layout.
+
+        `on_failure` is called in the thread, which then ends.
+        """
         super().__init__(name=f"bounded-loss-{owner}", daemon=True)
         self.owner = owner
         self.layouts: tuple[PayloadLayout, ...] = config.layout.each
-        self.own = [layout.new_buffer() for layout in self.layouts]
+        self._means = means
+        self._padded: dict[int, NDArray[np.uint8]] = {}
         self._filling = filling
         self._endpoint = Endpoint(config)
         self._most = config.transfers_in_flight
         self._on_failure = on_failure
         self._new: deque[Part] = deque()
         self._under_way: list[Part] = []
-        self._closing = False
+        # Second legs that are not over, each with its tensor.
+        self._spreading: list[tuple[int, Posted]] = []
+        self._closing = self._finishing = False
         self._posted = 0
 
-    def values(self, index: int) -> NDArray[np.float32]:
-        """This rank's part of the bucket, to be filled before `post`."""
-        return self.layouts[index].floats(self.own[index])
+    def post(
+        self,
+        values: NDArray[np.float32],
+        tolerance: float | StopRuleFactory,
+        done: Callable[[Part], None],
+    ) -> None:
+        """Begins with the next part. They come in the order of the layout, again and again.
 
-    def post(self, tolerance: float | StopRuleFactory, done: Callable[..., None]) -> None:
-        """Begins with the next part. They come in the order of the layout, again and again."""
-        self._new.append(Part(self._posted, tolerance, done))
+        `values` are this rank's, and must stay as they are until it is `done`.
+        """
+        index = self._posted % len(self.layouts)
+        layout, payload = self.layouts[index], values.view(np.uint8)
+        if len(payload) != layout.chunk_count * layout.chunk_bytes:  # its last chunk is shorter
+            payload = self._padded.setdefault(index, layout.new_buffer())
+            layout.floats(payload)[:] = values
+        self._new.append(Part(self._posted, payload, tolerance, done))
         self._posted += 1
         self._endpoint.wake()
 
     @abstractmethod
-    def _begin(self, endpoint: Endpoint, part: Part) -> Handle:
+    def _begin(self, endpoint: Endpoint, part: Part) -> Posted:
         """The first leg."""
 
     @abstractmethod
-    def _turn(self, endpoint: Endpoint, part: Part, index: int) -> Handle:
+    def _turn(self, endpoint: Endpoint, part: Part, index: int) -> Posted:
         """The second leg, after the first."""
 
-    @abstractmethod
-    def _mean(self, index: int) -> NDArray[np.uint8]:
-        """The buffer in which the mean stands after both legs."""
+    def _lose(self, peer: str, reason: str) -> None:
+        """A peer is gone: raises PeerLost, or goes on without it."""
+        raise PeerLost(peer, reason)
 
     def owed(self, index: int) -> NDArray[np.float32] | None:
         """What was never delivered of this rank's own part; None where nothing is kept."""
@@ -120,12 +116,19 @@ class Side(ABC, threading.Thread):
         self._closing = True
         self._endpoint.wake()
 
+    def finish(self) -> None:
+        """Lets the thread end once all peers have what they were promised, also late ones."""
+        self._finishing = True
+        self._endpoint.wake()
+
     def run(self) -> None:
         """The thread."""
         try:
             self._endpoint.open()
             while not self._closing:
                 self._advance()
+                if self._finishing and not self._spreading:
+                    break
                 self._endpoint.poll(_LOOK_S)
         except Exception as error:
             # Before the endpoint is closed, which others take for this rank's death.
@@ -139,30 +142,39 @@ class Side(ABC, threading.Thread):
 
     def _advance(self) -> None:
         endpoint = self._endpoint
-        for part in self._under_way:
-            for leg in part.legs:
-                if leg.failed:
-                    raise PeerLost(*next(iter(leg.failed.items())))
+        self._look_for_lost()
+        self._spreading = [each for each in self._spreading if not each[1].over]
         # In order, since numbers ascend in both directions.
-        second = sum(len(part.legs) == 2 and not part.legs[1].done for part in self._under_way)
         for part in self._under_way:
             if len(part.legs) == 2:
                 continue
-            if not part.legs[0].done or second == self._most:
+            index = self._index(part)
+            in_use = any(index == each for each, _ in self._spreading)
+            if not part.legs[0].done or in_use or len(self._spreading) == self._most:
                 break
-            part.legs.append(self._turn(endpoint, part, self._index(part)))
-            second += 1
+            part.legs.append(self._turn(endpoint, part, index))
+            self._spreading.append((index, part.legs[1]))
+        self._look_for_lost()
         for part in [each for each in self._under_way if len(each.legs) == 2]:
-            if part.legs[1].done and not part.legs[1].failed:
+            if part.legs[1].done:
                 self._under_way.remove(part)
-                mean = self.layouts[self._index(part)].floats(self._mean(self._index(part)))
-                part.done(mean, part.legs[0].reports, part.legs[1].reports)
+                part.done(part)
         first = sum(not part.legs[0].done for part in self._under_way)
         while self._new and first < self._most:
             part = self._new.popleft()
             part.legs.append(self._begin(endpoint, part))
             self._under_way.append(part)
             first += 1
+
+    def _look_for_lost(self) -> None:
+        legs = [leg for part in self._under_way for leg in part.legs]
+        for leg in (*legs, *(each for _, each in self._spreading)):
+            for peer, reason in leg.failed.items():
+                self._lose(peer, reason)
+
+
+def _same(rule: StopRule, layout: PayloadLayout) -> StopRule:
+    return rule
 
 
 class OwnerSide(Side):
@@ -175,39 +187,69 @@ class OwnerSide(Side):
         *,
         owner: int,
         world: int,
+        late_share: float,
+        min_ranks: int,
+        means: list[NDArray[np.uint8]],
         on_failure: Callable[[int, Exception], None],
     ) -> None:
-        super().__init__(config, filling, owner=owner, on_failure=on_failure)
+        super().__init__(config, filling, owner=owner, means=means, on_failure=on_failure)
         self._world = world
-        self._means = [layout.new_buffer() for layout in self.layouts]
+        self._min_ranks = min_ranks
+        self._lateness = Lateness(late_share)
+        self._lost: dict[str, str] = {}
         self._gathered = [
             {peer: layout.new_buffer() for peer in config.peers} for layout in self.layouts
         ]
 
-    def _begin(self, endpoint: Endpoint, part: Part) -> Handle:
-        return endpoint.post_receive(
-            Leg.GATHER.transfer(part.number), part.tolerance, self._gathered[self._index(part)]
-        )
+    def _lose(self, peer: str, reason: str) -> None:
+        self._lost[peer] = reason
+        if self._world - len(self._lost) < self._min_ranks:
+            raise PeerLost(peer, reason)
 
-    def _turn(self, endpoint: Endpoint, part: Part, index: int) -> Handle:
+    def _begin(self, endpoint: Endpoint, part: Part) -> Posted:
+        index, transfer = self._index(part), Leg.GATHER.transfer(part.number)
+        handles = []
+        for rank, peer in self._present():
+            patience_s = self._lateness.patience_s(rank, index)
+            rule = part.rules[rank] = patient(part.tolerance, self.layouts[index], patience_s)
+            into = {peer: self._gathered[index][peer]}
+            handles.append(endpoint.post_receive(transfer, partial(_same, rule), into))
+        return Posted(handles)
+
+    def _present(self) -> list[tuple[int, str]]:
+        """The other ranks that are not lost, and their names."""
+        others = ((rank, name_of(rank)) for rank in range(self._world) if rank != self.owner)
+        return [(rank, peer) for rank, peer in others if peer not in self._lost]
+
+    def _turn(self, endpoint: Endpoint, part: Part, index: int) -> Posted:
         layout, reports = self.layouts[index], part.legs[0].reports
         buffers, masks = [], []
         for rank in range(self._world):  # sums of floats must not depend on who came first
             if rank == self.owner:
-                buffers.append(self.own[index])
+                buffers.append(part.payload)
                 masks.append(np.ones(layout.chunk_count, dtype=np.bool_))
                 continue
-            received = reports[name_of(rank)].received
+            if (report := reports.get(name_of(rank))) is None:
+                part.lost.add(rank)  # the mean is of those that are there
+                continue
+            rule, received = part.rules[rank], report.received
+            self._lateness.note(rank, index, report.ended_s - rule.began_s, late=rule.late)
+            if rule.late:
+                part.late.add(rank)
             assert received is not None  # a receiver's report always has it
             buffers.append(self._gathered[index][name_of(rank)])
             masks.append(received)
         mean = self._means[index]
         estimate_mean(self._filling, layout, buffers, masks, out=mean)
-        peers = dict.fromkeys(self._gathered[index], mean)
-        return endpoint.post_send(Leg.BROADCAST.transfer(part.number), peers)
-
-    def _mean(self, index: int) -> NDArray[np.uint8]:
-        return self._means[index]
+        late = {name_of(rank) for rank in part.late}
+        present = {peer for _, peer in self._present()}
+        transfer = Leg.BROADCAST.transfer(part.number)
+        return Posted(
+            *(
+                [endpoint.post_send(transfer, dict.fromkeys(sorted(peers), mean))] if peers else []
+                for peers in (present - late, present & late)
+            )
+        )
 
 
 class WorkerSide(Side):
@@ -219,33 +261,29 @@ class WorkerSide(Side):
         filling: Filling,
         *,
         owner: int,
+        means: list[NDArray[np.uint8]],
         on_failure: Callable[[int, Exception], None],
     ) -> None:
-        super().__init__(config, filling, owner=owner, on_failure=on_failure)
+        super().__init__(config, filling, owner=owner, means=means, on_failure=on_failure)
         self._memories: list[SenderMemory] = [
             filling.sender_memory(layout) for layout in self.layouts
         ]
-        self._means = [layout.new_buffer() for layout in self.layouts]
 
-    def _begin(self, endpoint: Endpoint, part: Part) -> Handle:
-        index = self._index(part)
-        payload = payload_of(self._memories[index], self.own[index])
-        return endpoint.post_send(Leg.GATHER.transfer(part.number), {SERVER: payload})
+    def _begin(self, endpoint: Endpoint, part: Part) -> Posted:
+        payload = payload_of(self._memories[self._index(part)], part.payload)
+        return Posted([endpoint.post_send(Leg.GATHER.transfer(part.number), {SERVER: payload})])
 
-    def _turn(self, endpoint: Endpoint, part: Part, index: int) -> Handle:
+    def _turn(self, endpoint: Endpoint, part: Part, index: int) -> Posted:
         self._memories[index].settle(part.legs[0].reports[SERVER])
         # Complete, so that all replicas get the same.
         into = {SERVER: self._means[index]}
-        return endpoint.post_receive(Leg.BROADCAST.transfer(part.number), 0.0, into)
-
-    def _mean(self, index: int) -> NDArray[np.uint8]:
-        return self._means[index]
+        return Posted([endpoint.post_receive(Leg.BROADCAST.transfer(part.number), 0.0, into)])
 
     def owed(self, index: int) -> NDArray[np.float32] | None:
         memory = self._memories[index]
         return self.layouts[index].floats(memory.owed) if isinstance(memory, Residual) else None
 
     def forget(self) -> None:
-        for index in range(len(self.layouts)):
-            if (owed := self.owed(index)) is not None:
-                owed[:] = 0
+        for memory in self._memories:
+            if isinstance(memory, Residual):
+                memory.forget()

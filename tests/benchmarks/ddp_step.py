@@ -1,6 +1,9 @@
 """The time of a training step's exchange beside Gloo's all-reduce, in one run on loopback.
 
     python -m tests.benchmarks.ddp_step [--ranks 3] [--megabytes 25] [--buckets 2] [--turns 15]
+    python -m tests.benchmarks.ddp_step --own --ranks 4 --turns 100
+
+The second line is the hook's own cost: `local` exchanges nothing, as a hook that does nothing.
 
 Each rank is a process. All kinds take turns in each process; a turn is one backward pass of a model
 that computes next to nothing. It prints the median of each kind's seconds and their range, and the
@@ -21,11 +24,15 @@ from torch.nn.parallel import DistributedDataParallel
 from testbed.ddp import BoundedLoss
 from tests.ddp.ranks import launch, values
 
+# DDP's own all-reduce; a hook that does nothing; ours.
 KINDS: dict[str, dict[str, Any] | None] = {
     "gloo": None,
+    "no exchange": {},
+    "local": {"mode": "local"},
     "reliable, sharded": {"mode": "reliable", "collective": "sharded"},
     "reliable, server": {"mode": "reliable", "collective": "server"},
-    "local": {"mode": "local"},
+    "bounded, sharded": {"protocol": "dblp", "collective": "sharded"},
+    "bounded, server": {"protocol": "dblp", "collective": "server"},
 }
 WARM_UP = 4
 
@@ -41,21 +48,31 @@ class Rows(nn.Module):
         return torch.stack([(row * factor).sum() for row in self.rows]).sum()
 
 
+def nothing(_: object, bucket: dist.GradBucket) -> "torch.futures.Future[torch.Tensor]":
+    """Keeps each rank's own gradient."""
+    future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+    future.set_result(bucket.buffer())
+    return future
+
+
 def work(
-    rank: int, buckets: int, megabytes: float, turns: int, chunk_bytes: int
+    rank: int, buckets: int, megabytes: float, turns: int, chunk_bytes: int | None, kinds: list[str]
 ) -> dict[str, list[float]]:
     """Seconds of each turn."""
     elements = int(megabytes * 1e6 / 4)
     wrapped = {}
-    for kind, settings in KINDS.items():
+    for kind, settings in ((each, KINDS[each]) for each in kinds):
         ddp = DistributedDataParallel(
             Rows(buckets, elements), bucket_cap_mb=megabytes * 0.9e6 / 2**20
         )
-        if settings is not None:
-            state = BoundedLoss("none", timeout_s=60, chunk_bytes=chunk_bytes, **settings)
+        if settings:
+            common = {"protocol": "none", "timeout_s": 60, "chunk_bytes": chunk_bytes}
+            state = BoundedLoss(**{**common, **settings})
             ddp.register_comm_hook(state, state.hook)
+        elif settings is not None:
+            ddp.register_comm_hook(None, nothing)
         wrapped[kind] = ddp
-    took_s: dict[str, list[float]] = {kind: [] for kind in KINDS}
+    took_s: dict[str, list[float]] = {kind: [] for kind in kinds}
     for turn in range(WARM_UP + turns):
         for kind, ddp in wrapped.items():
             ddp.zero_grad()
@@ -74,8 +91,10 @@ def main() -> None:
     parser.add_argument("--megabytes", type=float, default=25.0, help="of a bucket")
     parser.add_argument("--buckets", type=int, default=2)
     parser.add_argument("--turns", type=int, default=15)
-    parser.add_argument("--chunk-bytes", type=int, default=1440)
+    parser.add_argument("--chunk-bytes", type=int, help="default: what fits loopback")
+    parser.add_argument("--own", action="store_true", help="only the hook's own cost")
     given = parser.parse_args()
+    kinds = ["gloo", "no exchange", "local"] if given.own else list(KINDS)
     outcomes = launch(
         work,
         given.ranks,
@@ -84,15 +103,18 @@ def main() -> None:
         megabytes=given.megabytes,
         turns=given.turns,
         chunk_bytes=given.chunk_bytes,
+        kinds=kinds,
     )
     told = values(outcomes)
-    slowest = {kind: np.max([each[kind] for each in told], axis=0) for kind in KINDS}
+    slowest = {kind: np.max([each[kind] for each in told], axis=0) for kind in kinds}
     for kind, took_s in slowest.items():
         ratios = took_s / slowest["gloo"]
         print(
             f"{kind:18} {statistics.median(took_s):.4f} s ({min(took_s):.4f} to {max(took_s):.4f})"
             f"  x gloo {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
         )
+    more = np.subtract(slowest["local"], slowest["no exchange"]) / slowest["gloo"]
+    print(f"the hook's own share of gloo's step: {statistics.median(more):.1%}")
 
 
 if __name__ == "__main__":

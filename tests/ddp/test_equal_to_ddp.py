@@ -1,6 +1,7 @@
 """The hook in the mode `reliable` trains as DDP's own all-reduce does."""
 
 import copy
+import math
 
 import numpy as np
 import pytest
@@ -14,7 +15,8 @@ from testbed.transport import preset
 from tests.ddp.ranks import batch, launch, model, train, values, weights, wrapped
 
 STEPS = 6
-RELIABLE = {"mode": "reliable", "timeout_s": 60}
+# Over datagrams. Without a rate, kernel TCP would carry them on one machine.
+RELIABLE = {"mode": "reliable", "timeout_s": 60, "rate_bps": math.inf, "chunk_bytes": 1440}
 
 
 def hooked(net, *, group=None, **settings):
@@ -157,11 +159,14 @@ def test_two_process_groups_in_one_process():
     assert not np.array_equal(told[1][0][0], told[1][1][0])
 
 
-def over_kernel_tcp(rank):
-    return trained(rank, protocol=preset("tcp-cubic"))[0]
+def over_kernel_tcp(rank, settings):
+    return trained(rank, **settings)[0]
 
 
-def test_the_protocol_tcp_gives_the_same_bits():
-    over_tcp = values(launch(over_kernel_tcp, 2))
+@pytest.mark.parametrize(
+    "settings", [{"protocol": preset("tcp-cubic")}, {"rate_bps": None}], ids=["tcp", "by default"]
+)
+def test_kernel_tcp_gives_the_same_bits(settings):
+    over_tcp = values(launch(over_kernel_tcp, 2, settings=settings))
     ours = [each[0] for each in values(launch(trained, 2))]
     assert all(np.array_equal(each, ours[0]) for each in (*ours, *over_tcp))

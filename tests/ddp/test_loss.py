@@ -19,6 +19,7 @@ def lossy(rank, **settings):
     return BoundedLoss(
         preset("fixed-high", tolerance=0.4),
         rate_bps=200e6,
+        chunk_bytes=1440,
         timeout_s=60,
         leave_out=lambda count: draws.random(count) < 0.3,
         **settings,
@@ -98,6 +99,7 @@ def phases(rank):
     state = BoundedLoss(
         preset("dblp", low=0.0, high=0.5),
         rate_bps=200e6,
+        chunk_bytes=1440,
         timeout_s=60,
         filling="zero",
         leave_out=lambda count: draws.random(count) < 0.3,

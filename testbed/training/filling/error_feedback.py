@@ -18,32 +18,54 @@ from testbed.transport import PayloadLayout, TransferReport
 
 
 class Residual(SenderMemory):
-    """Holds the residual for a peer; during a transfer, the payload that is being sent."""
+    """Holds the residual for a peer; during a transfer, the payload that is being sent.
+
+    While nothing is owed that is the gradient itself, so a path without loss costs no work.
+    """
 
     def __init__(self, layout: PayloadLayout) -> None:
         self.owed = layout.new_buffer()
         self._layout = layout
+        self._sent = self.owed
+        self._owes = False
 
     def payload(self, gradient: Buffer) -> Buffer:
-        owed = self._layout.floats(self.owed)
-        owed += self._layout.floats(gradient)
-        return self.owed
+        if self._owes:
+            owed = self._layout.floats(self.owed)
+            owed += self._layout.floats(gradient)
+        self._sent = self.owed if self._owes else gradient
+        return self._sent
 
     def settle(self, report: TransferReport) -> None:
-        if report.received is not None:
-            self._layout.rows(self.owed)[report.received] = 0
-        elif report.chunks_received == report.chunk_count:
-            self.owed[:] = 0  # a reliable transport reports no bitmap
-        else:
+        if report.received is None and report.chunks_received != report.chunk_count:
             raise ValueError(
                 f"filling error-feedback: the transfer to {report.peer} does not say what arrived"
             )
+        # A reliable transport reports no bitmap.
+        if report.received is None or report.received.all():
+            if self._owes:
+                self.owed[:] = 0
+            self._owes = False
+            return
+        rows = self._layout.rows(self.owed)
+        if not self._owes:
+            missing = ~report.received
+            rows[missing] = self._layout.rows(self._sent)[missing]
+        else:
+            rows[report.received] = 0
+        self._owes = True
+
+    def forget(self) -> None:
+        """Owes nothing any more."""
+        self.owed[:] = 0
+        self._owes = False
 
     def state(self) -> dict[str, Buffer]:
         return {"owed": self.owed}
 
     def restore(self, state: Mapping[str, Buffer]) -> None:
         self.owed[:] = state["owed"]
+        self._owes = True
 
 
 Fill = Literal["zero", "rescale"]

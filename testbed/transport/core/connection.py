@@ -302,8 +302,9 @@ class Connection:
             self._say([ControlMessage(MessageType.PING)])
         until_s, reason, transfer = self._patience()
         if now_s >= until_s:
-            timeout_s = self._settings.peer_timeout_s
-            self._end(reason.format(transfer=transfer, timeout_s=timeout_s), say=True)
+            timeout_s, late_s = self._settings.peer_timeout_s, self._settings.late_s
+            text = reason.format(transfer=transfer, timeout_s=timeout_s, late_s=late_s)
+            self._end(text, say=True)
 
     def next_deadline_s(self, now_s: float, *, departing: bool = False) -> float | None:
         """When to call `on_deadline` and `offer` if nothing happens before; None for never.
@@ -329,11 +330,14 @@ class Connection:
             self.outgoing.excuse(away_s)
 
     def _ping_s(self) -> float:
-        return self._liveness.ping_s(held=self.outgoing.held)
+        return self._liveness.ping_s(held=self.outgoing.held or self.incoming.late)
 
     def _patience(self) -> Patience:
         live = self._liveness
-        ends = min(self.outgoing.patience(live.silent_s), self.incoming.patience(live.heard_s))
+        ends = min(
+            self.outgoing.patience(live.silent_s),
+            self.incoming.patience(live.heard_s, live.silent_s),
+        )
         held_s, unasked_s = self.outgoing.held_s, self.incoming.unasked_s
         if held_s is not None and unasked_s is not None:
             until_s = max(held_s, unasked_s) + self._settings.peer_timeout_s

@@ -30,6 +30,9 @@ class ConnectionSettings:
         order: the order in which this side sends.
         peer_timeout_s: how long a peer that owes an answer may be silent, and how long a transfer
             may stand still; finite.
+        late_s: for how long a peer that answers may let this side wait before it begins with a
+            transfer, or takes one; it may then also give up a transfer before that has begun.
+            None: peer_timeout_s to begin, and without end to take.
         transfers_in_flight: how many transfers may be under way in each direction.
         chunk_events: whether arrivals are told by ChunkBatch events.
         hot_path: who composes and places datagrams.
@@ -40,6 +43,7 @@ class ConnectionSettings:
     repair: Repair
     order: ChunkOrder
     peer_timeout_s: float = 30.0
+    late_s: float | None = None
     transfers_in_flight: int = 4
     chunk_events: bool = False
     tensor_by_tensor: bool = False
@@ -71,4 +75,5 @@ NEVER: Patience = (math.inf, "", 0)
 SILENT = "silent for {timeout_s:g} s"
 DATA_BLOCKED = "control works, data does not arrive"
 BOTH_HOLD = "both sides send and neither receives, for {timeout_s:g} s"
+LATE = "it answers, but has not come to transfer {transfer} for {late_s:g} s"
 NO_NEW_CHUNK = ": no new chunk of transfer {transfer} for {timeout_s:g} s"

@@ -13,8 +13,10 @@ from numpy.typing import NDArray
 
 from testbed.transport.core.connection_settings import (
     DATA_BLOCKED,
+    LATE,
     NEVER,
     NO_NEW_CHUNK,
+    SILENT,
     ConnectionSettings,
     Patience,
 )
@@ -321,12 +323,28 @@ class Incoming:
         for transfer, receiver in self.receivers.items():
             self._awaited_s[transfer] = self._still_s(receiver) + away_s
 
-    def patience(self, heard_s: float) -> Patience:
-        """When to give up the peer, which was heard at `heard_s`, and why."""
+    def _may_be_late(self, receiver: Receiver) -> bool:
+        begun = receiver.asked or receiver.progress_s is not None
+        return self._settings.late_s is not None and not begun
+
+    @property
+    def late(self) -> bool:
+        """Whether the peer may be late with a transfer, as long as it answers."""
+        return any(map(self._may_be_late, self.receivers.values()))
+
+    def patience(self, heard_s: float, silent_s: float) -> Patience:
+        """When to give up the peer, and why.
+
+        It was heard at `heard_s`, and at `silent_s` as far as it was asked.
+        """
         ends = NEVER
         for transfer, receiver in self.receivers.items():
             since_s = self._still_s(receiver)
-            if since_s + self._settings.peer_timeout_s < ends[0]:
+            if self._settings.late_s is not None and self._may_be_late(receiver):
+                until_s = max(since_s, silent_s) + self._settings.peer_timeout_s
+                late = since_s + self._settings.late_s, LATE, transfer
+                ends = min(ends, late, (until_s, SILENT, transfer))
+            elif since_s + self._settings.peer_timeout_s < ends[0]:
                 why = self._why_nothing_comes(receiver, heard_s > since_s)
                 ends = since_s + self._settings.peer_timeout_s, why + NO_NEW_CHUNK, transfer
         return ends

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from testbed.transport.core.connection_settings import (
     DATA_BLOCKED,
+    LATE,
     NEVER,
     NO_NEW_CHUNK,
     SILENT,
@@ -17,8 +18,8 @@ from testbed.transport.core.connection_settings import (
 )
 from testbed.transport.core.errors import ProtocolError
 from testbed.transport.core.events import Event, TransferDone
-from testbed.transport.core.messages import ControlMessage
-from testbed.transport.core.numbering import Numbers
+from testbed.transport.core.messages import ControlMessage, MessageType
+from testbed.transport.core.numbering import REMEMBERED, Numbers
 from testbed.transport.core.repair import Arrange
 from testbed.transport.core.routine import Departures
 from testbed.transport.core.sender import Sender
@@ -52,6 +53,7 @@ class Outgoing:
         self._numbers = Numbers(peer, settings.transfers_in_flight)
         self.nothing = new_frames(0, settings.layout.chunk_bytes)
         self._held_s: float | None = None
+        self._early_stops: dict[int, ControlMessage] = {}
         self._offering: Sender | None = None  # whose datagrams the last offer held
 
     def check(self, transfer: int) -> None:
@@ -69,6 +71,8 @@ class Outgoing:
         self.check(transfer)
         self.senders[transfer] = self._new(transfer, payload, now_s, arrangers)
         self._numbers.begin(transfer)
+        if (stop := self._early_stops.pop(transfer, None)) is not None:
+            self.on_message(stop, now_s, waited=True)
 
     def _new(
         self,
@@ -97,6 +101,9 @@ class Outgoing:
         transfer = message.transfer
         sender = self.senders.get(transfer)
         if sender is None:
+            if self._is_early_stop(message):
+                self._early_stops[transfer] = message
+                return
             if not self._numbers.has_finished(transfer):
                 raise ProtocolError(
                     f"{message.type.name} for transfer {transfer}, which was not sent"
@@ -114,6 +121,12 @@ class Outgoing:
             self._held_s = None
         elif self._held_s is None:
             self._held_s = now_s
+
+    def _is_early_stop(self, message: ControlMessage) -> bool:
+        """Whether the peer has given up a transfer for which this side is late."""
+        ahead = message.type is MessageType.STOP and message.transfer > self._numbers.last
+        room = len(self._early_stops) < REMEMBERED
+        return self._settings.late_s is not None and ahead and room
 
     def on_deadline(self, now_s: float) -> None:
         for sender in self.senders.values():
@@ -173,8 +186,14 @@ class Outgoing:
 
     def patience(self, heard_s: float) -> Patience:
         """When to give up the peer, which was heard at `heard_s`, and why."""
-        timeout_s = self._settings.peer_timeout_s
+        timeout_s, late_s, held_s = (
+            self._settings.peer_timeout_s,
+            self._settings.late_s,
+            self.held_s,
+        )
         ends = NEVER
+        if late_s is not None and held_s is not None and self.senders:
+            ends = held_s + late_s, LATE, next(iter(self.senders))
         for transfer, sender in self.senders.items():
             if sender.asked_s is not None:
                 until_s = max(sender.asked_s, heard_s) + timeout_s

@@ -31,6 +31,7 @@ class Carrier(ABC):
             repair=REPAIRS.create(repair),
             order=ORDERS.create(order, seed=config.seed),
             peer_timeout_s=config.peer_timeout_s,
+            late_s=config.late_s,
             transfers_in_flight=config.transfers_in_flight,
             tensor_by_tensor=config.tensor_by_tensor,
             hot_path=HOT_PATH,

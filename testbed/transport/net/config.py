@@ -31,6 +31,7 @@ _KINDS: Mapping[str, tuple[Any, str]] = {
     **dict.fromkeys(
         ("quantum_s", "peer_timeout_s", "connect_timeout_s"), (Real, "a number of seconds")
     ),
+    "late_s": ((Real, NoneType), "a number of seconds or None"),
     **dict.fromkeys(
         ("session", "seed", "control_port", "data_port", "transfers_in_flight"),
         (Integral, "a whole number"),
@@ -82,6 +83,10 @@ class EndpointConfig:
         peer_timeout_s: how long a peer that owes an answer or data may be silent, how long a
             transfer may stand still, and how long control messages may wait for a peer to read
             them.
+        late_s: how long a peer may take to begin with a transfer, or to take one, as long as it
+            answers: a program in which something else computes. A receiver may then also give up
+            a transfer before its sender begins. Equal on all sides, or None on all: peer_timeout_s
+            to begin.
         connect_timeout_s: how long `open` waits for the peers, and the server for the data
             connection of a worker that joins again.
         transfers_in_flight: how many transfers may be under way with a peer in each direction.
@@ -119,6 +124,7 @@ class EndpointConfig:
     seed: int = 0
     segmentation: bool = True
     peer_timeout_s: float = 30.0
+    late_s: float | None = None
     connect_timeout_s: float = 10.0
     transfers_in_flight: int = 4
     tensor_by_tensor: bool = False
@@ -145,8 +151,8 @@ class EndpointConfig:
             raise ValueError(
                 f"quantum_s is {self.quantum_s}; valid: above 0, at most {LONGEST_QUANTUM_S:g}"
             )
-        for field in ("peer_timeout_s", "connect_timeout_s"):
-            if not 0 < getattr(self, field) < math.inf:
+        for field in ("peer_timeout_s", "connect_timeout_s", "late_s"):
+            if getattr(self, field) is not None and not 0 < getattr(self, field) < math.inf:
                 raise ValueError(f"{field} is {getattr(self, field)}; valid: above 0, finite")
         if self.transfers_in_flight < 1:
             raise ValueError(f"transfers_in_flight is {self.transfers_in_flight}; valid: 1 or more")

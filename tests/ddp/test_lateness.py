@@ -1,0 +1,140 @@
+"""A rank that is late costs the others little, and one that is gone no more than its share."""
+
+import math
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from testbed.ddp import BoundedLoss, lateness
+from testbed.ddp import exchange as exchange_module
+from testbed.ddp.lateness import Lateness, Patient
+from testbed.transport import preset
+from testbed.transport.core.tolerance import FractionRule, Progress
+from tests.ddp.ranks import drawn, exchange, last, launch, values
+
+SIZES = (50_000, 20_000)
+PARAMETERS = [torch.zeros(size) for size in SIZES]
+LATE_AT = 15
+STEPS = LATE_AT + 6
+
+
+def busy(rank):
+    """Rank 1 computes for longer than a silent peer would be waited for."""
+    exchange_module._SILENT_S = 1.0
+    state = BoundedLoss(timeout_s=20)
+    for step in range(6):
+        if rank == 1 and step == 4:
+            time.sleep(3.5)
+        exchange(state, drawn(SIZES, rank, step), PARAMETERS)
+    return last(state).carried_by
+
+
+def test_a_rank_that_computes_for_long_is_waited_for():
+    assert values(launch(busy, 3)) == ["transport"] * 3
+
+
+def late(rank):
+    """Rank 2 is late twice: what was sent, applied and is owed, and what the steps say."""
+    state = BoundedLoss(
+        preset("none"), rate_bps=math.inf, timeout_s=60, collective="server", late_share=0.2
+    )
+    sent = [np.zeros(size) for size in SIZES]
+    applied = [np.zeros(size) for size in SIZES]
+    steps = []
+    for step in range(STEPS):
+        if rank == 2 and step in (LATE_AT, STEPS - 1):  # the others end before it
+            time.sleep(3.0)
+        gradients = drawn(SIZES, rank, step)
+        began_s = time.monotonic()
+        for total, mean in zip(applied, exchange(state, gradients, PARAMETERS), strict=True):
+            total += mean.numpy()
+        steps.append((time.monotonic() - began_s, last(state).buckets))
+        for total, each in zip(sent, gradients, strict=True):
+            total += each.numpy()
+    owed = {slot: each.numpy() for slot, each in state.state_dict()["owed"].items()}
+    state.close()  # as at a program's exit
+    return sent, applied, owed, steps
+
+
+def test_a_late_gradient_is_left_out_owed_and_reported():
+    told = values(launch(late, 3))
+    for at, size in enumerate(SIZES):
+        assert all(np.array_equal(each[1][at], told[0][1][at]) for each in told)
+        sent = sum(each[0][at] for each in told)
+        owed = sum(each[2].get(at, np.zeros(size)) for each in told)
+        np.testing.assert_allclose(3 * told[0][1][at] + owed, sent, rtol=1e-4, atol=1e-4)
+    took_s, buckets = told[0][3][LATE_AT]
+    assert took_s < 2.5  # less than rank 2 was late by
+    assert [bucket.late for bucket in buckets] == [(2,), (2,)]
+    assert [bucket.loss for bucket in buckets] == [0.5, 0.5]
+    assert [bucket.loss for bucket in told[2][3][LATE_AT][1]] == [1.0, 1.0]
+    assert [bucket.late for bucket in told[1][3][LATE_AT][1]] == [(), ()]
+
+
+def gone(rank):
+    """Rank 2 is killed; then rank 1, after which too few are left."""
+    state = BoundedLoss(timeout_s=20, collective="server", min_ranks=2)
+    means, heard = [], ""
+    for step in range(12):
+        if (rank, step) in ((2, 5), (1, 9)):
+            os.kill(os.getpid(), signal.SIGKILL)
+        gradients = [torch.full((size,), float(rank + 1)) for size in SIZES]
+        try:
+            means.append(float(exchange(state, gradients, PARAMETERS)[0][0]))
+        except Exception as error:
+            heard = f"{type(error).__name__}: {error}"
+            break
+    return means, last(state).buckets[0].lost, heard
+
+
+def test_the_others_go_on_without_a_rank_until_they_are_too_few():
+    (outcome,) = launch(gone, 3, killed=[1, 2]).values()
+    means, lost, heard = outcome.value
+    assert means == [2.0] * 5 + [1.5] * 4
+    assert lost == (2,)
+    assert heard.startswith("PeerLost: lost rank 1: ")
+
+
+def test_patience_follows_recent_rounds_and_is_spent():
+    known = Lateness(0.02)
+    for _ in range(9):
+        known.note(1, 0, 0.2, late=False)
+        assert known.patience_s(1, 0) == math.inf
+    known.note(1, 0, 0.2, late=False)
+    assert known.patience_s(1, 0) == pytest.approx(0.4)
+    assert known.patience_s(1, 1) == math.inf  # another part
+    for _ in range(2):
+        known.note(1, 0, 0.4, late=True)
+    assert known.patience_s(1, 0) == math.inf
+    assert known.patience_s(2, 0) < math.inf
+    for _ in range(lateness.WINDOW):
+        known.note(1, 0, 1e-4, late=False)
+    assert known.patience_s(1, 0) == 0.05
+    assert Lateness(0).patience_s(1, 0) == math.inf
+
+
+def test_a_patient_rule_is_the_other_one_until_the_time_is_over():
+    rule = Patient(FractionRule(chunk_count=4, tolerance=0), 10.0)
+
+    def progress(count, after_s):
+        received = np.arange(4) < count
+        return Progress(
+            received=received,
+            received_count=count,
+            now_s=rule.began_s + after_s,
+            first_arrival_s=None,
+            last_arrival_s=None,
+            probes=0,
+        )
+
+    assert not rule.satisfied(progress(3, 9.0))
+    assert rule.deadline_s(progress(3, 9.0)) == rule.began_s + 10
+    assert rule.missing(progress(3, 9.0)) == 1
+    assert rule.satisfied(progress(3, 10.0))
+    assert rule.late
+    assert rule.satisfied(progress(4, 11.0))
+    assert not rule.late  # what has come at the last moment counts

@@ -1,0 +1,66 @@
+"""Namespaces of the network as machines of a cluster, each with torchrun's agent and one rank.
+
+    unshare --user --map-root-user --net --pid --fork --kill-child --mount-proc \\
+        python -m tests.lab.machines COUNT SCRIPT [ARGUMENT ...]
+
+The machines have the addresses 10.9.0.1 and following, on an interface `eth0`, behind one bridge
+that nothing shapes. It ends when all agents have, with the first status that is not 0. What a rank
+writes is left to the script; Gloo is told the interface, as it cannot find it by the host's name.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from testbed.lab.kernel.commands import run
+
+_PORT = 29400
+
+
+def address(machine: int) -> str:
+    """Of a machine, from 0."""
+    return f"10.9.0.{machine + 1}"
+
+
+def _machine(number: int) -> int:
+    """The process that holds its namespace."""
+    pid = subprocess.Popen(["unshare", "--net", "sleep", "infinity"]).pid
+    while Path(f"/proc/{pid}/ns/net").readlink() == Path("/proc/self/ns/net").readlink():
+        os.sched_yield()
+    port = f"port{number}"
+    run(["ip", "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", str(pid)])
+    run(["ip", "link", "set", port, "master", "network", "up"])
+    for command in (
+        ["address", "add", f"{address(number)}/24", "dev", "eth0"],
+        ["link", "set", "eth0", "up"],
+        ["link", "set", "lo", "up"],
+    ):
+        run([*inside(pid), "ip", *command])
+    return pid
+
+
+def inside(pid: int) -> list[str]:
+    """What runs a command in a machine."""
+    return ["nsenter", "--target", str(pid), "--net"]
+
+
+def main() -> int:
+    count, script = int(sys.argv[1]), sys.argv[2:]
+    run(["ip", "link", "add", "network", "type", "bridge"])
+    run(["ip", "link", "set", "network", "up"])
+    machines = [_machine(number) for number in range(count)]
+    environment = os.environ | {"GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": "1"}
+    agents = []
+    for number, pid in enumerate(machines):
+        launcher = [sys.executable, "-m", "torch.distributed.run", f"--nnodes={count}"]
+        launcher += ["--nproc-per-node=1", "--rdzv-backend=c10d", "--rdzv-id=test"]
+        launcher += [f"--rdzv-endpoint={address(0)}:{_PORT}", f"--local-addr={address(number)}"]
+        # It would look for the endpoint's address behind the host's name, which all have alike.
+        launcher += [f"--rdzv-conf=is_host={int(number == 0)}"]
+        agents.append(subprocess.Popen([*inside(pid), *launcher, *script], env=environment))
+    return next((each for each in [agent.wait() for agent in agents] if each), 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

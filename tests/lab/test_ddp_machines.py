@@ -1,0 +1,52 @@
+"""The hook on three machines, which are namespaces of the network, under torchrun."""
+
+import json
+import subprocess
+import sys
+import time
+
+WITHIN_S = 150
+
+
+def test_three_machines_find_each_other_and_name_what_is_wrong(tmp_path):
+    argv = ["unshare", "--user", "--map-root-user", "--net", "--pid", "--fork", "--kill-child"]
+    argv += ["--mount-proc", sys.executable, "-m", "tests.lab.machines", "3"]
+    argv += ["-m", "tests.lab.machine_rank", str(tmp_path)]
+    scene = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        told = ranks_told(scene, tmp_path)
+    finally:
+        scene.kill()
+        output = scene.communicate()[0]
+    assert told is not None, output
+    for each in told:
+        for kind in ("named", "found"):
+            assert each[kind] == {
+                "right": True,
+                "carried_by": "transport",
+                "addresses": ["10.9.0.1", "10.9.0.2", "10.9.0.3"],
+                "keys": True,
+                "chunk_bytes": 1440,
+            }
+        assert each["no interface"] == "InputError: rank 1: interface is 'eth9'; valid: eth0, lo"
+        taken = "port 47001 of 10.9.0.2 is taken; valid: a free one"
+        assert each["port"] == f"InputError: rank 1: {taken}"
+    # The rank that is cut off cannot hear of it from the store.
+    for each in told[:2]:
+        text, took_s = each["cut off"]
+        assert text.startswith("PeerLost: lost rank 2: silent for ")
+        assert took_s < 12
+
+
+def ranks_told(scene, out):
+    """What the ranks have written, once the first two have written all; None when they end."""
+    until_s = time.monotonic() + WITHIN_S
+    while time.monotonic() < until_s:
+        files = sorted(out.glob("*.json"))
+        texts = [each.read_text() for each in files]
+        if len(texts) == 3 and all('"cut off"' in text for text in texts[:2]) and texts[2]:
+            return [json.loads(text) for text in texts]
+        if scene.poll() is not None:
+            return None
+        time.sleep(0.2)
+    return None
