@@ -48,7 +48,7 @@ class Rows(nn.Module):
         return torch.stack([(row * factor).sum() for row in self.rows]).sum()
 
 
-def nothing(_: object, bucket: dist.GradBucket) -> "torch.futures.Future[torch.Tensor]":
+def nothing(_: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Keeps each rank's own gradient."""
     future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
     future.set_result(bucket.buffer())
