@@ -15,13 +15,14 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
-from testbed.ddp import places, plan
+from testbed.ddp import places, plan, replaced, rounds
 from testbed.ddp.exchange import Exchange
 from testbed.ddp.meeting import Meeting
 from testbed.ddp.owed import Owed, Slots
 from testbed.ddp.part import Part
 from testbed.ddp.report import BucketReport, StepReport, bucket_report
-from testbed.ddp.settings import Collective, Mode, Settings, protocol_of
+from testbed.ddp.settings import Collective, Mode
+from testbed.ddp.torch_hooks import TorchHook
 from testbed.shared.input_error import InputError
 from testbed.training.vectors import mean_into
 from testbed.transport import PeerLost, ProtocolConfig
@@ -58,11 +59,14 @@ class BoundedLoss:
     ranks complete. Until the buckets are known (the first two steps), and wherever they change,
     gradients are averaged through the process group, without loss.
 
+    Arguments in the environment variable BOUNDED_LOSS, a JSON object, count in place of these.
+    There `hook` may name one of PyTorch's own hooks, which then averages instead.
+
     Attributes:
         critical: whether training is in a critical phase, where protocols such as dblp tolerate
             less loss. Set it as you like, on any rank: it holds for what that rank receives. True
             at the start.
-        last: the report of the latest step; None before.
+        last: the report of the latest step; None before, and with one of PyTorch's hooks.
     """
 
     def __init__(
@@ -81,6 +85,7 @@ class BoundedLoss:
         insecure: bool = False,
         chunk_bytes: int | None = None,
         transfers_in_flight: int = 4,
+        segmentation: bool = True,
         leave_out: LeaveOut | None = None,
         late_share: float = 0.0,
         min_ranks: int | None = None,
@@ -104,8 +109,8 @@ class BoundedLoss:
             queue_bytes: the smallest queue on the way, if known; see `EndpointConfig`.
             interface: the name of this rank's network interface. Without it GLOO_SOCKET_IFNAME
                 counts, or else the way to MASTER_ADDR.
-            port: the first of as many ports as there are ranks; ranks of one machine follow each
-                other. None: free ones, which differ in each run.
+            port: the first one: of a machine's ranks for control messages, one each, then of all of
+                them for data. None: free ones, which differ in each run.
             timeout_s: within it all ranks raise when one fails. A rank that answers may be late by
                 half of it, by a compilation or a checkpoint; one that does not answer is lost
                 sooner. None: the timeout of the process group.
@@ -113,6 +118,7 @@ class BoundedLoss:
             chunk_bytes: what a datagram carries: the unit of loss. None: what fits the MTU of the
                 paths between the ranks.
             transfers_in_flight: how many buckets may be under way at once.
+            segmentation: see `EndpointConfig`; False where queues are to hold single packets.
             leave_out: for experiments; see `EndpointConfig`.
             late_share: in how many of the last 100 buckets a rank's gradient may be left out
                 because it takes much longer than recent ones; it is owed. With `server` alone.
@@ -121,14 +127,12 @@ class BoundedLoss:
         """
         self.critical = True
         self.last: StepReport | None = None
-        used, free = protocol_of(protocol, rate_bps)
-        self._settings = Settings(
-            protocol=used,
-            free=free,
+        self._settings, instead = replaced.settings(
+            protocol,
             collective=collective,
             mode=mode,
             filling=filling,
-            rate_bps=math.inf if rate_bps is None else rate_bps,
+            rate_bps=rate_bps,
             queue_bytes=queue_bytes,
             interface=interface,
             port=port,
@@ -136,14 +140,20 @@ class BoundedLoss:
             insecure=insecure,
             chunk_bytes=chunk_bytes,
             transfers_in_flight=transfers_in_flight,
+            segmentation=segmentation,
             leave_out=leave_out,
             late_share=late_share,
             min_ranks=min_ranks,
         )
-        self._meeting = Meeting(group, timeout_s)
-        if min_ranks is not None and min_ranks > self._meeting.world:
+        self._meeting = Meeting(group, self._settings.timeout_s)
+        if (self._settings.min_ranks or 0) > self._meeting.world:
             valid = f"up to {self._meeting.world}, the number of ranks"
-            raise InputError(f"min_ranks is {min_ranks}; valid: {valid}")
+            raise InputError(f"min_ranks is {self._settings.min_ranks}; valid: {valid}")
+        self._rounds = rounds.announced(dist.get_rank())
+        self._instead: TorchHook | None = None
+        if instead is not None:
+            assert self._meeting.group is not None
+            self._instead = TorchHook(instead(self._meeting.group), self._rounds)
         self._slots = Slots()
         self._owed = Owed(self._slots)
         self._exchange: Exchange | None = None
@@ -163,8 +173,9 @@ class BoundedLoss:
 
     @property
     def _idle(self) -> bool:
-        """Whether nothing is ever exchanged."""
-        return self._settings.mode == "local" or self._meeting.world == 1
+        """Whether our transport carries nothing, ever."""
+        nothing = self._settings.mode == "local" or self._meeting.world == 1
+        return nothing or self._instead is not None
 
     def hook(self, state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """What to give to `register_comm_hook`, which calls it with each bucket.
@@ -172,6 +183,8 @@ class BoundedLoss:
         Raises PeerLost, which names the rank, when one has failed, and InputError for a gradient
         that cannot be sent. The last bucket's call returns when all means are there.
         """
+        if self._instead is not None:
+            return self._instead.take(bucket)
         try:
             return self._take(bucket)
         except Exception as error:
@@ -192,11 +205,14 @@ class BoundedLoss:
         slots = self._slots.of(bucket.parameters())
         self._seen.append(plan.Bucket(gradient.numel(), str(gradient.dtype), slots))
         self._buckets.append(taken)
-        if self._idle:
+        idle = self._idle
+        if not idle and taken.index == 0 and self._known >= _KNOWN_AFTER and self._exchange is None:
+            self._open()
+        if taken.index == 0:
+            self._rounds.begin(legs=self._exchange is not None)
+        if idle:
             self._arrived(taken, gradient)
         else:
-            if taken.index == 0 and self._known >= _KNOWN_AFTER and self._exchange is None:
-                self._open()
             values = gradient.detach().to("cpu", torch.float32).numpy()
             values = self._owed.added(slots, values)
             if self._is_known(taken.index):
@@ -233,9 +249,11 @@ class BoundedLoss:
         assert self._exchange is not None
         parts = list(self._exchange.parts(taken.index))
         taken.parts = len(parts)
+        self._rounds.posted(len(parts))
         tolerance = self._settings.first_leg(self.critical)
         for side, _, part in parts:
-            side.post(values[part], tolerance, partial(self._part_done, taken))
+            done = partial(self._part_done, taken)
+            side.post(values[part], tolerance, done, turned=self._rounds.turned)
 
     def _part_done(self, taken: _Bucket, part: Part) -> None:
         """Hears of a part's mean, in the thread of its end."""
@@ -277,12 +295,14 @@ class BoundedLoss:
     def _end_step(self) -> None:
         """Waits for all buckets: DDP would do so next, and could not tell why one did not come."""
         began_s = time.monotonic()
+        self._rounds.all_posted()
         with self._changed:
             self._changed.wait_for(
                 lambda: self._failure is not None or all(each.report for each in self._buckets)
             )
             if self._failure is not None:
                 raise self._failure
+        self._rounds.end()
         self._plan = tuple(self._seen)
         exchanged = self._exchange is not None and self._exchange.plan == self._plan
         self.last = StepReport(

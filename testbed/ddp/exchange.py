@@ -77,9 +77,10 @@ class Exchange:
                 rate_bps=settings.rate_bps / len(others),
                 queue_bytes=settings.queue_bytes / len(others),
                 control_port=places.ports[owner],
-                data_port=places.ports[owner] + 1 if is_owner else 0,
+                data_port=places.data_ports[owner] if is_owner else 0,
                 credentials=places.credentials(owner),
                 insecure=settings.insecure,
+                segmentation=settings.segmentation,
                 seed=meeting.rank,
                 peer_timeout_s=min(_SILENT_S, meeting.timeout_s / 3),
                 # A worker waits longer: what it waits for may be the owner's patience with another.

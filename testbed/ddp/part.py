@@ -54,6 +54,7 @@ class Part:
         number: counts the parts of this end; so the rounds of its endpoint.
         payload: this rank's gradient, a buffer of the part's layout.
         tolerance: of the first leg, where this side receives it.
+        turned: called in the end's thread when the first leg is over.
         done: called in the end's thread once the mean stands in its place.
         rules: by rank, for the first leg at its receiver.
         legs: those that have begun: the gradients, the mean.
@@ -64,6 +65,7 @@ class Part:
     number: int
     payload: NDArray[np.uint8]
     tolerance: float | StopRuleFactory
+    turned: Callable[[], None]
     done: Callable[["Part"], None]
     rules: dict[int, Patient] = field(default_factory=dict)
     legs: list[Posted] = field(default_factory=list)

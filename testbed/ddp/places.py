@@ -69,7 +69,8 @@ class Places:
 
     Attributes:
         addresses: by rank.
-        ports: the first of each rank's: for control messages; then one for each other rank's data.
+        ports: each rank's, for control messages.
+        data_ports: the first of each rank's for data: one for each other rank.
         session: a number that all ranks share and nobody else knows.
         identity: this rank's keys; None where no address is beyond this machine, or `insecure`.
         chunk_bytes: what a datagram carries on all paths.
@@ -77,6 +78,7 @@ class Places:
 
     addresses: list[str]
     ports: list[int]
+    data_ports: list[int]
     session: int
     identity: Identity | None
     chunk_bytes: int
@@ -129,25 +131,35 @@ def _with_ports(
     settings: Settings, meeting: Meeting, all_addresses: list[str], session: int, inside: bool
 ) -> Places:
     mine, rank = all_addresses[meeting.rank], meeting.rank
-    identity, port, problem = None, 0, ""
+    identity, port, data_port, problem = None, 0, 0, ""
     try:
         if not (inside or settings.insecure):
             identity = Identity(rank)
         if settings.port is None:
             port = addresses.free_ports(mine, meeting.world)
+            data_port = port + 1
         else:
-            # Ranks of one machine share it.
-            port = settings.port + meeting.world * all_addresses[:rank].count(mine)
-            addresses.check_free(mine, port, meeting.world)
+            # Ranks of one machine share it. Those for data follow each other, for filters.
+            here, number = all_addresses.count(mine), all_addresses[:rank].count(mine)
+            port = settings.port + number
+            data_port = settings.port + here + number * (meeting.world - 1)
+            addresses.check_free(mine, port, 1)
+            addresses.check_free(mine, data_port, meeting.world - 1)
     except InputError as error:
         problem = str(error)
     certificates = identity.certificates() if identity is not None else {}
-    me = {"port": port, "keys": certificates, "chunk_bytes": _fitting(mine, all_addresses)}
+    me = {
+        "port": port,
+        "data_port": data_port,
+        "keys": certificates,
+        "chunk_bytes": _fitting(mine, all_addresses),
+    }
     told = meeting.share("the sharing of ports", me, problem)
     if identity is not None:
         identity.meet([each["keys"] for each in told])
     chunk_bytes = settings.chunk_bytes or min(each["chunk_bytes"] for each in told)
-    return Places(all_addresses, [each["port"] for each in told], session, identity, chunk_bytes)
+    ports, data_ports = ([each[key] for each in told] for key in ("port", "data_port"))
+    return Places(all_addresses, ports, data_ports, session, identity, chunk_bytes)
 
 
 def _fitting(mine: str, all_addresses: list[str]) -> int:

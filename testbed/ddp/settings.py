@@ -43,6 +43,7 @@ class Settings:
     chunk_bytes: int | None
     transfers_in_flight: int
     queue_bytes: float
+    segmentation: bool
     leave_out: LeaveOut | None
     late_share: float
     min_ranks: int | None
@@ -128,18 +129,22 @@ class Settings:
         }
 
 
-def protocol_of(value: str | ProtocolConfig, rate_bps: float | None) -> tuple[ProtocolConfig, bool]:
+def protocol_of(
+    value: str | ProtocolConfig, rate_bps: float | None, **options: Any
+) -> tuple[ProtocolConfig, bool]:
     """The protocol, and whether its congestion control is our choice: one that measures the rate.
 
-    That is so for a preset of a fixed rate where no rate is known.
+    That is so for a preset of a fixed rate where no rate is known. `options` are the preset's.
     """
     if isinstance(value, ProtocolConfig):
+        if options:
+            raise InputError(f"{next(iter(options))} belongs to a preset, and none is named")
         protocol = value
     elif isinstance(value, str):
         try:
-            protocol = preset(value)
-            if rate_bps is None and _needs_rate(protocol):
-                return preset(value, congestion_control=_MEASURED), True
+            protocol = preset(value, **options)
+            if rate_bps is None and _needs_rate(protocol) and "congestion_control" not in options:
+                return preset(value, congestion_control=_MEASURED, **options), True
         except ValueError as error:
             raise InputError(f"protocol: {error}") from None
     else:

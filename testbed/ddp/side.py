@@ -78,6 +78,8 @@ class Side(ABC, threading.Thread):
         values: NDArray[np.float32],
         tolerance: float | StopRuleFactory,
         done: Callable[[Part], None],
+        *,
+        turned: Callable[[], None],
     ) -> None:
         """Begins with the next part. They come in the order of the layout, again and again.
 
@@ -88,7 +90,7 @@ class Side(ABC, threading.Thread):
         if len(payload) != layout.chunk_count * layout.chunk_bytes:  # its last chunk is shorter
             payload = self._padded.setdefault(index, layout.new_buffer())
             layout.floats(payload)[:] = values
-        self._new.append(Part(self._posted, payload, tolerance, done))
+        self._new.append(Part(self._posted, payload, tolerance, turned, done))
         self._posted += 1
         self._endpoint.wake()
 
@@ -152,6 +154,7 @@ class Side(ABC, threading.Thread):
             in_use = any(index == each for each, _ in self._spreading)
             if not part.legs[0].done or in_use or len(self._spreading) == self._most:
                 break
+            part.turned()
             part.legs.append(self._turn(endpoint, part, index))
             self._spreading.append((index, part.legs[1]))
         self._look_for_lost()

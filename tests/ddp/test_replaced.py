@@ -1,0 +1,64 @@
+"""The environment replaces a script's arguments, and says in one line what it cannot replace."""
+
+import json
+import math
+
+import pytest
+
+from testbed.ddp import InputError
+from testbed.ddp.replaced import ENVIRONMENT, chosen
+from testbed.transport import preset
+
+GIVEN = {"mode": "bounded", "rate_bps": None, "port": None, "insecure": False}
+
+
+def test_without_the_variable_the_scripts_arguments_count(monkeypatch):
+    monkeypatch.delenv(ENVIRONMENT, raising=False)
+    found = chosen("dblp", GIVEN)
+    assert (found.protocol.name, found.arguments, found.instead) == ("dblp", GIVEN, None)
+    assert found.protocol.congestion_control == "bbr"  # since no rate is known
+
+
+def test_arguments_and_settings_of_the_preset_are_replaced(monkeypatch):
+    told = {"protocol": "fixed-low", "tolerance": 0.2, "mode": "reliable", "rate_bps": 1e7}
+    monkeypatch.setenv(ENVIRONMENT, json.dumps(told))
+    found = chosen(preset("dblp", low=0.1), GIVEN)
+    assert found.protocol == preset("fixed-low", tolerance=0.2)
+    assert found.arguments == {**GIVEN, "mode": "reliable", "rate_bps": 1e7}
+
+
+def test_what_is_not_named_stays(monkeypatch):
+    monkeypatch.setenv(ENVIRONMENT, '{"port": 46999}')
+    protocol = preset("dblp", low=0.1)
+    found = chosen(protocol, {**GIVEN, "rate_bps": 1e6})
+    assert found.protocol is protocol
+    assert found.arguments == {**GIVEN, "rate_bps": 1e6, "port": 46999}
+
+
+def test_a_hook_of_pytorchs_stands_instead(monkeypatch):
+    monkeypatch.setenv(ENVIRONMENT, '{"hook": "powerSGD", "rank": 2}')
+    assert chosen("dblp", GIVEN).instead is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{", "BOUNDED_LOSS: is '{'; valid: a JSON object of arguments"),
+        ("[1]", "BOUNDED_LOSS: is '[1]'; valid: a JSON object of arguments"),
+        ('{"hook": "glo"}', "BOUNDED_LOSS: hook is 'glo'; valid: bounded-loss, gloo, fp16_"),
+        ('{"hook": "gloo", "rank": 2}', "BOUNDED_LOSS: the hook gloo has no 'rank'; valid: noth"),
+        ('{"hook": "powerSGD", "rank": 1.5}', "BOUNDED_LOSS: rank is 1.5; valid: a whole number"),
+        ('{"protocol": "dblpp"}', "BOUNDED_LOSS: protocol: unknown protocol 'dblpp'; valid: dbl"),
+        ('{"protocol": 3}', "BOUNDED_LOSS: protocol is 3; valid: a preset's name or"),
+        ('{"lw": 0.1}', "BOUNDED_LOSS: protocol: protocol 'dblp' has no setting 'lw'; valid: low"),
+        ('{"rate_bps": "fast"}', "BOUNDED_LOSS: rate_bps is 'fast'; valid: a number"),
+        ('{"insecure": 1}', "BOUNDED_LOSS: insecure is 1; valid: true or false"),
+        ('{"port": true}', "BOUNDED_LOSS: port is true; valid: a whole number"),
+    ],
+)
+def test_bad_input_is_one_line(text, says, monkeypatch):
+    monkeypatch.setenv(ENVIRONMENT, text)
+    with pytest.raises(InputError) as raised:
+        chosen("dblp", {**GIVEN, "timeout_s": math.inf})
+    assert str(raised.value).startswith(says)
+    assert "\n" not in str(raised.value)
