@@ -27,6 +27,7 @@ from testbed.training.learning_rate import Schedule
 from testbed.training.settings import Restarts, Training
 from testbed.transport import protocols
 from testbed.workload.settings import Program, ProgramsArm
+from testbed.workload.torchrun import TorchrunArm
 from topologies import LinkParameters, TopologyParameters
 
 Model = type[BaseModel]
@@ -89,6 +90,7 @@ def reference() -> str:
             _section("arms.NAME.filling", Filling),
             _heading(3, "arms.NAME, of programs", _ARMS_OF_PROGRAMS),
             _table(ProgramsArm),
+            _section("arms.NAME, of torchrun", TorchrunArm),
             _heading(2, "impairments", _IMPAIRMENTS),
             _heading(3, "impairments[]: keys of all kinds", _introduction(ImpairmentParameters)),
             _table(ImpairmentParameters, leave_out={"kind"}),
@@ -113,8 +115,9 @@ _ARMS = (
 )
 _WORKLOAD = (
     "What runs on the hosts. Without this key it is the built-in training. "
-    "[Programs](../how-to/programs.md) take its place; then there are no keys of training, "
-    "transport and phases, and `rounds` may be left out."
+    "[Programs](../how-to/programs.md) or [a script for torchrun](../how-to/ddp-in-the-lab.md) "
+    "take its place; then there are no keys of training, transport and phases, and `rounds` may "
+    "be left out."
 )
 _ARMS_OF_PROGRAMS = (
     "Each arm says what it changes: the key below, or by the name of a program a mapping of "

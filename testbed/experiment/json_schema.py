@@ -27,9 +27,11 @@ from testbed.training.optimisers import OPTIMISERS
 from testbed.transport import protocols
 from testbed.transport.policies.tolerance import POLICIES, Fixed
 from testbed.workload.settings import ProgramsArm
+from testbed.workload.torchrun import TorchrunArm
 
 _AXES: dict[str, Registry[Any]] = {**protocols.REGISTRIES, "filling": FILLINGS}
 _FRACTION: Schema = {"type": "number", "minimum": 0, "exclusiveMaximum": 1}
+_PROTOCOL: Schema = {"anyOf": [{"enum": list(protocols.PRESETS)}, {"pattern": r"^tcp-\w+$"}]}
 
 
 def build() -> Schema:
@@ -48,6 +50,7 @@ def build() -> Schema:
         "properties": changes["properties"],
         "additionalProperties": of_program,
     }
+    definitions["TorchrunArm"] = _torchrun_arm(of(TorchrunArm)["properties"])
     definitions.pop("AnyArm", None)
     definitions["Training"]["properties"]["model"] |= name_schema(BUILDERS)
     definitions["Training"]["properties"]["optimiser"] |= name_schema(OPTIMISERS)
@@ -65,9 +68,11 @@ def build() -> Schema:
     keys["arms"]["patternProperties"] = {form: True}
     keys["rounds"].pop("default", None)
     found["required"] = [each for each in found["required"] if each != "arms"]
-    chosen = when("workload", {"properties": {"kind": {"const": "programs"}}}, {})["if"]
-    found |= {"if": chosen, "then": rule("ProgramsArm", [])}
-    found["else"] = rule("Arm", ["rounds", "arms"])
+    chosen: Schema = rule("Arm", ["rounds", "arms"])
+    for kind, arm_of_kind in (("torchrun", "TorchrunArm"), ("programs", "ProgramsArm")):
+        named = when("workload", {"properties": {"kind": {"const": kind}}}, {})["if"]
+        chosen = {"if": named, "then": rule(arm_of_kind, []), "else": chosen}
+    found |= chosen
     return {
         "$schema": GenerateJsonSchema.schema_dialect,
         "$id": "urn:bounded-loss-testbed:experiment",
@@ -195,12 +200,23 @@ def _arm(described: Schema) -> Schema:
         keys = {key: setting(name, key) for key in protocols.settings(name)}
         known = {"protocol": True, **common, **keys}
         rules.append(when("protocol", named, {"properties": known, "additionalProperties": False}))
-    protocol = {"anyOf": [{"enum": list(protocols.PRESETS)}, {"pattern": r"^tcp-\w+$"}]}
     return {
         "type": "object",
         "required": ["protocol"],
-        "properties": {"protocol": {**described["protocol"], **protocol}, **common},
+        "properties": {"protocol": {**described["protocol"], **_PROTOCOL}, **common},
         "allOf": rules,
+    }
+
+
+def _torchrun_arm(described: Schema) -> Schema:
+    """An arm of a training script; which keys its hook and its protocol have, `plan` says."""
+    known = {key: True for name in protocols.PRESETS for key in protocols.settings(name)}
+    text = {key: each for key, each in described["protocol"].items() if key != "anyOf"}
+    described = described | {"protocol": {**text, **_PROTOCOL}}
+    return {
+        "type": "object",
+        "properties": {**known, **described},
+        "additionalProperties": False,
     }
 
 

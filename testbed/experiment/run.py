@@ -137,6 +137,9 @@ def key_of(config: Mapping[str, Any]) -> str:
     Files of a user's own must stand in it with their folders, as they do there.
     """
     document = {name: value for name, value in config.items() if name not in _NOT_IN_KEY}
+    if "programs" in document.get("workload", {}):
+        programs = [_without_later_keys(each) for each in document["workload"]["programs"]]
+        document["workload"] = {**document["workload"], "programs": programs}
     # Once a key of every topology: without it all earlier runs would have other keys.
     document["topology"] = {**document["topology"], "sha256": None}
     if document["datapath"] == "auto":
@@ -158,6 +161,11 @@ def key_of(config: Mapping[str, Any]) -> str:
     # Of a label, what is safe in the name of a folder.
     arm = re.sub(r"[^A-Za-z0-9.@=_+-]", "-", document["arm"])[:_LONGEST_LABEL]
     return f"{arm}-s{document['seed']}-{hashlib.sha256(text.encode()).hexdigest()[:10]}"
+
+
+def _without_later_keys(program: Mapping[str, Any]) -> dict[str, Any]:
+    """A program as it was before it could have an environment of its own, where it has none."""
+    return {key: each for key, each in program.items() if key != "environment" or each}
 
 
 def ordered(runs: Sequence[Run]) -> list[Run]:

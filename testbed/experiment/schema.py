@@ -35,7 +35,9 @@ from testbed.transport import protocols
 from testbed.transport.core.pacing import LONGEST_QUANTUM_S, QUANTUM_S
 from testbed.transport.net import path_mtu
 from testbed.verdict.limits import Limits
-from testbed.workload.settings import AnyArm, AnyWorkload, BuiltIn, Programs, ProgramsArm
+from testbed.workload.kinds import AnyWorkload
+from testbed.workload.settings import AnyArm, BuiltIn, Programs, ProgramsArm
+from testbed.workload.torchrun import FIRST_WITH_LEGS, Torchrun, TorchrunArm
 
 LAB_MTU_BYTES = 1500
 Name = Annotated[
@@ -53,6 +55,11 @@ _MOST_ROUNDS = 1_000_000
 _UNSTATED = False  # a value that nobody gives, and that JSON has
 _MOST_SEED = 2**63 - 1
 _OF_TRAINING = ("training", "transport", "phases", "published")
+_ARMS: dict[type[Section], type[AnyArm]] = {
+    BuiltIn: Arm,
+    Programs: ProgramsArm,
+    Torchrun: TorchrunArm,
+}
 
 
 class Transport(Section):
@@ -95,7 +102,7 @@ def _arm(given: Any, info: ValidationInfo) -> AnyArm:
     workload = info.data.get("workload")
     if workload is None:  # it is wrong: nobody knows what would be right here
         return AnyArm()
-    kind = ProgramsArm if isinstance(workload, Programs) else Arm
+    kind = _ARMS[type(workload)]
     try:
         return kind.model_validate(given, context=info.context)
     except ValidationError as error:
@@ -120,7 +127,8 @@ class Experiment(Section):
     Attributes:
         name: names the folder of results, and the experiment in reports.
         description: one line for `./lab list` and the report.
-        workload: what runs on the hosts: the built-in training, or programs of your own.
+        workload: what runs on the hosts: the built-in training, or programs or a training script
+            of your own.
         rounds: rounds of training in each run; of programs, the rounds that they announce.
         seeds: one run per arm, point of the factors and seed; distinct numbers, 0 or more.
         topology: the network.
@@ -191,9 +199,9 @@ class Experiment(Section):
         if self.trains:
             return self
         if useless := self.model_fields_set.intersection(_OF_TRAINING):
-            said = "belongs to the built-in training, and workload.kind is 'programs'"
+            said = f"belongs to the built-in training, and workload.kind is {self._kind!r}"
             raise problems.raised([Problem((key,), said, problems.UNKNOWN) for key in useless])
-        assert isinstance(self.workload, Programs)
+        assert isinstance(self.workload, Programs | Torchrun)
         hosts = self.topology.all_host_names()
         for each in self.workload.unknown_hosts(hosts):
             raise problems.raised([each._replace(place=("workload", *each.place))])
@@ -215,9 +223,39 @@ class Experiment(Section):
             if each.of_our_transport:
                 raise ValueError(
                     f"impairments.{number}.kind: {each.kind!r} acts in the training's own "
-                    "transport, and workload.kind is 'programs'; valid: another, such as 'loss'"
+                    f"transport, and workload.kind is {self._kind!r}; valid: another, such as "
+                    "'loss'"
                 )
         return self
+
+    @model_validator(mode="after")
+    def _legs_are_announced(self) -> Experiment:
+        """Refuse what waits for a leg that the hook of an arm does not announce."""
+        if not isinstance(self.workload, Torchrun):
+            return self
+        for number, each in enumerate(self.impairments):
+            if each.rounds is None or each.leg == "round":
+                continue
+            for name, arm in self.arms.items():
+                assert isinstance(arm, TorchrunArm)
+                if not arm.is_ours:
+                    raise ValueError(
+                        f"impairments.{number}.leg: {each.leg!r}, but arms.{name} has the hook "
+                        f"{arm.hook!r}, which has no legs; valid: round"
+                    )
+            if any(self._first_round(number, seed) < FIRST_WITH_LEGS for seed in self.seeds):
+                raise ValueError(
+                    f"impairments.{number}.rounds: the first {FIRST_WITH_LEGS} rounds have no "
+                    f"legs, since buckets are not known yet; valid: later ones, or leg: round"
+                )
+        return self
+
+    def _first_round(self, number: int, seed: int) -> int:
+        return min(self.resolved_impairments(seed)[number]["rounds"])
+
+    @property
+    def _kind(self) -> str:
+        return str(getattr(self.workload, "kind", ""))
 
     @model_validator(mode="after")
     def _processes_fit(self) -> Experiment:
@@ -259,21 +297,23 @@ class Experiment(Section):
         return arm
 
     def programs(self, arm: str) -> Programs:
-        """The programs of an arm, of an experiment that does not train.
+        """The programs of an arm, of an experiment without the built-in training.
 
         Raises:
             ValidationError: the arm does not fit them.
         """
         changes = self.arms[arm]
+        if isinstance(self.workload, Torchrun):
+            assert isinstance(changes, TorchrunArm)
+            return changes.applied(self.workload, self.topology.host_names())
         assert isinstance(self.workload, Programs) and isinstance(changes, ProgramsArm)
         return changes.applied(self.workload)
 
     @property
     def working_hosts(self) -> list[str]:
         """The hosts that train, or on which programs run."""
-        if isinstance(self.workload, Programs):
-            return self.workload.hosts
-        return self.topology.host_names()
+        named = self.workload.hosts if isinstance(self.workload, Programs | Torchrun) else None
+        return named or self.topology.host_names()
 
     def own_code(self, arm: str, folder: Path) -> list[str]:
         """The files and modules of a user's own that a run of this arm executes.
@@ -284,7 +324,9 @@ class Experiment(Section):
         """
         of_all = own_code.places([*(each.kind for each in self.impairments), self.topology.name])
         if not self.trains:
-            return sorted({*of_all, *self.programs(arm).files(folder)})
+            # A training script may lie anywhere.
+            script = [self.workload.script] if isinstance(self.workload, Torchrun) else []
+            return sorted({*of_all, *script, *self.programs(arm).files(folder)})
         protocol, training = self.protocol_arm(arm).resolved().describe(), self.training
         of_training = own_code.places(
             [

@@ -40,8 +40,8 @@ def summary(name: str) -> Summary:
 def give_arm(document: dict[str, Any]) -> None:
     """Give programs that are compared with nothing the one arm that an experiment must have."""
     workload = document.get("workload")
-    if isinstance(workload, Mapping) and workload.get("kind") == "programs":
-        document.setdefault("arms", {"programs": {}})
+    if isinstance(workload, Mapping) and workload.get("kind") in ("programs", "torchrun"):
+        document.setdefault("arms", {workload["kind"]: {}})
 
 
 def find(name_or_path: str) -> Path:

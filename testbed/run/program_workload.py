@@ -14,6 +14,7 @@ from typing import Any
 from controllers.controller_socket import ControllerClient
 from testbed.lab import host_program
 from testbed.lab.kernel import congestion_control, listening
+from testbed.lab.network import HostInfo
 from testbed.run import killed_by
 from testbed.run.observed_lab import ObservedLab
 from testbed.run.processes import ProcessError, Processes, end_of
@@ -22,7 +23,7 @@ from testbed.shared.jsonl import JsonLinesWriter
 from testbed.shared.progress_pipe import PROGRAMS, ProgressWriter
 from testbed.shared.unlinked import open_file
 from testbed.verdict import congestion_read_back
-from testbed.workload import markers
+from testbed.workload import interpreter, markers
 from testbed.workload.markers import MarkerSocket, Rounds
 
 FILE = "workload.json"
@@ -200,15 +201,19 @@ class ProgramWorkload:
             program.began_s = time.monotonic()
             program.process = host_program.start(
                 host,
-                settings["run"],
+                interpreter.resolved(settings["run"]),
                 stdout=output.fileno(),
                 stderr=log.fileno(),
-                env=self._environment,
+                env=self._environment_on(host) | settings.get("environment", {}),
                 cwd=self._folder,
             )
         self._processes.adopt({program.name: program.process})
         if self._is_acted_on(program):
             self._controller.processes({host.name: program.process.pid})
+
+    def _environment_on(self, host: HostInfo) -> dict[str, str]:
+        """The environment of programs on a host; Gloo would ask the machine's name for its own."""
+        return self._environment | {"GLOO_SOCKET_IFNAME": host.interface}
 
     def _is_acted_on(self, program: _Program) -> bool:
         """Whether an impairment of its host's process acts on it: on the first that is listed."""

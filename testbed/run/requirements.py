@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from controllers import impairments
 from testbed.shared.input_error import InputError
 from testbed.transport.net.tcp_socket import available_congestion_controls
-from testbed.workload import command_files
+from testbed.workload import command_files, interpreter
 
 if TYPE_CHECKING:  # the lab's own process need not import it
     from testbed.experiment import Run
@@ -63,6 +63,8 @@ def refuse_missing_files(runs: Iterable[Run]) -> None:
         for number, each in enumerate(run.programs.programs):
             if said := command_files.wrong(each.run, run.folder or Path.cwd()):
                 key = f"workload.programs.{number}.run"
+                if "python" in (run.experiment.workload.model_fields_set):
+                    key = "workload.python"
                 if "run" in of_arm.get(each.label, {}):
                     key = f"arms.{run.name_in_file}.{each.label}.run"
                 raise InputError(": ".join(filter(None, (str(run.source or ""), key, said))))
@@ -76,7 +78,7 @@ def missing_program(programs: Sequence[Mapping[str, Any]], folder: Path | str | 
         folder: in which they run.
     """
     for each in programs:
-        program = each["run"][0]
+        (program, *_) = interpreter.resolved(each["run"])
         # With a slash it is a path, and a relative one begins in the folder.
         place = Path(folder or ".", program) if "/" in program else program
         if shutil.which(place) is None:

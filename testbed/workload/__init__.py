@@ -1,6 +1,8 @@
 """Workloads of a user's own: any programs on a lab's hosts, in place of the built-in training.
 
 `settings` is the section of YAML, and `markers` the protocol by which programs announce rounds.
-`testbed.run.program_workload` executes them. It may import the controller's socket and shared. To
-add a key of a program: a field in `settings`, and what it does in `program_workload`.
+`torchrun` makes programs of a training script's ranks; `kinds` has all kinds of workload.
+`testbed.run.program_workload` executes them. It may import the controller's socket, the transport
+and shared. To add a key of a program: a field in `settings`, and what it does in
+`program_workload`. To add a kind that is made of programs: a section and its arms as in `torchrun`.
 """

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-_PYTHON, _SHELL = re.compile(r"python[0-9.]*"), re.compile(r"(ba|da|k|z)?sh")
+_PYTHON, _SHELL = re.compile(r"python[0-9.]*|lab-python"), re.compile(r"(ba|da|k|z)?sh")
 _OPTIONS = re.compile(r"-[BEIPdeuvx]+")  # of theirs, those without a value
 
 

@@ -1,4 +1,4 @@
-"""The YAML section `workload`: programs on hosts, and what an arm changes in them."""
+"""The YAML section `workload` for programs on hosts, and what an arm changes in them."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ from pydantic import (
 )
 
 from testbed.shared import problems
-from testbed.shared.named_sections import OneOf
 from testbed.shared.problems import Problem, form
-from testbed.shared.registry import Registry, one_of
+from testbed.shared.registry import one_of
 from testbed.shared.section import Section
 
 # What a text says literally, and outside of that what only a shell understands: pipes,
@@ -37,8 +36,8 @@ _TAKEN = (
 )
 
 
-def _arguments(given: Any) -> Any:
-    """A command as a list of arguments; a text is divided as a shell would, without one."""
+def _words(given: Any) -> Any:
+    """Arguments as a list; a text is divided as a shell would, without one."""
     if isinstance(given, str):
         words = shlex.split(given)
         if found := _OF_SHELLS.search(_QUOTED.sub("", given)):
@@ -47,31 +46,34 @@ def _arguments(given: Any) -> Any:
                 'quotes around an argument, or a list such as [sh, -c, "..."]'
             )
         given = words
-    elif not isinstance(given, list):
+    return given
+
+
+def _command(given: Any) -> Any:
+    """A program and its arguments as a list."""
+    given = _words(given)
+    if not isinstance(given, list):
         raise ValueError("must be a program and its arguments, as a text or a list of texts")
-    if isinstance(given, list) and (not given or not str(given[0]).strip()):
+    if not given or not str(given[0]).strip():
         raise ValueError("is empty; valid: a program and its arguments")
     return given
 
 
-Command = Annotated[
-    list[Annotated[str, Field(max_length=10_000)]],
-    BeforeValidator(_arguments),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "array", "items": {"type": "string"}, "minItems": 1},
-                {"type": "string"},
-            ]
-        }
-    ),
-]
+def _texts(least: int) -> WithJsonSchema:
+    texts = {"type": "array", "items": {"type": "string"}, "minItems": least}
+    return WithJsonSchema({"anyOf": [texts, {"type": "string"}]})
+
+
+Word = Annotated[str, Field(max_length=10_000)]
+Arguments = Annotated[list[Word], BeforeValidator(_words), _texts(0)]
+Command = Annotated[list[Word], BeforeValidator(_command), _texts(1)]
 ProgramName = Annotated[
     str,
     form(r"^[a-z0-9][a-z0-9-]{0,63}$", "names of up to 64 lower-case letters, digits and hyphens"),
 ]
 CongestionControl = Annotated[str, form(r"^\w{1,15}$", "a name that the kernel knows, as cubic")]
 Port = Annotated[int, Field(ge=1, le=65535)]
+Variable = Annotated[str, form(r"^[A-Za-z_][A-Za-z0-9_]{0,63}$", "names of variables, as DEBUG")]
 
 
 class Program(Section):
@@ -119,6 +121,10 @@ class Program(Section):
     ] = Field(
         default=None,
         description="the file in `output/` that gets its standard output; none: its log",
+    )
+
+    environment: dict[Variable, Word] = Field(
+        default={}, description="variables of its environment, beside those of `./lab`"
     )
 
     @property
@@ -248,14 +254,6 @@ def _circle(name: str, after: Mapping[str, str | None]) -> list[str]:
         if following in way[:-1]:  # a circle of others
             return []
     return []
-
-
-WORKLOADS: Registry[Section] = Registry(
-    "workload", {"training": BuiltIn, "programs": Programs}, own=None
-)
-AnyWorkload = Annotated[
-    BuiltIn | Programs, OneOf(WORKLOADS, key="kind", base=Section, default="training")
-]
 
 
 class AnyArm(BaseModel):

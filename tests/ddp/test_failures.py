@@ -137,8 +137,8 @@ def test_a_port_that_is_taken_is_named_on_all_ranks():
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        # Rank 1's ports follow rank 0's two.
-        for outcome in launch(at_port, 2, port=port - 2).values():
+        # Rank 1 takes control messages at the port behind rank 0's.
+        for outcome in launch(at_port, 2, port=port - 1).values():
             assert outcome.kind == "InputError"
             assert f"port {port} of 127.0.0.1 is taken; valid: a free one" in outcome.error
             assert outcome.error.startswith("rank 1: ")

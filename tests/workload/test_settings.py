@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from testbed import experiment
+from testbed.experiment.run import key_of
 from testbed.run import requirements
 from testbed.shared.input_error import InputError
 
@@ -106,6 +107,17 @@ def test_a_changed_file_that_a_command_names_is_another_run(tmp_path: Path) -> N
     assert list(after.code) == [str(tmp_path / "mine.py")]
 
 
+def test_a_run_without_an_environment_keeps_the_key_that_it_had_before_there_were_any(
+    tmp_path: Path,
+) -> None:
+    (run,) = load(tmp_path, SMALL)
+    earlier = run.config()
+    for each in earlier["workload"]["programs"]:
+        assert each.pop("environment") == {}
+    (other,) = load(tmp_path, with_programs(SERVER, {**CLIENT, "environment": {"DEBUG": "1"}}))
+    assert key_of(earlier) == run.key != other.key
+
+
 def test_an_argument_that_no_file_can_have_as_its_name_is_an_argument(tmp_path: Path) -> None:
     words = ["true", "x" * 5000, "a\nb", "a\0b", ".."]
     (run,) = load(tmp_path, with_programs({"host": "server", "run": words}))
@@ -178,6 +190,10 @@ def test_an_argument_that_no_file_can_have_as_its_name_is_an_argument(tmp_path: 
         (
             with_programs({"host": "server", "run": "true", "name": "controller"}),
             "workload.programs.0.name: 'controller': a part of the lab has this name...",
+        ),
+        (
+            with_programs({"host": "server", "run": "true", "environment": {"A B": "1"}}),
+            "workload.programs.0.environment...A B...valid: names of variables, as DEBUG",
         ),
         (
             with_programs({**SERVER, "time_limit_s": 3}, CLIENT),

@@ -8,13 +8,15 @@ from testbed.lab.kernel.commands import CommandError
 from testbed.lab.kernel.namespaces import entered
 
 _RESERVED = Path("/proc/sys/net/ipv4/ip_local_reserved_ports")
+_CHOSEN_FROM = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 def reserve(pid: int | None, first: int, last: int) -> None:
     """Let no socket of a network namespace get a port of a range that it did not ask for.
 
     Connections that name no port of their own would otherwise lie there by chance, and loss that
-    spares all other ports would hit them.
+    spares all other ports would hit them. Where the range holds all ports that the kernel gives, a
+    workload sends its data on just these, and nothing is reserved: no socket would get any.
 
     Args:
         pid: a process in the namespace; None: the present one.
@@ -27,6 +29,9 @@ def reserve(pid: int | None, first: int, last: int) -> None:
     wanted = f"{first}-{last}" if first < last else f"{first}"
     with entered(pid):
         try:
+            lowest, highest = map(int, _CHOSEN_FROM.read_text().split())
+            if first <= lowest and highest <= last:
+                return
             _RESERVED.write_text(wanted)
             found = _RESERVED.read_text().strip()
         except OSError as error:

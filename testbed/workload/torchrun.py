@@ -1,0 +1,228 @@
+"""`torchrun`: a training script of a user's own, one process for each rank.
+
+It is a preset over programs: each rank is a program whose environment is what `torchrun` sets.
+What an arm changes goes to the hook `testbed.ddp.BoundedLoss` through the variable BOUNDED_LOSS, so
+that the script stays as it is. To add one of PyTorch's hooks: a line in `testbed.ddp.torch_hooks`,
+and its name and options in `HOOKS` here.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+
+from testbed.shared import own_code, problems
+from testbed.shared.input_error import shown
+from testbed.shared.named_sections import folders
+from testbed.shared.problems import Problem, form
+from testbed.shared.registry import one_of
+from testbed.shared.section import Section
+from testbed.transport import protocols
+from testbed.transport.core.wire import DATA_PORTS
+from testbed.workload.interpreter import LAB_PYTHON
+from testbed.workload.settings import AnyArm, Arguments, Programs
+
+HOOK_ENVIRONMENT = "BOUNDED_LOSS"  # testbed.ddp.replaced reads it
+_MASTER_PORT = 29500  # torchrun's own default
+# Gloo listens on ports that the kernel chooses, which in a new network namespace are these.
+_CHOSEN_BY_KERNEL = (32768, 60999)
+_MOST_PER_HOST = 16
+FIRST_WITH_LEGS = 2  # before, DDP's buckets are not known, and the process group averages
+
+OURS = "bounded-loss"
+Hook = Literal["bounded-loss", "gloo", "fp16_compress", "powerSGD"]
+# The keys of an arm that mean something to each of PyTorch's hooks.
+HOOKS: Mapping[str, tuple[str, ...]] = {
+    "gloo": (),
+    "fp16_compress": (),
+    "powerSGD": ("rank", "from_step"),
+}
+_OF_OURS = ("protocol", "mode", "collective", "filling", "rate_bps", "timeout_s", "insecure")
+_OF_ALL = ("hook", "args", "congestion_control")
+
+
+class Torchrun(Section):
+    """A script of your own for DistributedDataParallel, in place of the built-in training."""
+
+    kind: Literal["torchrun"] = "torchrun"
+    script: Annotated[str, form(r"^.+\.py$", "the path of a file that ends in .py")] = Field(
+        description="the training script, which `torchrun` could run; a relative path begins "
+        "beside the experiment, or in the current folder"
+    )
+    args: Arguments = Field(
+        default=[], description="its arguments: a list, or a text that is divided at spaces"
+    )
+    nproc_per_host: int = Field(
+        default=1, ge=1, le=_MOST_PER_HOST, description="ranks on each host, as `--nproc_per_node`"
+    )
+    hosts: list[str] | None = Field(
+        default=None,
+        min_length=1,
+        description="the hosts in the order of ranks; none: `server`, `worker-1`, `worker-2`, ...",
+    )
+    python: Annotated[str, Field(min_length=1)] = Field(
+        default=LAB_PYTHON,
+        description="the interpreter; `lab-python` is the lab's own, which has torch and the hook",
+    )
+    time_limit_s: float | None = Field(
+        default=None,
+        gt=0,
+        le=1e6,
+        description="the longest time that it may take; none: `limits.run_timeout_s` alone",
+    )
+
+    @field_validator("script")
+    @classmethod
+    def _script_is_there(cls, script: str, info: ValidationInfo) -> str:
+        return own_code.located(script, folders(info))
+
+    @field_validator("hosts")
+    @classmethod
+    def _hosts_are_distinct(cls, hosts: list[str] | None) -> list[str] | None:
+        twice = [each for number, each in enumerate(hosts or []) if each in (hosts or [])[:number]]
+        if twice:
+            raise ValueError(f"{twice[0]!r} stands twice; more ranks on a host: nproc_per_host")
+        return hosts
+
+    def unknown_hosts(self, known: Sequence[str]) -> list[Problem]:
+        """The hosts that the network does not have."""
+        return [
+            Problem(("hosts", number), f"unknown host {each!r}; {one_of(each, known)}")
+            for number, each in enumerate(self.hosts or [])
+            if each not in known
+        ]
+
+
+class TorchrunArm(AnyArm):
+    """What an arm gives to the hook in place of the script's own arguments.
+
+    All further keys are settings of the protocol's preset, as `low` of `dblp`.
+
+    Attributes:
+        hook: what averages gradients: ours, or one of PyTorch's own over Gloo.
+        args: the script's arguments, in place of the workload's.
+        protocol: of ours, a preset; none: what the script names, and then no settings of a preset.
+        mode: of ours: `bounded`, `reliable`, or `local`, which sends nothing.
+        collective: of ours: who averages.
+        filling: of ours: what stands for lost gradients.
+        rate_bps: of ours: what a rank's link carries; none: what the script says, else measured.
+        timeout_s: of ours: within it all ranks end when one fails.
+        insecure: of ours: without keys, as the built-in training; false: authenticated.
+        rank: of `powerSGD`: of its approximation.
+        from_step: of `powerSGD`: the step with which it begins to compress.
+        congestion_control: of PyTorch's hooks the kernel's, for all TCP of the hosts; of ours the
+            protocol's.
+    """
+
+    hook: Hook = "bounded-loss"
+    args: Arguments | None = None
+    protocol: str | None = None
+    mode: Literal["bounded", "reliable", "local"] | None = None
+    collective: Literal["sharded", "server"] | None = None
+    filling: Literal["error-feedback", "rescale", "zero"] | None = None
+    rate_bps: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    timeout_s: float | None = Field(default=None, gt=0, le=1e6)
+    insecure: bool | None = None
+    rank: int | None = Field(default=None, ge=1, le=1024)
+    from_step: int | None = Field(default=None, ge=2, le=1_000_000)
+    congestion_control: str | None = None
+
+    @property
+    def is_ours(self) -> bool:
+        return self.hook == OURS
+
+    @model_validator(mode="after")
+    def _keys_fit_the_hook(self) -> TorchrunArm:
+        further = self.model_extra or {}
+        given = [key for key in (*self.model_fields_set, *further) if key not in _OF_ALL]
+        if not self.is_ours:
+            valid = [*_OF_ALL, *HOOKS[self.hook]]
+            words = f"hook {self.hook!r} has no such key; valid: {', '.join(valid)}"
+            _refuse(words, [key for key in given if key not in valid])
+            if not re.fullmatch(r"\w{1,15}", self.congestion_control or "cubic"):
+                words = f"{shown(self.congestion_control)}: valid: a name that the kernel knows"
+                raise problems.raised([Problem(("congestion_control",), words)])
+            return self
+        valid = [*_OF_ALL, *_OF_OURS]
+        options = self._options
+        if self.protocol is None:
+            words = f"unknown key without a protocol; valid: {', '.join(valid)}"
+            _refuse(words, list(options))
+            return self
+        try:
+            protocols.preset(self.protocol)
+        except ValueError as error:
+            raise problems.raised([Problem(("protocol",), str(error))]) from None
+        valid += [each for each in protocols.settings(self.protocol) if each not in valid]
+        words = f"protocol {self.protocol!r} has no such key; valid: {', '.join(valid)}"
+        _refuse(words, [key for key in given if key not in valid])
+        try:
+            protocols.preset(self.protocol, **options)
+        except TypeError as error:  # a value of a wrong kind
+            raise ValueError(str(error)) from None
+        return self
+
+    @property
+    def _options(self) -> dict[str, Any]:
+        """Of the protocol's preset."""
+        found = dict(self.model_extra or {})
+        if self.congestion_control is not None:
+            found["congestion_control"] = self.congestion_control
+        return found
+
+    @property
+    def _of_hook(self) -> dict[str, Any]:
+        """What the hook is told."""
+        keys = _OF_OURS if self.is_ours else ("hook", *HOOKS[self.hook])
+        found = {key: getattr(self, key) for key in keys if getattr(self, key) is not None}
+        return {**found, **self._options} if self.is_ours else found
+
+    def applied(self, workload: Torchrun, hosts: Sequence[str]) -> Programs:
+        """The ranks of this arm as programs.
+
+        Args:
+            hosts: those that train, unless the workload names others.
+        """
+        hosts, each_has = workload.hosts or hosts, workload.nproc_per_host
+        words = workload.args if self.args is None else self.args
+        hook, data_ports = self._of_hook, _CHOSEN_BY_KERNEL
+        if self.is_ours:
+            # Behind the ports of control messages, which a loss spares, come those of data.
+            fixed = {"port": DATA_PORTS[0] - each_has, "segmentation": False}
+            hook = {"insecure": True, **hook, **fixed}
+            data_ports = DATA_PORTS
+        shared = {
+            "MASTER_ADDR": hosts[0],
+            "MASTER_PORT": str(_MASTER_PORT),
+            "WORLD_SIZE": str(len(hosts) * each_has),
+            "LOCAL_WORLD_SIZE": str(each_has),
+            "OMP_NUM_THREADS": "1",  # all hosts share the machine's processors
+            HOOK_ENVIRONMENT: json.dumps(hook, sort_keys=True),
+        }
+        programs = [
+            {
+                "host": host,
+                "name": host if each_has == 1 else f"{host}-rank-{place * each_has + local}",
+                "run": [workload.python, "-u", workload.script, *words],
+                "time_limit_s": workload.time_limit_s,
+                "congestion_control": None if self.is_ours else self.congestion_control,
+                "environment": {
+                    **shared,
+                    "RANK": str(place * each_has + local),
+                    "LOCAL_RANK": str(local),
+                    "GROUP_RANK": str(place),
+                },
+            }
+            for place, host in enumerate(hosts)
+            for local in range(each_has)
+        ]
+        return Programs.model_validate({"programs": programs, "data_ports": data_ports})
+
+
+def _refuse(words: str, keys: Sequence[str]) -> None:
+    if keys:
+        raise problems.raised([Problem((key,), words, problems.UNKNOWN) for key in keys])

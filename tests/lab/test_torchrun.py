@@ -1,0 +1,73 @@
+"""The example script, unchanged, in a lab's hosts: ours and Gloo, whose steps are rounds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import polars
+import pytest
+
+from tests.lab.conftest import SMALL
+
+pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("unchanged_host"), pytest.mark.timeout(300)]
+
+SCRIPT = Path(__file__).resolve().parents[2] / "examples/ddp_train.py"
+ROUNDS = 8
+# Parameters of the model of that width, in bytes.
+GRADIENT_BYTES = 4 * (8 * 10 + 16 * (8 * 9 + 1) + 128 * (256 + 1) + 10 * (128 + 1))
+
+
+@pytest.fixture
+def trained(run_small, monkeypatch):
+    """Runs the script on two hosts, with a loss in two of the rounds."""
+    for key in ("training", "transport"):
+        monkeypatch.delitem(SMALL, key)
+
+    def run(leg: str, **arms: dict[str, object]):
+        words = f"--epochs 1 --images {ROUNDS * 64} --width 8"
+        loss = {"name": "a loss", "kind": "loss", "host": "server", "leg": leg, "q": 0.3}
+        return run_small(
+            rounds=ROUNDS,
+            topology={**SMALL["topology"], "workers": 1},
+            workload={"kind": "torchrun", "script": str(SCRIPT), "args": words},
+            impairments=[{**loss, "rounds": [3, 5], "duration_s": 0.05}],
+            arms=arms,
+        )
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("leg", "arm"), [("round", {"hook": "gloo"}), ("gather", {"protocol": "dblp"})]
+)
+def test_the_example_trains_and_its_rounds_are_hit(trained, leg, arm):
+    if arm.get("protocol"):
+        arm = {**arm, "rate_bps": 0.9 * SMALL["topology"]["rate_bps"]}
+    results = trained(leg, mine=arm)
+    results.assert_trained()
+    folder = results.run("mine")
+    rounds = results.events("rounds", "mine")
+    assert [each["round"] for each in rounds] == list(range(ROUNDS))
+    # Where rounds are short, one lasts into the next.
+    hit = [each["round"] for each in rounds if each["impairments"]]
+    assert {3, 5} <= set(hit) <= {3, 4, 5, 6, 7}
+    with_legs = [each["round"] for each in rounds if {"gather_s", "broadcast_s"} <= each.keys()]
+    assert with_legs == ([] if leg == "round" else list(range(2, ROUNDS)))
+    stored = json.loads((folder / "workload.json").read_text())
+    assert stored["markers"]["refused"] == 0
+    assert [each["exit_status"] for each in stored["programs"]] == [0, 0]
+    assert "epoch 0: accuracy 0." in (folder / "logs" / "server.log").read_text()
+    ends = [each for each in results.events("impairments", "mine") if each["action"] == "end"]
+    assert all(each["met"] > 10 and each["dropped"] > 0 for each in ends)
+    # Half of each gradient is averaged here, and half of each mean comes from the other rank.
+    assert sent_to(folder, "server") > 0.8 * ROUNDS * GRADIENT_BYTES
+
+
+def sent_to(folder: Path, host: str) -> float:
+    """What the link to a host carried between the first sample and the last, in bytes."""
+    samples = polars.read_parquet(folder / "samples" / "queues.parquet")
+    inwards = samples.filter(polars.col("from") != host)
+    own = inwards.filter(polars.col("link").str.contains(host, literal=True))
+    counts = own["sent_bytes"].to_numpy()
+    return float(counts.max() - counts.min())

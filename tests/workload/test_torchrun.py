@@ -1,0 +1,235 @@
+"""`kind: torchrun`: ranks as programs with torchrun's environment, arms, and lines for the rest."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import yaml
+
+from testbed import experiment
+from testbed.ddp import bounded_loss, replaced, settings, torch_hooks
+from testbed.experiment import json_schema
+from testbed.run import requirements
+from testbed.shared.input_error import InputError
+from testbed.workload import torchrun
+from testbed.workload.torchrun import TorchrunArm
+
+WORKLOAD = {"kind": "torchrun", "script": "train.py", "args": "--epochs 2"}
+# Of one rank a host; the lab's queues hold single packets.
+OURS = {"port": 46999, "insecure": True, "segmentation": False}
+SMALL: dict[str, Any] = {
+    "name": "mine",
+    "seeds": [1],
+    "topology": {"name": "star", "workers": 2},
+    "workload": WORKLOAD,
+}
+
+
+@pytest.fixture(autouse=True)
+def _script(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print('trained')", encoding="utf-8")
+
+
+def load(folder: Path, **changes: Any) -> list[Any]:
+    path = folder / "mine.yaml"
+    path.write_text(yaml.safe_dump({**SMALL, **changes}), encoding="utf-8")
+    return experiment.load(str(path))
+
+
+def programs(run: Any) -> list[dict[str, Any]]:
+    return list(run.config()["workload"]["programs"])
+
+
+def told(run: Any) -> dict[str, Any]:
+    (text,) = {each["environment"]["BOUNDED_LOSS"] for each in programs(run)}
+    return dict(json.loads(text))
+
+
+def test_each_host_has_a_rank_with_torchruns_environment(tmp_path: Path) -> None:
+    (run,) = load(tmp_path)
+    assert run.arm == "torchrun"
+    found = programs(run)
+    assert [each["host"] for each in found] == ["server", "worker-1", "worker-2"]
+    script = str(tmp_path / "train.py")
+    assert {tuple(each["run"]) for each in found} == {("lab-python", "-u", script, "--epochs", "2")}
+    for rank, each in enumerate(found):
+        environment = each["environment"]
+        numbers = [int(environment[key]) for key in ("RANK", "LOCAL_RANK", "GROUP_RANK")]
+        assert numbers == [rank, 0, rank]
+        assert (environment["WORLD_SIZE"], environment["LOCAL_WORLD_SIZE"]) == ("3", "1")
+        assert (environment["MASTER_ADDR"], environment["MASTER_PORT"]) == ("server", "29500")
+    assert list(run.code) == [script]
+
+
+def test_several_ranks_on_some_hosts(tmp_path: Path) -> None:
+    workload = {**WORKLOAD, "hosts": ["worker-2", "server"], "nproc_per_host": 2}
+    (run,) = load(tmp_path, workload=workload)
+    found = programs(run)
+    names = ["worker-2-rank-0", "worker-2-rank-1", "server-rank-2", "server-rank-3"]
+    assert [each["name"] for each in found] == names
+    assert [each["environment"]["RANK"] for each in found] == list("0123")
+    assert [each["environment"]["LOCAL_RANK"] for each in found] == list("0101")
+    assert {each["environment"]["MASTER_ADDR"] for each in found} == {"worker-2"}
+    # Two control ports, and the first port of data is behind them.
+    assert told(run)["port"] + 2 == run.config()["workload"]["data_ports"][0]
+    assert run.experiment.working_hosts == ["worker-2", "server"]
+
+
+def test_arms_swap_the_hook_and_its_settings(tmp_path: Path) -> None:
+    arms = {
+        "as-it-is": {},
+        "dblp": {"protocol": "dblp", "low": 0.01, "rate_bps": "48Mbit", "mode": "bounded"},
+        "gloo": {"hook": "gloo", "congestion_control": "cubic", "args": []},
+        "power": {"hook": "powerSGD", "rank": 4},
+    }
+    plain, ours, gloo, power = load(tmp_path, arms=arms)
+    assert told(plain) == OURS
+    given = {"protocol": "dblp", "low": 0.01, "rate_bps": 48e6, "mode": "bounded"}
+    assert told(ours) == {**OURS, **given}
+    assert told(gloo) == {"hook": "gloo"}
+    assert told(power) == {"hook": "powerSGD", "rank": 4}
+    assert programs(gloo)[0]["run"][3:] == []
+    controls = [{each["congestion_control"] for each in programs(run)} for run in (ours, gloo)]
+    assert controls == [{None}, {"cubic"}]
+    # A loss hits each arm's data and spares our control messages.
+    assert ours.config()["workload"]["data_ports"] == [47000, 47999]
+    assert gloo.config()["workload"]["data_ports"] == [32768, 60999]
+
+
+def test_a_changed_script_is_another_run_and_another_folder_the_same(tmp_path: Path) -> None:
+    (before,) = load(tmp_path)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "train.py").write_text("print('trained')", encoding="utf-8")
+    (same,) = load(elsewhere)
+    (tmp_path / "train.py").write_text("pass", encoding="utf-8")
+    (after,) = load(tmp_path)
+    assert before.key == same.key != after.key
+
+
+def test_the_names_are_those_of_the_hook() -> None:
+    hooks = [torchrun.OURS, *torchrun.HOOKS]
+    assert hooks == [replaced.OURS, *torch_hooks.HOOKS]
+    assert hooks == list(get_args(TorchrunArm.model_fields["hook"].annotation))
+    for name, keys in torchrun.HOOKS.items():
+        assert keys == tuple(torch_hooks.HOOKS[name][1])
+    assert torchrun.HOOK_ENVIRONMENT == replaced.ENVIRONMENT
+    assert torchrun.FIRST_WITH_LEGS == bounded_loss._KNOWN_AFTER
+    for key, valid in (
+        ("mode", get_args(settings.Mode)),
+        ("collective", get_args(settings.Collective)),
+        ("filling", settings._FILLINGS),
+    ):
+        (choice, _) = get_args(TorchrunArm.model_fields[key].annotation)
+        assert get_args(choice) == tuple(valid)
+
+
+LOSS = {"kind": "loss", "rounds": [3], "q": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        (
+            {"workload": {"kind": "torchrun", "script": "trian.py"}},
+            "workload.script: trian.py: no such file; looked in ...",
+        ),
+        ({"workload": {"kind": "torchrun"}}, "workload.script: this key is missing"),
+        (
+            {"workload": {"kind": "torchrun", "script": "train"}},
+            "workload.script: 'train'; valid: the path of a file that ends in .py",
+        ),
+        (
+            {"workload": {**WORKLOAD, "nproc_per_hots": 2}},
+            "workload.nproc_per_hots: unknown key; valid: ...; did you mean 'nproc_per_host'?",
+        ),
+        (
+            {"workload": {**WORKLOAD, "nproc_per_host": 0}},
+            "workload.nproc_per_host: 0: must be a whole number from 1 to 16",
+        ),
+        (
+            {"workload": {**WORKLOAD, "args": "--a > log"}},
+            "workload.args: ...no shell reads this, so '>' would be an argument; ...",
+        ),
+        (
+            {"workload": {**WORKLOAD, "hosts": ["sever"]}},
+            "workload.hosts.0: unknown host 'sever'; valid: ...; did you mean 'server'?",
+        ),
+        (
+            {"workload": {**WORKLOAD, "hosts": ["server", "server"]}},
+            "workload.hosts: ...'server' stands twice; more ranks on a host: nproc_per_host",
+        ),
+        (
+            {"training": {"model": "mlp"}},
+            "training: belongs to ..., and workload.kind is 'torchrun'",
+        ),
+        ({"arms": {"a": {"hook": "glo"}}}, "arms.a.hook: 'glo'; valid: ...; did you mean 'gloo'?"),
+        (
+            {"arms": {"a": {"hook": "gloo", "protocol": "dblp"}}},
+            "arms.a.protocol: hook 'gloo' has no such key; valid: hook, args, congestion_control",
+        ),
+        (
+            {"arms": {"a": {"hook": "gloo", "congestion_control": "bbr:gain=2"}}},
+            "arms.a.congestion_control: 'bbr:gain=2': valid: a name that the kernel knows",
+        ),
+        (
+            {"arms": {"a": {"protocol": "dbpl"}}},
+            "arms.a.protocol: unknown protocol 'dbpl'; valid: ...; did you mean 'dblp'?",
+        ),
+        (
+            {"arms": {"a": {"protocol": "dblp", "lw": 0.1}}},
+            "arms.a.lw: protocol 'dblp' has no such key; valid: ...low...",
+        ),
+        (
+            {"arms": {"a": {"protocol": "dblp", "low": 3}}},
+            "arms.a...low...3...",
+        ),
+        (
+            {"arms": {"a": {"low": 0.1}}},
+            "arms.a.low: unknown key without a protocol; valid: ...protocol...",
+        ),
+        (
+            {"impairments": [LOSS], "arms": {"dblp": {}, "gloo": {"hook": "gloo"}}},
+            "...impairments.0.leg: 'gather', but arms.gloo has the hook 'gloo', which has no...",
+        ),
+        (
+            {"impairments": [{**LOSS, "rounds": [1, 5]}]},
+            "...impairments.0.rounds: the first 2 rounds have no legs, ...",
+        ),
+    ],
+)
+def test_wrong_input_is_one_line(tmp_path: Path, changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(InputError) as caught:
+        load(tmp_path, **changes)
+    line = str(caught.value).removeprefix(f"{tmp_path / 'mine.yaml'}: ")
+    wanted = ".*".join(map(re.escape, says.split("...")))
+    assert re.fullmatch(wanted, line), line
+
+
+def test_legs_are_free_where_all_arms_have_them(tmp_path: Path) -> None:
+    assert load(tmp_path, impairments=[LOSS])
+    arms = {"dblp": {}, "gloo": {"hook": "gloo"}}
+    assert load(tmp_path, arms=arms, impairments=[{**LOSS, "rounds": [0], "leg": "round"}])
+
+
+def test_an_interpreter_that_is_not_there_is_named(tmp_path: Path) -> None:
+    runs = load(tmp_path, workload={**WORKLOAD, "python": "./env/bin/python"})
+    with pytest.raises(InputError, match=r"workload\.python: './env/bin/python': no such file"):
+        requirements.refuse_missing_files(runs)
+    (run,) = load(tmp_path)
+    requirements.refuse_missing_files([run])
+    assert requirements.lacking(run.config(), [], []) is None
+
+
+def test_the_schema_for_editors_knows_arms_of_torchrun() -> None:
+    import jsonschema
+
+    validator = jsonschema.Draft202012Validator(json_schema.build())
+    good = {**SMALL, "arms": {"a": {"protocol": "dblp", "low": 0.1}, "b": {"hook": "gloo"}}}
+    assert validator.is_valid(good)
+    for wrong in ({"hook": "glo"}, {"lw": 1}, {"mode": "lossy"}, {"rank": 0}):
+        assert not validator.is_valid({**SMALL, "arms": {"a": wrong}}), wrong
