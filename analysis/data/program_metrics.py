@@ -11,6 +11,11 @@ from typing import Any
 # Section and quantity -> unit, label, meaning; `{}` stands for the program, flow, host or link.
 KINDS = {
     ("programs", "duration_s"): ("s", "Duration of {}", "from the start of a program to its end"),
+    ("programs", "wait_s"): (
+        "s",
+        "Exchange that was not hidden, {}",
+        "of a script's hook: from its last bucket until all means were there, mean over steps",
+    ),
     ("flows", "goodput_bps"): (
         "bps",
         "Goodput {}",

@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from analysis.data import samples
+from analysis.data import records, samples
 
 _LEAST_BYTES = 10_000  # a flow of less only answers
 _LEAST_QUEUE_BYTES = 3_000  # two packets: with less, nothing ever had to wait
@@ -53,6 +53,7 @@ def measured(directory: Path) -> dict[str, float]:
     return dict(
         [
             *_durations(programs),
+            *_waits(directory, programs),
             *_flows(samples.flows(directory)),
             *_hosts(queues, hosts),
             *(
@@ -76,6 +77,16 @@ def _durations(programs: list[dict[str, Any]]) -> Found:
     for each in programs:
         if each.get("began_s") and each.get("ended_s") and not each.get("service"):
             yield f"programs.{_key(each['name'])}.duration_s", each["ended_s"] - each["began_s"]
+
+
+def _waits(directory: Path, programs: list[dict[str, Any]]) -> Found:
+    """Of the programs whose hook wrote a log of its steps."""
+    for each in programs:
+        path = directory / "events" / f"training-{each.get('name')}.jsonl"
+        if path.exists():
+            waits = records.read_lines(path, records.TRAINING, [])["wait_s"].drop_nulls()
+            if len(waits):
+                yield f"programs.{_key(each['name'])}.wait_s", _number(waits.mean())
 
 
 def _flows(flows: pl.DataFrame) -> Found:

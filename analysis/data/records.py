@@ -39,7 +39,7 @@ TENSOR_LOSS: Schema = {**TRANSFERS, "tensor_loss": pl.List(pl.Float64)}
 TRAINING: Schema = {
     "round": pl.Int64,
     "host": pl.String,
-    **columns(pl.Float64, "loss compute_s compute_overrun_s accuracy perplexity elapsed_s"),
+    **columns(pl.Float64, "loss compute_s compute_overrun_s accuracy perplexity elapsed_s wait_s"),
 }
 EFFECTS: Schema = {
     "round": pl.Int64,

@@ -97,6 +97,14 @@ def draw_all(
             lambda: latency.distribution_by_point(results.rounds, summary, styles),
         ),
         (
+            "loss-over-rounds",
+            "Realised loss over the rounds",
+            "Share of the gathered chunks that receivers went without, of all transfers in a "
+            f"round, mean over the ok runs. {band} Shading marks the rounds in which an impairment "
+            "was active.",
+            lambda: learning.loss_over_rounds(results.transfers, results.rounds, styles, kinds),
+        ),
+        (
             "ratio-along-factor",
             "The headline ratio along the sweep",
             "Points are ratios of paired runs with 95 % intervals; above 1 the reference is "

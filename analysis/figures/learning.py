@@ -97,6 +97,30 @@ def _percent_over_rounds(
     return figure
 
 
+def loss_over_rounds(
+    transfers: pl.DataFrame,
+    rounds: pl.DataFrame,
+    styles: dict[str, ArmStyle],
+    kinds: dict[str, str],
+) -> Figure | None:
+    """The share of the gathered chunks that receivers went without, over the rounds."""
+    gathered = transfers.filter(
+        pl.col("leg") == "gather", pl.col("role") == "receiver", pl.col("chunks_received") >= 0
+    )
+    share = 1 - pl.col("chunks_received").sum() / pl.col("chunk_count").sum()
+    of_round = gathered.group_by("arm", "run_key", "round", maintain_order=True)
+    known = of_round.agg(share.alias("loss"))
+    if known.is_empty() or known["loss"].max() == 0:
+        return None
+    figure, axes = parts.new_axes("Round", "Realised loss, gather (%)")
+    shaded = parts.shade_impairments(axes, rounds, kinds)
+    parts.draw_lines_by_round(axes, known, "loss", styles, factor=100.0)
+    axes.set_ylim(bottom=0)
+    axes.set_xlim(-0.5, float(known["round"].max()) + 0.5)  # type: ignore[arg-type]
+    parts.add_legend(figure, styles, set(known["arm"]), shaded)
+    return figure
+
+
 def along_factor(summary: dict[str, Any], styles: dict[str, ArmStyle]) -> Figure | None:
     """Every arm's final test metric and mean latency, along a factor that is a number."""
     found = points(summary)

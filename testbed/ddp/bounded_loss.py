@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
-from testbed.ddp import places, plan, replaced, rounds
+from testbed.ddp import places, plan, replaced, rounds, step_log
 from testbed.ddp.exchange import Exchange
 from testbed.ddp.meeting import Meeting
 from testbed.ddp.owed import Owed, Slots
@@ -150,10 +150,11 @@ class BoundedLoss:
             valid = f"up to {self._meeting.world}, the number of ranks"
             raise InputError(f"min_ranks is {self._settings.min_ranks}; valid: {valid}")
         self._rounds = rounds.announced(dist.get_rank())
+        self._log = step_log.opened()
         self._instead: TorchHook | None = None
         if instead is not None:
             assert self._meeting.group is not None
-            self._instead = TorchHook(instead(self._meeting.group), self._rounds)
+            self._instead = TorchHook(instead(self._meeting.group), self._rounds, self._log)
         self._slots = Slots()
         self._owed = Owed(self._slots)
         self._exchange: Exchange | None = None
@@ -311,6 +312,8 @@ class BoundedLoss:
             buckets=tuple(each.report for each in self._buckets if each.report is not None),
             wait_s=time.monotonic() - began_s,
         )
+        parts = [part for each in self._buckets for part in each.done]
+        self._log.write(self._step, parts, self.last.wait_s)
         self._known += 1
         if self._exchange is not None and not exchanged:  # the buckets have changed
             self._owed = self._all_owed()

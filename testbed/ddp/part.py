@@ -52,6 +52,7 @@ class Part:
 
     Attributes:
         number: counts the parts of this end; so the rounds of its endpoint.
+        owner: the rank that averages it.
         payload: this rank's gradient, a buffer of the part's layout.
         tolerance: of the first leg, where this side receives it.
         turned: called in the end's thread when the first leg is over.
@@ -63,6 +64,7 @@ class Part:
     """
 
     number: int
+    owner: int
     payload: NDArray[np.uint8]
     tolerance: float | StopRuleFactory
     turned: Callable[[], None]

@@ -90,7 +90,7 @@ class Side(ABC, threading.Thread):
         if len(payload) != layout.chunk_count * layout.chunk_bytes:  # its last chunk is shorter
             payload = self._padded.setdefault(index, layout.new_buffer())
             layout.floats(payload)[:] = values
-        self._new.append(Part(self._posted, payload, tolerance, turned, done))
+        self._new.append(Part(self._posted, self.owner, payload, tolerance, turned, done))
         self._posted += 1
         self._endpoint.wake()
 

@@ -3,6 +3,7 @@
 The table `HOOKS` names them. To add one: a line there, with what makes `hook(bucket) -> Future`.
 """
 
+import time
 from collections.abc import Callable
 
 import torch
@@ -10,6 +11,7 @@ import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 
 from testbed.ddp.rounds import Rounds
+from testbed.ddp.step_log import StepLog
 
 Hook = Callable[[dist.GradBucket], "torch.futures.Future[torch.Tensor]"]
 
@@ -42,22 +44,27 @@ HOOKS: dict[str, tuple[Callable[..., Hook], dict[str, int]]] = {
 
 
 class TorchHook:
-    """One of PyTorch's hooks, whose steps are announced as rounds."""
+    """One of PyTorch's hooks, whose steps are announced as rounds and logged."""
 
-    def __init__(self, hook: Hook, rounds: Rounds) -> None:
+    def __init__(self, hook: Hook, rounds: Rounds, log: StepLog) -> None:
         self._hook = hook
         self._rounds = rounds
+        self._log = log
+        self._step = 0
         self._futures: list[torch.futures.Future[torch.Tensor]] = []
 
     def take(self, bucket: dist.GradBucket) -> "torch.futures.Future[torch.Tensor]":
-        """Gives a bucket to the hook. Who announces waits for a step's end, as DDP does next."""
+        """Gives a bucket to the hook. Who announces or logs waits for the end, as DDP does next."""
         if not self._futures:
             self._rounds.begin(legs=False)
         future = self._hook(bucket)
         self._futures.append(future)
         if bucket.is_last():
             futures, self._futures = self._futures, []
-            if self._rounds.announces:
+            if self._rounds.announces or self._log.writes:
+                began_s = time.monotonic()
                 torch.futures.wait_all(futures)
                 self._rounds.end()
+                self._log.write(self._step, [], time.monotonic() - began_s)
+            self._step += 1
         return future

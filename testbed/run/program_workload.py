@@ -121,7 +121,9 @@ class ProgramWorkload:
         socket = MarkerSocket(place, rounds)
         # Open vSwitch is no affair of the programs, and would refuse them.
         outside = {key: each for key, each in os.environ.items() if not key.startswith("OVS_")}
-        self._environment = outside | {markers.ENVIRONMENT: str(place)}
+        # The hook for DistributedDataParallel writes there what its steps have lost.
+        events = {"LAB_EVENTS": str((self._directory / "events").resolve())}
+        self._environment = outside | {markers.ENVIRONMENT: str(place)} | events
         began_s = time.monotonic()
         try:
             self._controller.start()
@@ -204,16 +206,17 @@ class ProgramWorkload:
                 interpreter.resolved(settings["run"]),
                 stdout=output.fileno(),
                 stderr=log.fileno(),
-                env=self._environment_on(host) | settings.get("environment", {}),
+                env=self._environment_of(program, host),
                 cwd=self._folder,
             )
         self._processes.adopt({program.name: program.process})
         if self._is_acted_on(program):
             self._controller.processes({host.name: program.process.pid})
 
-    def _environment_on(self, host: HostInfo) -> dict[str, str]:
-        """The environment of programs on a host; Gloo would ask the machine's name for its own."""
-        return self._environment | {"GLOO_SOCKET_IFNAME": host.interface}
+    def _environment_of(self, program: _Program, host: HostInfo) -> dict[str, str]:
+        """Of a program; Gloo would ask the machine's name for its host's interface."""
+        own = {"GLOO_SOCKET_IFNAME": host.interface, "LAB_PROGRAM": program.name}
+        return self._environment | own | program.settings.get("environment", {})
 
     def _is_acted_on(self, program: _Program) -> bool:
         """Whether an impairment of its host's process acts on it: on the first that is listed."""

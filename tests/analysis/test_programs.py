@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from analysis.data.load import load
 from analysis.report import writing
 from tests.analysis.build import ResultsBuilder, write, write_lines
 
@@ -79,3 +80,38 @@ def test_a_run_that_marked_fewer_rounds_than_stated_says_what_it_lacks(results):
     page = writing.write_report(results).index.read_text()
     assert "8 of 10 rounds in rounds.jsonl: it has no maximum" in page
     assert json.loads((run / "config.json").read_text())["rounds"] == 10
+
+
+def of_a_step(number: int, role: str, chunks: int, received: int) -> dict[str, Any]:
+    """What a rank writes of a step (`testbed.ddp.step_log`)."""
+    said = {"round": number, "leg": "gather", "role": role, "host": "one", "peer": "rank-1"}
+    counts = {"chunk_count": chunks, "chunks_received": received, "passes": 2, "bytes_sent": 500}
+    return {**said, **counts, "began_s": 1.0, "ended_s": 1.5, "duration_s": 0.5}
+
+
+def test_the_loss_and_the_wait_of_a_scripts_steps_stand_beside_their_times(results):
+    (run,) = results.glob("*/bbr-s1*")
+    steps = [(number, 40 if number == 4 else 100) for number in range(2, 10)]
+    write_lines(
+        run / "events" / "transfers-one.jsonl",
+        [
+            of_a_step(number, role, 100, got)
+            for number, got in steps
+            for role in ("sender", "receiver")
+        ],
+    )
+    waits = [{"round": number, "host": "one", "wait_s": number / 100} for number in range(10)]
+    write_lines(run / "events" / "training-one.jsonl", waits)
+    report = writing.write_report(results)
+    shown = {row[0].text: [cell.text for cell in row[1:]] for row in report.main_table.rows}
+    assert shown["Realised loss, gather (%)"][1] == "7.50"  # 60 of 800 chunks
+    assert shown["Passes per transfer"][1] == "2.00"
+    assert shown["Bytes sent (kB)"][1] == "4.00"
+    assert shown["Exchange that was not hidden, one (ms)"][1] == "45.0"
+    assert {cells[0] for name, cells in shown.items() if "loss" in name or "hidden" in name} == {
+        "\u2014"
+    }
+    names = {path.name for path in report.figures}
+    assert {"loss-over-rounds.svg", "latency-over-rounds.svg"} <= names
+    frame = load(results).transfers.filter(role="receiver", round=4)
+    assert frame.select("chunk_count", "chunks_received").rows() == [(100, 40)]

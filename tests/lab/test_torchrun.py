@@ -8,6 +8,7 @@ from pathlib import Path
 import polars
 import pytest
 
+from tests.documentation.described import undescribed
 from tests.lab.conftest import SMALL
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("unchanged_host"), pytest.mark.timeout(300)]
@@ -62,6 +63,13 @@ def test_the_example_trains_and_its_rounds_are_hit(trained, leg, arm):
     assert all(each["met"] > 10 and each["dropped"] > 0 for each in ends)
     # Half of each gradient is averaged here, and half of each mean comes from the other rank.
     assert sent_to(folder, "server") > 0.8 * ROUNDS * GRADIENT_BYTES
+    for host in ("server", "worker-1"):
+        waits = results.events(f"training-{host}", "mine")
+        assert [each["round"] for each in waits] == list(range(ROUNDS))
+        transfers = results.events(f"transfers-{host}", "mine")
+        steps = {each["round"] for each in transfers}
+        assert steps == (set() if leg == "round" else set(range(2, ROUNDS)))
+    assert undescribed(folder) == []
 
 
 def sent_to(folder: Path, host: str) -> float:

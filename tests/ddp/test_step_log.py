@@ -1,0 +1,96 @@
+"""What a step has cost and lost is written in the format of the lab's own logs, and only there."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+
+from testbed.ddp import BoundedLoss, step_log
+from testbed.transport import preset
+from tests.ddp.ranks import last, launch, model, train, values, wrapped
+
+STEPS = 5
+
+
+def logged(rank, folder, told):
+    """What `last` said after each step: wait, bytes sent and received, and passes."""
+    os.environ.update({step_log.FOLDER: folder, step_log.NAME: f"host-{rank}"})
+    os.environ["BOUNDED_LOSS"] = json.dumps(told)
+    ddp = wrapped(model())
+    draws = np.random.default_rng(rank)
+    state = BoundedLoss(
+        preset("fixed-high", tolerance=0.4),
+        rate_bps=200e6,
+        leave_out=lambda count: draws.random(count) < 0.3,
+    )
+    ddp.register_comm_hook(state, state.hook)
+    seen = []
+
+    def note(_):
+        if told.get("hook") is None:
+            found = last(state)
+            passes = max((each.passes or 0 for each in found.buckets), default=0)
+            seen.append((found.wait_s, found.bytes_sent, found.bytes_received, passes))
+
+    train(ddp, STEPS, rank, after=note)
+    return seen
+
+
+def lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("collective", ["sharded", "server"])
+def test_each_rank_writes_what_it_has_seen(tmp_path, collective):
+    told = {"collective": collective, "chunk_bytes": 1440}
+    of_ranks = values(launch(logged, 3, folder=str(tmp_path), told=told))
+    gathered: dict[tuple[int, str, str], list[tuple[int, int]]] = {}
+    for rank, seen in enumerate(of_ranks):
+        waits = lines(tmp_path / f"training-host-{rank}.jsonl")
+        assert [(each["round"], each["wait_s"]) for each in waits] == [
+            (step, each[0]) for step, each in enumerate(seen)
+        ]
+        transfers = lines(tmp_path / f"transfers-host-{rank}.jsonl")
+        assert {each["host"] for each in transfers} == {f"host-{rank}"}
+        # Before, the process group averages.
+        assert {each["round"] for each in transfers} == set(range(2, STEPS))
+        for step in range(2, STEPS):
+            of_step = [each for each in transfers if each["round"] == step]
+            _, sent, received, passes = seen[step]
+            assert sum(each["bytes_sent"] for each in of_step) == sent
+            assert sum(each["bytes_received"] for each in of_step) == received
+            assert max(each["passes"] or 0 for each in of_step) == passes
+            peers = 2 if collective == "sharded" or rank == 0 else 1
+            assert len(of_step) == peers * (4 if collective == "sharded" else 2)
+        for each in transfers:
+            if each["leg"] == "broadcast":
+                assert each["chunks_received"] in (each["chunk_count"], None)
+                continue
+            ends = {"sender": (f"rank-{rank}", each["peer"])}
+            ends["receiver"] = ends["sender"][::-1]
+            both = gathered.setdefault((each["round"], *ends[each["role"]]), [])
+            both.append((each["chunk_count"], each["chunks_received"]))
+    # The sender and the receiver say the same of each gradient, some of which is lost.
+    assert all(len(both) == 2 and both[0] == both[1] for both in gathered.values())
+    assert any(received < count for (count, received), _ in gathered.values())
+
+
+def test_of_pytorchs_hooks_the_wait_is_written(tmp_path):
+    values(launch(logged, 2, folder=str(tmp_path), told={"hook": "gloo"}))
+    for rank in range(2):
+        waits = lines(tmp_path / f"training-host-{rank}.jsonl")
+        assert [each["round"] for each in waits] == list(range(STEPS))
+        assert all(each["wait_s"] >= 0 for each in waits)
+        assert (tmp_path / f"transfers-host-{rank}.jsonl").read_text() == ""
+
+
+def test_elsewhere_nothing_is_written_and_a_second_exchange_neither(tmp_path, monkeypatch):
+    monkeypatch.setattr(step_log, "_opened", False)
+    monkeypatch.delenv(step_log.FOLDER, raising=False)
+    assert not step_log.opened().writes
+    monkeypatch.setenv(step_log.FOLDER, str(tmp_path))
+    assert not step_log.opened().writes
+    monkeypatch.setenv(step_log.NAME, "server")
+    assert step_log.opened().writes
+    assert not step_log.opened().writes
