@@ -102,7 +102,7 @@ class ProgramWorkload:
         self._rounds = config.get("rounds")
         self._limit_s = float(config["limits"]["run_timeout_s"])
         self._log: JsonLinesWriter | None = None
-        self._remark = ""
+        self._remarks: list[str] = []
 
     def wait_until_loaded(self) -> None:
         """Nothing is loaded: programs begin when the network is calibrated."""
@@ -135,7 +135,7 @@ class ProgramWorkload:
             self._end_services()
         finally:
             if socket.refused:
-                self._remark = (
+                self._remarks.append(
                     f"markers: {socket.refused} of {socket.refused + socket.accepted} lines were "
                     f"refused, first {socket.first_refused}"
                 )
@@ -162,8 +162,8 @@ class ProgramWorkload:
             raise ProcessError(different)
 
     def remark(self) -> str:
-        """How many lines of markers were refused, and why the first; empty for none."""
-        return self._remark
+        """Which programs were killed, and which lines of markers refused; empty for none."""
+        return "; ".join(self._remarks)
 
     def _all(self) -> list[_Program]:
         return list(self._programs.values())
@@ -272,7 +272,11 @@ class ProgramWorkload:
                 early = f"{each.name}: ended before the others, as no service does; "
                 said = self._processes.how_ended(each.name)
                 if status == -signal.SIGKILL and self._is_acted_on(each):
-                    said += killed_by.impairment(str(each.settings["host"]), self._directory)
+                    by = killed_by.impairment(str(each.settings["host"]), self._directory)
+                    if by and each.settings.get("may_be_killed"):
+                        self._remarks.append(f"went on without {each.name}: {said}{by}")
+                        continue
+                    said += by
                 said = f"{each.name}: {said}; " if status else early
                 raise ProcessError(said + self._last_words(each))
 

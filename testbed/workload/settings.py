@@ -123,6 +123,12 @@ class Program(Section):
         description="the file in `output/` that gets its standard output; none: its log",
     )
 
+    may_be_killed: bool = Field(
+        default=False,
+        exclude_if=lambda value: not value,
+        description="by an impairment, such as `crash`: the others then go on without it, and the "
+        "run's remark names it",
+    )
     environment: dict[Variable, Word] = Field(
         default={}, description="variables of its environment, beside those of `./lab`"
     )

@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
 from testbed.shared import own_code, problems
 from testbed.shared.input_error import shown
@@ -22,7 +22,7 @@ from testbed.shared.problems import Problem, form
 from testbed.shared.registry import one_of
 from testbed.shared.section import Section
 from testbed.transport import protocols
-from testbed.transport.core.wire import DATA_PORTS
+from testbed.transport.core.wire import DATA_PORTS, check_chunk_bytes
 from testbed.workload.interpreter import LAB_PYTHON
 from testbed.workload.settings import AnyArm, Arguments, Programs
 
@@ -41,7 +41,19 @@ HOOKS: Mapping[str, tuple[str, ...]] = {
     "fp16_compress": (),
     "powerSGD": ("rank", "from_step"),
 }
-_OF_OURS = ("protocol", "mode", "collective", "filling", "rate_bps", "timeout_s", "insecure")
+_OF_OURS = (
+    *("protocol", "mode", "collective", "filling", "rate_bps", "timeout_s", "insecure"),
+    *("late_share", "min_ranks", "chunk_bytes", "queue_bytes", "transfers_in_flight"),
+)
+# What these keys need of others; each with the hook's default.
+_NEEDS: Mapping[str, tuple[tuple[str, str, str], ...]] = {
+    "late_share": (
+        ("collective", "server", "sharded"),
+        ("mode", "bounded", "bounded"),
+        ("filling", "error-feedback", "error-feedback"),
+    ),
+    "min_ranks": (("collective", "server", "sharded"),),
+}
 _OF_ALL = ("hook", "args", "congestion_control")
 
 
@@ -97,6 +109,11 @@ class Torchrun(Section):
         ]
 
 
+def _chunk(value: int) -> int:
+    check_chunk_bytes(value)
+    return value
+
+
 class TorchrunArm(AnyArm):
     """What an arm gives to the hook in place of the script's own arguments.
 
@@ -112,6 +129,13 @@ class TorchrunArm(AnyArm):
         rate_bps: of ours: what a rank's link carries; none: what the script says, else measured.
         timeout_s: of ours: within it all ranks end when one fails.
         insecure: of ours: without keys, as the built-in training; false: authenticated.
+        late_share: of ours, with `collective: server`: in what share of buckets a rank that is late
+            may be left out.
+        min_ranks: of ours, with `collective: server`: the fewest ranks that go on when others are
+            lost, rank 0 among them; a `crash` of another rank's program then does not end the run.
+        chunk_bytes: of ours: the unit of loss; none: what fits the MTU.
+        queue_bytes: of ours: the smallest queue on the way; none: not known.
+        transfers_in_flight: of ours: how many buckets may be under way at once.
         rank: of `powerSGD`: of its approximation.
         from_step: of `powerSGD`: the step with which it begins to compress.
         congestion_control: of PyTorch's hooks the kernel's, for all TCP of the hosts; of ours the
@@ -127,6 +151,11 @@ class TorchrunArm(AnyArm):
     rate_bps: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     timeout_s: float | None = Field(default=None, gt=0, le=1e6)
     insecure: bool | None = None
+    late_share: float | None = Field(default=None, ge=0, le=1)
+    min_ranks: int | None = Field(default=None, ge=1)
+    chunk_bytes: Annotated[int, AfterValidator(_chunk)] | None = None
+    queue_bytes: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    transfers_in_flight: int | None = Field(default=None, ge=1, le=1024)
     rank: int | None = Field(default=None, ge=1, le=1024)
     from_step: int | None = Field(default=None, ge=2, le=1_000_000)
     congestion_control: str | None = None
@@ -148,6 +177,11 @@ class TorchrunArm(AnyArm):
                 raise problems.raised([Problem(("congestion_control",), words)])
             return self
         valid = [*_OF_ALL, *_OF_OURS]
+        for key, needs in _NEEDS.items():
+            if getattr(self, key) and any((getattr(self, k) or own) != v for k, v, own in needs):
+                words = " and ".join(f"{other}: {value}" for other, value, _ in needs)
+                said = f"{getattr(self, key)}: valid beside {words}"
+                raise problems.raised([Problem((key,), said)])
         options = self._options
         if self.protocol is None:
             words = f"unknown key without a protocol; valid: {', '.join(valid)}"
@@ -188,7 +222,10 @@ class TorchrunArm(AnyArm):
             hosts: those that train, unless the workload names others.
         """
         hosts, each_has = workload.hosts or hosts, workload.nproc_per_host
-        words = workload.args if self.args is None else self.args
+        words, ranks = workload.args if self.args is None else self.args, len(hosts) * each_has
+        if (self.min_ranks or 0) > ranks:
+            said = f"{self.min_ranks}: valid: 1 to {ranks}, the number of ranks"
+            raise problems.raised([Problem(("min_ranks",), said)])
         hook, data_ports = self._of_hook, _CHOSEN_BY_KERNEL
         if self.is_ours:
             # Behind the ports of control messages, which a loss spares, come those of data.
@@ -198,7 +235,7 @@ class TorchrunArm(AnyArm):
         shared = {
             "MASTER_ADDR": hosts[0],
             "MASTER_PORT": str(_MASTER_PORT),
-            "WORLD_SIZE": str(len(hosts) * each_has),
+            "WORLD_SIZE": str(ranks),
             "LOCAL_WORLD_SIZE": str(each_has),
             "OMP_NUM_THREADS": "1",  # all hosts share the machine's processors
             HOOK_ENVIRONMENT: json.dumps(hook, sort_keys=True),
@@ -209,6 +246,7 @@ class TorchrunArm(AnyArm):
                 "name": host if each_has == 1 else f"{host}-rank-{place * each_has + local}",
                 "run": [workload.python, "-u", workload.script, *words],
                 "time_limit_s": workload.time_limit_s,
+                "may_be_killed": self.min_ranks is not None and place * each_has + local > 0,
                 "congestion_control": None if self.is_ours else self.congestion_control,
                 "environment": {
                     **shared,

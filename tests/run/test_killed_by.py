@@ -20,14 +20,23 @@ CRASH = {"kind": "crash", "name": "power-cut", "host": "h1"}
 BEGUN = CRASH | {"counts_as": "crash", "action": "begin"}
 
 
-def ended(directory: Path, *programs: tuple[str, str, str], impairments: Any = (CRASH,)) -> str:
-    """The reason after programs (name, host, Python) have all ended, and the crash was logged."""
+def noted(
+    directory: Path,
+    *programs: tuple[str, str, str],
+    impairments: Any = (CRASH,),
+    may_be_killed: bool = False,
+) -> ProgramWorkload:
+    """After programs (name, host, Python) have all ended, and the crash was logged.
+
+    Raises ProcessError where one was not to end so.
+    """
     (directory / "logs").mkdir()
     (directory / "events").mkdir()
     write_json(directory / "config.json", {"impairments": list(impairments)})
     write_lines(directory / "events" / "impairments.jsonl", [BEGUN] if impairments else [])
     settings = [
         {"name": name, "host": host, "run": ["x"], "service": False, "output": None}
+        | ({"may_be_killed": True} if may_be_killed else {})
         for name, host, _ in programs
     ]
     config = {
@@ -41,8 +50,14 @@ def ended(directory: Path, *programs: tuple[str, str, str], impairments: Any = (
         each.process = subprocess.Popen([sys.executable, "-c", text])
         each.process.wait()
         processes.adopt({name: each.process})
+    workload._take_note([name for name, _, _ in programs])
+    return workload
+
+
+def ended(directory: Path, *programs: tuple[str, str, str], **more: Any) -> str:
+    """The reason after such programs."""
     with pytest.raises(ProcessError) as raised:
-        workload._take_note([name for name, _, _ in programs])
+        noted(directory, *programs, **more)
     return str(raised.value)
 
 
@@ -66,6 +81,17 @@ def test_the_program_that_a_crash_killed_comes_before_those_that_it_took_with_it
 def test_no_impairment_is_blamed_for_what_it_did_not_kill(tmp_path, programs, impairments):
     said = ended(tmp_path, *programs, impairments=impairments)
     assert said.startswith(f"{programs[-1][0]}: killed by SIGKILL; ")
+
+
+def test_others_go_on_without_a_program_that_an_impairment_may_kill(tmp_path):
+    workload = noted(tmp_path, ("first", "h1", KILLED), ("peer", "h2", "pass"), may_be_killed=True)
+    by = "killed by SIGKILL by impairment power-cut (kind crash)"
+    assert workload.remark() == f"went on without first: {by}"
+
+
+def test_what_no_impairment_has_killed_ends_the_run_all_the_same(tmp_path):
+    said = ended(tmp_path, ("first", "h1", KILLED), impairments=[], may_be_killed=True)
+    assert said.startswith("first: killed by SIGKILL; ")
 
 
 def test_a_crash_that_was_planned_and_did_not_happen_is_not_blamed(tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 from pathlib import Path
@@ -95,9 +96,17 @@ def test_arms_swap_the_hook_and_its_settings(tmp_path: Path) -> None:
     assert programs(gloo)[0]["run"][3:] == []
     controls = [{each["congestion_control"] for each in programs(run)} for run in (ours, gloo)]
     assert controls == [{None}, {"cubic"}]
+    assert not any("may_be_killed" in each for each in programs(ours))
     # A loss hits each arm's data and spares our control messages.
     assert ours.config()["workload"]["data_ports"] == [47000, 47999]
     assert gloo.config()["workload"]["data_ports"] == [32768, 60999]
+
+
+def test_an_arm_may_go_on_without_late_and_without_lost_ranks(tmp_path: Path) -> None:
+    given = {"collective": "server", "late_share": 0.05, "min_ranks": 2, "chunk_bytes": 1024}
+    (run,) = load(tmp_path, arms={"patient": given})
+    assert told(run) == {**OURS, **given}
+    assert [each.get("may_be_killed", False) for each in programs(run)] == [False, True, True]
 
 
 def test_a_changed_script_is_another_run_and_another_folder_the_same(tmp_path: Path) -> None:
@@ -115,6 +124,10 @@ def test_the_names_are_those_of_the_hook() -> None:
     hooks = [torchrun.OURS, *torchrun.HOOKS]
     assert hooks == [replaced.OURS, *torch_hooks.HOOKS]
     assert hooks == list(get_args(TorchrunArm.model_fields["hook"].annotation))
+    arguments = inspect.signature(bounded_loss.BoundedLoss).parameters
+    assert set(torchrun._OF_OURS) - {"protocol"} <= set(replaced._ARGUMENTS) <= set(arguments)
+    for needs in torchrun._NEEDS.values():
+        assert all(arguments[key].default == own for key, _, own in needs)
     for name, keys in torchrun.HOOKS.items():
         assert keys == tuple(torch_hooks.HOOKS[name][1])
     assert torchrun.HOOK_ENVIRONMENT == replaced.ENVIRONMENT
@@ -187,6 +200,34 @@ LOSS = {"kind": "loss", "rounds": [3], "q": 0.5}
         (
             {"arms": {"a": {"protocol": "dblp", "low": 3}}},
             "arms.a...low...3...",
+        ),
+        (
+            {"arms": {"a": {"late_share": 1.5, "collective": "server"}}},
+            "arms.a.late_share: 1.5: must be a number from 0 to 1",
+        ),
+        (
+            {"arms": {"a": {"late_share": 0.1}}},
+            "arms.a.late_share: 0.1: valid beside collective: server and mode: bounded and ...",
+        ),
+        (
+            {"arms": {"a": {"late_share": 0.1, "collective": "server", "mode": "reliable"}}},
+            "arms.a.late_share: 0.1: valid beside ...filling: error-feedback",
+        ),
+        (
+            {"arms": {"a": {"min_ranks": 2, "collective": "sharded"}}},
+            "arms.a.min_ranks: 2: valid beside collective: server",
+        ),
+        (
+            {"arms": {"a": {"min_ranks": 4, "collective": "server"}}},
+            "arms.a.min_ranks: 4: valid: 1 to 3, the number of ranks",
+        ),
+        (
+            {"arms": {"a": {"hook": "gloo", "min_ranks": 2}}},
+            "arms.a.min_ranks: hook 'gloo' has no such key; ...",
+        ),
+        (
+            {"arms": {"a": {"chunk_bytes": 1023}}},
+            "arms.a.chunk_bytes: ...1023; valid: a multiple...",
         ),
         (
             {"arms": {"a": {"low": 0.1}}},
