@@ -1,6 +1,7 @@
-"""The script that users begin with runs under torchrun, and refuses bad input in one line."""
+"""The scripts that users begin with run under torchrun, and refuse bad input in one line."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,16 +9,19 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-SCRIPT = ROOT / "examples/ddp_train.py"
-SMALL = ["--epochs", "1", "--images", "640", "--width", "4"]
+TRAIN, LANGUAGE = ROOT / "examples/ddp_train.py", ROOT / "examples/ddp_language_model.py"
+SMALL = {
+    TRAIN: ["--epochs", "1", "--images", "640", "--width", "4"],
+    LANGUAGE: ["--steps", "40", "--every", "20", "--width", "32", "--layers", "1", "--batch", "8"],
+}
 
 
-def torchrun(*arguments, status=0, **more):
+def torchrun(script, *arguments, status=0, **more):
     own = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     done = subprocess.run(
         [
             *(sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"),
-            *("--standalone", str(SCRIPT), *SMALL, *arguments),
+            *("--standalone", str(script), *SMALL[script], *arguments),
         ],
         env={**os.environ, **own, **more},
         capture_output=True,
@@ -28,23 +32,35 @@ def torchrun(*arguments, status=0, **more):
     return done
 
 
-def test_it_is_short():
-    assert len(SCRIPT.read_text(encoding="utf-8").splitlines()) < 150
+@pytest.mark.parametrize("script", [TRAIN, LANGUAGE], ids=lambda path: path.stem)
+def test_it_is_short(script):
+    assert len(script.read_text(encoding="utf-8").splitlines()) < 150
 
 
 @pytest.mark.timeout(240)
 def test_it_trains_and_resumes(tmp_path):
     folder = ["--checkpoint", str(tmp_path)]
-    lines = torchrun(*folder).stdout.splitlines()
+    lines = torchrun(TRAIN, *folder).stdout.splitlines()
     assert lines[0].startswith("epoch 0: accuracy 0.")
     assert "carried_by='transport'" in lines[1]
     assert {each.name for each in tmp_path.iterdir()} == {"rank-0.pt", "rank-1.pt"}
-    lines = torchrun(*folder, "--epochs", "2", "--mode", "reliable").stdout.splitlines()
+    lines = torchrun(TRAIN, *folder, "--epochs", "2", "--mode", "reliable").stdout.splitlines()
     assert lines[0].startswith("epoch 1: accuracy 0.")
 
 
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("protocol", ["dblp", "gloo"])
+def test_the_language_model_learns(protocol):
+    first, last = torchrun(LANGUAGE, "--protocol", protocol).stdout.splitlines()
+    found = [re.match(r"step (\d+): perplexity ([\d.]+), ", line) for line in (first, last)]
+    (step, before), (steps, after) = (each.groups() for each in found if each)
+    assert (step, steps) == ("20", "40")
+    assert 128 > float(before) > float(after)
+    assert ("bytes sent, loss 0.0% at most" in last) == (protocol == "dblp")  # one machine
+
+
 def test_bad_input_is_one_line():
-    done = torchrun("--interface", "eth99", status=1)
+    done = torchrun(TRAIN, "--interface", "eth99", status=1)
     lines = [line for line in done.stderr.splitlines() if "interface is 'eth99'; valid: " in line]
     assert lines  # torchrun may end the other rank before it has said so too
     assert "exitcode  : 2" in done.stderr
