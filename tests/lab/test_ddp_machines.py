@@ -1,9 +1,13 @@
 """The hook on three machines, which are namespaces of the network, under torchrun."""
 
 import json
+import shlex
 import subprocess
 import sys
 import time
+
+from tests.documentation import shown
+from tests.documentation.shown import ROOT
 
 WITHIN_S = 150
 
@@ -36,6 +40,22 @@ def test_three_machines_find_each_other_and_name_what_is_wrong(tmp_path):
         text, took_s = each["cut off"]
         assert text.startswith("PeerLost: lost rank 2: silent for ")
         assert took_s < 12
+
+
+def test_the_rehearsal_that_the_page_shows_trains():
+    blocks = list(shown.blocks(ROOT / "docs/how-to/ddp.md"))
+    (command,) = [
+        command for block in blocks for command in block.commands if "tests.lab.machines" in command
+    ]
+    words = [
+        sys.executable if each == ".venv/bin/python" else each for each in shlex.split(command)
+    ]
+    done = subprocess.run(
+        words, cwd=ROOT, capture_output=True, text=True, timeout=WITHIN_S, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "epoch 0: accuracy 0." in done.stdout
+    assert "carried_by='transport'" in done.stdout
 
 
 def ranks_told(scene, out):

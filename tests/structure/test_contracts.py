@@ -82,7 +82,7 @@ def test_the_layers_have_a_place_for_every_room():
     assert set(layers) == rooms | {"testbed.__main__", "controllers", "topologies", "analysis"}
 
 
-def test_the_contracts_of_transport_and_shared_name_everything_that_they_may_not_import():
+def test_the_contracts_of_transport_hook_and_shared_name_everything_that_they_may_not_import():
     graph = grimp.build_graph(*PACKAGES, include_external_packages=True)
     others = {name for name in graph.modules if name.partition(".")[0] not in PACKAGES}
     others -= set(sys.stdlib_module_names)
@@ -91,6 +91,9 @@ def test_the_contracts_of_transport_and_shared_name_everything_that_they_may_not
     forbidden = set(CONTRACTS["transport"]["forbidden_modules"])
     assert (rooms | others) - forbidden == TRANSPORT_NEEDS | {"testbed.transport", "testbed.shared"}
     assert rooms - set(CONTRACTS["shared"]["forbidden_modules"]) == {"testbed.shared"}
+    # The hook uses fillings and vectors of the training. pip gets it torch and numpy.
+    hook = {"testbed.ddp", "testbed.shared", "testbed.training", "testbed.transport", "torch"}
+    assert (rooms | others) - set(CONTRACTS["ddp"]["forbidden_modules"]) == hook | TRANSPORT_NEEDS
 
 
 @pytest.mark.parametrize(
