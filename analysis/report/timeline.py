@@ -19,7 +19,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from analysis.data import samples
+from analysis.data import programs, samples
 from analysis.data.evidence import Run, kind_name
 from analysis.data.load import Results
 from analysis.report.html import render
@@ -115,7 +115,7 @@ def run_data(run: Run, intervals: int) -> dict[str, Any] | None:
             if _is_number(each.get("began_s")) and _is_number(each.get("ended_s"))
         ],
         "impairments": _impairments(_records(events / "impairments.jsonl"), clock),
-        "workers": _workers(run.directory, rounds, clock),
+        "workers": _workers(run, rounds, clock),
         "queues": _queues(queues, facts, clock),
         **_flows(samples.flows(run.directory), clock),
         "processes": _processes(samples.processes(run.directory), clock),
@@ -249,11 +249,13 @@ def _impairments(records: Sequence[Mapping[str, Any]], clock: _Clock) -> list[di
     return list(found.values())
 
 
-def _workers(run: Path, rounds: Sequence[Mapping[str, Any]], clock: _Clock) -> list[dict[str, Any]]:
-    """Per worker its bars: [0 compute | 1 gather | 2 broadcast, begin, end, round]."""
+def _workers(run: Run, rounds: Sequence[Mapping[str, Any]], clock: _Clock) -> list[dict[str, Any]]:
+    """Per worker, or rank, its bars: [0 compute | 1 gather | 2 broadcast, begin, end, round]."""
+    assert run.directory is not None
     began_s = {each.get("round"): each.get("began_s") for each in rounds}
-    paths = sorted((run / "events").glob("transfers-*.jsonl"), key=lambda each: _natural(each.stem))
-    paths = [path for path in paths if path.stem != "transfers-server"]
+    paths = sorted((run.directory / "events").glob("transfers-*.jsonl"), key=_natural)
+    if not programs.runs_programs(run.config):  # there the host `server` has a rank, too
+        paths = [path for path in paths if path.stem != "transfers-server"]
     if 3 * len(rounds) * len(paths) > _MOST_BARS:
         return []
     found = []
@@ -285,10 +287,10 @@ def _records(path: Path) -> list[dict[str, Any]]:
     return [each for each in found if isinstance(each, dict)]
 
 
-def _natural(name: str) -> tuple[str, int]:
+def _natural(path: Path) -> tuple[str, int]:
     """An order in which worker-10 comes after worker-9."""
-    stem, _, number = name.rpartition("-")
-    return (stem, int(number)) if number.isdecimal() else (name, 0)
+    stem, _, number = path.stem.rpartition("-")
+    return (stem, int(number)) if number.isdecimal() else (path.stem, 0)
 
 
 def _is_number(value: Any) -> TypeGuard[float]:

@@ -131,6 +131,19 @@ def test_rounds_workers_and_impairments_lie_on_the_same_axis(tmp_path):
     assert not data["windows"]
 
 
+def test_of_a_script_for_torchrun_the_host_server_has_bars_too(tmp_path):
+    builder = ResultsBuilder(tmp_path)
+    for arm, config in (("trained", {}), ("script", {"workload": {"kind": "programs"}})):
+        run = builder.run(arm=arm, seed=1, config=config)
+        add_times(run)
+        transfer = {"round": 4, "leg": "gather", "host": "server", "peer": "rank-1"}
+        times = {"began_s": ORIGIN_S + 4.1, "ended_s": ORIGIN_S + 4.4}
+        write_lines(run / "events" / "transfers-server.jsonl", [transfer | times])
+    pages = shown(timeline.timeline_page(load(tmp_path)) or "")
+    names = {data["arm"]: {each["name"] for each in data["workers"]} for data in pages}
+    assert names["script"] - names["trained"] == {"server"}
+
+
 def test_the_page_loads_nothing_and_names_cannot_break_out_of_it(tmp_path):
     builder = ResultsBuilder(tmp_path)
     run = builder.run(arm="</script><img>", seed=1, key="odd-s1")
