@@ -8,7 +8,6 @@ from pathlib import Path
 import polars
 import pytest
 
-from tests.documentation.described import undescribed
 from tests.lab.conftest import SMALL
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("unchanged_host"), pytest.mark.timeout(300)]
@@ -21,18 +20,18 @@ GRADIENT_BYTES = 4 * (8 * 10 + 16 * (8 * 9 + 1) + 128 * (256 + 1) + 10 * (128 + 
 
 @pytest.fixture
 def trained(run_small, monkeypatch):
-    """Runs the script on two hosts, with a loss in two of the rounds."""
+    """Runs the script on two hosts, or more, with a loss in two of the rounds."""
     for key in ("training", "transport"):
         monkeypatch.delitem(SMALL, key)
 
-    def run(leg: str, **arms: dict[str, object]):
-        words = f"--epochs 1 --images {ROUNDS * 64} --width 8"
+    def run(leg: str, workers: int = 1, further: tuple[dict, ...] = (), **arms: dict[str, object]):
+        words = f"--epochs 1 --images {ROUNDS * 32 * (workers + 1)} --width 8"
         loss = {"name": "a loss", "kind": "loss", "host": "server", "leg": leg, "q": 0.3}
         return run_small(
             rounds=ROUNDS,
-            topology={**SMALL["topology"], "workers": 1},
+            topology={**SMALL["topology"], "workers": workers},
             workload={"kind": "torchrun", "script": str(SCRIPT), "args": words},
-            impairments=[{**loss, "rounds": [3, 5], "duration_s": 0.05}],
+            impairments=[{**loss, "rounds": [3, 5], "duration_s": 0.05}, *further],
             arms=arms,
         )
 
@@ -69,7 +68,21 @@ def test_the_example_trains_and_its_rounds_are_hit(trained, leg, arm):
         transfers = results.events(f"transfers-{host}", "mine")
         steps = {each["round"] for each in transfers}
         assert steps == (set() if leg == "round" else set(range(2, ROUNDS)))
-    assert undescribed(folder) == []
+
+
+def test_the_others_go_on_without_a_rank_that_is_killed(trained):
+    crash = {"name": "power-cut", "kind": "crash", "host": "worker-2", "rounds": [4]}
+    rate_bps = 0.9 * SMALL["topology"]["rate_bps"]
+    arm = {"protocol": "dblp", "collective": "server", "min_ranks": 2, "rate_bps": rate_bps}
+    results = trained("gather", workers=2, further=(crash,), mine=arm)
+    results.assert_trained()
+    folder = results.run("mine")
+    assert [each["round"] for each in results.events("rounds", "mine")] == list(range(ROUNDS))
+    stored = json.loads((folder / "workload.json").read_text())
+    assert [each["exit_status"] for each in stored["programs"]] == [0, 0, -9]
+    reason = json.loads((folder / "status.json").read_text())["reason"]
+    by = "killed by SIGKILL by impairment power-cut (kind crash)"
+    assert f"went on without worker-2: {by}" in reason
 
 
 def sent_to(folder: Path, host: str) -> float:
