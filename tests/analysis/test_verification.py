@@ -160,7 +160,7 @@ def test_an_ok_run_without_any_gate_is_refused(shipped):
     [
         ("plan.jsonl", '"q": 0.9', '"q": 0.8'),
         ("experiment.json", '"rounds": 60', '"rounds": 600'),
-        ("experiment.json", '"conservation": 0.001', '"conservation": 0.1'),
+        ("experiment.json", '"conservation": 1e-05', '"conservation": 0.1'),
         ("experiment.json", '"datapath"', '"datapaths"'),
     ],
 )
