@@ -98,10 +98,12 @@ def of_programs(arms: Mapping[str, Any]) -> list[str]:
 
 
 def with_programs(metrics: Sequence[str], arms: Mapping[str, Any]) -> list[str]:
-    """The same as `with_impairment_kinds`, with those of programs behind the latency of rounds."""
-    found = with_impairment_kinds(metrics, arms)
-    latencies = [name for name in found if "latency_s." in name]
-    return [*latencies, *of_programs(arms), *(each for each in found if each not in latencies)]
+    """The same as `with_impairment_kinds`, with those of programs behind those of rounds."""
+    found, programs = with_impairment_kinds(metrics, arms), of_programs(arms)
+    first = [name for name in found if "latency_s." in name]
+    if programs:  # a script for torchrun has these of its rounds
+        first += [name for name in found if name.startswith(("realised_loss.", "passes", "bytes"))]
+    return [*first, *programs, *(each for each in found if each not in first)]
 
 
 def points(summary: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -111,6 +111,8 @@ def test_the_loss_and_the_wait_of_a_scripts_steps_stand_beside_their_times(resul
     assert {cells[0] for name, cells in shown.items() if "loss" in name or "hidden" in name} == {
         "\u2014"
     }
+    order = list(shown)
+    assert order.index("Bytes sent (kB)") < order.index("Duration of one (s)")
     names = {path.name for path in report.figures}
     assert {"loss-over-rounds.svg", "latency-over-rounds.svg"} <= names
     frame = load(results).transfers.filter(role="receiver", round=4)
