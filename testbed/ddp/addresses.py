@@ -7,6 +7,8 @@ import os
 import random
 import socket
 import struct
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 
 from testbed.shared.input_error import InputError, shown
 
@@ -15,6 +17,8 @@ _NAME_BYTES = 16
 # Below the ports that Linux gives to connections of its own (net.ipv4.ip_local_port_range).
 _FREE = range(20_000, 32_000)
 _TRIES = 100
+# Draws of its own: scripts seed Python's alike on all ranks, and expect their numbers from it.
+_DRAWS = random.SystemRandom()
 
 
 def own_address(interface: str | None) -> str:
@@ -67,15 +71,24 @@ def require_reachable(addresses: list[str]) -> None:
         )
 
 
-def free_ports(address: str, count: int) -> int:
-    """The first of `count` ports in a row that nobody uses now, neither TCP nor UDP."""
+@contextmanager
+def free_ports(address: str, count: int) -> Iterator[int]:
+    """The first of `count` ports in a row, TCP and UDP, that nobody else can take meanwhile."""
     for _ in range(_TRIES):
-        first = random.choice(_FREE)
-        try:
-            check_free(address, first, count)
-        except InputError:
-            continue
-        return first
+        first = _DRAWS.choice(_FREE)
+        with ExitStack() as held:
+            try:
+                for port in range(first, first + count):
+                    for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
+                        # Without SO_REUSEADDR, which would let another rank hold the same port.
+                        holder = held.enter_context(socket.socket(socket.AF_INET, kind))
+                        holder.bind((address, port))
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE:
+                    continue
+                raise InputError(_unfit(address, port, error)) from None
+            yield first
+            return
     raise InputError(f"no {count} free ports in a row from {_FREE.start} to {_FREE.stop}")
 
 
@@ -92,6 +105,10 @@ def check_free(address: str, first: int, count: int) -> None:
                     if kind == socket.SOCK_STREAM:
                         probe.listen(1)
                 except OSError as error:
-                    taken = error.errno == errno.EADDRINUSE
-                    why = "is taken" if taken else f"cannot be used: {error.strerror}"
-                    raise InputError(f"port {port} of {address} {why}; valid: a free one") from None
+                    raise InputError(_unfit(address, port, error)) from None
+
+
+def _unfit(address: str, port: int, error: OSError) -> str:
+    taken = error.errno == errno.EADDRINUSE
+    why = "is taken" if taken else f"cannot be used: {error.strerror}"
+    return f"port {port} of {address} {why}; valid: a free one"

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from testbed.ddp import plan
 from testbed.ddp.meeting import Meeting
-from testbed.ddp.places import Places
+from testbed.ddp.places import Places, find_ports
 from testbed.ddp.settings import Settings
 from testbed.ddp.side import SERVER, OwnerSide, Side, WorkerSide, name_of
 from testbed.transport import EndpointConfig, PayloadLayout
@@ -54,6 +54,7 @@ class Exchange:
             layout.floats(buffer) for layout, buffer in zip(whole, buffers, strict=True)
         ]
         self._sides: dict[int, Side] = {}
+        ports, data_ports = find_ports(settings, meeting, places, session)
         for place, owner in enumerate(self._owners):
             layout = plan.layout_of(buckets, place, len(self._owners), self._chunk_bytes)
             if layout is None:
@@ -76,8 +77,8 @@ class Exchange:
                 tensor_by_tensor=True,
                 rate_bps=settings.rate_bps / len(others),
                 queue_bytes=settings.queue_bytes / len(others),
-                control_port=places.ports[owner],
-                data_port=places.data_ports[owner] if is_owner else 0,
+                control_port=ports[owner],
+                data_port=data_ports[owner] if is_owner else 0,
                 credentials=places.credentials(owner),
                 insecure=settings.insecure,
                 segmentation=settings.segmentation,

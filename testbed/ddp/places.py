@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -69,16 +70,12 @@ class Places:
 
     Attributes:
         addresses: by rank.
-        ports: each rank's, for control messages.
-        data_ports: the first of each rank's for data: one for each other rank.
         session: a number that all ranks share and nobody else knows.
         identity: this rank's keys; None where no address is beyond this machine, or `insecure`.
         chunk_bytes: what a datagram carries on all paths.
     """
 
     addresses: list[str]
-    ports: list[int]
-    data_ports: list[int]
     session: int
     identity: Identity | None
     chunk_bytes: int
@@ -124,42 +121,63 @@ def find(settings: Settings, meeting: Meeting) -> Places:
             "the protocol tcp sends gradients that anybody on the way could change; valid: another "
             "protocol, or insecure=True where nobody else is on the network"
         )
-    return _with_ports(settings, meeting, all_addresses, told[0]["session"], inside)
+    return _with_keys(settings, meeting, all_addresses, told[0]["session"], inside)
 
 
-def _with_ports(
+def _with_keys(
     settings: Settings, meeting: Meeting, all_addresses: list[str], session: int, inside: bool
 ) -> Places:
-    mine, rank = all_addresses[meeting.rank], meeting.rank
-    identity, port, data_port, problem = None, 0, 0, ""
+    mine = all_addresses[meeting.rank]
+    identity, problem = None, ""
     try:
         if not (inside or settings.insecure):
-            identity = Identity(rank)
-        if settings.port is None:
-            port = addresses.free_ports(mine, meeting.world)
-            data_port = port + 1
-        else:
-            # Ranks of one machine share it. Those for data follow each other, for filters.
-            here, number = all_addresses.count(mine), all_addresses[:rank].count(mine)
-            port = settings.port + number
-            data_port = settings.port + here + number * (meeting.world - 1)
+            identity = Identity(meeting.rank)
+        if settings.port is not None:
+            port, data_port = _own_ports(settings.port, all_addresses, meeting.rank)
             addresses.check_free(mine, port, 1)
             addresses.check_free(mine, data_port, meeting.world - 1)
     except InputError as error:
         problem = str(error)
     certificates = identity.certificates() if identity is not None else {}
-    me = {
-        "port": port,
-        "data_port": data_port,
-        "keys": certificates,
-        "chunk_bytes": _fitting(mine, all_addresses),
-    }
-    told = meeting.share("the sharing of ports", me, problem)
+    me = {"keys": certificates, "chunk_bytes": _fitting(mine, all_addresses)}
+    told = meeting.share("the sharing of keys", me, problem)
     if identity is not None:
         identity.meet([each["keys"] for each in told])
     chunk_bytes = settings.chunk_bytes or min(each["chunk_bytes"] for each in told)
-    ports, data_ports = ([each[key] for each in told] for key in ("port", "data_port"))
-    return Places(all_addresses, ports, data_ports, session, identity, chunk_bytes)
+    return Places(all_addresses, session, identity, chunk_bytes)
+
+
+def _own_ports(first: int, all_addresses: list[str], rank: int) -> tuple[int, int]:
+    """A rank's port for control messages and its first one for data, where all begin at `first`."""
+    # Ranks of one machine share it. Those for data follow each other, for filters.
+    mine, others = all_addresses[rank], len(all_addresses) - 1
+    here, number = all_addresses.count(mine), all_addresses[:rank].count(mine)
+    return first + number, first + here + number * others
+
+
+def find_ports(
+    settings: Settings, meeting: Meeting, places: Places, session: int
+) -> tuple[list[int], list[int]]:
+    """Each rank's port for control messages, and the first of its ports for data.
+
+    To be used at once. Raises what `Meeting.share` does; `session` is the exchange's.
+    """
+    with ExitStack() as held:
+        port, data_port, problem = 0, 0, ""
+        try:
+            if settings.port is None:
+                mine = places.addresses[meeting.rank]
+                port = held.enter_context(addresses.free_ports(mine, meeting.world))
+                data_port = port + 1
+            else:
+                port, data_port = _own_ports(settings.port, places.addresses, meeting.rank)
+        except InputError as error:
+            problem = str(error)
+        # Held until all ranks have theirs. Not for longer: processes that a data loader forks
+        # meanwhile would hold them on.
+        facts = {"port": port, "data_port": data_port}
+        told = meeting.share(f"the sharing of ports for session {session}", facts, problem)
+    return [each["port"] for each in told], [each["data_port"] for each in told]
 
 
 def _fitting(mine: str, all_addresses: list[str]) -> int:

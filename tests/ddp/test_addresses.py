@@ -1,13 +1,16 @@
 """Addresses and ports, and keys where an address is beyond the machine."""
 
+import random
 import socket
 import stat
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from testbed.ddp import BoundedLoss, InputError, addresses
+from testbed.ddp import BoundedLoss, InputError, addresses, places
 from tests.ddp.ranks import drawn, exchange, last, launch, values
 
 SIZES = (30_000,)
@@ -48,7 +51,8 @@ def test_an_address_that_others_cannot_reach_is_named():
 
 @pytest.mark.parametrize("kind", [socket.SOCK_STREAM, socket.SOCK_DGRAM], ids=["tcp", "udp"])
 def test_ports_must_be_free_of_both_kinds(kind):
-    first = addresses.free_ports("127.0.0.1", 3)
+    with addresses.free_ports("127.0.0.1", 3) as first:
+        pass
     with socket.socket(socket.AF_INET, kind) as taken:
         taken.bind(("127.0.0.1", first + 2))
         if kind == socket.SOCK_STREAM:
@@ -57,6 +61,51 @@ def test_ports_must_be_free_of_both_kinds(kind):
             addresses.check_free("127.0.0.1", first, 3)
     with pytest.raises(InputError, match=r"port is 65535, and 3 are needed; valid: up to 65533"):
         addresses.check_free("127.0.0.1", 65535, 3)
+
+
+def test_ranks_that_look_for_ports_at_once_find_different_ones(monkeypatch):
+    random.seed(0)
+    before = random.getstate()
+    with addresses.free_ports("127.0.0.1", 40) as first:
+        pass
+    assert random.getstate() == before  # scripts draw from it what they like
+    draws = iter([first, first, first + 2, first + 4])
+    monkeypatch.setattr(addresses._DRAWS, "choice", lambda _: next(draws))
+    with addresses.free_ports("127.0.0.1", 4) as one:
+        with addresses.free_ports("127.0.0.1", 4) as other:
+            assert (one, other) == (first, first + 4)
+        draws = iter([first + 3])
+    with addresses.free_ports("127.0.0.1", 4) as again:
+        assert again == first + 3
+
+
+def test_ports_are_held_until_all_ranks_have_theirs():
+    def share(stage, facts, problem):
+        with pytest.raises(InputError, match="is taken"):
+            addresses.check_free("127.0.0.1", facts["port"], 2)
+        return [facts, {"port": 47000, "data_port": 47002}]
+
+    settings: Any = SimpleNamespace(port=None)
+    meeting: Any = SimpleNamespace(rank=0, world=2, share=share)
+    known: Any = SimpleNamespace(addresses=["127.0.0.1"] * 2)
+    (first, other), data_ports = places.find_ports(settings, meeting, known, session=1)
+    assert (other, data_ports) == (47000, [first + 1, 47002])
+    addresses.check_free("127.0.0.1", first, 2)
+
+
+def seeded(rank):
+    """All ranks draw the same numbers, as scripts let them."""
+    random.seed(0)
+    state = BoundedLoss(timeout_s=60)
+    parameters = [torch.zeros(size) for size in SIZES]
+    for step in range(3):
+        random.seed(0)
+        exchange(state, drawn(SIZES, rank, step), parameters)
+    return last(state).carried_by
+
+
+def test_ranks_with_the_same_seed_exchange():
+    assert values(launch(seeded, 3)) == ["transport"] * 3
 
 
 def beyond(rank, interface, collective):
