@@ -27,21 +27,25 @@ class Lateness:
 
     def __init__(self, share: float) -> None:
         """`share`: in how many of its parts a rank may be left out; 0 for never."""
-        self._most = int(share * WINDOW)
+        self._most = round(share * WINDOW)
         self._recent: dict[int, deque[float]] = defaultdict(lambda: deque(maxlen=WINDOW))
         self._left_out: dict[int, deque[bool]] = defaultdict(lambda: deque(maxlen=WINDOW))
+        # Parts under way that may yet be left out.
+        self._at_risk: dict[int, set[int]] = defaultdict(set)
 
     def patience_s(self, rank: int, index: int) -> float:
-        """For how long the rank's gradient of the part `index` is waited for."""
-        recent = self._recent[index]
-        if len(recent) < _LEAST or sum(self._left_out[rank]) >= self._most:
+        """For how long the rank's gradient of the part `index`, which begins, is waited for."""
+        recent, at_risk = self._recent[index], self._at_risk[rank]
+        if len(recent) < _LEAST or sum(self._left_out[rank]) + len(at_risk) >= self._most:
             return math.inf
+        at_risk.add(index)
         return max(_SHORTEST_S, _FACTOR * statistics.quantiles(recent, n=10)[-1])
 
     def note(self, rank: int, index: int, took_s: float, *, late: bool) -> None:
         """A rank's gradient has come within this time, or was left out after it."""
         self._recent[index].append(took_s)
         self._left_out[rank].append(late)
+        self._at_risk[rank].discard(index)
 
 
 class Patient(StopRule):

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
+from testbed.ddp.lateness import WINDOW
 from testbed.shared.input_error import InputError, shown
 from testbed.shared.registry import one_of
 from testbed.shared.version import version
@@ -70,13 +71,18 @@ class Settings:
                 check_chunk_bytes(self.chunk_bytes)
         except ValueError as error:
             raise InputError(str(error)) from None
-        if not 0 <= self.late_share <= 1:
-            raise InputError(f"late_share is {self.late_share}; valid: 0 to 1")
+        if self.late_share != 0 and not 1 / WINDOW <= self.late_share <= 1:
+            raise InputError(f"late_share is {self.late_share}; valid: 0, or {1 / WINDOW} to 1")
         owed = self.mode == "bounded" and self.filling == "error-feedback"
         if self.late_share and not (owed and self.collective == "server"):
             raise InputError(
                 f"late_share is {self.late_share}; valid: 0, or a share with collective='server', "
                 "mode='bounded' and filling='error-feedback'"
+            )
+        if self.late_share and self.protocol.carrier == "tcp":
+            raise InputError(
+                f"late_share is {self.late_share}; valid: 0 with the protocol "
+                f"{self.protocol.name}, which cannot leave out what is late"
             )
         if self.min_ranks is not None and (self.min_ranks < 1 or self.collective != "server"):
             raise InputError(

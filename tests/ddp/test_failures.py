@@ -202,7 +202,12 @@ def test_a_gradient_that_cannot_be_sent_is_refused(kind, found):
         ({"filling": "previous"}, "filling is 'previous'; valid: error-feedback, rescale, zero"),
         ({"timeout_s": 0}, "timeout_s is 0; valid: seconds, above 0 and finite"),
         ({"rate_bps": -1.0}, "rate_bps is -1.0; valid: bits per second, above 0"),
-        ({"late_share": 2.0}, "late_share is 2.0; valid: 0 to 1"),
+        ({"late_share": 2.0}, "late_share is 2.0; valid: 0, or 0.01 to 1"),
+        ({"late_share": 0.005}, "late_share is 0.005; valid: 0, or 0.01 to 1"),
+        (
+            {"late_share": 0.1, "collective": "server", "protocol": "tcp-reno"},
+            "late_share is 0.1; valid: 0 with the protocol tcp-reno, which cannot leave out what",
+        ),
         ({"late_share": 0.1}, "late_share is 0.1; valid: 0, or a share with collective='server'"),
         ({"min_ranks": 2}, "min_ranks is 2; valid: None, or 1 and more with collective='server'"),
         ({"port": 0}, "port is 0; valid: 1 to 65535, or None for free ones"),

@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 import signal
 import time
 
@@ -13,6 +14,7 @@ from testbed.ddp import BoundedLoss, lateness
 from testbed.ddp import exchange as exchange_module
 from testbed.ddp.lateness import Lateness, Patient
 from testbed.transport import preset
+from testbed.transport.core.connection_settings import LATE
 from testbed.transport.core.tolerance import FractionRule, Progress
 from tests.ddp.ranks import drawn, exchange, last, launch, values
 
@@ -35,6 +37,27 @@ def busy(rank):
 
 def test_a_rank_that_computes_for_long_is_waited_for():
     assert values(launch(busy, 3)) == ["transport"] * 3
+
+
+AWAY = "lost rank 1: "
+
+
+def absent(rank):
+    """Rank 1 computes for longer than it may; returns what each rank raises."""
+    state = BoundedLoss(timeout_s=10)
+    for step in range(8):
+        if rank == 1 and step == 4:
+            time.sleep(9)
+        try:
+            exchange(state, drawn(SIZES, rank, step), PARAMETERS)
+        except Exception as error:
+            return str(error)
+    return None
+
+
+def test_a_rank_that_is_late_by_half_the_timeout_ends_all_with_its_name():
+    for heard in values(launch(absent, 3)):
+        assert re.fullmatch(LATE.format(transfer=r"\d+", late_s=5), heard.removeprefix(AWAY))
 
 
 def late(rank):
@@ -115,6 +138,40 @@ def test_patience_follows_recent_rounds_and_is_spent():
         known.note(1, 0, 1e-4, late=False)
     assert known.patience_s(1, 0) == 0.05
     assert Lateness(0).patience_s(1, 0) == math.inf
+
+
+def test_parts_under_way_count_before_any_of_them_was_left_out():
+    known = Lateness(0.02)
+    for index in range(4):
+        for _ in range(10):
+            known.note(1, index, 0.2, late=False)
+    assert [known.patience_s(1, index) < math.inf for index in range(4)] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    assert known.patience_s(2, 0) < math.inf
+    known.note(1, 0, 0.1, late=False)  # it was in time, so another may be late
+    known.note(1, 1, 0.4, late=True)
+    assert [known.patience_s(1, index) < math.inf for index in range(4)] == [
+        True,
+        False,
+        False,
+        False,
+    ]
+
+
+def test_a_share_is_that_of_the_last_hundred():
+    for percent in (1, 29, 57, 58, 100):
+        known = Lateness(percent / 100)
+        for _ in range(10):
+            known.note(1, 0, 0.2, late=False)
+        for _ in range(percent - 1):
+            known.note(1, 0, 0.2, late=True)
+        assert known.patience_s(1, 0) < math.inf
+        known.note(1, 0, 0.2, late=True)
+        assert known.patience_s(1, 0) == math.inf
 
 
 def test_a_patient_rule_is_the_other_one_until_the_time_is_over():
