@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from testbed.ddp import places, plan, replaced, rounds, step_log
 from testbed.ddp.exchange import Exchange
-from testbed.ddp.meeting import Meeting
+from testbed.ddp.meeting import STORE, Meeting
 from testbed.ddp.owed import Owed, Slots
 from testbed.ddp.part import Part
 from testbed.ddp.report import BucketReport, StepReport, bucket_report
@@ -344,7 +344,7 @@ class BoundedLoss:
         if self._settings.min_ranks is None:  # else one that is gone says nothing for the others
             told_rank, told_reason = self._meeting.first_failure(rank, reason)
         # What this rank finds wrong itself says more than that another was first to say so.
-        lost = isinstance(error, PeerLost)
+        lost = isinstance(error, PeerLost) and error.peer != STORE
         failure = PeerLost(f"rank {told_rank}", told_reason) if lost else error
         with self._changed:
             self._failure = failure

@@ -5,11 +5,13 @@ are JSON.
 """
 
 import json
+import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
-from datetime import timedelta
-from typing import Any
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -17,9 +19,17 @@ import torch.distributed as dist
 from testbed.shared.input_error import InputError
 from testbed.transport import PeerLost
 
+# The peer that is lost where no rank can be named.
+STORE = "the process group's store"
 _FAILURE = "failure"
-_SHORTEST_S = 0.05
+# Between two looks for a rank that has not come.
+_SHORTEST_S, _LONGEST_S = 0.001, 0.1
 _MOMENT_S = 0.5
+# A store whose machine has fallen silent never answers, and no timeout of its own counts in most
+# calls. It may be that of the rank that is lost: then this rank's own reason has to do.
+_SILENT_S = 30.0
+_TELL_S = 2.0
+T = TypeVar("T")
 # Words of the transport for a connection that the other side has ended.
 _ENDED = ("closed", "reset", "gave up")
 # How many each group has had in this process. All ranks make theirs in the same order.
@@ -56,42 +66,74 @@ class Meeting:
         """Gives the others this rank's facts, and returns those of all, by rank.
 
         Raises InputError, which names the rank, where one has a problem and cannot take part, and
-        PeerLost for one that does not come in time.
+        PeerLost for one that does not come in time or has failed meanwhile, or for the store.
         """
-        self._store.set(_key(stage, self.rank), json.dumps({"facts": facts, "problem": problem}))
+        mine = json.dumps({"facts": facts, "problem": problem})
+        silent_s = min(_SILENT_S, self.timeout_s)
+        self._asked(partial(self._store.set, _key(stage, self.rank), mine), silent_s)
         until_s = time.monotonic() + self.timeout_s
         told = []
         for rank in range(self.world):
-            left_s = max(_SHORTEST_S, until_s - time.monotonic())
-            try:
-                self._store.wait([_key(stage, rank)], timedelta(seconds=left_s))
-            except RuntimeError:
-                raise PeerLost(
-                    f"rank {rank}", f"did not come to {stage} within {self.timeout_s:g} s"
-                ) from None
-            told.append(json.loads(self._store.get(_key(stage, rank))))
+            pause_s = _SHORTEST_S
+            while (each := self._asked(partial(self._told, _key(stage, rank)), silent_s)) is None:
+                if time.monotonic() >= until_s:
+                    reason = f"did not come to {stage} within {self.timeout_s:g} s"
+                    raise PeerLost(f"rank {rank}", reason)
+                time.sleep(pause_s)
+                pause_s = min(2 * pause_s, _LONGEST_S)
+            told.append(each)
         for rank, each in enumerate(told):
             if each["problem"]:
                 raise InputError(f"rank {rank}: {each['problem']}")
         return [each["facts"] for each in told]
 
     def first_failure(self, rank: int, reason: str) -> tuple[int, str]:
-        """Tells all why the exchange has ended; returns what was told first.
+        """Tells all why the exchange has ended; returns what was told first, within seconds.
 
         The one who finds a peer dead ends its connections with all others, who would otherwise
         take it for the dead one. So whoever only sees a connection end waits a moment for what is
         known.
         """
-        mine = json.dumps({"rank": rank, "reason": reason})
         try:
-            ended = rank != self.rank and any(word in reason for word in _ENDED)
-            until_s = time.monotonic() + (_MOMENT_S if ended else 0)
-            while not self._store.check([_FAILURE]) and time.monotonic() < until_s:
-                time.sleep(_SHORTEST_S)
-            told = json.loads(self._store.compare_set(_FAILURE, "", mine))
-            return int(told["rank"]), str(told["reason"])
+            return self._asked(partial(self._first, rank, reason), _TELL_S)
         except Exception:  # the store may have been the one that died
             return rank, reason
+
+    def _first(self, rank: int, reason: str) -> tuple[int, str]:
+        ended = rank != self.rank and any(word in reason for word in _ENDED)
+        until_s = time.monotonic() + (_MOMENT_S if ended else 0)
+        while not self._store.check([_FAILURE]) and time.monotonic() < until_s:
+            time.sleep(_LONGEST_S)
+        mine = json.dumps({"rank": rank, "reason": reason})
+        told = json.loads(self._store.compare_set(_FAILURE, "", mine))
+        return int(told["rank"]), str(told["reason"])
+
+    def _told(self, key: str) -> Any:
+        """What stands there; None if nothing does yet. PeerLost once a rank has failed."""
+        if self._store.check([key]):
+            return json.loads(self._store.get(key))
+        if self._store.check([_FAILURE]):
+            told = json.loads(self._store.get(_FAILURE))
+            raise PeerLost(f"rank {told['rank']}", str(told["reason"]))
+        return None
+
+    def _asked(self, ask: Callable[[], T], within_s: float) -> T:
+        """Asks the store in a thread that may hang for ever; PeerLost when no answer comes."""
+        answer: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                answer.set_result(ask())
+            except BaseException as error:
+                answer.set_exception(error)
+
+        threading.Thread(target=run, name="bounded-loss-store", daemon=True).start()
+        try:
+            return answer.result(within_s)
+        except TimeoutError:
+            raise PeerLost(STORE, f"it has not answered for {within_s:g} s") from None
+        except RuntimeError as error:
+            raise PeerLost(STORE, str(error).partition("\n")[0]) from None
 
 
 def _timeout_of(group: dist.ProcessGroup) -> float:

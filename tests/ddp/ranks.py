@@ -48,15 +48,36 @@ def _child(work, rank, world, port, results, arguments):
     results.put((rank, outcome))
 
 
-def launch(work, world, *, killed=(), within_s=_WITHIN_S, **arguments):
+def _stored(ports):
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    ports.put(store.port)
+    signal.pause()
+
+
+@contextlib.contextmanager
+def store_apart():
+    """A store in a process of its own: its port, and the process's number."""
+    ports = _CONTEXT.Queue()
+    process = _CONTEXT.Process(target=_stored, args=(ports,))
+    process.start()
+    try:
+        yield ports.get(timeout=_WITHIN_S), process.pid
+    finally:
+        process.kill()
+
+
+def launch(work, world, *, killed=(), within_s=_WITHIN_S, store_port=None, **arguments):
     """Runs `work(rank, **arguments)` on all ranks; returns their outcomes, by rank.
 
-    Those that are `killed` (they kill themselves) have none.
+    Those that are `killed` (they kill themselves) have none. `store_port` is that of
+    their store; None: it is in this process.
     """
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    if store_port is None:
+        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        store_port = store.port
     results = _CONTEXT.Queue()
     ranks = [
-        _CONTEXT.Process(target=_child, args=(work, rank, world, store.port, results, arguments))
+        _CONTEXT.Process(target=_child, args=(work, rank, world, store_port, results, arguments))
         for rank in range(world)
     ]
     for each in ranks:

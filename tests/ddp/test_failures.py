@@ -13,7 +13,7 @@ from testbed.ddp import BoundedLoss, InputError
 from testbed.ddp.meeting import Meeting
 from testbed.transport import preset
 from tests.ddp import ranks
-from tests.ddp.ranks import drawn, exchange, launch, values, wrapped
+from tests.ddp.ranks import drawn, exchange, launch, store_apart, values, wrapped
 
 SIZES = (50_000, 20_000)
 PARAMETERS = [torch.zeros(size) for size in SIZES]
@@ -71,6 +71,61 @@ def test_a_rank_that_dies_before_the_buckets_are_known_is_named():
     assert kind == "PeerLost"
     assert text == "lost rank 1: did not come to step 0, bucket 0 within 3 s"
     assert took_s < 6
+
+
+def alone(rank):
+    """Only rank 1 finds its state unfit, in the first step."""
+    state = BoundedLoss(timeout_s=60)
+    if rank == 1:
+        state.load_state_dict({**state.state_dict(), "owed": {0: torch.ones(3)}})
+    began_s = time.monotonic()
+    try:
+        exchange(state, drawn(SIZES, rank), PARAMETERS)
+    except Exception as error:
+        return type(error).__name__, str(error), time.monotonic() - began_s
+
+
+def test_what_ends_one_rank_before_the_buckets_are_known_is_heard_by_all():
+    wrong = "the state that was loaded is of another model: parameter 0 has 3 elements there"
+    kinds = ["PeerLost", "InputError", "PeerLost"]
+    for rank, (kind, text, took_s) in enumerate(values(launch(alone, 3))):
+        assert kind == kinds[rank]
+        assert text.startswith(wrong if rank == 1 else f"lost rank 1: {wrong}")
+        assert took_s < 20
+
+
+def without_store(rank, store_pid, how, at_step):
+    """Rank 1 is killed, and with it the store's machine."""
+    state = BoundedLoss(timeout_s=10)
+    for step in range(1000):
+        if rank == 1 and step == at_step:
+            os.kill(store_pid, how)
+            os.kill(os.getpid(), signal.SIGKILL)
+        began_s = time.monotonic()
+        try:
+            exchange(state, drawn(SIZES, rank, step), PARAMETERS)
+        except Exception as error:
+            return str(error), time.monotonic() - began_s
+    return None
+
+
+@pytest.mark.parametrize(
+    ("how", "at_step", "line"),
+    [
+        (signal.SIGSTOP, 5, "lost rank 1: "),
+        (signal.SIGSTOP, 1, "lost the process group's store: it has not answered for 10 s"),
+        (signal.SIGKILL, 1, "lost the process group's store: "),
+    ],
+    ids=str,
+)
+def test_a_store_that_falls_silent_lets_nobody_wait_for_ever(how, at_step, line):
+    with store_apart() as (port, pid):
+        outcomes = launch(
+            without_store, 3, killed=[1], store_port=port, store_pid=pid, how=how, at_step=at_step
+        )
+    for text, took_s in values(outcomes):
+        assert text.startswith(line)
+        assert took_s < 16
 
 
 def told_late(rank):
