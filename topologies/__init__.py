@@ -56,7 +56,10 @@ def build(parameters: TopologyParameters) -> Any:
 
     kind: Any = TOPOLOGIES.entry(parameters.name)
     if parameters.name in TOPOLOGIES:
-        return plain.construct(kind, parameters)
+        built = plain.construct(kind, parameters)
+        built.refuse_core_without_links()
+        return built
+    # A user's own may read `core` for links of whatever sort.
     with own_code.explained(own_code.split(parameters.name)[0]):
         return plain.construct(kind, parameters)
 

@@ -210,6 +210,20 @@ class LabTopo(Topo):
                 raise ValueError(f"links: there is no link {name!r}; valid: {some}, ...")
             self._links[ends] = changes.over(self._links[ends])
 
+    def refuse_core_without_links(self) -> None:
+        """Refuse a `core` that would act on no link.
+
+        Raises:
+            ValueError: no link joins two switches, and `core` is not what it is by default.
+        """
+        if any(self.isSwitch(first) and self.isSwitch(second) for first, second in self._links):
+            return
+        if self.parameters.core != type(self.parameters).model_fields["core"].default:
+            raise ValueError(
+                f"core: topology {self.parameters.name!r} has no link between switches; "
+                "valid: the keys at the top level, or links"
+            )
+
     def _limit_hosts(self) -> None:
         for name, processors in self.parameters.host_cpu.items():
             if name not in self.hosts():

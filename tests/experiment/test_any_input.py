@@ -32,7 +32,12 @@ _BASE = {
     "description": "all sections",
     "rounds": 10,
     "seeds": [1, 2],
-    "topology": {"name": "star", "workers": 2, "delay_s": 0.001, "core": {"rate_bps": 10_000_000}},
+    "topology": {
+        "name": "dumbbell",
+        "workers": 2,
+        "delay_s": 0.001,
+        "core": {"rate_bps": 10_000_000},
+    },
     "training": {"model": "mlp", "dataset": "digits", "pace": {"kind": "real"}},
     "transport": {"chunk_bytes": 1456},
     "phases": {"detector": "gradient-norm", "eta": 0.5},

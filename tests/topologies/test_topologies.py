@@ -106,6 +106,20 @@ def test_a_queue_in_bandwidth_delay_products_goes_by_the_longest_pair_of_hosts()
         ({"workers": 3}, "this key is missing"),
         ({"name": "star", "speed": 1}, "unknown key; valid: core, delay_s,"),
         ({"name": "star", "core": {"speed": 1}}, "unknown key; valid: delay_s, ecn_threshold"),
+        (
+            {"name": "star", "core": {"delay_s": 0.01, "loss": 0.5}},
+            "core: topology 'star' has no link between switches; valid: the keys at the top level",
+        ),
+        (
+            {
+                "name": "graph",
+                "hosts": ["server", "worker-1"],
+                "switches": {"s1": None},
+                "edges": [{"between": ["server", "s1"]}, {"between": ["worker-1", "s1"]}],
+                "core": {"rate_bps": 1_000_000},
+            },
+            "core: topology 'graph' has no link between switches",
+        ),
         ({"name": "star", "loss": 1.5}, "must be a number from 0 to 1"),
         ({"name": "star", "delay_s": -1}, "must be a number from 0 to 10, in seconds"),
         (
@@ -130,6 +144,11 @@ def test_what_is_wrong_is_said(given, expected):
     with pytest.raises(ValueError) as caught:
         topologies.parse(given)
     assert expected in str(caught.value)
+
+
+def test_a_core_that_says_nothing_fits_every_topology():
+    for core in ({}, {"loss": None}, topologies.LinkParameters().model_dump()):
+        assert topologies.parse({"name": "star", "core": core}).core == topologies.LinkParameters()
 
 
 def test_a_problem_is_at_its_key():
