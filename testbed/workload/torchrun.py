@@ -23,6 +23,7 @@ from testbed.shared.registry import one_of
 from testbed.shared.section import Section
 from testbed.transport import protocols
 from testbed.transport.core.wire import DATA_PORTS, check_chunk_bytes
+from testbed.transport.policies.tolerance import PerLayer
 from testbed.workload.interpreter import LAB_PYTHON
 from testbed.workload.settings import AnyArm, Arguments, Programs
 
@@ -188,17 +189,30 @@ class TorchrunArm(AnyArm):
             _refuse(words, list(options))
             return self
         try:
-            protocols.preset(self.protocol)
-        except ValueError as error:
-            raise problems.raised([Problem(("protocol",), str(error))]) from None
+            protocols.settings(self.protocol)
+        except ValueError:
+            presets = protocols.PRESETS
+            known = [each for each in presets if not self._is_per_layer(protocols.preset(each))]
+            said = f"unknown protocol {self.protocol!r}; {one_of(self.protocol, known)}"
+            raise problems.raised([Problem(("protocol",), said)]) from None
         valid += [each for each in protocols.settings(self.protocol) if each not in valid]
         words = f"protocol {self.protocol!r} has no such key; valid: {', '.join(valid)}"
         _refuse(words, [key for key in given if key not in valid])
         try:
-            protocols.preset(self.protocol, **options)
+            found = protocols.preset(self.protocol, **options)
         except TypeError as error:  # a value of a wrong kind
             raise ValueError(str(error)) from None
+        if self._is_per_layer(found):
+            said = (  # the hook's own words
+                f"{self.protocol}: it bounds the loss of each layer, and a bucket "
+                "has no names of layers; valid: a protocol with one bound, such as dblp"
+            )
+            raise problems.raised([Problem(("protocol",), said)])
         return self
+
+    def _is_per_layer(self, protocol: protocols.ProtocolConfig) -> bool:
+        """Whether the hook refuses it, since its loss has a bound for each layer."""
+        return self.mode in (None, "bounded") and isinstance(protocol.gather, PerLayer)
 
     @property
     def _options(self) -> dict[str, Any]:

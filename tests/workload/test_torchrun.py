@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import json
 import re
@@ -16,6 +17,7 @@ from testbed.ddp import bounded_loss, replaced, settings, torch_hooks
 from testbed.experiment import json_schema
 from testbed.run import requirements
 from testbed.shared.input_error import InputError
+from testbed.transport import preset
 from testbed.workload import torchrun
 from testbed.workload.torchrun import TorchrunArm
 
@@ -255,6 +257,32 @@ def test_legs_are_free_where_all_arms_have_them(tmp_path: Path) -> None:
     assert load(tmp_path, impairments=[LOSS])
     arms = {"dblp": {}, "gloo": {"hook": "gloo"}}
     assert load(tmp_path, arms=arms, impairments=[{**LOSS, "rounds": [0], "leg": "round"}])
+
+
+@pytest.mark.parametrize("protocol", ["mlt", "plot"])
+def test_a_bound_for_each_layer_is_refused_as_the_hook_does(tmp_path: Path, protocol: str) -> None:
+    others: dict[str, Any] = {
+        **dict.fromkeys(field.name for field in dataclasses.fields(settings.Settings)),
+        "collective": "sharded",
+        "mode": "bounded",
+        "filling": "zero",
+        "late_share": 0,
+        "rate_bps": 1e6,
+        "transfers_in_flight": 1,
+        "protocol": preset(protocol),
+    }
+    with pytest.raises(InputError) as of_arm:
+        load(tmp_path, arms={"a": {"protocol": protocol}})
+    with pytest.raises(InputError) as of_hook:
+        settings.Settings(**others)
+    line = str(of_hook.value)
+    assert line.startswith(f"protocol {protocol}: it bounds the loss of each layer, ")
+    assert str(of_arm.value).endswith(f"mine.yaml: arms.a.{line.replace(' ', ': ', 1)}")
+    # The hook takes it where nothing may be lost.
+    assert load(tmp_path, arms={"a": {"protocol": protocol, "mode": "reliable"}})
+    with pytest.raises(InputError) as unknown:
+        load(tmp_path, arms={"a": {"protocol": "no"}})
+    assert protocol not in str(unknown.value).split("valid: ")[1].split(", ")
 
 
 def test_an_interpreter_that_is_not_there_is_named(tmp_path: Path) -> None:
