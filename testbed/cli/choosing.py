@@ -31,6 +31,7 @@ class Chosen:
             run.key: run for each in self.selections for run in each.loaded(results=self.results)
         }
         requirements.refuse_missing_files(runs.values())
+        requirements.refuse_wrong_controls(runs.values())
         return experiment.ordered(list(runs.values()))
 
 

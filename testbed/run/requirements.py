@@ -7,19 +7,27 @@ from __future__ import annotations
 
 import platform
 import shutil
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from controllers import impairments
 from testbed.shared.input_error import InputError
+from testbed.shared.registry import did_you_mean
 from testbed.transport.net.tcp_socket import available_congestion_controls
+from testbed.transport.policies.congestion import CONGESTION_CONTROLS
 from testbed.workload import command_files, interpreter
 
 if TYPE_CHECKING:  # the lab's own process need not import it
     from testbed.experiment import Run
 
 _MODULES = Path("/lib/modules")
+# Of Linux, and some that others add to theirs.
+_KERNELS_CONTROLS = (
+    *("reno", "cubic", "bbr", "dctcp", "bic", "cdg", "highspeed", "htcp", "hybla", "illinois"),
+    *("lp", "nv", "scalable", "vegas", "veno", "westwood", "yeah"),
+    *("bbr1", "bbr2", "bbr3", "bbrplus", "prague"),
+)
 
 
 def lacking(
@@ -59,6 +67,8 @@ def refuse_missing_files(runs: Iterable[Run]) -> None:
     for run in runs:
         if run.experiment.trains:
             continue
+        if said := _wrong_interpreter(run.experiment.workload):
+            raise InputError(": ".join(filter(None, (str(run.source or ""), said))))
         of_arm: Mapping[str, Any] = run.experiment.arms[run.name_in_file].model_extra or {}
         for number, each in enumerate(run.programs.programs):
             if said := command_files.wrong(each.run, run.folder or Path.cwd()):
@@ -68,6 +78,64 @@ def refuse_missing_files(runs: Iterable[Run]) -> None:
                 if "run" in of_arm.get(each.label, {}):
                     key = f"arms.{run.name_in_file}.{each.label}.run"
                 raise InputError(": ".join(filter(None, (str(run.source or ""), key, said))))
+
+
+def _wrong_interpreter(workload: Any) -> str:
+    python = getattr(workload, "python", interpreter.LAB_PYTHON)
+    if "/" in python or python == interpreter.LAB_PYTHON or shutil.which(python) is not None:
+        return ""
+    valid = f"{interpreter.LAB_PYTHON}, a program such as python3, or an interpreter's path"
+    return f"workload.python: there is no program {python!r}; valid: {valid}"
+
+
+def refuse_wrong_controls(runs: Iterable[Run]) -> None:
+    """Refuse runs whose kernel is asked for a congestion control that no kernel will have.
+
+    A name that a kernel might have, and this one has not, is `lacking` instead.
+
+    Raises:
+        InputError: one line with the experiment's file, the key and the value.
+    """
+    for run in runs:
+        for key, name in _controls(run):
+            if said := _wrong_control(name):
+                raise InputError(": ".join(filter(None, (str(run.source or ""), key, said))))
+
+
+def _controls(run: Run) -> Iterator[tuple[str, str]]:
+    """The kernel's congestion controls that a run names, by their keys."""
+    found = run.experiment
+    for number, entry in enumerate(found.impairments):
+        if isinstance(name := getattr(entry, "congestion_control", None), str):
+            yield f"impairments.{number}.congestion_control", name
+    arm: Any = found.arms[run.name_in_file]
+    # An option of the command line replaces it in arms with labels of their own.
+    place, of_arm = f"arms.{run.arm}", arm.model_extra or {}
+    if found.trains:
+        if run.protocol.carrier == "tcp":
+            key = "congestion_control" if "congestion_control" in of_arm else "protocol"
+            yield f"{place}.{key}", run.protocol.congestion_control
+        return
+    for number, each in enumerate(run.programs.programs):
+        if each.congestion_control is None:
+            continue
+        key = f"workload.programs.{number}"
+        if arm.congestion_control is not None:
+            key = place
+        if "congestion_control" in of_arm.get(each.label, {}):
+            key = f"{place}.{each.label}"
+        yield f"{key}.congestion_control", each.congestion_control
+
+
+def _wrong_control(name: str) -> str:
+    here = available_congestion_controls()
+    if name in (*here, *_KERNELS_CONTROLS) or _module(name):
+        return ""
+    listed = ", ".join(here or _KERNELS_CONTROLS)
+    if name in CONGESTION_CONTROLS:
+        return f"{name!r} is of the lab's transport; valid with tcp: {listed}"
+    near = did_you_mean(name, {*here, *_KERNELS_CONTROLS})
+    return f"unknown TCP congestion control {name!r}; this kernel has {listed}{near}" * bool(near)
 
 
 def missing_program(programs: Sequence[Mapping[str, Any]], folder: Path | str | None) -> str | None:
@@ -91,7 +159,13 @@ def _congestion_control(wanted: str) -> str | None:
     if not listed or wanted in listed:
         return None
     said = f"this kernel has no TCP congestion control {wanted!r}; it has {', '.join(listed)}"
-    modules = _MODULES / platform.release()
-    if next(modules.rglob(f"tcp_{wanted}.ko*"), None) is not None:
+    if _module(wanted):
         said += f"; 'modprobe tcp_{wanted}' as root adds it"
     return said
+
+
+def _module(control: str) -> bool:
+    """Whether this kernel could load a congestion control."""
+    # As a whole name: what a person wrote may hold a pattern, or a slash.
+    files = (_MODULES / platform.release()).rglob("tcp_*.ko*")
+    return any(each.name.partition(".ko")[0] == f"tcp_{control}" for each in files)

@@ -10,6 +10,7 @@ from rich.console import Console
 from testbed import experiment
 from testbed.cli import plan_view
 from testbed.run import requirements
+from testbed.shared.input_error import InputError
 from testbed.transport import protocols
 from tests.experiment.test_factors import BASE
 
@@ -75,3 +76,47 @@ def test_runs_that_are_unsupported_here_are_not_to_do(tmp_path):
     written = io.StringIO()
     plan_view.show_durations(tmp_path, [r for r in runs if r.arm != "dblp"], Console(file=written))
     assert "to do" not in written.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("timely", "'timely' is of the lab's transport; valid with tcp: reno, cubic"),
+        ("qubic", "unknown TCP congestion control 'qubic'; this kernel has reno, cubic; did you m"),
+        ("cubic", ""),
+        ("westwood", ""),  # of Linux: unsupported here
+        ("bbr2", ""),
+        ("nonesuch", ""),
+    ],
+)
+def test_a_control_that_no_kernel_has_is_wrong_input(kernel, name: str, says: str):
+    runs = experiment.load("quick", congestion_control=name, arms=["tcp-cubic"], seeds=1)
+    if not says:
+        requirements.refuse_wrong_controls(runs)
+        return
+    with pytest.raises(InputError) as caught:
+        requirements.refuse_wrong_controls(runs)
+    key = f"arms.tcp-cubic@congestion_control={name}.congestion_control"
+    assert f"quick.yaml: {key}: {says}" in str(caught.value)
+    (kernel / "net").mkdir(parents=True)
+    (kernel / "net" / f"tcp_{name}.ko").touch()
+    requirements.refuse_wrong_controls(runs)  # a module of this kernel
+
+
+def test_a_wrong_control_of_a_program_is_named_where_it_stands(kernel, tmp_path):
+    program = {"host": "server", "run": "sleep 1", "congestion_control": "renno"}
+    given = {
+        **{key: BASE[key] for key in ("name", "seeds", "topology")},
+        "workload": {"kind": "programs", "programs": [program]},
+        "arms": {"a": {}, "b": {"congestion_control": "ltp"}, "c": {"server": {"output": "x"}}},
+    }
+    path = tmp_path / "small.yaml"
+    said = []
+    for _ in range(3):
+        path.write_text(yaml.safe_dump(given, sort_keys=False))
+        with pytest.raises(InputError) as caught:
+            requirements.refuse_wrong_controls(experiment.load(str(path)))
+        said.append(str(caught.value).removeprefix(f"{path}: ").partition(": ")[0])
+        given["arms"].pop(next(iter(given["arms"])))
+    key = "workload.programs.0.congestion_control"
+    assert said == [key, "arms.b.congestion_control", key]

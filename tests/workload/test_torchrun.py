@@ -289,6 +289,10 @@ def test_an_interpreter_that_is_not_there_is_named(tmp_path: Path) -> None:
     runs = load(tmp_path, workload={**WORKLOAD, "python": "./env/bin/python"})
     with pytest.raises(InputError, match=r"workload\.python: './env/bin/python': no such file"):
         requirements.refuse_missing_files(runs)
+    runs = load(tmp_path, workload={**WORKLOAD, "python": "python4"})
+    valid = r"lab-python, a program such as python3, or an interpreter's path"
+    with pytest.raises(InputError, match=rf"workload\.python: .* 'python4'; valid: {valid}"):
+        requirements.refuse_missing_files(runs)
     (run,) = load(tmp_path)
     requirements.refuse_missing_files([run])
     assert requirements.lacking(run.config(), [], []) is None
