@@ -42,6 +42,8 @@ class Feedback:
         newest_lost_sent_s: when the newest lost datagram was sent. None for unknown; then one
             round trip ago is used. It tells which losses belong to the same round trip, and so
             to the same sign of congestion.
+        waited: what is reported lay unread at a busy receiver for an unknown time. So the time
+            since `newest_sent_s` is longer than the path's, and rates over it are lower.
     """
 
     now_s: float
@@ -53,6 +55,7 @@ class Feedback:
     app_limited: bool = False
     newest_sent_s: float | None = None
     newest_lost_sent_s: float | None = None
+    waited: bool = False
 
 
 class CongestionControl(ABC):
@@ -68,12 +71,14 @@ class CongestionControl(ABC):
             the queue that is found.
         steady: whether rate and window never change. Batches may then go without being offered one
             by one, and `on_sent` hears of several at once. A subclass does not inherit it.
+        receive_buffer_bytes: what the peer's socket holds while the peer is busy; set for it.
     """
 
     needs_ecn = False
     measures = True
     infers_queue = True
     steady = False
+    receive_buffer_bytes = math.inf
 
     @property
     @abstractmethod

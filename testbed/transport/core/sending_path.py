@@ -51,6 +51,7 @@ class SendingPath:
             if not isinstance(said := getattr(congestion, name), bool):
                 raise own_code.unfit(congestion, name, said, "True or False")
         infers = congestion.measures and congestion.infers_queue
+        congestion.receive_buffer_bytes = receive_buffer_bytes
         self._flow_window = max(2, receive_buffer_bytes / wire_bytes(1, chunk_bytes))
         # One segmented send may not be larger than the largest datagram.
         max_batch = max(1, min(MAX_BATCH, MAX_DATAGRAM_BYTES // datagram_bytes))

@@ -28,6 +28,10 @@ Differences to the published version:
   other's queue for propagation time.
 * One feedback may cover many datagrams. The data that arrives between two feedbacks may be in
   flight in addition (version 1 in Linux has a similar allowance for aggregated acknowledgements).
+* A receiver that was busy says so. Its answers' times are not the path's: they lower no bandwidth,
+  unless a fifth is lost, and what the bandwidth brings in such a time may be in flight in addition,
+  as far as the receiver's socket holds it. Otherwise the window would be two products of the path's
+  round trip for each of the receiver's, and the pace would fall with it to single datagrams.
 * A flow whose product is larger than three initial windows keeps the queue shorter. Its allowance
   is at most one product. It paces one per cent below the bandwidth, as Linux does, so that a
   standing queue goes. The queue counts as drained when a product and three datagrams are in flight
@@ -168,7 +172,13 @@ class Bbr(CongestionControl):
             return max(share * self.pacing_gain * self.bandwidth_bps, self._least_bps)
         if self.path.latest_rtt_s is None:
             return math.inf
-        return STARTUP_GAIN * self._initial_bytes * 8 / self.path.latest_rtt_s
+        return STARTUP_GAIN * self._first_window_bytes * 8 / self.path.latest_rtt_s
+
+    @property
+    def _first_window_bytes(self) -> float:
+        """Before a rate is known; it doubles with each answer of a receiver that is always busy."""
+        unread = min(2 * self.path.unread_bytes, self.receive_buffer_bytes)
+        return self._initial_bytes + unread
 
     @property
     def _least_bps(self) -> float:
@@ -179,7 +189,7 @@ class Bbr(CongestionControl):
     @property
     def window_bytes(self) -> float:
         if not self.bdp_bytes:
-            return self._initial_bytes
+            return self._first_window_bytes
         if self.state is BbrState.PROBE_RTT:
             return self._minimum_bytes
         gain = self._window_gain if self._filled else STARTUP_GAIN
@@ -187,7 +197,11 @@ class Bbr(CongestionControl):
         if self._is_large:
             # A report after a silence covers more, but says nothing about the next ones.
             report = min(report, self.bdp_bytes)
-        window = gain * self.bdp_bytes + report
+        window = gain * self.bdp_bytes
+        if unread := self._unread_bytes:
+            window = max(window, min(window + report + unread, self.receive_buffer_bytes))
+        else:
+            window += report
         return max(window, self._minimum_bytes if self._filled else self._initial_bytes)
 
     def on_transfer_begin(self, now_s: float) -> None:
@@ -215,6 +229,11 @@ class Bbr(CongestionControl):
             self._bandwidths.clear()
             sample_bps = None
         limited = feedback.app_limited
+        if feedback.waited:
+            # The rate is that of a receiver which is busy, unless the path loses much meanwhile.
+            settled = feedback.lost_bytes + feedback.delivered_bytes
+            limited = limited or feedback.lost_bytes <= _HEAVY * settled
+            sample_bps = sample_bps if self.bandwidth_bps else None
         if sample_bps is not None and (not limited or sample_bps > self.bandwidth_bps):
             self._bandwidths.add(sample_bps, self._telling_rounds)
         if not self._filled and self.path.round_began and not limited:
@@ -274,11 +293,16 @@ class Bbr(CongestionControl):
             self._probe_rtt(feedback)
 
     @property
+    def _unread_bytes(self) -> float:
+        """What may lie at a receiver that is busy, beside what is on the path."""
+        return self.bandwidth_bps * self.path.unread_s / 8
+
+    @property
     def _drained_bytes(self) -> float:
         """What is in flight right after a feedback when there is no queue."""
         if self._is_large:
-            return self.bdp_bytes + _BATCH * self._datagram_bytes
-        return self.bdp_bytes + self.path.report_bytes
+            return self.bdp_bytes + self._unread_bytes + _BATCH * self._datagram_bytes
+        return self.bdp_bytes + self._unread_bytes + self.path.report_bytes
 
     @property
     def _is_large(self) -> bool:

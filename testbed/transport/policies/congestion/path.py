@@ -109,6 +109,7 @@ class PathMonitor:
         self._round_from_s = -math.inf
         self._least_rtt_s = math.inf  # of this round
         self._restarted = True
+        self._unread_s, self._unread_bytes = MaxFilter(_REPORT_ROUNDS), MaxFilter(_REPORT_ROUNDS)
         self._reports = MaxFilter(_REPORT_ROUNDS)
         self._rtts = MaxFilter(_RTT_ROUNDS)
         # (time, bytes delivered until then, bytes lost, when the newest delivered was sent)
@@ -122,6 +123,19 @@ class PathMonitor:
         answers seldom. The bytes that one message covers must be in flight in addition.
         """
         return self._reports.value
+
+    @property
+    def unread_s(self) -> float:
+        """For how long data lay at a busy receiver in the last rounds, at most; 0 if it was not.
+
+        Meanwhile they are in flight, and on no path.
+        """
+        return self._unread_s.value
+
+    @property
+    def unread_bytes(self) -> float:
+        """The most that a busy receiver found in its socket in the last rounds."""
+        return self._unread_bytes.value
 
     def queued(self, allowed_s: float = math.inf) -> bool:
         """Whether the last round shows a queue that may overflow.
@@ -177,6 +191,13 @@ class PathMonitor:
             # It lay unread for an unknown time: no rate is measured across that, later either.
             self.on_transfer_begin(now_s)
         self._sample_rate(now_s, sent_s)
+        if sent_s is not None:
+            waited = feedback.waited
+            unread_s = max(0.0, now_s - sent_s - self.min_rtt_s) if waited else 0.0
+            self._unread_s.add(unread_s, self.rounds)
+            self._unread_bytes.add(feedback.delivered_bytes if waited else 0, self.rounds)
+        if feedback.waited:
+            self.on_transfer_begin(now_s)  # the next rate is not measured across the wait
         self._reports.add(feedback.delivered_bytes + feedback.lost_bytes, self.rounds)
         if feedback.in_flight_bytes == 0:
             # The next send starts a new measurement; the time until then is not the path's.

@@ -235,7 +235,7 @@ class AcknowledgedSender(SenderRepair):
         self.estimates.on_fates(arrived=arrivals.datagrams - arrivals.overtaken)
         lost, newest_lost_s = self._give_up(now_s)
         # It names the newest datagram, unless that waited in the receiver's socket.
-        lay_unread = ack.echo is None and arrivals.newest > known_to
+        waited = ack.echo is None and arrivals.newest > known_to
         self._last_s = now_s
         self._waiting = False
         self.machine.on(SenderEvent.FEEDBACK)
@@ -248,8 +248,9 @@ class AcknowledgedSender(SenderRepair):
             rtt_s=rtt_s,
             ecn_marked_bytes=min(ack.marked, arrivals.datagrams),
             app_limited=dry or self._thin_from <= arrivals.newest < self._thin_to,
-            newest_sent_s=None if lay_unread else self.scoreboard.sent_s(arrivals.newest),
+            newest_sent_s=self.scoreboard.sent_s(arrivals.newest),
             newest_lost_sent_s=newest_lost_s,
+            waited=waited,
         )
         self._look(now_s)
         return feedback

@@ -170,6 +170,7 @@ class PassesSender(SenderRepair):
             app_limited=swept,
             newest_sent_s=probed_s,
             newest_lost_sent_s=self._newest_probed_s,
+            waited=message.type is MessageType.LATE_BITMAP,
         )
         if swept:
             if not self._probed_all:

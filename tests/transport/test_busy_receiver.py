@@ -1,0 +1,155 @@
+"""A congestion control whose receiver is busy most of the time, in virtual time.
+
+Its answers come late and give no round trip of the path. The path is 1 Gbit/s and 0.1 ms, which
+hold 9 datagrams; what comes in one of the receiver's absences of 10 ms are 860.
+"""
+
+import itertools
+import math
+from typing import Any
+
+import pytest
+
+from testbed.simulate.engine import Simulation
+from testbed.simulate.link import Link
+from testbed.simulate.party import Way, link_up
+from testbed.transport import SendingPath
+from testbed.transport.core.congestion import Feedback
+from testbed.transport.core.events import TransferDone
+from testbed.transport.core.tolerance import FractionRule
+from testbed.transport.core.wire import wire_bytes
+from testbed.transport.policies.congestion import CONGESTION_CONTROLS, Bbr
+from testbed.transport.policies.congestion.path import PathMonitor
+from testbed.transport.policies.repair import REPAIRS
+from tests.transport.virtual import connections, layout_of, random_payload
+
+RATE_BPS, DELAY_S, BUSY_S = 1e9, 50e-6, 10e-3
+CHUNK_BYTES, CHUNKS = 1400, 500
+SIZE = wire_bytes(1, CHUNK_BYTES)
+BUFFER_BYTES = 200 * SIZE
+
+
+class Busy:
+    """One transfer after another to a receiver that looks up once in BUSY_S, from some time on."""
+
+    def __init__(self, control, repair, *, buffer_bytes=math.inf) -> None:
+        self.simulation = Simulation()
+        self.link = Link(self.simulation, rate_bps=RATE_BPS, delay_s=DELAY_S)
+        self.layout = layout_of(CHUNKS, chunk_bytes=CHUNK_BYTES)
+        self.payload = random_payload(self.layout)
+        congestion = CONGESTION_CONTROLS.create(control, rate_bps=RATE_BPS, datagram_bytes=SIZE)
+        self.worker, self.server = connections(
+            self.simulation,
+            (Way([self.link]), Way([], control_delay_s=DELAY_S)),
+            self.layout,
+            repair=REPAIRS.create(repair),
+            path=SendingPath(
+                congestion=congestion, chunk_bytes=CHUNK_BYTES, receive_buffer_bytes=buffer_bytes
+            ),
+        )
+        self.server._buffer_bytes = buffer_bytes
+        link_up(self.worker, self.server)
+        self.numbers = itertools.count()
+
+    def be_busy(self) -> None:
+        now_s = self.simulation.now_s
+        self.server.be_busy(now_s + BUSY_S)
+        self.simulation.at(now_s + BUSY_S + 1e-6, self.be_busy)
+
+    def transfer(self) -> float:
+        """How long it takes."""
+        began_s, number = self.simulation.now_s, next(self.numbers)
+        self.worker.events.clear()
+        self.worker.batches.clear()
+        rule = FractionRule(chunk_count=CHUNKS, tolerance=0)
+        into = self.layout.new_buffer()
+        self.server.connection.post_receive(number, rule, into, began_s)
+        self.worker.connection.post_send(number, self.payload, began_s)
+        self.server.work()
+        self.worker.work()
+        events = self.worker.events
+        self.simulation.run(done=lambda: any(isinstance(each, TransferDone) for each in events))
+        return self.simulation.now_s - began_s
+
+    @property
+    def mean_batch(self) -> float:
+        sizes = [size for _, size in self.worker.batches]
+        return sum(sizes) / len(sizes)
+
+
+@pytest.mark.parametrize("repair", ["passes", "selective", "streaming"])
+@pytest.mark.parametrize("control", ["bbr", "ltp"])
+def test_what_the_path_brings_in_an_absence_is_sent_in_it(control, repair):
+    busy = Busy(control, repair)
+    for _ in range(3):
+        busy.transfer()
+    batch = busy.mean_batch
+    busy.be_busy()
+    for _ in range(6):
+        took_s = busy.transfer()
+    assert took_s < 1.5 * BUSY_S
+    assert busy.mean_batch > batch / 2
+
+
+@pytest.mark.parametrize("repair", ["passes", "selective", "streaming"])
+def test_who_never_gets_an_answer_in_time_doubles_its_window_with_each_answer(repair):
+    busy = Busy("bbr", repair)
+    busy.be_busy()
+    times_s = [busy.transfer() for _ in range(4)]
+    assert times_s[0] < 7 * BUSY_S  # 10, 30, 70, 150, 310 datagrams
+    assert times_s[-1] < 2.5 * BUSY_S
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_no_more_is_sent_than_the_socket_of_a_busy_receiver_holds(known):
+    busy = Busy("bbr", "passes", buffer_bytes=BUFFER_BYTES)
+    if known:
+        busy.transfer()
+    busy.be_busy()
+    for _ in range(5):
+        assert busy.transfer() < (CHUNKS * SIZE / BUFFER_BYTES + 5) * BUSY_S
+    assert busy.server.overflows <= 0.02 * 5 * CHUNKS
+
+
+def answer(at_s, *, waited=False, lost=0, window=10) -> Any:
+    return Feedback(
+        now_s=at_s,
+        delivered_bytes=(window - lost) * SIZE,
+        lost_bytes=lost * SIZE,
+        in_flight_bytes=window * SIZE,
+        rtt_s=None if waited else 1e-3,
+        newest_sent_s=at_s - (0.1 if waited else 1e-3),
+        waited=waited,
+    )
+
+
+def test_how_long_data_lay_unread_is_known_for_ten_rounds():
+    path = PathMonitor()
+    path.on_sent(0.0)
+    path.on_feedback(answer(1.0))
+    assert (path.unread_s, path.unread_bytes) == (0.0, 0)
+    path.on_feedback(answer(1.5, waited=True))
+    assert path.unread_s == pytest.approx(0.1 - 1e-3)
+    assert path.unread_bytes == 10 * SIZE
+    for step in range(10):
+        assert path.unread_s
+        path.on_feedback(answer(2.0 + step * 2e-3))
+    assert (path.unread_s, path.unread_bytes) == (0.0, 0)
+
+
+@pytest.mark.parametrize(("lost", "lowers"), [(0, False), (1, False), (5, True)])
+def test_answers_that_waited_lower_the_bandwidth_only_where_much_is_lost(lost, lowers):
+    control = Bbr(datagram_bytes=SIZE)
+    control.on_transfer_begin(0.0)
+    now_s = 0.0
+    for _ in range(20):
+        control.on_sent(10 * SIZE, now_s)
+        now_s += 1e-3
+        control.on_feedback(answer(now_s))
+    known_bps = control.bandwidth_bps
+    assert known_bps == pytest.approx(10 * SIZE * 8 / 1e-3)
+    for _ in range(60):
+        control.on_sent(10 * SIZE, now_s)
+        now_s += 0.1
+        control.on_feedback(answer(now_s, waited=True, lost=lost))
+    assert (control.bandwidth_bps < known_bps / 10) == lowers
