@@ -6,7 +6,7 @@ from pathlib import Path
 from setuptools import Extension, setup
 
 FOLDER = Path("testbed/transport/native")
-SOURCES = [str(FOLDER / name) for name in ("batches.c", "batches.h", "routine.c")]
+SOURCES = [str(FOLDER / name) for name in ("batches.c", "batches.h", "routine.c", "sealing.c")]
 DIGEST = hashlib.sha256(b"".join(Path(each).read_bytes() for each in SOURCES)).hexdigest()
 
 setup(

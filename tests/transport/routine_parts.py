@@ -6,6 +6,7 @@ import math
 import pytest
 
 from testbed.transport.native import HOT_PATH, LIBRARY, WHY_NONE
+from testbed.transport.net.sealing import TRAILER_BYTES, seal
 from testbed.transport.net.udp_data import UdpData
 from testbed.transport.net.udp_socket import UdpSocket
 from tests.transport.two_parties import Two
@@ -16,11 +17,14 @@ CHUNK_BYTES = 16
 
 
 @contextlib.contextmanager
-def pair():
-    """Two sockets that know each other."""
-    sockets = [UdpSocket(local=("127.0.0.1", 0), datagram_bytes=32) for _ in range(2)]
+def pair(*, authenticated=False):
+    """Two sockets that know each other: a server's and a worker's."""
+    size = 32 + TRAILER_BYTES["mac" if authenticated else "none"]
+    sockets = [UdpSocket(local=("127.0.0.1", 0), datagram_bytes=size) for _ in range(2)]
     for each, other in (sockets, sockets[::-1]):
         each.set_peer(("127.0.0.1", other.port))
+        if authenticated:
+            each.seal = seal("mac", bytes(32), is_server=each is sockets[0])
     try:
         yield sockets
     finally:

@@ -10,6 +10,7 @@ import pytest
 from testbed.transport.core.ack import Ack
 from testbed.transport.core.events import TransferDone
 from testbed.transport.core.messages import ControlMessage, MessageType
+from testbed.transport.core.routine import Quiet
 from testbed.transport.core.wire import ACK_REQUESTED, SEND_INDEX_MODULUS, fields
 from testbed.transport.net.socket_waiter import Waiter
 from tests.transport.routine_parts import CHUNK_BYTES, NEEDS_C, arrive, data_of, pair, two
@@ -90,12 +91,12 @@ def quiet_receiver():
     """A server that has just sent an ACK, and what the worker sends after that."""
     parties = two(2000, repair="streaming")
     rest = received(parties, [(0.0, 20), (2e-3, 20), (5e-3, 20)])
-    while (quiet := parties.server.connection.incoming.receivers[0].quiet).datagrams < 60:
+    while (quiet := parties.server.connection.incoming.receivers[0].quiet).budget < 60:
         now_s = rest[0, 4:8].view(">u4")[0] / 1e4
         parties.server.connection.on_datagrams(rest[:1], now_s, waited=True)
         rest = rest[1:]
     parties.server.connection.control()
-    return parties, rest, quiet.datagrams
+    return parties, rest, int(quiet.budget)
 
 
 def test_an_acknowledging_receiver_says_nothing_of_as_many_as_it_has_said():
@@ -107,13 +108,13 @@ def test_an_acknowledging_receiver_says_nothing_of_as_many_as_it_has_said():
     assert connection.control()
 
 
-@pytest.mark.parametrize("case", ["quiet", "more", "gap", "asked"])
+@pytest.mark.parametrize("case", ["quiet", "more", "gaps", "asked"])
 def test_what_calls_for_an_ack_ends_the_rest(case):
     parties, rest, count = quiet_receiver()
     connection = parties.server.connection
     sent = rest[: count + (case == "more")].copy()
-    if case == "gap":
-        sent = np.delete(sent, 3, axis=0)
+    if case == "gaps":
+        sent = np.delete(sent, range(3, 40), axis=0)
     elif case == "asked":
         fields(sent, CHUNK_BYTES)["stamp"][3] |= ACK_REQUESTED
     with pair() as (udp, other):
@@ -128,8 +129,98 @@ def test_what_calls_for_an_ack_ends_the_rest(case):
     (message,) = connection.incoming.poll_messages() or [None]
     if case == "quiet":
         assert message is None
-    elif case != "gap":
+    else:
         assert Ack.parse(message.body).arrived.sum() >= len(sent)
+
+
+@pytest.mark.parametrize("loss", [0.02, 0.1])
+@pytest.mark.parametrize("repair", ["selective", "streaming"])
+def test_what_is_lost_between_is_as_if_the_receiver_had_read_each_batch(repair, loss):
+    """Its ACKs, and its credit for the next ones."""
+    with pair() as (udp, other):
+        sides = [two(3000, repair=repair).server.connection for _ in range(2)]
+        frames = all_frames(two(3000).layout, number=0)
+        frames = frames[np.random.default_rng(5).random(len(frames)) >= loss]
+        for each in sides:
+            for step in range(6):
+                each.on_datagrams(frames[5 * step : 5 * step + 5], 1e-3 * step, waited=True)
+        ours, theirs = sides
+        data, now_s, first, taken = data_of(udp), 6e-3, 30, 0
+        while first + 20 < len(frames):
+            batch = frames[first : first + 7]
+            other.send(batch)
+            data._resting, data._unread_until_s = True, now_s
+            routine = data.begin_routine(ours, now_s)
+            if routine is None:
+                data.read(ours, now_s, waited=True)
+            else:
+                arrive(routine.coming, now_s)
+                while not routine.coming.over:  # the wait goes on, and the next batch comes
+                    first, now_s = first + 7, now_s + 1e-3
+                    theirs.on_datagrams(batch, now_s - 1e-3, waited=True)
+                    batch = frames[first : first + 7]
+                    other.send(batch)
+                    arrive(routine.coming, now_s)
+                    taken += 1
+                data.end_routine(ours, now_s)
+            theirs.on_datagrams(batch, now_s, waited=True)
+            first, now_s = first + 7, now_s + 1e-3
+            assert ours.control() == theirs.control()
+        credits = [each.incoming.receivers[0]._repair._credit_bytes for each in sides]
+        assert credits[0] == pytest.approx(credits[1])
+    assert taken > 10
+
+
+def test_what_comes_in_another_order_is_left_to_the_connection():
+    parties, rest, _ = quiet_receiver()
+    connection = parties.server.connection
+    with pair() as (udp, other):
+        arriving = udp.arriving()
+        arriving.begin(connection.expected(), 0.0, udp.receiving)
+        other.send(rest[:10])
+        arrive(arriving, 1.0)
+        assert not arriving.over
+        other.send(rest[[12, 11, 13]])
+        arrive(arriving, 2.0)
+        assert arriving.over and arriving.unplaced
+        assert len(arriving.end()[0].new) == 10
+
+
+def test_an_order_that_is_longer_than_send_indices_can_tell_is_left_to_the_connection():
+    parties, rest, _ = quiet_receiver()
+    connection = parties.server.connection
+    stamps = fields(rest, CHUNK_BYTES)["stamp"]
+    expected = connection.expected()
+    assert expected is not None
+    stamps[1] = (expected.quiet.newest + SEND_INDEX_MODULUS // 2) % SEND_INDEX_MODULUS
+    with pair() as (udp, other):
+        arriving = udp.arriving()
+        arriving.begin(
+            expected._replace(quiet=Quiet(1e9, expected.quiet.newest)), 0.0, udp.receiving
+        )
+        other.send(rest[:1])
+        arrive(arriving, 1.0)
+        assert not arriving.over
+        other.send(rest[1:2])
+        arrive(arriving, 2.0)
+        assert arriving.unplaced
+
+
+@pytest.mark.parametrize(
+    "repair",
+    [  # What they may spend with datagrams of MTU size, which are 17 times as long.
+        "selective:overhead=0.2",
+        "streaming:overhead=0.017,loss_overhead=0.2,later_loss_overhead=0.08",
+    ],
+)
+def test_who_has_to_answer_nearly_each_batch_reads_it_without_being_asked_before(repair):
+    connection = two(3000, repair=repair).server.connection
+    frames = all_frames(two(3000).layout, number=0)
+    for step, first in enumerate(range(0, 2000, 40)):  # nine tenths are lost
+        connection.on_datagrams(frames[first : first + 40 : 10], 5e-3 * step, waited=True)
+        connection.control()
+        if step > 3:
+            assert connection.gather_s() > 0 and connection.expected() is None
 
 
 def test_send_indices_follow_one_another_around_their_end():
@@ -148,7 +239,7 @@ def test_send_indices_follow_one_another_around_their_end():
         assert not arriving.over
 
 
-@pytest.mark.parametrize("case", ["transfer", "session", "duplicate", "stranger"])
+@pytest.mark.parametrize("case", ["transfer", "session", "duplicate", "stranger", "forged"])
 def test_whatever_is_not_expected_is_left_to_the_connection_and_counted_as_ever(case):
     outcomes = []
     for taken in (False, True):
@@ -158,11 +249,18 @@ def test_whatever_is_not_expected_is_left_to_the_connection_and_counted_as_ever(
         sent = rest[:30].copy()
         if case == "duplicate":
             sent[7] = sent[6]
-        elif case != "stranger":
+        elif case in ("transfer", "session"):
             fields(sent, CHUNK_BYTES)[case][7] += 1
-        with pair() as (udp, other), socket.socket(type=socket.SOCK_DGRAM) as strange:
+        forged = case == "forged"
+        with (
+            pair(authenticated=forged) as (udp, other),
+            socket.socket(type=socket.SOCK_DGRAM) as strange,
+        ):
             data, now_s = data_of(udp), 2e-3
             data._resting, data._unread_until_s = True, now_s
+            if forged:
+                sent, other.seal = other.seal.seal(sent).copy(), None
+                sent[7, 20] ^= 1
             other.send(sent)
             if case == "stranger":
                 strange.sendto(bytes(sent[0]), ("127.0.0.1", udp.port))
@@ -186,6 +284,22 @@ def test_whatever_is_not_expected_is_left_to_the_connection_and_counted_as_ever(
             )
         )
     assert outcomes[0] == outcomes[1]
+
+
+def test_authenticated_datagrams_are_taken_while_all_are_genuine():
+    parties = two(600)
+    rest = received(parties, [(0.0, 20), (2e-3, 20)])
+    connection = parties.server.connection
+    with pair(authenticated=True) as (udp, other):
+        arriving = udp.arriving()
+        arriving.begin(connection.expected(), 0.0, udp.receiving)
+        for first in (0, 30):
+            other.send(rest[first : first + 30])
+            arrive(arriving, 5e-3 + first)
+            assert not arriving.over
+        connection.arrived(*arriving.end(), waited=True)
+    into, sent = (parties.layout.rows(each[0]) for each in (parties.into, parties.sent))
+    assert np.array_equal(into[:100], sent[:100])
 
 
 def test_nothing_is_taken_while_a_transfer_that_nobody_asked_for_is_under_way():
@@ -228,14 +342,34 @@ def test_what_may_not_rest_is_taken_as_it_comes_and_answered_with_its_time(room_
         assert Ack.parse(message.body).echo == 59
 
 
-def test_a_control_that_measures_the_path_has_each_datagram_read_by_the_connection():
-    for repair, expected in (("streaming", False), ("passes", True)):
-        parties = two(2000, repair=repair)
-        received(parties, [(0.0, 20), (2e-3, 20)])
-        parties.server.connection.control()
-        assert parties.server.connection.expected() is not None
-        asked = parties.server.connection.expected(measured=True)
-        assert (asked is not None) == expected
+@pytest.mark.parametrize(("repair", "gathers"), [("streaming", False), ("passes", True)])
+def test_for_a_control_that_measures_the_path_each_is_taken_as_it_comes(repair, gathers):
+    """Where the repair answers while data flow: its answers have the time of the latest one."""
+    parties = two(2000, repair=repair)
+    rest = received(parties, [(0.0, 20), (2e-3, 20)])
+    connection = parties.server.connection
+    connection.control()
+    assert (connection.gather_s(measured=True) > 0) == gathers
+    expected = connection.expected(measured=True)
+    assert expected is not None and (expected.most_s > 0) == gathers
+    rest[29, 14] |= ACK_REQUESTED >> 8
+    with pair() as (udp, other):
+        data = data_of(udp, measured=True)
+        data._drained = True
+        routine = data.begin_routine(connection, 2e-3)
+        assert routine.coming.at_once
+        for step in range(30):
+            other.send(rest[step : step + 1])
+            arrive(routine.coming, 3e-3 + step * 1e-4)
+            assert routine.coming.over == (gathers or step == 29)
+            if gathers:
+                break
+        data.end_routine(connection, 6e-3)
+        assert (data.unread_until_s > 6e-3) == gathers
+    if not gathers:
+        (message,) = connection.incoming.poll_messages()
+        ack = Ack.parse(message.body)
+        assert ack.echo == 69 and ack.held_s < 1e-4
 
 
 def test_what_completes_a_transfer_is_noticed_at_once():

@@ -8,6 +8,7 @@ import pytest
 
 from testbed.transport.core.messages import ControlMessage, MessageType
 from testbed.transport.core.wire import ACK_REQUESTED, fields
+from testbed.transport.net.sealing import Authentication
 from testbed.transport.net.socket_waiter import Waiter
 from testbed.transport.policies.congestion import FixedRate
 from testbed.transport.policies.repair.passes import PassesSender
@@ -76,6 +77,24 @@ def test_the_same_batches_go_at_the_same_times_as_if_each_had_woken_the_sender(
         each.worker.connection.outgoing.senders[0].report("server") for each in (ours, theirs)
     )
     assert (one.chunks_sent, one.bytes_sent) == (other_.chunks_sent, other_.bytes_sent)
+
+
+def test_each_datagram_goes_with_its_authentication():
+    parties = two(500, rate_bps=1e9)
+    with pair(authenticated=True) as (server, udp):
+        departing = udp.departing()
+        departures = parties.worker.connection.departures()
+        assert departing.begin(departures, 0.0, segmented=udp.segmentation)
+        arrived: list[np.ndarray] = []
+        server.seal = Authentication(bytes(32), is_server=True)  # by hashlib
+        for now_s in (0.0, 1.0):
+            depart(departing, now_s)
+            arrived.append(server.receive()[0].copy())
+        assert not server.counters
+    frames = np.concatenate(arrived)
+    assert len(frames) == departing._it.sent > departures.pacer.quantum
+    rows = parties.layout.rows(parties.sent[0])
+    assert np.array_equal(frames[:, 16:], rows[: len(frames)])
 
 
 def test_all_of_a_pass_goes_and_then_the_sender_asks():

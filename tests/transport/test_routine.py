@@ -10,6 +10,7 @@ import pytest
 
 from testbed.transport import PayloadLayout, preset
 from testbed.transport.net.driver import Driver
+from testbed.transport.net.sealing import seal
 from testbed.transport.net.socket_waiter import Waiter
 from tests.transport.loopback import run_all, site
 from tests.transport.routine_parts import NEEDS_C, data_of, pair, two
@@ -101,10 +102,10 @@ def test_with_a_checksum_or_a_drop_before_the_socket_each_batch_is_offered(setti
     assert sent.chunks_sent >= layout.chunk_count
 
 
-def test_a_sealed_socket_has_no_routine():
+def test_a_socket_with_a_checksum_has_no_routine():
     with pair() as (udp, _):
         assert udp.departing() is not None and udp.arriving() is not None
-        udp.seal = object()
+        udp.seal = seal("crc", b"", is_server=True)
         assert udp.departing() is None and udp.arriving() is None
         parties = two()
         assert data_of(udp).begin_routine(parties.worker.connection, 0.0) is None

@@ -9,7 +9,13 @@ import numpy as np
 import pytest
 
 from testbed.transport import PayloadLayout, preset
-from testbed.transport.net.sealing import TRAILER_BYTES, seal
+from testbed.transport.native.loading import LIBRARY, WHY_NONE
+from testbed.transport.net.sealing import (
+    TRAILER_BYTES,
+    Authentication,
+    CompiledAuthentication,
+    seal,
+)
 from testbed.transport.net.udp_socket import UdpSocket
 from tests.transport.loopback import run_all, site
 from tests.transport.test_udp_socket import collect
@@ -95,6 +101,41 @@ def test_authentication_is_keyed_blake2b_with_the_senders_side():
     for ours, side in zip(seals("mac"), (b"server", b"worker"), strict=True):
         expected = hashlib.blake2b(frame.tobytes(), key=KEY, digest_size=16, person=side).digest()
         assert ours.seal(frame)[0, -16:].tobytes() == expected
+
+
+@pytest.mark.skipif(LIBRARY is None, reason=f"compared with C: {WHY_NONE}")
+@pytest.mark.parametrize("is_server", [True, False])
+def test_compiled_authentication_has_the_bytes_and_the_judgement_of_hashlib_s(is_server):
+    """Of every length around the ends of blocks, and every number around eight at a time."""
+    assert isinstance(seal("mac", KEY, is_server=is_server), CompiledAuthentication)
+    generator = np.random.default_rng(8)
+    for size in (1, 7, 8, 127, 128, 129, 255, 256, 257, SIZE):
+        key = generator.bytes(32)
+        ours, theirs = (
+            [kind(key, is_server=side) for kind in (CompiledAuthentication, Authentication)]
+            for side in (is_server, not is_server)
+        )
+        for count in (1, 2, 7, 8, 9, 16, 17):
+            frames = generator.integers(0, 256, (count, size), dtype=np.uint8)
+            compiled, reference = (each.seal(frames).copy() for each in ours)
+            assert np.array_equal(compiled, reference)
+            guilty = generator.random(count) < 0.3
+            for row in np.flatnonzero(guilty):
+                compiled[row, generator.integers(size + 16)] ^= 1 << generator.integers(8)
+            told = []
+            for each in theirs:
+                counters: Counter[str] = Counter()
+                assert np.array_equal(each.open(compiled, counters), frames[~guilty])
+                told.append(counters)
+            assert told[0] == told[1] == Counter({"forged": guilty.sum()} if any(guilty) else {})
+
+
+def test_each_bit_of_a_tag_counts():
+    server, worker = seals("mac")
+    rows = server.seal(np.repeat(batch(1), 16 * 8, axis=0)).copy()
+    for bit, row in enumerate(rows):
+        row[SIZE + bit // 8] ^= 1 << bit % 8
+    assert len(worker.open(rows, Counter())) == 0
 
 
 def test_another_key_or_the_senders_own_datagrams_are_forgeries():

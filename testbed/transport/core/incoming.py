@@ -31,7 +31,8 @@ from testbed.transport.core.routine import Expected
 from testbed.transport.core.tolerance import StopRule
 from testbed.transport.core.wire import fields
 
-# Fewer datagrams that come before the receiver speaks are not worth being taken without it.
+# Fewer datagrams that come before the receiver speaks are not worth being taken without it, nor
+# fewer than gather at a time: it would be called as often, and asked before each wait in addition.
 _WORTH_TAKING = 4
 
 
@@ -181,27 +182,36 @@ class Incoming:
         ):
             return 0.0
         (receiver,) = self.receivers.values()
-        if measured and not receiver.only_answers:
+        if not (most_s := min(most_s, self._rest_s(receiver, measured))):
             return 0.0
-        return self._gathering.wait_s(receiver.missing, min(most_s, receiver.gather_s))
+        return self._gathering.wait_s(receiver.missing, most_s)
+
+    def _rest_s(self, receiver: Receiver, measured: bool) -> float:
+        """For how long the datagrams of a transfer may gather; 0 where its repair answers them and
+        the sender's control would take that for the path."""
+        return 0.0 if measured and not receiver.only_answers else receiver.gather_s
 
     def expected(self, most_s: float, *, measured: bool) -> Expected | None:
         """`Connection.expected`."""
         if self._early or len(self.receivers) != 1 or self._settings.chunk_events:
             return None
         (receiver,) = self.receivers.values()
-        quiet, missing = receiver.quiet, receiver.missing
-        # Where they come faster than they could gather, each wake-up has many in any case.
-        slow = self._gathering.wait_s(2 * GATHERED, math.inf) > 0
-        if not slow or quiet.datagrams < _WORTH_TAKING or not missing:
+        # Asked for with every wake-up, so what is seldom true comes first. Where they come faster
+        # than they could gather, each wake-up has many in any case.
+        gathering = self._gathering
+        if not gathering.wait_s(2 * GATHERED, math.inf):
             return None
-        if measured and not receiver.only_answers:
+        quiet, most_s = receiver.quiet, min(most_s, self._rest_s(receiver, measured))
+        if quiet.budget < _WORTH_TAKING or not (missing := receiver.missing):
+            return None
+        at_a_time = gathering.wait_s(missing, most_s) * gathering.rate
+        if quiet.likely < max(_WORTH_TAKING, at_a_time):
             return None
         return Expected(
             placement=receiver.placement,
-            gathering=self._gathering,
+            gathering=gathering,
             missing=missing,
-            most_s=min(most_s, receiver.gather_s),
+            most_s=most_s,
             quiet=quiet,
         )
 

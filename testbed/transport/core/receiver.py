@@ -18,7 +18,7 @@ from testbed.transport.core.layout import PayloadLayout
 from testbed.transport.core.messages import ControlMessage, MessageType, pack_bitmap
 from testbed.transport.core.repair import ReceiverRepair, Repair
 from testbed.transport.core.reports import TransferReport
-from testbed.transport.core.routine import Quiet, promises
+from testbed.transport.core.routine import NOT_QUIET, Quiet, promises
 from testbed.transport.core.states import (
     RECEIVER_TRANSITIONS,
     Machine,
@@ -205,7 +205,7 @@ class Receiver:
     @property
     def quiet(self) -> Quiet:
         """How many datagrams may come before its repair says anything."""
-        quiet = self._repair.quiet if promises(self._repair, "quiet") else Quiet(0)
+        quiet = self._repair.quiet if promises(self._repair, "quiet") else NOT_QUIET
         if not isinstance(quiet, Quiet):
             raise own_code.unfit(self._repair, "quiet", quiet, "a Quiet")
         return quiet

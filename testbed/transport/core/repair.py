@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from testbed.transport.core.congestion import Feedback
 from testbed.transport.core.messages import ControlMessage
 from testbed.transport.core.path_estimates import PathEstimates
-from testbed.transport.core.routine import Quiet
+from testbed.transport.core.routine import NOT_QUIET, Quiet
 from testbed.transport.core.states import SENDER_TRANSITIONS, Machine, SenderEvent, SenderState
 from testbed.transport.core.tolerance import Progress
 
@@ -141,7 +141,7 @@ class ReceiverRepair(ABC):
 
         The default is 0, and that of a class which inherits another's.
         """
-        return Quiet(0)
+        return NOT_QUIET
 
     def on_new_chunks(  # noqa: B027 - optional to override
         self, chunks: NDArray[np.int64]

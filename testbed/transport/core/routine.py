@@ -8,6 +8,7 @@ as anything else happens it stops. To report is the same as to have called `offe
 `on_datagrams`, at those times.
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -48,12 +49,20 @@ class Quiet(NamedTuple):
     """How many datagrams may come before a receiver's repair has anything to say.
 
     Attributes:
-        newest: that holds for those with the send indices after this one, in their order; negative
-            for any.
+        budget: each that comes costs 1 of it; when it is overdrawn, something is said.
+        newest: that holds for those that were sent after the one with this send index, as long as
+            they come in the order of their sending and none asks for an ACK; negative for any.
+        lost_cost: what each costs that is missing in that order.
+        likely: how many will come until then, as far as the last ones tell.
     """
 
-    datagrams: int
+    budget: float
     newest: int = -1
+    lost_cost: float = 1.0
+    likely: float = math.inf
+
+
+NOT_QUIET = Quiet(0, likely=0)
 
 
 class Expected(NamedTuple):

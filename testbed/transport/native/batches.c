@@ -47,6 +47,8 @@ static void fetch(const uint8_t *row, uint32_t bytes, int to_write)
     }
 }
 
+uint16_t stamp_of(const uint8_t *frame) { return read16(frame + 14); }
+
 /* The transfer that all of at least one datagram name; -1 where they differ. */
 API int64_t transfer_of(const uint8_t *frames, int64_t count, int64_t stride)
 {
@@ -114,7 +116,7 @@ API int64_t place(struct placing *it, const uint8_t *frames, int64_t count, int6
             it->ignored++;
             continue;
         }
-        it->stamps[valid++] = read16(frame + 14);
+        it->stamps[valid++] = stamp_of(frame);
         if (!writing)
             continue;
         uint32_t chunk = read32(frame + 4);

@@ -1,4 +1,4 @@
-/* What `batches.c` and `routine.c` share. */
+/* What `batches.c`, `sealing.c` and `routine.c` share. */
 
 #ifndef BATCHES_H
 #define BATCHES_H
@@ -14,6 +14,7 @@
 #define HEADER_BYTES 16
 #define SEND_INDEX_MASK 0x7fff
 #define ACK_REQUESTED 0x8000
+#define TAG_BYTES 16
 
 /* One transfer's side; hot_path.py, beside this file, has the same structures. */
 struct composing {
@@ -35,11 +36,23 @@ struct placing {
     uint32_t faults[FAULTS];
 };
 
+uint16_t stamp_of(const uint8_t *frame);
 int64_t transfer_of(const uint8_t *frames, int64_t count, int64_t stride);
 int compose(const struct composing *it, const int64_t *chunks, int64_t count, int64_t first,
             int ask);
 int64_t place(struct placing *it, const uint8_t *frames, int64_t count, int64_t stride,
               int writing);
+
+/* The keys of one connection, as hash states that have taken them; sealing.py, beside this file, has
+   the same structure. */
+struct sealing {
+    uint64_t ours[8], theirs[8];
+    uint8_t *rows; /* sealed datagrams */
+    int64_t frame_bytes; /* of a datagram without its tag */
+};
+
+void seal_rows(const struct sealing *it, const uint8_t *frames, int64_t count);
+int64_t open_rows(const struct sealing *it, const uint8_t *rows, int64_t count, uint8_t *good);
 
 #ifdef __linux__
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 _ELF_HEADER_BYTES = 64
 _SOURCE = Path(__file__).with_name("batches.c")
-_OTHER_SOURCES = ("batches.h", "routine.c")  # setup.py has the same order
+_OTHER_SOURCES = ("batches.h", "routine.c", "sealing.c")  # setup.py has the same order
 
 
 def _is_whole(elf: bytes) -> bool:
@@ -42,6 +42,11 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
     library.compose.argtypes = [address, address, size, size, flag]
     library.place.argtypes = [address, address, size, size, flag]
     library.transfer_of.argtypes = [address, size, size]
+    library.take_key.argtypes = [address, ctypes.c_char_p, size, ctypes.c_char_p]
+    library.seal_rows.argtypes = [address, address, size]
+    library.open_rows.argtypes = [address, address, size, address]
+    library.take_key.restype = library.seal_rows.restype = None
+    library.open_rows.restype = size
     library.place.restype = library.transfer_of.restype = size
     if sys.platform.startswith("linux"):
         library.receive.argtypes = [address, flag]

@@ -27,6 +27,7 @@ static int64_t least(int64_t one, int64_t other) { return one < other ? one : ot
 /* `core/pacing.py` has the same token bucket. */
 struct departing {
     const struct composing *composing;
+    const struct sealing *sealing; /* NULL for none, as below */
     struct sending *plain, *segmented; /* the latter NULL where the kernel does not cut */
     const int64_t *chunks;
     double due_s, tokens, refilled_s, bytes_per_s, most_tokens, wire_bytes;
@@ -61,9 +62,15 @@ API void depart(struct departing *it, double now_s)
         return;
     }
     int64_t size = least(least(covered, it->most), left), taken = -1;
-    if (!compose(it->composing, it->chunks + it->sent, size, it->first + it->sent, 0))
+    if (!compose(it->composing, it->chunks + it->sent, size, it->first + it->sent, 0)) {
+        uint8_t *rows = it->composing->frames;
+        if (it->sealing) {
+            seal_rows(it->sealing, rows, size);
+            rows = it->sealing->rows;
+        }
         taken = send_rows(it->segmented && size > 1 ? it->segmented : it->plain,
-                          (int)it->descriptor, it->composing->frames, size);
+                          (int)it->descriptor, rows, size);
+    }
     if (taken > 0) {
         it->at_s[it->batches] = now_s;
         it->sizes[it->batches++] = taken;
@@ -78,11 +85,14 @@ API void depart(struct departing *it, double now_s)
 /* `core/gathering.py` has the same rate and the same waits. */
 struct arriving {
     struct receiving *receiving;
+    const struct sealing *sealing;
     struct placing *placing; /* with room for the results of `room` datagrams */
     double due_s, most_s, rate, since_s, last_s;
     double gathered, least_s, window_s, pause_s, decay;
+    double quiet, lost_cost; /* until when nothing is said; `core/routine.py` says how it counts */
     int64_t count, missing, room;
-    int64_t quiet, newest; /* so many may come in the order of their sending; newest < 0: in any */
+    int64_t newest; /* the latest one's send index; below 0: they may come in any order */
+    int64_t reached; /* send indices since the first `newest` */
     int64_t descriptor, over;
     int64_t at_once; /* each is taken as it comes, until they may gather */
     int64_t valid, gained;
@@ -110,16 +120,44 @@ static void measure(struct arriving *it, int64_t datagrams, double now_s)
     it->last_s = now_s;
 }
 
-/* Whether datagrams with these stamps, sent one after the other, ask for nothing. */
-static int in_order(struct arriving *it, const uint16_t *stamps, int64_t count)
+/* Whether a batch was sent after all before it, in its order. Whatever lies between is lost. */
+static int ascends(struct arriving *it, const uint8_t *frames, int64_t count, int64_t stride)
 {
+    int64_t newest = it->newest;
     for (int64_t i = 0; i < count; i++) {
-        int64_t next = (it->newest + 1) & SEND_INDEX_MASK;
-        if (stamps[i] != next)
+        int64_t index = stamp_of(frames + i * stride) & SEND_INDEX_MASK;
+        int64_t step = (index - newest) & SEND_INDEX_MASK;
+        it->reached += step;
+        /* Half of the indices are the past. */
+        if (!step || it->reached > SEND_INDEX_MASK / 2)
             return 0;
-        it->newest = next;
+        newest = index;
     }
+    it->newest = newest;
     return 1;
+}
+
+/* Whether the receiver has something to say of what has come. */
+static int speaks(const struct arriving *it, const uint16_t *stamps, int64_t count)
+{
+    if (it->newest < 0)
+        return (double)it->valid > it->quiet;
+    for (int64_t i = 0; i < count; i++)
+        if (stamps[i] & ACK_REQUESTED)
+            return 1;
+    return (double)it->valid + (double)(it->reached - it->valid) * it->lost_cost > it->quiet;
+}
+
+/* Whether a batch is what was expected, in the order that was; whatever else it may be is left to
+   the caller. */
+static int expected(struct arriving *it, int64_t count)
+{
+    const uint8_t *rows = it->receiving->rows;
+    int64_t stride = it->receiving->datagram_bytes;
+    return it->valid + count <= it->room &&
+           (!it->sealing || open_rows(it->sealing, rows, count, NULL) == count) &&
+           transfer_of(rows, count, stride) == it->placing->transfer &&
+           (it->newest < 0 || ascends(it, rows, count, stride));
 }
 
 /* Receives and places one batch. */
@@ -127,24 +165,21 @@ static void take(struct arriving *it, double now_s)
 {
     struct placing part = *it->placing;
     int64_t rows = it->received = receive(it->receiving, (int)it->descriptor);
-    int64_t stride = it->receiving->datagram_bytes;
-    it->unplaced = rows < 0 || it->receiving->unsorted ||
-                   (rows && (it->valid + rows > it->room ||
-                             transfer_of(it->receiving->rows, rows, stride) != part.transfer));
+    it->unplaced = rows < 0 || it->receiving->unsorted || (rows && !expected(it, rows));
     it->drained = it->receiving->received < it->receiving->count;
     it->over |= it->unplaced;
     if (it->over || !rows)
         return;
     part.stamps += it->valid;
     part.chunks += it->gained;
-    int64_t valid = place(&part, it->receiving->rows, rows, stride, 1);
+    int64_t valid =
+        place(&part, it->receiving->rows, rows, it->receiving->datagram_bytes, 1);
     it->placing->ignored = part.ignored;
     memcpy(it->placing->faults, part.faults, sizeof part.faults);
     it->valid += valid;
     it->gained += part.gained;
     it->at_s = now_s;
-    it->over |= part.ignored || it->valid > it->quiet ||
-                (it->newest >= 0 && !in_order(it, part.stamps, valid));
+    it->over |= part.ignored || speaks(it, part.stamps, valid);
     measure(it, rows, now_s);
 }
 

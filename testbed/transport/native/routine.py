@@ -19,6 +19,7 @@ from testbed.transport.core.hot_path import Arrivals
 from testbed.transport.core.routine import Departures, Expected
 from testbed.transport.native.hot_path import CompiledComposer, CompiledPlacement, address_of
 from testbed.transport.native.loading import LIBRARY
+from testbed.transport.native.sealing import Tagging
 
 _LOGGED = 64
 
@@ -31,7 +32,7 @@ class _Departing(ctypes.Structure):
     """struct departing."""
 
     _fields_ = _structure(
-        (ctypes.c_void_p, "composing plain segmented chunks"),
+        (ctypes.c_void_p, "composing sealing plain segmented chunks"),
         (ctypes.c_double, "due_s tokens refilled_s bytes_per_s most_tokens wire_bytes"),
         (ctypes.c_int64, "count beyond first quantum most descriptor over sent batches"),
         (ctypes.c_double * _LOGGED, "at_s"),
@@ -43,10 +44,10 @@ class _Arriving(ctypes.Structure):
     """struct arriving."""
 
     _fields_ = _structure(
-        (ctypes.c_void_p, "receiving placing"),
+        (ctypes.c_void_p, "receiving sealing placing"),
         (ctypes.c_double, "due_s most_s rate since_s last_s"),
-        (ctypes.c_double, "gathered least_s window_s pause_s decay"),
-        (ctypes.c_int64, "count missing room quiet newest descriptor over at_once"),
+        (ctypes.c_double, "gathered least_s window_s pause_s decay quiet lost_cost"),
+        (ctypes.c_int64, "count missing room newest reached descriptor over at_once"),
         (ctypes.c_int64, "valid gained received unplaced drained"),
         (ctypes.c_double, "at_s"),
     )
@@ -55,9 +56,16 @@ class _Arriving(ctypes.Structure):
 class Departing:
     """Sends `Departures`, as often as they are begun."""
 
-    def __init__(self, descriptor: int, plain: int, segmented: int) -> None:
-        """`plain` and `segmented` are the addresses of two `SendCall`s."""
-        self._it = _Departing(descriptor=descriptor, plain=plain)
+    def __init__(
+        self, descriptor: int, plain: int, segmented: int, *, tagging: Tagging | None = None
+    ) -> None:
+        """`plain` and `segmented` are the addresses of two `SendCall`s.
+
+        `tagging` has room for MAX_BATCH datagrams, which is the most that a pacer lets go at once.
+        """
+        self._tagging = tagging
+        sealing = None if tagging is None else tagging.address
+        self._it = _Departing(descriptor=descriptor, plain=plain, sealing=sealing)
         self._segmented = segmented
         self.address = ctypes.addressof(self._it)
 
@@ -94,9 +102,11 @@ class Departing:
 class Arriving:
     """Takes what is `Expected`."""
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, *, tagging: Tagging | None = None) -> None:
+        self._tagging = tagging
         self._it = _Arriving(
             descriptor=descriptor,
+            sealing=None if tagging is None else tagging.address,
             gathered=GATHERED,
             least_s=LEAST_S,
             window_s=WINDOW_S,
@@ -121,8 +131,8 @@ class Arriving:
         it.most_s, it.missing = most_s, missing
         it.rate, it.count = gathering.rate, gathering.count
         it.since_s, it.last_s = gathering.since_s, gathering.last_s
-        it.quiet, it.newest = quiet
-        it.over = it.valid = it.gained = it.unplaced = 0
+        it.quiet, it.lost_cost, it.newest = quiet.budget, quiet.lost_cost, quiet.newest
+        it.over = it.valid = it.gained = it.reached = it.unplaced = 0
         return True
 
     @property

@@ -18,7 +18,9 @@ from collections import Counter
 import numpy as np
 from numpy.typing import NDArray
 
+from testbed.transport.core.pacing import MAX_BATCH
 from testbed.transport.native.routine import Arriving, Departing
+from testbed.transport.native.sealing import TAG_BYTES, Tagging
 from testbed.transport.net.addresses import SocketAddress, in_words
 from testbed.transport.net.batched_io import (
     SOL_UDP,
@@ -222,17 +224,27 @@ class UdpSocket:
 
     @property
     def has_routine(self) -> bool:
-        """Whether batches can be sent and received without a call each: by C, without a seal."""
-        return self.seal is None and self._departures.compiled is not None
+        """Whether batches can be sent and received without a call each: C must have the seal."""
+        in_c = self.seal is None or self.seal.tagging is not None
+        return in_c and self._departures.compiled is not None
 
     def departing(self) -> Departing | None:
         """What sends without a call for each batch; None where nothing can."""
         calls = self._departures.compiled
-        return None if calls is None or self.seal else Departing(self.fileno(), *calls)
+        if calls is None or not self.has_routine:
+            return None
+        return Departing(self.fileno(), *calls, tagging=self._tagging())
 
     def arriving(self) -> Arriving | None:
         """What receives without a call for each batch; None where nothing can."""
-        return Arriving(self.fileno()) if self.has_routine else None
+        return Arriving(self.fileno(), tagging=self._tagging()) if self.has_routine else None
+
+    def _tagging(self) -> Tagging | None:
+        """By which C seals and opens, with room for a paced batch; None for no seal."""
+        tagging = None if self.seal is None else self.seal.tagging
+        if tagging is not None:
+            tagging.reserve(MAX_BATCH, self.datagram_bytes - TAG_BYTES)
+        return tagging
 
     @property
     def receiving(self) -> int:

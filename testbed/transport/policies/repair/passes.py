@@ -14,7 +14,6 @@ with `overlaps` False the walk rests while the link carries what was sent, and b
 """
 
 import math
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -208,7 +207,7 @@ class PassesReceiver(ReceiverRepair):
 
     @property
     def quiet(self) -> Quiet:
-        return Quiet(sys.maxsize)
+        return Quiet(math.inf)
 
     def on_new_chunks(self, chunks: NDArray[np.int64]) -> None:
         self._unsaid += chunks.astype(np.uint32).tobytes()

@@ -12,7 +12,6 @@ intervals, as long as they stay a small fraction of the bytes sent. It knows fro
 how much was sent, so a path that loses nearly everything needs no more ACKs than a good one.
 """
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,7 +22,7 @@ from testbed.transport.core.errors import ProtocolError
 from testbed.transport.core.messages import SENT, WIRE_OVERHEAD_BYTES, ControlMessage
 from testbed.transport.core.path_estimates import PathEstimates
 from testbed.transport.core.repair import Arrange, ReceiverRepair, Repair
-from testbed.transport.core.routine import Quiet
+from testbed.transport.core.routine import NOT_QUIET, Quiet
 from testbed.transport.core.wire import ACK_REQUESTED, SEND_INDEX_MODULUS
 from testbed.transport.policies.repair.acknowledged_sender import AcknowledgedSender
 from testbed.transport.policies.tolerance import Progress
@@ -32,6 +31,9 @@ _HALF = SEND_INDEX_MODULUS // 2
 # The credit at the beginning: about one ACK.
 _FIRST_CREDIT_BYTES = 150.0
 _URGENT_LOSSES = 256
+# The weight of a new batch in what was recently lost.
+_NEW = 0.25
+_FEW = 1e-3  # before any have come
 # Batches of arrivals that are kept apart until the next ACK.
 _MOST_PENDING = 256
 
@@ -69,6 +71,7 @@ class AcknowledgingReceiver(ReceiverRepair):
         self._urgent_left = _URGENT_LOSSES
         self._interval_s = interval_s
         self._credit_bytes = _FIRST_CREDIT_BYTES
+        self._recently_came = self._recently_lost = 0.0  # of a batch, on average
         self._pending: list[NDArray[np.int64]] = []
         self._newest = SEND_INDEX_MODULUS - 1  # the index before the first
         self._echo: int | None = None
@@ -95,6 +98,8 @@ class AcknowledgingReceiver(ReceiverRepair):
         lost = max(0, ahead - came)
         urgent = min(lost, self._urgent_left)
         self._urgent_left -= urgent
+        self._recently_lost += _NEW * (lost - self._recently_lost)
+        self._recently_came += _NEW * (came - self._recently_came)
         self._credit_bytes += (
             (ahead - lost) * self._earned_bytes
             + urgent * self._earned_urgent_bytes
@@ -104,9 +109,15 @@ class AcknowledgingReceiver(ReceiverRepair):
 
     @property
     def quiet(self) -> Quiet:
-        # While nothing is lost, each earns so much.
-        within = math.floor(-self._credit_bytes / self._earned_bytes)
-        return Quiet(0 if self._wanted else max(0, within), self._newest)
+        if self._wanted or self._credit_bytes >= 0:
+            return NOT_QUIET
+        budget = -self._credit_bytes / self._earned_bytes
+        earned_bytes = self._earned_later_bytes
+        if self._urgent_left:
+            earned_bytes = max(earned_bytes, self._earned_urgent_bytes)
+        lost_cost = earned_bytes / self._earned_bytes
+        cost = 1 + lost_cost * self._recently_lost / max(_FEW, self._recently_came)
+        return Quiet(budget, self._newest, lost_cost, budget / cost)
 
     def on_data(self, progress: Progress) -> list[ControlMessage]:
         due = self._wanted or (self._may_acknowledge and progress.now_s >= self._next_s)
