@@ -12,6 +12,7 @@ from pathlib import Path
 
 REPORT = "report"  # the folder of an experiment's report, and of the index of all
 CONFIG = "config.json"  # of a run
+_KEPT = "provenance.json"  # of results that were kept
 UNFINISHED = "unfinished: in progress, or left behind"
 _SUFFIX = re.compile(r"^(?P<key>.+)\.(?:(?P<partial>partial)|attempt(?P<attempt>\d+))$")
 
@@ -45,6 +46,8 @@ def find_experiment(results_dir: Path, experiment: str | None = None) -> Path:
         return results_dir.resolve() if not results_dir.name.strip(".") else results_dir
     known = sorted(path.parent for path in results_dir.glob("*/plan.json"))
     known = known or sorted({path.parents[1] for path in results_dir.glob("*/*/config.json")})
+    if not known:
+        _refuse_kept(results_dir, experiment)
     if experiment is not None:
         for folder in known:
             if folder.name == experiment:
@@ -57,6 +60,19 @@ def find_experiment(results_dir: Path, experiment: str | None = None) -> Path:
             "as ./lab run writes it"
         )
     return max(known, key=_planned_at)
+
+
+def _refuse_kept(results_dir: Path, experiment: str | None) -> None:
+    """Refuse a folder of kept results, an experiment's or all, and say what reads them."""
+    folder = results_dir / (experiment or "NAME")
+    if (results_dir / _KEPT).is_file():
+        folder = results_dir
+    elif not any(results_dir.glob(f"*/{_KEPT}")):
+        return
+    raise ValueError(
+        f"{results_dir}: holds kept results, not run directories; valid: the folder given to "
+        f"./lab run, or polars.read_csv of {folder / 'rows.csv'} (docs/reference/kept-results.md)"
+    )
 
 
 def _planned_at(folder: Path) -> tuple[float, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 
 import pytest
 
@@ -203,6 +204,20 @@ def test_bad_folders_are_refused_in_one_line(tmp_path):
     (build.folder / "dblp-s1").rename(tmp_path / "elsewhere")
     with pytest.raises(ValueError, match="no runs found"):
         load(tmp_path, "quick")
+
+
+def test_kept_results_are_no_run_directories():
+    kept = Path(__file__).parents[2] / "experiments" / "results"
+    quick = kept / "quick"
+    for given, rows in (
+        ((kept, "quick"), quick / "rows.csv"),
+        ((quick,), quick / "rows.csv"),
+        ((kept,), kept / "NAME" / "rows.csv"),
+    ):
+        with pytest.raises(ValueError, match="not run directories") as refused:
+            load(*given)
+        assert f"polars.read_csv of {rows} (docs/reference/kept-results.md)" in str(refused.value)
+    assert (quick / "rows.csv").is_file()
 
 
 def test_the_fast_and_the_careful_reader_agree(tmp_path):
