@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from controllers.impairments.repetition import Instants, Rounds, resolve_instants, resolve_rounds
 from testbed.shared import own_code
+from testbed.shared.input_error import shown
 
 LONGEST_S = 3600.0
 # It may begin as late as limits.impairment_late_s lets it by default, and ends as much later.
@@ -120,10 +121,13 @@ class ImpairmentParameters(BaseModel):
 
     @model_validator(mode="after")
     def _anchor_is_one(self) -> ImpairmentParameters:
-        if (self.rounds is None) == (self.at_s is None):
+        if self.rounds is not None and self.at_s is not None:
+            raise ValueError("has both rounds and at_s; valid: one of them")
+        if self.rounds is None and self.at_s is None:
             raise ValueError("needs one anchor: either rounds (with leg) or at_s")
         if isinstance(self.rounds, list) and len(set(self.rounds)) != len(self.rounds):
-            raise ValueError("rounds: must be distinct round numbers, 0 or more")
+            shown_rounds = shown(self.rounds)
+            raise ValueError(f"rounds: {shown_rounds}: must be distinct round numbers, 0 or more")
         if self.at_s is not None:
             for key in ("leg", "offset_s"):
                 if key in self.model_fields_set:

@@ -82,7 +82,10 @@ def load(
             found = _validated(changed, point, group, path, where, blamed)
             experiments |= {(number, variant.label): found for variant in group}
     first = experiments[0, wanted[0].label]
-    settings = _settings(document, first, path)
+    try:
+        settings = _settings(document, first, path, points)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
     finished = FinishedRuns(folders=[path.resolve().parent, Path()], results=results)
 
     def with_phases(experiment: Experiment, seed: int, point: factors.Point) -> Experiment:
@@ -167,10 +170,15 @@ def _refuse_lost(options: Sequence[tuple[str, str]], points: Sequence[factors.Po
                 )
 
 
-def _settings(document: dict[str, Any], first: Experiment, path: Path) -> dict[str, Any]:
+def _settings(
+    document: dict[str, Any], first: Experiment, path: Path, points: Sequence[factors.Point]
+) -> dict[str, Any]:
     """What all runs of the experiment share, without arms, seeds and points.
 
     Factors are left out too, so that two sweeps over one experiment have the same settings.
+
+    Raises:
+        InputError: a value that factors replace is wrong; one that they complete is not.
     """
     shared = {key: value for key, value in document.items() if key != "factors"}
     try:
@@ -179,9 +187,34 @@ def _settings(document: dict[str, Any], first: Experiment, path: Path) -> dict[s
             if document.get("factors")
             else first
         )
-    except ValidationError:  # a factor has what the rest lacks
+    except ValidationError as error:
+        replaced = {key for point in points for key in point.changes}
+        for each in problems.of(error, Experiment):
+            place = problems.dotted(each.place)
+            of_factor = any(yaml_input.within(place, key) for key in replaced)
+            if of_factor and each.sort != problems.MISSING and _given(shared, each.place):
+                raise InputError(problems.explain([each])) from None
         return {key: value for key, value in shared.items() if key not in NOT_OF_A_RUN}
     return found.model_dump(mode="json", exclude=NOT_OF_A_RUN)
+
+
+def _given(document: Any, place: problems.Place) -> bool:
+    """Whether a document has a value there that is not null, which waits for another."""
+    for part in place:
+        try:
+            document = document[part]
+        except (KeyError, IndexError, TypeError):
+            return False
+    return document is not None
+
+
+def _problems(document: dict[str, Any], path: Path) -> list[problems.Problem]:
+    """What is wrong with an experiment without its factors."""
+    try:
+        Experiment.model_validate(document, context={"folders": [path.parent]})
+    except ValidationError as error:
+        return problems.of(error, Experiment)
+    return []
 
 
 def _to_blame(location: Sequence[int | str], options: Sequence[tuple[str, str]]) -> str:
@@ -216,6 +249,8 @@ def _validated(
         blamed = _to_blame(place, options)
         of_factor = _to_blame(place, [("factors", key) for key in point.changes]) if place else ""
         near = ""
+        if of_factor and found[0] in _problems(document, path):
+            of_factor = ""  # it is there without the factors, too
         if of_factor:
             blamed = blamed or _to_blame(("factors",), options)
         elif place[:1] == ("arms",) and len(place) == 3 and found[0].sort == problems.MISSING:

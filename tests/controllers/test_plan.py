@@ -112,7 +112,7 @@ def test_the_timeline_of_the_first_issue_goes_on_working(tmp_path):
             "at_s.random: 9 times 1 s do not fit between 0 and 3 s",
         ),
         ([{**LOSS}], "needs one anchor: either rounds (with leg) or at_s"),
-        ([{**LOSS, "rounds": [1], "at_s": [1], "duration_s": 1}], "needs one anchor"),
+        ([{**LOSS, "rounds": [1], "at_s": [1], "duration_s": 1}], "has both rounds and at_s"),
         ([{**LOSS, "at_s": [1], "leg": "round", "duration_s": 1}], "leg: belongs to rounds"),
         ([{**LOSS, "rounds": [1], "offset_s": -0.1}], "impairments.0.offset_s: -0.1: "),
         ([{**LOSS, "rounds": [1], "offset_s": 61}], "impairments.0.offset_s: 61: "),

@@ -31,6 +31,31 @@ def write(folder: Path, **changes: Any) -> str:
     return str(path)
 
 
+def test_a_value_that_factors_replace_is_checked_too(tmp_path):
+    loss = BASE["impairments"][0]
+    per_cent = write(tmp_path, impairments=[{**loss, "q": "90%"}], factors={"impairments.0.q": [1]})
+    with pytest.raises(
+        InputError, match=r"small\.yaml: impairments\.0\.q: '90%': must be a number"
+    ):
+        experiment.load(per_cent)
+    # What a factor completes is right: a missing value, null, or one that others make wrong.
+    for changes in (
+        {"impairments": [{**loss, "q": None}], "factors": {"impairments.0.q": [0.5]}},
+        {"arms": {"a": {}}, "factors": {"arms.a.protocol": ["dblp", "none"]}},
+        {"impairments": [{**loss, "rounds": [30]}], "factors": {"rounds": [40]}},
+    ):
+        assert experiment.load(write(tmp_path, **changes))
+
+
+def test_what_is_wrong_without_the_factors_is_not_blamed_on_them(tmp_path):
+    both = {**BASE["impairments"][0], "at_s": [1]}
+    path = write(tmp_path, impairments=[both], factors={"impairments.0.q": [0.6, 0.9]})
+    with pytest.raises(InputError) as caught:
+        experiment.load(path)
+    said = f"{path}: impairments.0: has both rounds and at_s; valid: one of them"
+    assert str(caught.value) == said
+
+
 def test_a_level_sets_its_keys_together_and_is_known_by_its_label(tmp_path):
     path = write(tmp_path, factors={"payload": PAYLOADS, "impairments.0.q": [0.6, 0.9]})
     runs = experiment.load(path, arms=["dblp"], seeds=1)
