@@ -28,7 +28,8 @@ def in_words(error: Any) -> str:
         return f"{verb}: no option {wrong}; valid: {options}{near}"
     if kind == "MissingParameter":
         name = (error.param.metavar or error.param.name).upper()
-        return f"{verb}: {name} is missing{_example(command)}"
+        kinds = f"; valid: {error.param.help}" if name == "KIND" else ""
+        return f"{verb}: {name} is missing{kinds}{_example(command)}"
     if kind == "BadParameter" and error.param is not None:
         return _bad_value(error)
     if hasattr(command, "commands"):

@@ -176,6 +176,15 @@ class Experiment(Section):
         "kernel's where it works",
     )
 
+    @field_validator("seeds", mode="before")
+    @classmethod
+    def _seeds_are_no_count(cls, given: Any) -> Any:
+        if isinstance(given, int):
+            raise ValueError(
+                f"{given}: must be a list, such as [1, 2, 3]; --seeds NUMBER is a count"
+            )
+        return given
+
     @field_validator("seeds")
     @classmethod
     def _seeds_are_distinct(cls, seeds: list[int]) -> list[int]:

@@ -62,6 +62,8 @@ def find(name_or_path: str) -> Path:
                 what, near = "a symbolic link that leads to no file", ""
             raise InputError(f"{path}: {what}{near}")
         return path
+    if path.is_file():
+        raise InputError(f"{path}: not a YAML file; valid: FILE.yaml, FILE.yml")
     found = EXPERIMENTS / f"{name_or_path}.yaml"
     if "/" in name_or_path or not found.is_file():
         near = did_you_mean(path.name, names())

@@ -63,7 +63,8 @@ class OneOf:
         """
         if isinstance(given, self.base):
             return given
-        if self.by_name and isinstance(given, str):
+        is_name = self.by_name and isinstance(given, str)
+        if is_name:
             given = {self.key: given}
         if not isinstance(given, Mapping):
             raise ValueError(f"must be a mapping of keys to values, with the key {self.key!r}")
@@ -78,7 +79,10 @@ class OneOf:
         try:
             found = model.model_validate({**given, self.key: name}, context=info.context)
         except ValidationError as error:
-            raise problems.raised(problems.of(error, model)) from None
+            wrong = problems.of(error, model)
+            if is_name:
+                wrong = [self._with_example(each, name) for each in wrong]
+            raise problems.raised(wrong) from None
         except Exception as error:
             if name in self.registry:
                 raise
@@ -87,6 +91,13 @@ class OneOf:
         if self.check is not None:
             self.check(found)
         return found
+
+    def _with_example(self, problem: problems.Problem, name: str) -> problems.Problem:
+        """Where a name alone is not enough: how a section is written."""
+        if problem.sort != problems.MISSING:
+            return problem
+        example = f"{{ {self.key}: {name}, {problems.dotted(problem.place)}: ... }}"
+        return problem._replace(message=f"{problem.message}; valid: {example}")
 
     def _without_name(self, given: Mapping[str, Any]) -> problems.Problem:
         valid = f"valid: {', '.join(self.registry)}"

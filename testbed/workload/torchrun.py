@@ -88,6 +88,15 @@ class Torchrun(Section):
         description="the longest time that it may take; none: `limits.run_timeout_s` alone",
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _keys_of_arms_are_in_arms(cls, given: Any) -> Any:
+        for key in given if isinstance(given, Mapping) else ():
+            if key in TorchrunArm.model_fields and key not in cls.model_fields:
+                said = f"is a key of an arm; valid: arms.NAME.{key}"
+                raise problems.raised([Problem((key,), said, problems.UNKNOWN)])
+        return given
+
     @field_validator("script")
     @classmethod
     def _script_is_there(cls, script: str, info: ValidationInfo) -> str:

@@ -124,6 +124,16 @@ def test_a_file_of_the_wrong_bytes(answer: Any, content: bytes, expected: str) -
     check(line, f"lab: small.yaml: {expected}")
 
 
+def test_a_file_that_is_no_yaml(tmp_path: Path) -> None:
+    from testbed import experiment
+    from testbed.shared.input_error import InputError
+
+    path = tmp_path / "results.py"
+    path.touch()
+    with pytest.raises(InputError, match=r"results\.py: not a YAML file; valid: FILE\.yaml, FILE"):
+        experiment.load(str(path))
+
+
 def test_a_folder_in_place_of_a_file(tmp_path: Path) -> None:
     from testbed import experiment
     from testbed.shared.input_error import InputError

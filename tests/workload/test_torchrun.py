@@ -163,6 +163,10 @@ LOSS = {"kind": "loss", "rounds": [3], "q": 0.5}
             "workload.nproc_per_hots: unknown key; valid: ...; did you mean 'nproc_per_host'?",
         ),
         (
+            {"workload": {**WORKLOAD, "insecure": False}},
+            "workload.insecure: is a key of an arm; valid: arms.NAME.insecure",
+        ),
+        (
             {"workload": {**WORKLOAD, "nproc_per_host": 0}},
             "workload.nproc_per_host: 0: must be a whole number from 1 to 16",
         ),

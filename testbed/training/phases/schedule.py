@@ -39,6 +39,13 @@ class Parameters(DetectorParameters):
         "`EXPERIMENT/ARM`: of that arm's runs the one with the same seed and point of the sweep",
     )
 
+    @field_validator("critical_rounds", mode="before")
+    @classmethod
+    def _are_pairs(cls, given: Any) -> Any:
+        if isinstance(given, list) and not all(isinstance(each, list | tuple) for each in given):
+            raise ValueError(f"{given}: must be [first, last] pairs of rounds, such as [[0, 9]]")
+        return given
+
     @field_validator("critical_rounds")
     @classmethod
     def _rises(cls, spans: list[tuple[int, int]] | None) -> list[tuple[int, int]] | None:
