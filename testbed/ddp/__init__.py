@@ -1,9 +1,10 @@
-"""Bounded-loss gradient exchange for `DistributedDataParallel`, without the lab.
+"""Bounded-loss gradient exchange for `DistributedDataParallel` and FSDP2, without the lab.
 
     state = BoundedLoss("dblp")                # after init_process_group, on all ranks
     ddp.register_comm_hook(state, state.hook)
 
-`bounded_loss` is the hook, `side` one end of an exchange, and `exchange` all ends that a rank has.
+`bounded_loss` is what users make, `steps` what it does with each step's buckets, `side` one end of
+an exchange, and `exchange` all ends that a rank has.
 `meeting` is the process group's store, through which ranks find each other. It imports torch, the
 transport, the fillings of `testbed.training` and `testbed.shared`, and knows nothing of the lab.
 To add a collective: who owns what of a bucket is said in `plan`, by one line of `owners`.

@@ -1,58 +1,32 @@
-"""The hook: what `DistributedDataParallel` calls with each bucket of gradients."""
+"""What users make: the hook for `DistributedDataParallel` and FSDP2, and averages of one tensor."""
 
-import atexit
 import math
-import re
-import threading
-import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
-from numpy.typing import NDArray
 
-from testbed.ddp import places, plan, replaced, rounds, step_log
-from testbed.ddp.exchange import Exchange
-from testbed.ddp.meeting import STORE, Meeting
-from testbed.ddp.owed import Owed, Slots
-from testbed.ddp.part import Part
-from testbed.ddp.report import BucketReport, StepReport, bucket_report
+from testbed.ddp import replaced
+from testbed.ddp.flat import Flats, at_the_end_of_backward
 from testbed.ddp.settings import Collective, Mode
-from testbed.ddp.torch_hooks import TorchHook
+from testbed.ddp.steps import Steps
 from testbed.shared.input_error import InputError
-from testbed.training.vectors import mean_into
-from testbed.transport import PeerLost, ProtocolConfig
+from testbed.transport import ProtocolConfig
 from testbed.transport.core.connection_settings import LeaveOut
-from testbed.transport.core.wire import U32_MAX
-
-# DDP makes its buckets anew once, after the first step. So the second step's are those that stay.
-_KNOWN_AFTER = 2
 
 
-@dataclass
-class _Bucket:
-    """One bucket on its way; `report` is there once it has arrived."""
-
-    index: int
-    gradient: torch.Tensor
-    future: "torch.futures.Future[torch.Tensor]"
-    began_s: float
-    parts: int = 0
-    done: list[Part] = field(default_factory=list)
-    report: BucketReport | None = None
-
-
-class BoundedLoss:
+class BoundedLoss(Steps):
     """Averages gradients over bounded-loss transfers, in place of DDP's all-reduce.
 
     Make one for each DistributedDataParallel, on all ranks of its process group, in the same order:
 
         state = BoundedLoss("dblp")
         ddp.register_comm_hook(state, state.hook)
+
+    or for each model that FSDP2 shards (`hook_into`), or each tensor that is averaged by itself
+    (`average`).
 
     The ranks meet through the process group's store. All replicas stay identical: gradients may
     lose a bounded share on their way to the rank that averages them, and the mean then reaches all
@@ -96,7 +70,8 @@ class BoundedLoss:
         Args:
             protocol: a preset's name, or what `testbed.transport.preset` returns. Its tolerance of
                 the gather counts; means are never lost.
-            group: the process group of the DistributedDataParallel; the default one if None.
+            group: the process group of the DistributedDataParallel, or of the replicas; the
+                default one if None.
             collective: `sharded`: each rank averages a part of each bucket; `server`: rank 0
                 averages all.
             mode: `bounded`; `reliable`: no loss is tolerated; `local`: nothing is sent, and each
@@ -125,9 +100,7 @@ class BoundedLoss:
             min_ranks: the fewest ranks, rank 0 among them, that go on when others are lost; the
                 mean is then of those that are there. None: all are needed. With `server` alone.
         """
-        self.critical = True
-        self.last: StepReport | None = None
-        self._settings, instead = replaced.settings(
+        settings, instead = replaced.settings(
             protocol,
             collective=collective,
             mode=mode,
@@ -145,38 +118,9 @@ class BoundedLoss:
             late_share=late_share,
             min_ranks=min_ranks,
         )
-        self._meeting = Meeting(group, self._settings.timeout_s)
-        if (self._settings.min_ranks or 0) > self._meeting.world:
-            valid = f"up to {self._meeting.world}, the number of ranks"
-            raise InputError(f"min_ranks is {self._settings.min_ranks}; valid: {valid}")
-        self._rounds = rounds.announced(dist.get_rank())
-        self._log = step_log.opened()
-        self._instead: TorchHook | None = None
-        if instead is not None:
-            assert self._meeting.group is not None
-            self._instead = TorchHook(instead(self._meeting.group), self._rounds, self._log)
-        self._slots = Slots()
-        self._owed = Owed(self._slots)
-        self._exchange: Exchange | None = None
-        self._opened = 0
-        self._step = 0
-        self._seen: list[plan.Bucket] = []
-        self._buckets: list[_Bucket] = []
-        self._known = 0  # steps since the buckets have been the same, or may be
-        self._plan: plan.Plan = ()  # the buckets of the step before
-        self._failing = False
-        self._failure: Exception | None = None
-        self._changed = threading.Condition()
-        self._places: places.Places | None = None
-        if not self._idle:
-            self._places = places.find(self._settings, self._meeting)
-            atexit.register(self.close)
-
-    @property
-    def _idle(self) -> bool:
-        """Whether our transport carries nothing, ever."""
-        nothing = self._settings.mode == "local" or self._meeting.world == 1
-        return nothing or self._instead is not None
+        super().__init__(settings, instead, group)
+        self._flats = Flats()
+        self._use = ""
 
     def hook(self, state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """What to give to `register_comm_hook`, which calls it with each bucket.
@@ -186,180 +130,68 @@ class BoundedLoss:
         """
         if self._instead is not None:
             return self._instead.take(bucket)
-        try:
-            return self._take(bucket)
-        except Exception as error:
-            self._fail(error)
-            with self._changed:  # another thread may have been first
-                self._changed.wait_for(lambda: self._failure is not None)
-            assert self._failure is not None
-            raise self._failure from None
-
-    def _take(self, bucket: dist.GradBucket) -> "torch.futures.Future[torch.Tensor]":
-        if self._failure is not None:
-            raise self._failure
-        gradient = bucket.buffer()
-        plan.require_plain(gradient)
-        devices: list[int | str | torch.device] = [gradient.device] if gradient.is_cuda else []
-        future: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=devices or None)
-        taken = _Bucket(len(self._seen), gradient, future, time.monotonic())
-        slots = self._slots.of(bucket.parameters())
-        self._seen.append(plan.Bucket(gradient.numel(), str(gradient.dtype), slots))
-        self._buckets.append(taken)
-        idle = self._idle
-        if not idle and taken.index == 0 and self._known >= _KNOWN_AFTER and self._exchange is None:
-            self._open()
-        if taken.index == 0:
-            self._rounds.begin(legs=self._exchange is not None)
-        if idle:
-            self._arrived(taken, gradient)
-        else:
-            values = gradient.detach().to("cpu", torch.float32).numpy()
-            values = self._owed.added(slots, values)
-            if self._is_known(taken.index):
-                self._send(taken, values)
-            else:
-                self._complete_mean(taken, values)
-        if bucket.is_last():
-            self._end_step()
+        with self._guarded():
+            self._use_as("hook")
+            taken = self._take(bucket)
+            if bucket.is_last():
+                self._end_step()
         return taken.future
 
-    def _is_known(self, index: int) -> bool:
-        """Whether this step's buckets are, up to this one, those of the exchange."""
-        exchange = self._exchange
-        return exchange is not None and exchange.plan[: index + 1] == tuple(self._seen)
+    def hook_into(self, model: torch.nn.Module) -> None:
+        """Averages over the replicas what FSDP2 has reduced among the shards of each.
 
-    def _open(self) -> None:
-        assert self._places is not None
-        facts = {"the number of buckets": len(self._plan)}
-        stage = f"the opening of the exchange before step {self._step}"
-        plan.require_equal(stage, self._meeting.share(stage, facts))
-        self._opened += 1
-        session = self._places.session + self._opened * self._meeting.world
-        self._exchange = Exchange(
-            self._settings,
-            self._meeting,
-            self._places,
-            buckets=self._plan,
-            session=session & U32_MAX,
-            on_failure=self._on_failure,
-        )
+        `model` is what `fully_shard` was given last, with the mesh of its shards alone; `group` is
+        the group of the replicas. Each rank averages its shard of each gradient with the ranks that
+        hold the same one. The backward pass waits for each.
 
-    def _send(self, taken: _Bucket, values: NDArray[np.float32]) -> None:
-        """Gives a bucket's parts to the ends of the exchange."""
-        assert self._exchange is not None
-        parts = list(self._exchange.parts(taken.index))
-        taken.parts = len(parts)
-        self._rounds.posted(len(parts))
-        tolerance = self._settings.first_leg(self.critical)
-        for side, _, part in parts:
-            done = partial(self._part_done, taken)
-            side.post(values[part], tolerance, done, turned=self._rounds.turned)
+        Raises InputError where mesh and group do not fit. The backward pass raises as `hook` does.
+        """
+        from testbed.ddp import fsdp  # a second to import, which others need not wait
 
-    def _part_done(self, taken: _Bucket, part: Part) -> None:
-        """Hears of a part's mean, in the thread of its end."""
-        with self._changed:
-            taken.done.append(part)
-            taken.parts -= 1
-            if taken.parts:
-                return
-        assert self._exchange is not None
-        mean = torch.from_numpy(self._exchange.result(taken.index))
-        plain = taken.gradient.dtype == torch.float32 and not taken.gradient.is_cuda
-        self._arrived(taken, mean if plain else taken.gradient.copy_(mean))
+        self._use_as("hook_into")
+        assert self._meeting.group is not None
+        for place, module in enumerate(fsdp.modules_of(model, self._meeting.group)):
+            module.set_all_reduce_hook(partial(self._of_shards, place))
 
-    def _complete_mean(self, taken: _Bucket, values: NDArray[np.float32]) -> None:
-        """Averages through the process group, in the order of ranks, as the exchange does."""
-        stage = f"step {self._step}, bucket {taken.index}"
-        plan.require_equal(stage, self._meeting.share(stage, self._seen[-1].facts()))
-        mine = torch.from_numpy(np.ascontiguousarray(values)).to(taken.gradient.device)
-        everyone = [torch.empty_like(mine) for _ in range(self._meeting.world)]
-        dist.all_gather(everyone, mine, group=self._meeting.group)
-        mean = np.empty_like(values)
-        mean_into([each.cpu().numpy() for each in everyone], mean)
-        taken.gradient.copy_(torch.from_numpy(mean))
-        self._arrived(taken, taken.gradient)
+    def average(self, tensor: torch.Tensor) -> None:
+        """Puts the mean of all ranks' tensors in its place, and returns when it is there.
 
-    def _arrived(self, taken: _Bucket, mean: torch.Tensor) -> None:
-        """A bucket's mean is there."""
-        report = bucket_report(
-            taken.index,
-            taken.gradient.numel(),
-            taken.done,
-            time.monotonic() - taken.began_s,
-        )
-        taken.future.set_result(mean)
-        with self._changed:
-            taken.report = report
-            self._changed.notify_all()
+        It is a step with one bucket: all that is said of gradients holds for the tensor. Each call
+        takes one of the same size. The first two go through the process group.
 
-    def _end_step(self) -> None:
-        """Waits for all buckets: DDP would do so next, and could not tell why one did not come."""
-        began_s = time.monotonic()
-        self._rounds.all_posted()
-        with self._changed:
-            self._changed.wait_for(
-                lambda: self._failure is not None or all(each.report for each in self._buckets)
+        Raises as `hook` does.
+        """
+        with self._guarded():
+            self._use_as("average")
+            self._average(tensor, 0)
+            self._end_step()
+
+    def _of_shards(self, place: int, reduced: torch.Tensor) -> None:
+        """What FSDP calls in the backward pass, once for each module that has gradients."""
+        with self._guarded():
+            if not self._buckets:
+                at_the_end_of_backward(self._end_backward)
+            self._average(reduced, place)
+
+    def _end_backward(self) -> None:
+        with self._guarded():
+            self._end_step()
+
+    def _average(self, tensor: torch.Tensor, name: int) -> None:
+        taken = self._take(self._flats.of(tensor, name))
+        self._await([taken])
+        # On a GPU, the stream that calls waits for the mean.
+        tensor.detach().view(-1).copy_(taken.future.wait())
+
+    def _use_as(self, use: str) -> None:
+        """InputError where it has another use already: its buckets are those of one."""
+        if self._instead is not None:
+            raise InputError(f"{use}: PyTorch's own hooks are for DistributedDataParallel alone")
+        self._use = self._use or use
+        if use != self._use:
+            raise InputError(
+                f"{use}: this BoundedLoss is in use by {self._use}; valid: one for each use"
             )
-            if self._failure is not None:
-                raise self._failure
-        self._rounds.end()
-        self._plan = tuple(self._seen)
-        exchanged = self._exchange is not None and self._exchange.plan == self._plan
-        self.last = StepReport(
-            step=self._step,
-            carried_by=("nothing" if self._idle else "transport" if exchanged else "process group"),
-            buckets=tuple(each.report for each in self._buckets if each.report is not None),
-            wait_s=time.monotonic() - began_s,
-        )
-        parts = [part for each in self._buckets for part in each.done]
-        self._log.write(self._step, parts, self.last.wait_s)
-        self._known += 1
-        if self._exchange is not None and not exchanged:  # the buckets have changed
-            self._owed = self._all_owed()
-            self._exchange.close()
-            self._exchange = None
-            self._known = 1
-        self._seen, self._buckets = [], []
-        self._step += 1
-
-    # Failures.
-
-    def _on_failure(self, owner: int, error: Exception) -> None:
-        """Hears that an end has failed, in its thread."""
-        self._fail(error, owner)
-
-    def _fail(self, error: Exception, owner: int | None = None) -> None:
-        """Ends the exchange on all ranks, and lets the hook raise what has failed first."""
-        with self._changed:
-            if self._failing:
-                return
-            self._failing = True
-        rank, reason = self._meeting.rank, str(error)
-        if isinstance(error, PeerLost):
-            number = re.search(r"\d+", error.peer)
-            rank = int(number[0]) if number is not None else owner if owner is not None else rank
-            reason = error.reason
-        told_rank, told_reason = rank, reason
-        if self._settings.min_ranks is None:  # else one that is gone says nothing for the others
-            told_rank, told_reason = self._meeting.first_failure(rank, reason)
-        # What this rank finds wrong itself says more than that another was first to say so.
-        lost = isinstance(error, PeerLost) and error.peer != STORE
-        failure = PeerLost(f"rank {told_rank}", told_reason) if lost else error
-        with self._changed:
-            self._failure = failure
-            self._changed.notify_all()
-        if self._exchange is not None:
-            self._exchange.stop()
-
-    # Checkpoints.
-
-    def _all_owed(self) -> Owed:
-        owed = self._owed.copy()
-        if self._exchange is not None:
-            for index, bucket in enumerate(self._exchange.plan):
-                owed.keep(bucket.slots, self._exchange.owed(index))
-        return owed
 
     def state_dict(self) -> dict[str, Any]:
         """What this rank's gradients still owe, for a checkpoint between two steps.
@@ -376,13 +208,3 @@ class BoundedLoss:
         self._owed.load(state, self._meeting.rank, self._meeting.world)
         if self._exchange is not None:
             self._exchange.forget()
-
-    def close(self) -> None:
-        """Ends the exchange; what was said before still arrives. At exit it is called by itself."""
-        atexit.unregister(self.close)
-        if self._exchange is not None:
-            self._exchange.close()
-        if self._places is not None:
-            self._places.close()
-        self._failing = True
-        self._failure = self._failure or RuntimeError("this BoundedLoss is closed")

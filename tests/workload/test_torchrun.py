@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from testbed import experiment
-from testbed.ddp import bounded_loss, replaced, settings, torch_hooks
+from testbed.ddp import bounded_loss, replaced, settings, steps, torch_hooks
 from testbed.experiment import json_schema
 from testbed.run import requirements
 from testbed.shared.input_error import InputError
@@ -133,7 +133,7 @@ def test_the_names_are_those_of_the_hook() -> None:
     for name, keys in torchrun.HOOKS.items():
         assert keys == tuple(torch_hooks.HOOKS[name][1])
     assert torchrun.HOOK_ENVIRONMENT == replaced.ENVIRONMENT
-    assert torchrun.FIRST_WITH_LEGS == bounded_loss._KNOWN_AFTER
+    assert torchrun.FIRST_WITH_LEGS == steps._KNOWN_AFTER
     for key, valid in (
         ("mode", get_args(settings.Mode)),
         ("collective", get_args(settings.Collective)),
