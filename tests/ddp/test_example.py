@@ -10,9 +10,11 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 TRAIN, LANGUAGE = ROOT / "examples/ddp_train.py", ROOT / "examples/ddp_language_model.py"
+SELDOM = ROOT / "examples/diloco_train.py"
 SMALL = {
     TRAIN: ["--epochs", "1", "--images", "640", "--width", "4"],
     LANGUAGE: ["--steps", "40", "--every", "20", "--width", "32", "--layers", "1", "--batch", "8"],
+    SELDOM: ["--rounds", "4", "--every", "3", "--width", "4"],
 }
 
 
@@ -32,7 +34,7 @@ def torchrun(script, *arguments, status=0, **more):
     return done
 
 
-@pytest.mark.parametrize("script", [TRAIN, LANGUAGE], ids=lambda path: path.stem)
+@pytest.mark.parametrize("script", [TRAIN, LANGUAGE, SELDOM], ids=lambda path: path.stem)
 def test_it_is_short(script):
     assert len(script.read_text(encoding="utf-8").splitlines()) < 150
 
@@ -64,3 +66,18 @@ def test_bad_input_is_one_line():
     lines = [line for line in done.stderr.splitlines() if "interface is 'eth99'; valid: " in line]
     assert lines  # torchrun may end the other rank before it has said so too
     assert "exitcode  : 2" in done.stderr
+
+
+@pytest.mark.timeout(240)
+def test_ranks_that_meet_seldom_train_as_with_all_reduces():
+    """Without loss, the means differ by rounding at most."""
+    over_ours = torchrun(SELDOM, "--mode", "reliable").stdout.splitlines()
+    over_gloo = torchrun(SELDOM, "--protocol", "gloo").stdout.splitlines()
+    ours, gloos = (
+        [float(line.partition("moved by ")[2].partition(",")[0]) for line in lines[:4]]
+        for lines in (over_ours, over_gloo)
+    )
+    assert ours == pytest.approx(gloos, rel=1e-3)
+    assert min(ours) > 0
+    assert "carried_by='transport'" in over_ours[4]
+    assert len(over_gloo) == 4

@@ -1,0 +1,116 @@
+"""Semi-synchronous training over bounded-loss transfers: the ranks meet once in many steps.
+
+    torchrun --nproc_per_node 2 examples/diloco_train.py
+    torchrun --nproc_per_node 2 examples/diloco_train.py --protocol gloo   # all-reduces, to compare
+
+This is DiLoCo (Douillard et al., arXiv 2311.08105). From weights that are equal on all ranks, each
+takes `--every` steps of AdamW by itself. How far it has come is its pseudo-gradient. The mean of
+these is the gradient of one step of SGD with Nesterov's momentum, from where all began.
+
+It needs `pip install '.[ddp]'` and no data, as `ddp_train.py` beside it, whose model it trains.
+"""
+
+import argparse
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+from ddp_train import draw, model
+from torch import nn
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+from testbed.ddp import BoundedLoss, InputError, PeerLost
+
+BATCH = 32
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--protocol", default="dblp", help="a preset, or gloo for all-reduces")
+    parser.add_argument("--mode", default="bounded", help="bounded, reliable or local")
+    parser.add_argument("--rate-bps", type=float, help="what a rank's link carries")
+    parser.add_argument("--interface", help="this rank's network interface")
+    parser.add_argument("--rounds", type=int, default=12, help="outer steps")
+    parser.add_argument("--every", type=int, default=20, help="inner steps between two outer ones")
+    parser.add_argument("--width", type=int, default=16, help="channels of the first layer")
+    parser.add_argument("--inner-rate", type=float, default=0.002, help="AdamW's learning rate")
+    parser.add_argument("--outer-rate", type=float, default=0.7, help="SGD's learning rate")
+    parser.add_argument("--momentum", type=float, default=0.9, help="of the outer steps")
+    return parser.parse_args()
+
+
+def inner_steps(net: nn.Module, optimiser: torch.optim.Optimizer, every: int, seed: int) -> None:
+    """What a rank does by itself."""
+    device = next(net.parameters()).device
+    images, digits = (each.to(device) for each in draw(every * BATCH, seed))
+    for chosen in torch.arange(every * BATCH, device=device).split(BATCH):
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(net(images[chosen]), digits[chosen]).backward()
+        optimiser.step()
+
+
+def train(given: argparse.Namespace) -> None:
+    rank, world = dist.get_rank(), dist.get_world_size()
+    device = torch.device("cpu")
+    if torch.cuda.is_available():
+        device = torch.device("cuda", rank % torch.cuda.device_count())
+    torch.manual_seed(0)  # equal weights on all ranks
+    net = model(given.width).to(device)
+    inner = torch.optim.AdamW(net.parameters(), lr=given.inner_rate)
+    weights = nn.Parameter(parameters_to_vector(net.parameters()).detach().clone())
+    outer = torch.optim.SGD(
+        [weights], lr=given.outer_rate, momentum=given.momentum, nesterov=True
+    )  # fmt: skip
+
+    state = None
+    if given.protocol != "gloo":
+        state = BoundedLoss(
+            given.protocol, mode=given.mode, rate_bps=given.rate_bps, interface=given.interface
+        )
+    tests = [each.to(device) for each in draw(1000, seed=10**6)]
+    for number in range(given.rounds):
+        began_s = time.monotonic()
+        inner_steps(net, inner, given.every, seed=number * world + rank)
+        computed_s = time.monotonic() - began_s
+        # A tensor of its own in each round: the mean takes its place.
+        gradient = weights.detach() - parameters_to_vector(net.parameters()).detach()
+        if state is not None:
+            state.average(gradient)
+        else:
+            dist.all_reduce(gradient)
+            gradient /= world
+        weights.grad = gradient
+        outer.step()
+        # A copy, since the model's parameters become views of what they are given.
+        vector_to_parameters(weights.detach().clone(), net.parameters())
+        if rank == 0:
+            with torch.no_grad():
+                accuracy = (net(tests[0]).argmax(1) == tests[1]).float().mean().item()
+            took_s = time.monotonic() - began_s - computed_s
+            print(
+                f"round {number}: accuracy {accuracy:.3f}, all moved by {gradient.norm():.4f}, "
+                f"computed {computed_s:.2f} s, met and evaluated {took_s:.2f} s",
+                flush=True,
+            )
+    if rank == 0 and state is not None:
+        print(f"the last outer step: {state.last}")
+
+
+def main() -> int:
+    given = arguments()
+    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    try:
+        train(given)
+    except InputError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except PeerLost as error:
+        print(error, file=sys.stderr)
+        return 1
+    dist.destroy_process_group()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
