@@ -6,7 +6,8 @@
 `bounded_loss` is what users make, `steps` what it does with each step's buckets, `side` one end of
 an exchange, and `exchange` all ends that a rank has.
 `meeting` is the process group's store, through which ranks find each other. It imports torch, the
-transport, the fillings of `testbed.training` and `testbed.shared`, and knows nothing of the lab.
+transport, `testbed.shared` and of `testbed.training` the fillings and the rule for phases, and
+knows nothing of the lab.
 To add a collective: who owns what of a bucket is said in `plan`, by one line of `owners`.
 """
 

@@ -13,6 +13,7 @@ from testbed.ddp.flat import Flats, at_the_end_of_backward
 from testbed.ddp.settings import Collective, Mode
 from testbed.ddp.steps import Steps
 from testbed.shared.input_error import InputError
+from testbed.training.detector import Detector
 from testbed.transport import ProtocolConfig
 from testbed.transport.core.connection_settings import LeaveOut
 
@@ -39,7 +40,7 @@ class BoundedLoss(Steps):
     Attributes:
         critical: whether training is in a critical phase, where protocols such as dblp tolerate
             less loss. Set it as you like, on any rank: it holds for what that rank receives. True
-            at the start.
+            at the start. With `phase` it is set after each step.
         last: the report of the latest step; None before, and with one of PyTorch's hooks.
     """
 
@@ -63,6 +64,7 @@ class BoundedLoss(Steps):
         leave_out: LeaveOut | None = None,
         late_share: float = 0.0,
         min_ranks: int | None = None,
+        phase: str | Detector | None = None,
     ) -> None:
         """Meets the other ranks. Raises InputError, with the same line on all ranks, where one
         cannot take part or they differ; PeerLost for a rank that does not come in time.
@@ -99,6 +101,9 @@ class BoundedLoss(Steps):
                 because it takes much longer than recent ones; it is owed. With `server` alone.
             min_ranks: the fewest ranks, rank 0 among them, that go on when others are lost; the
                 mean is then of those that are there. None: all are needed. With `server` alone.
+            phase: what sets `critical`. `gradient-norm`: DBLP's rule, by the norm of the mean every
+                ten steps; a `Detector` of `testbed.training.detector`, which sees that norm alone.
+                All ranks have the same mean, so they agree. None: the script does.
         """
         settings, instead = replaced.settings(
             protocol,
@@ -117,6 +122,7 @@ class BoundedLoss(Steps):
             leave_out=leave_out,
             late_share=late_share,
             min_ranks=min_ranks,
+            phase=phase,
         )
         super().__init__(settings, instead, group)
         self._flats = Flats()
@@ -198,7 +204,8 @@ class BoundedLoss(Steps):
 
         Each rank saves and loads its own: `owed` holds float32 tensors by parameter.
         """
-        return self._all_owed().state(self._meeting.rank, self._meeting.world)
+        state = self._all_owed().state(self._meeting.rank, self._meeting.world)
+        return state if self._detector is None else {**state, "phase": self._detector.state()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Owes from now on what the state says: the next step's gradients pay it.
@@ -206,5 +213,12 @@ class BoundedLoss(Steps):
         Raises InputError for anything else than the `state_dict` of the same rank of as many.
         """
         self._owed.load(state, self._meeting.rank, self._meeting.world)
+        phase = state.get("phase")
+        if self._detector is not None and phase is not None:
+            try:
+                self._detector.restore(phase)
+            except (KeyError, TypeError):
+                raise InputError("the state is of another detector of phases") from None
+            self.critical = bool(self._detector.critical)
         if self._exchange is not None:
             self._exchange.forget()

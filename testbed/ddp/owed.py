@@ -82,7 +82,7 @@ class Owed:
 
     def load(self, state: Mapping[str, Any], rank: int, world: int) -> None:
         """Takes the result of `state`, in place of all that is kept."""
-        if not isinstance(state, Mapping) or set(state) != _KEYS:
+        if not isinstance(state, Mapping) or set(state) - {"phase"} != _KEYS:
             raise InputError(
                 f"{shown(state)} is no state of BoundedLoss; valid: what state_dict() returned"
             )

@@ -23,7 +23,7 @@ ENVIRONMENT = "BOUNDED_LOSS"
 OURS = "bounded-loss"
 _IN_WORDS = {str: "a text", bool: "true or false", int: "a whole number", float: "a number"}
 _ARGUMENTS: dict[str, type] = {
-    **dict.fromkeys(("collective", "mode", "filling", "interface"), str),
+    **dict.fromkeys(("collective", "mode", "filling", "interface", "phase"), str),
     **dict.fromkeys(("rate_bps", "queue_bytes", "timeout_s", "late_share"), float),
     **dict.fromkeys(("port", "chunk_bytes", "transfers_in_flight", "min_ranks"), int),
     **dict.fromkeys(("insecure", "segmentation"), bool),

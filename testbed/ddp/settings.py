@@ -9,7 +9,9 @@ from testbed.ddp.lateness import WINDOW
 from testbed.shared.input_error import InputError, shown
 from testbed.shared.registry import one_of
 from testbed.shared.version import version
+from testbed.training.detector import Detector
 from testbed.training.filling import FILLINGS, Filling
+from testbed.training.norm_change import GradientNorm
 from testbed.transport import Leg, ProtocolConfig, preset
 from testbed.transport.core.connection_settings import LeaveOut
 from testbed.transport.core.wire import check_chunk_bytes
@@ -21,6 +23,7 @@ Mode = Literal["bounded", "reliable", "local"]
 # Those that need nothing besides one round's payloads. `previous` and `whole-tensors` do.
 _FILLINGS = ("error-feedback", "rescale", "zero")
 _MEASURED = "bbr"
+_PHASE = "gradient-norm"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +51,7 @@ class Settings:
     leave_out: LeaveOut | None
     late_share: float
     min_ranks: int | None
+    phase: str | Detector | None
 
     def __post_init__(self) -> None:
         for key, valid in (
@@ -89,6 +93,11 @@ class Settings:
                 f"min_ranks is {self.min_ranks}; valid: None, or 1 and more with "
                 "collective='server', where one rank decides for all"
             )
+        if not (self.phase in (None, _PHASE) or isinstance(self.phase, Detector)):
+            raise InputError(
+                f"phase is {shown(self.phase)}; valid: {_PHASE}, a Detector of testbed.training, "
+                "or None"
+            )
         if self.mode == "bounded" and isinstance(self.protocol.gather, PerLayer):
             raise InputError(
                 f"protocol {self.protocol.name}: it bounds the loss of each layer, and a bucket "
@@ -99,6 +108,11 @@ class Settings:
     def filled(self) -> Filling:
         """What stands for chunks that did not arrive; nothing is missing unless `bounded`."""
         return FILLINGS.create(self.filling if self.mode == "bounded" else "zero")
+
+    @property
+    def detector(self) -> Detector | None:
+        """What says whether training is critical; None: the script does."""
+        return GradientNorm() if isinstance(self.phase, str) else self.phase
 
     def protocol_on(self, *, inside: bool) -> ProtocolConfig:
         """The protocol between ranks that are all on this machine, or not.
@@ -132,6 +146,7 @@ class Settings:
             "insecure": str(self.insecure),
             "late_share": str(self.late_share),
             "min_ranks": str(self.min_ranks),
+            "phase": "None" if self.phase is None else type(self.detector).__name__,
         }
 
 

@@ -1,6 +1,7 @@
 """The steps of an exchange: buckets as they come, their means, and what has failed."""
 
 import atexit
+import math
 import re
 import threading
 import time
@@ -24,6 +25,7 @@ from testbed.ddp.report import BucketReport, StepReport, bucket_report
 from testbed.ddp.settings import Settings
 from testbed.ddp.torch_hooks import Hook, TorchHook
 from testbed.shared.input_error import InputError
+from testbed.training.detector import Observation
 from testbed.training.vectors import mean_into
 from testbed.transport import PeerLost
 from testbed.transport.core.wire import U32_MAX
@@ -51,6 +53,7 @@ class _Bucket:
     parts: int = 0
     done: list[Part] = field(default_factory=list)
     report: BucketReport | None = None
+    norm: float = 0.0  # of the mean, where someone asks
 
 
 class Steps:
@@ -69,7 +72,8 @@ class Steps:
         group: dist.ProcessGroup | None,
     ) -> None:
         """Meets the other ranks; raises as `BoundedLoss` does. `instead` makes another hook."""
-        self.critical = True
+        self._detector = settings.detector
+        self.critical = self._detector is None or bool(self._detector.critical)
         self.last: StepReport | None = None
         self._settings = settings
         self._meeting = Meeting(group, settings.timeout_s)
@@ -185,6 +189,7 @@ class Steps:
             if taken.parts:
                 return
         assert self._exchange is not None
+        self._measure(taken, self._exchange.result(taken.index))
         mean = torch.from_numpy(self._exchange.result(taken.index))
         plain = taken.gradient.dtype == torch.float32 and not taken.gradient.is_cuda
         self._arrived(taken, mean if plain else taken.gradient.copy_(mean))
@@ -198,8 +203,13 @@ class Steps:
         dist.all_gather(everyone, mine, group=self._meeting.group)
         mean = np.empty_like(values)
         mean_into([each.cpu().numpy() for each in everyone], mean)
+        self._measure(taken, mean)
         taken.gradient.copy_(torch.from_numpy(mean))
         self._arrived(taken, taken.gradient)
+
+    def _measure(self, taken: _Bucket, mean: NDArray[np.float32]) -> None:
+        if self._detector is not None:
+            taken.norm = float(np.linalg.norm(mean))
 
     def _arrived(self, taken: _Bucket, mean: torch.Tensor) -> None:
         """A bucket's mean is there."""
@@ -241,6 +251,10 @@ class Steps:
         parts = [part for each in self._buckets for part in each.done]
         self._log.write(self._step, parts, self.last.wait_s)
         self._waited_s = 0.0
+        if self._detector is not None and not self._idle:
+            norm = math.hypot(*(each.norm for each in self._buckets))
+            self._detector.observe(Observation.of_norm(self._step, norm))
+            self.critical = bool(self._detector.critical)
         self._known += 1
         if self._exchange is not None and not exchanged:  # the buckets have changed
             self._owed = self._all_owed()

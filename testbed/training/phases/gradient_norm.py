@@ -1,15 +1,9 @@
 """`gradient-norm`: DBLP's rule, critical where the gradient's norm changes strongly."""
 
-import numpy as np
 from pydantic import Field
 
-from testbed.training.phases.base import (
-    Cadence,
-    Detector,
-    DetectorParameters,
-    Observation,
-    norm_changed,
-)
+from testbed.training.norm_change import ETA, EVERY_ROUNDS, GradientNorm
+from testbed.training.phases.base import Cadence, Detector, DetectorParameters
 
 
 class Parameters(DetectorParameters):
@@ -24,8 +18,10 @@ class Parameters(DetectorParameters):
     """
 
     detector: str = "gradient-norm"
-    eta: float = Field(default=0.5, gt=0, description="relative change that is critical")
-    cadence: Cadence = Field(default=10, description="rounds between two looks, or `epoch`")
+    eta: float = Field(default=ETA, gt=0, description="relative change that is critical")
+    cadence: Cadence = Field(
+        default=EVERY_ROUNDS, description="rounds between two looks, or `epoch`"
+    )
     first_round_high: bool = Field(
         default=False,
         # Without it, runs have the keys that they had before there was this key.
@@ -39,31 +35,3 @@ class Parameters(DetectorParameters):
         return GradientNorm(
             eta=self.eta, every_rounds=every, first_round_high=self.first_round_high
         )
-
-
-class GradientNorm(Detector):
-    """Critical when the gradient's norm changed by at least `eta` since the last comparison.
-
-    The rule of DBLP (arXiv 2605.01989, Eq. 1 as reported), after Accordion: with the L2 norm of
-    the whole averaged gradient, | previous - current | / previous >= eta. It compares every
-    `every_rounds` rounds, and its answer holds until the next comparison; training starts critical.
-    """
-
-    remembered = ("_previous",)
-
-    def __init__(self, *, eta: float, every_rounds: int, first_round_high: bool = False) -> None:
-        self._eta = eta
-        self._first_round_high = first_round_high
-        self._every_rounds = every_rounds
-        self._previous: float | None = None
-
-    def observe(self, seen: Observation) -> None:
-        """Compare the norm where that is due; the first time only remember it."""
-        if self._first_round_high and (seen.round_number + 1) % self._every_rounds == 0:
-            self.critical = False  # what is said now holds in the next round's gather
-        if seen.round_number % self._every_rounds != 0:
-            return
-        norm = float(np.linalg.norm(seen.gradient))
-        previous, self._previous = self._previous, norm
-        if previous is not None:
-            self.critical = norm_changed(previous, norm, self._eta)

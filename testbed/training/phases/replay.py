@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from pydantic import TypeAdapter
 
 from testbed.training.phases import AnyPhases, DetectorParameters, Observation, observe
@@ -31,13 +30,7 @@ def replay(sections: Sequence[Mapping[str, Any]], norms: Sequence[float]) -> lis
     detectors = [_PHASES.validate_python(dict(each)).create(1) for each in sections]
     said: list[list[bool]] = [[] for _ in detectors]
     for number, norm in enumerate(norms):
-        # In binary floating point, the square root of x * x is x: the norm arrives as it was.
-        seen = Observation(
-            round_number=number,
-            gradient=np.array([norm], dtype=np.float32),
-            learning_rate=0.0,
-            next_learning_rate=0.0,
-        )
+        seen = Observation.of_norm(number, norm)
         for detector, answers in zip(detectors, said, strict=True):
             answers.append(observe(detector, seen))
     return said

@@ -1,0 +1,73 @@
+"""What a phase detector is: after each round it decides whether training is critical.
+
+It needs numpy alone, so that detectors also work where no experiment's file is read.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observation:
+    """The information that a detector gets after each round's gather.
+
+    Attributes:
+        round_number: from 0.
+        gradient: the averaged gradient, flat; valid during the call only.
+        learning_rate, next_learning_rate: of this round, and of the first round of the next epoch.
+        accuracy: share of correctly classified test samples, in the first round after an
+            evaluation; None in all others, and for tasks that have no accuracy.
+    """
+
+    round_number: int
+    gradient: NDArray[np.float32]
+    learning_rate: float
+    next_learning_rate: float
+    accuracy: float | None = None
+
+    @classmethod
+    def of_norm(cls, round_number: int, norm: float) -> "Observation":
+        """For detectors that read nothing but the gradient's L2 norm."""
+        # In binary floating point, the square root of x * x is x: the norm arrives as it was.
+        gradient = np.array([norm], dtype=np.float32)
+        return cls(
+            round_number=round_number,
+            gradient=gradient,
+            learning_rate=0.0,
+            next_learning_rate=0.0,
+        )
+
+
+class Detector(ABC):
+    """Decides whether training is critical. `critical` has its start value before round 0."""
+
+    critical: bool = True
+    remembered: ClassVar[tuple[str, ...]] = ()  # attributes that a checkpoint stores
+
+    @abstractmethod
+    def observe(self, seen: Observation) -> None:
+        """Take a round into account; sets `critical` until the next call."""
+
+    def state(self) -> dict[str, Any]:
+        """The state that a checkpoint stores: plain values, lists and arrays."""
+        return {name: getattr(self, name) for name in ("critical", *self.remembered)}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        for name in ("critical", *self.remembered):
+            setattr(self, name, state[name])
+
+
+def norm_changed(previous: float, current: float, eta: float) -> bool:
+    """Whether | previous - current | / previous >= eta.
+
+    A previous norm of zero counts as a change, as in Accordion's code, and so does a norm that is
+    not finite.
+    """
+    if not (math.isfinite(previous) and math.isfinite(current)) or previous == 0:
+        return True
+    return abs(previous - current) / previous >= eta
