@@ -88,7 +88,8 @@ def launch(work, world, *, killed=(), within_s=_WITHIN_S, store_port=None, **arg
             rank, outcome = results.get(timeout=within_s)
             outcomes[rank] = outcome
         for rank, each in enumerate(ranks):
-            each.join(0 if rank in killed and len(killed) < world else 10)
+            all_die = len(killed) == world  # then nobody's outcome has been waited for
+            each.join(within_s if all_die else 0 if rank in killed else 10)
     except queue.Empty:
         raise AssertionError(f"only ranks {sorted(outcomes)} ended: {outcomes}") from None
     finally:
