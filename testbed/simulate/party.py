@@ -7,14 +7,17 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from testbed.simulate.arrivals import Arrivals
 from testbed.simulate.engine import Alarm, Simulation
-from testbed.simulate.link import Link, send_along
+from testbed.simulate.link import Link
+from testbed.simulate.train import Batch, Train, depart
 from testbed.transport.core.connection import Connection
 from testbed.transport.core.connection_settings import LeaveOut
 from testbed.transport.core.events import Event
 from testbed.transport.core.wire import WIRE_OVERHEAD_BYTES
 
 Frame = NDArray[np.uint8]  # one datagram, shape (datagram bytes,)
+Frames = NDArray[np.uint8]  # several, shape (k, datagram bytes)
 
 
 @dataclass
@@ -35,8 +38,8 @@ class Way:
     links: Sequence[Link]
     control_delay_s: float | None = None
     blocked: bool = False
-    survives: Callable[[Frame], bool] = lambda frame: True
-    altered: Callable[[Frame], Frame] = lambda frame: frame
+    survives: Callable[[Frame], bool] | None = None
+    altered: Callable[[Frame], Frame] | None = None
     _last_control_s: float = field(default=-math.inf, init=False)
 
     def control_arrival_s(self, now_s: float) -> float:
@@ -59,6 +62,8 @@ class Party:
         on_event: called with each event as it comes.
         leave_out: as in `EndpointConfig`.
         overflows: datagrams that found the receive buffer full while this side was busy.
+        batches: when how many datagrams were offered.
+        unread_until_s: until when arrivals gather; -math.inf: each is read as it comes.
     """
 
     def __init__(
@@ -68,7 +73,12 @@ class Party:
         way: Way,
         *,
         receive_buffer_bytes: float = math.inf,
+        gather_s: float = 0.0,
+        measured: bool = False,
+        arrivals: Arrivals | None = None,
     ) -> None:
+        """`gather_s` and `measured` are for how long arrivals may gather, as for `gather_s` of a
+        connection. `arrivals` is the host's, where it has several connections."""
         self.connection = connection
         self.way = way
         self.other: Party | None = None
@@ -79,13 +89,19 @@ class Party:
         self.batches: list[tuple[float, int]] = []
         self._simulation = simulation
         self._buffer_bytes = receive_buffer_bytes
+        self._gather_s = gather_s
+        self._measured = measured
+        self.arrivals = arrivals or Arrivals(simulation)
         self._busy_until_s = -math.inf
-        self._frames: list[Frame] = []
+        self.unread_until_s = -math.inf
+        self._inbox: list[Frames] = []
         self._control: list[bytes] = []
         self._alarm = Alarm(simulation, self.work)
+        self._ear = Alarm(simulation, self._listen)
 
     def be_busy(self, until_s: float) -> None:
         """Does nothing until then; what arrives meanwhile waits."""
+        self._hear()
         self._busy_until_s = until_s
         self._simulation.at(until_s, self._wake)
 
@@ -96,13 +112,10 @@ class Party:
     def _wake(self) -> None:
         if self._busy:
             return
-        now_s = self._simulation.now_s
-        frames, self._frames = self._frames, []
+        self._hear(waited=True)
         control, self._control = self._control, []
-        if frames:
-            self.connection.on_datagrams(np.stack(frames), now_s, waited=True)
         for data in control:
-            self.connection.on_control(data, now_s, waited=True)
+            self.connection.on_control(data, self._simulation.now_s, waited=True)
         self.work()
 
     def work(self) -> None:
@@ -114,8 +127,7 @@ class Party:
         while len(frames := connection.offer(now_s)):
             self.batches.append((now_s, len(frames)))
             left_out = self.leave_out(len(frames)) if self.leave_out is not None else None
-            for frame in frames if left_out is None else frames[~left_out]:
-                self._carry(frame.copy())
+            self._carry(frames if left_out is None else frames[~left_out])
             connection.sent(len(frames), now_s, left_out)
         data = connection.control()
         if data and self.other is not None:
@@ -130,26 +142,85 @@ class Party:
         if deadline_s is not None:
             self._alarm.by(deadline_s)
 
-    def _carry(self, frame: Frame) -> None:
-        if self.way.blocked:
+    def _carry(self, frames: Frames) -> None:
+        way = self.way
+        if way.blocked:
             return
-        survives = self.way.survives(frame)
+        survives = None
+        if way.survives is not None:
+            survives = np.array([way.survives(frame) for frame in frames], np.bool_)
 
-        def arrive(marked: bool) -> None:
-            if survives and self.other is not None:
-                self.other.hear(self.way.altered(frame))
+        def arrive(train: Train) -> None:
+            if self.other is not None:
+                self.other.expect(self, train, survives)
 
-        send_along(self.way.links, frame.size + WIRE_OVERHEAD_BYTES, arrive)
+        batch = Batch(
+            size_bytes=frames.shape[1] + WIRE_OVERHEAD_BYTES,
+            links=way.links,
+            deliver=arrive,
+            frames=frames.copy(),  # the offer's memory is used again
+            unread_until_s=lambda: -math.inf if self.other is None else self.other.unread_until_s,
+        )
+        depart(batch, np.full(len(frames), self._simulation.now_s))
 
-    def hear(self, frame: Frame) -> None:
-        """A datagram has arrived."""
+    # What arrives.
+
+    def expect(self, sender: "Party", train: Train, survives: NDArray[np.bool_] | None) -> None:
+        """Datagrams of the other side are going to arrive."""
+
+        def take(index: NDArray[np.int64]) -> None:
+            if sender.other is not self or train.batch.frames is None:
+                return
+            kept = index if survives is None else index[survives[index]]
+            frames, altered = train.batch.frames[kept], sender.way.altered
+            if altered is not None and len(frames):
+                frames = np.stack([altered(frame) for frame in frames])
+            self._store(frames)
+
+        self.arrivals.expect(train, take, self._hear_by)
+
+    def _hear_by(self, arrival_s: float) -> None:
+        """The next datagram arrives then."""
         if not self._busy:
-            self.connection.on_datagrams(frame[np.newaxis], self._simulation.now_s)
-            self.work()
-        elif (len(self._frames) + 1) * frame.size > self._buffer_bytes:
-            self.overflows += 1
-        else:
-            self._frames.append(frame)
+            self._ear.by(max(arrival_s, self.unread_until_s))
+
+    def _store(self, frames: Frames) -> None:
+        if not len(frames):
+            return
+        held = sum(len(each) for each in self._inbox)
+        if not math.isinf(self._buffer_bytes):
+            room = max(0, int(self._buffer_bytes // frames.shape[1]) - held)
+            self.overflows += max(0, len(frames) - room)
+            frames = frames[:room]
+        if len(frames):
+            self._inbox.append(frames)
+
+    def _listen(self) -> None:
+        if self._busy or self._simulation.now_s < self.unread_until_s:
+            self._hear_by(self._simulation.now_s)
+            return
+        self._hear()
+        self.work()
+
+    def _hear(self, *, waited: bool = False) -> None:
+        """Hands over all datagrams that have arrived by now."""
+        if self._busy:
+            return
+        now_s = self._simulation.now_s
+        resting = self.unread_until_s > -math.inf
+        self.unread_until_s = -math.inf  # whoever looks reads all
+        self.arrivals.catch_up()
+        if self._inbox:
+            frames = self._inbox[0] if len(self._inbox) == 1 else np.concatenate(self._inbox)
+            self._inbox = []
+            # Without gathering, each is read as it comes, also of those that come at once.
+            at_once = len(frames) if waited or self._gather_s else 1
+            for first in range(0, len(frames), at_once):
+                part = frames[first : first + at_once]
+                self.connection.on_datagrams(part, now_s, waited=waited or resting)
+            if rest_s := self.connection.gather_s(self._gather_s, measured=self._measured):
+                self.unread_until_s = now_s + rest_s
+        self.arrivals.expect_waiting()
 
     def _say(self, data: bytes, other: "Party") -> None:
         def arrive() -> None:
@@ -163,6 +234,7 @@ class Party:
         if self._busy:
             self._control.append(data)
         else:
+            self._hear()  # what was sent before must not be reported as missing
             self.connection.on_control(data, self._simulation.now_s)
             self.work()
 
@@ -184,5 +256,7 @@ class Party:
 def link_up(one: Party, two: Party) -> None:
     """Joins two parties; both begin to work."""
     one.other, two.other = two, one
+    for here, there in ((one, two), (two, one)):
+        here.arrivals.come_by(there.way.links)
     one.work()
     two.work()

@@ -15,7 +15,8 @@ import math
 from collections.abc import Callable, Sequence
 
 from testbed.simulate.engine import Alarm, Simulation
-from testbed.simulate.link import Link, send_along
+from testbed.simulate.link import Link
+from testbed.simulate.train import send_along
 from testbed.transport.core.pacing import SHORT_QUANTUM_S, Pacer
 from testbed.transport.policies.congestion import CongestionControl, Feedback
 
@@ -114,7 +115,7 @@ class AckedFlow:
             at_s = simulation.now_s + self._return_delay_s
             simulation.at(at_s, lambda: self._acknowledged(number, now_s, marked))
 
-        send_along(self._links, self._size, arrive)
+        send_along(simulation, self._links, self._size, arrive)
 
     def _acknowledged(self, number: int, sent_s: float, marked: bool) -> None:
         now_s = self._simulation.now_s

@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.simulate.engine import Alarm, Simulation
-from testbed.simulate.link import Link, send_along
+from testbed.simulate.link import Link
+from testbed.simulate.train import send_along
 from testbed.transport import PayloadLayout, Receiver, Sender, SendingPath
 from testbed.transport.core.messages import ControlMessage
 from testbed.transport.policies.congestion import CongestionControl
@@ -123,7 +124,8 @@ class TransferFlow:
                 self._receiver.on_datagrams(frame[np.newaxis], self._simulation.now_s)
                 self._hear()
 
-        send_along(self._links, self._path.datagram_wire_bytes, arrive)
+        size_bytes = self._path.datagram_wire_bytes
+        send_along(self._simulation, self._links, size_bytes, arrive)
 
     def _tell_receiver(self, message: ControlMessage) -> None:
         def arrive() -> None:

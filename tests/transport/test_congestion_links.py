@@ -8,7 +8,8 @@ import math
 import pytest
 
 from testbed.simulate.engine import Simulation
-from testbed.simulate.link import Link, send_along
+from testbed.simulate.link import Link
+from testbed.simulate.train import send_along
 from testbed.transport.policies.congestion import CONGESTION_CONTROLS, Bbr, Reno
 from testbed.transport.policies.congestion.window import WindowControl
 from tests.transport.fairness import jain
@@ -91,7 +92,7 @@ def test_a_link_delays_by_queue_service_and_propagation():
     link = Link(simulation, rate_bps=8e6, delay_s=0.5, queue_bytes=2500, mark_bytes=1000)
     out: list[tuple[float, bool]] = []
     for _ in range(4):
-        link.send(1000, lambda marked: out.append((simulation.now_s, marked)))
+        send_along(simulation, [link], 1000, lambda marked: out.append((simulation.now_s, marked)))
     simulation.run()
     # The third does not fit into the queue, nor does the fourth.
     assert out == [(pytest.approx(0.501), False), (pytest.approx(0.502), True)]
@@ -105,7 +106,7 @@ def test_several_links_add_up_and_the_slowest_is_the_bottleneck():
     links = [Link(simulation, rate_bps=rate, delay_s=0.1) for rate in (80e6, 8e6, 80e6)]
     out: list[float] = []
     for _ in range(10):
-        send_along(links, 1000, lambda marked: out.append(simulation.now_s))
+        send_along(simulation, links, 1000, lambda marked: out.append(simulation.now_s))
     simulation.run()
     assert out[0] == pytest.approx(0.3 + 0.0012)
     assert out[-1] - out[0] == pytest.approx(9 * 0.001)
@@ -118,7 +119,7 @@ def test_random_loss_has_the_asked_rate_and_repeats_itself(loss):
         simulation = Simulation()
         link = Link(simulation, rate_bps=1e12, delay_s=0, loss=loss, seed=7)
         for _ in range(20_000):
-            link.send(100, lambda marked: None)
+            send_along(simulation, [link], 100, lambda marked: None)
         counts.append(link.lost)
     assert counts[0] == counts[1]
     assert counts[0] / 20_000 == pytest.approx(loss, abs=0.01)
