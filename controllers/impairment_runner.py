@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 from controllers.framework import hub
+from controllers.impairment_log import write
 from controllers.impairments import Effect, Impairment
 from controllers.impairments.base import NOT_MEASURED, STILL_IN_FORCE, NotMeasuredError
 from controllers.timeline import Occurrence, Timeline
@@ -92,7 +93,7 @@ class ImpairmentRunner:
             sent_s = time.monotonic()
             impairment.begin()
             begun_s = time.monotonic()
-            self._record(occurrence, "begin", (occurrence.begins_s, sent_s, begun_s), Effect())
+            write(self._log, occurrence, "begin", (occurrence.begins_s, sent_s, begun_s), Effect())
             ongoing.begun.set()
             planned_s = self._hold(occurrence, ongoing, begun_s)
             sent_s = time.monotonic()
@@ -102,12 +103,12 @@ class ImpairmentRunner:
             self._measuring[impairment] = ongoing
             effect = _effect_of(impairment)
             del self._measuring[impairment]
-            self._record(occurrence, "end", (planned_s, sent_s, ended_s), effect)
+            write(self._log, occurrence, "end", (planned_s, sent_s, ended_s), effect)
         else:
             now_s = time.monotonic()
             why = {} if occurrence.cancelled else {STILL_IN_FORCE: True}
             times_s = occurrence.begins_s, now_s, now_s
-            self._record(occurrence, "skipped", times_s, Effect(details=why))
+            write(self._log, occurrence, "skipped", times_s, Effect(details=why))
             ongoing.begun.set()
         del self._ongoing[occurrence]
         ongoing.logged.set()
@@ -133,33 +134,6 @@ class ImpairmentRunner:
             if stopped:
                 return ongoing.stop_planned_s or time.monotonic()
         return ends_s
-
-    def _record(
-        self,
-        occurrence: Occurrence,
-        action: str,
-        times_s: tuple[float, float, float],
-        effect: Effect,
-    ) -> None:
-        planned_s, sent_s, acknowledged_s = times_s
-        parameters = occurrence.parameters
-        record = {
-            "name": parameters.label,
-            "kind": parameters.kind,
-            "counts_as": occurrence.impairment.counts_as,
-            "changes_rates": occurrence.impairment.changes_rates,
-            "host": parameters.host if parameters.link is None else "",
-            "target": parameters.target,
-            "action": action,
-            "round": occurrence.round_number,
-            "leg": occurrence.leg,
-            "planned_s": planned_s,
-            "sent_s": sent_s,
-            "acknowledged_s": acknowledged_s,
-            **vars(effect),
-            "details": dict(effect.details),
-        }
-        self._log.write(record)
 
 
 def _effect_of(impairment: Impairment[Any]) -> Effect:

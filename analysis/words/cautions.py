@@ -18,6 +18,7 @@ from analysis.words import formatting, no_pairs, phase_cautions
 def sentences(results: Evidence, summary: dict[str, Any]) -> list[str]:
     """Sentences for the top of the report; empty where nothing calls for caution."""
     return [
+        *_simulated(results.ok_runs),
         *_arms_without_ok_runs(results),
         *_waived(results.ok_runs),
         *_mixed_machines(results.ok_runs),
@@ -32,6 +33,18 @@ def sentences(results: Evidence, summary: dict[str, Any]) -> list[str]:
             "analysis/data/published.yaml."
             for name in published.unknown(results.published_ids)
         ),
+    ]
+
+
+def _simulated(runs: Sequence[Run]) -> list[str]:
+    simulated = sum(bool(run.manifest.get("simulated")) for run in runs)
+    if not simulated:
+        return []
+    some = "These runs are" if simulated == len(runs) else f"{simulated} of these runs are"
+    return [
+        f"{some} simulated: the transport's own code, on links and hosts of a model. Hosts compute "
+        "in no time, and nothing but the training's data and control messages is on the links. Of "
+        "how fast a machine is they say nothing."
     ]
 
 

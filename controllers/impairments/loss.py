@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Collection
-from typing import Any
+from typing import Any, Protocol
 
 from pydantic import (
     Field,
@@ -26,7 +26,7 @@ from pydantic import (
 
 from controllers.impairments import loss_mask
 from controllers.impairments.base import Effect, Impairment, ImpairmentParameters, LabAccess
-from controllers.impairments.link_directions import direction
+from controllers.impairments.link_directions import End, direction
 from testbed.lab.kernel import xdp_filter
 from testbed.lab.kernel.packet_filter import PacketFilter
 from testbed.lab.loss_model import LossModel
@@ -157,6 +157,19 @@ class LossParameters(ImpairmentParameters):
         )
 
 
+class Filter(Protocol):
+    """Loses the packets of a table while it is told to."""
+
+    def lose(self, *, data_ports: tuple[int, int] | None, occurrence: int) -> None:
+        """From now on, those of this occurrence that go to these ports; None: all of IPv4."""
+
+    def clear(self) -> None:
+        """No longer."""
+
+    def take(self) -> tuple[int, int]:
+        """How many packets it has met and dropped since it was asked last."""
+
+
 class Loss(Impairment[LossParameters]):
     """Loses the packets of its table that go one direction."""
 
@@ -169,12 +182,13 @@ class Loss(Impairment[LossParameters]):
         self._data_ports = (declared[0], declared[1]) if declared else None
         self._table = parameters.table
         self._occurrences = 0
-        end = direction(lab.network, parameters).receiver
-        self._filter: PacketFilter | xdp_filter.XdpFilter
+        self._filter = self._filter_at(direction(lab.network, parameters).receiver)
+
+    def _filter_at(self, end: End) -> Filter:
+        """What loses packets as they arrive at this end of a link."""
         if end.pid is None:
-            self._filter = xdp_filter.XdpFilter(end.interface, self._table)
-        else:
-            self._filter = PacketFilter(end.pid, end.interface, self._table)
+            return xdp_filter.XdpFilter(end.interface, self._table)
+        return PacketFilter(end.pid, end.interface, self._table)
 
     def begin(self) -> None:
         self._filter.lose(data_ports=self._data_ports, occurrence=self._occurrences)

@@ -1,11 +1,13 @@
 """The benchmarks that `./lab bench` knows, their options, and which option goes with which."""
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from testbed.cli.options import Selection
 from testbed.shared.input_error import InputError
 
 _WITHOUT_NETWORK = ("tolerance", "factorial")
@@ -78,7 +80,8 @@ def _studied(chosen: Benchmark) -> bool:
 def _measured(chosen: Benchmark) -> bool:
     from testbed.bench.peer import registry
     from testbed.bench.transport import console
-    from testbed.bench.transport.cases import Selection, Size
+    from testbed.bench.transport.cases import Selection as Cases
+    from testbed.bench.transport.cases import Size
 
     if chosen.quick and chosen.full:
         raise InputError("--quick and --full: only one of them")
@@ -88,5 +91,15 @@ def _measured(chosen: Benchmark) -> bool:
             raise InputError("bench peer: CHECKOUT is missing; for example: ./lab bench peer DIR")
         peer = registry.found(chosen.adapter or registry.DEFAULT, chosen.checkout)
     size: Size = "quick" if chosen.quick else "full" if chosen.full else "usual"
-    selection = Selection(pattern=chosen.cases, size=size, other=peer.name if peer else None)
+    selection = Cases(pattern=chosen.cases, size=size, other=peer.name if peer else None)
     return console.run(selection, json_file=chosen.json_file, compare=chosen.compare, peer=peer)
+
+
+def tune(selection: Selection, json_file: Path | None) -> None:
+    """Choose each arm's learning rate, over the seeds that the rule states."""
+    from testbed.bench.tuning import console as tuning
+    from testbed.bench.tuning.rule import SEEDS
+
+    seeds = f"seeds={list(SEEDS)}"
+    chosen = dataclasses.replace(selection, settings=[*(selection.settings or ()), seeds])
+    tuning.run(chosen.loaded(), json_file=json_file)

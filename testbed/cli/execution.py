@@ -1,10 +1,12 @@
-"""Executes the runs of `./lab run` and `./lab resume`, from their prerequisites to the report."""
+"""Executes the runs of `./lab run`, `resume` and `simulate`, from prerequisites to the report."""
 
 import importlib.util
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
+
+from rich.console import Console
 
 from testbed.cli import choosing, places, plan_view, progress, terminal, this_machine
 from testbed.cli.options import Execution, Selection, names_in
@@ -63,15 +65,65 @@ def _execute(chosen: choosing.Chosen, options: Execution) -> bool:
         plan_view.show_durations(options.out, runs, console)
         return True
     _refuse_recording_what_is_done(options, runs)
+    outcomes = _carry_out(
+        chosen,
+        runs,
+        console,
+        lambda run, shown: _attempt(run, options, capture, shown),
+        require=capabilities.require,
+    )
+    for line in _captures(outcomes):
+        print(line)
+    return _went_well(outcomes)
+
+
+def simulate(selection: Selection, options: Execution) -> bool:
+    """Execute an experiment in virtual time; return whether none failed or was invalid.
+
+    Raises:
+        InputError: something of it is not simulated, a prerequisite is missing, or results cannot
+            be written.
+    """
+    from testbed.run import simulating  # imports torch, which takes a second
+
+    chosen = choosing.chosen(selection, options.out)
+    runner.require_writable(chosen.results)
+    if options.pcap:
+        raise InputError(f"--pcap {options.pcap}: nothing is on a wire; valid: without --pcap")
+    runs, console = [run.in_virtual_time() for run in chosen.runs], terminal.console()
+    for run in runs:
+        simulating.refuse(run)
+    if options.dry_run:
+        planning.check(chosen.results, runs)
+        plan_view.show_runs(chosen.results, runs, console)
+        return True
+
+    def attempt(run: Run, shown: progress.RunProgress) -> Outcome:
+        outcome = simulating.execute(chosen.results, run, shown.record)
+        shown.end(outcome)
+        return outcome
+
+    return _went_well(_carry_out(chosen, runs, console, attempt))
+
+
+def _carry_out(
+    chosen: choosing.Chosen,
+    runs: Sequence[Run],
+    console: Console,
+    attempt: Callable[[Run, progress.RunProgress], Outcome],
+    require: Callable[[], None] = lambda: None,
+) -> list[Outcome]:
+    """Plan runs, execute one after the other, write the report."""
+    results = chosen.results
     trains = any(run.experiment.trains for run in runs)
     if trains and importlib.util.find_spec("torch") is None:
         raise InputError("training needs torch, which was left out here: LAB_TORCH=1 ./lab setup")
-    planning.check(options.out, runs)
+    planning.check(results, runs)
     progress.meet_prerequisites(runs, console)
-    capabilities.require()
-    runner.require_space(options.out, runs[0])
+    require()
+    runner.require_space(results, runs[0])
     try:
-        remarks = planning.extend(options.out, runs, [each.stored() for each in chosen.selections])
+        remarks = planning.extend(results, runs, [each.stored() for each in chosen.selections])
     except OSError as error:
         raise InputError(f"{error.filename}: {error.strerror}") from None
     for remark in remarks:
@@ -79,16 +131,18 @@ def _execute(chosen: choosing.Chosen, options: Execution) -> bool:
     outcomes = []
     with progress.runs_shown(console, len(runs)) as shown:
         for each in runs:
-            runner.require_space(options.out, each)
+            runner.require_space(results, each)
             shown.begin(each.label)
-            outcomes.append(_attempt(each, options, capture, shown))
+            outcomes.append(attempt(each, shown))
     if any(outcome.verdict == "interrupted" for outcome in outcomes):  # by a full disk
-        runner.require_space(options.out, runs[-1])
+        runner.require_space(results, runs[-1])
     from testbed.cli import report_view  # imports what draws figures, which takes a second
 
-    report_view.write(places.Place(results=options.out, experiment=runs[0].experiment.name))
-    for line in _captures(outcomes):
-        print(line)
+    report_view.write(places.Place(results=results, experiment=runs[0].experiment.name))
+    return outcomes
+
+
+def _went_well(outcomes: Sequence[Outcome]) -> bool:
     return not any(outcome.verdict in ("failed", "invalid") for outcome in outcomes)
 
 

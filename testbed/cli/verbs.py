@@ -128,6 +128,16 @@ def resume(selection: Selection, options: Execution) -> None:
         raise typer.Exit(1)
 
 
+@app.command(epilog="Example: ./lab simulate burst-latency --arms dblp,fixed-low --out /tmp/x")
+@grouped
+def simulate(selection: Selection, options: Execution) -> None:
+    """Execute an experiment in virtual time, without a network; otherwise as run."""
+    from testbed.cli import execution
+
+    if not execution.simulate(selection, options):
+        raise typer.Exit(1)
+
+
 @app.command(epilog="Example: ./lab watch    (in a second terminal, while ./lab run goes on)")
 def watch(
     what: What = None,
@@ -276,14 +286,7 @@ def tune(
     ] = None,
 ) -> None:
     """Choose each arm's learning rate on a validation part, without a network."""
-    from dataclasses import replace
-
-    from testbed.bench.tuning import console as tuning
-    from testbed.bench.tuning.rule import SEEDS
-
-    seeds = f"seeds={list(SEEDS)}"
-    chosen = replace(selection, settings=[*(selection.settings or ()), seeds])
-    tuning.run(chosen.loaded(), json_file=json_file)
+    benchmarks.tune(selection, json_file)
 
 
 @app.command(epilog="Example: LAB_TORCH=0 ./lab setup    (or --packages alone, as root)")

@@ -43,7 +43,8 @@ class Run(BaseModel):
 
     `factors` maps each factor to the run's value of it, or to that value's label; `source` is the
     YAML file, for messages, and `folder` the one that it lies in; `code` has the SHA-256 of each
-    file or module of a user's own that the run executes.
+    file or module of a user's own that the run executes; `simulated` says that it happens in
+    virtual time, without a lab.
 
     `arm` is a label (`arm_labels`), `name_in_file` the arm of the file that it comes from. What all
     runs of the experiment share is in `settings`, and what the arm is in `definition`: both tell
@@ -60,9 +61,16 @@ class Run(BaseModel):
     folder: Path | None = None
     source: Path | None = None
     profile: str = DEFAULT_PROFILE
+    simulated: bool = False
     code: dict[str, str] = {}
     settings: dict[str, Any] = {}
     definition: dict[str, Any] = {}
+
+    def in_virtual_time(self) -> Run:
+        """The same run, simulated: it has another key."""
+        found = self.model_copy(update={"simulated": True})
+        found.__dict__.pop("key", None)  # kept of the other
+        return found
 
     @property
     def training_need(self) -> prerequisites.Need:
@@ -112,6 +120,7 @@ class Run(BaseModel):
             "seed": self.seed,
             "factors": self.factors,
             **({"code": self.code} if self.code else {}),
+            **({"simulated": True} if self.simulated else {}),
             **shared,
             **self._of_arm(shared),
             "impairments": self.experiment.resolved_impairments(self.seed),

@@ -85,6 +85,7 @@ def _extended(folder: Path, runs: Sequence[Run]) -> tuple[dict[str, Any], list[s
     if name == INDEX:
         raise InputError(f"{runs[0].source}: name: {name!r}: valid: another; it is the index's")
     stored = read(folder)
+    _refuse_mixing(folder, stored, runs[0])
     entries = [_entry(run) for run in runs]
     settings = _portable(runs[0].settings, runs)
     definitions = {run.arm: _portable(run.definition, runs) for run in runs}
@@ -132,6 +133,7 @@ def _extended(folder: Path, runs: Sequence[Run]) -> tuple[dict[str, Any], list[s
             "commands": stored.get("commands", []),
             "selections": stored.get("selections", []),
             "profile": runs[0].profile,
+            **({"simulated": True} if runs[0].simulated else {}),
             "order": ORDER_RULE,
             "settings": settings,
             "definitions": {**known, **definitions},
@@ -143,6 +145,16 @@ def _extended(folder: Path, runs: Sequence[Run]) -> tuple[dict[str, Any], list[s
         remarks,
         bool(never),
     )
+
+
+def _refuse_mixing(folder: Path, stored: Mapping[str, Any], run: Run) -> None:
+    """Refuse to put simulated runs and those of a lab into one table."""
+    words = {True: "simulated", False: "of a lab"}
+    if stored.get("runs") and (there := bool(stored.get("simulated"))) != run.simulated:
+        raise InputError(
+            f"{folder}: its runs are {words[there]}, and these are {words[run.simulated]}; "
+            f"valid: --out DIR, or './lab clean {folder}' first"
+        )
 
 
 def _never_begun(

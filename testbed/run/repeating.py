@@ -32,6 +32,8 @@ def configuration(directory: Path) -> dict[str, Any]:
         raise InputError(f"{directory}: holds no configuration that can be read")
     if run_directory.is_of_script(config):
         raise InputError(f"{directory}: a script made this run; run the script again")
+    if config.get("simulated"):
+        raise InputError(f"{directory}: this run was simulated; './lab simulate' repeats it")
     for place, expected in config.get("code", {}).items():
         try:
             found = own_code.fingerprint(place)

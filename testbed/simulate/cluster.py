@@ -32,9 +32,10 @@ class Cluster:
         settings: Callable[[str], ConnectionSettings],
         path: Callable[[str], SendingPath],
         terms: str = "",
+        party: Callable[[str, Connection, Way], Party] | None = None,
     ) -> None:
         """`ways`: worker -> its way to the server, and back. `settings` and `path` make those of a
-        side, `server` or a worker's name, for each connection anew."""
+        side, `server` or a worker's name, for each connection anew; so does `party`."""
         self.simulation = simulation
         self.servers: dict[str, Party] = {}
         self.workers: dict[str, Party] = {}
@@ -43,6 +44,7 @@ class Cluster:
         self._settings = settings
         self._path = path
         self._terms = terms
+        self._party = party or (lambda side, connection, way: Party(simulation, connection, way))
         self._started = False
         self._admission = Admission(
             addresses={name: name for name in ways}, layout=settings(SERVER).layout, terms=terms
@@ -62,7 +64,7 @@ class Cluster:
             peer=SERVER, settings=settings, path=self._path(name), now_s=now_s, hello=hello
         )
         there, _ = self._ways[name]
-        party = self.workers[name] = Party(self.simulation, connection, there)
+        party = self.workers[name] = self._party(name, connection, there)
         said = connection.control()
         self.simulation.at(there.control_arrival_s(now_s), lambda: self._newcomer(party, said))
         return party
@@ -90,7 +92,7 @@ class Cluster:
             welcome=Welcome(session=settings.session, data_port=_PORT),
         )
         _, back = self._ways[hello.name]
-        party = self.servers[hello.name] = Party(self.simulation, connection, back)
+        party = self.servers[hello.name] = self._party(SERVER, connection, back)
         link_up(party, worker)
         self._start(now_s)
 

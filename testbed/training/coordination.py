@@ -7,12 +7,14 @@ Each message is one JSON line.
 import json
 import select
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 _LINE_LIMIT_BYTES = 4096
 _MOST_WAITING = 512
+
+Connect = Callable[[Path, float], socket.socket]
 
 
 class CoordinationError(ConnectionError):
@@ -266,14 +268,20 @@ class Coordinator:
         self.drop(name, str(error))
 
 
+def connect(path: Path, timeout_s: float) -> socket.socket:
+    """A worker's connection to the server's listener."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.settimeout(timeout_s)
+    connection.connect(str(path))
+    return connection
+
+
 class Follower:
     """A worker's side."""
 
-    def __init__(self, path: Path, name: str, timeout_s: float) -> None:
+    def __init__(self, path: Path, name: str, timeout_s: float, connect: Connect = connect) -> None:
         self._timeout_s = timeout_s
-        self._connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._connection.settimeout(timeout_s)
-        self._connection.connect(str(path))
+        self._connection = connect(path, timeout_s)
         self._line = _Line(self._connection)
         self._line.send({"name": name})
 

@@ -7,7 +7,7 @@ iteration has taken the given time.
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -76,20 +76,27 @@ AnyPace = Annotated[
 ]
 
 
-def wait_until_computed(pace: dict[str, Any], began_s: float) -> float:
+def wait_until_computed(
+    pace: dict[str, Any],
+    began_s: float,
+    *,
+    now_s: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> float:
     """Sleep until the iteration that began at `began_s` has taken its time.
 
     Args:
         pace: the pace section as in `config.json`.
-        began_s: on the monotonic clock.
+        began_s: on the clock that `now_s` reads.
+        now_s, sleep: of this machine unless others are given.
 
     Returns:
         By how many seconds computing exceeded its time; 0 where no time is given.
     """
     ends_s = began_s + float(pace.get("compute_s", 0.0))
-    late_s = time.monotonic() - ends_s
+    late_s = now_s() - ends_s
     if pace["kind"] == "real":
         return 0.0
     if late_s < 0:
-        time.sleep(-late_s)
+        sleep(-late_s)
     return max(0.0, late_s)

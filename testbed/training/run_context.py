@@ -20,6 +20,7 @@ from testbed.training.learning_rate import AnySchedule, Position, Schedule
 from testbed.training.model_and_data import ModelAndData
 from testbed.training.phases import AnyPhases, Detector, DetectorParameters
 from testbed.training.settings import Restarts
+from testbed.training.surroundings import THIS_MACHINE, Surroundings
 from testbed.transport import EndpointConfig, Leg, Observer, PayloadLayout, ProtocolConfig
 from testbed.transport.core.connection_settings import LeaveOut
 from testbed.transport.core.wire import DATA_PORTS
@@ -45,6 +46,7 @@ class RunContext:
         controller_socket, coordination_socket: UNIX sockets outside the emulated network.
         session: random number that the transport's datagrams carry.
         model_and_data: the run's; loaded on first use.
+        surroundings: where it happens; this machine unless it is simulated.
         first_round: above 0 if the run continues from the checkpoint after that many rounds.
     """
 
@@ -57,6 +59,7 @@ class RunContext:
     coordination_socket: Path
     session: int
     model_and_data: ModelAndData
+    surroundings: Surroundings = THIS_MACHINE
     first_round: int = 0
 
     @classmethod

@@ -4,7 +4,6 @@ It also runs and times the rounds.
 """
 
 import socket
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -24,7 +23,7 @@ from testbed.training.filling import SenderMemory, estimate_mean, payload_of
 from testbed.training.phases import Observation
 from testbed.training.run_context import RunContext
 from testbed.training.vectors import SharedVectors, finite, mean_into
-from testbed.transport import Leg, TransferReport, open_endpoint
+from testbed.transport import Leg, TransferReport
 from testbed.transport.net.data_sockets import DataSockets
 
 
@@ -34,7 +33,7 @@ def run(
     controller: ControllerClient,
     progress: ProgressWriter,
     vectors: SharedVectors | None,
-    sockets: DataSockets,
+    sockets: DataSockets | None,
 ) -> None:
     """Serve all rounds, in the server host's network namespace, where `sockets` are."""
     _Server(context, controller, vectors).run(listener, progress, sockets)
@@ -45,6 +44,7 @@ class _Server:
         self, context: RunContext, controller: ControllerClient, vectors: SharedVectors | None
     ) -> None:
         self._context = context
+        self._now_s = context.surroundings.now_s
         self._vectors = vectors
         self._controller = controller
         events = context.directory / "events"
@@ -65,13 +65,15 @@ class _Server:
     def _new_memory(self) -> SenderMemory:
         return self._broadcast_filling.sender_memory(self._layout)
 
-    def run(self, listener: socket.socket, progress: ProgressWriter, sockets: DataSockets) -> None:
+    def run(
+        self, listener: socket.socket, progress: ProgressWriter, sockets: DataSockets | None
+    ) -> None:
         context = self._context
         self._restore()
         # The workers' endpoints join before they reach the first barrier, so the endpoint opens
         # first.
         config = context.endpoint("server", self._congestion.observe)
-        with open_endpoint(config, sockets) as endpoint:
+        with context.surroundings.open_endpoint(config, sockets) as endpoint:
             coordinator = Coordinator(
                 listener,
                 context.workers,
@@ -97,22 +99,22 @@ class _Server:
         context, layout, coordinator = self._context, self._layout, self._coordinator
         policies = context.protocol.policy
         self._controller.begin(number, "round")
-        began_s = time.monotonic()
+        began_s = self._now_s()
         exchange = self._exchange(number)
         coordinator.release("compute", exchange=exchange)
         coordinator.gather("gather")
-        computed_s = time.monotonic()
+        computed_s = self._now_s()
         critical = self._detector.critical
 
         with self._impaired(number, "gather") as hurt_gather:
-            gather_began_s = time.monotonic()
+            gather_began_s = self._now_s()
             coordinator.release("gather")
             reports = self._endpoint.receive(
                 Leg.GATHER.transfer(exchange),
                 policies(Leg.GATHER).stop_rule(critical),
                 {name: self._gathered[name] for name in coordinator.present},
             )
-            gather_ended_s = time.monotonic()
+            gather_ended_s = self._now_s()
         self._leave_behind()
         came = self._in_rank_order(reports)
         self._filling.begin_round(critical, np.random.default_rng([context.seed, number]))
@@ -139,14 +141,14 @@ class _Server:
         }
 
         with self._impaired(number, "broadcast") as hurt_broadcast:
-            broadcast_began_s = time.monotonic()
+            broadcast_began_s = self._now_s()
             self._endpoint.announce(phase_announcement.encode(after))
             sent = self._endpoint.send(Leg.BROADCAST.transfer(exchange), payloads)
             self._leave_behind()
             received = coordinator.gather("received")
             broadcast_ended_s = max(facts["ended_s"] for facts in received.values())
         coordinator.gather("updated")
-        ended_s = time.monotonic()
+        ended_s = self._now_s()
         hurt_round = self._controller.end(number, "round")
         for name, report in sent.items():
             self._memories[name].settle(report)
@@ -191,7 +193,7 @@ class _Server:
         """Send every worker the mean of all replicas through the network, without tolerance."""
         coordinator = self._coordinator
         coordinator.gather("resynchronise")
-        began_s = time.monotonic()
+        began_s = self._now_s()
         coordinator.release("resynchronise")
         exchange = self._exchange(number) + 1
         # These need separate buffers, because fillings remember gradients in the others.
@@ -207,7 +209,7 @@ class _Server:
         self._leave_behind()
         coordinator.gather("resynchronised")
         log = JsonLinesWriter(self._context.directory / "events" / "resynchronisations.jsonl")
-        log.write({"round": number, "duration_s": time.monotonic() - began_s})
+        log.write({"round": number, "duration_s": self._now_s() - began_s})
         log.close()
 
     def _take_back(self, number: int) -> None:

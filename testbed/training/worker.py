@@ -1,7 +1,5 @@
 """A worker: computes a gradient, sends it, receives the mean, updates its model."""
 
-import time
-
 from testbed.shared.jsonl import JsonLinesWriter
 from testbed.training import checkpoint, pace, phase_announcement, taking_back
 from testbed.training.coordination import Follower
@@ -9,7 +7,7 @@ from testbed.training.events import CongestionLog, TransferLog, nonfinite, write
 from testbed.training.filling import estimate_mean, payload_of
 from testbed.training.run_context import RunContext
 from testbed.training.vectors import SharedVectors, finite
-from testbed.transport import Endpoint, Leg, open_endpoint
+from testbed.transport import Endpoint, Leg
 from testbed.transport.net.data_sockets import DataSockets
 
 
@@ -17,7 +15,7 @@ def run(
     context: RunContext,
     name: str,
     vectors: SharedVectors | None,
-    sockets: DataSockets,
+    sockets: DataSockets | None,
     *,
     returning: bool = False,
 ) -> None:
@@ -33,6 +31,7 @@ class _Worker:
     def __init__(self, context: RunContext, name: str, vectors: SharedVectors | None) -> None:
         self._context = context
         self._name = name
+        self._now_s = context.surroundings.now_s
         self._vectors = vectors
         layout = self._layout = context.layout
         self._outgoing, self._incoming, self._update = (layout.new_buffer() for _ in range(3))
@@ -42,18 +41,23 @@ class _Worker:
         self._log = JsonLinesWriter(context.directory / "events" / f"training-{name}.jsonl")
         self._transfers = TransferLog(context.directory, name, context.logged_layout)
         self._congestion = CongestionLog(context.directory, name, context.round_of)
-        self._follower = Follower(context.coordination_socket, name, context.barrier_timeout_s)
+        self._follower = Follower(
+            context.coordination_socket,
+            name,
+            context.barrier_timeout_s,
+            connect=context.surroundings.connect,
+        )
         self._trained_s = 0.0
         self._metric: float | None = None
 
-    def run(self, sockets: DataSockets, *, returning: bool) -> None:
+    def run(self, sockets: DataSockets | None, *, returning: bool) -> None:
         context = self._context
         if returning:
             self._follower.wait_at_the_door()
         else:
             self._restore()
         config = context.endpoint(self._name, self._congestion.observe)
-        with open_endpoint(config, sockets) as endpoint:
+        with context.surroundings.open_endpoint(config, sockets) as endpoint:
             first = self._take_state(endpoint) if returning else context.first_round
             for number in range(first, context.rounds):
                 self._follower.reach("idle", metric=self._metric)
@@ -73,12 +77,17 @@ class _Worker:
 
     def _round(self, endpoint: Endpoint, number: int, exchange: int) -> None:
         context, layout = self._context, self._layout
-        began_s = time.monotonic()
+        began_s = self._now_s()
         gradient = layout.floats(self._outgoing)
         loss = self._learner.gradient(gradient)
         payload = payload_of(self._memory, self._outgoing)
-        overrun_s = pace.wait_until_computed(context.training["pace"], began_s)
-        computed_s = time.monotonic()
+        overrun_s = pace.wait_until_computed(
+            context.training["pace"],
+            began_s,
+            now_s=self._now_s,
+            sleep=context.surroundings.sleep,
+        )
+        computed_s = self._now_s()
         measured = self._vectors is not None and context.measures_after(number)
         if self._vectors is not None and measured:
             self._vectors.gradients[self._name][:] = gradient
@@ -97,7 +106,7 @@ class _Worker:
         estimate_mean(self._filling, layout, [self._incoming], [report.received], out=self._update)
         update = layout.floats(self._update)
         self._learner.apply(update, context.learning_rate(number))
-        ended_s = time.monotonic()
+        ended_s = self._now_s()
         self._trained_s += ended_s - began_s
         self._follower.reach("updated")
 
@@ -125,13 +134,13 @@ class _Worker:
         """Replace this replica by the mean of all; gather and broadcast have no tolerance."""
         self._follower.reach("resynchronise")
         self._follower.wait("resynchronise")
-        began_s = time.monotonic()
+        began_s = self._now_s()
         self._learner.weights(self._layout.floats(self._outgoing))
         endpoint.send(Leg.GATHER.transfer(exchange), {"server": self._outgoing})
         # Not into the broadcasts' buffer, in which a filling remembers the last broadcast.
         endpoint.receive(Leg.BROADCAST.transfer(exchange), 0.0, {"server": self._update})
         self._learner.replace_weights(self._layout.floats(self._update))
-        self._trained_s += time.monotonic() - began_s
+        self._trained_s += self._now_s() - began_s
         self._follower.reach("resynchronised")
 
     def _give_state(self, endpoint: Endpoint, exchange: int) -> None:

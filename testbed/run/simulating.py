@@ -1,0 +1,207 @@
+"""Runs in virtual time: the training's own server and workers on the simulator's network.
+
+They write the same run directories as in the lab. Whatever the simulator lacks is refused before
+anything is written.
+"""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from controllers.controller_socket import ControllerClient
+from testbed.experiment import Run
+from testbed.lab import paths
+from testbed.run import manifest, simulated_impairments
+from testbed.run.runner import OnProgress, Outcome, directory_of
+from testbed.run.simulated_impairments import SimulatedAccess, SimulatedController
+from testbed.run.simulated_network import SimulatedNetwork, describe
+from testbed.shared import failure, jsonl, own_code, run_directory
+from testbed.shared.input_error import InputError
+from testbed.shared.progress_pipe import ProgressWriter
+from testbed.simulate.endpoint import World
+from testbed.simulate.engine import Simulation
+from testbed.simulate.streams import Listener
+from testbed.simulate.tasks import Tasks
+from testbed.training import server, worker
+from testbed.training.model_and_data import ModelAndData
+from testbed.training.run_context import RunContext
+from testbed.training.surroundings import Surroundings
+from testbed.verdict import gates, impairments_met
+from testbed.verdict.gate import Gate
+
+_MOST_EVENTS = 10**12
+_SESSION = 1  # nobody else is on the network
+
+
+def refuse(run: Run) -> None:
+    """Refuse what the simulator lacks.
+
+    Raises:
+        InputError: one line with the file, the key, the value and what would be valid.
+    """
+    config, file = run.config(), f"{run.source or run.experiment.name}"
+    for key, value, valid in _lacking(config, run):
+        raise InputError(f"{file}: {key}: {value} is not simulated; valid: {valid}")
+    network = describe(run.experiment.topology).as_json()
+    for number, entry in enumerate(config["impairments"]):
+        if wrong := simulated_impairments.lacking(entry, network):
+            raise InputError(f"{file}: impairments.{number}: {wrong}")
+
+
+def _lacking(config: Mapping[str, Any], run: Run) -> list[tuple[str, str, str]]:
+    """Keys that ask for what is lacking, their values, and what would be valid."""
+    if not run.experiment.trains:
+        return [("workload", "a workload of programs", "the built-in training")]
+    training, topology, found = config["training"], config["topology"], []
+    if config["protocol"]["carrier"] != "udp":
+        others = "other arms, with --arms A,B"
+        found.append((f"arms.{run.arm}", "kernel TCP", others))
+    if (kind := training["pace"]["kind"]) != "payload-only":
+        found.append(("training.pace.kind", repr(kind), "payload-only"))
+    if (after := training["on_worker_loss"]) == "rejoin":
+        found.append(("training.on_worker_loss", repr(after), "fail, continue"))
+    for key in ("measure_every", "checkpoint_every"):
+        if training[key]:
+            found.append((f"training.{key}", str(training[key]), "0"))
+    if topology.get("host_cpu"):
+        found.append(("topology.host_cpu", "a share of the processors", "none"))
+    for link in describe(run.experiment.topology).links:
+        if link.ecn_threshold_bytes is not None:
+            found.append(("ecn_threshold_bytes", f"ECN on link {link.name}", "none"))
+    return found
+
+
+def execute(results: Path, run: Run, on_progress: OnProgress) -> Outcome:
+    """Execute one run unless it is done with verdict ok.
+
+    Raises:
+        InUseError: another process is executing this run.
+        KeyboardInterrupt: after the verdict `interrupted` is written.
+    """
+    place = directory_of(results, run)
+    if place.verdict() == "ok":
+        return Outcome(run, place.path, "ok", "", executed=False)
+    with place.open(run.config() | {"capture": []}) as directory:
+        began_at, began_s = run_directory.now(), time.monotonic()
+        verdict: run_directory.Verdict = "ok"
+        reason, found = "", list[Gate]()
+        try:
+            found = simulate(run, directory, on_progress)
+            reason = gates.reasons(found)
+            verdict = "invalid" if any(gate.stops for gate in found) else "ok"
+        except KeyboardInterrupt:
+            verdict, reason = "interrupted", "interrupted by the user"
+            raise
+        except Exception as error:
+            verdict, reason = "failed", failure.in_words(error)
+            if not isinstance(error, InputError):
+                (directory / "logs" / "simulation.log").write_text(traceback.format_exc())
+                reason += "; see logs/simulation.log"
+        finally:
+            run_directory.write_status(
+                directory,
+                verdict,
+                reason,
+                began_at=began_at,
+                wall_s=time.monotonic() - began_s,
+                gates=[gate.as_json() for gate in found],
+            )
+    return Outcome(run, place.path, verdict, reason, executed=True)
+
+
+def simulate(run: Run, directory: Path, on_progress: OnProgress) -> list[Gate]:
+    """Train to the end in virtual time, write what happened below `directory`; judge it."""
+    config = run_directory.read_json(directory / "config.json")
+    own_code.expect(config.get("code", {}))
+    simulation = Simulation()
+    info = describe(run.experiment.topology)
+    network = SimulatedNetwork(simulation, info, seed=config["seed"])
+    names = run.experiment.topology.host_names()
+    description = info.as_json()
+    facts = manifest.of_machine() | {"simulated": True, "seed": config["seed"]}
+    facts["code"] = config.get("code", {})
+    run_directory.write_json(directory / "manifest.json", facts)
+    run_directory.write_json(directory / "calibration.json", {"schema": run_directory.SCHEMA})
+    tasks = Tasks(simulation)
+    world = World(simulation, tasks, network.ways(names[1:]), network.arrivals)
+    listener = Listener(tasks)
+    with tempfile.TemporaryDirectory(prefix="lab-simulate-") as private:
+        # Its folder is what the controller shares with the senders.
+        controller_socket = Path(private, "controller.sock")
+        log = directory / "events" / "impairments.jsonl"
+        access = SimulatedAccess(
+            network=description,
+            records=log.parent,
+            shared=controller_socket.parent,
+            arrivals=network.arrivals,
+        )
+        controller = SimulatedController(simulation, config["impairments"], access, log)
+        model_and_data = ModelAndData(config)
+        context = RunContext(
+            config=config,
+            directory=directory,
+            addresses={name: info.hosts[name].address for name in names},
+            fair_shares_bps=paths.fair_shares_bps(description, names[1:]),
+            fair_queues_bytes=paths.fair_queues_bytes(description, names[1:]),
+            controller_socket=controller_socket,
+            coordination_socket=controller_socket,
+            session=_SESSION,
+            model_and_data=model_and_data,
+            surroundings=_surroundings(simulation, tasks, world, listener),
+        )
+        training_facts = model_and_data.facts(len(context.workers))
+        run_directory.write_json(
+            directory / "training.json", {"schema": run_directory.SCHEMA, **training_facts}
+        )
+        progress = cast(ProgressWriter, _Progress(on_progress))
+        serve = functools.partial(
+            server.run,
+            context,
+            cast(Any, listener),
+            cast(ControllerClient, controller),
+            progress,
+            None,
+            None,
+        )
+        tasks.start("server", serve)
+        for name in context.workers:
+            tasks.start(name, functools.partial(worker.run, context, name, None, None))
+        _run(simulation, tasks)
+    return impairments_met.gates(jsonl.read(log), config["limits"])
+
+
+def _run(simulation: Simulation, tasks: Tasks) -> None:
+    try:
+        simulation.run(done=lambda: tasks.over, limit=_MOST_EVENTS)
+        if not tasks.over:
+            raise RuntimeError(f"nothing is left to happen at {simulation.now_s:g} s of its clock")
+    finally:
+        tasks.cancel()
+
+
+def _surroundings(
+    simulation: Simulation, tasks: Tasks, world: World, listener: Listener
+) -> Surroundings:
+    return Surroundings(
+        now_s=lambda: simulation.now_s,
+        sleep=tasks.sleep,
+        open_endpoint=cast(Callable[..., Any], world.open_endpoint),
+        connect=cast(Callable[..., Any], lambda path, timeout_s: listener.connect()),
+    )
+
+
+class _Progress:
+    """Tells the command at once; nobody reads a pipe meanwhile."""
+
+    def __init__(self, on_progress: OnProgress) -> None:
+        self._on_progress = on_progress
+
+    def round(self, number: int, total: int) -> None:
+        """`number` of `total` rounds are done."""
+        self._on_progress({"round": number, "rounds": total})

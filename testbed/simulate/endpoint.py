@@ -1,0 +1,278 @@
+"""The endpoint that training uses, in virtual time: the same methods, without sockets.
+
+A host computes in no time: what arrives is taken when its connection wants it.
+"""
+
+import math
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from testbed.simulate.arrivals import Arrivals
+from testbed.simulate.cluster import Cluster
+from testbed.simulate.engine import Simulation
+from testbed.simulate.party import Party, Way
+from testbed.simulate.tasks import Signal, Tasks
+from testbed.transport.core.connection import Connection, ConnectionState
+from testbed.transport.core.connection_settings import ConnectionSettings
+from testbed.transport.core.errors import PeerLost
+from testbed.transport.core.events import Announced, Event, PeerGone, TransferDone
+from testbed.transport.core.joining import SERVER
+from testbed.transport.core.repair import Arrange
+from testbed.transport.core.reports import TransferReport
+from testbed.transport.core.sending_path import SendingPath
+from testbed.transport.core.wire import wire_bytes
+from testbed.transport.native import HOT_PATH
+from testbed.transport.net.config import EndpointConfig
+from testbed.transport.net.data_sockets import DataSockets
+from testbed.transport.net.handle import Handle
+from testbed.transport.policies.congestion import CONGESTION_CONTROLS
+from testbed.transport.policies.order import ORDERS
+from testbed.transport.policies.repair import REPAIRS
+from testbed.transport.policies.tolerance import Fixed, StopRuleFactory
+
+
+class World:
+    """The endpoints of a server and its workers, and the network between them."""
+
+    def __init__(
+        self,
+        simulation: Simulation,
+        tasks: Tasks,
+        ways: Mapping[str, tuple[Way, Way]],
+        arrivals: Mapping[str, Arrivals],
+    ) -> None:
+        """`ways`: worker -> its way to the server, and back; `arrivals`: host -> its interface."""
+        self.simulation = simulation
+        self.tasks = tasks
+        self._ways = ways
+        self._arrivals = arrivals
+        self._endpoints: dict[str, Endpoint] = {}
+        self._settings: dict[str, ConnectionSettings] = {}
+        self._opened: list[Signal] = []
+        self.cluster: Cluster | None = None
+
+    def open_endpoint(
+        self, config: EndpointConfig, sockets: DataSockets | None = None
+    ) -> "Endpoint":
+        """For `with`, as the transport's own."""
+        return Endpoint(self, config)
+
+    def join(self, endpoint: "Endpoint") -> None:
+        """The server waits for all workers, a worker joins the server."""
+        name, config = endpoint.config.name, endpoint.config
+        self._endpoints[name] = endpoint
+        self._settings[name] = _settings(config)
+        if name == SERVER:
+            self.cluster = Cluster(
+                self.simulation,
+                self._ways,
+                settings=self._settings.__getitem__,
+                path=lambda side: _path(self._endpoints[side].config),
+                terms=config.terms,
+                party=self._party,
+            )
+            for signal in self._opened:
+                signal.tell()
+            return
+        self._opened.append(endpoint.signal)
+        endpoint.signal.wait_until(lambda: self.cluster is not None)
+        assert self.cluster is not None
+        self.cluster.join(name)
+
+    def _party(self, side: str, connection: Connection, way: Way) -> Party:
+        endpoint = self._endpoints[side]
+        party = Party(
+            self.simulation,
+            connection,
+            way,
+            gather_s=math.inf,
+            measured=endpoint.measured,
+            arrivals=self._arrivals[side],
+        )
+        endpoint.add(party)
+        # The server is told of no event when all have come, which this may be.
+        self.simulation.at(self.simulation.now_s, endpoint.signal.tell)
+        return party
+
+
+def _settings(config: EndpointConfig) -> ConnectionSettings:
+    return ConnectionSettings(
+        session=config.session,
+        layout=config.layout,
+        repair=REPAIRS.create(config.protocol.repair),
+        order=ORDERS.create(config.protocol.order, seed=config.seed),
+        peer_timeout_s=config.peer_timeout_s,
+        late_s=config.late_s,
+        transfers_in_flight=config.transfers_in_flight,
+        hot_path=HOT_PATH,
+    )
+
+
+def _path(config: EndpointConfig) -> SendingPath:
+    chunk_bytes = config.layout.chunk_bytes
+    congestion = CONGESTION_CONTROLS.create(
+        config.protocol.congestion_control,
+        rate_bps=config.rate_bps,
+        datagram_bytes=wire_bytes(1, chunk_bytes),
+    )
+    return SendingPath(
+        congestion=congestion,
+        chunk_bytes=chunk_bytes,
+        quantum_s=config.quantum_s,
+        queue_bytes=config.queue_bytes,
+    )
+
+
+class Endpoint:
+    """One side's transfers; see `testbed.transport.Endpoint`.
+
+    Attributes:
+        config: of this side.
+        measured: whether the congestion control measures the path.
+        signal: told whenever something has happened.
+        lost: peers that are gone, where this side goes on without them: nobody is lost here.
+    """
+
+    def __init__(self, world: World, config: EndpointConfig) -> None:
+        self.config = config
+        self.measured = _path(config).congestion.measures
+        self.signal = Signal(world.tasks)
+        self.lost: dict[str, str] = {}
+        self._world = world
+        self._parties: dict[str, Party] = {}
+        self._gone: dict[str, str] = {}
+        self._active: list[Handle] = []
+        self._announcements: deque[bytes] = deque()
+
+    def __enter__(self) -> "Endpoint":
+        self._world.join(self)
+        self._wait(lambda: self._open)
+        return self
+
+    @property
+    def _open(self) -> bool:
+        """Whether all peers have joined."""
+        here = [p for p in self._parties.values() if p.connection.state is ConnectionState.OPEN]
+        return len(here) == len(self.config.peers)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Nothing to close."""
+
+    def add(self, party: Party) -> None:
+        """A connection with a peer has begun."""
+        peer = party.connection.peer
+        self._parties[peer] = party
+        party.leave_out = self.config.leave_out
+        party.on_event = lambda event: self._on_event(peer, event)
+
+    def _on_event(self, peer: str, event: Event) -> None:
+        party = self._parties[peer]
+        party.events.clear()  # they hold what was received, and runs are long
+        party.batches.clear()
+        if isinstance(event, TransferDone):
+            for handle in self._active:
+                if (handle.transfer, handle.sending) == (event.transfer, event.sending):
+                    handle.end(peer, event.report)
+        elif isinstance(event, PeerGone):
+            self._gone[peer] = event.reason
+            for handle in self._active:
+                handle.end(peer, event.reason)
+        elif isinstance(event, Announced):
+            self._announcements.append(event.body)
+        self.signal.tell()
+
+    def _wait(self, ready: Callable[[], bool]) -> None:
+        self.signal.wait_until(lambda: bool(self._gone) or ready())
+        if self._gone:
+            raise PeerLost(*next(iter(self._gone.items())))
+
+    # Transfers.
+
+    def send(
+        self, transfer: int, payloads: Mapping[str, NDArray[np.uint8]]
+    ) -> dict[str, TransferReport]:
+        """As the transport's."""
+        arrangers: dict[int, Arrange] = {}
+
+        def begin(connection: Connection, now_s: float) -> None:
+            connection.post_send(transfer, payloads[connection.peer], now_s, arrangers)
+
+        return self._transfer(transfer, payloads, begin, sending=True)
+
+    def receive(
+        self,
+        transfer: int,
+        tolerance: float | StopRuleFactory,
+        into: Mapping[str, NDArray[np.uint8]],
+    ) -> dict[str, TransferReport]:
+        """As the transport's."""
+        make = tolerance if callable(tolerance) else Fixed(tolerance).stop_rule(critical=False)
+        layout = self.config.layout_of(transfer)
+
+        def begin(connection: Connection, now_s: float) -> None:
+            connection.post_receive(transfer, make(layout), into[connection.peer], now_s)
+
+        return self._transfer(transfer, into, begin, sending=False)
+
+    def _transfer(
+        self,
+        transfer: int,
+        buffers: Mapping[str, NDArray[np.uint8]],
+        begin: Callable[[Connection, float], None],
+        *,
+        sending: bool,
+    ) -> dict[str, TransferReport]:
+        handle = Handle(transfer, sending, lambda each: self._wait(lambda: each.done))
+        self._active.append(handle)
+        for peer in buffers:
+            handle.await_peer(peer)
+            begin(self._parties[peer].connection, self._world.simulation.now_s)
+        for peer in buffers:
+            self._parties[peer].work()
+        reports = handle.wait()
+        self._active.remove(handle)
+        return reports
+
+    # Announcements.
+
+    def announce(self, body: bytes) -> None:
+        """Server: as the transport's."""
+        for party in self._parties.values():
+            party.connection.announce(body)
+            party.work()
+
+    def await_announcement(self) -> bytes:
+        """Worker: as the transport's."""
+        party = self._parties[SERVER]
+        if not self._announcements:
+            party.connection.await_announcement(self._world.simulation.now_s)
+            party.work()
+        self._wait(lambda: bool(self._announcements))
+        return self._announcements.popleft()
+
+    # What is known.
+
+    def counters(self) -> dict[str, int]:
+        """What was ignored, by reason."""
+        found: Counter[str] = Counter()
+        for party in self._parties.values():
+            found += party.connection.counters
+        return dict(found)
+
+    def facts(self) -> dict[str, Any]:
+        """What sockets would tell: by peer, the congestion control in use."""
+        used = {
+            "congestion_control": self.config.protocol.congestion_control,
+            "compiled": HOT_PATH.compiled,
+        }
+        return dict.fromkeys(self._parties, used)

@@ -1,0 +1,147 @@
+"""`./lab simulate`: the training's own rounds in virtual time, in directories as of the lab."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from testbed.cli.options import Selection
+from testbed.run import planning, repeating, runner, simulating
+from testbed.shared.input_error import InputError
+
+EXPERIMENT = """
+name: small
+rounds: 4
+seeds: [1]
+topology: { name: star, workers: 3, rate_bps: 100_000_000, queue_bytes: 150_000, delay_s: 0.001 }
+training:
+  model: efficientnet-b0
+  pace: { kind: payload-only, scale: 0.002, compute_s: 0.25 }
+phases: { detector: schedule, critical_rounds: [[0, 0]] }
+arms:
+  dblp: { protocol: dblp }
+  reliable: { protocol: none }
+  tcp: { protocol: tcp-cubic }
+impairments:
+  - { kind: loss, host: server, leg: gather, rounds: [2], q: 0.7, at_most_s: 1.0 }
+  - { kind: sender-drop, host: workers, rounds: [3], q: 0.5 }
+"""
+
+
+@pytest.fixture
+def chosen(tmp_path):
+    def choose(arms="dblp", *settings):
+        path = tmp_path / "small.yaml"
+        path.write_text(EXPERIMENT)
+        found = Selection(name=str(path), arms=arms, settings=list(settings))
+        return [run.in_virtual_time() for run in found.loaded(results=tmp_path)]
+
+    return choose
+
+
+def records(directory: Path, name: str) -> list:
+    return [json.loads(line) for line in (directory / "events" / name).read_text().splitlines()]
+
+
+def test_rounds_last_what_links_and_computing_take(chosen, tmp_path):
+    (run,) = chosen("reliable")
+    simulating.refuse(run)
+    outcome = simulating.execute(tmp_path / "out", run, lambda record: None)
+    assert (outcome.verdict, outcome.reason) == ("ok", "")
+    rounds = records(outcome.directory, "rounds.jsonl")
+    assert [each["round"] for each in rounds] == [0, 1, 2, 3]
+    assert [each["compute_s"] for each in rounds] == [pytest.approx(0.25)] * 4
+    sent = records(outcome.directory, "transfers-server.jsonl")
+    wire_bytes = sum(
+        each["bytes_received"] for each in sent if (each["round"], each["leg"]) == (1, "gather")
+    )
+    # All workers share the server's link; half a round trip each for the data and for Stop.
+    least_s = wire_bytes * 8 / 100e6 + 0.002
+    assert least_s < rounds[1]["gather_s"] < 1.15 * least_s + 0.01
+    assert rounds[2]["gather_s"] > 1.5 * rounds[1]["gather_s"]
+    assert rounds[2]["impairments"] == ["loss-server"]
+    assert rounds[3]["impairments"] == ["sender-drop-workers"]
+
+
+def test_impairments_take_their_share(chosen, tmp_path):
+    (run,) = chosen()
+    outcome = simulating.execute(tmp_path / "out", run, lambda record: None)
+    ended = [
+        each for each in records(outcome.directory, "impairments.jsonl") if each["action"] == "end"
+    ]
+    assert [each["name"] for each in ended] == ["loss-server", "sender-drop-workers"]
+    for each, share in zip(ended, (0.7, 0.5), strict=True):
+        assert each["dropped"] / each["met"] == pytest.approx(share, abs=0.15)
+    left_out = [
+        each["chunks_left_out"]
+        for name in ("worker-1", "worker-2", "worker-3")
+        for each in records(outcome.directory, f"transfers-{name}.jsonl")
+        if each["role"] == "sender"
+    ]
+    assert sum(left_out) == ended[1]["dropped"]
+
+
+def test_the_same_seed_gives_the_same_bytes(chosen, tmp_path):
+    (run,) = chosen()
+    one, two = (
+        simulating.execute(tmp_path / name, run, lambda record: None).directory
+        for name in ("one", "two")
+    )
+    names = sorted(path.name for path in (one / "events").iterdir())
+    assert len(names) > 8
+    for name in names:
+        assert (one / "events" / name).read_bytes() == (two / "events" / name).read_bytes()
+    for name in ("config.json", "calibration.json", "training.json"):
+        assert (one / name).read_bytes() == (two / name).read_bytes()
+
+
+def test_it_is_said_wherever_a_reader_may_take_it_for_a_lab(chosen, tmp_path):
+    (run,) = chosen()
+    assert run.key != Selection(name=str(tmp_path / "small.yaml"), arms="dblp").loaded()[0].key
+    planning.extend(tmp_path / "out", [run])
+    outcome = simulating.execute(tmp_path / "out", run, lambda record: None)
+    for name in ("config.json", "manifest.json"):
+        assert json.loads((outcome.directory / name).read_text())["simulated"] is True
+    with pytest.raises(InputError, match="simulated"):
+        repeating.configuration(outcome.directory)
+    in_lab = Selection(name=str(tmp_path / "small.yaml"), arms="dblp").loaded()
+    with pytest.raises(InputError, match="its runs are simulated, and these are of a lab"):
+        planning.check(tmp_path / "out", in_lab)
+    assert not simulating.execute(tmp_path / "out", run, lambda record: None).executed
+    assert runner.directory_of(tmp_path / "out", run).verdict() == "ok"
+
+
+def test_the_report_reads_them_and_says_so(chosen, tmp_path):
+    from analysis.data.load import load
+    from analysis.summary.document import summarise
+    from analysis.words import cautions
+
+    (run,) = chosen()
+    planning.extend(tmp_path / "out", [run])
+    simulating.execute(tmp_path / "out", run, lambda record: None)
+    results = load(tmp_path / "out" / "small")
+    assert [each.verdict for each in results.runs] == ["ok"]
+    assert not results.runs[0].problems
+    found = cautions.sentences(results, summarise(results))
+    assert found[0].startswith("These runs are simulated: ")
+
+
+@pytest.mark.parametrize(
+    ("arms", "settings", "said"),
+    [
+        ("tcp", (), "arms.tcp: kernel TCP is not simulated; valid: other arms, with --arms A,B"),
+        ("dblp", ("training.pace={kind: real}",), "training.pace.kind: 'real' is not simulated"),
+        (
+            "dblp",
+            ("impairments=[{kind: burst, host: server, rounds: [1]}]",),
+            "impairments.0: kind 'burst' is not simulated; valid: loss, sender-drop",
+        ),
+        ("dblp", ("topology.ecn_threshold_bytes=30000",), "ecn_threshold_bytes: ECN on link"),
+    ],
+)
+def test_what_the_simulator_lacks_is_refused_in_one_line(chosen, arms, settings, said):
+    (run,) = chosen(arms, *settings)
+    with pytest.raises(InputError) as refused:
+        simulating.refuse(run)
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
