@@ -1,5 +1,6 @@
 """Links that take trains: exact queues, whatever the trains, and an account of every datagram."""
 
+import functools
 import math
 
 import numpy as np
@@ -70,7 +71,7 @@ def test_the_queue_takes_to_the_byte_what_a_ledger_of_it_takes(gaps, sizes, room
     for number, at_s in enumerate(np.cumsum(gaps).tolist()):
         size = sizes[number % len(sizes)]
         batch = Batch(size_bytes=size, links=[link], deliver=sinks.of(number, 0))
-        simulation.at(at_s, lambda batch=batch, at_s=at_s: depart(batch, np.array([float(at_s)])))
+        simulation.at(at_s, functools.partial(depart, batch, np.array([float(at_s)])))
         if max(0, free_s - at_s) + size <= room:
             free_s = max(free_s, at_s) + size
             expected.append((number, free_s))

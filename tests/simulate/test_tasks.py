@@ -1,5 +1,6 @@
 """Programs in virtual time: who runs when, what they say to each other, and how they end."""
 
+import functools
 import threading
 
 import pytest
@@ -13,7 +14,7 @@ def run(**programs):
     simulation = Simulation()
     tasks = Tasks(simulation)
     for name, program in programs.items():
-        tasks.start(name, lambda program=program: program(simulation, tasks))
+        tasks.start(name, functools.partial(program, simulation, tasks))
     try:
         simulation.run(done=lambda: tasks.over)
     finally:
@@ -37,8 +38,8 @@ def test_they_sleep_side_by_side_and_wake_in_order():
 
 
 def test_streams_carry_lines_and_tell_of_their_end():
-    said = []
-    rooms = {}
+    said: list[object] = []
+    rooms: dict[str, Listener] = {}
 
     def server(simulation, tasks):
         rooms["door"] = listener = Listener(tasks)
@@ -79,8 +80,9 @@ def test_programs_that_wait_for_each_other_are_told_apart_from_those_that_ended(
     simulation = Simulation()
     tasks = Tasks(simulation)
     one, two = Stream.pair(tasks)
-    tasks.start("a", lambda: one.readline(10))
-    tasks.start("b", lambda: two.readline(10))
+    heard: list[bytes] = []
+    tasks.start("a", lambda: heard.append(one.readline(10)))
+    tasks.start("b", lambda: heard.append(two.readline(10)))
     simulation.run(done=lambda: tasks.over)
     assert not tasks.over
     tasks.cancel()

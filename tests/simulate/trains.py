@@ -1,5 +1,6 @@
 """Trains for tests: datagrams that come to links at given times, and what comes out."""
 
+import functools
 import math
 
 import numpy as np
@@ -46,7 +47,7 @@ def feed(simulation, links, times_s, sinks, *, source=0, length=64):
     for first in range(0, len(times_s), length):
         part = times_s[first : first + length]
         batch = Batch(size_bytes=SIZE_BYTES, links=links, deliver=sinks.of(source, first))
-        simulation.at(part[0], lambda batch=batch, part=part: depart(batch, part))
+        simulation.at(part[0], functools.partial(depart, batch, part))
 
 
 def star(simulation, *, senders=3, rate_bps=8e6, delay_s=0.0, port_bytes=math.inf, **port):
