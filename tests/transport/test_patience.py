@@ -3,6 +3,7 @@
 import pytest
 
 from testbed.transport.core.events import Announced, TransferDone
+from testbed.transport.core.wire import wire_bytes
 from tests.transport.two_parties import TIMEOUT_S, Two, gone
 from tests.transport.virtual import random_payload
 
@@ -67,6 +68,45 @@ def test_patience_runs_from_the_last_new_chunk():
     two.run()
     assert two.intact == [0]
     assert two.simulation.now_s > 2 * TIMEOUT_S
+
+
+def slow():
+    """Each transfer takes less than the patience, several take more."""
+    chunks = 1500
+    return Two(chunks=chunks, rate_bps=chunks * 8 * wire_bytes(1, 16) / (0.6 * TIMEOUT_S))
+
+
+def test_a_transfer_is_awaited_while_those_before_it_arrive():
+    two = slow()
+    for number in range(4):
+        two.receive(number)
+    for number in range(4):
+        two.send(number)
+    two.run()
+    assert two.intact == [0, 1, 2, 3]
+    assert two.simulation.now_s > 2 * TIMEOUT_S
+
+
+def test_a_transfer_that_never_comes_is_given_up_although_another_was_before_it():
+    two = slow()
+    for number in (0, 1):
+        two.receive(number)
+    two.send(0)
+    two.run()
+    assert two.intact == [0]
+    assert gone(two.server).endswith(f"no new chunk of transfer 1 for {TIMEOUT_S:g} s")
+    assert TIMEOUT_S < two.simulation.now_s < 2 * TIMEOUT_S
+
+
+def test_a_transfer_that_never_comes_is_given_up_while_those_behind_it_arrive():
+    two = slow()
+    for number in (0, 1, 2):
+        two.receive(number)
+    for number in (1, 2):
+        two.send(number)
+    two.run()
+    assert "it sends nothing: no new chunk of transfer 0" in gone(two.server)
+    assert two.intact == [1]
 
 
 def test_two_sides_that_both_send_and_do_not_receive_are_told_so():

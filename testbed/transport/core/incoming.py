@@ -7,6 +7,7 @@ its number, that may be corrupt: its buffer is given back once nothing new comes
 
 import math
 from collections import Counter
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -289,6 +290,9 @@ class Incoming:
         self._outbox += receiver.poll_messages()
         transfer = receiver.transfer
         del self.receivers[transfer], self._awaited_s[transfer]
+        for behind, since_s in self._awaited_s.items():
+            if behind > transfer:
+                self._awaited_s[behind] = max(since_s, receiver.progress_s or since_s)
         self._numbers.finish(transfer)
         self._counters.update(receiver.ignored)
         self._events.append(TransferDone(transfer, False, receiver.report(self._peer)))
@@ -324,14 +328,20 @@ class Incoming:
         """Since when the peer has waited with transfers while nothing is received; or None."""
         return None if self.receivers else self._unasked_s
 
-    def _still_s(self, receiver: Receiver) -> float:
-        """Since when the peer could have brought something new."""
-        return max(self._awaited_s[receiver.transfer], receiver.progress_s or -math.inf)
+    def _standing(self) -> Iterator[tuple[Receiver, float]]:
+        """The transfers, each with since when the peer could have brought something new of it.
+
+        It sends the lowest number first, so others come no sooner than those before them.
+        """
+        progress_s = -math.inf
+        for transfer, receiver in self.receivers.items():
+            progress_s = max(progress_s, receiver.progress_s or -math.inf)
+            yield receiver, max(self._awaited_s[transfer], progress_s)
 
     def excuse(self, away_s: float) -> None:
         """This side has done nothing for so long, which is added to its patience."""
-        for transfer, receiver in self.receivers.items():
-            self._awaited_s[transfer] = self._still_s(receiver) + away_s
+        for receiver, since_s in self._standing():
+            self._awaited_s[receiver.transfer] = since_s + away_s
 
     def _may_be_late(self, receiver: Receiver) -> bool:
         begun = receiver.asked or receiver.progress_s is not None
@@ -348,8 +358,8 @@ class Incoming:
         It was heard at `heard_s`, and at `silent_s` as far as it was asked.
         """
         ends = NEVER
-        for transfer, receiver in self.receivers.items():
-            since_s = self._still_s(receiver)
+        for receiver, since_s in self._standing():
+            transfer = receiver.transfer
             if self._settings.late_s is not None and self._may_be_late(receiver):
                 until_s = max(since_s, silent_s) + self._settings.peer_timeout_s
                 late = since_s + self._settings.late_s, LATE, transfer

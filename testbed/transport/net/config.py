@@ -85,8 +85,8 @@ class EndpointConfig:
             them.
         late_s: how long a peer may take to begin with a transfer, or to take one, as long as it
             answers: a program in which something else computes. A receiver may then also give up
-            a transfer before its sender begins. Equal on all sides, or None on all: peer_timeout_s
-            to begin.
+            a transfer before its sender begins. Sides may differ, but it is None on all of them or
+            on none; None: peer_timeout_s to begin.
         connect_timeout_s: how long `open` waits for the peers, and the server for the data
             connection of a worker that joins again.
         transfers_in_flight: how many transfers may be under way with a peer in each direction.
