@@ -302,6 +302,21 @@ def test_authenticated_datagrams_are_taken_while_all_are_genuine():
     assert np.array_equal(into[:100], sent[:100])
 
 
+def test_duplicates_are_counted_once_though_nothing_comes_in_the_rests_after_them():
+    parties = two(600)
+    rest = received(parties, [(0.0, 20), (2e-3, 20)])
+    connection = parties.server.connection
+    connection.on_datagrams(rest[:5], 2e-3, waited=True)
+    connection.on_datagrams(rest[:5], 2e-3, waited=True)
+    with pair() as (udp, _):
+        arriving = udp.arriving()
+        for _ in range(3):
+            assert arriving.begin(connection.expected(), 2e-3, udp.receiving)
+            arrive(arriving, 2e-3)
+            arriving.end()
+    assert connection.incoming.receivers[0].ignored == {"duplicate": 5}
+
+
 def test_nothing_is_taken_while_a_transfer_that_nobody_asked_for_is_under_way():
     parties = two(600)
     received(parties, [(0.0, 20), (2e-3, 20)])

@@ -124,7 +124,11 @@ class CompiledPlacement(Placement):
         return self.taken(valid, it.gained)
 
     def reserve(self) -> int:
-        """Room for the results of several batches that C takes itself; says for how many."""
+        """Room for the results of several batches that C takes itself; says for how many.
+
+        None of them may come, and what the last batch had ignored is counted.
+        """
+        self._it.ignored = 0
         if len(self._stamps) < _RESERVED:
             self._make_room(_RESERVED)
         return len(self._stamps)
