@@ -3,6 +3,8 @@
 import math
 from typing import Any, cast
 
+import pytest
+
 from testbed.transport.net.driver import Link
 from tests.transport.driver_parts import CountingLink, RestingData, Stream, driver_of
 from tests.transport.two_parties import Two
@@ -68,3 +70,11 @@ def test_a_link_hands_over_what_has_gathered_as_having_waited():
     assert cast(RestingData, link.data).read_waited == []
     link.work(1.0)
     assert cast(RestingData, link.data).read_waited == [True]
+
+
+@pytest.mark.parametrize("heeding", [False, True])
+def test_an_alarm_that_nobody_hushes_keeps_nobody_awake(heeding):
+    driver, waiter = driver_of({}, [[]])
+    driver.alarm.ring()
+    driver.run(lambda: not waiter.wakes, heeding=heeding)
+    assert waiter.reading[driver.alarm] == heeding

@@ -88,6 +88,43 @@ def test_a_paced_megabyte_wakes_each_side_a_few_times_and_arrives_whole(monkeypa
     assert min(per_round) < most  # both sides together; each batch alone would be 60
 
 
+def test_what_was_done_counts_although_a_signals_handler_raises(monkeypatch):
+    class TickError(Exception):
+        pass
+
+    wait_working = Waiter.wait_working
+    ticks: list[Waiter] = []
+
+    def interrupted(self, until_s, going, coming):
+        found = wait_working(self, until_s, going, coming)
+        if any(each.worked for each in (*going, *coming)) and ticks.count(self) < 3:
+            ticks.append(self)
+            raise TickError
+        return found
+
+    monkeypatch.setattr(Waiter, "wait_working", interrupted)
+
+    def ended(handle):
+        while True:
+            try:
+                return next(iter(handle.wait().values()))
+            except TickError:
+                continue
+
+    layout = PayloadLayout([("w", 100_000)])
+    place = site(layout=layout, rate_bps=20e6, queue_bytes=1e6)
+    payload, buffer = random_payload(layout), layout.new_buffer()
+    got, [sent] = run_all(
+        place,
+        lambda endpoint: ended(endpoint.post_receive(0, 0, {"worker-1": buffer})),
+        lambda endpoint, index: ended(endpoint.post_send(0, {"server": payload})),
+    )
+    assert len(set(ticks)) == 2  # both sides
+    assert np.array_equal(buffer, payload)
+    assert got.chunks_received == layout.chunk_count
+    assert got.duplicates == sent.chunks_sent - layout.chunk_count
+
+
 @pytest.mark.parametrize("settings", [{"checksum": True}, {"leave_out": lambda count: None}])
 def test_with_a_checksum_or_a_drop_before_the_socket_each_batch_is_offered(settings):
     layout = PayloadLayout([("w", 100_000)])

@@ -208,19 +208,24 @@ class Driver:
         self._at_doors: set[Any] = set()
         self._ended: list[Stream] = []
         self._attentive = False
+        self._heeding = False
 
     def run(
         self,
         finished: Callable[[], bool],
         until_s: float = math.inf,
         peers: Callable[[], Collection[str]] | None = None,
+        *,
+        heeding: bool = False,
     ) -> bool:
         """Works until `finished` and all that was said is on its way; False when time is over.
 
         Once finished, `peers` names those that must have been told; the default is all.
+        The `alarm` wakes only who is `heeding` it, and hushes it afterwards.
         Reads at least once, also when the time is over already, and before any deadline counts.
         """
         self._attentive = False  # what came while nobody looked may have waited for long
+        self._heeding = heeding
         for link in self.links.values():
             if link.data is not None:
                 link.data.rouse()
@@ -311,7 +316,7 @@ class Driver:
 
     def _wait(self, until_s: float) -> None:
         until_s = min(until_s, self._attend_doors(), *self._due_s.values())
-        self._waiter.want(self.alarm, reading=True, writing=False)
+        self._waiter.want(self.alarm, reading=self._heeding, writing=False)
         if self._routines:
             ready, roomy = self._wait_working(until_s)
         else:
@@ -331,18 +336,23 @@ class Driver:
     def _wait_working(self, until_s: float) -> tuple[list[Any], list[Any]]:
         """Waits, and does the routine of the links meanwhile."""
         routines = self._routines
-        found = self._waiter.wait_working(
-            min(until_s, time.monotonic() + _LONGEST_ROUTINE_S),
-            [each.going for each in routines.values() if each.going is not None],
-            [each.coming for each in routines.values() if each.coming is not None],
-        )
+        try:
+            return self._waiter.wait_working(
+                min(until_s, time.monotonic() + _LONGEST_ROUTINE_S),
+                [each.going for each in routines.values() if each.going is not None],
+                [each.coming for each in routines.values() if each.coming is not None],
+            )
+        finally:  # also when a signal's handler raises: what was done is done
+            self._end_routines()
+
+    def _end_routines(self) -> None:
+        """Those of which something was done."""
         now_s = time.monotonic()
-        for name, routine in [each for each in routines.items() if each[1].worked]:
-            del routines[name]
+        for name, routine in [each for each in self._routines.items() if each[1].worked]:
+            del self._routines[name]
             if (link := self.links.get(name)) is not None and link.routine is routine:
                 link.end_routine(now_s)
                 self._due_s[name] = -math.inf
-        return found
 
     def _attend_doors(self) -> float:
         """Waits for who comes; returns until when at most."""

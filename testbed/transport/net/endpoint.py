@@ -211,6 +211,7 @@ class Endpoint:
             lambda: self._retire() or self._driver.alarm.rung,
             until_s,
             lambda: {peer for each in self._ended for peer in each.peers},
+            heeding=True,
         )
         self._driver.alarm.hush()
         self._retire()
