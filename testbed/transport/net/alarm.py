@@ -43,3 +43,8 @@ class Alarm:
             if self._descriptor >= 0:
                 os.close(self._descriptor)
                 self._descriptor = -1
+
+    def abandon(self) -> None:
+        """In a process that was forked, perhaps while another thread of its parent rang."""
+        self._lock = threading.Lock()
+        self.close()

@@ -207,8 +207,7 @@ class Driver:
         self._owners: dict[Any, str] = {}
         self._at_doors: set[Any] = set()
         self._ended: list[Stream] = []
-        self._attentive = False
-        self._heeding = False
+        self._attentive = self._heeding = False
 
     def run(
         self,
@@ -335,23 +334,21 @@ class Driver:
 
     def _wait_working(self, until_s: float) -> tuple[list[Any], list[Any]]:
         """Waits, and does the routine of the links meanwhile."""
-        routines = self._routines
         try:
             return self._waiter.wait_working(
                 min(until_s, time.monotonic() + _LONGEST_ROUTINE_S),
-                [each.going for each in routines.values() if each.going is not None],
-                [each.coming for each in routines.values() if each.coming is not None],
+                [each.going for each in self._routines.values() if each.going is not None],
+                [each.coming for each in self._routines.values() if each.coming is not None],
             )
         finally:  # also when a signal's handler raises: what was done is done
             self._end_routines()
 
     def _end_routines(self) -> None:
         """Those of which something was done."""
-        now_s = time.monotonic()
         for name, routine in [each for each in self._routines.items() if each[1].worked]:
             del self._routines[name]
             if (link := self.links.get(name)) is not None and link.routine is routine:
-                link.end_routine(now_s)
+                link.end_routine(time.monotonic())
                 self._due_s[name] = -math.inf
 
     def _attend_doors(self) -> float:
@@ -395,3 +392,9 @@ class Driver:
         for stream in self._ended:
             stream.close(until_s)
         self._ended.clear()
+
+    def abandon(self) -> None:
+        """Closes this process's copies of a parent's links and doors. Nothing is said."""
+        held: list[Door | Stream] = [*self.doors, *self._ended]
+        for each in (*held, *(link.stream for link in self.links.values())):
+            each.close()

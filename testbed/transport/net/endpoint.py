@@ -23,6 +23,7 @@ from testbed.transport.core.reports import TransferReport
 from testbed.transport.net.config import EndpointConfig
 from testbed.transport.net.data_sockets import DataSockets
 from testbed.transport.net.driver import Driver, Link
+from testbed.transport.net.forked import keep_from_children
 from testbed.transport.net.handle import Handle
 from testbed.transport.net.membership import Membership
 from testbed.transport.policies.tolerance import Fixed, StopRuleFactory
@@ -61,7 +62,8 @@ class Endpoint:
     Transfers have ascending numbers in each direction, such as `Leg.GATHER.transfer(round)` and
     `Leg.BROADCAST.transfer(round)`; both sides use the same number. Data moves only while one of
     the methods that wait is running: `send`, `receive`, `announce`, `await_announcement`, `poll`,
-    or a handle's `wait`.
+    or a handle's `wait`. It belongs to the process that made it: in one that is forked from that it
+    is not open.
 
     When a peer dies, the methods that need it raise PeerLost, which names it. With
     `survive_peers` they do so only when the last peer is gone. A worker that was lost may join
@@ -80,6 +82,7 @@ class Endpoint:
         self._driver = Driver(self._on_event)
         self._membership = Membership(config, self._driver, self._counters, self._on_event, sockets)
         self._open = False
+        keep_from_children(self)
 
     def open(self) -> None:
         """Joins the peers: the server waits for all workers, a worker connects to the server.
@@ -305,6 +308,13 @@ class Endpoint:
         """Ends all connections. What was sent before still arrives. May be called again."""
         self._open = False
         self._driver.close()
+        self._membership.close()
+
+    def abandon(self) -> None:
+        """In a process that was forked: the endpoint is its parent's, and not open here."""
+        self._open = False
+        self._driver.alarm.abandon()
+        self._driver.abandon()
         self._membership.close()
 
     def __enter__(self) -> "Endpoint":

@@ -1,0 +1,77 @@
+"""Processes that are forked from one that has an endpoint, as a data loader's workers are."""
+
+import os
+
+import numpy as np
+import pytest
+
+from testbed.transport import PeerLost, TransportError, open_endpoint, preset
+from tests.transport.loopback import in_thread, site
+from tests.transport.virtual import random_payload
+
+both = pytest.mark.parametrize(
+    "protocol",
+    [preset("fixed-low", tolerance=0), preset("tcp")],
+    ids=lambda protocol: protocol.carrier,
+)
+
+
+class Child:
+    """Does something in a process of its own, and then lives until the context ends."""
+
+    def __init__(self, work):
+        self._work = work
+
+    def __enter__(self):
+        done, said = os.pipe()
+        until, self._end = os.pipe()
+        self._pid = os.fork()
+        if self._pid == 0:
+            try:
+                os.close(self._end)
+                os.write(said, b"done" if self._work() else b"not")
+                os.read(until, 1)
+            finally:
+                os._exit(0)
+        os.close(said)
+        os.close(until)
+        with os.fdopen(done, "rb") as reading:
+            assert reading.read(4) == b"done"
+
+    def __exit__(self, *_):
+        os.close(self._end)
+        os.waitpid(self._pid, 0)
+
+
+@both
+def test_a_peer_that_dies_is_missed_at_once_although_a_child_of_it_lives(protocol):
+    place = site(protocol)
+    opened = in_thread(lambda: open_endpoint(place.server()))
+    worker = open_endpoint(place.worker())
+    with opened.result(timeout=5) as server, Child(lambda: True):
+        worker.abandon()  # the kernel closes them without a word, as those of who is killed
+        with pytest.raises(PeerLost, match=r"worker-1: .*(closed|reset)"):
+            server.receive(0, 0, {"worker-1": place.layout.new_buffer()})
+
+
+@both
+def test_a_child_that_closes_the_endpoint_leaves_its_parents_as_it_is(protocol):
+    place = site(protocol)
+    opened = in_thread(lambda: open_endpoint(place.server()))
+    with open_endpoint(place.worker()) as worker, opened.result(timeout=5) as server:
+
+        def close():
+            for endpoint in (worker, server):
+                with pytest.raises(TransportError, match="not open"):
+                    endpoint.poll()
+                endpoint.wake()
+                endpoint.close()
+            return True
+
+        with Child(close):
+            assert server.poll() == []
+            payload, into = random_payload(place.layout), place.layout.new_buffer()
+            receiving = in_thread(server.receive, 0, 0, {"worker-1": into})
+            worker.send(0, {"server": payload})
+            receiving.result(timeout=10)
+            assert np.array_equal(payload, into)
