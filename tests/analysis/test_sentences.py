@@ -28,6 +28,9 @@ def kept(tmp_path) -> Kept:
     (tmp_path / "quick" / "summary.json").write_text(json.dumps(summary))
     (tmp_path / "bench").mkdir()
     (tmp_path / "bench" / "transport.json").write_text('[{"case": "one", "ratio": 1.5}]')
+    (tmp_path / "bench" / "peer.json").write_text(
+        '[{"case": "a/one", "time": 3.0}, {"case": "b", "time": 1.5}]'
+    )
     return Kept(tmp_path, {"study": lambda path: {"value": float(path)}})
 
 
@@ -57,6 +60,8 @@ def test_a_wrong_number_is_found(text, is_right):
         "quick | published time table-1 | 1.7 x",
         "quick [0.9] | arms a time | 3",
         "quick [0.9 over 0.5] | arms a time | 50 %",
+        "peer | b time | 1.5",
+        "peer | a/one / b time | 2.0",
         "quick [0.9 to 0.5] | contrasts a/b time | 1.67 (1.66 to 1.69)",
         "bench | one ratio | 1.50",
         "study | 4 | 4.0",

@@ -111,8 +111,10 @@ class Streaming(Repair):
     Attributes:
         interval_s: time between ACKs that the sender did not request.
         overhead: the largest fraction of the bytes sent that these ACKs may cost. One ACK for
-            about 100 datagrams is enough, because the sender asks when it runs dry: until then a
+            about 300 datagrams is enough, because the sender asks when it runs dry: until then a
             lost chunk waits behind those that were sent less often, whenever its loss is known.
+            One for 100 ended no transfer of 1 MB sooner, and at 100 Mbit/s without loss each side
+            took half as much processor time again.
         loss_overhead: the same fraction for the bytes of the first 256 lost datagrams, since
             short transfers end with them.
         later_loss_overhead: the same fraction for the bytes of the lost datagrams after these. In
@@ -122,7 +124,7 @@ class Streaming(Repair):
     """
 
     interval_s: float = 1e-3
-    overhead: float = 0.001
+    overhead: float = 0.0003
     loss_overhead: float = 0.0125
     later_loss_overhead: float = 0.005
     residual: float = 0.02
