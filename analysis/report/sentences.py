@@ -7,10 +7,11 @@ Under a text that states numbers stands a comment, a line for each number:
     burst-price [at sender, 0 to at sender, 0.1] | contrasts fixed-low/dblp training_time_s | 1.75
     quick | arms dblp accuracy x 100 | 93.6
     bench | 100M/loss-20%/passes ratio_to_bound | 1.02
+    peer | 1G/loss-60%/P-0.8%/passes / 1G/loss-60%/P-40.8%/passes completion_s | 1.7
     -->
 
 The first part names the experiment and, in brackets, its point or two; the second the entry, with
-`x FACTOR` for another unit; the third is the text, which must stand above, word for word. Its
+`x FACTOR` for another unit (of a bench, a case or the ratio of two, and what of it); the third is the text, which must stand above, word for word. Its
 numbers are the kept value, the interval, or both, to the digits that are shown.
 """
 
@@ -20,11 +21,15 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 Entry = Mapping[str, Any]  # `value`, and `low` and `high` where there is an interval
 Resolver = Callable[[str], Entry]  # of the second part of a line, in kept results of one kind
+
+# How comments call the kept records of `./lab bench`, and their files.
+BENCHES = {"bench": "transport", "peer": "peer", "peer-nodelay": "peer-nodelay"}
 
 _COMMENT = re.compile(r"<!-- stored\n(.*?)-->", re.DOTALL)
 _GENERATED = re.compile(r"<!-- ([a-z0-9-]+): begin -->\n.*?<!-- \1: end -->", re.DOTALL)
@@ -49,7 +54,10 @@ class Kept:
     def __init__(self, results: Path, others: Mapping[str, Resolver] | None = None) -> None:
         """`others` resolves entries of results that are no experiment's, by their folder."""
         self._results = results
-        self._others: dict[str, Resolver] = {"bench": self._of_bench, **(others or {})}
+        benches = {
+            name: partial(self._of_bench, f"bench/{file}.json") for name, file in BENCHES.items()
+        }
+        self._others: dict[str, Resolver] = {**benches, **(others or {})}
         self._documents: dict[str, Any] = {}
 
     def entry(self, where: str, path: str) -> Entry:
@@ -96,10 +104,14 @@ class Kept:
         ]
         return _only(found, f"[{points}]")
 
-    def _of_bench(self, path: str) -> Entry:
-        case, key = path.split()
-        records = self._document("bench/transport.json")
-        return {"value": _only([each for each in records if each["case"] == case], case)[key]}
+    def _of_bench(self, file: str, path: str) -> Entry:
+        """A case's value; of `A / B` the ratio of two cases' values."""
+        cases, key = path.rsplit(maxsplit=1)
+        values = [self._of_case(file, case)[key] for case in cases.split(" / ")]
+        return {"value": values[0] / values[1] if len(values) > 1 else values[0]}
+
+    def _of_case(self, file: str, case: str) -> Any:
+        return _only([each for each in self._document(file) if each["case"] == case], case)
 
     def _document(self, name: str) -> Any:
         if name not in self._documents:
