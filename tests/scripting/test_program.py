@@ -15,6 +15,7 @@ import pytest
 from testbed.lab.kernel import process_status
 from testbed.scripting.host import Host
 from testbed.scripting.lab import LabError
+from tests import open_files
 
 
 class OwnMachine:
@@ -194,7 +195,7 @@ def test_environment_and_folder_are_the_scripts_unless_it_says_otherwise(
 
 def test_many_programs_at_once_leave_no_file_open(host):
     host.run(["true"])
-    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    before = open_files.now()
     found = []
 
     def one(number):
@@ -206,17 +207,14 @@ def test_many_programs_at_once_leave_no_file_open(host):
     for each in threads:
         each.join()
     assert sorted(found) == list(range(20))
-    deadline_s = time.monotonic() + 5
-    while len(os.listdir("/proc/self/fd")) > before:  # noqa: PTH208
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
+    open_files.assert_none_since(before, within_s=30)
 
 
 def test_a_program_that_cannot_be_started_leaves_no_file_open(host):
-    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    before = open_files.now()
     with pytest.raises(LabError, match=r"^worker-1: nothing-here: none$"):
         host.run(["nothing-here"])
-    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+    open_files.assert_none_since(before)
 
 
 def test_a_text_is_no_list_of_arguments(host):
