@@ -1,4 +1,5 @@
-"""Order of the tests: what takes seconds first, real labs last. No test fails for being slow.
+"""Order of the tests: rooms that take the longest first, real labs last. No test fails for being
+slow.
 
 Tests without a lab run side by side in `./lab test`, and some of them in real time. One that fails
 there is tried once more, unless many have failed. Nothing else is ever tried again.
@@ -30,7 +31,10 @@ from tests.stalls import Witness
 hypothesis.settings.register_profile("patient", deadline=None)
 hypothesis.settings.load_profile("patient")
 
-_LABS = Path(__file__).parent / "lab"
+_TESTS = Path(__file__).parent
+_LABS = _TESTS / "lab"
+# Side by side, a file that takes a minute and begins last keeps one processor busy and others idle.
+_LONGEST_ROOMS = ("ddp", "documentation", "fuzz", "bench", "examples", "training")
 MACHINE = pytest.StashKey[str]()  # what the probe found, in words; filled by the first lab test
 STALLS = pytest.StashKey[Witness]()  # from the first lab test on
 _TRIES_MORE = 3
@@ -57,7 +61,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left_out = [item for item in items if item.get_closest_marker("long") is not None]
         config.hook.pytest_deselected(items=left_out)  # the closing line counts them
         items[:] = [item for item in items if item not in left_out]
-    items.sort(key=lambda item: item.get_closest_marker("lab") is not None)
+    items.sort(key=_place)
     beside_others = hasattr(config, "workerinput")
     for item in items:
         if item.get_closest_marker("flaky") is not None:
@@ -67,6 +71,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(again)
         elif beside_others:
             item.add_marker(pytest.mark.flaky(reruns=1, condition=_perhaps_by_chance(item)))
+
+
+def _place(item: pytest.Item) -> tuple[bool, int]:
+    room = item.path.relative_to(_TESTS).parts[0] if _TESTS in item.path.parents else ""
+    rank = _LONGEST_ROOMS.index(room) if room in _LONGEST_ROOMS else len(_LONGEST_ROOMS)
+    return item.get_closest_marker("lab") is not None, rank
 
 
 @pytest.hookimpl(wrapper=True)

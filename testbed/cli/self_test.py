@@ -19,8 +19,12 @@ _CHECKS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("mypy", (sys.executable, "-m", "mypy")),
     ("import contracts", (_LINT_IMPORTS, "--no-logo", "--no-cache")),
 )
-# A file's tests stay in one process, since they share what is costly to make.
-_SIDE_BY_SIDE = ("-n", str(min(8, os.cpu_count() or 1)), "--dist", "loadfile")
+# A file's tests stay in one process, since they share what is costly to make; tests/conftest.py
+# says which begin first.
+_SIDE_BY_SIDE = (
+    *("-n", str(min(8, os.cpu_count() or 1))),
+    *("--dist", "loadfile", "--no-loadscope-reorder"),
+)
 _TESTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("tests without a lab", (*_PYTEST, *_SHOWN, f"--ignore={_LABS}", *_SIDE_BY_SIDE)),
     # Labs measure in real time: nothing may run beside them.
