@@ -1,11 +1,16 @@
-"""Order of the tests: what takes seconds first, real labs last. No test fails for being slow.
+"""Order of the tests: rooms that take the longest first, real labs last. No test fails for being
+slow.
+
+Tests without a lab run side by side in `./lab test`, and some of them in real time. One that fails
+there is tried once more, unless many have failed. Nothing else is ever tried again.
 
 A lab test measures a real network in real time. One that fails is tried again: once in any case,
 and twice more only if the machine was disturbed: a processor stood still during the test (see
 stalls.py), the hypervisor took a share of them, or just after it others take them or its timers
-are late. The next try waits until that is over, half a minute at most. The closing summary names
-each of these tests and what disturbed the machine, so a fault that shows only now and then is not
-hidden.
+are late. The next try waits until that is over, half a minute at most.
+
+The closing summary warns of every test that was tried again, with what it said and what became of
+it, so a fault that shows only now and then is not hidden.
 """
 
 from __future__ import annotations
@@ -26,7 +31,10 @@ from tests.stalls import Witness
 hypothesis.settings.register_profile("patient", deadline=None)
 hypothesis.settings.load_profile("patient")
 
-_LABS = Path(__file__).parent / "lab"
+_TESTS = Path(__file__).parent
+_LABS = _TESTS / "lab"
+# Side by side, a file that takes a minute and begins last keeps one processor busy and others idle.
+_LONGEST_ROOMS = ("ddp", "documentation", "fuzz", "bench", "examples", "training")
 MACHINE = pytest.StashKey[str]()  # what the probe found, in words; filled by the first lab test
 STALLS = pytest.StashKey[Witness]()  # from the first lab test on
 _TRIES_MORE = 3
@@ -34,7 +42,9 @@ _CALM_WITHIN_S = 30.0
 # Of all processors' time during a test. A pause of 5 ms at the wrong moment fails a gate, and takes
 # no share that could be seen; quiet hours have below 0.01.
 _STOLEN = 0.03
+_CHANCES = 3  # in each process of those side by side: where more fail, it is not by chance
 _tried_again: dict[str, list[str]] = {}
+_had_a_chance: set[str] = set()
 _began: dict[str, tuple[machine_ticks.MachineTicks, float]] = {}
 
 
@@ -51,12 +61,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left_out = [item for item in items if item.get_closest_marker("long") is not None]
         config.hook.pytest_deselected(items=left_out)  # the closing line counts them
         items[:] = [item for item in items if item not in left_out]
-    items.sort(key=lambda item: item.get_closest_marker("lab") is not None)
+    items.sort(key=_place)
+    beside_others = hasattr(config, "workerinput")
     for item in items:
-        if item.get_closest_marker("lab") is None or item.get_closest_marker("flaky") is not None:
+        if item.get_closest_marker("flaky") is not None:
             continue
-        again = pytest.mark.flaky(reruns=_TRIES_MORE, condition=_disturbed_at(item))
-        item.add_marker(again)
+        if item.get_closest_marker("lab") is not None:
+            again = pytest.mark.flaky(reruns=_TRIES_MORE, condition=_disturbed_at(item))
+            item.add_marker(again)
+        elif beside_others:
+            item.add_marker(pytest.mark.flaky(reruns=1, condition=_perhaps_by_chance(item)))
+
+
+def _place(item: pytest.Item) -> tuple[bool, int]:
+    room = item.path.relative_to(_TESTS).parts[0] if _TESTS in item.path.parents else ""
+    rank = _LONGEST_ROOMS.index(room) if room in _LONGEST_ROOMS else len(_LONGEST_ROOMS)
+    return item.get_closest_marker("lab") is not None, rank
 
 
 @pytest.hookimpl(wrapper=True)
@@ -77,6 +97,19 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def _same_search_path(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a user's file brings to Python's search path is gone after the test, as after a call."""
     monkeypatch.setattr(sys, "path", [*sys.path])
+
+
+def _perhaps_by_chance(item: pytest.Item) -> Callable[[BaseException | None], bool]:
+    """As `_disturbed_at`, for a test that runs beside others."""
+
+    def perhaps(error: BaseException | None) -> bool:
+        had_all = item.nodeid in _had_a_chance or len(_had_a_chance) == _CHANCES
+        if error is None or had_all:
+            return False
+        _had_a_chance.add(item.nodeid)
+        return True
+
+    return perhaps
 
 
 def _disturbed_at(item: pytest.Item) -> Callable[[BaseException | None], bool]:
@@ -122,7 +155,23 @@ def pytest_terminal_summary(
 ) -> None:
     if MACHINE in config.stash:
         terminalreporter.write_line(f"this machine: {config.stash[MACHINE]}")
-    if _tried_again:
-        terminalreporter.write_line(f"tried again: {len(_tried_again)}")
-    for test, reasons in _tried_again.items():
-        terminalreporter.write_line(f"  {test}: {'; then '.join(reasons)}")
+    tries = terminalreporter.stats.get("rerun", [])
+    if not tries:
+        return
+    passed = {report.nodeid for report in terminalreporter.stats.get("passed", [])}
+    names = [*dict.fromkeys(report.nodeid for report in tries)]
+    terminalreporter.write_sep("!", f"tried again: {len(names)}", yellow=True, bold=True)
+    for name in names:
+        outcome = "passed then" if name in passed else "did not pass then either"
+        terminalreporter.write_line(f"{name}: {outcome}", yellow=True)
+        reasons = _tried_again.get(name, ["it ran beside others"])
+        said = [_words(report) for report in tries if report.nodeid == name]
+        for words, reason in zip(said, reasons, strict=False):
+            terminalreporter.write_line(f"  {reason}: {words}", yellow=True)
+
+
+def _words(report: pytest.TestReport) -> str:
+    """The first line of what it said."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    words = crash.message if crash is not None else str(report.longrepr)
+    return next(iter(words.splitlines()), "")

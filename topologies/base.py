@@ -21,6 +21,8 @@ from topologies.settings import LinkParameters, TopologyParameters
 
 # Linux allows 15 characters; Mininet calls interfaces NODE-ethNUMBER.
 _INTERFACE_NAME_CHARACTERS = 15
+# So long the calibration's first probe waits for its answer. Geostationary satellites take 0.6 s.
+_MOST_RTT_S = 2.5
 _NODE_NAME = re.compile(r"^[A-Za-z][A-Za-z0-9_-]*$")
 _DATAPATH_ID_DIGITS = 16
 
@@ -234,6 +236,11 @@ class LabTopo(Topo):
 
     def _set_options(self) -> None:
         rtt_s = self.longest_rtt_s()
+        if rtt_s > _MOST_RTT_S:
+            raise ValueError(
+                f"delay_s: the farthest two hosts are a round trip of {rtt_s:g} s apart; "
+                f"valid: up to {_MOST_RTT_S:g} s; a delay of 10 ms is 0.01, or 10ms"
+            )
         for (first, second), link in self._links.items():
             info = self.linkInfo(first, second)
             places = {key: info[key] for key in ("node1", "node2", "port1", "port2")}

@@ -120,6 +120,8 @@ def show_durations(results: Path, runs: Sequence[Run], console: Console) -> None
             if not each.earlier and not run.experiment.trains:
                 source = "time limits"
             taken = (durations.in_words(each.run_s), sizes.in_words(each.disk_bytes), source)
+            if each.run_s is None:
+                taken = ("unknown", "unknown", "no time limit")
         rows.append([str(number), run.key, run.arm, str(run.seed), _factors(run), *taken])
     _add_shortened(table, rows)
     console.print(table)

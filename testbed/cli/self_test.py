@@ -11,6 +11,7 @@ from pathlib import Path
 _ROOT = Path(__file__).resolve().parents[2]
 _LINT_IMPORTS = str(Path(sys.executable).with_name("lint-imports"))
 _PYTEST = (sys.executable, "-m", "pytest")
+_SHOWN = ("-q", "--durations=12", "--rerun-show-tracebacks")
 _LABS = "tests/lab"  # each step imports its own tests only
 _CHECKS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("ruff: rules", (sys.executable, "-m", "ruff", "check", ".")),
@@ -18,12 +19,16 @@ _CHECKS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("mypy", (sys.executable, "-m", "mypy")),
     ("import contracts", (_LINT_IMPORTS, "--no-logo", "--no-cache")),
 )
-# A file's tests stay in one process, since they share what is costly to make.
-_SIDE_BY_SIDE = ("-n", str(min(8, os.cpu_count() or 1)), "--dist", "loadfile")
+# A file's tests stay in one process, since they share what is costly to make; tests/conftest.py
+# says which begin first.
+_SIDE_BY_SIDE = (
+    *("-n", str(min(8, os.cpu_count() or 1))),
+    *("--dist", "loadfile", "--no-loadscope-reorder"),
+)
 _TESTS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("tests without a lab", (*_PYTEST, "-q", "--durations=8", f"--ignore={_LABS}", *_SIDE_BY_SIDE)),
+    ("tests without a lab", (*_PYTEST, *_SHOWN, f"--ignore={_LABS}", *_SIDE_BY_SIDE)),
     # Labs measure in real time: nothing may run beside them.
-    ("tests in real labs", (*_PYTEST, "-q", "--durations=8", _LABS)),
+    ("tests in real labs", (*_PYTEST, *_SHOWN, _LABS)),
 )
 # Each lab starts five programs of this project. Without bytecode each compiles its part of it anew.
 _ENVIRONMENT = {

@@ -112,15 +112,18 @@ def layouts(runs: Iterable[Run], say: Callable[[str], None]) -> list[PayloadLayo
 
 def total(found: Sequence[Duration]) -> str:
     """Say in one sentence how long all of them take, and how much disk."""
-    told = in_words(sum(each.run_s or 0.0 for each in found))
-    if any(each.run_s is None for each in found):
-        told += " and unknown times"
-    disk = sizes.in_words(sum(each.disk_bytes for each in found))
-    known = sum(each.earlier > 0 for each in found)
-    source = f"{known} from earlier runs" if known else ""
-    if known < len(found):
-        source += (", " if source else "") + f"{len(found) - known} predicted"
+    known_s = [each.run_s for each in found if each.run_s is not None]
     runs = "1 run" if len(found) == 1 else f"{len(found)} runs"
+    if not known_s:
+        return f"{runs} to do; how long is unknown: no time_limit_s is given"
+    told = in_words(sum(known_s))
+    if len(known_s) < len(found):
+        told += f" for {len(known_s)} of them (unknown where no time_limit_s is given)"
+    disk = sizes.in_words(sum(each.disk_bytes for each in found if each.run_s is not None))
+    earlier = sum(each.earlier > 0 for each in found)
+    source = f"{earlier} from earlier runs" if earlier else ""
+    if earlier < len(known_s):
+        source += (", " if source else "") + f"{len(known_s) - earlier} predicted"
     return f"{runs} to do, about {told} and {disk} on disk ({source})"
 
 

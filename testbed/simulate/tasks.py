@@ -37,7 +37,7 @@ class _Task:
         self._tasks.back.release()
 
     def end(self) -> None:
-        """Lets it end, once all are cancelled."""
+        """Lets it end, once all are cancelled; one that is over may still have a thread."""
         self.turn.release()
         self._thread.join()
 
@@ -97,11 +97,10 @@ class Tasks:
         return self._running
 
     def cancel(self) -> None:
-        """Ends all programs where they wait."""
+        """Ends all programs where they wait; none of their threads is left."""
         self.cancelled = True
         for task in self._all:
-            if not task.over:
-                task.end()
+            task.end()
 
 
 class Signal:

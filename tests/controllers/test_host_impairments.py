@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import socket
 import sys
 import time
@@ -141,7 +142,7 @@ def state(pid: int) -> str:
 
 def is_let_go(pid: int) -> bool:
     """Whether it is never seen stopped again, after a moment for whoever lets it go."""
-    deadline_s = time.monotonic() + 5
+    deadline_s = time.monotonic() + 30
     while state(pid) == "T" and time.monotonic() < deadline_s:
         time.sleep(0.001)
     for _ in range(100):
@@ -160,7 +161,7 @@ def test_a_slowed_process_gets_its_share_of_the_time_and_all_of_it_afterwards():
         slowed = ask(program, "release")
         assert 0 < share < 0.2 * 1.4
         stopped = slowed["stopped_s"] / (slowed["ended_s"] - slowed["began_s"])
-        assert stopped == pytest.approx(0.8, abs=0.05)
+        assert stopped == pytest.approx(0.8, abs=0.1)  # a busy machine lets go late
         assert slowed["cycles"] > 20
         assert is_let_go(process.pid)
 
@@ -169,7 +170,7 @@ def test_a_slowed_process_gets_its_share_of_the_time_and_all_of_it_afterwards():
 def test_a_process_is_not_left_stopped_however_the_program_ends(ending):
     with busy_process() as process, helper("slowdown") as program:
         ask(program, "slow", pid=process.pid, factor=50)
-        deadline_s = time.monotonic() + 5
+        deadline_s = time.monotonic() + 30
         while state(process.pid) != "T" and time.monotonic() < deadline_s:
             pass
         if ending == "killed":
@@ -204,7 +205,7 @@ def test_the_blaster_sends_what_is_due_and_stops_when_told():
             assert sent["frames"] == pytest.approx(200, abs=2)
             assert arrived(sink) == [1000 - 42] * sent["frames"]
             ask(program, "go", duration_s=60)
-            time.sleep(0.05)
+            assert select.select([sink], [], [], 30)[0]
             stopped = ask(program, "stop")
             assert 0 < stopped["frames"] < 10_000
             assert len(arrived(sink)) == stopped["frames"]

@@ -166,6 +166,22 @@ def test_earlier_runs_that_differ_in_the_seed_alone_replace_the_prediction(tmp_p
     assert durations.total(found).endswith("(3 from earlier runs, 1 predicted)")
 
 
+@pytest.mark.parametrize(
+    ("runs_s", "said"),
+    [
+        ([None, None], "2 runs to do; how long is unknown: no time_limit_s is given"),
+        (
+            [None, 21.0],
+            "2 runs to do, about 21 s for 1 of them (unknown where no time_limit_s is given) "
+            "and 2.0 MB on disk (1 predicted)",
+        ),
+    ],
+)
+def test_an_unknown_time_is_no_0_s(runs_s, said):
+    found = [durations.Duration(run_s=each, disk_bytes=2e6, earlier=0) for each in runs_s]
+    assert durations.total(found) == said
+
+
 def test_damaged_directories_do_not_stop_an_estimate(tmp_path):
     (run, _) = load(tmp_path)
     damaged = tmp_path / "small" / "x"

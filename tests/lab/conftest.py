@@ -227,11 +227,21 @@ def command(_started: Command) -> Command:
 
 
 @pytest.fixture
-def run_small(_started: Command, tmp_path: Path, held_rate_bps: int) -> Callable[..., Results]:
+def unreported(_started: Command) -> Command:
+    """As `command`, but no report is drawn at the end."""
+
+    def start(folder: str = "out", **changes: Any) -> subprocess.Popen[str]:
+        return _started("tests.lab.execute", "FILE", "OUT", folder=folder, **changes)
+
+    return start
+
+
+@pytest.fixture
+def run_small(unreported: Command, tmp_path: Path, held_rate_bps: int) -> Callable[..., Results]:
     """Runs SMALL with changes to its end, without a report."""
 
     def run(**changes: Any) -> Results:
-        process = _started("tests.lab.execute", "FILE", "OUT", folder="out", **changes)
+        process = unreported(**changes)
         output, _ = process.communicate(timeout=250)
         for status in (tmp_path / "out").glob("*/*/status.json"):
             assert undescribed(status.parent) == [], "not in run_directory_format.yaml"

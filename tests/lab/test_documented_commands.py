@@ -28,6 +28,8 @@ pytestmark = [pytest.mark.lab, pytest.mark.timeout(900), pytest.mark.flaky(rerun
 _LEFT_OUT = {"./lab test"}  # it is what runs this
 # Runs in which nothing is new but an arm.
 _LONG = ("./lab run my.yaml --set",)
+# As shown with --long; else without runs that differ from others in the seed or the arm alone.
+_SHORTER = {"./lab run quick": " --seeds 1", "./lab run my.yaml": " --arms dblp"}
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,8 @@ def test_step(step: Step, folder: Path, pytestconfig: pytest.Config) -> None:
         return
     argv = [sys.executable, "-c", step.block.text]
     if step.command:
-        command = step.command.replace("/tmp/", f"{folder}/tmp/")
+        shorter = "" if pytestconfig.getoption("--long") else _SHORTER.get(step.command, "")
+        command = step.command.replace("/tmp/", f"{folder}/tmp/") + shorter
         argv = ["bash", "-euo", "pipefail", "-c", command]
     before, began_s = _verdicts(folder), time.monotonic()
     done = subprocess.run(
@@ -131,6 +134,7 @@ def _only_too_busy(new: Iterable[Path], stalled: str) -> bool:
 def test_the_pages_show_the_way_from_the_first_run_to_own_parts() -> None:
     commands = [step.command for step in STEPS if step.command]
     assert commands[0] == "./lab run quick"
+    assert set(commands) >= set(_SHORTER)
     shown_verbs = {each.split()[1] for each in commands if each.startswith("./lab ")}
     assert shown_verbs >= {"check", "plan", "run"}
     assert any(step.block.kind == "python" and not step.block.file for step in STEPS)

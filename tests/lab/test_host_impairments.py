@@ -229,7 +229,7 @@ def test_what_a_sender_leaves_out_is_counted_by_it_alone_and_the_others_send_all
 
 
 @pytest.mark.usefixtures("unchanged_host")
-@pytest.mark.parametrize("victim", ["worker-2", "server"])
+@pytest.mark.parametrize("victim", ["worker-2", pytest.param("server", marks=pytest.mark.long)])
 def test_a_crash_ends_the_run_at_once_and_says_who_did_it(run_small, victim):
     crash = {"kind": "crash", "name": "power-cut", "host": victim, "rounds": [2]}
     results = run_small(rounds=100_000, impairments=[crash])

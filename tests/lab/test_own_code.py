@@ -39,6 +39,7 @@ def test_an_own_impairment_acts_and_its_effect_is_logged(run_small, tmp_path):
     assert recorded(results.run()) == {str(path): hashlib.sha256(path.read_bytes()).hexdigest()}
 
 
+@pytest.mark.long  # without a lab: tests/examples
 def test_the_example_runs_from_its_own_files_alone(run_small, tmp_path):
     for each in EXAMPLES.glob("own_*.py"):
         shutil.copy(each, tmp_path)

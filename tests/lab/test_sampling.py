@@ -137,6 +137,7 @@ def test_a_run_leaves_complete_samples_of_queues_flows_and_processes(run_small):
     assert busy.filter(name="worker-1")["cpu_s"][0] > 0
 
 
+@pytest.mark.long
 def test_a_killed_run_leaves_whole_files_or_none(command, tmp_path):
     process = command(rounds=500)
     wait_for(lambda: training_has_begun(tmp_path))

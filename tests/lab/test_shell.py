@@ -186,7 +186,9 @@ def test_ctrl_c_ends_a_command_and_ctrl_d_the_shell(terminal):
     assert shell.wait() == 0
 
 
-@pytest.mark.parametrize("way", ["closed terminal", "killed command"])
+@pytest.mark.parametrize(
+    "way", [pytest.param("closed terminal", marks=pytest.mark.long), "killed command"]
+)
 def test_a_shell_that_is_cut_off_leaves_nothing(terminal, way):
     shell = terminal()
     shell.type("worker-1 sleep 1000\n")

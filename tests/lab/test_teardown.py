@@ -60,8 +60,12 @@ def test_interrupting_ends_the_lab_and_keeps_the_run_as_interrupted(command, tmp
     assert results.verdict()["verdict"] == "interrupted"
 
 
-def test_killing_the_command_ends_the_lab_and_leaves_no_result(command, tmp_path):
+def test_a_lab_is_up_within_seconds_and_ends_with_a_killed_command_without_a_result(
+    command, tmp_path
+):
+    began_s = time.monotonic()
     process = begin(command, tmp_path)
+    assert time.monotonic() - began_s < 12
     inside = in_the_sandbox(process)
     assert len(inside) > 5
     process.kill()
@@ -99,12 +103,23 @@ def test_a_command_that_is_killed_at_any_moment_leaves_nothing(
 @pytest.mark.parametrize(
     ("words", "which", "reason"),
     [
-        (("testbed.run.supervisor",), -1, "the supervisor ended with status"),
-        (("controllers",), 0, "controller: killed by SIGKILL"),
-        (("testbed.run.training_launcher",), 2, "worker-1: killed by SIGKILL"),
-        (("ovs-vswitchd",), 0, "ovs-vswitchd: killed by SIGKILL"),
+        pytest.param(
+            *(("testbed.run.supervisor",), -1, "the supervisor ended with status"), id="supervisor"
+        ),
+        # A controller that fails: test_controller_dies.py. A worker that is killed: the impairment
+        # `crash`.
+        pytest.param(
+            *(("controllers",), 0, "controller: killed by SIGKILL"),
+            id="controller",
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            *(("testbed.run.training_launcher",), 2, "worker-1: killed by SIGKILL"),
+            id="worker",
+            marks=pytest.mark.long,
+        ),
+        pytest.param(*(("ovs-vswitchd",), 0, "ovs-vswitchd: killed by SIGKILL"), id="switch"),
     ],
-    ids=["supervisor", "controller", "worker", "switch"],
 )
 def test_killing_a_part_fails_the_run_and_says_which(command, tmp_path, words, which, reason):
     process = begin(command, tmp_path)
@@ -119,13 +134,14 @@ def test_killing_a_part_fails_the_run_and_says_which(command, tmp_path, words, w
     assert reason in output
 
 
-def test_two_labs_side_by_side_do_not_disturb_each_other(command, tmp_path):
-    processes = {name: command(folder=name) for name in ("left", "right")}
+def test_two_labs_side_by_side_do_not_disturb_each_other(unreported, tmp_path):
+    processes = {name: unreported(folder=name) for name in ("left", "right")}
     for name, process in processes.items():
         output, _ = process.communicate(timeout=100)
         Results(process.returncode, output, tmp_path / name).assert_trained()
 
 
+@pytest.mark.long  # that of one run: test_training.py
 def test_resume_continues_where_it_stopped_and_a_run_of_what_is_done_is_refused(command, tmp_path):
     process = command(seeds=[1, 2])
     # Not while it is still named .partial: that run would be interrupted.
@@ -171,12 +187,6 @@ def test_a_disk_without_room_for_a_run_is_told_in_one_line_and_no_run_begins(tmp
     assert "the disk is full: " in line and "the next run of small may take" in line
     assert "Traceback" not in done.stdout
     assert '"verdict"' not in done.stdout  # no run was begun
-
-
-def test_a_lab_is_up_within_seconds(command, tmp_path):
-    began_s = time.monotonic()
-    begin(command, tmp_path).kill()
-    assert time.monotonic() - began_s < 12
 
 
 def run_lab(*arguments: str) -> subprocess.CompletedProcess[str]:

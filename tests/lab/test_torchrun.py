@@ -70,6 +70,7 @@ def test_the_example_trains_and_its_rounds_are_hit(trained, leg, arm):
         assert steps == (set() if leg == "round" else set(range(2, ROUNDS)))
 
 
+@pytest.mark.long  # that the hook's ranks go on: tests/ddp; that a crash kills: test_programs.py
 def test_the_others_go_on_without_a_rank_that_is_killed(trained):
     crash = {"name": "power-cut", "kind": "crash", "host": "worker-2", "rounds": [4]}
     rate_bps = 0.9 * SMALL["topology"]["rate_bps"]

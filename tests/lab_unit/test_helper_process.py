@@ -57,7 +57,7 @@ def test_a_helper_that_does_not_answer_is_waited_for_no_longer_than_the_time(hel
     began_s = time.monotonic()
     with pytest.raises(HelperError, match="echo: no answer in time"):
         helper.hear(0.05)
-    assert 0.05 <= time.monotonic() - began_s < 5
+    assert 0.05 <= time.monotonic() - began_s < 30
     helper.tell(words="late")
     assert helper.hear(10) == {"heard": "late"}
 
@@ -102,7 +102,7 @@ def test_a_helper_that_closes_its_output_and_lives_on_is_waited_for_no_longer_th
     with started(CLOSES_ITS_OUTPUT) as odd:
         assert odd.read_to_end(1) == b""
         assert odd.process.returncode == -signal.SIGKILL
-    assert time.monotonic() - began_s < 20
+    assert time.monotonic() - began_s < 50  # the programs sleep for a minute each
 
 
 def test_a_helper_that_reads_nothing_is_told_no_longer_than_the_time(monkeypatch):

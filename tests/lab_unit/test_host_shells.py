@@ -50,7 +50,7 @@ def test_a_shell_that_cannot_start_is_a_missing_capability_with_mnexecs_own_word
     assert str(raised.value) == (
         "mnexec cannot start the shell of worker-1: mount: Operation not permitted"
     )
-    assert time.monotonic() - began_s < 4
+    assert time.monotonic() - began_s < 15
 
 
 def test_a_shell_that_ends_without_a_word(start):
@@ -86,7 +86,7 @@ def test_a_shell_that_ends_while_a_command_runs_ends_the_wait(start):
     host = start(f"{ANSWERS_ONCE}; exit 3")
     with pytest.raises(CommandError, match="the shell of worker-1 ended with status 3"):
         host.cmd("ifconfig lo up")
-    assert time.monotonic() - began_s < 4
+    assert time.monotonic() - began_s < 15
 
 
 def test_a_shell_that_hangs_in_a_command_ends_the_wait_and_names_the_command(start, monkeypatch):

@@ -23,4 +23,4 @@ def test_a_program_that_ends_at_once_is_told_in_its_own_words(tmp_path, monkeypa
     switch = OpenVSwitch(tmp_path, tmp_path)
     with pytest.raises(CommandError, match=r"ovsdb-server ended at once: .*Is a directory"):
         switch.start()
-    assert time.monotonic() - began_s < 5
+    assert time.monotonic() - began_s < 15

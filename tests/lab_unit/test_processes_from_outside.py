@@ -8,13 +8,13 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from testbed.lab import leftovers
 from testbed.lab.kernel import process_status
 from testbed.lab.kernel.process_sockets import sockets_of
+from tests import open_files
 
 _AF_XDP = 44
 # Spaces, parentheses and bytes that are no text, as prctl(PR_SET_NAME) takes them.
@@ -71,10 +71,6 @@ def test_leftovers_are_found_beside_processes_whose_words_are_no_text():
     assert strange_pid not in found
 
 
-def own_descriptors() -> list[str]:
-    return sorted(each.name for each in Path("/proc/self/fd").iterdir())
-
-
 def test_sockets_of_other_kinds_leave_no_descriptor_behind():
     try:
         socket.socket(_AF_XDP, socket.SOCK_RAW, 0).close()
@@ -88,12 +84,12 @@ print(flush=True)
 time.sleep(60)
 """
     with started(code) as pid:
-        before = own_descriptors()
+        before = open_files.now()
         found = list(sockets_of(pid, socket.AF_INET))
         assert [each.family for each in found] == [socket.AF_INET]
         for each in found:
             each.close()
-        assert own_descriptors() == before
+        open_files.assert_none_since(before)
 
 
 def test_a_process_that_may_not_be_looked_into_is_told_and_not_taken_for_one_without_sockets():
@@ -103,6 +99,7 @@ def test_a_process_that_may_not_be_looked_into_is_told_and_not_taken_for_one_wit
     look = """
 import os, socket, sys
 from testbed.lab.kernel.process_sockets import sockets_of
+from tests import open_files
 try:
     print(len(list(sockets_of(int(sys.argv[1]), socket.AF_INET))))
 except OSError as error:

@@ -26,18 +26,18 @@ def forked(directory, name, after_s, status):
 
 
 @pytest.mark.parametrize(
-    ("worker", "reason"),
+    ("worker", "patience_s", "reason"),
     [
-        ((0.3, training_children.OWN_FAULT), "worker-1: words"),
-        ((60, 0), "server: words"),  # nobody else is at fault
-        ((0.2, training_children.ANOTHERS_FAULT), "server: words"),
+        ((0.3, training_children.OWN_FAULT), 20.0, "worker-1: words"),
+        ((60, 0), 0.5, "server: words"),  # nobody else is at fault
+        ((0.2, training_children.ANOTHERS_FAULT), 2.0, "server: words"),  # all of it is waited for
     ],
 )
 def test_a_process_that_lost_its_peer_is_not_the_cause_if_the_peer_failed(
-    tmp_path, monkeypatch, worker, reason
+    tmp_path, monkeypatch, worker, patience_s, reason
 ):
     (tmp_path / "logs").mkdir()
-    monkeypatch.setattr(training_children, "_CULPRIT_PATIENCE_S", 1.0)
+    monkeypatch.setattr(training_children, "_CULPRIT_PATIENCE_S", patience_s)
     monkeypatch.setattr(failure, "where", lambda pid, log: "")
     children = {
         forked(tmp_path, "server", 0.0, training_children.ANOTHERS_FAULT): "server",

@@ -85,8 +85,8 @@ def powers():
         yield bool(int(word, 16) >> 12 & 1)  # CAP_NET_ADMIN
 def meet(sockets):
     assert sockets == ["a socket"] and not any(powers())
-    both.wait(5)
-def fail(sockets): both.wait(5); raise ConnectionError("gone")
+    both.wait(30)
+def fail(sockets): both.wait(30); raise ConnectionError("gone")
 def opened(): return ["a socket"]
 def late(): time.sleep(0.2); assert any(powers()); return opened()
 def refused(): raise PermissionError

@@ -12,6 +12,7 @@ import time
 import pytest
 
 from testbed.scripting.channel import Channel, ChannelError
+from tests import open_files
 
 
 @pytest.fixture
@@ -21,10 +22,6 @@ def ends():
     yield pair
     for each in pair:
         each.close()
-
-
-def open_files() -> int:
-    return len(os.listdir("/proc/self/fd"))  # noqa: PTH208
 
 
 @pytest.mark.parametrize("size", [0, 1, 100_000, 3_000_000])
@@ -63,11 +60,11 @@ def test_what_is_no_message_is_an_error_and_leaves_no_file_open(words):
     one, other = socket.socketpair()
     channel = Channel(other)
     reading, writing = os.pipe()
-    before = open_files()
+    before = open_files.now()
     socket.send_fds(one, [words], [writing])
     with pytest.raises(ChannelError):
         channel.receive()
-    assert open_files() == before
+    open_files.assert_none_since(before)
     for each in (reading, writing):
         os.close(each)
     one.close()
@@ -137,12 +134,12 @@ def test_the_answer_to_an_interrupted_question_is_not_taken_for_the_next_ones(en
 def test_files_that_came_before_an_interruption_are_closed(ends, soon):
     one, other = ends
     reading, writing = os.pipe()
-    before = open_files()
+    before = open_files.now()
     socket.send_fds(other._socket, [b'{"only": '], [writing])
     soon(KeyboardInterrupt)
     with pytest.raises(KeyboardInterrupt):
         one.receive()
-    assert open_files() == before
+    open_files.assert_none_since(before)
     for each in (reading, writing):
         os.close(each)
 

@@ -15,6 +15,7 @@ import pytest
 from testbed.lab.kernel import process_status
 from testbed.scripting.host import Host
 from testbed.scripting.lab import LabError
+from tests import open_files
 
 
 class OwnMachine:
@@ -77,7 +78,7 @@ def test_a_status_is_an_error_only_if_it_is_asked_for(host):
 
 
 def test_it_reads_nothing_unless_it_is_given_something(host):
-    assert host.run(["cat"], timeout=5).stdout == ""
+    assert host.run(["cat"], timeout=30).stdout == ""
     assert host.run(["cat"], input="x" * 500_000).stdout == "x" * 500_000
     assert host.run(["cat"], input=b"\xff\x00", text=False).stdout == b"\xff\x00"
 
@@ -96,7 +97,7 @@ def test_a_program_that_takes_too_long_is_killed_with_what_it_has_started(host, 
     began_s = time.monotonic()
     with pytest.raises(subprocess.TimeoutExpired) as error:
         host.run(["sh", "-c", "echo begun; sleep 60 & sleep 60"], timeout=0.5)
-    assert time.monotonic() - began_s < 5
+    assert time.monotonic() - began_s < 30
     assert error.value.stdout == "begun\n"
     assert host._ask.signals == [signal.SIGKILL]
 
@@ -107,14 +108,14 @@ def test_what_a_program_leaves_running_is_not_waited_for(host, after):
     done = host.run(["sh", "-c", f"echo said; sleep 60 & {after}"], timeout=20)
     assert done.stdout.startswith("said\n")
     assert done.returncode == (3 if "exit" in after else 0)
-    assert time.monotonic() - began_s < 5
+    assert time.monotonic() - began_s < 30
 
 
 def test_what_it_has_started_can_be_ended_once_it_has_ended_itself(host):
     program = host.popen(["sh", "-c", "sleep 60 & echo $!"], stdout=subprocess.PIPE)
-    output, _ = program.communicate(timeout=5)
+    output, _ = program.communicate(timeout=30)
     program.kill()
-    left_s = time.monotonic() + 5
+    left_s = time.monotonic() + 30
     while process_status.lives(int(output)):
         assert time.monotonic() < left_s
         time.sleep(0.01)
@@ -152,7 +153,7 @@ def test_a_program_goes_on_while_the_script_does_other_things(host):
     assert program.poll() is None
     with pytest.raises(subprocess.TimeoutExpired):
         program.wait(0.05)
-    assert program.communicate("word\n", timeout=5) == ("got word\n", None)
+    assert program.communicate("word\n", timeout=30) == ("got word\n", None)
     assert (program.returncode, program.poll(), program.wait()) == (0, 0, 0)
 
 
@@ -160,14 +161,14 @@ def test_a_communication_that_took_too_long_can_be_taken_up_again(host):
     program = host.popen(["sh", "-c", "echo one; sleep 0.5; echo two"], stdout=subprocess.PIPE)
     with pytest.raises(subprocess.TimeoutExpired):
         program.communicate(timeout=0.2)
-    assert program.communicate(timeout=5) == ("one\ntwo\n", None)
+    assert program.communicate(timeout=30) == ("one\ntwo\n", None)
 
 
 def test_its_pid_is_that_of_this_machine_and_signals_reach_it(host):
     program = host.popen(["sleep", "60"])
     os.kill(program.pid, 0)
     program.terminate()
-    assert program.wait(5) == -signal.SIGTERM
+    assert program.wait(30) == -signal.SIGTERM
     program.kill()  # no error, as of subprocess
     assert program.poll() == -signal.SIGTERM
     assert "returncode=-15" in repr(program)
@@ -178,7 +179,7 @@ def test_errors_and_output_can_go_to_one_file(host, tmp_path):
         program = host.popen(
             ["sh", "-c", "echo a; echo b >&2"], stdout=log, stderr=subprocess.STDOUT
         )
-    assert program.wait(5) == 0
+    assert program.wait(30) == 0
     assert (tmp_path / "log").read_text() == "a\nb\n"
 
 
@@ -194,7 +195,7 @@ def test_environment_and_folder_are_the_scripts_unless_it_says_otherwise(
 
 def test_many_programs_at_once_leave_no_file_open(host):
     host.run(["true"])
-    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    before = open_files.now()
     found = []
 
     def one(number):
@@ -206,17 +207,14 @@ def test_many_programs_at_once_leave_no_file_open(host):
     for each in threads:
         each.join()
     assert sorted(found) == list(range(20))
-    deadline_s = time.monotonic() + 5
-    while len(os.listdir("/proc/self/fd")) > before:  # noqa: PTH208
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
+    open_files.assert_none_since(before, within_s=30)
 
 
 def test_a_program_that_cannot_be_started_leaves_no_file_open(host):
-    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    before = open_files.now()
     with pytest.raises(LabError, match=r"^worker-1: nothing-here: none$"):
         host.run(["nothing-here"])
-    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+    open_files.assert_none_since(before)
 
 
 def test_a_text_is_no_list_of_arguments(host):
@@ -241,7 +239,7 @@ def test_a_program_ends_with_its_lab():
 
     program = Host("server", "10.0.0.1", vanish).popen(["sleep", "60"])
     assert program.poll() is None
-    assert program.wait(5) == -signal.SIGKILL
+    assert program.wait(30) == -signal.SIGKILL
 
 
 @pytest.mark.parametrize("stream", ["stdin", "stdout"])

@@ -143,7 +143,7 @@ def test_a_number_of_hosts_that_does_not_fit_is_said(tmp_path):
     [
         ("bw=0.5", {"rate_bps": 500_000}),
         ("delay='100us', jitter='0.05ms'", {"delay_s": 1e-4, "jitter_s": 5e-5}),
-        ("delay='1.5s'", {"delay_s": 1.5}),
+        ("delay='0.6s'", {"delay_s": 0.6}),
         ("delay=0", {"delay_s": 0}),
         ("loss='2%'", {"loss": 0.02}),
         ("bw=10, enable_ecn=True", {"ecn_threshold_bytes": 30_000}),

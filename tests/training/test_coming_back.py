@@ -19,7 +19,7 @@ class Scene:
         joining = {name: in_thread(Follower, self.path, name, 10) for name in names}
         options = {"keep_going": True, "take_back": True, **options}
         self.coordinator = Coordinator(listener, names, 10, **options)
-        self.followers = {name: future.result(timeout=10) for name, future in joining.items()}
+        self.followers = {name: future.result(timeout=30) for name, future in joining.items()}
 
     def die(self, name):
         self.followers.pop(name)._line.close()
@@ -67,7 +67,7 @@ def test_who_comes_back_in_a_round_waits_for_its_end_and_then_takes_part(scene):
     assert coordinator.newcomers() == ["b"]
     assert coordinator.present == ["a", "c"]  # it has no state yet
     coordinator.tell("b", "join", round=7)
-    waiting.result(timeout=10)
+    waiting.result(timeout=30)
     assert not coordinator.has_spoken("b")
     scene.reach("idle", "b")
     assert coordinator.hear("b", "idle") == {"at": "idle"}

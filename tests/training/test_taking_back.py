@@ -121,20 +121,20 @@ def test_a_state_of_several_payloads_comes_whole_and_the_next_round_has_all(tmp_
     first = scene.worker(1, scene.give(state))
     dead = scene.worker(2, die)
     third = scene.worker(3, scene.next_round)
-    dead.result(timeout=10)
+    dead.result(timeout=30)
     back = scene.come_back(2)
-    taken, sent = server.result(timeout=20)
+    taken, sent = server.result(timeout=30)
     assert taken.workers == ["worker-2"]
     assert taken.giver == "worker-1"
     assert taken.state_bytes > 1_000_000
     assert taken.exchanges == 3  # of 400 004 bytes
-    got, number, buffer = back.result(timeout=10)
+    got, number, buffer = back.result(timeout=30)
     assert number == 4
     assert torch.equal(got["learner"]["weights"], tensor)
     assert got["learner"]["step"] == 3
     assert got["trained_s"] == 1.25
     assert sent == ["worker-1", "worker-2", "worker-3"]
-    for each in (buffer, first.result(timeout=10), third.result(timeout=10)):
+    for each in (buffer, first.result(timeout=30), third.result(timeout=30)):
         assert (each[: scene.site.layout.payload_bytes] == 7).all()
 
 
@@ -149,12 +149,12 @@ def test_when_the_giver_dies_the_next_one_gives(tmp_path):
     giver = scene.worker(1, begin_to_give)
     dead = scene.worker(2, die)
     scene.worker(3, scene.give({"whose": "worker-3's"}))
-    dead.result(timeout=10)
+    dead.result(timeout=30)
     back = scene.come_back(2)
-    taken, sent = server.result(timeout=20)
-    giver.result(timeout=10)
+    taken, sent = server.result(timeout=30)
+    giver.result(timeout=30)
     assert taken.giver == "worker-3"
-    assert back.result(timeout=10)[0] == {"whose": "worker-3's"}
+    assert back.result(timeout=30)[0] == {"whose": "worker-3's"}
     assert sent == ["worker-2", "worker-3"]
 
 
@@ -171,13 +171,13 @@ def test_one_that_dies_again_while_it_takes_holds_nobody_up(tmp_path):
 
     server = scene.serve(then=scene.one_round)
     first = scene.worker(1, scene.give({"weights": torch.zeros(300_000)}))
-    scene.worker(2, die).result(timeout=10)
+    scene.worker(2, die).result(timeout=30)
     in_thread(come_back_and_die)
-    taken, sent = server.result(timeout=20)
+    taken, sent = server.result(timeout=30)
     assert taken.workers == []
     assert taken.exchanges == 4
     assert sent == ["worker-1"]
-    first.result(timeout=10)
+    first.result(timeout=30)
 
 
 class Normalised(nn.Module):
@@ -288,7 +288,7 @@ def test_a_dead_server_ends_a_worker_with_one_clear_line(tmp_path, busy, words):
             assert not working.done(), working.exception()
             os.kill(child, signal.SIGKILL)
             with pytest.raises((CoordinationError, PeerLost)) as caught:
-                working.result(timeout=5)
+                working.result(timeout=30)
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)

@@ -23,7 +23,7 @@ def main() -> None:
     buffer = place.layout.new_buffer()
     opened = in_thread(lambda: open_endpoint(place.server()))
     worker = open_endpoint(place.worker())
-    server: Endpoint = opened.result(timeout=5)
+    server: Endpoint = opened.result(timeout=30)
     dead_s: list[float] = []
 
     def until_lost(work: object, *arguments: object) -> str:

@@ -4,6 +4,7 @@ import itertools
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -90,7 +91,7 @@ def site(
         "control_port": 21000,
         "data_port": 21100,
         "peer_timeout_s": 10.0,
-        "connect_timeout_s": 5.0,
+        "connect_timeout_s": 20.0,
     }
     return Site(
         prefix,
@@ -135,6 +136,13 @@ def in_thread(work: Callable[..., Any], *arguments: Any) -> "Future[Any]":
     return future
 
 
+def poll_until(endpoint: Endpoint, condition: Callable[[], bool]) -> None:
+    """Serves the endpoint until the condition holds; whoever asserts it fails if it never does."""
+    deadline_s = time.monotonic() + 30
+    while not condition() and time.monotonic() < deadline_s:
+        endpoint.poll(0.02)
+
+
 def run_all(
     place: Site,
     server: Callable[[Endpoint], Any],
@@ -148,4 +156,4 @@ def run_all(
 
     futures = [in_thread(one, place.worker(i), worker, i) for i in range(1, place.workers + 1)]
     result = one(place.server(), server)
-    return result, [future.result(timeout=20) for future in futures]
+    return result, [future.result(timeout=30) for future in futures]

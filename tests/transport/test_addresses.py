@@ -69,10 +69,10 @@ def test_endpoints_find_each_other_by_ipv6_and_by_name(protocol):
         bind_address="::1", peers={"server": "ip6-localhost" if named() else "::1"}, data_port=0
     )
     opened = in_thread(lambda: open_endpoint(server_config))
-    with open_endpoint(worker_config) as worker, opened.result(timeout=5) as server:
+    with open_endpoint(worker_config) as worker, opened.result(timeout=30) as server:
         sending = in_thread(worker.send, 0, {"server": payload})
         server.receive(0, 0, {"worker-1": into})
-        assert sending.result(timeout=5)["server"].chunks_received == place.layout.chunk_count
+        assert sending.result(timeout=30)["server"].chunks_received == place.layout.chunk_count
     assert (into == payload).all()
 
 

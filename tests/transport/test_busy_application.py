@@ -26,14 +26,14 @@ def test_what_came_while_the_application_was_busy_is_read_before_its_peer_is_giv
     payload, buffer = random_payload(place.layout), place.layout.new_buffer()
     with (
         open_endpoint(place.worker(peer_timeout_s=5.0)) as endpoint,
-        opened.result(timeout=5) as server,
+        opened.result(timeout=30) as server,
     ):
         handle = server.post_receive(0, 0, {"worker-1": buffer})
         assert server.poll() == []
         sent = in_thread(endpoint.send, 0, {"server": payload})
         time.sleep(0.6)
         handle.wait()
-        sent.result(timeout=5)
+        sent.result(timeout=30)
     assert np.array_equal(buffer, payload)
 
 

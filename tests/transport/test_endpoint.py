@@ -188,7 +188,7 @@ def test_datagrams_of_strangers_and_other_runs_are_counted_and_change_nothing():
         buffer = place.layout.new_buffer()
         report = endpoint.receive(0, 0, {"worker-1": buffer})["worker-1"]
         over.set()
-        attacker.result(timeout=5)
+        attacker.result(timeout=30)
         return buffer, report, endpoint.counters()
 
     def worker(endpoint, index):
@@ -233,7 +233,7 @@ def test_an_endpoint_that_is_closed_says_so():
     place = site()
     opened = in_thread(lambda: open_endpoint(place.server()))
     endpoint = open_endpoint(place.worker())
-    server = opened.result(timeout=5)
+    server = opened.result(timeout=30)
     for one in (endpoint, server):
         one.close()
         one.close()
@@ -260,10 +260,10 @@ def test_data_sockets_may_be_opened_long_before_the_endpoint(protocol):
     numbers += [tcp.fileno() for tcp in sockets.tcp.values()]
     into = place.layout.new_buffer()
     opened = in_thread(lambda: open_endpoint(place.server(data_port=21100)))
-    with open_endpoint(config, sockets) as worker, opened.result(timeout=5) as server:
+    with open_endpoint(config, sockets) as worker, opened.result(timeout=30) as server:
         sending = in_thread(worker.send, 0, {"server": payload})
         server.receive(0, 0, {"worker-1": into})
-        sending.result(timeout=5)
+        sending.result(timeout=30)
         data = worker._driver.links["server"].data
         assert data is not None and numbers == [data.fileno()]
     assert np.array_equal(into, payload)

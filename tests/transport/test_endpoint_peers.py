@@ -28,26 +28,26 @@ both = pytest.mark.parametrize("protocol", CARRIERS, ids=lambda protocol: protoc
 @both
 def test_a_worker_that_is_killed_in_the_middle_of_a_transfer_is_named(protocol):
     layout = PayloadLayout([("w", 2_000_000)])
-    place = site(protocol, workers=2, layout=layout, rate_bps=20e6)
+    place = site(protocol, workers=2, layout=layout, rate_bps=20e6, peer_timeout_s=60)
     child = os.fork()
     if child == 0:
         try:
             with open_endpoint(place.worker(2)) as endpoint:
                 if protocol.carrier == "tcp":  # begins its payload and never ends it
                     tcp_of(endpoint).send(bytes(1))
-                    time.sleep(10)
+                    time.sleep(60)
                 endpoint.send(0, {"server": layout.new_buffer()})
         finally:
             os._exit(0)
     other = in_thread(lambda: open_endpoint(place.worker(1)))
     try:
         with open_endpoint(place.server()) as endpoint:
-            healthy = other.result(timeout=5)
-            threading.Timer(0.2, os.kill, (child, signal.SIGKILL)).start()
+            healthy = other.result(timeout=30)
             began_s = time.monotonic()
+            threading.Timer(0.2, os.kill, (child, signal.SIGKILL)).start()
             with pytest.raises(PeerLost, match="worker-2") as caught:
                 endpoint.receive(0, 0, {name: layout.new_buffer() for name in place.addresses})
-            assert 0.15 < time.monotonic() - began_s < 3
+            assert 0.15 < time.monotonic() - began_s < 30
             assert caught.value.peer == "worker-2"
             healthy.close()
     finally:
@@ -60,7 +60,7 @@ def test_a_server_that_goes_away_is_named_by_everything_that_needs_it(protocol):
     place = site(protocol)
     left = in_thread(lambda: open_endpoint(place.server()).close())
     with open_endpoint(place.worker()) as endpoint:
-        left.result(timeout=5)
+        left.result(timeout=30)
         buffer = place.layout.new_buffer()
         for act in (
             lambda: endpoint.send(0, {"server": buffer}),
@@ -77,7 +77,7 @@ def test_a_server_that_goes_away_is_named_by_everything_that_needs_it(protocol):
 def test_a_silent_peer_that_owes_something_is_given_up(protocol, act):
     place = site(protocol, peer_timeout_s=0.3)
     opened = in_thread(lambda: open_endpoint(place.server()))
-    with open_endpoint(place.worker()) as endpoint, opened.result(timeout=5) as server:
+    with open_endpoint(place.worker()) as endpoint, opened.result(timeout=30) as server:
         buffer = place.layout.new_buffer()
         began_s = time.monotonic()
         with pytest.raises(PeerLost, match=r"silent.* for 0\.3 s"):
@@ -103,14 +103,14 @@ def test_an_announcement_may_come_late_from_a_server_that_lives(protocol):
 
 
 def test_a_peer_that_goes_away_during_a_pass_is_noticed_before_its_end():
-    place = site(rate_bps=0.5e6)  # a pass of 6 s
+    place = site(rate_bps=0.05e6, peer_timeout_s=60)  # a pass of a minute
     opened = in_thread(lambda: open_endpoint(place.server()))
     with open_endpoint(place.worker()) as endpoint:
-        threading.Timer(0.1, opened.result(timeout=5).close).start()
+        threading.Timer(0.1, opened.result(timeout=30).close).start()
         began_s = time.monotonic()
         with pytest.raises(PeerLost, match="server"):
             endpoint.send(0, {"server": place.layout.new_buffer()})
-        assert time.monotonic() - began_s < 3
+        assert time.monotonic() - began_s < 30
 
 
 def test_a_probe_that_comes_before_its_transfer_begins_is_kept():
@@ -126,7 +126,7 @@ def test_a_probe_that_comes_before_its_transfer_begins_is_kept():
 
     def worker(endpoint, index):
         if index == 1:  # the server is held up by this one
-            assert early.wait(timeout=5)
+            assert early.wait(timeout=30)
             time.sleep(0.1)
         endpoint.receive(1, 0, {"server": place.layout.new_buffer()})
         udp = udp_of(endpoint)
@@ -177,7 +177,7 @@ def test_a_peer_may_leave_once_it_owes_nothing():
 def test_a_peer_that_breaks_the_protocol_is_named():
     place = site()
     opened = in_thread(lambda: open_endpoint(place.server()))
-    with open_endpoint(place.worker()) as endpoint, opened.result(timeout=5) as server:
+    with open_endpoint(place.worker()) as endpoint, opened.result(timeout=30) as server:
         say(endpoint, [ControlMessage(MessageType.BITMAP, 0, bytes(35))])
         with pytest.raises(PeerLost, match="worker-1: it broke the protocol"):
             server.receive(0, 0, {"worker-1": place.layout.new_buffer()})
@@ -187,7 +187,7 @@ def test_a_peer_that_breaks_the_protocol_is_named():
 def test_what_is_posted_just_after_a_peer_was_lost_fails_with_the_reason(protocol):
     place = site(protocol)
     opened = in_thread(lambda: open_endpoint(place.server()))
-    with open_endpoint(place.worker()), opened.result(timeout=5) as server:
+    with open_endpoint(place.worker()), opened.result(timeout=30) as server:
         server._driver.links["worker-1"].connection.on_control_closed("nobody was told yet")
         handle = server.post_receive(0, 0, {"worker-1": place.layout.new_buffer()})
         with pytest.raises(PeerLost, match="worker-1: nobody was told yet"):

@@ -48,7 +48,7 @@ def test_a_peer_that_dies_is_missed_at_once_although_a_child_of_it_lives(protoco
     place = site(protocol)
     opened = in_thread(lambda: open_endpoint(place.server()))
     worker = open_endpoint(place.worker())
-    with opened.result(timeout=5) as server, Child(lambda: True):
+    with opened.result(timeout=30) as server, Child(lambda: True):
         worker.abandon()  # the kernel closes them without a word, as those of who is killed
         with pytest.raises(PeerLost, match=r"worker-1: .*(closed|reset)"):
             server.receive(0, 0, {"worker-1": place.layout.new_buffer()})
@@ -58,7 +58,7 @@ def test_a_peer_that_dies_is_missed_at_once_although_a_child_of_it_lives(protoco
 def test_a_child_that_closes_the_endpoint_leaves_its_parents_as_it_is(protocol):
     place = site(protocol)
     opened = in_thread(lambda: open_endpoint(place.server()))
-    with open_endpoint(place.worker()) as worker, opened.result(timeout=5) as server:
+    with open_endpoint(place.worker()) as worker, opened.result(timeout=30) as server:
 
         def close():
             for endpoint in (worker, server):
@@ -73,5 +73,5 @@ def test_a_child_that_closes_the_endpoint_leaves_its_parents_as_it_is(protocol):
             payload, into = random_payload(place.layout), place.layout.new_buffer()
             receiving = in_thread(server.receive, 0, 0, {"worker-1": into})
             worker.send(0, {"server": payload})
-            receiving.result(timeout=10)
+            receiving.result(timeout=30)
             assert np.array_equal(payload, into)

@@ -32,12 +32,12 @@ def lonely(config):
 
 @both
 def test_those_who_do_not_come_are_named(protocol):
-    place = site(protocol, workers=3, connect_timeout_s=0.5)
+    place = site(protocol, workers=3, connect_timeout_s=1.0)
     came = in_thread(lonely_after_join, place)
     error = lonely(place.server())
     assert isinstance(error, PeerLost)
     assert error.peer == "worker-1, worker-3"
-    came.result(timeout=5)
+    came.result(timeout=30)
 
 
 def lonely_after_join(place):
@@ -47,7 +47,7 @@ def lonely_after_join(place):
 
 def knock(place, source="127.0.0.1"):
     """A connection to the server, which may still be about to listen."""
-    deadline_s = time.monotonic() + 3
+    deadline_s = time.monotonic() + 30
     while True:
         connection = socket.socket()
         connection.bind((source, 0))
@@ -72,7 +72,7 @@ def test_a_worker_waits_for_a_server_that_comes_later():
     waiting = in_thread(lambda: open_endpoint(place.worker()).close())
     time.sleep(0.3)
     open_endpoint(place.server()).close()
-    waiting.result(timeout=5)
+    waiting.result(timeout=30)
 
 
 @both
@@ -80,7 +80,7 @@ def test_different_layouts_are_an_error_on_both_sides_that_says_what_differs(pro
     place = site(protocol)
     other = PayloadLayout([("weights", 99)])
     refused = in_thread(lonely, place.worker(layout=other))
-    for error in (lonely(place.server()), refused.result(timeout=5)):
+    for error in (lonely(place.server()), refused.result(timeout=30)):
         assert isinstance(error, ProtocolError)
         assert "'weights' with 100001 elements at the server" in str(error)
         assert "99 at worker-1" in str(error)
@@ -90,7 +90,7 @@ def test_a_layout_that_no_hello_can_hold_is_refused_with_what_helps():
     place = site(layout=PayloadLayout([(f"tensor-{i}", 1) for i in range(60_000)]))
     opened = in_thread(lonely, place.server(connect_timeout_s=0.3))
     error = lonely(place.worker(connect_timeout_s=0.3))
-    opened.result(timeout=5)
+    opened.result(timeout=30)
     assert isinstance(error, ValueError)
     assert re.fullmatch(
         r"the layout's description is 1\d{6} bytes long and a HELLO holds 1048576: "
@@ -100,7 +100,8 @@ def test_a_layout_that_no_hello_can_hold_is_refused_with_what_helps():
 
 
 @both
-def test_strangers_at_the_doors_are_counted_and_hold_nobody_up(protocol):
+def test_strangers_at_the_doors_are_counted_and_hold_nobody_up(protocol, monkeypatch):
+    monkeypatch.setattr("testbed.transport.core.joining.HELLO_WITHIN_S", 60.0)
     place = site(protocol, workers=2)
     config = place.server()
     opened = in_thread(lambda: open_endpoint(config))
@@ -124,14 +125,13 @@ def test_strangers_at_the_doors_are_counted_and_hold_nobody_up(protocol):
         connect(hello() + b"more", source=place.addresses["worker-1"]),
     ]
     for connection in closed:
-        connection.settimeout(3)
+        connection.settimeout(30)
         with contextlib.suppress(ConnectionResetError):
             assert connection.recv(1) == b""
         connection.close()
-    began_s = time.monotonic()
+    # All have joined while two who say nothing are still at the doors.
     workers = [open_endpoint(place.worker(index)) for index in (1, 2)]
-    server = opened.result(timeout=3)
-    assert time.monotonic() - began_s < 1
+    server = opened.result(timeout=30)
     assert server.counters() == {
         "stranger-garbage": 3,
         "stranger-wrong-session": 1,
@@ -164,7 +164,7 @@ def test_the_operator_reads_why_a_worker_could_not_join(protocol, changes, reads
     place = site(protocol, connect_timeout_s=0.5)
     outcome = in_thread(lonely, place.worker(**changes))
     error = lonely(place.server())
-    outcome.result(timeout=5)
+    outcome.result(timeout=30)
     turned_away = reads.format(address=re.escape(place.addresses["worker-1"]))
     expected = rf"lost worker-1: did not join within 0\.5 s; turned away: {turned_away}"
     assert re.fullmatch(expected, str(error))
@@ -174,7 +174,7 @@ def test_a_worker_of_another_run_is_a_stranger_and_told_nothing():
     place = site(connect_timeout_s=0.5)
     outcome = in_thread(lonely, place.worker(session=SESSION + 1))
     lonely(place.server())
-    error = outcome.result(timeout=5)
+    error = outcome.result(timeout=30)
     assert isinstance(error, PeerLost)
 
 
@@ -183,10 +183,10 @@ def test_a_stranger_who_says_nothing_is_shown_out_in_time(monkeypatch):
     place = site()
     opened = in_thread(lambda: open_endpoint(place.server()))
     with knock(place) as silent:
-        silent.settimeout(2)
+        silent.settimeout(30)
         assert silent.recv(1) == b""
     worker = open_endpoint(place.worker())
-    server = opened.result(timeout=3)
+    server = opened.result(timeout=30)
     assert server.counters() == {"stranger-silent": 1}
     worker.close()
     server.close()
@@ -197,7 +197,7 @@ def test_a_crowd_of_silent_strangers_does_not_keep_the_workers_out():
     opened = in_thread(lambda: open_endpoint(place.server()))
     crowd = [knock(place) for _ in range(100)]
     worker = open_endpoint(place.worker())
-    server = opened.result(timeout=3)
+    server = opened.result(timeout=30)
     assert server.counters()["stranger-crowded-out"] >= 100 - 64
     for each in (worker, server, *crowd):
         each.close()

@@ -28,7 +28,7 @@ def test_a_joined_peer_that_talks_nonsense_is_given_up_by_name(protocol, seed):
     generator = random.Random(seed)
     place = site(protocol, peer_timeout_s=1, rate_bps=50e6)
     opened = in_thread(lambda: open_endpoint(place.server()))
-    with open_endpoint(place.worker()) as worker, opened.result(timeout=5) as server:
+    with open_endpoint(place.worker()) as worker, opened.result(timeout=30) as server:
 
         def harm():
             kinds = [kind for kind in MessageType if kind >= MessageType.PROBE]
@@ -48,7 +48,7 @@ def test_a_joined_peer_that_talks_nonsense_is_given_up_by_name(protocol, seed):
         harming = in_thread(harm)
         with pytest.raises(PeerLost, match="worker-1"):
             server.receive(0, 0, {"worker-1": place.layout.new_buffer()})
-        harming.result(timeout=5)
+        harming.result(timeout=30)
 
 
 @both
@@ -57,19 +57,19 @@ def test_any_message_while_a_receive_is_posted_costs_its_sender_at_most(protocol
     place = site(protocol, peer_timeout_s=0.5)
     opened = in_thread(lambda: open_endpoint(place.server()))
     body = bytes(body_limits(place.layout.chunk_count)[kind][0])
-    with open_endpoint(place.worker()) as worker, opened.result(timeout=5) as server:
+    with open_endpoint(place.worker()) as worker, opened.result(timeout=30) as server:
         receiving = in_thread(server.receive, 0, 0, {"worker-1": place.layout.new_buffer()})
         time.sleep(0.05)
         say(worker, [ControlMessage(kind, 0, body)])
         with pytest.raises(PeerLost, match="worker-1"):
-            receiving.result(timeout=5)
+            receiving.result(timeout=30)
 
 
 def test_a_peer_that_reads_too_slowly_holds_up_nobody_elses_transfer():
     place = site(workers=2, survive_peers=True, peer_timeout_s=3.0)
     opened = in_thread(lambda: open_endpoint(place.server()))
     other = in_thread(lambda: open_endpoint(place.worker(1)))
-    with open_endpoint(place.worker(2)) as slow, opened.result(timeout=5) as server:
+    with open_endpoint(place.worker(2)) as slow, opened.result(timeout=30) as server:
         connection = slow._driver.links["server"].stream._connection
         connection.setblocking(True)
         pings = ControlMessage(MessageType.PING).encode() * 30_000
@@ -83,29 +83,29 @@ def test_a_peer_that_reads_too_slowly_holds_up_nobody_elses_transfer():
             while not over.wait(0.1):
                 connection.recv(2000)
 
-        until_s = time.monotonic() + 5
+        until_s = time.monotonic() + 30
         while not (asking.done() and served.has_unsent) and time.monotonic() < until_s:
             server.poll(0.02)
         assert served.has_unsent
         dripping = in_thread(drip)
-        with other.result(timeout=5) as worker:
+        with other.result(timeout=30) as worker:
             buffer = place.layout.new_buffer()
             sending = in_thread(worker.send, 0, {"server": buffer})
             server.receive(0, 0, {"worker-1": place.layout.new_buffer()})
             assert "worker-2" not in server.lost  # so nobody waited for it
-            sending.result(timeout=5)
+            sending.result(timeout=30)
         with pytest.raises(PeerLost, match="worker-2: it does not read what it is sent"):
             server.receive(2, 0, {"worker-2": place.layout.new_buffer()})
         over.set()
         with contextlib.suppress(OSError):
-            dripping.result(timeout=5)
+            dripping.result(timeout=30)
 
 
 @pytest.mark.parametrize("size", [0, 65536])
 def test_announcements_that_are_never_taken_are_bounded(size):
     place = site()
     opened = in_thread(lambda: open_endpoint(place.server()))
-    with open_endpoint(place.worker()) as worker, opened.result(timeout=5) as server:
+    with open_endpoint(place.worker()) as worker, opened.result(timeout=30) as server:
 
         def announce():
             with contextlib.suppress(PeerLost):
@@ -115,7 +115,7 @@ def test_announcements_that_are_never_taken_are_bounded(size):
         announcing = in_thread(announce)
         with pytest.raises(PeerLost, match="it announces without end"):
             worker.receive(0, 0, {"server": place.layout.new_buffer()})
-        announcing.result(timeout=10)
+        announcing.result(timeout=30)
         held = [len(worker.await_announcement()) for _ in range(100)]
     assert held == [size] * 100
 
@@ -163,7 +163,7 @@ def test_forged_datagrams_do_not_keep_a_dead_peer_alive():
     place = site(peer_timeout_s=0.5)
     opened = in_thread(lambda: open_endpoint(place.server()))
     over = threading.Event()
-    with open_endpoint(place.worker()) as worker, opened.result(timeout=5) as server:
+    with open_endpoint(place.worker()) as worker, opened.result(timeout=30) as server:
         udp = udp_of(worker)
         frames = new_frames(2, place.layout.chunk_bytes)  # from the peer's own address and port
 
@@ -176,7 +176,7 @@ def test_forged_datagrams_do_not_keep_a_dead_peer_alive():
             server.receive(0, 0, {"worker-1": place.layout.new_buffer()})
         assert not forging.done()
         over.set()
-        forging.result(timeout=5)
+        forging.result(timeout=30)
 
 
 def test_a_path_that_swallows_everything_is_noticed_at_both_ends_even_during_a_long_pass():
@@ -190,7 +190,7 @@ def test_a_path_that_swallows_everything_is_noticed_at_both_ends_even_during_a_l
         [*namespace, sys.executable, "-m", "tests.transport.black_hole"],
         capture_output=True,
         text=True,
-        timeout=40,
+        timeout=80,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -198,5 +198,5 @@ def test_a_path_that_swallows_everything_is_noticed_at_both_ends_even_during_a_l
     assert set(lines) == {"sender", "receiver"}
     for side, peer in (("sender", "server"), ("receiver", "worker-1")):
         seconds, words = lines[side].split(" ", 1)
-        assert 1 <= float(seconds) < 7, done.stdout
+        assert 1 <= float(seconds) < 20, done.stdout  # the pass would take 160 s
         assert words.startswith(f"lost {peer}: "), done.stdout

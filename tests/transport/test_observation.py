@@ -31,7 +31,7 @@ def test_kernel_tcp_is_not_observed():
     with open_endpoint(place.server(observer=heard.append)) as endpoint:
         endpoint.receive(0, 0, {"worker-1": place.layout.new_buffer()})
         endpoint.send(1, {"worker-1": payload})
-    working.result(timeout=20)
+    working.result(timeout=30)
     assert not heard
 
 
@@ -50,7 +50,7 @@ def test_a_sender_is_observed_at_most_every_interval_and_a_receiver_not_at_all()
     with open_endpoint(place.server(observer=heard["server"].append)) as endpoint:
         into = {"worker-1": place.layout.new_buffer()}
         report = endpoint.receive(Leg.GATHER.transfer(3), 0.0, into)["worker-1"]
-    sending.result(timeout=20)
+    sending.result(timeout=30)
 
     assert not heard["server"]
     seen = heard["worker-1"]

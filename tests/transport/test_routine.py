@@ -25,15 +25,15 @@ def test_the_wait_ends_with_what_can_be_read_or_written():
     with one, other:
         waiter.want(one, reading=True, writing=False)
         waiter.want(other, reading=False, writing=True)
-        assert waiter.wait_working(time.monotonic() + 5, [], []) == ([], [other])
+        assert waiter.wait_working(time.monotonic() + 30, [], []) == ([], [other])
         other.send(b"x")
-        assert waiter.wait_working(time.monotonic() + 5, [], []) == ([one], [other])
+        assert waiter.wait_working(time.monotonic() + 30, [], []) == ([one], [other])
         waiter.want(other, reading=False, writing=False)
-        assert waiter.wait_working(time.monotonic() + 5, [], []) == ([one], [])
+        assert waiter.wait_working(time.monotonic() + 30, [], []) == ([one], [])
         one.recv(1)
         began_s = time.monotonic()
         assert waiter.wait_working(began_s + 0.02, [], []) == ([], [])
-        assert 0.02 <= time.monotonic() - began_s < 1
+        assert 0.02 <= time.monotonic() - began_s < 10
 
 
 def test_a_signal_ends_the_wait():
@@ -42,8 +42,8 @@ def test_a_signal_ends_the_wait():
     try:
         began_s = time.monotonic()
         signal.setitimer(signal.ITIMER_REAL, 0.05)
-        Waiter().wait_working(began_s + 10, [], [])
-        assert told and time.monotonic() - began_s < 5
+        Waiter().wait_working(began_s + 60, [], [])
+        assert told and time.monotonic() - began_s < 30
     finally:
         signal.signal(signal.SIGALRM, before)
 

@@ -122,18 +122,18 @@ def test_a_transfer_that_the_other_side_skips_is_an_error_on_both(protocol):
     place = site(protocol, peer_timeout_s=3)
     payload = random_payload(place.layout)
     opened = in_thread(lambda: open_endpoint(place.server()))
-    with open_endpoint(place.worker()) as worker, opened.result(timeout=5) as server:
+    with open_endpoint(place.worker()) as worker, opened.result(timeout=30) as server:
         sending = in_thread(worker.send, 2, {"server": payload})
         with pytest.raises(PeerLost, match="worker-1: it broke the protocol"):
             server.receive(4, 0, {"worker-1": place.layout.new_buffer()})
         with pytest.raises(PeerLost, match="server: it gave up: it broke the protocol"):
-            sending.result(timeout=10)
+            sending.result(timeout=30)
 
 
 def test_where_datagrams_are_blocked_the_error_says_so_and_little_is_sent():
     place = site(peer_timeout_s=2.5, rate_bps=100e6)
     opened = in_thread(lambda: open_endpoint(place.server()))
-    with open_endpoint(place.worker()) as worker, opened.result(timeout=5) as server:
+    with open_endpoint(place.worker()) as worker, opened.result(timeout=30) as server:
         sent: list[int] = []
 
         def swallow(frames):
@@ -147,7 +147,7 @@ def test_where_datagrams_are_blocked_the_error_says_so_and_little_is_sent():
         causes = []
         for side in (receiving, sending):
             with pytest.raises(PeerLost) as caught:
-                side.result(timeout=20)
+                side.result(timeout=30)
             causes.append(str(caught.value))
     assert all("control works, data does not arrive" in cause for cause in causes)
     # The rate would allow 20 000 in this time.
@@ -201,7 +201,7 @@ def test_a_restarted_worker_takes_the_place_of_one_that_was_not_missed_yet():
     payload = random_payload(place.layout)
     opened = in_thread(lambda: open_endpoint(place.server()))
     former = open_endpoint(place.worker(data_port=21300))
-    with opened.result(timeout=5) as server:
+    with opened.result(timeout=30) as server:
         into = place.layout.new_buffer()
         joining = in_thread(lambda: open_endpoint(place.worker()))
         while not joining.done():
@@ -209,7 +209,7 @@ def test_a_restarted_worker_takes_the_place_of_one_that_was_not_missed_yet():
         with joining.result() as again:
             sending = in_thread(again.send, 0, {"server": payload})
             server.receive(0, 0, {"worker-1": into})
-            sending.result(timeout=5)
+            sending.result(timeout=30)
         with pytest.raises(PeerLost, match="server"):
             former.send(0, {"server": payload})
     former.close()
@@ -221,7 +221,7 @@ def test_what_a_former_self_has_sent_is_not_taken_for_the_new_ones():
     wrong, right = (random_payload(place.layout, seed) for seed in (1, 2))
     opened = in_thread(lambda: open_endpoint(place.server()))
     former = open_endpoint(place.worker())
-    with opened.result(timeout=5) as server:
+    with opened.result(timeout=30) as server:
         former.post_send(0, {"server": wrong})
         former.poll(0.2)
         former.close()
@@ -232,7 +232,7 @@ def test_what_a_former_self_has_sent_is_not_taken_for_the_new_ones():
             into = place.layout.new_buffer()
             sending = in_thread(again.send, 0, {"server": right})
             server.receive(0, 0, {"worker-1": into})
-            sending.result(timeout=5)
+            sending.result(timeout=30)
     assert (into == right).all()
 
 
@@ -257,5 +257,5 @@ def test_an_early_worker_is_patient_until_all_have_joined():
     with open_endpoint(place.server()) as server:
         server.receive(0, 0, buffers)
     for each in workers:
-        each.result(timeout=10)
+        each.result(timeout=30)
     assert all((buffer == payload).all() for buffer in buffers.values())

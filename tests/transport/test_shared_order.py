@@ -27,9 +27,9 @@ def peers(monkeypatch):
     opened = in_thread(lambda: open_endpoint(place.server()))
     workers = [in_thread(lambda i=i: open_endpoint(place.worker(i))) for i in (1, 2)]
     with (
-        opened.result(timeout=5) as server,
-        workers[0].result(timeout=5) as one,
-        workers[1].result(timeout=5) as two,
+        opened.result(timeout=30) as server,
+        workers[0].result(timeout=30) as one,
+        workers[1].result(timeout=30) as two,
     ):
         yield place.layout, server, {"worker-1": one, "worker-2": two}, computed
 
@@ -51,7 +51,7 @@ def receive(handle, workers, layout, payloads, transfer):
     ]
     handle.wait()
     for each in receiving:
-        each.result(timeout=5)
+        each.result(timeout=30)
     assert all(np.array_equal(into[name], payloads[name]) for name in workers)
 
 

@@ -86,7 +86,7 @@ def test_both_sides_must_carry_tensor_by_tensor():
     ):
         open_endpoint(place.server())
     with pytest.raises((ProtocolError, PeerLost)):
-        joining.result(timeout=20)
+        joining.result(timeout=30)
 
 
 def test_a_tensor_without_elements_is_refused():
@@ -101,10 +101,10 @@ def test_another_thread_ends_a_wait():
     def serve(endpoint):
         began_s = time.monotonic()
         threading.Timer(0.2, endpoint.wake).start()
-        assert endpoint.poll(10.0) == []
+        assert endpoint.poll(60.0) == []
         waited_s = time.monotonic() - began_s
         endpoint.wake()  # before anybody waits
-        endpoint.poll(10.0)
+        endpoint.poll(60.0)
         assert endpoint.poll(0.05) == []  # it was heard once
         return waited_s, time.monotonic() - began_s
 
@@ -112,8 +112,8 @@ def test_another_thread_ends_a_wait():
         endpoint.poll(1.0)
 
     (waited_s, all_s), _ = run_all(place, serve, work)
-    assert 0.15 < waited_s < 5.0
-    assert 0.2 < all_s < 5.0
+    assert 0.15 < waited_s < 30.0
+    assert 0.2 < all_s < 30.0
 
 
 def test_an_endpoint_that_is_closed_can_still_be_woken():

@@ -199,7 +199,7 @@ def test_endpoints_with_credentials_move_payloads(folder, authenticate):
     with open_endpoint(place.server(credentials=trust)) as server:
         server.receive(0, 0, buffers)
         server.send(1, dict.fromkeys(buffers, payload))
-        results = [each.result(timeout=10) for each in workers]
+        results = [each.result(timeout=30) for each in workers]
     assert all((into == payload).all() for into in (*buffers.values(), *results))
 
 
@@ -234,7 +234,7 @@ def test_who_does_not_prove_its_name_does_not_join(
     hears = in_thread(lambda: joining(place, credentials=mine))
     with pytest.raises(PeerLost, match="worker-1, worker-2") as caught:
         open_endpoint(place.server(credentials=trust if server_has else None))
-    assert re.search(worker_hears, hears.result(timeout=10))
+    assert re.search(worker_hears, hears.result(timeout=30))
     assert re.search(operator_reads, caught.value.reason)
 
 
@@ -246,7 +246,7 @@ def test_a_server_whose_certificate_has_another_name_is_left(folder):
     with pytest.raises(ProtocolError, match="certificate names 'worker-2', not 'server'"):
         open_endpoint(place.worker(credentials=mine))
     with pytest.raises(PeerLost):
-        opened.result(timeout=10).receive(0, 0, {"worker-1": place.layout.new_buffer()})
+        opened.result(timeout=30).receive(0, 0, {"worker-1": place.layout.new_buffer()})
 
 
 def test_datagrams_of_one_who_knows_session_and_address_but_not_the_key_are_forgeries(folder):
@@ -257,7 +257,7 @@ def test_datagrams_of_one_who_knows_session_and_address_but_not_the_key_are_forg
     opened = in_thread(lambda: open_endpoint(place.server(credentials=trust)))
     with (
         open_endpoint(place.worker(credentials=mine)) as worker,
-        opened.result(timeout=5) as server,
+        opened.result(timeout=30) as server,
     ):
         udp = udp_of(worker)
         forged = new_frames(50, place.layout.chunk_bytes + 16)
@@ -270,7 +270,7 @@ def test_datagrams_of_one_who_knows_session_and_address_but_not_the_key_are_forg
         sending = in_thread(worker.send, 0, {"server": payload})
         into = place.layout.new_buffer()
         server.receive(0, 0, {"worker-1": into})
-        sending.result(timeout=5)
+        sending.result(timeout=30)
         assert (into == payload).all()
         assert server.counters()["forged"] == 50
 

@@ -142,7 +142,7 @@ def test_datagrams_that_are_dropped_count_towards_what_had_come_before_a_message
 def test_announcements_that_are_taken_make_room_for_others():
     place = site()
     opened = in_thread(lambda: open_endpoint(place.server()))
-    with open_endpoint(place.worker()) as worker, opened.result(timeout=5) as server:
+    with open_endpoint(place.worker()) as worker, opened.result(timeout=30) as server:
         for _ in range(150):  # together more than may wait
             server.announce(bytes(1 << 16))
             assert len(worker.await_announcement()) == 1 << 16

@@ -115,7 +115,7 @@ def test_nothing_running_is_an_input_error(tmp_path):
 
 
 def test_follows_to_the_next_run_and_ends_with_the_last(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(follow, "_PATIENCE_S", 0.4)
+    monkeypatch.setattr(follow, "_PATIENCE_S", 1.5)
     monkeypatch.setattr(follow, "_LINE_S", 0.0)
     begun = threading.Event()
 
@@ -134,7 +134,7 @@ def test_follows_to_the_next_run_and_ends_with_the_last(tmp_path, capsys, monkey
 
     thread = threading.Thread(target=both)
     thread.start()
-    assert begun.wait(5)
+    assert begun.wait(30)
     follow.watch(IN(results=tmp_path), Console(file=io.StringIO()))
     thread.join()
     lines = capsys.readouterr().out.splitlines()

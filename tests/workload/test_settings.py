@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from rich.console import Console
 
 from testbed import experiment
+from testbed.cli import plan_view
 from testbed.experiment.run import key_of
 from testbed.run import requirements
 from testbed.shared.input_error import InputError
@@ -44,6 +47,14 @@ def test_programs_need_no_rounds_no_arms_and_no_training(tmp_path: Path) -> None
     assert run.arm == "programs"
     assert not {"rounds", "training", "transport", "phases", "protocol", "arms"} & config.keys()
     assert commands(run) == {"server": ["true", "-s"], "worker-1": ["true", "-c", "server"]}
+
+
+def test_a_dry_run_without_time_limits_says_that_nobody_knows_the_time(tmp_path: Path) -> None:
+    written = io.StringIO()
+    plan_view.show_durations(tmp_path, load(tmp_path, SMALL), Console(file=written, width=200))
+    *_, row, total = written.getvalue().splitlines()
+    assert row.split()[-5:] == ["unknown", "unknown", "no", "time", "limit"]
+    assert total == "1 run to do; how long is unknown: no time_limit_s is given"
 
 
 def test_an_experiment_that_trains_knows_nothing_of_it() -> None:

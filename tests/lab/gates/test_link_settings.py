@@ -19,6 +19,7 @@ def rate_message(index, link, name):
 """
 
 
+@pytest.mark.long
 def test_a_core_that_is_slower_than_configured_is_found(wrong_lab: WrongLab):
     edge_bps = wrong_lab.rate_bps // 2
     core_bps = 3 * edge_bps + 3_000_000  # so that a third of it still carries an edge's rate

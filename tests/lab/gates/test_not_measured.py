@@ -22,6 +22,7 @@ CounterReader.read = _read
 """
 
 
+@pytest.mark.long  # as a sampler that dies does, in test_samples_missing.py
 def test_counters_that_cannot_be_read_stop_the_run(wrong_lab: WrongLab):
     results = wrong_lab.run(altered_by={"testbed.verdict.counters": UNREADABLE}, rounds=10)
     gate = assert_invalid(results, "conservation", outcome="not measured")

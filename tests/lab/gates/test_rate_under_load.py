@@ -36,6 +36,7 @@ def test_a_rate_that_changes_by_a_twentieth_is_found_and_its_link_named(
     assert 0.03 < gate["value"] < 0.1
 
 
+@pytest.mark.long
 def test_a_link_that_is_slow_for_a_moment_is_found_under_paced_senders(wrong_lab: WrongLab):
     rate_bps = wrong_lab.rate_bps
 
