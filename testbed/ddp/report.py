@@ -1,5 +1,6 @@
 """What one step's exchange has cost and lost, as this rank saw it."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,6 +19,10 @@ class BucketReport:
         passes: the most sweeps that a transfer needed; None where the protocol has no passes.
         bytes_sent, bytes_received: on the wire, control messages left out.
         wait_s: from the hook's call until the mean was there.
+        slowest: the rank that this one waited for longest; None where it waited for nobody. Where
+            it averages, that is whose gradient came last; of the others' means it counts what they
+            took beyond that.
+        slowest_s: for how long: the gradient's time after the first one, or the mean's.
         late, lost: ranks whose gradient was left out in part or whole because it was late, and
             ranks that are gone; as this rank knows them that averages.
     """
@@ -29,6 +34,8 @@ class BucketReport:
     bytes_sent: int = 0
     bytes_received: int = 0
     wait_s: float = 0.0
+    slowest: int | None = None
+    slowest_s: float = 0.0
     late: tuple[int, ...] = ()
     lost: tuple[int, ...] = ()
 
@@ -52,6 +59,12 @@ class StepReport:
     wait_s: float
 
     @property
+    def slowest(self) -> BucketReport | None:
+        """The bucket in which a rank was waited for longest; None where nobody was."""
+        waits = [each for each in self.buckets if each.slowest is not None]
+        return max(waits, key=lambda each: each.slowest_s, default=None)
+
+    @property
     def bytes_sent(self) -> int:
         return sum(each.bytes_sent for each in self.buckets)
 
@@ -68,6 +81,8 @@ def bucket_report(index: int, elements: int, parts: list[Part], wait_s: float) -
     known = [each for each in first if each.chunks_received is not None]
     total = sum(each.chunk_count for each in known)
     arrived = sum(each.chunks_received or 0 for each in known)
+    waits = _waits(parts)
+    slowest = max(waits, key=lambda rank: waits[rank], default=None)
     passes = [each.passes for each in (*first, *second) if each.passes is not None]
     return BucketReport(
         index=index,
@@ -77,6 +92,25 @@ def bucket_report(index: int, elements: int, parts: list[Part], wait_s: float) -
         bytes_sent=sum(each.bytes_sent for each in (*first, *second)),
         bytes_received=sum(each.bytes_received for each in (*first, *second)),
         wait_s=wait_s,
+        slowest=slowest,
+        slowest_s=0.0 if slowest is None else waits[slowest],
         late=tuple(sorted({rank for part in parts for rank in part.late})),
         lost=tuple(sorted({rank for part in parts for rank in part.lost})),
     )
+
+
+def _waits(parts: list[Part]) -> dict[int, float]:
+    """By rank, for how long this one waited for it, where it did."""
+    waits: dict[int, float] = {}
+    turned_s = max((part.turned_s for part in parts if part.waited_s), default=-math.inf)
+    for part in parts:
+        found = dict(part.waited_s)
+        if not part.waited_s:
+            # Another one averages. It waited for whom this rank has missed itself.
+            (first,) = part.legs[0].reports.values()
+            (mean,) = part.legs[1].reports.values()
+            found[part.owner] = mean.ended_s - max(first.ended_s, turned_s)
+        for rank, waited_s in found.items():
+            if waited_s > 0:
+                waits[rank] = max(waits.get(rank, 0.0), waited_s)
+    return waits

@@ -78,10 +78,10 @@ class Settings:
         if self.late_share != 0 and not 1 / WINDOW <= self.late_share <= 1:
             raise InputError(f"late_share is {self.late_share}; valid: 0, or {1 / WINDOW} to 1")
         owed = self.mode == "bounded" and self.filling == "error-feedback"
-        if self.late_share and not (owed and self.collective == "server"):
+        if self.late_share and not owed:
             raise InputError(
-                f"late_share is {self.late_share}; valid: 0, or a share with collective='server', "
-                "mode='bounded' and filling='error-feedback'"
+                f"late_share is {self.late_share}; valid: 0, or a share with mode='bounded' and "
+                "filling='error-feedback'"
             )
         if self.late_share and self.protocol.carrier == "tcp":
             raise InputError(

@@ -49,7 +49,6 @@ _OF_OURS = (
 # What these keys need of others; each with the hook's default.
 _NEEDS: Mapping[str, tuple[tuple[str, str, str], ...]] = {
     "late_share": (
-        ("collective", "server", "sharded"),
         ("mode", "bounded", "bounded"),
         ("filling", "error-feedback", "error-feedback"),
     ),
@@ -139,8 +138,7 @@ class TorchrunArm(AnyArm):
         rate_bps: of ours: what a rank's link carries; none: what the script says, else measured.
         timeout_s: of ours: within it all ranks end when one fails.
         insecure: of ours: without keys, as the built-in training; false: authenticated.
-        late_share: of ours, with `collective: server`: in what share of buckets a rank that is late
-            may be left out.
+        late_share: of ours: in what share of buckets a rank that is late may be left out.
         min_ranks: of ours, with `collective: server`: the fewest ranks that go on when others are
             lost, rank 0 among them; a `crash` of another rank's program then does not end the run.
         chunk_bytes: of ours: the unit of loss; none: what fits the MTU.

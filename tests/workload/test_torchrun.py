@@ -208,15 +208,15 @@ LOSS = {"kind": "loss", "rounds": [3], "q": 0.5}
             "arms.a...low...3...",
         ),
         (
-            {"arms": {"a": {"late_share": 1.5, "collective": "server"}}},
+            {"arms": {"a": {"late_share": 1.5}}},
             "arms.a.late_share: 1.5: must be a number from 0 to 1",
         ),
         (
-            {"arms": {"a": {"late_share": 0.1}}},
-            "arms.a.late_share: 0.1: valid beside collective: server and mode: bounded and ...",
+            {"arms": {"a": {"late_share": 0.1, "filling": "zero"}}},
+            "arms.a.late_share: 0.1: valid beside mode: bounded and filling: error-feedback",
         ),
         (
-            {"arms": {"a": {"late_share": 0.1, "collective": "server", "mode": "reliable"}}},
+            {"arms": {"a": {"late_share": 0.1, "mode": "reliable"}}},
             "arms.a.late_share: 0.1: valid beside ...filling: error-feedback",
         ),
         (
