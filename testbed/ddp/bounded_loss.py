@@ -42,7 +42,7 @@ class BoundedLoss(Steps):
         critical: whether training is in a critical phase, where protocols such as dblp tolerate
             less loss. Set it as you like, on any rank: it holds for what that rank receives. True
             at the start. With `phase` it is set after each step.
-        last: the report of the latest step; None before, and with one of PyTorch's hooks.
+        last: the report of the latest step; None before the first has ended.
     """
 
     def __init__(
@@ -140,7 +140,9 @@ class BoundedLoss(Steps):
         that cannot be sent. The last bucket's call returns when all means are there.
         """
         if self._instead is not None:
-            return self._instead.take(bucket)
+            future = self._instead.take(bucket)
+            self.last = self._instead.last
+            return future
         with self._guarded():
             self._use_as("hook")
             taken = self._take(bucket)

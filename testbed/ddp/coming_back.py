@@ -9,13 +9,16 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from testbed.ddp import addresses, plan
 from testbed.ddp.meeting import Meeting
-from testbed.ddp.places import Places, Ports
+from testbed.ddp.owner_side import OwnerSide
+from testbed.ddp.places import Identity, Places, Ports
 from testbed.ddp.settings import Settings, difference
+from testbed.ddp.side import name_of
 from testbed.shared.input_error import InputError
 from testbed.transport import PeerLost
 
@@ -58,19 +61,51 @@ class Admission:
     note: str
 
 
-def keep_place(meeting: Meeting, settings: Settings, place: Place) -> None:
-    """Rank 0: for ranks that come back."""
-    facts = {
-        "terms": settings.terms(torch.__version__),
-        "addresses": place.at.addresses,
-        "keys": place.at.identity is not None,
-        "chunk_bytes": place.at.chunk_bytes,
-        "session": place.session,
-        "control": place.ports.control,
-        "data": place.ports.data,
-        "plan": [each.facts() for each in place.plan],
-    }
-    meeting.leave(_PLACE, facts)
+class Door:
+    """Rank 0's: keeps the place of ranks that are lost, and lets them in again.
+
+    The store is trusted, so that who can write to it may also pose as a rank that returns.
+    """
+
+    def __init__(self, meeting: Meeting, settings: Settings, place: Place, own: OwnerSide) -> None:
+        """`own` is this rank's end of the exchange at `place`."""
+        self._meeting = meeting
+        self._own = own
+        self._tickets: set[str] = set()  # of those whose certificates are trusted
+        identity = place.at.identity
+        self._keys = identity is not None
+        facts = {
+            "terms": settings.terms(torch.__version__),
+            "addresses": place.at.addresses,
+            "certificates": None if identity is None else identity.certificates(),
+            "chunk_bytes": place.at.chunk_bytes,
+            "session": place.session,
+            "control": place.ports.control,
+            "data": place.ports.data,
+            "plan": [each.facts() for each in place.plan],
+        }
+        meeting.leave(_PLACE, facts)
+
+    @property
+    def returning(self) -> frozenset[int]:
+        """Ranks that were lost and have joined again."""
+        for rank in self._own.lost if self._keys else ():
+            asks = self._meeting.found(f"asks/{rank}")
+            if asks is not None and asks["ticket"] not in self._tickets:
+                self._own.trust(asks["certificates"][name_of(rank)])
+                self._tickets.add(asks["ticket"])
+                self._meeting.leave(f"trusted/{rank}/{asks['ticket']}", True)
+        return self._own.returning
+
+    def readmit(self, step: int, note: str) -> None:
+        """Lets them take part from this step on, which is the next; InputError for nobody."""
+        ranks = self._own.returning
+        if not ranks:
+            raise InputError("readmit: no rank is returning; valid: where `returning` names one")
+        said = {"part": self._own.readmit(ranks), "step": step, "note": note}
+        for rank in ranks:
+            ticket = self._meeting.found(f"asks/{rank}")["ticket"]
+            self._meeting.leave(f"admitted/{rank}/{ticket}", said)
 
 
 def place_of(meeting: Meeting, settings: Settings) -> Place:
@@ -85,11 +120,6 @@ def place_of(meeting: Meeting, settings: Settings) -> Place:
         time.sleep(_LOOK_S)
     if (differs := difference([facts["terms"], settings.terms(torch.__version__)])) is not None:
         raise InputError(differs.replace("rank 1", "the rank that returns"))
-    if facts["keys"]:
-        raise InputError(
-            "returns: the others exchange with keys, which a new process does not have; valid: "
-            "insecure=True on all ranks, where nobody else is on the network"
-        )
     ranks, own = facts["addresses"], addresses.own_address(settings.interface)
     if not 0 < meeting.rank < len(ranks):
         raise InputError(f"returns: rank {meeting.rank}; valid: 1 to {len(ranks) - 1}")
@@ -102,34 +132,48 @@ def place_of(meeting: Meeting, settings: Settings) -> Place:
     buckets = [
         plan.Bucket(each["elements"], each["dtype"], tuple(each["slots"])) for each in facts["plan"]
     ]
+    identity = None
+    if facts["certificates"] is not None:
+        identity = Identity(meeting.rank)
+        identity.meet([facts["certificates"]])
     return Place(
-        Places(ranks, facts["session"], None, facts["chunk_bytes"]),
+        Places(ranks, facts["session"], identity, facts["chunk_bytes"]),
         facts["session"],
         Ports(facts["control"], facts["data"]),
         tuple(buckets),
     )
 
 
-def ask(meeting: Meeting) -> str:
-    """A rank that returns: rank 0 may let it in. Returns what tells this time from another."""
-    ticket = secrets.token_hex(8)
-    meeting.leave(f"asks/{meeting.rank}", ticket)
-    return ticket
+class Asking:
+    """A rank that returns, while it waits for rank 0."""
 
+    def __init__(
+        self, meeting: Meeting, place: Place, failure: Callable[[], Exception | None]
+    ) -> None:
+        """Asks to be let in. While it waits it raises the `failure` that comes meanwhile."""
+        self._meeting = meeting
+        self._failure = failure
+        self._ticket = secrets.token_hex(8)  # tells this time from another
+        identity = place.at.identity
+        certificates = None if identity is None else identity.certificates()
+        asks = {"ticket": self._ticket, "certificates": certificates}
+        meeting.leave(f"asks/{meeting.rank}", asks)
+        if identity is not None:
+            self._awaited("trusted")
 
-def admit(meeting: Meeting, rank: int, admission: Admission) -> None:
-    """Rank 0: says to a rank that it is let in."""
-    said = {"part": admission.part, "step": admission.step, "note": admission.note}
-    meeting.leave(f"admitted/{rank}/{meeting.found(f'asks/{rank}')}", said)
+    def admitted(self) -> Admission:
+        """Waits until it may take part; PeerLost where rank 0 does not let it in time."""
+        said = self._awaited("admitted")
+        return Admission(said["part"], said["step"], said["note"])
 
-
-def admitted(meeting: Meeting, ticket: str, failure: Callable[[], Exception | None]) -> Admission:
-    """A rank that returns: waits until it is let in; raises the `failure` that comes instead."""
-    until_s = time.monotonic() + meeting.timeout_s
-    while (said := meeting.found(f"admitted/{meeting.rank}/{ticket}")) is None:
-        if (failed := failure()) is not None:
-            raise failed
-        if time.monotonic() >= until_s:
-            raise PeerLost("rank 0", f"it has let nobody in for {meeting.timeout_s:g} s")
-        time.sleep(_LOOK_S)
-    return Admission(said["part"], said["step"], said["note"])
+    def _awaited(self, what: str) -> Any:
+        until_s = time.monotonic() + self._meeting.timeout_s
+        key = f"{what}/{self._meeting.rank}/{self._ticket}"
+        while (said := self._meeting.found(key)) is None:
+            if (failed := self._failure()) is not None:
+                raise failed
+            if time.monotonic() >= until_s:
+                reason = f"it has let nobody in for {self._meeting.timeout_s:g} s"
+                raise PeerLost("rank 0", reason)
+            time.sleep(_LOOK_S)
+        return said

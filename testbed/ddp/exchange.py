@@ -32,8 +32,9 @@ def _any(part: slice) -> bool:
 
 def _in_flight(settings: Settings, parts: int) -> int:
     """How many transfers may be under way with a peer, of so many parts in a step."""
-    ahead = min(_STEPS_AHEAD * parts, _MOST_AHEAD) if settings.late_share else 0
-    return max(settings.transfers_in_flight, ahead)
+    if not settings.late_share:
+        return settings.transfers_in_flight
+    return min(max(settings.transfers_in_flight, _STEPS_AHEAD * parts), _MOST_AHEAD)
 
 
 class Exchange:
@@ -113,7 +114,7 @@ class Exchange:
             ]
             common: Any = {
                 "owner": owner,
-                "at_once": settings.transfers_in_flight,
+                "at_once": min(settings.transfers_in_flight, config.transfers_in_flight),
                 "means": means,
                 "on_failure": on_failure,
             }

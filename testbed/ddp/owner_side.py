@@ -54,6 +54,7 @@ class OwnerSide(Side):
         self._world = world
         self._min_ranks = min_ranks
         self._lateness = Lateness(late_share)
+        self._credentials = config.credentials
         self._lost: dict[str, str] = {}
         self.returning: frozenset[int] = frozenset()
         self._begun = 0  # the number of parts
@@ -67,6 +68,16 @@ class OwnerSide(Side):
         self._lost[peer] = reason
         if self._world - len(self._lost) < self._min_ranks:
             raise PeerLost(peer, reason)
+
+    @property
+    def lost(self) -> list[int]:
+        """The ranks without which it goes on."""
+        return [rank for rank in range(self._world) if name_of(rank) in self._lost]
+
+    def trust(self, certificate: str) -> None:
+        """Lets in a rank that returns with a new key; a PEM text."""
+        if self._credentials is not None:
+            self._credentials.trust(certificate)
 
     def readmit(self, ranks: Iterable[int]) -> int:
         """These take part from the next part that is posted on; returns its number."""

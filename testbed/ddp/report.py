@@ -4,6 +4,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
+
 from testbed.ddp.part import Part
 
 
@@ -14,10 +16,12 @@ class BucketReport:
     Attributes:
         index: DDP's number of the bucket.
         elements: how many it has.
+        gradient_bytes: what they occupy as DDP has them.
         loss: the share of gradients' chunks that were given up, over all transfers to and from
             this rank; 0 where there was none. Means are always complete.
         passes: the most sweeps that a transfer needed; None where the protocol has no passes.
-        bytes_sent, bytes_received: on the wire, control messages left out.
+        bytes_sent, bytes_received: of our transport on the wire, control messages left out; 0 for
+            what the process group carries.
         wait_s: from the hook's call until the mean was there.
         slowest: the rank that this one waited for longest; None where it waited for nobody. Where
             it averages, that is whose gradient came last; of the others' means it counts what they
@@ -29,6 +33,7 @@ class BucketReport:
 
     index: int
     elements: int
+    gradient_bytes: int
     loss: float = 0.0
     passes: int | None = None
     bytes_sent: int = 0
@@ -47,7 +52,8 @@ class StepReport:
     Attributes:
         step: from 0; steps without synchronisation (`no_sync`) are not counted.
         carried_by: `transport`; `process group` while the buckets are not known yet, or where some
-            were not those that were known; `nothing` in the mode `local` and with a single rank.
+            were not those that were known, and with PyTorch's hooks; `nothing` in the mode `local`,
+            with a single rank, and before a rank has come back.
         buckets: in the order in which they came.
         wait_s: from the last bucket's arrival at the hook until all means were there: what the
             backward pass could not hide.
@@ -73,8 +79,10 @@ class StepReport:
         return sum(each.bytes_received for each in self.buckets)
 
 
-def bucket_report(index: int, elements: int, parts: list[Part], wait_s: float) -> BucketReport:
-    """From what its parts say."""
+def bucket_report(
+    index: int, gradient: torch.Tensor, parts: list[Part], wait_s: float
+) -> BucketReport:
+    """From what its parts say; `gradient` is flat."""
     first, second = (
         [report for part in parts for report in part.legs[leg].reports.values()] for leg in (0, 1)
     )
@@ -86,7 +94,8 @@ def bucket_report(index: int, elements: int, parts: list[Part], wait_s: float) -
     passes = [each.passes for each in (*first, *second) if each.passes is not None]
     return BucketReport(
         index=index,
-        elements=elements,
+        elements=gradient.numel(),
+        gradient_bytes=gradient.nbytes,
         loss=1 - arrived / total if total else 0.0,
         passes=max(passes, default=None),
         bytes_sent=sum(each.bytes_sent for each in (*first, *second)),

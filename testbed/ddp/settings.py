@@ -164,23 +164,18 @@ def protocol_of(
     elif isinstance(value, str):
         try:
             protocol = preset(value, **options)
-            if rate_bps is None and _needs_rate(protocol) and "congestion_control" not in options:
+            if rate_bps is None and protocol.needs_rate and "congestion_control" not in options:
                 return preset(value, congestion_control=_MEASURED, **options), True
         except ValueError as error:
             raise InputError(f"protocol: {error}") from None
     else:
         raise InputError(f"protocol is {shown(value)}; valid: a preset's name or a ProtocolConfig")
-    if rate_bps is None and _needs_rate(protocol):
+    if rate_bps is None and protocol.needs_rate:
         raise InputError(
             f"rate_bps is missing, which the congestion control of {protocol.name} needs (fixed); "
             f"valid: the links' bits per second, or a control that measures, such as {_MEASURED}"
         )
     return protocol, False
-
-
-def _needs_rate(protocol: ProtocolConfig) -> bool:
-    fixed = protocol.congestion_control.partition(":")[0] == "fixed"
-    return protocol.carrier == "udp" and fixed
 
 
 def difference(terms: list[Mapping[str, Any]]) -> str | None:

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 
 from testbed.ddp import coming_back, places, plan, rounds, step_log
-from testbed.ddp.coming_back import Admission, Place
+from testbed.ddp.coming_back import Asking, Door, Place
 from testbed.ddp.exchange import Exchange
 from testbed.ddp.meeting import STORE, Meeting, Return
 from testbed.ddp.owed import Owed, Slots
@@ -80,7 +80,8 @@ class Steps:
         self.last: StepReport | None = None
         self._settings = settings
         self._meeting = Meeting(group, settings.timeout_s, returns)
-        self._place: Place | None = None  # of a rank that comes back
+        self._door: Door | None = None  # for ranks that come back
+        self._place: Place | None = None  # of one of these
         if returns is not None:
             self._place = coming_back.place_of(self._meeting, settings)
         if (self._settings.min_ranks or 0) > self._meeting.world:
@@ -176,9 +177,8 @@ class Steps:
         ports = find_ports(self._settings, self._meeting, self._places, session)
         self._exchange = self._made(self._places, session, ports)
         if self._settings.min_ranks is not None and self._exchange.own is not None:
-            coming_back.keep_place(
-                self._meeting, self._settings, Place(self._places, session, ports, self._plan)
-            )
+            place = Place(self._places, session, ports, self._plan)
+            self._door = Door(self._meeting, self._settings, place, self._exchange.own)
 
     def _made(self, at: places.Places, session: int, ports: Ports) -> Exchange:
         return Exchange(
@@ -196,8 +196,7 @@ class Steps:
     @property
     def returning(self) -> frozenset[int]:
         """Ranks that were lost and are there again. Rank 0 alone sees them, between two steps."""
-        own = None if self._exchange is None else self._exchange.own
-        return frozenset() if own is None else own.returning
+        return frozenset() if self._door is None else self._door.returning
 
     def readmit(self, note: str = "") -> None:
         """Rank 0: lets those that are `returning` take part from the next step on.
@@ -207,12 +206,11 @@ class Steps:
 
         Raises InputError where nobody is returning.
         """
-        ranks = self.returning
-        if not ranks or self._exchange is None or self._exchange.own is None:
-            raise InputError("readmit: no rank is returning; valid: where `returning` names one")
-        part = self._exchange.own.readmit(ranks)
-        for rank in ranks:
-            coming_back.admit(self._meeting, rank, Admission(part, self._step, note))
+        if self._door is None:
+            raise InputError(
+                "readmit: valid at rank 0, with min_ranks, after the first three steps"
+            )
+        self._door.readmit(self._step, note)
 
     def come_back(self) -> str:
         """A rank that returns: joins the others, and waits until rank 0 lets it take part.
@@ -229,9 +227,11 @@ class Steps:
                     f"come_back: valid once, after {_KNOWN_AFTER} steps of a rank that returns"
                 )
             self._place.require_same(self._plan)
-            ticket = coming_back.ask(self._meeting)
+            self._places = self._place.at
+            atexit.register(self.close)
+            asking = Asking(self._meeting, self._place, lambda: self._failure)
             self._exchange = self._made(self._place.at, self._place.session, self._place.ports)
-            admission = coming_back.admitted(self._meeting, ticket, lambda: self._failure)
+            admission = asking.admitted()
             self._exchange.go_on_at(admission.part)
             self._step = admission.step
             return admission.note
@@ -281,7 +281,7 @@ class Steps:
         """A bucket's mean is there."""
         report = bucket_report(
             taken.index,
-            taken.gradient.numel(),
+            taken.gradient,
             taken.done,
             time.monotonic() - taken.began_s,
         )

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from testbed.ddp import BoundedLoss, InputError, Return
+from testbed.ddp import BoundedLoss, InputError, Return, addresses
 from testbed.ddp.coming_back import Place
 from testbed.ddp.places import Places, Ports
 from testbed.ddp.plan import Bucket
@@ -26,8 +26,15 @@ def trained_by():
     return ddp, torch.optim.SGD(ddp.parameters(), lr=1e-3, momentum=0.9)
 
 
-def staying(rank, folder, port):
+def pretend_machines(keys):
+    """With keys, as if the ranks were on several machines."""
+    if keys:
+        addresses.is_loopback = lambda address: False
+
+
+def staying(rank, folder, port, keys):
     """Rank 2 is killed. Rank 0 lets it in again, and says where the parameters are."""
+    pretend_machines(keys)
     store = dist.TCPStore("127.0.0.1", port, is_master=False)
     ddp, optimiser = trained_by()
     state = BoundedLoss("dblp", **SETTINGS)
@@ -52,8 +59,9 @@ def staying(rank, folder, port):
     return weights(ddp), lost
 
 
-def coming(port, results):
+def coming(port, keys, results):
     """Rank 2 again, as a process of its own."""
+    pretend_machines(keys)
     os.environ["MASTER_ADDR"] = "127.0.0.1"
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
@@ -75,10 +83,11 @@ def coming(port, results):
     results.put((2, (weights(ddp), alone, report.carried_by, report.step == end - 1)))
 
 
-def test_a_killed_rank_comes_back_and_all_end_with_the_same_bits(tmp_path):
+@pytest.mark.parametrize("keys", [False, True], ids=["no keys", "keys"])
+def test_a_killed_rank_comes_back_and_all_end_with_the_same_bits(tmp_path, keys):
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     results = _CONTEXT.Queue()
-    more = {"folder": tmp_path, "port": store.port}
+    more = {"folder": tmp_path, "port": store.port, "keys": keys}
     ranks = [
         _CONTEXT.Process(target=_child, args=(staying, rank, 3, store.port, results, more))
         for rank in range(3)
@@ -88,7 +97,7 @@ def test_a_killed_rank_comes_back_and_all_end_with_the_same_bits(tmp_path):
     try:
         ranks[2].join(60)
         assert ranks[2].exitcode not in (None, 0)
-        ranks.append(_CONTEXT.Process(target=coming, args=(store.port, results)))
+        ranks.append(_CONTEXT.Process(target=coming, args=(store.port, keys, results)))
         ranks[-1].start()
         told = dict(results.get(timeout=100) for _ in range(3))
     except queue.Empty:
