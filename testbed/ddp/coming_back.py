@@ -13,11 +13,12 @@ from typing import Any
 
 import torch
 
-from testbed.ddp import addresses, plan
+from testbed.ddp import addresses
 from testbed.ddp.meeting import Meeting
 from testbed.ddp.owner_side import OwnerSide
 from testbed.ddp.places import Identity, Places, Ports
 from testbed.ddp.settings import Settings, difference
+from testbed.ddp.plan import Bucket, Plan
 from testbed.ddp.side import name_of
 from testbed.shared.input_error import InputError
 from testbed.transport import PeerLost
@@ -40,9 +41,9 @@ class Place:
     at: Places
     session: int
     ports: Ports
-    plan: plan.Plan
+    plan: Plan
 
-    def require_same(self, ours: plan.Plan) -> None:
+    def require_same(self, ours: Plan) -> None:
         """InputError where this rank's buckets are others."""
         if ours != self.plan:
             theirs, mine = ([each.elements for each in buckets] for buckets in (self.plan, ours))
@@ -130,7 +131,7 @@ def place_of(meeting: Meeting, settings: Settings) -> Place:
         )
     meeting.world = len(ranks)
     buckets = [
-        plan.Bucket(each["elements"], each["dtype"], tuple(each["slots"])) for each in facts["plan"]
+        Bucket(each["elements"], each["dtype"], tuple(each["slots"])) for each in facts["plan"]
     ]
     identity = None
     if facts["certificates"] is not None:

@@ -3,6 +3,7 @@
 import os
 import queue
 import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from testbed.ddp.places import Places, Ports
 from testbed.ddp.plan import Bucket
 from tests.ddp.ranks import _CONTEXT, _child, die, last, model, train, weights, wrapped
 
-SETTINGS = {"collective": "server", "min_ranks": 2, "timeout_s": 60}
+SETTINGS: Any = {"collective": "server", "min_ranks": 2, "timeout_s": 60}
 KILLED_AT = 5
 STEPS_TOGETHER = 6
 END = "the last step"

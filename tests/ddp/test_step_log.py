@@ -2,6 +2,7 @@
 
 import json
 import os
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ def logged(rank, folder, told):
         leave_out=lambda count: draws.random(count) < 0.3,
     )
     ddp.register_comm_hook(state, state.hook)
-    seen = []
+    seen: list[Any] = []
 
     def note(_):
         found = last(state)
