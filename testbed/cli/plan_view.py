@@ -16,6 +16,7 @@ from testbed.experiment.dimensionless import Numbers
 from testbed.run import requirements, runner
 from testbed.shared import sizes
 from testbed.shared.yaml_input import InputError
+from testbed.workload.torchrun import Torchrun
 
 if TYPE_CHECKING:
     from testbed.cli.options import Selection
@@ -56,6 +57,28 @@ def show_unsupported(runs: Sequence[Run], console: Console) -> None:
             arms.setdefault(found[run.key], {})[run.arm] = None
     for lacking, names in arms.items():
         say(console, f"{_UNSUPPORTED}: {', '.join(names)}: {lacking}")
+
+
+def show_rounds(runs: Sequence[Run], console: Console) -> None:
+    """Say, of a script for torchrun, what follows from the number of steps that it takes."""
+    found = runs[0].experiment
+    if not isinstance(found.workload, Torchrun):
+        return
+    said = "rounds: one for each step that the script takes"
+    if found.rounds:
+        said += f"; {found.rounds} are expected. "
+        if needed := 1 + max(map(_last_impaired, runs)):
+            said += (
+                f"If it takes fewer than {needed}, impairments do not begin, and runs are invalid. "
+            )
+        said += "If it takes more, nothing hits these. Either way the report lacks maxima"
+    say(console, said)
+
+
+def _last_impaired(run: Run) -> int:
+    """The last round that an impairment waits for; -1 for none."""
+    timeline = run.experiment.resolved_impairments(run.seed)
+    return max((max(each.get("rounds") or [-1]) for each in timeline), default=-1)
 
 
 def _lacking(runs: Sequence[Run]) -> dict[str, str]:

@@ -100,6 +100,7 @@ def plan(selection: Selection, out: Out = RESULTS, pcap: Pcap = None) -> None:
     folder = chosen.results / chosen.runs[0].experiment.name
     plan_view.show_runs(chosen.results, chosen.runs, screen)
     plan_view.show_unsupported(chosen.runs, screen)
+    plan_view.show_rounds(chosen.runs, screen)
     plan_view.show_numbers(chosen.selections, chosen.results, screen)
     plan_topology_view.show(chosen.runs, folder, screen)
     for remark in remarks:

@@ -12,8 +12,9 @@ To add a collective: who owns what of a bucket is said in `plan`, by one line of
 """
 
 from testbed.ddp.bounded_loss import BoundedLoss
+from testbed.ddp.meeting import Return
 from testbed.ddp.report import BucketReport, StepReport
 from testbed.shared.input_error import InputError
 from testbed.transport import PeerLost
 
-__all__ = ["BoundedLoss", "BucketReport", "InputError", "PeerLost", "StepReport"]
+__all__ = ["BoundedLoss", "BucketReport", "InputError", "PeerLost", "Return", "StepReport"]

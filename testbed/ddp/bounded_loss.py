@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from testbed.ddp import replaced
 from testbed.ddp.flat import Flats, at_the_end_of_backward
+from testbed.ddp.meeting import Return
 from testbed.ddp.settings import Collective, Mode
 from testbed.ddp.steps import Steps
 from testbed.shared.input_error import InputError
@@ -41,7 +42,7 @@ class BoundedLoss(Steps):
         critical: whether training is in a critical phase, where protocols such as dblp tolerate
             less loss. Set it as you like, on any rank: it holds for what that rank receives. True
             at the start. With `phase` it is set after each step.
-        last: the report of the latest step; None before, and with one of PyTorch's hooks.
+        last: the report of the latest step; None before the first has ended.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class BoundedLoss(Steps):
         late_share: float = 0.0,
         min_ranks: int | None = None,
         phase: str | Detector | None = None,
+        returns: Return | None = None,
     ) -> None:
         """Meets the other ranks. Raises InputError, with the same line on all ranks, where one
         cannot take part or they differ; PeerLost for a rank that does not come in time.
@@ -98,12 +100,13 @@ class BoundedLoss(Steps):
             segmentation: see `EndpointConfig`; False where queues are to hold single packets.
             leave_out: for experiments; see `EndpointConfig`.
             late_share: in how many of the last 100 buckets a rank's gradient may be left out
-                because it takes much longer than recent ones; it is owed. With `server` alone.
+                because it takes much longer than recent ones; it is owed.
             min_ranks: the fewest ranks, rank 0 among them, that go on when others are lost; the
                 mean is then of those that are there. None: all are needed. With `server` alone.
             phase: what sets `critical`. `gradient-norm`: DBLP's rule, by the norm of the mean every
                 ten steps; a `Detector` of `testbed.training.detector`, which sees that norm alone.
                 All ranks have the same mean, so they agree. None: the script does.
+            returns: for a rank that was lost, and now comes back (`come_back`).
         """
         settings, instead = replaced.settings(
             protocol,
@@ -124,7 +127,9 @@ class BoundedLoss(Steps):
             min_ranks=min_ranks,
             phase=phase,
         )
-        super().__init__(settings, instead, group)
+        if returns is not None and (settings.min_ranks is None or instead is not None):
+            raise InputError("returns: valid with min_ranks, as the others have it")
+        super().__init__(settings, instead, group, returns)
         self._flats = Flats()
         self._use = ""
 
@@ -135,7 +140,9 @@ class BoundedLoss(Steps):
         that cannot be sent. The last bucket's call returns when all means are there.
         """
         if self._instead is not None:
-            return self._instead.take(bucket)
+            future = self._instead.take(bucket)
+            self.last = self._instead.last
+            return future
         with self._guarded():
             self._use_as("hook")
             taken = self._take(bucket)

@@ -8,9 +8,10 @@ from numpy.typing import NDArray
 
 from testbed.ddp import plan
 from testbed.ddp.meeting import Meeting
-from testbed.ddp.places import Places, find_ports
+from testbed.ddp.owner_side import OwnerSide
+from testbed.ddp.places import Places, Ports
 from testbed.ddp.settings import Settings
-from testbed.ddp.side import SERVER, OwnerSide, Side, WorkerSide, name_of
+from testbed.ddp.side import SERVER, Side, WorkerSide, name_of
 from testbed.transport import EndpointConfig, PayloadLayout
 from testbed.transport.core.layout import ELEMENT_BYTES
 from testbed.transport.core.wire import U32_MAX
@@ -20,10 +21,20 @@ _JOIN_S = 60.0
 _MEET_S = 60.0
 # The threads of a rank answer while it computes, so one that does not has stopped or is cut off.
 _SILENT_S = 30.0
+# So many steps the others may be ahead of a late rank, and so many means at most wait for it.
+_STEPS_AHEAD = 2
+_MOST_AHEAD = 32  # a peer remembers twice as many transfers that were given up before it came
 
 
 def _any(part: slice) -> bool:
     return bool(part.stop > part.start)
+
+
+def _in_flight(settings: Settings, parts: int) -> int:
+    """How many transfers may be under way with a peer, of so many parts in a step."""
+    if not settings.late_share:
+        return settings.transfers_in_flight
+    return min(max(settings.transfers_in_flight, _STEPS_AHEAD * parts), _MOST_AHEAD)
 
 
 class Exchange:
@@ -41,6 +52,7 @@ class Exchange:
         *,
         buckets: plan.Plan,
         session: int,
+        ports: Ports,
         on_failure: Callable[[int, Exception], None],
     ) -> None:
         """Opens the ends in their threads. `session` is the same on all ranks."""
@@ -54,7 +66,6 @@ class Exchange:
             layout.floats(buffer) for layout, buffer in zip(whole, buffers, strict=True)
         ]
         self._sides: dict[int, Side] = {}
-        ports, data_ports = find_ports(settings, meeting, places, session)
         for place, owner in enumerate(self._owners):
             layout = plan.layout_of(buckets, place, len(self._owners), self._chunk_bytes)
             if layout is None:
@@ -77,8 +88,8 @@ class Exchange:
                 tensor_by_tensor=True,
                 rate_bps=settings.rate_bps / len(others),
                 queue_bytes=settings.queue_bytes / len(others),
-                control_port=ports[owner],
-                data_port=data_ports[owner] if is_owner else 0,
+                control_port=ports.control[owner],
+                data_port=ports.data[owner] if is_owner else 0,
                 credentials=places.credentials(owner),
                 insecure=settings.insecure,
                 segmentation=settings.segmentation,
@@ -88,7 +99,7 @@ class Exchange:
                 late_s=meeting.timeout_s / (2 if is_owner else 1),
                 # All ranks have just met, so who does not come cannot.
                 connect_timeout_s=min(_MEET_S, meeting.timeout_s / 2),
-                transfers_in_flight=settings.transfers_in_flight,
+                transfers_in_flight=_in_flight(settings, len(layout.each)),
                 leave_out=settings.leave_out,
             )
             parts = [self._part(index, place) for index in range(len(buckets))]
@@ -101,7 +112,12 @@ class Exchange:
                     strict=True,
                 )
             ]
-            common: Any = {"owner": owner, "means": means, "on_failure": on_failure}
+            common: Any = {
+                "owner": owner,
+                "at_once": min(settings.transfers_in_flight, config.transfers_in_flight),
+                "means": means,
+                "on_failure": on_failure,
+            }
             self._sides[place] = (
                 OwnerSide(
                     config,
@@ -140,6 +156,17 @@ class Exchange:
             if kept is not None:
                 owed[part] = kept
         return owed
+
+    @property
+    def own(self) -> OwnerSide | None:
+        """The end of which this rank is the owner; None where it averages nothing."""
+        ends = (side for side in self._sides.values() if isinstance(side, OwnerSide))
+        return next(ends, None)
+
+    def go_on_at(self, part: int) -> None:
+        """This rank has come back, and takes part from this part on."""
+        for side in self._sides.values():
+            side.go_on_at(part)
 
     def forget(self) -> None:
         """Owes nothing any more."""

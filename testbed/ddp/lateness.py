@@ -1,13 +1,13 @@
 """How late a rank's gradient may be, which follows from recent rounds: nobody can guess a timeout.
 
-Lateness counts from when the owner has its own gradient until all of another rank's has come. A
-gradient that takes much longer than most recent ones of the same part is left out, and what has not
-come is owed. That happens to each rank in a bounded share of its parts; else it is waited for.
+Lateness counts from when the owner of a part has the first gradient until all of another rank's
+has come; the owner's own may be late, too. A gradient that takes much longer than most recent ones
+of the same part is left out, and what has not come is owed. That happens to each rank in a bounded
+share of its parts; else it is waited for.
 """
 
 import math
 import statistics
-import time
 from collections import defaultdict, deque
 
 from testbed.transport import PayloadLayout
@@ -33,6 +33,11 @@ class Lateness:
         # Parts under way that may yet be left out.
         self._at_risk: dict[int, set[int]] = defaultdict(set)
 
+    @property
+    def allowed(self) -> bool:
+        """Whether any rank may ever be left out."""
+        return self._most > 0
+
     def patience_s(self, rank: int, index: int) -> float:
         """For how long the rank's gradient of the part `index`, which begins, is waited for."""
         recent, at_risk = self._recent[index], self._at_risk[rank]
@@ -43,7 +48,8 @@ class Lateness:
 
     def note(self, rank: int, index: int, took_s: float, *, late: bool) -> None:
         """A rank's gradient has come within this time, or was left out after it."""
-        self._recent[index].append(took_s)
+        if took_s > 0:  # the first one tells nothing
+            self._recent[index].append(took_s)
         self._left_out[rank].append(late)
         self._at_risk[rank].discard(index)
 
@@ -52,15 +58,17 @@ class Patient(StopRule):
     """Another rule, until a rank is late.
 
     Attributes:
-        began_s: when it was made.
         late: whether the rank was late.
     """
 
-    def __init__(self, rule: StopRule, patience_s: float) -> None:
+    def __init__(self, rule: StopRule) -> None:
         self._rule = rule
-        self.began_s = time.monotonic()
-        self._until_s = self.began_s + patience_s
+        self._until_s = math.inf
         self.late = False
+
+    def wait_until(self, until_s: float) -> None:
+        """For so long it is waited for, on the monotonic clock. At first it is without end."""
+        self._until_s = until_s
 
     def satisfied(self, progress: Progress) -> bool:
         enough = self._rule.satisfied(progress)
@@ -77,10 +85,8 @@ class Patient(StopRule):
         return self._rule.missing(progress)
 
 
-def patient(
-    tolerance: float | StopRuleFactory, layout: PayloadLayout, patience_s: float
-) -> Patient:
+def patient(tolerance: float | StopRuleFactory, layout: PayloadLayout) -> Patient:
     """The rule for one transfer."""
     if callable(tolerance):
-        return Patient(tolerance(layout), patience_s)
-    return Patient(Fixed(tolerance).stop_rule(critical=False)(layout), patience_s)
+        return Patient(tolerance(layout))
+    return Patient(Fixed(tolerance).stop_rule(critical=False)(layout))

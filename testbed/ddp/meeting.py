@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -36,6 +37,21 @@ _ENDED = ("closed", "reset", "gave up")
 _met: Counter[str] = Counter()
 
 
+@dataclass(frozen=True)
+class Return:
+    """What a rank that was lost says when it comes back.
+
+    Its process group is one of its own, since the others' cannot take it in again.
+
+    Attributes:
+        rank: which it was.
+        store: the others', as `TCPStore(MASTER_ADDR, MASTER_PORT, is_master=False)`.
+    """
+
+    rank: int
+    store: dist.Store
+
+
 class Meeting:
     """The part of the store of one exchange.
 
@@ -44,10 +60,16 @@ class Meeting:
         timeout_s: how long others are waited for.
     """
 
-    def __init__(self, group: dist.ProcessGroup | None, timeout_s: float | None) -> None:
+    def __init__(
+        self,
+        group: dist.ProcessGroup | None,
+        timeout_s: float | None,
+        returns: Return | None = None,
+    ) -> None:
         """`timeout_s` is how long others are waited for; None: as long as the group would.
 
-        InputError without a process group.
+        InputError without a process group. With `returns` the number of all is that of `group`
+        until it is told.
         """
         if not (dist.is_available() and dist.is_initialized()):
             raise InputError("there is no process group; call init_process_group before")
@@ -59,8 +81,29 @@ class Meeting:
         self.timeout_s = _timeout_of(self.group) if timeout_s is None else timeout_s
         name = self.group.group_name
         _met[name] += 1
+        prefix = f"bounded-loss/{name}/{_met[name]}"
         store = dist.distributed_c10d._get_process_group_store(self.group)
-        self._store = dist.PrefixStore(f"bounded-loss/{name}/{_met[name]}", store)
+        self._store = dist.PrefixStore(prefix, store)
+        if returns is not None:
+            self.rank, store = returns.rank, returns.store
+        # A process outside the group knows no more than the store itself.
+        while isinstance(store, dist.PrefixStore):
+            store = store.underlying_store
+        self._outside = dist.PrefixStore(f"{prefix}/return", store)
+
+    def leave(self, key: str, value: Any) -> None:
+        """Says something to ranks that come back, or to the others as one of these."""
+        leave = partial(self._outside.set, key, json.dumps(value))
+        self._asked(leave, min(_SILENT_S, self.timeout_s))
+
+    def found(self, key: str) -> Any:
+        """What somebody has left there; None if nobody has yet."""
+
+        def look() -> Any:
+            there = self._outside.check([key])
+            return json.loads(self._outside.get(key)) if there else None
+
+        return self._asked(look, min(_SILENT_S, self.timeout_s))
 
     def share(self, stage: str, facts: Mapping[str, Any], problem: str = "") -> list[Any]:
         """Gives the others this rank's facts, and returns those of all, by rank.

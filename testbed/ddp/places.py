@@ -155,10 +155,16 @@ def _own_ports(first: int, all_addresses: list[str], rank: int) -> tuple[int, in
     return first + number, first + here + number * others
 
 
-def find_ports(
-    settings: Settings, meeting: Meeting, places: Places, session: int
-) -> tuple[list[int], list[int]]:
-    """Each rank's port for control messages, and the first of its ports for data.
+@dataclass(frozen=True)
+class Ports:
+    """By rank: its port for control messages, and the first of its ports for data."""
+
+    control: list[int]
+    data: list[int]
+
+
+def find_ports(settings: Settings, meeting: Meeting, places: Places, session: int) -> Ports:
+    """All ranks' ports.
 
     To be used at once. Raises what `Meeting.share` does; `session` is the exchange's.
     """
@@ -177,7 +183,7 @@ def find_ports(
         # meanwhile would hold them on.
         facts = {"port": port, "data_port": data_port}
         told = meeting.share(f"the sharing of ports for session {session}", facts, problem)
-    return [each["port"] for each in told], [each["data_port"] for each in told]
+    return Ports([each["port"] for each in told], [each["data_port"] for each in told])
 
 
 def _fitting(mine: str, all_addresses: list[str]) -> int:

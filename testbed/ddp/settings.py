@@ -78,10 +78,10 @@ class Settings:
         if self.late_share != 0 and not 1 / WINDOW <= self.late_share <= 1:
             raise InputError(f"late_share is {self.late_share}; valid: 0, or {1 / WINDOW} to 1")
         owed = self.mode == "bounded" and self.filling == "error-feedback"
-        if self.late_share and not (owed and self.collective == "server"):
+        if self.late_share and not owed:
             raise InputError(
-                f"late_share is {self.late_share}; valid: 0, or a share with collective='server', "
-                "mode='bounded' and filling='error-feedback'"
+                f"late_share is {self.late_share}; valid: 0, or a share with mode='bounded' and "
+                "filling='error-feedback'"
             )
         if self.late_share and self.protocol.carrier == "tcp":
             raise InputError(
@@ -164,23 +164,18 @@ def protocol_of(
     elif isinstance(value, str):
         try:
             protocol = preset(value, **options)
-            if rate_bps is None and _needs_rate(protocol) and "congestion_control" not in options:
+            if rate_bps is None and protocol.needs_rate and "congestion_control" not in options:
                 return preset(value, congestion_control=_MEASURED, **options), True
         except ValueError as error:
             raise InputError(f"protocol: {error}") from None
     else:
         raise InputError(f"protocol is {shown(value)}; valid: a preset's name or a ProtocolConfig")
-    if rate_bps is None and _needs_rate(protocol):
+    if rate_bps is None and protocol.needs_rate:
         raise InputError(
             f"rate_bps is missing, which the congestion control of {protocol.name} needs (fixed); "
             f"valid: the links' bits per second, or a control that measures, such as {_MEASURED}"
         )
     return protocol, False
-
-
-def _needs_rate(protocol: ProtocolConfig) -> bool:
-    fixed = protocol.congestion_control.partition(":")[0] == "fixed"
-    return protocol.carrier == "udp" and fixed
 
 
 def difference(terms: list[Mapping[str, Any]]) -> str | None:

@@ -16,11 +16,13 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
-from testbed.ddp import places, plan, rounds, step_log
+from testbed.ddp import coming_back, places, plan, rounds, step_log
+from testbed.ddp.coming_back import Asking, Door, Place
 from testbed.ddp.exchange import Exchange
-from testbed.ddp.meeting import STORE, Meeting
+from testbed.ddp.meeting import STORE, Meeting, Return
 from testbed.ddp.owed import Owed, Slots
 from testbed.ddp.part import Part
+from testbed.ddp.places import Ports, find_ports
 from testbed.ddp.report import BucketReport, StepReport, bucket_report
 from testbed.ddp.settings import Settings
 from testbed.ddp.torch_hooks import Hook, TorchHook
@@ -70,17 +72,22 @@ class Steps:
         settings: Settings,
         instead: Callable[[dist.ProcessGroup], Hook] | None,
         group: dist.ProcessGroup | None,
+        returns: Return | None,
     ) -> None:
         """Meets the other ranks; raises as `BoundedLoss` does. `instead` makes another hook."""
         self._detector = settings.detector
         self.critical = self._detector is None or bool(self._detector.critical)
         self.last: StepReport | None = None
         self._settings = settings
-        self._meeting = Meeting(group, settings.timeout_s)
+        self._meeting = Meeting(group, settings.timeout_s, returns)
+        self._door: Door | None = None  # for ranks that come back
+        self._place: Place | None = None  # of one of these
+        if returns is not None:
+            self._place = coming_back.place_of(self._meeting, settings)
         if (self._settings.min_ranks or 0) > self._meeting.world:
             valid = f"up to {self._meeting.world}, the number of ranks"
             raise InputError(f"min_ranks is {self._settings.min_ranks}; valid: {valid}")
-        self._rounds = rounds.announced(dist.get_rank())
+        self._rounds = rounds.announced(returns.rank if returns is not None else dist.get_rank())
         self._log = step_log.opened()
         self._instead: TorchHook | None = None
         if instead is not None:
@@ -108,7 +115,8 @@ class Steps:
     def _idle(self) -> bool:
         """Whether our transport carries nothing, ever."""
         nothing = self._settings.mode == "local" or self._meeting.world == 1
-        return nothing or self._instead is not None
+        away = self._place is not None and self._exchange is None
+        return nothing or away or self._instead is not None
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
@@ -134,6 +142,11 @@ class Steps:
         self._seen.append(plan.Bucket(gradient.numel(), str(gradient.dtype), slots))
         self._buckets.append(taken)
         idle = self._idle
+        if self._place is not None and self._exchange is None and self._known >= _KNOWN_AFTER:
+            raise InputError(
+                f"this rank returns, and has taken {_KNOWN_AFTER} steps by itself; valid: "
+                "come_back() before the next"
+            )
         if not idle and taken.index == 0 and self._known >= _KNOWN_AFTER and self._exchange is None:
             self._open()
         if taken.index == 0:
@@ -160,15 +173,68 @@ class Steps:
         stage = f"the opening of the exchange before step {self._step}"
         plan.require_equal(stage, self._meeting.share(stage, facts))
         self._opened += 1
-        session = self._places.session + self._opened * self._meeting.world
-        self._exchange = Exchange(
+        session = (self._places.session + self._opened * self._meeting.world) & U32_MAX
+        ports = find_ports(self._settings, self._meeting, self._places, session)
+        self._exchange = self._made(self._places, session, ports)
+        if self._settings.min_ranks is not None and self._exchange.own is not None:
+            place = Place(self._places, session, ports, self._plan)
+            self._door = Door(self._meeting, self._settings, place, self._exchange.own)
+
+    def _made(self, at: places.Places, session: int, ports: Ports) -> Exchange:
+        return Exchange(
             self._settings,
             self._meeting,
-            self._places,
+            at,
             buckets=self._plan,
-            session=session & U32_MAX,
+            session=session,
+            ports=ports,
             on_failure=self._on_failure,
         )
+
+    # Ranks that come back.
+
+    @property
+    def returning(self) -> frozenset[int]:
+        """Ranks that were lost and are there again. Rank 0 alone sees them, between two steps."""
+        return frozenset() if self._door is None else self._door.returning
+
+    def readmit(self, note: str = "") -> None:
+        """Rank 0: lets those that are `returning` take part from the next step on.
+
+        `note` is what their `come_back` returns: it says where they find the parameters, as they
+        are now, and whatever else they need. The next step waits for them.
+
+        Raises InputError where nobody is returning.
+        """
+        if self._door is None:
+            raise InputError(
+                "readmit: valid at rank 0, with min_ranks, after the first three steps"
+            )
+        self._door.readmit(self._step, note)
+
+    def come_back(self) -> str:
+        """A rank that returns: joins the others, and waits until rank 0 lets it take part.
+
+        Before, it has taken two steps by itself, whose gradients nobody gets: in these DDP chooses
+        its buckets. Afterwards its parameters must be those that rank 0 had when it said the note
+        that this returns.
+
+        Raises InputError where it does not fit the others, and PeerLost where rank 0 does not come.
+        """
+        with self._guarded():
+            if self._place is None or self._exchange is not None or self._known < _KNOWN_AFTER:
+                raise InputError(
+                    f"come_back: valid once, after {_KNOWN_AFTER} steps of a rank that returns"
+                )
+            self._place.require_same(self._plan)
+            self._places = self._place.at
+            atexit.register(self.close)
+            asking = Asking(self._meeting, self._place, lambda: self._failure)
+            self._exchange = self._made(self._place.at, self._place.session, self._place.ports)
+            admission = asking.admitted()
+            self._exchange.go_on_at(admission.part)
+            self._step = admission.step
+            return admission.note
 
     def _send(self, taken: _Bucket, values: NDArray[np.float32]) -> None:
         """Gives a bucket's parts to the ends of the exchange."""
@@ -215,7 +281,7 @@ class Steps:
         """A bucket's mean is there."""
         report = bucket_report(
             taken.index,
-            taken.gradient.numel(),
+            taken.gradient,
             taken.done,
             time.monotonic() - taken.began_s,
         )

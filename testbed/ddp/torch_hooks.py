@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 
+from testbed.ddp.report import BucketReport, StepReport
 from testbed.ddp.rounds import Rounds
 from testbed.ddp.step_log import StepLog
 
@@ -44,27 +45,51 @@ HOOKS: dict[str, tuple[Callable[..., Hook], dict[str, int]]] = {
 
 
 class TorchHook:
-    """One of PyTorch's hooks, whose steps are announced as rounds and logged."""
+    """One of PyTorch's hooks, whose steps are announced as rounds, logged and reported.
+
+    Attributes:
+        last: the report of the latest step: what can be known of a hook that sends by itself.
+    """
 
     def __init__(self, hook: Hook, rounds: Rounds, log: StepLog) -> None:
+        self.last: StepReport | None = None
         self._hook = hook
         self._rounds = rounds
         self._log = log
         self._step = 0
-        self._futures: list[torch.futures.Future[torch.Tensor]] = []
+        # With each one's gradient, and when it came.
+        self._under_way: list[tuple[torch.futures.Future[torch.Tensor], torch.Tensor, float]] = []
 
     def take(self, bucket: dist.GradBucket) -> "torch.futures.Future[torch.Tensor]":
-        """Gives a bucket to the hook. Who announces or logs waits for the end, as DDP does next."""
-        if not self._futures:
+        """Gives a bucket to the hook. With the last one it waits for the end, as DDP does next."""
+        if not self._under_way:
             self._rounds.begin(legs=False)
+        gradient, came_s = bucket.buffer(), time.monotonic()
         future = self._hook(bucket)
-        self._futures.append(future)
+        self._under_way.append((future, gradient, came_s))
         if bucket.is_last():
-            futures, self._futures = self._futures, []
-            if self._rounds.announces or self._log.writes:
-                began_s = time.monotonic()
-                torch.futures.wait_all(futures)
-                self._rounds.end()
-                self._log.write(self._step, [], time.monotonic() - began_s)
-            self._step += 1
+            self._end_step()
         return future
+
+    def _end_step(self) -> None:
+        began_s, buckets = time.monotonic(), []
+        under_way, self._under_way = self._under_way, []
+        for index, (future, gradient, came_s) in enumerate(under_way):
+            future.wait()
+            buckets.append(
+                BucketReport(
+                    index=index,
+                    elements=gradient.numel(),
+                    gradient_bytes=gradient.nbytes,
+                    wait_s=time.monotonic() - came_s,
+                )
+            )
+        self._rounds.end()
+        self.last = StepReport(
+            step=self._step,
+            carried_by="process group",
+            buckets=tuple(buckets),
+            wait_s=time.monotonic() - began_s,
+        )
+        self._log.write(self._step, [], self.last.wait_s)
+        self._step += 1

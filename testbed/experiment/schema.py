@@ -314,7 +314,9 @@ class Experiment(Section):
         changes = self.arms[arm]
         if isinstance(self.workload, Torchrun):
             assert isinstance(changes, TorchrunArm)
-            return changes.applied(self.workload, self.topology.host_names())
+            links = topologies.build(self.topology).link_options().values()
+            slowest_bps = min(each["rate_bps"] for each in links)
+            return changes.applied(self.workload, self.topology.host_names(), slowest_bps)
         assert isinstance(self.workload, Programs) and isinstance(changes, ProgramsArm)
         return changes.applied(self.workload)
 

@@ -67,7 +67,8 @@ def refuse_missing_files(runs: Iterable[Run]) -> None:
     for run in runs:
         if run.experiment.trains:
             continue
-        if said := _wrong_interpreter(run.experiment.workload):
+        folder = run.folder or Path.cwd()
+        if said := _wrong_interpreter(run.experiment.workload, folder):
             raise InputError(": ".join(filter(None, (str(run.source or ""), said))))
         of_arm: Mapping[str, Any] = run.experiment.arms[run.name_in_file].model_extra or {}
         for number, each in enumerate(run.programs.programs):
@@ -80,12 +81,19 @@ def refuse_missing_files(runs: Iterable[Run]) -> None:
                 raise InputError(": ".join(filter(None, (str(run.source or ""), key, said))))
 
 
-def _wrong_interpreter(workload: Any) -> str:
+def _wrong_interpreter(workload: Any, folder: Path) -> str:
     python = getattr(workload, "python", interpreter.LAB_PYTHON)
-    if "/" in python or python == interpreter.LAB_PYTHON or shutil.which(python) is not None:
+    if python == interpreter.LAB_PYTHON:
         return ""
-    valid = f"{interpreter.LAB_PYTHON}, a program such as python3, or an interpreter's path"
-    return f"workload.python: there is no program {python!r}; valid: {valid}"
+    place = folder / python if "/" in python else shutil.which(python)
+    if place is None:
+        valid = f"{interpreter.LAB_PYTHON}, a program such as python3, or an interpreter's path"
+        return f"workload.python: there is no program {python!r}; valid: {valid}"
+    text = Path(workload.script).read_text(encoding="utf-8", errors="replace")
+    needed = ("torch", "testbed") if "testbed.ddp" in text else ("torch",)
+    if shutil.which(place) is None or not (missing := interpreter.lacks(str(place), needed)):
+        return ""  # what is no program at all is said below, as of all commands
+    return f"workload.python: {python!r} {missing}; valid: an interpreter that has the hook (ddp)"
 
 
 def refuse_wrong_controls(runs: Iterable[Run]) -> None:

@@ -115,6 +115,11 @@ class ProtocolConfig:
                         "choose another"
                     )
 
+    @property
+    def needs_rate(self) -> bool:
+        """Whether it sends at a rate that somebody must know, and measures none."""
+        return self.carrier == "udp" and self.congestion_control.partition(":")[0] == "fixed"
+
     def policy(self, leg: Leg) -> TolerancePolicy:
         return self.gather if leg is Leg.GATHER else self.broadcast
 

@@ -9,6 +9,7 @@ and its name and options in `HOOKS` here.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
@@ -32,6 +33,9 @@ _MASTER_PORT = 29500  # torchrun's own default
 # Gloo listens on ports that the kernel chooses, which in a new network namespace are these.
 _CHOSEN_BY_KERNEL = (32768, 60999)
 _MOST_PER_HOST = 16
+# What a rank sends at of its share of the slowest link, as the built-in training does: the rest is
+# for control messages and repeats.
+_PACE = 0.97
 FIRST_WITH_LEGS = 2  # before, DDP's buckets are not known, and the process group averages
 
 OURS = "bounded-loss"
@@ -49,7 +53,6 @@ _OF_OURS = (
 # What these keys need of others; each with the hook's default.
 _NEEDS: Mapping[str, tuple[tuple[str, str, str], ...]] = {
     "late_share": (
-        ("collective", "server", "sharded"),
         ("mode", "bounded", "bounded"),
         ("filling", "error-feedback", "error-feedback"),
     ),
@@ -136,11 +139,12 @@ class TorchrunArm(AnyArm):
         mode: of ours: `bounded`, `reliable`, or `local`, which sends nothing.
         collective: of ours: who averages.
         filling: of ours: what stands for lost gradients.
-        rate_bps: of ours: what a rank's link carries; none: what the script says, else measured.
+        rate_bps: of ours: what a rank's link carries; none: with a protocol of a fixed rate 0.97 of
+            the network's slowest link, divided among the ranks of a host; without a protocol what
+            the script says, else measured.
         timeout_s: of ours: within it all ranks end when one fails.
         insecure: of ours: without keys, as the built-in training; false: authenticated.
-        late_share: of ours, with `collective: server`: in what share of buckets a rank that is late
-            may be left out.
+        late_share: of ours: in what share of buckets a rank that is late may be left out.
         min_ranks: of ours, with `collective: server`: the fewest ranks that go on when others are
             lost, rank 0 among them; a `crash` of another rank's program then does not end the run.
         chunk_bytes: of ours: the unit of loss; none: what fits the MTU.
@@ -238,11 +242,19 @@ class TorchrunArm(AnyArm):
         found = {key: getattr(self, key) for key in keys if getattr(self, key) is not None}
         return {**found, **self._options} if self.is_ours else found
 
-    def applied(self, workload: Torchrun, hosts: Sequence[str]) -> Programs:
+    @property
+    def needs_rate(self) -> bool:
+        """Whether ours has a protocol of a fixed rate, and nobody says which."""
+        if not self.is_ours or self.protocol is None or self.rate_bps is not None:
+            return False
+        return protocols.preset(self.protocol, **self._options).needs_rate
+
+    def applied(self, workload: Torchrun, hosts: Sequence[str], link_rate_bps: float) -> Programs:
         """The ranks of this arm as programs.
 
         Args:
             hosts: those that train, unless the workload names others.
+            link_rate_bps: of the network's slowest link.
         """
         hosts, each_has = workload.hosts or hosts, workload.nproc_per_host
         words, ranks = workload.args if self.args is None else self.args, len(hosts) * each_has
@@ -253,6 +265,8 @@ class TorchrunArm(AnyArm):
         if self.is_ours:
             # Behind the ports of control messages, which a loss spares, come those of data.
             fixed = {"port": DATA_PORTS[0] - each_has, "segmentation": False}
+            if self.needs_rate:
+                hook["rate_bps"] = math.floor(_PACE * link_rate_bps / each_has)
             hook = {"insecure": True, **hook, **fixed}
             data_ports = DATA_PORTS
         shared = {

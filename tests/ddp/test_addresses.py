@@ -88,8 +88,9 @@ def test_ports_are_held_until_all_ranks_have_theirs():
     settings: Any = SimpleNamespace(port=None)
     meeting: Any = SimpleNamespace(rank=0, world=2, share=share)
     known: Any = SimpleNamespace(addresses=["127.0.0.1"] * 2)
-    (first, other), data_ports = places.find_ports(settings, meeting, known, session=1)
-    assert (other, data_ports) == (47000, [first + 1, 47002])
+    found = places.find_ports(settings, meeting, known, session=1)
+    first = found.control[0]
+    assert found == places.Ports([first, 47000], [first + 1, 47002])
     addresses.check_free("127.0.0.1", first, 2)
 
 

@@ -263,7 +263,10 @@ def test_a_gradient_that_cannot_be_sent_is_refused(kind, found):
             {"late_share": 0.1, "collective": "server", "protocol": "tcp-reno"},
             "late_share is 0.1; valid: 0 with the protocol tcp-reno, which cannot leave out what",
         ),
-        ({"late_share": 0.1}, "late_share is 0.1; valid: 0, or a share with collective='server'"),
+        (
+            {"late_share": 0.1, "mode": "reliable"},
+            "late_share is 0.1; valid: 0, or a share with mode='bounded' and filling='error-feedba",
+        ),
         ({"min_ranks": 2}, "min_ranks is 2; valid: None, or 1 and more with collective='server'"),
         ({"port": 0}, "port is 0; valid: 1 to 65535, or None for free ones"),
         ({"chunk_bytes": 1441}, "chunk_bytes is 1441; valid: a multiple of 4"),

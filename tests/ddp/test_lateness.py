@@ -24,19 +24,28 @@ LATE_AT = 15
 STEPS = LATE_AT + 6
 
 
-def busy(rank):
+def busy(rank, collective):
     """Rank 1 computes for longer than a silent peer would be waited for."""
     exchange_module._SILENT_S = 1.0
-    state = BoundedLoss(timeout_s=20)
+    state = BoundedLoss(timeout_s=20, collective=collective)
     for step in range(6):
         if rank == 1 and step == 4:
             time.sleep(3.5)
         exchange(state, drawn(SIZES, rank, step), PARAMETERS)
-    return last(state).carried_by
+        if step == 4:
+            waited_for = last(state).slowest
+    return last(state).carried_by, waited_for
 
 
-def test_a_rank_that_computes_for_long_is_waited_for():
-    assert values(launch(busy, 3)) == ["transport"] * 3
+@pytest.mark.parametrize(("collective", "named"), [("sharded", [1, 1]), ("server", [1, 0])])
+def test_a_rank_that_computes_for_long_is_waited_for_and_named(collective, named):
+    told = values(launch(busy, 3, collective=collective))
+    assert [carried_by for carried_by, _ in told] == ["transport"] * 3
+    # Where one rank averages, the others see no more than that its mean is not there.
+    for rank, culprit in zip((0, 2), named, strict=True):
+        bucket = told[rank][1]
+        assert bucket.slowest == culprit
+        assert 3.0 < bucket.slowest_s < 10
 
 
 AWAY = "lost rank 1: "
@@ -60,16 +69,16 @@ def test_a_rank_that_is_late_by_half_the_timeout_ends_all_with_its_name():
         assert re.fullmatch(LATE.format(transfer=r"\d+", late_s=5), heard.removeprefix(AWAY))
 
 
-def late(rank):
-    """Rank 2 is late twice: what was sent, applied and is owed, and what the steps say."""
+def late(rank, collective="server", culprit=2):
+    """One is late twice: what was sent, applied and is owed, and what the steps say."""
     state = BoundedLoss(
-        preset("none"), rate_bps=math.inf, timeout_s=60, collective="server", late_share=0.2
+        preset("none"), rate_bps=math.inf, timeout_s=60, collective=collective, late_share=0.2
     )
     sent = [np.zeros(size) for size in SIZES]
     applied = [np.zeros(size) for size in SIZES]
     steps = []
     for step in range(STEPS):
-        if rank == 2 and step in (LATE_AT, STEPS - 1):  # the others end before it
+        if rank == culprit and step in (LATE_AT, STEPS - 1):  # the others end before it
             time.sleep(3.0)
         gradients = drawn(SIZES, rank, step)
         began_s = time.monotonic()
@@ -83,19 +92,42 @@ def late(rank):
     return sent, applied, owed, steps
 
 
-def test_a_late_gradient_is_left_out_owed_and_reported():
-    told = values(launch(late, 3))
+def require_paid_or_owed(told):
+    """All replicas applied the same, and with what is owed that is all that was sent."""
     for at, size in enumerate(SIZES):
         assert all(np.array_equal(each[1][at], told[0][1][at]) for each in told)
         sent = sum(each[0][at] for each in told)
         owed = sum(each[2].get(at, np.zeros(size)) for each in told)
         np.testing.assert_allclose(3 * told[0][1][at] + owed, sent, rtol=1e-4, atol=1e-4)
+
+
+def test_a_late_gradient_is_left_out_owed_and_reported():
+    told = values(launch(late, 3))
+    require_paid_or_owed(told)
     took_s, buckets = told[0][3][LATE_AT]
     assert took_s < 2.5  # less than rank 2 was late by
     assert [bucket.late for bucket in buckets] == [(2,), (2,)]
     assert [bucket.loss for bucket in buckets] == [0.5, 0.5]
     assert [bucket.loss for bucket in told[2][3][LATE_AT][1]] == [1.0, 1.0]
     assert [bucket.late for bucket in told[1][3][LATE_AT][1]] == [(), ()]
+
+
+@pytest.mark.parametrize(
+    ("collective", "culprit"), [("sharded", 1), ("sharded", 0), ("server", 0)], ids=str
+)
+def test_nobody_waits_for_a_late_rank_that_averages(collective, culprit):
+    told = values(launch(late, 3, collective=collective, culprit=culprit))
+    require_paid_or_owed(told)
+    # Its own gradient is left out where it averages, and the others are two steps ahead of it.
+    averaging = [0] if collective == "server" else [0, 1, 2]
+    for step in (LATE_AT, LATE_AT + 1):
+        for rank in {0, 1, 2} - {culprit}:
+            assert told[rank][3][step][0] < 2.5, (rank, step)
+    for rank in averaging:
+        buckets = told[rank][3][LATE_AT][1]
+        assert [bucket.late for bucket in buckets] == [(culprit,)] * 2
+        assert {bucket.slowest for bucket in buckets} == {culprit}
+    assert told[2 if culprit == 1 else 1][2] == {}  # who was in time owes nothing
 
 
 def gone(rank):
@@ -175,21 +207,24 @@ def test_a_share_is_that_of_the_last_hundred():
 
 
 def test_a_patient_rule_is_the_other_one_until_the_time_is_over():
-    rule = Patient(FractionRule(chunk_count=4, tolerance=0), 10.0)
+    rule, began_s = Patient(FractionRule(chunk_count=4, tolerance=0)), 100.0
 
     def progress(count, after_s):
         received = np.arange(4) < count
         return Progress(
             received=received,
             received_count=count,
-            now_s=rule.began_s + after_s,
+            now_s=began_s + after_s,
             first_arrival_s=None,
             last_arrival_s=None,
             probes=0,
         )
 
+    assert not rule.satisfied(progress(3, 1e6))  # nothing else has come yet
+    assert rule.deadline_s(progress(3, 9.0)) is None
+    rule.wait_until(began_s + 10)
     assert not rule.satisfied(progress(3, 9.0))
-    assert rule.deadline_s(progress(3, 9.0)) == rule.began_s + 10
+    assert rule.deadline_s(progress(3, 9.0)) == began_s + 10
     assert rule.missing(progress(3, 9.0)) == 1
     assert rule.satisfied(progress(3, 10.0))
     assert rule.late

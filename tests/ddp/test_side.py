@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from testbed.ddp import side as side_module
+from testbed.ddp.owner_side import OwnerSide
 from testbed.ddp.part import Part
-from testbed.ddp.side import SERVER, OwnerSide, WorkerSide, name_of
+from testbed.ddp.side import SERVER, WorkerSide, name_of
 from testbed.training.filling import FILLINGS
 from testbed.transport import EndpointConfig, Handle, PayloadLayout, PeerLost, preset
 
@@ -18,6 +19,7 @@ class Report:
 
     received = np.ones(1, dtype=np.bool_)
     ended_s = 0.0
+    chunk_count = chunks_received = 1
 
 
 class Endpoint:
@@ -25,6 +27,7 @@ class Endpoint:
 
     def __init__(self, _):
         self.sent, self.received, self.lost = [], [], {}
+        self.begun_by_others = set()
 
     def _handle(self, transfer, peers, sending):
         handle = Handle(transfer, sending, lambda _: None)
@@ -44,6 +47,9 @@ class Endpoint:
         self.received.append((handle, into))
         return handle
 
+    def begun(self, transfer):
+        return transfer in self.begun_by_others
+
     def wake(self):
         pass
 
@@ -60,7 +66,7 @@ def an_end(kind, name, peers, mean, **more):
         rate_bps=1e9, queue_bytes=1e6, control_port=1, data_port=2,
     )  # fmt: skip
     filling = FILLINGS.create("error-feedback")
-    return kind(config, filling, owner=0, means=[mean], on_failure=pytest.fail, **more)
+    return kind(config, filling, owner=0, at_once=4, means=[mean], on_failure=pytest.fail, **more)
 
 
 def post(end, value, done):
@@ -91,17 +97,102 @@ def test_a_mean_stays_until_a_late_rank_has_it():
     owner._advance()
     assert len(done) == 1  # nobody waits for rank 2
 
-    first = mean.copy()
-    assert LAYOUT.floats(first)[0] == 1.0
     post(owner, 6.0, done)
     end_all(network.received)
     owner._advance()
-    assert np.array_equal(mean, first)
-    assert len(network.sent) == 2
-    end_all([behind])
-    owner._advance()
     assert LAYOUT.floats(mean)[0] == 2.0
-    assert len(network.sent) == 3
+    (late,) = behind[1].values()
+    assert LAYOUT.floats(late)[0] == 1.0
+
+
+def test_as_many_means_wait_for_a_late_rank_as_the_endpoint_can_hold():
+    done: list[Part] = []
+    others = [name_of(1), name_of(2)]
+    mean = LAYOUT.new_buffer()
+    owner = an_end(OwnerSide, SERVER, others, mean, world=3, late_share=0.0, min_ranks=3)
+    network = owner._endpoint
+    for step in range(6):
+        post(owner, 3.0, done)
+        end_all(network.received)
+        owner._under_way[0].rules[2].late = True
+        owner._advance()
+        end_all([each for each in network.sent if name_of(1) in each[1]])
+        owner._advance()
+        assert len(done) == min(step + 1, owner._most_spreading)
+    assert owner._most_spreading == 4
+    end_all([each for each in network.sent if name_of(2) in each[1]][:1])
+    owner._advance()
+    end_all(network.sent[-2:])
+    owner._advance()
+    assert len(done) == 5
+
+
+def an_owner_that_has_given_once(done, mean):
+    """With all others' gradients in time so far."""
+    others = [name_of(1), name_of(2)]
+    owner = an_end(OwnerSide, SERVER, others, mean, world=3, late_share=0.5, min_ranks=3)
+    post(owner, 3.0, done)
+    end_all(owner._endpoint.received)
+    owner._advance()
+    end_all(owner._endpoint.sent)
+    owner._advance()
+    assert len(done) == 1
+    owner._endpoint.sent, owner._endpoint.received = [], []
+    return owner
+
+
+def test_an_owner_begins_with_what_others_have_begun_and_owes_its_own(monkeypatch):
+    done: list[Part] = []
+    mean = LAYOUT.new_buffer()
+    owner = an_owner_that_has_given_once(done, mean)
+    monkeypatch.setattr(owner._lateness, "patience_s", lambda rank, index: 0.0)
+    network, before = owner._endpoint, mean.copy()
+    owner._advance()
+    assert network.received == []  # nobody else has begun either
+    network.begun_by_others.add(2)
+    owner._advance()
+    assert [list(peers) for _, peers in network.received] == [[name_of(1)], [name_of(2)]]
+    for _, into in network.received:
+        for buffer in into.values():
+            LAYOUT.floats(buffer)[:] = 6.0
+    end_all(network.received)
+    owner._advance()
+    (sent,) = network.sent
+    assert {LAYOUT.floats(each)[0] for each in sent[1].values()} == {4.0}
+    assert np.array_equal(mean, before)  # the training may still use it
+    end_all([sent])
+    owner._advance()
+    assert len(done) == 1
+
+    post(owner, 9.0, done)
+    assert LAYOUT.floats(mean)[0] == 4.0
+    assert [part.late for part in done] == [set(), {0}]
+    assert np.all(owner.owed(0) == 9.0)
+    network.sent, network.received = [], []
+    post(owner, 1.0, done)
+    for _, into in network.received:
+        for buffer in into.values():
+            LAYOUT.floats(buffer)[:] = 1.0
+    end_all(network.received)
+    owner._advance()
+    assert LAYOUT.floats(mean)[0] == 4.0  # 9 + 1 + 1 + 1, of three
+    assert np.all(owner.owed(0) == 0.0)
+
+
+def test_an_owner_waits_for_its_own_until_it_is_late(monkeypatch):
+    done: list[Part] = []
+    owner = an_owner_that_has_given_once(done, LAYOUT.new_buffer())
+    monkeypatch.setattr(owner._lateness, "patience_s", lambda rank, index: np.inf)
+    network = owner._endpoint
+    network.begun_by_others.add(2)
+    owner._advance()
+    end_all(network.received)
+    owner._advance()
+    assert network.sent == []
+    post(owner, 3.0, done)
+    assert len(network.sent) == 1
+    assert owner._under_way[0].late == set()
+    assert np.all(owner.owed(0) == 0.0)
 
 
 def test_a_mean_that_never_came_is_not_the_one_of_the_step_before():

@@ -2,6 +2,7 @@
 
 import json
 import os
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,11 +26,14 @@ def logged(rank, folder, told):
         leave_out=lambda count: draws.random(count) < 0.3,
     )
     ddp.register_comm_hook(state, state.hook)
-    seen = []
+    seen: list[Any] = []
 
     def note(_):
-        if told.get("hook") is None:
-            found = last(state)
+        found = last(state)
+        if told.get("hook") is not None:
+            sizes = [(each.elements, each.gradient_bytes) for each in found.buckets]
+            seen.append((found.wait_s, found.step, found.carried_by, sizes))
+        else:
             passes = max((each.passes or 0 for each in found.buckets), default=0)
             seen.append((found.wait_s, found.bytes_sent, found.bytes_received, passes))
 
@@ -77,11 +81,18 @@ def test_each_rank_writes_what_it_has_seen(tmp_path, collective):
 
 
 def test_of_pytorchs_hooks_the_wait_is_written(tmp_path):
-    values(launch(logged, 2, folder=str(tmp_path), told={"hook": "gloo"}))
-    for rank in range(2):
+    of_ranks = values(launch(logged, 2, folder=str(tmp_path), told={"hook": "gloo"}))
+    elements = sum(each.numel() for each in model().parameters())
+    for rank, seen in enumerate(of_ranks):
         waits = lines(tmp_path / f"training-host-{rank}.jsonl")
-        assert [each["round"] for each in waits] == list(range(STEPS))
-        assert all(each["wait_s"] >= 0 for each in waits)
+        assert [(each["round"], each["wait_s"]) for each in waits] == [
+            (step, wait_s) for wait_s, step, _, _ in seen
+        ]
+        for wait_s, _, carried_by, sizes in seen:
+            assert wait_s > 0
+            assert carried_by == "process group"
+            assert sum(count for count, _ in sizes) == elements
+            assert all(count * 4 == size for count, size in sizes)
         assert (tmp_path / f"transfers-host-{rank}.jsonl").read_text() == ""
 
 

@@ -259,3 +259,30 @@ def test_an_early_worker_is_patient_until_all_have_joined():
     for each in workers:
         each.result(timeout=30)
     assert all((buffer == payload).all() for buffer in buffers.values())
+
+
+def test_poll_ends_when_a_peer_begins_with_what_is_not_posted_yet():
+    place = site(CARRIERS[0])
+    payload = random_payload(place.layout)
+    may_send = threading.Event()
+
+    def send(endpoint, _):
+        assert may_send.wait(10)
+        endpoint.send(0, {"server": payload})
+
+    def receive(endpoint):
+        assert endpoint.here == {"worker-1"}
+        endpoint.poll(0.05, unless_begun=0)
+        assert not endpoint.begun(0)
+        may_send.set()
+        began_s = time.monotonic()
+        endpoint.poll(20.0, unless_begun=0)
+        assert time.monotonic() - began_s < 10
+        assert (endpoint.begun(0), endpoint.begun(2)) == (True, False)
+        into = place.layout.new_buffer()
+        endpoint.receive(0, 0, {"worker-1": into})
+        assert not endpoint.begun(0)
+        return into
+
+    into, _ = run_all(place, receive, send)
+    assert np.array_equal(into, payload)

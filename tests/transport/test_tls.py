@@ -81,6 +81,21 @@ def test_only_pinned_certificates_are_let_in(folder):
         converse(impostor, worker_of(folder))
 
 
+def test_one_more_may_be_trusted_later_also_of_the_same_name(folder):
+    ours = credentials(folder, "server", "worker-1")
+    others = folder / "others"
+    again = Credentials(others / "worker-1.crt", others / "worker-1.key", (folder / "server.crt",))
+    with pytest.raises(TlsError, match="its certificate is refused"):
+        converse(ours.tls(is_server=True), again.tls(is_server=False))
+    ours.trust((others / "worker-1.crt").read_text())
+    for worker in (again.tls(is_server=False), worker_of(folder)):
+        server = ours.tls(is_server=True)
+        converse(server, worker)
+        assert server.identity == "worker-1"
+    with pytest.raises(ValueError, match="this is no certificate: "):
+        ours.trust("nothing")
+
+
 def test_a_certificate_that_a_trusted_one_has_signed_is_not_trusted(folder, tmp_path):
     """A pinned certificate stands for itself alone."""
 

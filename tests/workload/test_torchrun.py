@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import io
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 import yaml
+from rich.console import Console
 
 from testbed import experiment
+from testbed.cli import plan_view
 from testbed.ddp import bounded_loss, replaced, settings, steps, torch_hooks
 from testbed.experiment import json_schema
 from testbed.run import requirements
@@ -102,6 +106,29 @@ def test_arms_swap_the_hook_and_its_settings(tmp_path: Path) -> None:
     # A loss hits each arm's data and spares our control messages.
     assert ours.config()["workload"]["data_ports"] == [47000, 47999]
     assert gloo.config()["workload"]["data_ports"] == [32768, 60999]
+
+
+def test_a_fixed_rate_follows_the_slowest_link(tmp_path: Path) -> None:
+    arms = {
+        "dblp": {"protocol": "dblp"},
+        "own": {"protocol": "dblp", "rate_bps": 1e6},
+        "measured": {"protocol": "dblp", "congestion_control": "bbr"},
+        "kernel": {"protocol": "tcp-reno"},
+        "script": {},
+        "gloo": {"hook": "gloo"},
+    }
+    topology = {"name": "star", "workers": 2, "rate_bps": "50Mbit"}
+    runs = load(tmp_path, arms=arms, topology=topology)
+    rates = {run.arm: told(run).get("rate_bps") for run in runs}
+    assert rates == {**dict.fromkeys(arms), "dblp": 48_500_000, "own": 1e6}
+    topology["links"] = {"worker-2--s1": {"rate_bps": "20Mbit"}}
+    (run,) = load(
+        tmp_path,
+        arms={"dblp": {"protocol": "dblp"}},
+        topology=topology,
+        workload={**WORKLOAD, "nproc_per_host": 2},
+    )
+    assert told(run)["rate_bps"] == 9_700_000
 
 
 def test_an_arm_may_go_on_without_late_and_without_lost_ranks(tmp_path: Path) -> None:
@@ -208,15 +235,15 @@ LOSS = {"kind": "loss", "rounds": [3], "q": 0.5}
             "arms.a...low...3...",
         ),
         (
-            {"arms": {"a": {"late_share": 1.5, "collective": "server"}}},
+            {"arms": {"a": {"late_share": 1.5}}},
             "arms.a.late_share: 1.5: must be a number from 0 to 1",
         ),
         (
-            {"arms": {"a": {"late_share": 0.1}}},
-            "arms.a.late_share: 0.1: valid beside collective: server and mode: bounded and ...",
+            {"arms": {"a": {"late_share": 0.1, "filling": "zero"}}},
+            "arms.a.late_share: 0.1: valid beside mode: bounded and filling: error-feedback",
         ),
         (
-            {"arms": {"a": {"late_share": 0.1, "collective": "server", "mode": "reliable"}}},
+            {"arms": {"a": {"late_share": 0.1, "mode": "reliable"}}},
             "arms.a.late_share: 0.1: valid beside ...filling: error-feedback",
         ),
         (
@@ -300,6 +327,47 @@ def test_an_interpreter_that_is_not_there_is_named(tmp_path: Path) -> None:
     (run,) = load(tmp_path)
     requirements.refuse_missing_files([run])
     assert requirements.lacking(run.config(), [], []) is None
+
+
+def test_an_interpreter_without_torch_is_refused_before_a_run(tmp_path: Path) -> None:
+    # Without `site` it has the standard library alone.
+    bare = tmp_path / "bare"
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n', encoding="utf-8")
+    bare.chmod(0o755)
+    runs = load(tmp_path, workload={**WORKLOAD, "python": "./bare"})
+    line = r"workload\.python: '\./bare' has no module torch; valid: an interpreter that has the"
+    with pytest.raises(InputError, match=line):
+        requirements.refuse_missing_files(runs)
+    (tmp_path / "train.py").write_text("from testbed.ddp import BoundedLoss", encoding="utf-8")
+    runs = load(tmp_path, workload={**WORKLOAD, "python": str(bare)})
+    with pytest.raises(InputError, match="has no module torch and no testbed; valid"):
+        requirements.refuse_missing_files(runs)
+    none = tmp_path / "none"
+    none.write_text("#!/bin/sh\necho 'no Python' >&2; exit 3\n", encoding="utf-8")
+    none.chmod(0o755)
+    runs = load(tmp_path, workload={**WORKLOAD, "python": "./none"})
+    with pytest.raises(InputError, match=r"'\./none' is no Python of 3\.11 or later: no Python;"):
+        requirements.refuse_missing_files(runs)
+    requirements.refuse_missing_files(
+        load(tmp_path, workload={**WORKLOAD, "python": sys.executable})
+    )
+
+
+def shown_rounds(runs: list[Any]) -> str:
+    text = io.StringIO()
+    plan_view.show_rounds(runs, Console(file=text, width=1000))
+    return " ".join(text.getvalue().split())
+
+
+def test_a_plan_says_what_follows_from_the_number_of_steps(tmp_path: Path) -> None:
+    assert shown_rounds(load(tmp_path)) == "rounds: one for each step that the script takes"
+    impairment = {"kind": "loss", "rounds": {"every": 6, "from": 5}, "leg": "round", "q": 0.5}
+    assert shown_rounds(load(tmp_path, rounds=60, impairments=[impairment])) == (
+        "rounds: one for each step that the script takes; 60 are expected. If it takes fewer than "
+        "60, impairments do not begin, and runs are invalid. If it takes more, nothing hits these. "
+        "Either way the report lacks maxima"
+    )
+    assert "invalid" not in shown_rounds(load(tmp_path, rounds=60))
 
 
 def test_the_schema_for_editors_knows_arms_of_torchrun() -> None:

@@ -41,18 +41,21 @@ class Residual(SenderMemory):
             raise ValueError(
                 f"filling error-feedback: the transfer to {report.peer} does not say what arrived"
             )
-        # A reliable transport reports no bitmap.
-        if report.received is None or report.received.all():
+        self.note(report.received)  # a reliable transport reports no bitmap
+
+    def note(self, received: Mask | None) -> None:
+        """These chunks of the payload have arrived; None: all."""
+        if received is None or received.all():
             if self._owes:
                 self.owed[:] = 0
             self._owes = False
             return
         rows = self._layout.rows(self.owed)
         if not self._owes:
-            missing = ~report.received
+            missing = ~received
             rows[missing] = self._layout.rows(self._sent)[missing]
         else:
-            rows[report.received] = 0
+            rows[received] = 0
         self._owes = True
 
     def forget(self) -> None:

@@ -316,6 +316,10 @@ class Incoming:
             due_s += [still_s + timeout_s for still_s in self._unconfirmed().values()]
         return min(due_s, default=math.inf)
 
+    def begun(self, transfer: int) -> bool:
+        """Whether the peer has begun with a transfer that was not posted here."""
+        return transfer in self._early or transfer in self._early_probes
+
     def poll_messages(self) -> list[ControlMessage]:
         """The control messages to send now, in order."""
         messages, self._outbox = self._outbox, []

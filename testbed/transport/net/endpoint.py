@@ -202,16 +202,21 @@ class Endpoint:
         for handle in several.handles:
             handle.wait()
 
-    def poll(self, timeout_s: float = 0.0) -> list[Handle]:
+    def poll(self, timeout_s: float = 0.0, *, unless_begun: int | None = None) -> list[Handle]:
         """Moves data until a handle has ended, `wake` is called, or for `timeout_s`.
 
-        Returns the handles that have ended. Each is returned once, and not when `wait` has been
-        called.
+        It also ends when `begun(unless_begun)`. Returns the handles that have ended. Each is
+        returned once, and not when `wait` has been called.
         """
         self._require_open()
         until_s = time.monotonic() + timeout_s
+
+        def finished() -> bool:
+            begun = unless_begun is not None and self.begun(unless_begun)
+            return self._retire() or self._driver.alarm.rung or begun
+
         self._driver.run(
-            lambda: self._retire() or self._driver.alarm.rung,
+            finished,
             until_s,
             lambda: {peer for each in self._ended for peer in each.peers},
             heeding=True,
@@ -220,6 +225,15 @@ class Endpoint:
         self._retire()
         ended, self._ended = self._ended, []
         return ended
+
+    @property
+    def here(self) -> frozenset[str]:
+        """The peers that have joined and are not gone."""
+        return frozenset(self._present())
+
+    def begun(self, transfer: int) -> bool:
+        """Whether any peer has begun to send a transfer that was not posted here."""
+        return any(link.connection.incoming.begun(transfer) for link in self._present().values())
 
     def wake(self) -> None:
         """Makes `poll` return, this time or the next; any thread may call it, at any time."""

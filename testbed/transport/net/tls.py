@@ -6,7 +6,7 @@ each other, by TLS 1.3 alone.
 """
 
 import ssl
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -51,8 +51,8 @@ class Credentials:
         return cls(certificate, key, trusted)
 
     @cached_property
-    def _pinned(self) -> frozenset[bytes]:
-        return frozenset(ssl.PEM_cert_to_DER_cert(file.read_text()) for file in self.trusted)
+    def _pinned(self) -> set[bytes]:
+        return {ssl.PEM_cert_to_DER_cert(file.read_text()) for file in self.trusted}
 
     @cached_property
     def _contexts(self) -> dict[bool, ssl.SSLContext]:
@@ -79,6 +79,18 @@ class Credentials:
             ) from None
         return context
 
+    def trust(self, certificate: str) -> None:
+        """Trusts one more, a PEM text, in all streams from now on; any thread may call it.
+
+        ValueError for a text that is no certificate.
+        """
+        try:
+            for context in self._contexts.values():
+                context.load_verify_locations(cadata=certificate)
+        except ssl.SSLError as error:
+            raise ValueError(f"this is no certificate: {error.reason or error}") from None
+        self._pinned.add(ssl.PEM_cert_to_DER_cert(certificate))
+
     def tls(self, *, is_server: bool) -> "Tls":
         """The TLS of a new stream. ValueError for files that are no keys or certificates."""
         return Tls(self._contexts[is_server], self._pinned, is_server=is_server)
@@ -91,9 +103,7 @@ class Tls:
         identity: the name in the peer's certificate, once it has proven that it has its key.
     """
 
-    def __init__(
-        self, context: ssl.SSLContext, pinned: frozenset[bytes], *, is_server: bool
-    ) -> None:
+    def __init__(self, context: ssl.SSLContext, pinned: Set[bytes], *, is_server: bool) -> None:
         self.identity: str | None = None
         self._pinned = pinned
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
