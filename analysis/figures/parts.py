@@ -257,8 +257,13 @@ def line_with_intervals(
     found: Sequence[Estimate],
     arm_style: ArmStyle,
     factor: float = 1.0,
+    *,
+    joined: bool = True,
 ) -> bool:
-    """A line through the estimates that have a value, each with its interval; False without any."""
+    """A line through the estimates that have a value, each with its interval; False without any.
+
+    Points alone where they are not `joined`: there is nothing between two names.
+    """
     known = [(x, each) for x, each in zip(at, found, strict=True) if each.value is not None]
     colour = arm_style.colour.light
     if known:
@@ -266,7 +271,7 @@ def line_with_intervals(
             [x for x, _ in known],
             [each.value * factor for _, each in known if each.value is not None],
             color=colour,
-            linestyle=arm_style.line,
+            linestyle=arm_style.line if joined else "none",
             marker=arm_style.marker,
         )
     for x, each in known:

@@ -75,9 +75,9 @@ def along_factor(summary: dict[str, Any], styles: dict[str, ArmStyle]) -> Figure
         at = [float(p["factors"][along]) if numeric else float(i) for i, p in enumerate(cells)]
         for left, pair in compared:
             ratios = [entry(cell, "ratios", pair, metric) for cell in cells]
-            if parts.line_with_intervals(axes, at, ratios, styles[left]):
+            if parts.line_with_intervals(axes, at, ratios, styles[left], joined=numeric):
                 present.add(left)
-        _bounds(axes, cells, at, bounds)
+        _bounds(axes, cells, at, bounds, joined=numeric)
         published |= _paper(axes, cells, metric)
         axes.axhline(1, color=style.MUTED.light, linewidth=0.9, zorder=0.5)
         axes.set_title(title, loc="left", fontsize=9.5)
@@ -155,13 +155,20 @@ def _bounds(
     cells: list[dict[str, Any]],
     at: list[float],
     bounds: Sequence[tuple[str, Any, str]],
+    *,
+    joined: bool,
 ) -> None:
+    """Lines through the limits; a short one at each place where these are not `joined`."""
     for key, line, _ in bounds:
         known = [
             (x, c["limits"][key]) for x, c in zip(at, cells, strict=True) if key in c["limits"]
         ]
-        if known:
-            axes.plot(*zip(*known, strict=True), color=style.MUTED.light, linestyle=line)
+        if not joined:
+            ends = [([x - 0.3, x + 0.3], [y, y]) for x, y in known]
+        else:
+            ends = [tuple(zip(*known, strict=True))] if known else []
+        for across, up in ends:
+            axes.plot(across, up, color=style.MUTED.light, linestyle=line)
 
 
 def _paper(axes: Axes, cells: list[dict[str, Any]], metric: str) -> set[tuple[float, float]]:

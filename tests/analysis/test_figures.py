@@ -130,6 +130,30 @@ def test_the_headline_ratio_runs_along_the_factor_between_its_bounds(tmp_path):
     assert axes.get_ylim()[1] >= 5.97  # the paper's range is in sight
 
 
+def test_points_at_names_are_joined_by_no_line_and_points_at_numbers_are(tmp_path):
+    sweep(tmp_path)
+    summary = summarise(load(tmp_path))
+
+    def lines() -> tuple[set[tuple[float, ...]], set[tuple[float, ...]]]:
+        """Heights of what has two ends: drawn between them, and points alone."""
+        figure = ratios.along_factor(summary, style.arm_styles(list(summary["arms"])))
+        assert figure is not None
+        found: dict[bool, set[tuple[float, ...]]] = {True: set(), False: set()}
+        for line in figure.axes[0].lines:
+            if len(x_of(line)) == 2:
+                found[line.get_linestyle() != "None"].add(tuple(np.round(y_of(line), 3)))
+        return found[True], found[False]
+
+    joined, alone = lines()
+    assert {(2.0, 4.0), (5.286, 5.378)} <= joined and not alone
+    for point, name in zip(summary["points"], ("star", "tree"), strict=True):
+        point["factors"][FACTOR] = name
+    joined, alone = lines()
+    assert alone == {(2.0, 4.0)}
+    # A limit of each.
+    assert {(5.286, 5.286), (5.378, 5.378)} <= joined and (5.286, 5.378) not in joined
+
+
 def priced(folder: Path, seeds: int = 5) -> dict:
     """Prices with a 0 among them, and intervals that are wide in the first panel alone."""
     build = ResultsBuilder(folder)

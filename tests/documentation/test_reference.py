@@ -61,6 +61,17 @@ def test_every_generated_part_stands_in_a_page_and_every_mark_has_its_part() -> 
     assert set(hook._MARK.findall(pages)) == set(hook.PARTS)
 
 
+def test_who_reads_a_page_on_disk_learns_before_its_first_gap_how_to_fill_it() -> None:
+    pages = [path for path in (ROOT / "docs").rglob("*.md") if hook._MARK.search(path.read_text())]
+    assert len(pages) > 5
+    for path in pages:
+        before = path.read_text().partition("<!-- generated: ")[0]
+        assert "`./lab docs` builds" in before, path
+        # Of the gates, the verb itself prints what the site shows.
+        instead = "`explain` prints" if path.name == "verdicts.md" else "Without the site"
+        assert instead in before, path
+
+
 def test_the_reference_can_be_made_where_torch_is_left_out() -> None:
     script = """
 import sys
