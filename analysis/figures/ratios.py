@@ -73,9 +73,12 @@ def along_factor(summary: dict[str, Any], styles: dict[str, ArmStyle]) -> Figure
     published: set[tuple[float, float]] = set()
     for axes, (title, cells) in zip(axes_of, shown.items(), strict=False):
         at = [float(p["factors"][along]) if numeric else float(i) for i, p in enumerate(cells)]
-        for left, pair in compared:
+        for number, (left, pair) in enumerate(compared):
             ratios = [entry(cell, "ratios", pair, metric) for cell in cells]
-            if parts.line_with_intervals(axes, at, ratios, styles[left], joined=numeric):
+            # At a name the arms stand side by side, so that none hides another.
+            aside = 0.0 if numeric else 0.6 * ((number + 0.5) / len(compared) - 0.5)
+            places = [x + aside for x in at]
+            if parts.line_with_intervals(axes, places, ratios, styles[left], joined=numeric):
                 present.add(left)
         _bounds(axes, cells, at, bounds, joined=numeric)
         published |= _paper(axes, cells, metric)
@@ -88,6 +91,7 @@ def along_factor(summary: dict[str, Any], styles: dict[str, ArmStyle]) -> Figure
             long = max(map(len, labels)) > _LONG_LABEL
             slant: dict[str, Any] = {"rotation": 25, "ha": "right"} if long else {}
             axes.set_xticks(at, labels, fontsize=8, **slant)
+            axes.set_xlim(-0.5, len(at) - 0.5)
         axes.set_xlabel(along.split(".")[-1])
     in_panels = [cell for cells in shown.values() for cell in cells]
     _ratio_axis(
