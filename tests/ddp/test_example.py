@@ -51,7 +51,7 @@ def test_it_trains_and_resumes(tmp_path):
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("protocol", ["dblp", "gloo"])
+@pytest.mark.parametrize("protocol", ["dblp", pytest.param("gloo", marks=pytest.mark.long)])
 def test_the_language_model_learns(protocol):
     first, last = torchrun(LANGUAGE, "--protocol", protocol).stdout.splitlines()
     found = [re.match(r"step (\d+): perplexity ([\d.]+), ", line) for line in (first, last)]

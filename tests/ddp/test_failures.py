@@ -50,7 +50,7 @@ def test_a_killed_rank_ends_all_with_its_name(culprit, collective):
         assert took_s < 18
 
 
-@pytest.mark.parametrize("collective", ["server", "sharded"])
+@pytest.mark.parametrize("collective", ["server", pytest.param("sharded", marks=pytest.mark.long)])
 def test_a_rank_that_stands_still_is_named_within_the_time(collective):
     outcomes = launch(
         ended, 3, killed=[2], culprit=2, collective=collective,

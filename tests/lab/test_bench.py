@@ -69,26 +69,6 @@ def test_a_quick_benchmark_writes_the_contracts_records(tmp_path):
     assert path.with_suffix(".png").stat().st_size > 1000
 
 
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (
-            ("tranport",),
-            "unknown benchmark 'tranport'; valid: transport, peer, tolerance, factorial",
-        ),
-        (("transport", "--cases", "warp"), "--cases warp: matches none; they begin with 100M"),
-        (("peer", "."), "has no mlt.py; expected a clone of github.com/ZechenM/bound-tolerance"),
-        (("transport", "--json", "no/such.json"), "--json no/such.json: no such folder"),
-        (("transport", "--compare", "no.json"), "--compare no.json: No such file or directory"),
-    ],
-)
-def test_bad_input_is_one_line(arguments, expected, tmp_path):
-    done = bench(*arguments, cwd=tmp_path)
-    assert done.returncode == 2
-    assert expected in done.stderr
-    assert len(done.stderr.splitlines()) == 1
-
-
 def test_cases_are_repeated_until_narrow_and_compared_with_an_earlier_run(tmp_path):
     path = tmp_path / "before.json"
     pattern = ("transport", "--cases", "100M/loss-0%/P-0%/passes*")
