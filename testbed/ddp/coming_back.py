@@ -17,8 +17,8 @@ from testbed.ddp import addresses
 from testbed.ddp.meeting import Meeting
 from testbed.ddp.owner_side import OwnerSide
 from testbed.ddp.places import Identity, Places, Ports
-from testbed.ddp.settings import Settings, difference
 from testbed.ddp.plan import Bucket, Plan
+from testbed.ddp.settings import Settings, difference
 from testbed.ddp.side import name_of
 from testbed.shared.input_error import InputError
 from testbed.transport import PeerLost
