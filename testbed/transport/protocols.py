@@ -13,6 +13,7 @@ from testbed.transport.policies.order import ORDERS
 from testbed.transport.policies.repair import REPAIRS
 from testbed.transport.policies.tolerance import (
     POLICIES,
+    BoundedEnergy,
     EarlyClose,
     Fixed,
     PerLayer,
@@ -114,6 +115,13 @@ class ProtocolConfig:
                         "it needs congestion marks, and datagrams of a socket carry none here; "
                         "choose another"
                     )
+        if not ORDERS.create(self.order, seed=0).tells_worth:
+            for leg in Leg:
+                if self.policy(leg).needs_worth:
+                    raise ValueError(
+                        f"{leg.name.lower()}: {self.policy(leg)} needs an order that tells what "
+                        f"chunks are worth, and {self.order} does not; valid: by-energy"
+                    )
 
     def policy(self, leg: Leg) -> TolerancePolicy:
         return self.gather if leg is Leg.GATHER else self.broadcast
@@ -176,6 +184,26 @@ def _dblp_stream(*, low: float = 0.008, high: float = 0.408, **settings: Any) ->
     """
     policy = Phased(low=low, high=high)
     return _lossy("dblp-stream", policy, settings, repair="streaming", order="shuffled")
+
+
+def _bounded_energy(
+    *,
+    floor: float = 0.05,
+    share: float = 0.95,
+    patience: float = 1.2,
+    within_rounds: int = 31,
+    **settings: Any,
+) -> ProtocolConfig:
+    """Ours: the most energetic chunks first, until enough of the energy is there or it is late.
+
+    What is missing is owed, by the fillings that belong to it; see `testbed.training.filling`.
+    """
+    policy = BoundedEnergy(share=share, patience=patience)
+    axes = {
+        "order": f"by-energy:floor={floor!r},within_rounds={within_rounds}",
+        "repair": "streaming:lost_first=true",
+    }
+    return _lossy("bounded-energy", policy, settings, **axes)
 
 
 def _fixed_low(*, tolerance: float = 0.008, **settings: Any) -> ProtocolConfig:
@@ -258,6 +286,7 @@ def _tcp(*, congestion_control: str = "cubic", **settings: Any) -> ProtocolConfi
 PRESETS = {
     "dblp": (_dblp, ("low", "high")),
     "dblp-stream": (_dblp_stream, ("low", "high")),
+    "bounded-energy": (_bounded_energy, ("floor", "share", "patience", "within_rounds")),
     "fixed-low": (_fixed_low, ("tolerance",)),
     "fixed-high": (_fixed_high, ("tolerance",)),
     "dblp-as-published": (_dblp_as_published, ("low", "high")),
