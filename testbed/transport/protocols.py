@@ -186,26 +186,6 @@ def _dblp_stream(*, low: float = 0.008, high: float = 0.408, **settings: Any) ->
     return _lossy("dblp-stream", policy, settings, repair="streaming", order="shuffled")
 
 
-def _bounded_energy(
-    *,
-    floor: float = 0.05,
-    share: float = 0.95,
-    patience: float = 1.2,
-    within_rounds: int = 31,
-    **settings: Any,
-) -> ProtocolConfig:
-    """Ours: the most energetic chunks first, until enough of the energy is there or it is late.
-
-    What is missing is owed, by the fillings that belong to it; see `testbed.training.filling`.
-    """
-    policy = BoundedEnergy(share=share, patience=patience)
-    axes = {
-        "order": f"by-energy:floor={floor!r},within_rounds={within_rounds}",
-        "repair": "streaming:lost_first=true",
-    }
-    return _lossy("bounded-energy", policy, settings, **axes)
-
-
 def _fixed_low(*, tolerance: float = 0.008, **settings: Any) -> ProtocolConfig:
     """The paper's baseline: the same transport with P_low all the time."""
     return _lossy("fixed-low", Fixed(tolerance), settings)
@@ -277,6 +257,26 @@ def _apnet(*, tolerance: float = 0.1, quiet_s: float = 0.02, **settings: Any) ->
     return _lossy("apnet", QuickLossOnly(tolerance, quiet_s), settings, repair="selective")
 
 
+def _bounded_energy(
+    *,
+    floor: float = 0.05,
+    share: float = 0.95,
+    patience: float = 1.2,
+    within_rounds: int = 31,
+    **settings: Any,
+) -> ProtocolConfig:
+    """Ours: the most energetic chunks first, until enough of the energy is there or it is late.
+
+    What is missing is owed, by the fillings that belong to it; see `testbed.training.filling`.
+    """
+    policy = BoundedEnergy(share=share, patience=patience)
+    axes = {
+        "order": f"by-energy:floor={floor!r},within_rounds={within_rounds}",
+        "repair": "streaming:lost_first=true",
+    }
+    return _lossy("bounded-energy", policy, settings, **axes)
+
+
 def _tcp(*, congestion_control: str = "cubic", **settings: Any) -> ProtocolConfig:
     """The payload over one plain kernel TCP connection per peer."""
     axes = {"name": "tcp", "carrier": "tcp", "congestion_control": congestion_control}
@@ -286,7 +286,6 @@ def _tcp(*, congestion_control: str = "cubic", **settings: Any) -> ProtocolConfi
 PRESETS = {
     "dblp": (_dblp, ("low", "high")),
     "dblp-stream": (_dblp_stream, ("low", "high")),
-    "bounded-energy": (_bounded_energy, ("floor", "share", "patience", "within_rounds")),
     "fixed-low": (_fixed_low, ("tolerance",)),
     "fixed-high": (_fixed_high, ("tolerance",)),
     "dblp-as-published": (_dblp_as_published, ("low", "high")),
@@ -296,6 +295,7 @@ PRESETS = {
     "plot": (_plot, ("default", "first", "last", "tensors")),
     "ltp": (_ltp, ("tolerance", "deadline_s", "must")),
     "apnet": (_apnet, ("tolerance", "quiet_s")),
+    "bounded-energy": (_bounded_energy, ("floor", "share", "patience", "within_rounds")),
     "tcp": (_tcp, ()),
 }
 
