@@ -90,9 +90,7 @@ def test_it_is_announced_in_as_many_parts_as_it_takes():
 def test_replicas_are_equal_bit_for_bit_though_each_lacks_something_else(tmp_path, optimiser):
     # Without loss the end of each order is given up; where workers stop differs by their timing.
     arm = preset("bounded-energy", share=0.4, floor=0.02)
-    whole = Whole(
-        tmp_path, protocol=arm, rounds=12, filling="common-feedback", optimiser=optimiser
-    )
+    whole = Whole(tmp_path, protocol=arm, rounds=12, filling="common-feedback", optimiser=optimiser)
     assert whole.run() == 0
     told = [each for each in whole.events("transfers-worker-1") if each["leg"] == "broadcast"]
     assert any(each["chunks_received"] < each["chunk_count"] for each in told)

@@ -35,7 +35,7 @@ from testbed.transport.core.wire import fields
 # Fewer datagrams that come before the receiver speaks are not worth being taken without it, nor
 # fewer than gather at a time: it would be called as often, and asked before each wait in addition.
 _WORTH_TAKING = 4
-_LOOKED_BACK = 32  # transfers that stop rules may look back on
+_LOOKED_BACK = 16  # transfers that stop rules may look back on
 
 
 class Incoming:

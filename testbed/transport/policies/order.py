@@ -160,7 +160,7 @@ class ByEnergy(ChunkOrder):
         energy = worth.energies(context.rows)
         found = worth.encode(energy)
         energy[~np.isfinite(energy)] = 0.0
-        first = np.argsort(-energy, kind="stable")
+        first = worth.by_worth(found)
         held = np.cumsum(energy[first])
         enough = np.searchsorted(held, self.floor * held[-1]) + 1
         found[first[:enough]] |= worth.MUST

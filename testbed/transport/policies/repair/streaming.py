@@ -35,6 +35,7 @@ from testbed.transport.policies.repair.selective import (
 
 _MOST_COPIES = 64
 _PLANNED = 256  # chunks that are looked at when copies compete with what comes next
+_ASKING = 32  # the first datagrams ask, until the receiver answers
 _FIRST_RISK = 0.5  # of a chunk that was never lost
 # A receiver that has been silent for so many round trips gets no more copies.
 _TRUSTED_ROUND_TRIPS = 2.0
@@ -124,9 +125,10 @@ class WorthiestFirstSender(StreamingSender):
 
     def _planned(self) -> NDArray[np.int64] | None:
         """What to send next while much is lost; None otherwise."""
-        if self._plan is None and self._answered:
-            if self.estimates.loss > _FIRST_RISK and not self.estimates.queueing:
-                self._plan = self._make_plan()
+        known = self.estimates
+        pressed = self._answered and known.loss > _FIRST_RISK and not known.queueing
+        if self._plan is None and pressed:
+            self._plan = self._make_plan()
         return self._plan if self._plan is not None and len(self._plan) else None
 
     def _make_plan(self) -> NDArray[np.int64]:
@@ -149,6 +151,12 @@ class WorthiestFirstSender(StreamingSender):
         if (plan := self._planned()) is None:
             return super().upcoming(limit)
         return plan[: min(limit, self.remaining)]
+
+    def wants_ack(self, count: int, window_left: float) -> bool:
+        wanted = super().wants_ack(count, window_left)
+        # A burst should be noticed when it begins, and when it ends; and few that ask may arrive.
+        begins = not self._answered and self.scoreboard.next < _ASKING
+        return wanted or begins or self._planned() is not None
 
     @property
     def certain(self) -> int:
