@@ -1,5 +1,7 @@
 """What all workers have in common of a broadcast, and what the server owes them."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -77,7 +79,7 @@ class Wire:
 def test_it_is_announced_in_as_many_parts_as_it_takes():
     layout = PayloadLayout([("w", 600_000)], 4)
     common = np.random.default_rng(0).random(layout.chunk_count) < 0.5
-    wire = Wire()
+    wire: Any = Wire()
     announce(wire, common)
     assert len(wire.said) == 2
     assert np.array_equal(await_common(wire, layout), common)

@@ -10,6 +10,7 @@ from testbed.transport.core import worth
 from testbed.transport.core.events import TransferDone
 from testbed.transport.core.messages import ControlMessage, MessageType
 from testbed.transport.core.tolerance import Progress
+from testbed.transport.policies.congestion import FixedRate
 from testbed.transport.policies.order import ORDERS, ByEnergy
 from testbed.transport.policies.tolerance.by_energy import BoundedEnergy
 from tests.transport.transfer_parts import all_frames, new_receiver
@@ -22,6 +23,11 @@ ARM = preset("bounded-energy", floor=FLOOR, share=SHARE, within_rounds=ROUNDS)
 
 def energies(layout, payload):
     return np.square(layout.rows(payload).view("<f4").astype(np.float64)).sum(axis=1)
+
+
+def must_of(arranger):
+    assert arranger.worth is not None
+    return arranger.worth >= worth.MUST
 
 
 class Rounds(Two):
@@ -94,7 +100,7 @@ def test_each_chunk_must_arrive_once_in_so_many_rounds(first, within):
             transfer=Leg.GATHER.transfer(number), layout=layout, rows=layout.rows(payload)
         )
         arranger = order.arranger(context)
-        musts += arranger.worth >= worth.MUST
+        musts += must_of(arranger)
         assert np.array_equal(arranger(np.arange(50)), order.permutation(context))
     assert (musts >= 1).all()
     assert np.count_nonzero(musts > 1) <= 1  # the floor is one chunk here
@@ -106,7 +112,7 @@ def test_what_must_arrive_holds_the_floor_and_goes_first(seed, floor):
     context = OrderContext(transfer=0, layout=layout, rows=layout.rows(payload))
     arranger = ByEnergy(floor=floor, within_rounds=1000).arranger(context)
     energy = energies(layout, payload)
-    must = arranger.worth >= worth.MUST
+    must = must_of(arranger)
     assert energy[must].sum() >= floor * energy.sum() * (1 - 1e-9)
     ranked = arranger(np.arange(60))
     assert must[ranked][: must.sum()].all()
@@ -201,7 +207,7 @@ def test_it_follows_a_path_that_becomes_slower_for_good():
     rounds = Rounds(spread=0.0, rate_bps=1e6)
     for _ in range(8):
         rounds.round()
-    rounds.path.congestion = type(rounds.path.congestion)(rate_bps=0.5e6)
+    rounds.path.congestion = FixedRate(rate_bps=0.5e6)
     shares = [rounds.round() for _ in range(80)]
     assert max(shares[:4]) < SHARE < np.mean(shares[-4:])
 
