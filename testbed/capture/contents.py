@@ -203,8 +203,8 @@ class Contents:
         if transfer is None:
             return
         if transfer.sender is None:
-            # Only the sender asks; everything else is an answer.
-            asks = message.type == MessageType.PROBE
+            # Only the sender asks, and says what chunks are worth; everything else is an answer.
+            asks = message.type in (MessageType.PROBE, MessageType.WORTH)
             ends = segment.source, segment.target
             transfer.sender, transfer.receiver = ends if asks else ends[::-1]
         if message.type == MessageType.STOP and not transfer.datagrams:

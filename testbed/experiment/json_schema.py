@@ -25,6 +25,7 @@ from testbed.training.filling import FILLINGS
 from testbed.training.models import BUILDERS
 from testbed.training.optimisers import OPTIMISERS
 from testbed.transport import protocols
+from testbed.transport.policies.order import ORDERS
 from testbed.transport.policies.tolerance import POLICIES, Fixed
 from testbed.workload.settings import ProgramsArm
 from testbed.workload.torchrun import TorchrunArm
@@ -165,6 +166,12 @@ def setting(protocol: str, key: str) -> Schema:
     elif key == "tensors":
         bounds = {"type": "object", "additionalProperties": _FRACTION}
         found = {"anyOf": [{"type": "string"}, bounds]}
+    elif key in ("floor", "share"):
+        found = {"type": "number", "exclusiveMinimum": 0, "maximum": 1}
+    elif key == "patience":
+        found = {"type": "number", "minimum": 1}
+    elif key == "within_rounds":
+        found = {"type": "integer", "minimum": 1}
     elif key in ("first", "last"):
         found = {"anyOf": [_FRACTION, {"type": "null"}]}
     return {**found, "description": _description(protocol, key)}
@@ -172,8 +179,9 @@ def setting(protocol: str, key: str) -> Schema:
 
 def _description(protocol: str, key: str) -> str:
     """What a key of an arm means: from the protocol's own part, or from all protocols'."""
-    policy = type(protocols.preset(protocol).gather)
-    parts = (Fixed, policy, protocols.ProtocolConfig)  # a later one counts more
+    preset = protocols.preset(protocol)
+    order = ORDERS.entry(ORDERS.parse(preset.order)[0])
+    parts = (Fixed, type(preset.gather), order, protocols.ProtocolConfig)  # a later one counts more
     return {name: text for part in parts for name, text in docstrings.arguments(part).items()}[key]
 
 

@@ -16,10 +16,17 @@ from controllers.controller_socket import ControllerClient
 from testbed.shared.jsonl import JsonLinesWriter
 from testbed.shared.progress_pipe import ProgressWriter
 from testbed.shared.run_directory import RETURNS
-from testbed.training import checkpoint, lost_chunk_effects, phase_announcement, phases, taking_back
+from testbed.training import (
+    broadcasts,
+    checkpoint,
+    lost_chunk_effects,
+    phase_announcement,
+    phases,
+    taking_back,
+)
 from testbed.training.coordination import Coordinator
 from testbed.training.events import CongestionLog, TransferLog, nonfinite, write_endpoint
-from testbed.training.filling import SenderMemory, estimate_mean, payload_of
+from testbed.training.filling import estimate_mean
 from testbed.training.phases import Observation
 from testbed.training.run_context import RunContext
 from testbed.training.vectors import SharedVectors, finite, mean_into
@@ -56,14 +63,10 @@ class _Server:
         self._gathered = {name: layout.new_buffer() for name in context.workers}
         self._averaged = layout.new_buffer()
         self._filling = context.filling(Leg.GATHER)
-        self._broadcast_filling = context.filling(Leg.BROADCAST)
-        self._memories = {name: self._new_memory() for name in context.workers}
+        self._debts = broadcasts.Debts(context.filling(Leg.BROADCAST), layout, context.workers)
         self._detector = context.detector()
         self._state_exchanges = 0  # those in which workers that came back got their state
         self._returned: list[str] = []  # before this round
-
-    def _new_memory(self) -> SenderMemory:
-        return self._broadcast_filling.sender_memory(self._layout)
 
     def run(
         self, listener: socket.socket, progress: ProgressWriter, sockets: DataSockets | None
@@ -136,22 +139,21 @@ class _Server:
                 accuracy=metric if context.metric == "accuracy" else None,
             ),
         )
-        payloads = {
-            name: payload_of(self._memories[name], self._averaged) for name in coordinator.present
-        }
+        payloads = self._debts.payloads(self._averaged, coordinator.present)
 
         with self._impaired(number, "broadcast") as hurt_broadcast:
             broadcast_began_s = self._now_s()
             self._endpoint.announce(phase_announcement.encode(after))
             sent = self._endpoint.send(Leg.BROADCAST.transfer(exchange), payloads)
+            if (common := self._debts.common(sent)) is not None:
+                broadcasts.announce(self._endpoint, common)
             self._leave_behind()
             received = coordinator.gather("received")
             broadcast_ended_s = max(facts["ended_s"] for facts in received.values())
         coordinator.gather("updated")
         ended_s = self._now_s()
         hurt_round = self._controller.end(number, "round")
-        for name, report in sent.items():
-            self._memories[name].settle(report)
+        self._debts.settle(sent, common)
 
         gather_s = gather_ended_s - gather_began_s
         broadcast_s = broadcast_ended_s - broadcast_began_s
@@ -232,7 +234,7 @@ class _Server:
         for name in taken.workers:
             # What was remembered of its earlier life would be taken for its new one's.
             self._gathered[name][:] = 0
-            self._memories[name] = self._new_memory()
+            self._debts.forget(name)
         log = JsonLinesWriter(context.directory / "events" / RETURNS)
         log.write({"round": number, **asdict(taken)})
         log.close()
@@ -294,7 +296,7 @@ class _Server:
         return {
             "detector": self._detector.state(),
             "gathered": self._gathered,  # the filling `previous` continues from these
-            "memories": {name: memory.state() for name, memory in self._memories.items()},
+            "memories": self._debts.state(),
         }
 
     def _restore(self) -> None:
@@ -305,7 +307,8 @@ class _Server:
         self._detector.restore(_to_arrays(state["detector"]))
         for name in self._context.workers:
             self._gathered[name][:] = state["gathered"][name].numpy()
-            self._memories[name].restore(_to_arrays(state["memories"][name]))
+        memories = state["memories"].items()
+        self._debts.restore({name: _to_arrays(each) for name, each in memories})
 
 
 def _to_arrays(state: Mapping[str, Any]) -> dict[str, Any]:

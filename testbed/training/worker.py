@@ -1,7 +1,7 @@
 """A worker: computes a gradient, sends it, receives the mean, updates its model."""
 
 from testbed.shared.jsonl import JsonLinesWriter
-from testbed.training import checkpoint, pace, phase_announcement, taking_back
+from testbed.training import broadcasts, checkpoint, pace, phase_announcement, taking_back
 from testbed.training.coordination import Follower
 from testbed.training.events import CongestionLog, TransferLog, nonfinite, write_endpoint
 from testbed.training.filling import estimate_mean, payload_of
@@ -101,9 +101,13 @@ class _Worker:
         report = endpoint.receive(
             Leg.BROADCAST.transfer(exchange), rule, {"server": self._incoming}
         )["server"]
-        self._follower.reach("received", ended_s=report.ended_s)
         assert report.received is not None
-        estimate_mean(self._filling, layout, [self._incoming], [report.received], out=self._update)
+        received, known_s = report.received, report.ended_s
+        if self._filling.common:
+            received = received & broadcasts.await_common(endpoint, layout)
+            known_s = self._now_s()
+        self._follower.reach("received", ended_s=known_s)
+        estimate_mean(self._filling, layout, [self._incoming], [received], out=self._update)
         update = layout.floats(self._update)
         self._learner.apply(update, context.learning_rate(number))
         ended_s = self._now_s()

@@ -13,6 +13,7 @@ from testbed.transport.policies.order import ORDERS
 from testbed.transport.policies.repair import REPAIRS
 from testbed.transport.policies.tolerance import (
     POLICIES,
+    BoundedEnergy,
     EarlyClose,
     Fixed,
     PerLayer,
@@ -113,6 +114,13 @@ class ProtocolConfig:
                     raise ValueError(
                         "it needs congestion marks, and datagrams of a socket carry none here; "
                         "choose another"
+                    )
+        if not ORDERS.create(self.order, seed=0).tells_worth:
+            for leg in Leg:
+                if self.policy(leg).needs_worth:
+                    raise ValueError(
+                        f"{leg.name.lower()}: {self.policy(leg)} needs an order that tells what "
+                        f"chunks are worth, and {self.order} does not; valid: by-energy"
                     )
 
     @property
@@ -254,6 +262,26 @@ def _apnet(*, tolerance: float = 0.1, quiet_s: float = 0.02, **settings: Any) ->
     return _lossy("apnet", QuickLossOnly(tolerance, quiet_s), settings, repair="selective")
 
 
+def _bounded_energy(
+    *,
+    floor: float = 0.05,
+    share: float = 0.95,
+    patience: float = 1.2,
+    within_rounds: int = 31,
+    **settings: Any,
+) -> ProtocolConfig:
+    """Ours: the most energetic chunks first, until enough of the energy is there or it is late.
+
+    What is missing is owed, by the fillings that belong to it; see `testbed.training.filling`.
+    """
+    policy = BoundedEnergy(share=share, patience=patience)
+    axes = {
+        "order": f"by-energy:floor={floor!r},within_rounds={within_rounds}",
+        "repair": "streaming:lost_first=true",
+    }
+    return _lossy("bounded-energy", policy, settings, **axes)
+
+
 def _tcp(*, congestion_control: str = "cubic", **settings: Any) -> ProtocolConfig:
     """The payload over one plain kernel TCP connection per peer."""
     axes = {"name": "tcp", "carrier": "tcp", "congestion_control": congestion_control}
@@ -272,6 +300,7 @@ PRESETS = {
     "plot": (_plot, ("default", "first", "last", "tensors")),
     "ltp": (_ltp, ("tolerance", "deadline_s", "must")),
     "apnet": (_apnet, ("tolerance", "quiet_s")),
+    "bounded-energy": (_bounded_energy, ("floor", "share", "patience", "within_rounds")),
     "tcp": (_tcp, ()),
 }
 

@@ -154,6 +154,17 @@ def test_what_streaming_repair_says_is_told(tmp_path):
     assert document["messages"]["ANNOUNCE"] == 1
 
 
+def test_who_says_what_chunks_are_worth_is_the_sender(tmp_path):
+    conversation = joined()
+    conversation.message(WORKER, ControlMessage(MessageType.WORTH, 0, b"\xff" * 10))
+    conversation.datagram(0, 0)
+    (transfer,) = told(conversation, tmp_path)["transfers"]
+    assert (transfer["sender"], transfer["receiver"]) == ("worker-1", "server")
+    assert [(each["message"], each["note"]) for each in transfer["events"]] == [
+        ("WORTH", "10 bytes")
+    ]
+
+
 def test_datagrams_of_nobody_are_counted_by_reason_and_source(tmp_path):
     conversation = joined()
     conversation.datagram(0, 0)

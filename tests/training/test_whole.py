@@ -116,7 +116,7 @@ def test_what_was_remembered_of_a_worker_is_forgotten_when_it_comes_back(tmp_pat
         if self._returned:
             kept = {name: bool(each.any()) for name, each in self._gathered.items()}
             residuals = {
-                name: bool(memory.state()["owed"].any()) for name, memory in self._memories.items()
+                name: bool(memory["owed"].any()) for name, memory in self._debts.state().items()
             }
             seen.write_text(json.dumps([kept, residuals]))
 

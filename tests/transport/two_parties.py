@@ -31,15 +31,17 @@ class Two:
         congestion="fixed",
         rate_bps=10e6,
         seed=0,
+        delay_s=DELAY_S,
+        chunk_bytes=16,
         **settings,
     ) -> None:
         self.simulation = Simulation()
-        self.layout = layout_of(chunks)
-        self.link = Link(self.simulation, rate_bps=math.inf, delay_s=DELAY_S, loss=loss, seed=seed)
-        there, back = Way([self.link]), Way([], control_delay_s=DELAY_S)
+        self.layout = layout_of(chunks, chunk_bytes=chunk_bytes)
+        self.link = Link(self.simulation, rate_bps=math.inf, delay_s=delay_s, loss=loss, seed=seed)
+        there, back = Way([self.link]), Way([], control_delay_s=delay_s)
         self.path = SendingPath(
             congestion=CONGESTION_CONTROLS.create(
-                congestion, rate_bps=rate_bps, datagram_bytes=wire_bytes(1, 16)
+                congestion, rate_bps=rate_bps, datagram_bytes=wire_bytes(1, chunk_bytes)
             ),
             chunk_bytes=self.layout.chunk_bytes,
         )

@@ -16,7 +16,7 @@ from testbed.training.filling.base import (
     estimate_mean,
     payload_of,
 )
-from testbed.training.filling.error_feedback import ErrorFeedback
+from testbed.training.filling.error_feedback import CommonFeedback, ErrorFeedback
 from testbed.training.filling.previous import Previous
 from testbed.training.filling.rescale import Rescale
 from testbed.training.filling.whole_tensors import WholeTensors
@@ -30,6 +30,7 @@ FILLINGS: Registry[Filling] = Registry(
         "rescale": Rescale,
         "previous": Previous,
         "error-feedback": ErrorFeedback,
+        "common-feedback": CommonFeedback,
         "whole-tensors": WholeTensors,
     },
     own="Filling",
@@ -41,13 +42,17 @@ FILLINGS: Registry[Filling] = Registry(
 # A broadcast has one sender, where scaling up would only add variance, so the server keeps a
 # residual instead.
 DEFAULT_FILLING = "zero"
-PRESET_FILLINGS = {"dblp-stream": {"gather": "rescale", "broadcast": "error-feedback"}}
+PRESET_FILLINGS = {
+    "dblp-stream": {"gather": "rescale", "broadcast": "error-feedback"},
+    "bounded-energy": {"gather": "error-feedback", "broadcast": "common-feedback"},
+}
 
 __all__ = [
     "DEFAULT_FILLING",
     "FILLINGS",
     "PRESET_FILLINGS",
     "Buffer",
+    "CommonFeedback",
     "ErrorFeedback",
     "Filling",
     "Mask",

@@ -40,7 +40,14 @@ class SenderMemory:
 
 
 class Filling(ABC):
-    """One kind of filling, for one leg and the whole run."""
+    """One kind of filling, for one leg and the whole run.
+
+    Attributes:
+        common: whether, of a broadcast, all workers are to have the same chunks; others are then
+            lost to all. The server has one memory for all of them. It has no part in a gather.
+    """
+
+    common = False
 
     def begin_round(  # noqa: B027 - optional to override
         self, critical: bool, draws: np.random.Generator

@@ -100,3 +100,16 @@ class ErrorFeedback(Filling):
 
     def sender_memory(self, layout: PayloadLayout) -> Residual:
         return Residual(layout)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommonFeedback(ErrorFeedback):
+    """Error feedback for what not all workers have got: the server keeps one residual for all.
+
+    So replicas stay the same, bit for bit, whatever is lost. On the gather it is `error-feedback`.
+
+    Args:
+        fill: as for `error-feedback`.
+    """
+
+    common = True

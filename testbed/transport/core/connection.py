@@ -261,8 +261,8 @@ class Connection:
 
     def _take(self, message: ControlMessage, now_s: float, waited: bool) -> None:
         kind = message.type
-        if kind is MessageType.PROBE:
-            self.incoming.on_probe(message, now_s, waited=waited)
+        if kind in (MessageType.PROBE, MessageType.WORTH):
+            self.incoming.on_message(message, now_s, waited=waited)
         elif kind in _ANSWERS:
             self.outgoing.on_message(message, now_s, waited=waited)
         elif kind is MessageType.WELCOME:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from testbed.transport.core.hot_path import NUMPY, HotPath
 from testbed.transport.core.layout import PayloadLayout
-from testbed.transport.core.messages import check_u32
+from testbed.transport.core.messages import MAX_WORTH_BYTES, check_u32
 from testbed.transport.core.numbering import layout_of
 from testbed.transport.core.order import ChunkOrder
 from testbed.transport.core.repair import Repair
@@ -53,6 +53,11 @@ class ConnectionSettings:
         check_u32("session", self.session)
         if not 0 < self.peer_timeout_s < math.inf:
             raise ValueError(f"peer_timeout_s is {self.peer_timeout_s}; valid: above 0, finite")
+        if self.order.tells_worth and self.largest_layout.chunk_count > MAX_WORTH_BYTES:
+            raise ValueError(
+                f"the order tells what each of {self.largest_layout.chunk_count} chunks is worth; "
+                f"valid: at most {MAX_WORTH_BYTES}, so larger chunks or another order"
+            )
         if self.transfers_in_flight < 1:
             raise ValueError(f"transfers_in_flight is {self.transfers_in_flight}; valid: 1 or more")
 

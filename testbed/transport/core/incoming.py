@@ -6,7 +6,7 @@ its number, that may be corrupt: its buffer is given back once nothing new comes
 """
 
 import math
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
 
 import numpy as np
@@ -35,6 +35,7 @@ from testbed.transport.core.wire import fields
 # Fewer datagrams that come before the receiver speaks are not worth being taken without it, nor
 # fewer than gather at a time: it would be called as often, and asked before each wait in addition.
 _WORTH_TAKING = 4
+_LOOKED_BACK = 16  # transfers that stop rules may look back on
 
 
 class Incoming:
@@ -61,6 +62,8 @@ class Incoming:
         self._awaited_s: dict[int, float] = {}  # since when each was, before its latest progress
         self._early: dict[int, Receiver] = {}
         self._early_probes: dict[int, ControlMessage] = {}  # the latest of each transfer
+        self._early_worth: dict[int, ControlMessage] = {}
+        self._recent_s: deque[float] = deque(maxlen=_LOOKED_BACK)  # what transfers took
         self._unasked_s: float | None = None  # since when there are any
         self._spares: list[NDArray[np.uint8]] = []
         self._lent: dict[int, NDArray[np.uint8]] = {}  # the spares that hold early transfers
@@ -76,7 +79,7 @@ class Incoming:
         self.check(transfer)
         self._settings.layout_of(transfer).rows(into, written=True)
         self._numbers.begin(transfer)
-        skipped = min(self._early_probes, default=transfer)
+        skipped = min((*self._early_probes, *self._early_worth), default=transfer)
         if skipped < transfer:
             raise ProtocolError(self._mismatch(skipped))
         for number in [each for each in self._early if each < transfer]:
@@ -89,6 +92,8 @@ class Incoming:
             self._spares.append(self._lent.pop(transfer))
             receiver.adopt(into, rule, now_s)
         self.receivers[transfer] = receiver
+        if (worth := self._early_worth.pop(transfer, None)) is not None:
+            receiver.on_message(worth, now_s)
         probe = self._early_probes.pop(transfer, None)
         self._unasked_s = now_s if self._early_probes else None
         if probe is not None:
@@ -109,6 +114,7 @@ class Incoming:
             repair=settings.repair,
             now_s=now_s,
             hot_path=settings.hot_path,
+            recent_s=self._recent_s,
         )
 
     def on_datagrams(
@@ -258,9 +264,10 @@ class Incoming:
             if number not in self._early_probes
         }
 
-    def on_probe(self, message: ControlMessage, now_s: float, *, waited: bool) -> None:
-        """Takes a sender's PROBE; ProtocolError when it makes no sense."""
-        transfer = message.transfer
+    def on_message(self, message: ControlMessage, now_s: float, *, waited: bool) -> None:
+        """Takes a sender's PROBE or WORTH; ProtocolError when it makes no sense."""
+        transfer, asks = message.transfer, message.type is MessageType.PROBE
+        early = self._early_probes if asks else self._early_worth
         receiver = self.receivers.get(transfer)
         if receiver is not None:
             receiver.attentive = not waited
@@ -270,12 +277,15 @@ class Incoming:
             self._counters["stale-control"] += 1  # it crossed the STOP, which answers it
         elif transfer <= self._numbers.last:
             raise ProtocolError(self._mismatch(transfer))
-        elif transfer in self._early_probes or len(self._early_probes) < REMEMBERED:
-            self._early_probes[transfer] = message
-            self._unasked_s = now_s if self._unasked_s is None else self._unasked_s
-            self._outbox.append(ControlMessage(MessageType.HOLD, transfer))
+        elif transfer not in early and len(early) >= REMEMBERED:
+            raise ProtocolError(
+                f"{message.type.name}s for {REMEMBERED + 1} transfers that nobody asked for"
+            )
         else:
-            raise ProtocolError(f"PROBEs for {REMEMBERED + 1} transfers that nobody asked for")
+            early[transfer] = message
+            if asks:
+                self._unasked_s = now_s if self._unasked_s is None else self._unasked_s
+                self._outbox.append(ControlMessage(MessageType.HOLD, transfer))
 
     def _mismatch(self, transfer: int) -> str:
         return (
@@ -295,6 +305,7 @@ class Incoming:
                 self._awaited_s[behind] = max(since_s, receiver.progress_s or since_s)
         self._numbers.finish(transfer)
         self._counters.update(receiver.ignored)
+        self._recent_s += [] if receiver.took_s is None else [receiver.took_s]
         self._events.append(TransferDone(transfer, False, receiver.report(self._peer)))
 
     def on_deadline(self, now_s: float) -> None:

@@ -6,8 +6,9 @@
 header has arrived, before it waits for the body.
 
 PROBE, BITMAP and STOP are DBLP's signals (arXiv 2605.01989, its description of the control plane).
-ACK belongs to the repairs whose receiver acknowledges while data flows (`ack`). The other types
-serve joining and liveness, and carry the server's announcements.
+ACK belongs to the repairs whose receiver acknowledges while data flows (`ack`). WORTH precedes the
+data where the order of chunks tells what they are worth (`worth`). The other types serve joining
+and liveness, and carry the server's announcements.
 """
 
 import struct
@@ -33,6 +34,7 @@ MAX_REASON_BYTES = 1024
 # STOP has a bit for every chunk. A peer that leaves 8 MiB unread is given up (`net.stream`), so a
 # longer one could never be said.
 MAX_STOP_BYTES = 8_000_000
+MAX_WORTH_BYTES = MAX_STOP_BYTES  # for the same reason
 SENT = struct.Struct("!I")  # a PROBE's body, where the repair numbers its datagrams
 PASS = struct.Struct("!IB")  # the same with passes: the pass, from 1, and whether it ends
 ARRIVALS_HEAD_BYTES = 5  # before the bits of an answer to it: `arrivals`
@@ -61,6 +63,7 @@ class MessageType(IntEnum):
     PING = 12  # are you there?
     PONG = 13  # yes
     FAILED = 14  # why this side ends the connection - text
+    WORTH = 15  # sender to receiver: what each chunk is worth - one byte per chunk; see `worth`
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +102,7 @@ def body_limits(chunk_count: int) -> dict[MessageType, tuple[int, int]]:
         MessageType.PING: (0, 0),
         MessageType.PONG: (0, 0),
         MessageType.FAILED: (0, MAX_REASON_BYTES),
+        MessageType.WORTH: (1, min(chunk_count, MAX_WORTH_BYTES)),
     }
 
 

@@ -32,8 +32,36 @@ class OrderContext:
     rows: NDArray[np.uint8]
 
 
+class Arranger:
+    """Arranges the chunks of one payload, in all passes of its transfer.
+
+    Attributes:
+        worth: what each chunk is worth, shape (chunk_count,), in the bytes of `worth`, which the
+            receiver is told; None where the order does not say.
+    """
+
+    def __init__(
+        self, permutation: NDArray[np.int64], worth: NDArray[np.uint8] | None = None
+    ) -> None:
+        """`permutation` has each chunk's number once, in the order of sending."""
+        self.worth = worth
+        self._permutation = permutation
+
+    def __call__(self, missing: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Puts ascending chunk numbers in the order of sending."""
+        wanted = np.zeros(len(self._permutation), dtype=np.bool_)
+        wanted[missing] = True
+        return self._permutation[wanted[self._permutation]]
+
+
 class ChunkOrder(ABC):
-    """Arranges chunks for sending. It has no state; one object serves all transfers and peers."""
+    """Arranges chunks for sending. It has no state; one object serves all transfers and peers.
+
+    Attributes:
+        tells_worth: whether its arrangers say what chunks are worth.
+    """
+
+    tells_worth = False
 
     @abstractmethod
     def permutation(self, context: OrderContext) -> NDArray[np.int64]:
@@ -60,10 +88,4 @@ class ChunkOrder(ABC):
                 permutation,
                 f"an integer array of shape ({count},) with each number from 0 to {count - 1} once",
             )
-
-        def arrange(missing: NDArray[np.int64]) -> NDArray[np.int64]:
-            wanted = np.zeros(len(permutation), dtype=np.bool_)
-            wanted[missing] = True
-            return permutation[wanted[permutation]]
-
-        return arrange
+        return Arranger(permutation)

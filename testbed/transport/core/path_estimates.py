@@ -11,6 +11,9 @@ FALLEN = 0.25
 # How many datagrams the loss estimate remembers: enough to be steady, few enough to follow a
 # microburst.
 _LOSS_MEMORY = 64
+# The losses of earlier transfers weigh no more than so many datagrams: a microburst may be over, and
+# the first answers tell.
+_EARLIER = 8
 # How many places later an arriving datagram must have been sent to prove a loss. RFC 9002, section
 # 6.1.1, has 3; Linux raises its threshold up to 300 when it sees reordering.
 REORDERING = 3
@@ -48,7 +51,10 @@ class PathEstimates:
         return self._lost / known if known else 0.0
 
     def on_transfer_begin(self) -> None:
-        """Halves the tolerance of reordering, unless the last transfer saw reordering."""
+        """Forgets most losses, and half the tolerance of reordering unless it was seen lately."""
+        if (known := self._arrived + self._lost) > _EARLIER:
+            self._arrived *= _EARLIER / known
+            self._lost *= _EARLIER / known
         if not self._reordered:
             self.reordering = REORDERING + (self.reordering - REORDERING) // 2
             self.patience = max(1, self.patience // 2)

@@ -6,7 +6,7 @@ over a PROBE after the datagrams that arrived before it, or the answer reports t
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,10 +51,12 @@ class Receiver:
         repair: Repair,
         now_s: float,
         hot_path: HotPath = NUMPY,
+        recent_s: Sequence[float] = (),
     ) -> None:
         """`into` is a buffer of the layout; arriving chunks are written to their place in it.
 
         Without a rule the receiver collects data early, and says nothing until `adopt`.
+        `recent_s` is for the rule: how long earlier transfers took.
         """
         self.transfer = transfer
         self.placement = hot_path.placement(
@@ -82,6 +84,8 @@ class Receiver:
         self._pass = 1
         self._datagrams = 0
         self._control_bytes = 0
+        self._recent_s = recent_s
+        self._worth: NDArray[np.uint8] | None = None
 
     @property
     def received_count(self) -> int:
@@ -143,17 +147,33 @@ class Receiver:
 
     def on_message(self, message: ControlMessage, now_s: float) -> None:
         """Takes a control message of the sender; ProtocolError when it makes no sense."""
-        if message.type is not MessageType.PROBE:
+        if message.type not in (MessageType.PROBE, MessageType.WORTH):
             raise ProtocolError(f"{message.type.name} is not allowed at a receiver")
         if message.transfer != self.transfer:
-            raise ProtocolError(f"PROBE for transfer {message.transfer} during {self.transfer}")
+            raise ProtocolError(
+                f"{message.type.name} for transfer {message.transfer} during {self.transfer}"
+            )
         self._now_s = now_s
+        if message.type is MessageType.WORTH:
+            self._learn(message.body)
+            return
         self._machine.on(ReceiverEvent.PROBE)
         if self.stopped:
             return  # it crossed the STOP, which answers it
         self._asked = True
         self._probes += self._repair.counts_as_probe(message)
         self._stop_or(lambda progress: self._repair.on_probe(message, progress, self.attentive))
+
+    def _learn(self, worth: bytes) -> None:
+        """The sender has said what its chunks are worth."""
+        if self._worth is not None or len(worth) != self._layout.chunk_count:
+            count = self._layout.chunk_count
+            raise ProtocolError(
+                f"WORTH with a body of {len(worth)} bytes; valid: {count}, once a transfer"
+            )
+        self._worth = np.frombuffer(worth, dtype=np.uint8)
+        if not self.stopped:
+            self._stop_or(self._repair.on_data)
 
     def adopt(self, into: NDArray[np.uint8], rule: StopRule, now_s: float) -> None:
         """Gives data that came early its buffer and its rule."""
@@ -181,6 +201,12 @@ class Receiver:
     def still_s(self) -> float:
         """Since when it stands still: the latest new chunk, or its beginning."""
         return self._began_s if self._last_arrival_s is None else self._last_arrival_s
+
+    @property
+    def took_s(self) -> float | None:
+        """How long it took from the first chunk until there was enough; None if none came."""
+        first_s = self._first_arrival_s
+        return None if first_s is None or not self.stopped else self._ended_s - first_s
 
     @property
     def missing(self) -> int:
@@ -264,6 +290,8 @@ class Receiver:
             first_arrival_s=self._first_arrival_s,
             last_arrival_s=self._last_arrival_s,
             probes=self._probes,
+            worth=self._worth,
+            recent_s=self._recent_s,
         )
 
     def poll_messages(self) -> list[ControlMessage]:

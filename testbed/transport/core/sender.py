@@ -26,7 +26,7 @@ from testbed.transport.core.fruitlessness import Fruitlessness
 from testbed.transport.core.hot_path import ASK_FIRST, ASK_LAST, NUMPY, HotPath
 from testbed.transport.core.layout import PayloadLayout
 from testbed.transport.core.messages import ControlMessage, MessageType, unpack_bitmap
-from testbed.transport.core.order import ChunkOrder, OrderContext
+from testbed.transport.core.order import Arranger, ChunkOrder, OrderContext
 from testbed.transport.core.repair import Arrange, Repair, SenderRepair
 from testbed.transport.core.reports import Observation, TransferReport
 from testbed.transport.core.routine import Departures, promises
@@ -83,6 +83,10 @@ class Sender:
         )
         if not isinstance(self._repair, SenderRepair):
             raise own_code.unfit(repair, "sender", self._repair, "a SenderRepair")
+        arranger = arrangers[place]
+        if isinstance(arranger, Arranger) and arranger.worth is not None:
+            worth = arranger.worth.tobytes()
+            self._repair.outbox.append(ControlMessage(MessageType.WORTH, transfer, worth))
         self._path = path
         self._composer = hot_path.composer(
             session=session, transfer=transfer, layout=layout, rows=rows, frames=path.frames

@@ -13,7 +13,7 @@ which it is asked again although nothing has arrived.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -37,6 +37,10 @@ class Progress:
         probes: how many passes the sender has ended, with a PROBE each. One that it sends within a
             pass, because its window is full, does not count. With a repair that has no passes, how
             many PROBEs have arrived.
+        worth: what the sender says that each chunk is worth, shape (chunk_count,), in the bytes of
+            `worth`; None before that is known, and where the sender's order does not tell.
+        recent_s: how long the latest transfers from this peer took, from the first chunk until the
+            receiver had enough; the oldest first.
     """
 
     received: NDArray[np.bool_]
@@ -45,6 +49,8 @@ class Progress:
     first_arrival_s: float | None
     last_arrival_s: float | None
     probes: int
+    worth: NDArray[np.uint8] | None = None
+    recent_s: Sequence[float] = ()
 
 
 class StopRule(ABC):
@@ -74,9 +80,13 @@ class TolerancePolicy(ABC):
     """How much a receiver may give up, depending on the phase of the training.
 
     `str` gives the text from which `as_policy` makes an equal one; subclasses leave it alone.
+
+    Attributes:
+        needs_worth: whether its stop rules need an order that tells what chunks are worth.
     """
 
     own_text = ""  # of a policy in a user's own file: set by `as_policy`
+    needs_worth = False
 
     def __str__(self) -> str:
         return self.own_text or self.as_text()

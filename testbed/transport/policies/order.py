@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.shared.registry import Registry
+from testbed.transport.core import worth
 from testbed.transport.core.numbering import Leg
-from testbed.transport.core.order import ChunkOrder, OrderContext
+from testbed.transport.core.order import Arranger, ChunkOrder, OrderContext
 from testbed.transport.policies.tensor_names import matching, parse_globs
 
 # With the golden ratio the starts of successive rounds cover the payload most evenly.
@@ -123,6 +124,51 @@ class LargestMagnitudeFirst(ChunkOrder):
         return (keys & np.uint64(0xFFFFFFFF)).astype(np.int64)
 
 
+@dataclass(frozen=True, kw_only=True)
+class ByEnergy(ChunkOrder):
+    """What must arrive, then the most energy first; the receiver is told what each chunk is worth.
+
+    Energy is the sum of squares, and it is told and compared in steps (see `core.worth`). These
+    must arrive: chunks that hold the floor together, the most energetic ones; those with a NaN or
+    an infinity, so that the receiver learns of it; and in each round other ones in turn, so that
+    each is delivered at least once in `within_rounds` rounds, however little it holds.
+
+    Args:
+        floor: the share of the energy that must arrive; above 0, up to 1.
+        within_rounds: after so many rounds each chunk has had its turn; 1 leaves out nothing. A
+            prime shares no rhythm with other things that come every few rounds.
+    """
+
+    floor: float = 0.05
+    within_rounds: int = 31
+    tells_worth = True
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.floor, int | float) and 0 < self.floor <= 1):
+            raise ValueError(f"floor is {self.floor!r}; valid: above 0, up to 1")
+        if not (isinstance(self.within_rounds, int) and self.within_rounds >= 1):
+            raise ValueError(f"within_rounds is {self.within_rounds!r}; valid: whole, 1 or more")
+
+    def permutation(self, context: OrderContext) -> NDArray[np.int64]:
+        return worth.by_worth(self._worth(context))
+
+    def arranger(self, context: OrderContext) -> Arranger:
+        found = self._worth(context)
+        return Arranger(worth.by_worth(found), found)
+
+    def _worth(self, context: OrderContext) -> NDArray[np.uint8]:
+        energy = worth.energies(context.rows)
+        found = worth.encode(energy)
+        energy[~np.isfinite(energy)] = 0.0
+        first = worth.by_worth(found)
+        held = np.cumsum(energy[first])
+        enough = np.searchsorted(held, self.floor * held[-1]) + 1
+        found[first[:enough]] |= worth.MUST
+        turn = Leg.round_of(context.transfer) % self.within_rounds
+        found[turn :: self.within_rounds] |= worth.MUST
+        return found
+
+
 @dataclass(frozen=True, init=False)
 class LayerPriority(ChunkOrder):
     """Chosen tensors first, or the last layers first.
@@ -167,6 +213,7 @@ ORDERS: Registry[ChunkOrder] = Registry(
         "shuffled": Shuffled,
         "largest-magnitude-first": LargestMagnitudeFirst,
         "layer-priority": LayerPriority,
+        "by-energy": ByEnergy,
     },
     own="Order",
     base=ChunkOrder,

@@ -120,19 +120,21 @@ class AcknowledgedSender(SenderRepair):
         return self._due.peek(limit) if self._due.waiting else self.spare()[:limit]
 
     def on_sent(self, count: int, now_s: float) -> None:
-        chunks = self.upcoming(count)
-        spare = not self._due.waiting
-        self.scoreboard.record(chunks, now_s)
+        self.scoreboard.record(self.upcoming(count), now_s)
         self.in_flight = self.scoreboard.in_flight
         if self._requesting == self.scoreboard.next:
             self._requested_at = self.scoreboard.next
         self._last_s = now_s
         self._waiting = False
-        if spare:
-            self.on_spare_sent(count, now_s)
-        else:
-            self._due.drop(count)
+        self.take(count, now_s)
         self._look(now_s)
+
+    def take(self, count: int, now_s: float) -> None:
+        """The first `count` upcoming chunks are on their way."""
+        if self._due.waiting:
+            self._due.drop(count)
+        else:
+            self.on_spare_sent(count, now_s)
 
     def _look(self, now_s: float) -> None:
         """Calls `on_dry` when there is nothing to send."""

@@ -215,7 +215,7 @@ class SendQueue:
 
     def __init__(self, chunks: NDArray[np.int64], *, lost_first: bool) -> None:
         """All `chunks` wait, in this order. With `lost_first`, lost chunks go first, else last."""
-        self._fresh = chunks
+        self._all = self._fresh = chunks
         self._cursor = 0
         self._lost = ChunkQueue()
         self._lost_first = lost_first
@@ -245,6 +245,15 @@ class SendQueue:
         self._cursor += new
         self.waiting -= again + new
 
+    def take(self, chunks: NDArray[np.int64]) -> None:
+        """Removes these, wherever they wait; those that do not wait stay away."""
+        taken = np.zeros(len(self._all), dtype=np.bool_)
+        taken[chunks] = True
+        fresh = self._fresh[self._cursor :]
+        self._fresh, self._cursor = fresh[~taken[fresh]], 0
+        self._lost.remove(taken)
+        self.waiting = len(self._fresh) + len(self._lost)
+
     def push_lost(self, chunks: NDArray[np.int64]) -> None:
         """Adds chunks whose last copies are lost."""
         self._lost.push(chunks)
@@ -259,5 +268,5 @@ class SendQueue:
     def restart(self) -> None:
         """Makes all chunks wait again."""
         self._lost = ChunkQueue()
-        self._cursor = 0
+        self._fresh, self._cursor = self._all, 0
         self.waiting = len(self._fresh)

@@ -22,9 +22,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from testbed.transport.core.order import Arranger
 from testbed.transport.core.path_estimates import PathEstimates
 from testbed.transport.core.repair import Arrange, Repair
 from testbed.transport.core.states import SenderEvent, SenderState
+from testbed.transport.core.worth import MUST
 from testbed.transport.policies.repair.acknowledged_sender import AcknowledgedSender
 from testbed.transport.policies.repair.selective import (
     AcknowledgingReceiver,
@@ -32,6 +34,8 @@ from testbed.transport.policies.repair.selective import (
 )
 
 _MOST_COPIES = 64
+_PLANNED = 256  # chunks that are looked at when copies compete with what comes next
+_ASKING = 32  # the first datagrams ask, until the receiver answers
 _FIRST_RISK = 0.5  # of a chunk that was never lost
 # A receiver that has been silent for so many round trips gets no more copies.
 _TRUSTED_ROUND_TRIPS = 2.0
@@ -41,8 +45,8 @@ _TRUSTED_S = 2e-3
 class StreamingSender(AcknowledgedSender):
     """Keeps the path busy until the receiver has enough."""
 
-    def __init__(self, *, residual: float, **common: Any) -> None:
-        super().__init__(lost_first=False, **common)
+    def __init__(self, *, residual: float, lost_first: bool = False, **common: Any) -> None:
+        super().__init__(lost_first=lost_first, **common)
         self._residual = residual
         self._spare: NDArray[np.int64] | None = None
         self._trusted_until_s: float | None = None
@@ -75,9 +79,7 @@ class StreamingSender(AcknowledgedSender):
         self._spare = rest if len(rest) else None
 
     def on_sent(self, count: int, now_s: float) -> None:
-        if self.scoreboard.next == 0:
-            self._trust(now_s)
-        elif self._trusted_until_s is not None and now_s > self._trusted_until_s:
+        if self._trusted_until_s is not None and now_s > self._trusted_until_s:
             self._trusted_until_s = None
         super().on_sent(count, now_s)
         if self._trusted_until_s is None:
@@ -104,6 +106,78 @@ class StreamingSender(AcknowledgedSender):
             self.machine.on(SenderEvent.RAN_DRY)
 
 
+class WorthiestFirstSender(StreamingSender):
+    """Sends what comes first in the order as long as the receiver lacks it.
+
+    While less than half is lost, that means that lost chunks go first. Otherwise it repeats chunks
+    in flight, too. What must arrive goes round and round, until it is unlikely that all its copies
+    are lost. Of the others, one with n copies in flight goes like one that comes n times as many
+    places later as there are datagrams in flight.
+    """
+
+    def __init__(self, *, chunk_count: int, arrange: Arrange, **common: Any) -> None:
+        super().__init__(chunk_count=chunk_count, arrange=arrange, lost_first=True, **common)
+        self._ranked = arrange(np.arange(chunk_count, dtype=np.int64))
+        worth = arrange.worth if isinstance(arrange, Arranger) else None
+        self._must = np.zeros(chunk_count, np.bool_) if worth is None else worth >= MUST
+        self._plan: NDArray[np.int64] | None = None
+        self._answered = False  # in this transfer: what is known of losses is no older
+
+    def _planned(self) -> NDArray[np.int64] | None:
+        """What to send next while much is lost; None otherwise."""
+        known = self.estimates
+        pressed = self._answered and known.loss > _FIRST_RISK and not known.queueing
+        if self._plan is None and pressed:
+            self._plan = self._make_plan()
+        return self._plan if self._plan is not None and len(self._plan) else None
+
+    def _make_plan(self) -> NDArray[np.int64]:
+        scoreboard, most = self.scoreboard, self.copies_wanted(self._residual)
+        wanted = ~scoreboard.arrived & (scoreboard.copies < most)
+        chunks = self._ranked[wanted[self._ranked]][:_PLANNED]
+        copies, must = scoreboard.copies[chunks], self._must[chunks]
+        rounds = np.arange(most)[:, np.newaxis] >= copies[must]
+        first = np.broadcast_to(chunks[must], rounds.shape)[rounds]
+        places = np.arange(len(chunks)) + max(1, self.in_flight) * copies
+        return np.append(first, chunks[~must][np.argsort(places[~must], kind="stable")])
+
+    @property
+    def remaining(self) -> int:
+        if (plan := self._planned()) is None:
+            return super().remaining
+        return max(0, min(len(plan), self._span_left))
+
+    def upcoming(self, limit: int) -> NDArray[np.int64]:
+        if (plan := self._planned()) is None:
+            return super().upcoming(limit)
+        return plan[: min(limit, self.remaining)]
+
+    def wants_ack(self, count: int, window_left: float) -> bool:
+        wanted = super().wants_ack(count, window_left)
+        # A burst should be noticed when it begins, and when it ends; and few that ask may arrive.
+        begins = not self._answered and self.scoreboard.next < _ASKING
+        return wanted or begins or self._planned() is not None
+
+    @property
+    def certain(self) -> int:
+        return self.unasking if self._planned() is None else 0
+
+    def take(self, count: int, now_s: float) -> None:
+        if (plan := self._planned()) is None:
+            super().take(count, now_s)
+            return
+        self._due.take(plan[:count])
+        self._spare, self._plan = None, plan[count:] if len(plan) > count else None
+
+    def _look(self, now_s: float) -> None:
+        if self._planned() is None:
+            super()._look(now_s)
+
+    def on_change(self, now_s: float) -> None:
+        self._plan, self._answered = None, True
+        super().on_change(now_s)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Streaming(Repair):
     """The repair `streaming`.
@@ -121,6 +195,8 @@ class Streaming(Repair):
             virtual time, 2.5 times as many of these ACKs ended no transfer of 1 MB more than 2 %
             earlier; at the hosts they were two fifths of what a sender under loss cost.
         residual: the accepted probability that all copies of a chunk in flight are lost.
+        lost_first: what comes first in the order goes first until it has arrived, also when it is
+            lost again and again.
     """
 
     interval_s: float = 1e-3
@@ -128,17 +204,21 @@ class Streaming(Repair):
     loss_overhead: float = 0.0125
     later_loss_overhead: float = 0.005
     residual: float = 0.02
+    lost_first: bool = False
 
     def __post_init__(self) -> None:
         for overhead in (self.overhead, self.loss_overhead, self.later_loss_overhead):
             check_ack_options(self.interval_s, overhead)
         if not 0 < self.residual <= 1:
             raise ValueError(f"residual is {self.residual}; valid: above 0, up to 1")
+        if not isinstance(self.lost_first, bool):
+            raise ValueError(f"lost_first is {self.lost_first!r}; valid: true, false")
 
     def sender(
         self, *, transfer: int, chunk_count: int, arrange: Arrange, estimates: PathEstimates
     ) -> StreamingSender:
-        return StreamingSender(
+        kind = WorthiestFirstSender if self.lost_first else StreamingSender
+        return kind(
             transfer=transfer,
             chunk_count=chunk_count,
             arrange=arrange,

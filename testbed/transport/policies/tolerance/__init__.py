@@ -19,6 +19,7 @@ from testbed.transport.core.tolerance import (
     check_tolerance,
     required_chunks,
 )
+from testbed.transport.policies.tolerance.by_energy import BoundedEnergy
 from testbed.transport.policies.tolerance.by_phase import Fixed, Phased
 from testbed.transport.policies.tolerance.by_time import EarlyClose, QuickLossOnly
 from testbed.transport.policies.tolerance.per_layer import PerLayer
@@ -31,6 +32,7 @@ POLICIES: Registry[TolerancePolicy] = Registry(
         "per-layer": PerLayer,
         "early-close": EarlyClose,
         "quick-loss-only": QuickLossOnly,
+        "bounded-energy": BoundedEnergy,
     },
     own="Tolerance",
     base=TolerancePolicy,
@@ -68,6 +70,7 @@ def as_policy(value: TolerancePolicy | float | str | Mapping[str, Any]) -> Toler
 
 __all__ = [
     "POLICIES",
+    "BoundedEnergy",
     "EarlyClose",
     "Fixed",
     "FractionRule",

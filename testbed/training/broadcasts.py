@@ -1,0 +1,95 @@
+"""What the server owes its workers of broadcasts, and which chunks they have in common.
+
+Usually each worker fills what it has not got, and the server has a memory for each. A filling that
+is `common` has workers apply only what all of them have got, so that their replicas stay the same,
+bit for bit; and the server has one memory for all:
+
+    server                          worker
+    the mean, with what it owes ->  takes what comes in time, and says what that was
+    what all have got           ->  drops all else
+
+A bit for each chunk is announced, after the broadcast.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from testbed.training.filling import Buffer, Filling, Mask, SenderMemory, payload_of
+from testbed.transport import Endpoint, PayloadLayout, TransferReport
+from testbed.transport.core.messages import MAX_ANNOUNCEMENT_BYTES, pack_bitmap, unpack_bitmap
+
+
+class Debts:
+    """The server's memory of what its broadcasts did not deliver."""
+
+    def __init__(self, filling: Filling, layout: PayloadLayout, workers: Sequence[str]) -> None:
+        self._filling, self._layout = filling, layout
+        shared = filling.sender_memory(layout) if filling.common else None
+        self._memories = {name: shared or self._new() for name in workers}
+
+    def _new(self) -> SenderMemory:
+        return self._filling.sender_memory(self._layout)
+
+    def payloads(self, mean: Buffer, present: Sequence[str]) -> dict[str, Buffer]:
+        """What to send to each worker; called once a round, since it adds the mean to the debts."""
+        made: dict[int, Buffer] = {}
+        for name in present:
+            memory = self._memories[name]
+            if id(memory) not in made:
+                made[id(memory)] = payload_of(memory, mean)
+        return {name: made[id(self._memories[name])] for name in present}
+
+    def common(self, sent: Mapping[str, TransferReport]) -> Mask | None:
+        """Which chunks of a broadcast all have got, shape (chunk_count,); None: that is not told."""
+        if not self._filling.common:
+            return None
+        common = np.ones(self._layout.chunk_count, dtype=np.bool_)
+        for report in sent.values():  # kernel TCP's says nothing: it has delivered all
+            common &= True if report.received is None else report.received
+        return common
+
+    def settle(self, sent: Mapping[str, TransferReport], common: Mask | None) -> None:
+        """The broadcast has ended; `common` is what was said of it."""
+        for name, report in sent.items():
+            if common is not None:
+                count = int(np.count_nonzero(common))
+                report = replace(report, received=common, chunks_received=count)
+            self._memories[name].settle(report)
+            if common is not None:
+                return  # it is everyone's
+
+    def forget(self, name: str) -> None:
+        """A worker begins anew; it is owed what the others are, or nothing."""
+        if not self._filling.common:
+            self._memories[name] = self._new()
+
+    def state(self) -> dict[str, Any]:
+        """For a checkpoint, by worker."""
+        return {name: memory.state() for name, memory in self._memories.items()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continues from a result of `state`, with arrays in place of tensors."""
+        for name, memory in self._memories.items():
+            memory.restore(state[name])
+
+
+def announce(endpoint: Endpoint, common: Mask) -> None:
+    """The server: tells all workers what they have in common."""
+    bits = pack_bitmap(common)
+    for begin in range(0, len(bits), MAX_ANNOUNCEMENT_BYTES):
+        endpoint.announce(bits[begin : begin + MAX_ANNOUNCEMENT_BYTES])
+
+
+def await_common(endpoint: Endpoint, layout: PayloadLayout) -> Mask:
+    """A worker: waits for what `announce` says, shape (chunk_count,).
+
+    Raises:
+        ProtocolError: it is no bitmap of this layout.
+    """
+    size, bits = -(-layout.chunk_count // 8), b""
+    while len(bits) < size:
+        bits += endpoint.await_announcement()
+    return unpack_bitmap(bits, layout.chunk_count)

@@ -1,0 +1,124 @@
+"""A bound on the energy that may be missing: ours.
+
+Energy is the sum of squares. A receiver that has at least the share d of a payload's energy makes a
+*d-contraction* of it: what is missing has at most 1 - d of the payload's squared norm. With error
+feedback, SGD with any such contraction converges at the rate of SGD without loss, d only delays it
+(Stich, Cordonnier and Jaggi, NeurIPS 2018, for the largest entries; Karimireddy et al., ICML 2019,
+for all contractions). It does not matter how the chunks were chosen, so the network may choose some
+of them. That is why the floor holds in all rounds; what comes above it is what the time allows.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from testbed.transport.core.layout import PayloadLayout
+from testbed.transport.core.tolerance import Progress, StopRule, StopRuleFactory, TolerancePolicy
+from testbed.transport.core.worth import LEAST, MOST, MUST, by_worth
+
+# The time of a calm transfer: a quarter of the latest ones were faster. It stays that of calm ones
+# while up to three quarters are hit, and follows a path that becomes slower for good.
+_CALM = 0.25
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoundedEnergy(TolerancePolicy):
+    """Stops at a share of the energy, or when it is late; what must arrive always does.
+
+    It needs an order that tells what chunks are worth, such as `by-energy`. That says which must
+    arrive, the same ones for all receivers of a payload: they are the floor.
+
+    Args:
+        share: the share of the energy at which a transfer ends that is not late; above 0.
+        patience: a transfer is late after so many times what calm ones took recently, from its
+            first chunk on; at least 1.
+    """
+
+    share: float = 0.95
+    patience: float = 1.2
+    needs_worth = True
+
+    def __post_init__(self) -> None:
+        for name in ("share", "patience"):
+            if not isinstance(getattr(self, name), int | float):
+                raise ValueError(f"{name} is {getattr(self, name)!r}; valid: a number")
+        if not 0 < self.share <= 1:
+            raise ValueError(f"share is {self.share}; valid: above 0, up to 1")
+        if not 1 <= self.patience < np.inf:
+            raise ValueError(f"patience is {self.patience}; valid: 1 or more, finite")
+
+    def tolerance(self, critical: bool) -> float:
+        """What it gives up of the energy when it is not late; of the chunks it is often more."""
+        return 1 - self.share
+
+    def stop_rule(self, critical: bool) -> StopRuleFactory:
+        return lambda layout: EnergyRule(layout=layout, policy=self)
+
+    def as_text(self) -> str:
+        return f"bounded-energy:share={self.share!r},patience={self.patience!r}"
+
+
+class EnergyRule(StopRule):
+    """Stops once what must arrive has, and either the share is there or the transfer is late."""
+
+    def __init__(self, *, layout: PayloadLayout, policy: BoundedEnergy) -> None:
+        self._policy = policy
+        self._chunk_count = layout.chunk_count
+        self._needed: NDArray[np.int64] | None = None  # what always arrives
+        self._fewest = layout.chunk_count  # chunks that can hold the share
+        self._late_s: float | None = None
+
+    def satisfied(self, progress: Progress) -> bool:
+        if not self._knows(progress) or self._lacking(progress):
+            return False
+        late_s = self._late_from(progress)
+        if late_s is not None and progress.now_s >= late_s:
+            return True
+        return progress.received_count >= self._fewest and self._holds_share(progress)
+
+    def deadline_s(self, progress: Progress) -> float | None:
+        late_s = self._late_from(progress)
+        # Afterwards only a new chunk can change the answer.
+        return None if late_s is None or progress.now_s >= late_s else late_s
+
+    def missing(self, progress: Progress) -> int | None:
+        if not self._knows(progress):
+            return self._chunk_count - progress.received_count
+        lacking = self._lacking(progress)
+        late_s = self._late_from(progress)
+        if late_s is not None and progress.now_s >= late_s:
+            return lacking
+        return max(lacking, self._fewest - progress.received_count)
+
+    def _late_from(self, progress: Progress) -> float | None:
+        """From when on the transfer is late; None while that is unknown."""
+        if self._late_s is None and progress.recent_s and progress.first_arrival_s is not None:
+            recent_s = sorted(progress.recent_s)
+            calm_s = recent_s[int(len(recent_s) * _CALM)]
+            self._late_s = progress.first_arrival_s + self._policy.patience * calm_s
+        return self._late_s
+
+    def _lacking(self, progress: Progress) -> int:
+        assert self._needed is not None
+        return len(self._needed) - int(np.count_nonzero(progress.received[self._needed]))
+
+    def _holds_share(self, progress: Progress) -> bool:
+        got = float(np.add.reduce(self._least, where=progress.received))
+        lost = float(np.add.reduce(self._most, where=~progress.received))
+        return lost * self._policy.share <= got * (1 - self._policy.share)
+
+    def _knows(self, progress: Progress) -> bool:
+        """Whether the sender has said what its chunks are worth; reads it when it has."""
+        if self._needed is not None or progress.worth is None:
+            return self._needed is not None
+        worth = progress.worth
+        self._least, self._most = LEAST[worth], MOST[worth]
+        self._needed = np.flatnonzero(worth & MUST)
+        # What is left may be lost where the first ones of this order are there.
+        first = by_worth(worth)
+        got = np.cumsum(self._least[first])
+        lost = np.append(self._most[first][::-1].cumsum()[::-1][1:], 0.0)
+        share = self._policy.share
+        self._fewest = int(np.argmax(lost * share <= got * (1 - share))) + 1
+        return True
