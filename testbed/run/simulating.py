@@ -129,7 +129,13 @@ def simulate(run: Run, directory: Path, on_progress: OnProgress) -> list[Gate]:
     run_directory.write_json(directory / "manifest.json", facts)
     run_directory.write_json(directory / "calibration.json", {"schema": run_directory.SCHEMA})
     tasks = Tasks(simulation)
-    world = World(simulation, tasks, network.ways(names[1:]), network.arrivals)
+    world = World(
+        simulation,
+        tasks,
+        network.ways(names[1:]),
+        network.arrivals,
+        contents=config["training"]["pace"]["kind"] != "payload-only",
+    )
     listener = Listener(tasks)
     with tempfile.TemporaryDirectory(prefix="lab-simulate-") as private:
         # Its folder is what the controller shares with the senders.
