@@ -17,9 +17,10 @@ from typing import Any, cast
 from controllers.controller_socket import ControllerClient
 from testbed.experiment import Run
 from testbed.lab import paths
-from testbed.run import manifest, simulated_impairments
+from testbed.run import manifest, simulated_kinds
 from testbed.run.runner import OnProgress, Outcome, directory_of
-from testbed.run.simulated_impairments import SimulatedAccess, SimulatedController
+from testbed.run.simulated_access import SimulatedAccess
+from testbed.run.simulated_impairments import SimulatedController
 from testbed.run.simulated_network import SimulatedNetwork, describe
 from testbed.shared import failure, jsonl, own_code, run_directory
 from testbed.shared.input_error import InputError
@@ -48,9 +49,8 @@ def refuse(run: Run) -> None:
     config, file = run.config(), f"{run.source or run.experiment.name}"
     for key, value, valid in _lacking(config, run):
         raise InputError(f"{file}: {key}: {value} is not simulated; valid: {valid}")
-    network = describe(run.experiment.topology).as_json()
     for number, entry in enumerate(config["impairments"]):
-        if wrong := simulated_impairments.lacking(entry, network):
+        if wrong := simulated_kinds.lacking(entry):
             raise InputError(f"{file}: impairments.{number}: {wrong}")
 
 
@@ -121,7 +121,10 @@ def simulate(run: Run, directory: Path, on_progress: OnProgress) -> list[Gate]:
     own_code.expect(config.get("code", {}))
     simulation = Simulation()
     info = describe(run.experiment.topology)
-    network = SimulatedNetwork(simulation, info, seed=config["seed"])
+    kinds = {each["kind"] for each in config["impairments"]}
+    network = SimulatedNetwork(
+        simulation, info, seed=config["seed"], delays_change="trace" in kinds
+    )
     names = run.experiment.topology.host_names()
     description = info.as_json()
     facts = manifest.of_machine() | {"simulated": True, "seed": config["seed"]}
@@ -142,10 +145,10 @@ def simulate(run: Run, directory: Path, on_progress: OnProgress) -> list[Gate]:
         controller_socket = Path(private, "controller.sock")
         log = directory / "events" / "impairments.jsonl"
         access = SimulatedAccess(
-            network=description,
+            clock=simulation,
+            simulated=network,
             records=log.parent,
             shared=controller_socket.parent,
-            arrivals=network.arrivals,
         )
         controller = SimulatedController(simulation, config["impairments"], access, log)
         model_and_data = ModelAndData(config)

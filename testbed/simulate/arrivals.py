@@ -60,6 +60,15 @@ class Arrivals:
             for train, (pool, note) in self._filtered.empty():
                 pool.add(train, note)
 
+    def drop_announced(self) -> None:
+        """Forgets what has been announced and has not arrived."""
+        self.catch_up()
+        for pool in [*self._pools, self._filtered]:
+            for train, note in pool.empty():
+                if len((here := train.take(self._simulation.now_s)).times_s):
+                    _put(here, pool, note)
+                train.keep(0)
+
     def catch_up(self) -> None:
         """From now on, all that has arrived by now is where it belongs."""
         for link in self._links:

@@ -66,7 +66,7 @@ class Cluster:
         there, _ = self._ways[name]
         party = self.workers[name] = self._party(name, connection, there)
         said = connection.control()
-        self.simulation.at(there.control_arrival_s(now_s), lambda: self._newcomer(party, said))
+        there.say(self.simulation, lambda: self._newcomer(party, said))
         return party
 
     def _newcomer(self, worker: Party, said: bytes) -> None:

@@ -53,6 +53,7 @@ class Link:
         loss: float | Callable[[], bool] = 0.0,
         jitter_s: float = 0.0,
         duplicate: float = 0.0,
+        in_order: bool = False,
         seed: int = 0,
     ) -> None:
         """A link of `rate_bps` (math.inf: without a queue) and `delay_s`.
@@ -60,7 +61,8 @@ class Link:
         `mark_bytes` is the queue length from which on arriving datagrams are marked. `loss` is a
         probability, or says of each datagram whether it is lost; the link has then served it.
         `jitter_s` is the most that is added to the delay, at random, so that datagrams overtake
-        each other. `duplicate` is the probability that one arrives twice.
+        each other, unless they stay `in_order`: one that catches up then comes out with that before
+        it. `duplicate` is the probability that one arrives twice.
         """
         self.rate_bps = rate_bps
         self.jitter_s = jitter_s
@@ -72,6 +74,9 @@ class Link:
         self._loss = loss
         self._simulation = simulation
         self._queue_bytes = queue_bytes
+        self._in_order = in_order
+        self._out_s = -math.inf  # when the latest comes out, where order is kept
+        self._is_cut = False
         self._mark_bytes = mark_bytes
         self._free_s = -math.inf  # when the queue is empty
         self._work_s = 0.0  # service given or promised
@@ -121,6 +126,25 @@ class Link:
         self._free_s = max(self._free_s, now_s + left_s * self.rate_bps / rate_bps)
         self.rate_bps = rate_bps
         self._changed()
+
+    def set_queue(self, queue_bytes: float) -> None:
+        """Another limit; what waits beyond it is still sent."""
+        self.catch_up()
+        self._queue_bytes = queue_bytes
+
+    def cut(self) -> None:
+        """From now on whatever comes is lost; what waits is no longer sent.
+
+        What follows has been told of the latter, and is to forget it.
+        """
+        self._work_s -= self._left_s()
+        self._free_s = min(self._free_s, self._simulation.now_s)
+        self._is_cut = True
+
+    def mend(self) -> None:
+        """Sends again."""
+        self.catch_up()
+        self._is_cut = False
 
     def _changed(self) -> None:
         """Something may come out sooner than was expected."""
@@ -230,12 +254,19 @@ class Link:
             if len({each.batch.size_bytes for each in parts}) > 1:
                 sizes = np.array([float(each.batch.size_bytes) for each in parts])[owners]
         self.sent += len(arrivals_s)
+        if self._is_cut:
+            self.dropped += len(arrivals_s)
+            return
         entered, marks, leaves_s = self._queue(arrivals_s, sizes)
         marked = marked | marks
         places = self._duplicated(self._not_lost(np.flatnonzero(entered)))
         times_s = leaves_s[places] + self._delay_s
         if self.jitter_s:
             times_s += self.jitter_s * self._delaying.random(len(places))
+        if self._in_order and len(places):
+            times_s = np.maximum.accumulate(np.maximum(times_s, self._out_s))
+            self._out_s = float(times_s[-1])
+        elif self.jitter_s:
             order = np.argsort(times_s, kind="stable")
             places, times_s = places[order], times_s[order]
         if owners is not None:

@@ -37,6 +37,7 @@ class Way:
         blocked: whether the path swallows all datagrams, while control messages pass.
         survives: asked of each datagram as it is sent; what does not is lost behind the links.
         altered: what becomes of each datagram that survives.
+        on_change: called when it has got other links.
     """
 
     links: Sequence[Link]
@@ -44,6 +45,7 @@ class Way:
     blocked: bool = False
     survives: Callable[[Frame], bool] | None = None
     altered: Callable[[Frame], Frame] | None = None
+    on_change: list[Callable[[], None]] = field(default_factory=list, init=False)
     _last_control_s: float = field(default=-math.inf, init=False)
 
     def control_arrival_s(self, now_s: float) -> float:
@@ -53,6 +55,10 @@ class Way:
             passage_s = sum(link.passage_s() for link in self.links)
         self._last_control_s = max(self._last_control_s, now_s + passage_s)
         return self._last_control_s
+
+    def say(self, simulation: Simulation, arrive: Callable[[], None]) -> None:
+        """Sends a control message now; `arrive` is called when it is there."""
+        simulation.at(self.control_arrival_s(simulation.now_s), arrive)
 
 
 class Party:
@@ -111,6 +117,7 @@ class Party:
         self._control: list[bytes] = []
         self._alarm = Alarm(simulation, self.work)
         self._ear = Alarm(simulation, self._listen)
+        way.on_change.append(self.work)
 
     def be_busy(self, until_s: float) -> None:
         """Does nothing until then; what arrives meanwhile waits."""
@@ -246,6 +253,18 @@ class Party:
             return float(times_s[0][last])
         return float(np.partition(np.concatenate(times_s), last)[last])
 
+    def heed(self, way: Way) -> None:
+        """Hurries when something changes on this way of the other side."""
+        heeded: set[Link] = set()
+
+        def heed_links() -> None:
+            for link in set(way.links) - heeded:
+                link.on_change.append(self.hurry)
+            heeded.update(way.links)
+
+        way.on_change.append(heed_links)
+        heed_links()
+
     def hurry(self) -> None:
         """Reads when something comes that may count, at the latest."""
         if not self._busy and (due_s := self._due_s()) < math.inf:
@@ -321,7 +340,7 @@ class Party:
             if self.other is other:
                 other.listen(data)
 
-        self._simulation.at(self.way.control_arrival_s(self._simulation.now_s), arrive)
+        self.way.say(self._simulation, arrive)
 
     def listen(self, data: bytes) -> None:
         """Bytes of the control stream have arrived."""
@@ -345,15 +364,14 @@ class Party:
             if other.other is self:
                 other.cut(reason)
 
-        self._simulation.at(self.way.control_arrival_s(self._simulation.now_s), arrive)
+        self.way.say(self._simulation, arrive)
 
 
 def link_up(one: Party, two: Party) -> None:
     """Joins two parties; both begin to work."""
     one.other, two.other = two, one
     for here, there in ((one, two), (two, one)):
-        for link in there.way.links:
-            link.on_change.append(here.hurry)
+        here.heed(there.way)
         here.arrivals.come_by(there.way.links, here.inbox)
     one.work()
     two.work()

@@ -133,8 +133,18 @@ def test_the_report_reads_them_and_says_so(chosen, tmp_path):
         ("dblp", ("training.pace={kind: real}",), "training.pace.kind: 'real' is not simulated"),
         (
             "dblp",
-            ("impairments=[{kind: burst, host: server, rounds: [1]}]",),
-            "impairments.0: kind 'burst' is not simulated; valid: loss, sender-drop",
+            ("impairments=[{kind: police, host: server, rounds: [1], rate_bps: 1000000}]",),
+            "impairments.0: kind 'police' is not simulated; valid: loss, sender-drop, burst",
+        ),
+        (
+            "dblp",
+            ("impairments=[{kind: loss, q: 0.1, rounds: [1], spare_control: false}]",),
+            "impairments.0: spare_control: control messages are never lost when simulated",
+        ),
+        (
+            "dblp",
+            ("impairments=[{kind: straggler, host: worker-1, rounds: [1], factor: 2}]",),
+            "impairments.0: resource: 'cpu' is not simulated; valid: link",
         ),
         ("dblp", ("topology.ecn_threshold_bytes=30000",), "ecn_threshold_bytes: ECN on link"),
     ],
