@@ -38,6 +38,8 @@ from testbed.verdict.gate import Gate
 
 _MOST_EVENTS = 10**12
 _SESSION = 1  # nobody else is on the network
+# They do not look at gradients.
+_INDIFFERENT_DETECTORS = ("schedule", "always-critical", "never-critical", "accuracy-gain")
 
 
 def refuse(run: Run) -> None:
@@ -137,7 +139,7 @@ def simulate(run: Run, directory: Path, on_progress: OnProgress) -> list[Gate]:
         tasks,
         network.ways(names[1:]),
         network.arrivals,
-        contents=config["training"]["pace"]["kind"] != "payload-only",
+        contents=_computes_with(config),
     )
     listener = Listener(tasks)
     with tempfile.TemporaryDirectory(prefix="lab-simulate-") as private:
@@ -162,7 +164,9 @@ def simulate(run: Run, directory: Path, on_progress: OnProgress) -> list[Gate]:
             coordination_socket=controller_socket,
             session=_SESSION,
             model_and_data=model_and_data,
-            surroundings=_surroundings(simulation, tasks, world, listener),
+            surroundings=_surroundings(
+                simulation, tasks, world, listener, contents=_computes_with(config)
+            ),
         )
         training_facts = model_and_data.facts(len(context.workers))
         run_directory.write_json(
@@ -194,14 +198,21 @@ def _run(simulation: Simulation, tasks: Tasks) -> None:
         tasks.cancel()
 
 
+def _computes_with(config: Mapping[str, Any]) -> bool:
+    """Whether anybody computes with what payloads hold."""
+    asked = config["phases"]["detector"] in _INDIFFERENT_DETECTORS
+    return not (asked and config["training"]["pace"]["kind"] == "payload-only")
+
+
 def _surroundings(
-    simulation: Simulation, tasks: Tasks, world: World, listener: Listener
+    simulation: Simulation, tasks: Tasks, world: World, listener: Listener, *, contents: bool
 ) -> Surroundings:
     return Surroundings(
         now_s=lambda: simulation.now_s,
         sleep=tasks.sleep,
         open_endpoint=cast(Callable[..., Any], world.open_endpoint),
         connect=cast(Callable[..., Any], lambda path, timeout_s: listener.connect()),
+        contents=contents,
     )
 
 

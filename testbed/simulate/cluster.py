@@ -98,6 +98,8 @@ class Cluster:
 
     def _start(self, now_s: float) -> None:
         """Says READY to all who wait, once all have come."""
+        if not self._started and len(self.servers) < len(self._ways):
+            return
         present = [p for p in self.servers.values() if p.connection.lost is None]
         self._started = self._started or len(present) == len(self._ways)
         for party in present if self._started else []:

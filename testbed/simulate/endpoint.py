@@ -22,6 +22,7 @@ from testbed.transport.core.connection import Connection, ConnectionState
 from testbed.transport.core.connection_settings import ConnectionSettings
 from testbed.transport.core.errors import PeerLost
 from testbed.transport.core.events import Announced, Event, PeerGone, TransferDone
+from testbed.transport.core.hot_path import HotPath
 from testbed.transport.core.joining import SERVER
 from testbed.transport.core.repair import Arrange
 from testbed.transport.core.reports import TransferReport
@@ -57,7 +58,7 @@ class World:
         self.tasks = tasks
         self._ways = ways
         self._arrivals = arrivals
-        self._contents = contents
+        self._hot_path = HOT_PATH if contents else headers.HEADERS_ALONE or HOT_PATH
         self._endpoints: dict[str, Endpoint] = {}
         self._settings: dict[str, ConnectionSettings] = {}
         self._opened: list[Signal] = []
@@ -73,7 +74,7 @@ class World:
         """The server waits for all workers, a worker joins the server."""
         name, config = endpoint.config.name, endpoint.config
         self._endpoints[name] = endpoint
-        self._settings[name] = _settings(config, contents=self._contents)
+        self._settings[name] = _settings(config, self._hot_path)
         if name == SERVER:
             self.cluster = Cluster(
                 self.simulation,
@@ -94,7 +95,7 @@ class World:
     def _path(self, side: str) -> SendingPath:
         config = self._endpoints[side].config
         path = _path(config)
-        if not self._contents:
+        if self._hot_path is headers.HEADERS_ALONE:
             path.frames = headers.room(len(path.frames), config.layout.chunk_bytes)
         return path
 
@@ -115,7 +116,7 @@ class World:
         return party
 
 
-def _settings(config: EndpointConfig, *, contents: bool) -> ConnectionSettings:
+def _settings(config: EndpointConfig, hot_path: HotPath) -> ConnectionSettings:
     return ConnectionSettings(
         session=config.session,
         layout=config.layout,
@@ -124,7 +125,7 @@ def _settings(config: EndpointConfig, *, contents: bool) -> ConnectionSettings:
         peer_timeout_s=config.peer_timeout_s,
         late_s=config.late_s,
         transfers_in_flight=config.transfers_in_flight,
-        hot_path=HOT_PATH if contents else headers.HEADERS_ALONE,
+        hot_path=hot_path,
     )
 
 
@@ -172,8 +173,10 @@ class Endpoint:
     @property
     def _open(self) -> bool:
         """Whether all peers have joined."""
-        here = [p for p in self._parties.values() if p.connection.state is ConnectionState.OPEN]
-        return len(here) == len(self.config.peers)
+        parties = self._parties.values()
+        return len(parties) == len(self.config.peers) and all(
+            party.connection.state is ConnectionState.OPEN for party in parties
+        )
 
     def __exit__(
         self,

@@ -109,16 +109,17 @@ class Signal:
 
     def __init__(self, tasks: Tasks) -> None:
         self._tasks = tasks
-        self._waits: _Task | None = None
+        self._waits: tuple[_Task, Callable[[], bool]] | None = None
 
     def wait_until(self, ready: Callable[[], bool]) -> None:
-        """The running program waits until it is ready; it looks whenever it is told."""
+        """The running program waits until it is ready, which is asked whenever it is told."""
         while not ready():
-            task = self._waits = self._tasks._current
+            task = self._tasks._current
+            self._waits = task, ready
             self._tasks._pause(task)
 
     def tell(self) -> None:
         """Something has happened."""
-        task, self._waits = self._waits, None
-        if task is not None:
+        if self._waits is not None and self._waits[1]():
+            (task, _), self._waits = self._waits, None
             self._tasks._soon(task)

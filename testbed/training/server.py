@@ -53,8 +53,8 @@ class _Server:
         self._congestion = CongestionLog(context.directory, "server", context.round_of)
         self._effects = JsonLinesWriter(events / "effects.jsonl") if vectors is not None else None
         layout = self._layout = context.layout
-        self._gathered = {name: layout.new_buffer() for name in context.workers}
-        self._averaged = layout.new_buffer()
+        self._gathered = {name: context.new_buffer() for name in context.workers}
+        self._averaged = context.new_buffer()
         self._filling = context.filling(Leg.GATHER)
         self._broadcast_filling = context.filling(Leg.BROADCAST)
         self._memories = {name: self._new_memory() for name in context.workers}
@@ -97,7 +97,7 @@ class _Server:
 
     def _round(self, number: int, metric: float | None) -> None:
         context, layout, coordinator = self._context, self._layout, self._coordinator
-        policies = context.protocol.policy
+        policies, contents = context.protocol.policy, context.surroundings.contents
         self._controller.begin(number, "round")
         began_s = self._now_s()
         exchange = self._exchange(number)
@@ -159,8 +159,8 @@ class _Server:
             {
                 "round": number,
                 "critical": after,
-                "gradient_norm": finite(float(np.linalg.norm(averaged))),
-                "nonfinite": nonfinite(averaged),
+                "gradient_norm": finite(float(np.linalg.norm(averaged))) if contents else None,
+                "nonfinite": nonfinite(averaged) if contents else 0,
                 "learning_rate": context.learning_rate(number),
                 "tolerance_gather": policies(Leg.GATHER).tolerance(critical),
                 "tolerance_broadcast": policies(Leg.BROADCAST).tolerance(after),

@@ -18,12 +18,15 @@ class Surroundings:
         sleep: waits for so many seconds.
         open_endpoint: joins the peers.
         connect: makes a worker's connection to the barriers.
+        contents: whether anybody computes with what payloads hold. Otherwise nobody does, and all
+            buffers may be the same one.
     """
 
     now_s: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     open_endpoint: Callable[[EndpointConfig, DataSockets | None], Endpoint] = open_endpoint
     connect: coordination.Connect = coordination.connect
+    contents: bool = True
 
 
 THIS_MACHINE = Surroundings()
