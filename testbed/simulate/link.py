@@ -176,6 +176,11 @@ class Link:
         """How long something without size would take now."""
         return self._left_s() + self._delay_s
 
+    def out_s(self) -> float:
+        """When something without size comes out that comes now: with what came just before."""
+        self.serve()
+        return max(self._free_s, self._simulation.now_s) + self._delay_s
+
     def _left_s(self) -> float:
         self.serve()
         return max(0.0, self._free_s - self._simulation.now_s)

@@ -1,5 +1,6 @@
 """Drives one side of a connection in virtual time, over links to the other side."""
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -48,17 +49,22 @@ class Way:
     on_change: list[Callable[[], None]] = field(default_factory=list, init=False)
     _last_control_s: float = field(default=-math.inf, init=False)
 
-    def control_arrival_s(self, now_s: float) -> float:
-        """When a control message arrives that is sent now."""
-        passage_s = self.control_delay_s
-        if passage_s is None:
-            passage_s = sum(link.passage_s() for link in self.links)
-        self._last_control_s = max(self._last_control_s, now_s + passage_s)
-        return self._last_control_s
-
     def say(self, simulation: Simulation, arrive: Callable[[], None]) -> None:
         """Sends a control message now; `arrive` is called when it is there."""
-        simulation.at(self.control_arrival_s(simulation.now_s), arrive)
+        links = () if self.control_delay_s is not None else tuple(self.links)
+        self._pass(simulation, links, arrive)
+
+    def _pass(
+        self, simulation: Simulation, links: Sequence[Link], arrive: Callable[[], None]
+    ) -> None:
+        """It comes to the first of these links now."""
+        if len(links) > 1:
+            further = functools.partial(self._pass, simulation, links[1:], arrive)
+            simulation.at(links[0].out_s(), further)
+            return
+        out_s = links[0].out_s() if links else simulation.now_s + (self.control_delay_s or 0.0)
+        self._last_control_s = max(self._last_control_s, out_s)
+        simulation.at(self._last_control_s, arrive)
 
 
 class Party:
@@ -172,8 +178,7 @@ class Party:
         for event in told:
             self.events.append(event)
             self.on_event(event)
-        if told:  # what was done about them is due now
-            self._simulation.at(now_s, self.work)
+        self._settle()  # who was told may have given it work, and let it work
         going = self._go_ahead()
         deadline_s = connection.next_deadline_s(now_s, departing=going)
         self._deadline_s = math.inf if deadline_s is None else deadline_s

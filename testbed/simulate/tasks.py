@@ -18,7 +18,8 @@ class _Task:
     def __init__(self, tasks: "Tasks", name: str, work: Callable[[], None]) -> None:
         self.error: BaseException | None = None
         self.over = False
-        self.turn = threading.Semaphore(0)
+        self.turn = threading.Lock()  # held by nobody but while it runs
+        self.turn.acquire()
         self._tasks = tasks
         self._work = work
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -51,7 +52,8 @@ class Tasks:
 
     def __init__(self, simulation: Simulation) -> None:
         self.cancelled = False
-        self.back = threading.Semaphore(0)  # whoever ran has paused or ended
+        self.back = threading.Lock()  # released by whoever ran, as it pauses or ends
+        self.back.acquire()
         self._simulation = simulation
         self._all: list[_Task] = []
         self._running: _Task | None = None

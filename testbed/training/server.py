@@ -52,7 +52,7 @@ class _Server:
         self._transfers = TransferLog(context.directory, "server", context.logged_layout)
         self._congestion = CongestionLog(context.directory, "server", context.round_of)
         self._effects = JsonLinesWriter(events / "effects.jsonl") if vectors is not None else None
-        layout = self._layout = context.layout
+        self._layout = context.layout
         self._gathered = {name: context.new_buffer() for name in context.workers}
         self._averaged = context.new_buffer()
         self._filling = context.filling(Leg.GATHER)
