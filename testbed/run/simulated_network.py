@@ -27,14 +27,15 @@ def describe(parameters: topologies.TopologyParameters) -> LabInfo:
     """
     topology = topologies.build(parameters)
     hosts, links = {}, []
+    numbers = {name: number for number, name in enumerate(topology.hosts(), start=1)}
     options = topology.link_options()
     for name in topology.link_names():
-        ends = [_port(topology, node, other) for node, other in _both(name.split("--"))]
+        ends = _ports(topology, *name.split("--"))
         kept = {key: each for key, each in options[name].items() if each is not None}
         links.append(LinkEnds(name=name, first=ends[0], second=ends[1], **kept))
         for own, other in _both(ends):
             if not topology.isSwitch(own.node):
-                hosts[own.node] = _host(own, other, links[-1], topology.hosts())
+                hosts[own.node] = _host(own, other, links[-1], numbers[own.node])
     switches = {name: int(topology.nodeInfo(name)["dpid"], 16) for name in topology.switches()}
     return LabInfo(hosts=hosts, switches=switches, links=links)
 
@@ -44,18 +45,21 @@ def _both(ends: Sequence[Any]) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
     return (first, second), (second, first)
 
 
-def _port(topology: Any, node: str, other: str) -> Port:
-    number = topology.port(node, other)[0]
-    return Port(
-        node=node,
-        interface=f"{node}-eth{number}",
-        number=number,
-        pid=None if topology.isSwitch(node) else 0,
-    )
+def _ports(topology: Any, first: str, second: str) -> list[Port]:
+    info = topology.linkInfo(first, second)
+    numbers = {info[f"node{end}"]: info[f"port{end}"] for end in (1, 2)}
+    return [
+        Port(
+            node=node,
+            interface=f"{node}-eth{numbers[node]}",
+            number=numbers[node],
+            pid=None if topology.isSwitch(node) else 0,
+        )
+        for node in (first, second)
+    ]
 
 
-def _host(own: Port, other: Port, link: LinkEnds, names: Sequence[str]) -> HostInfo:
-    number = list(names).index(own.node) + 1
+def _host(own: Port, other: Port, link: LinkEnds, number: int) -> HostInfo:
     return HostInfo(
         name=own.node,
         address=f"10.0.{number >> 8}.{number & 255}",

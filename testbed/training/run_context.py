@@ -112,7 +112,8 @@ class RunContext:
     @property
     def rounds_per_epoch(self) -> int:
         """Rounds in which the smallest share is seen once."""
-        return min(map(len, self.shares)) // int(self.training["batch_size"])
+        # Where nothing is computed, there may be more workers than examples.
+        return max(1, min(map(len, self.shares)) // int(self.training["batch_size"]))
 
     @cached_property
     def layout(self) -> PayloadLayout:

@@ -299,5 +299,5 @@ def test_control_waits_for_a_host_s_link_to_come_back(tmp_path):
     clock = scene.simulation
     scene.at(0.01, lambda: way.say(clock, lambda: heard_s.append(clock.now_s - BEGINS_S)))
     scene.run()
-    assert heard_s == pytest.approx([0.05 + 2 * DELAY_S], abs=SERVICE_S)
+    assert heard_s == pytest.approx([0.05 + 2 * DELAY_S + SERVICE_S], abs=SERVICE_S)
     assert scene.network.links["s1", "worker-1"].dropped == 50
