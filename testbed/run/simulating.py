@@ -21,6 +21,7 @@ from testbed.run import manifest, simulated_kinds
 from testbed.run.runner import OnProgress, Outcome, directory_of
 from testbed.run.simulated_access import SimulatedAccess
 from testbed.run.simulated_impairments import SimulatedController
+from testbed.run.simulated_learning import OwnRandomNumbers, torch_as_in_a_lab
 from testbed.run.simulated_network import SimulatedNetwork, describe
 from testbed.shared import failure, jsonl, own_code, run_directory
 from testbed.shared.input_error import InputError
@@ -33,6 +34,7 @@ from testbed.training import server, worker
 from testbed.training.model_and_data import ModelAndData
 from testbed.training.run_context import RunContext
 from testbed.training.surroundings import Surroundings
+from testbed.training.vectors import SharedVectors
 from testbed.verdict import gates, impairments_met
 from testbed.verdict.gate import Gate
 
@@ -64,13 +66,13 @@ def _lacking(config: Mapping[str, Any], run: Run) -> list[tuple[str, str, str]]:
     if config["protocol"]["carrier"] != "udp":
         others = "other arms, with --arms A,B"
         found.append((f"arms.{run.arm}", "kernel TCP", others))
-    if (kind := training["pace"]["kind"]) != "payload-only":
-        found.append(("training.pace.kind", repr(kind), "payload-only"))
+    if training["pace"]["kind"] == "real":
+        # What this machine needs says nothing of a host that is simulated.
+        found.append(("training.pace.kind", "'real'", "paced, payload-only"))
     if (after := training["on_worker_loss"]) == "rejoin":
         found.append(("training.on_worker_loss", repr(after), "fail, continue"))
-    for key in ("measure_every", "checkpoint_every"):
-        if training[key]:
-            found.append((f"training.{key}", str(training[key]), "0"))
+    if every := training["checkpoint_every"]:
+        found.append(("training.checkpoint_every", str(every), "0"))
     if topology.get("host_cpu"):
         found.append(("topology.host_cpu", "a share of the processors", "none"))
     for link in describe(run.experiment.topology).links:
@@ -168,10 +170,14 @@ def simulate(run: Run, directory: Path, on_progress: OnProgress) -> list[Gate]:
                 simulation, tasks, world, listener, contents=_computes_with(config)
             ),
         )
+        model_and_data.load()
         training_facts = model_and_data.facts(len(context.workers))
         run_directory.write_json(
             directory / "training.json", {"schema": run_directory.SCHEMA, **training_facts}
         )
+        vectors = None
+        if config["training"]["measure_every"]:
+            vectors = SharedVectors(context.workers, context.layout.element_count)
         progress = cast(ProgressWriter, _Progress(on_progress))
         serve = functools.partial(
             server.run,
@@ -179,13 +185,14 @@ def simulate(run: Run, directory: Path, on_progress: OnProgress) -> list[Gate]:
             cast(Any, listener),
             cast(ControllerClient, controller),
             progress,
-            None,
+            vectors,
             None,
         )
         tasks.start("server", serve)
         for name in context.workers:
-            tasks.start(name, functools.partial(worker.run, context, name, None, None))
-        _run(simulation, tasks)
+            tasks.start(name, functools.partial(worker.run, context, name, vectors, None))
+        with torch_as_in_a_lab():
+            _run(simulation, tasks)
     return impairments_met.gates(jsonl.read(log), config["limits"])
 
 
@@ -213,6 +220,7 @@ def _surroundings(
         open_endpoint=cast(Callable[..., Any], world.open_endpoint),
         connect=cast(Callable[..., Any], lambda path, timeout_s: listener.connect()),
         contents=contents,
+        learner=OwnRandomNumbers,
     )
 
 

@@ -161,16 +161,22 @@ class RunContext:
             return NoGradients()
         if training["pace"]["kind"] == "payload-only":
             return PayloadOnly(self.seed + rank)
-        return Replica(
-            self.model_and_data.model(rank),
-            dataset=self.model_and_data.dataset,
-            batches=datasets.batches(self.shares[rank], training["batch_size"], self.seed, rank),
-            optimiser={
-                "name": training["optimiser"],
-                **{key: training[key] for key in ("learning_rate", "momentum", "weight_decay")},
-            },
-            device=training["device"],
-        )
+
+        def replica() -> Learner:
+            shares, keys = self.shares[rank], ("learning_rate", "momentum", "weight_decay")
+            return Replica(
+                self.model_and_data.model(rank),
+                dataset=self.model_and_data.dataset,
+                batches=datasets.batches(shares, training["batch_size"], self.seed, rank),
+                optimiser={
+                    "name": training["optimiser"],
+                    **{key: training[key] for key in keys},
+                },
+                device=training["device"],
+            )
+
+        made: Learner = self.surroundings.learner(replica)
+        return made
 
     def detector(self) -> Detector:
         parameters: DetectorParameters = _PHASES.validate_python(self.config["phases"])
