@@ -24,36 +24,46 @@ class Schedule(NamedTuple):
 
     Attributes:
         times_s, sizes: of each, shape (batches,).
-        tokens: what the first one leaves of the pacer's; the others leave none.
+        tokens: what the first ones leave of the pacer's; the others leave none.
     """
 
     times_s: NDArray[np.float64]
     sizes: NDArray[np.int64]
-    tokens: float
+    tokens: list[float]
 
 
 def schedule(pacer: Pacer, now_s: float, count: int, beyond: int) -> Schedule:
-    """The pacer's, for so many datagrams and what waits behind them, if nothing happens."""
-    size_bytes, quantum = pacer.datagram_bytes, pacer.quantum
-    due_s = pacer.next_s(now_s, count + beyond)
+    """The pacer's, for so many datagrams and what waits behind them, if nothing happens.
+
+    A batch that some of those behind would be in is left out.
+    """
+    size_bytes, quantum, bytes_per_s = pacer.datagram_bytes, pacer.quantum, pacer.bytes_per_s
+    at_s = pacer.next_s(now_s, count + beyond)
     assert pacer.refilled_s is not None  # it has just looked
-    tokens = pacer.tokens + pacer.bytes_per_s * (due_s - pacer.refilled_s)
-    tokens = min(tokens, pacer.most_tokens)
-    first = min(int((tokens + 1) // size_bytes), pacer.most, count)
-    tokens -= first * size_bytes
-    left = count - first
+    tokens = min(pacer.tokens + bytes_per_s * (at_s - pacer.refilled_s), pacer.most_tokens)
+    times_s, sizes, left_over, left = list[float](), list[int](), list[float](), count
+    while left and not (sizes and abs(tokens) < 1):
+        size = min(int((tokens + 1) // size_bytes), pacer.most)
+        if size > left and beyond:
+            left = 0
+            break
+        size = min(size, left)
+        tokens -= size * size_bytes
+        left -= size
+        times_s.append(at_s)
+        sizes.append(size)
+        left_over.append(tokens)
+        lacking = min(quantum, left + beyond) * size_bytes - tokens
+        if lacking > 1 and abs(tokens) >= 1:  # the pacer says why
+            at_s += lacking / bytes_per_s
+            tokens = min(tokens + lacking, pacer.most_tokens)
+    # From here on each batch takes what has been waited for, and all waits but the last are equal.
     full, rest = divmod(left, quantum)
-    sizes = np.full(1 + full + bool(rest), quantum, np.int64)
-    sizes[0] = first
-    # A whole quantum's tokens are awaited, unless less than that is left of all.
-    awaited = sizes[1:].copy()
-    if rest:
-        sizes[-1] = rest
-        awaited[-1] = min(quantum, rest + beyond)
-    waits_s = awaited * size_bytes / pacer.bytes_per_s
-    if len(waits_s):
-        waits_s[0] -= tokens / pacer.bytes_per_s
-    return Schedule(due_s + np.concatenate([[0.0], np.cumsum(waits_s)]), sizes, tokens)
+    awaited = np.full(full + bool(rest and not beyond), quantum, np.int64)
+    if len(awaited) > full:
+        awaited[-1] = rest
+    later_s = at_s + (np.cumsum(awaited * size_bytes) - tokens) / bytes_per_s
+    return Schedule(np.append(times_s, later_s), np.append(sizes, awaited).astype(int), left_over)
 
 
 class Ahead:
@@ -75,18 +85,19 @@ class Ahead:
         beyond = departures.beyond + len(departures.chunks) - count
         self._schedule = schedule(departures.pacer, now_s, count, beyond)
         self.times_s = np.repeat(self._schedule.times_s, self._schedule.sizes)
+        count = len(self.times_s)
         room, parts = len(composer.frames), []
         for begin in range(0, count, room):
             chunks = departures.chunks[begin : min(count, begin + room)]
             composer.compose(chunks, departures.first + begin, ask=0)
             parts.append(headers.kept(composer.frames[: len(chunks)]))
-        self.frames = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        self.frames = np.concatenate(parts) if parts else composer.frames[:0]
         self.size_bytes = composer.frames.shape[1]
 
     @property
     def over_s(self) -> float:
         """When the last one departs."""
-        return float(self._schedule.times_s[-1])
+        return float(self.times_s[-1])
 
     def settle(self, connection: Connection, now_s: float) -> None:
         """Reports what has departed by now; nothing else does."""
@@ -96,7 +107,7 @@ class Ahead:
         if not count:
             return
         pacer = self._departures.pacer
-        pacer.tokens = tokens if count == 1 else 0.0
+        pacer.tokens = tokens[count - 1] if count <= len(tokens) else 0.0
         pacer.refilled_s = float(times_s[count - 1])
         sent = list(zip(sizes[:count].tolist(), times_s[:count].tolist(), strict=True))
         connection.departed(self._departures, sent)

@@ -49,11 +49,15 @@ class World:
         arrivals: Mapping[str, Arrivals],
         *,
         contents: bool = True,
+        ahead: bool = True,
     ) -> None:
         """`ways`: worker -> its way to the server, and back; `arrivals`: host -> its interface.
 
-        Without `contents` datagrams are headers alone, and no buffer is read or written.
+        Without `contents` datagrams are headers alone, and no buffer is read or written. Without
+        `ahead` each batch and each arrival is an event of its own, which changes nothing but the
+        time that it takes.
         """
+        self._ahead = ahead
         self.simulation = simulation
         self.tasks = tasks
         self._ways = ways
@@ -108,7 +112,7 @@ class World:
             gather_s=math.inf,
             measured=endpoint.measured,
             arrivals=self._arrivals[side],
-            routine=True,
+            routine=self._ahead,
         )
         endpoint.add(party)
         # The server is told of no event when all have come, which this may be.

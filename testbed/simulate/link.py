@@ -22,6 +22,7 @@ from testbed.simulate.train import Entrance, Pool, Train
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
+_Queued = tuple[Flags | None, Flags | None, Floats]
 
 # Up to so many datagrams, a loop is faster than arrays.
 _FEW = 12
@@ -263,8 +264,10 @@ class Link:
             self.dropped += len(arrivals_s)
             return
         entered, marks, leaves_s = self._queue(arrivals_s, sizes)
-        marked = marked | marks
-        places = self._duplicated(self._not_lost(np.flatnonzero(entered)))
+        if marks is not None:
+            marked = marked | marks
+        places = np.arange(len(leaves_s)) if entered is None else np.flatnonzero(entered)
+        places = self._duplicated(self._not_lost(places))
         times_s = leaves_s[places] + self._delay_s
         if self.jitter_s:
             times_s += self.jitter_s * self._delaying.random(len(places))
@@ -289,15 +292,15 @@ class Link:
                 Train(part.batch, index[mine], times_s[mine], marked[mine], part.hop + 1).go_on()
             begin = end
 
-    def _queue(self, arrivals_s: Floats, sizes: float | Floats) -> tuple[Flags, Flags, Floats]:
-        """Which datagrams enter, which are marked, and when each leaves."""
+    def _queue(self, arrivals_s: Floats, sizes: float | Floats) -> _Queued:
+        """Which datagrams enter, which are marked, and when each leaves; None for all and none."""
         count = len(arrivals_s)
         if math.isinf(self.rate_bps):
             marks = np.full(count, self._mark_bytes <= 0)
             self.marked += int(np.count_nonzero(marks))
             self._free_s = float(arrivals_s[-1])
             self.most_queued_bytes = max(self.most_queued_bytes, float(np.max(sizes)))
-            return np.ones(count, np.bool_), marks, arrivals_s
+            return None, marks, arrivals_s
         if count <= _FEW:
             return self._queue_one_by_one(arrivals_s, sizes)
         bytes_per_s = self.rate_bps / 8
@@ -314,25 +317,26 @@ class Link:
         if most > self._queue_bytes + _ROUNDING_BYTES:
             if count <= _BLOCK:
                 return self._queue_one_by_one(arrivals_s, sizes)
-            parts = []
+            entered, marks = np.ones(count, np.bool_), np.zeros(count, np.bool_)
             for begin in range(0, count, _BLOCK):
                 part = slice(begin, begin + _BLOCK)
                 size = sizes if isinstance(sizes, float) else sizes[part]
-                parts.append(self._queue(arrivals_s[part], size))
-            entered, marked, left_s = (np.concatenate(each) for each in zip(*parts, strict=True))
-            return entered, marked, left_s
+                enter, mark, leaves_s[part] = self._queue(arrivals_s[part], size)
+                entered[part] = True if enter is None else enter
+                marks[part] = False if mark is None else mark
+            return entered, marks, leaves_s
         pauses_s = np.maximum(0.0, arrivals_s - before_s)
         self.idle_s += float(np.sum(pauses_s[np.isfinite(pauses_s)]))
         self.most_queued_bytes = max(self.most_queued_bytes, most)
         self._work_s += float(work_s[-1])
         self._free_s = float(leaves_s[-1])
+        if math.isinf(self._mark_bytes):
+            return None, None, leaves_s
         marks = queued >= self._mark_bytes
         self.marked += int(np.count_nonzero(marks))
-        return np.ones(count, np.bool_), marks, leaves_s
+        return None, marks, leaves_s
 
-    def _queue_one_by_one(
-        self, arrivals_s: Floats, sizes: float | Floats
-    ) -> tuple[Flags, Flags, Floats]:
+    def _queue_one_by_one(self, arrivals_s: Floats, sizes: float | Floats) -> _Queued:
         """The same where datagrams are dropped: each decides about the next."""
         bytes_per_s, room = self.rate_bps / 8, self._queue_bytes + _ROUNDING_BYTES
         count = len(arrivals_s)
@@ -353,8 +357,8 @@ class Link:
             leaves_s[number] = free_s = max(free_s, at_s) + service_s
         self._free_s, self.most_queued_bytes = free_s, most
         self.marked += sum(marks)
-        self.dropped += count - sum(entered)
-        return np.array(entered), np.array(marks), np.array(leaves_s)
+        self.dropped += (dropped := count - sum(entered))
+        return np.array(entered) if dropped else None, np.array(marks), np.array(leaves_s)
 
     def _not_lost(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
         """Those that are not lost behind the queue."""

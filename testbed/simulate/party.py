@@ -195,7 +195,10 @@ class Party:
         departures = self.connection.departures()
         if departures is None:
             return False
-        ahead = self._ahead = Ahead(departures, now_s)
+        ahead = Ahead(departures, now_s)
+        if not len(ahead.times_s):
+            return False
+        self._ahead = ahead
         ahead.batch = self._carry(ahead.frames, ahead.size_bytes, ahead.times_s)
         self._alarm.by(ahead.over_s)
         return True
