@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -47,6 +48,9 @@ class ControllerLabAccess(SwitchRequests):
 
     def unique(self) -> int:
         return next(self._numbers)
+
+    def now_s(self) -> float:
+        return time.monotonic()
 
     def sleep(self, duration_s: float) -> None:
         hub.sleep(duration_s)

@@ -29,6 +29,7 @@ TOPOLOGIES: Registry[Any] = Registry(
         "dumbbell": "topologies.dumbbell:Topology",
         "leaf-spine": "topologies.leaf_spine:Topology",
         "fat-tree": "topologies.fat_tree:Topology",
+        "clos": "topologies.clos:Topology",
         "two-datacentres": "topologies.two_datacentres:Topology",
         "graph": "topologies.graph:Topology",
     },

@@ -9,7 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from topologies.presets import PRESETS, Preset
 
-MOST_WORKERS = 127  # with the server 128 hosts: a fat tree of k = 8
+MOST_LAB_WORKERS = 127  # with the server 128 hosts: a fat tree of k = 8
+MOST_WORKERS = 20_000  # in virtual time, where hosts are no namespaces
 MOST_EXTRA_HOSTS = 32
 FRAME_BYTES = 1514
 _QUEUE_BYTES = 150_000

@@ -56,12 +56,18 @@ def keep(
     """Keep an experiment's results in `experiments/results/NAME/`, in place of older ones.
 
     Raises:
-        ValueError: no results, or no ok run among them: there is nothing worth keeping.
+        ValueError: no results, or no ok run among them: there is nothing worth keeping; or runs are
+            simulated, which readers of the pages would take for measured.
         OSError: they cannot be written.
     """
     results = load(results_dir, experiment, detect)
     if not results.ok_runs:
         raise ValueError(f"{results_dir}: no ok run of {results.experiment}; valid: one or more")
+    if any(run.manifest.get("simulated") for run in results.ok_runs):
+        raise ValueError(
+            f"{results_dir}: runs of {results.experiment} are simulated, and what is kept is measured "
+            "in labs; valid: results of './lab run'"
+        )
     report = write_report(results_dir, results.experiment, detect)
     folder = root / RESULTS / results.experiment
     folder.mkdir(parents=True, exist_ok=True)

@@ -42,9 +42,9 @@ def _simulated(runs: Sequence[Run]) -> list[str]:
         return []
     some = "These runs are" if simulated == len(runs) else f"{simulated} of these runs are"
     return [
-        f"{some} simulated: the transport's own code, on links and hosts of a model. Hosts compute "
-        "in no time, and nothing but the training's data and control messages is on the links. Of "
-        "how fast a machine is they say nothing."
+        f"{some} simulated: the transport's own code, on links and hosts of a model. Hosts need no "
+        "time but what the experiment says, and nothing is on the links but what training and "
+        "impairments send. Of how fast a machine is they say nothing."
     ]
 
 

@@ -141,6 +141,9 @@ class LabAccess(Protocol):
     def unique(self) -> int:
         """A small number that no other impairment of this controller has; the first is 1."""
 
+    def now_s(self) -> float:
+        """The time, in seconds of the clock by which the run's events are logged."""
+
     def sleep(self, duration_s: float) -> None:
         """Wait, while the controller does other work."""
 

@@ -15,7 +15,6 @@ from pydantic import Field, model_validator
 from controllers.impairments.base import Effect, Impairment, ImpairmentParameters, LabAccess
 from controllers.impairments.link_directions import direction
 from controllers.impairments.temporary_settings import TemporarySettings
-from testbed.lab.kernel.link_counters import offered
 from testbed.lab.kernel.shaping import ETHERNET_FRAME_BYTES
 
 
@@ -60,8 +59,8 @@ class Queue(Impairment[QueueParameters]):
     def __init__(self, parameters: QueueParameters, lab: LabAccess) -> None:
         super().__init__(parameters, lab)
         at = direction(lab.network, parameters)
-        self._link = TemporarySettings(lab.links, at.sender.node, at.receiver.node)
-        self._output = (at.sender.interface, at.sender.pid)
+        self._ends = (at.sender.node, at.receiver.node)
+        self._link = TemporarySettings(lab.links, *self._ends)
         self._sent = self._dropped = 0
         self._new: dict[str, int] = {}
         if parameters.rate_bps is not None or parameters.rate_factor is not None:
@@ -73,11 +72,11 @@ class Queue(Impairment[QueueParameters]):
 
     def begin(self) -> None:
         self._link.set(self._new)
-        self._before = offered(*self._output)
+        self._before = self.lab.links.offered(*self._ends)
 
     def end(self) -> None:
         self._link.undo()
-        sent, dropped = offered(*self._output)
+        sent, dropped = self.lab.links.offered(*self._ends)
         self._sent, self._dropped = sent - self._before[0], dropped - self._before[1]
 
     def effect(self) -> Effect:

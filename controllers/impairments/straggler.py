@@ -23,7 +23,6 @@ from controllers.impairments.base import (
 from controllers.impairments.helper import process_of_workload, start_helper
 from controllers.impairments.temporary_settings import TemporarySettings
 from testbed.lab.helpers.process import HelperError
-from testbed.lab.kernel.link_counters import offered
 from testbed.shared import python_module
 
 _ANSWER_TIMEOUT_S = 2.0
@@ -123,15 +122,12 @@ class _SlowLink:
         self._lab = lab
         self._factor = parameters.factor
         self._links: dict[tuple[str, str], TemporarySettings] = {}
-        self._outputs: list[tuple[str, int | None]] = []
         self._slowest_bps = 0
         for link in lab.network["links"]:
             nodes = (link["first"]["node"], link["second"]["node"])
             if parameters.host in nodes:
                 for way in (nodes, nodes[::-1]):
                     self._links[way] = TemporarySettings(lab.links, *way)
-                for end in (link["first"], link["second"]):
-                    self._outputs.append((end["interface"], end["pid"]))
 
     def begin(self) -> None:
         reduced = {way: self._reduced(*way) for way in self._links}
@@ -150,7 +146,7 @@ class _SlowLink:
         return max(_LOWEST_RATE_BPS, round(whole_bps / self._factor))
 
     def _offered(self) -> int:
-        return sum(sum(offered(*each)) for each in self._outputs)
+        return sum(sum(self._lab.links.offered(*way)) for way in self._links)
 
     def details(self) -> dict[str, float | int | str]:
         return {"resource": "link", "rate_bps": self._slowest_bps}

@@ -8,7 +8,6 @@ next change, and again after the end.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import Any, ClassVar, Literal
 
@@ -25,7 +24,6 @@ from controllers.impairments.base import Effect, Impairment, ImpairmentParameter
 from controllers.impairments.common_settings import LONGEST_S
 from controllers.impairments.link_directions import direction
 from controllers.impairments.temporary_settings import TemporarySettings
-from testbed.lab.kernel.link_counters import offered
 from testbed.shared.jsonl import JsonLinesWriter
 from testbed.shared.named_sections import folders
 
@@ -179,7 +177,6 @@ class Trace(Impairment[TraceParameters]):
         super().__init__(parameters, lab)
         at = direction(lab.network, parameters)
         self._ends = (at.sender.node, at.receiver.node)
-        self._output = (at.sender.interface, at.sender.pid)
         self._link = TemporarySettings(lab.links, *self._ends)
         self._log = JsonLinesWriter(lab.records / LOG)
         self._late_s: list[float] = []
@@ -187,8 +184,8 @@ class Trace(Impairment[TraceParameters]):
 
     def begin(self) -> None:
         self._late_s = []
-        self._before = offered(*self._output)
-        now_s = time.monotonic()
+        self._before = self.lab.links.offered(*self._ends)
+        now_s = self.lab.now_s()
         self._link.set(self.parameters.at_begin())
         self._changed(now_s)
         self._due = self.parameters.after(1e-9)
@@ -197,20 +194,20 @@ class Trace(Impairment[TraceParameters]):
 
     def tick(self, elapsed_s: float) -> float:
         """Make the changes that are due; return the time until the next one."""
-        now_s = time.monotonic()
+        now_s = self.lab.now_s()
         self._began_s = self._began_s or now_s - elapsed_s
         while self._began_s + self._next[0] <= now_s:
             self._link.set(self._next[1])
             self._changed(self._began_s + self._next[0])
             self._next = next(self._due)
-            now_s = time.monotonic()
+            now_s = self.lab.now_s()
         return self._began_s + self._next[0] - now_s
 
     def end(self) -> None:
-        now_s = time.monotonic()
+        now_s = self.lab.now_s()
         self._link.undo()
         self._changed(now_s, is_planned=False)
-        sent, dropped = offered(*self._output)
+        sent, dropped = self.lab.links.offered(*self._ends)
         self._met = sent + dropped - sum(self._before)
         self._dropped = dropped - self._before[1]
 
@@ -221,7 +218,7 @@ class Trace(Impairment[TraceParameters]):
 
     def _changed(self, planned_s: float, *, is_planned: bool = True) -> None:
         """Note what the link has now."""
-        made_s = time.monotonic()
+        made_s = self.lab.now_s()
         if is_planned:
             self._late_s.append(made_s - planned_s)
         self._log.write(

@@ -15,10 +15,14 @@ from testbed.shared.input_error import InputError
 
 @dataclass(kw_only=True)
 class Chosen:
-    """The runs that a verb is to execute or to show, and what selected them."""
+    """The runs that a verb is to execute or to show, and what selected them.
+
+    `simulated` says that no lab is going to be built for them.
+    """
 
     results: Path
     selections: list[Selection]
+    simulated: bool = False
 
     @cached_property
     def runs(self) -> list[experiment.Run]:
@@ -30,6 +34,8 @@ class Chosen:
         runs = {
             run.key: run for each in self.selections for run in each.loaded(results=self.results)
         }
+        if not self.simulated:
+            requirements.refuse_too_many_workers(runs.values())
         requirements.refuse_missing_files(runs.values())
         requirements.refuse_wrong_controls(runs.values())
         return experiment.ordered(list(runs.values()))

@@ -86,7 +86,7 @@ def simulate(selection: Selection, options: Execution) -> bool:
     """
     from testbed.run import simulating  # imports torch, which takes a second
 
-    chosen = choosing.chosen(selection, options.out)
+    chosen = replace(choosing.chosen(selection, options.out), simulated=True)
     runner.require_writable(chosen.results)
     if options.pcap:
         raise InputError(f"--pcap {options.pcap}: nothing is on a wire; valid: without --pcap")

@@ -361,6 +361,7 @@ class Experiment(Section):
             folder=None,
             device=self.training.device,
             validates=self.training.evaluate_on == "validation",
+            computes=self.training.pace.kind != "payload-only",
         )
 
     def resolved_impairments(self, seed: int) -> list[dict[str, Any]]:

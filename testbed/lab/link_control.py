@@ -21,7 +21,7 @@ from testbed.lab.delay import (
     netem,
     untouched,
 )
-from testbed.lab.kernel import rtnetlink, shaping
+from testbed.lab.kernel import link_counters, rtnetlink, shaping
 from testbed.lab.kernel.commands import CommandError
 from testbed.lab.kernel.rtnetlink import Rtnetlink
 from testbed.lab.kernel.shaping import LinkShape
@@ -72,6 +72,11 @@ class LinkControl:
         shape, delay = self.shape(first, second), self.delay(first, second)
         queue = {"rate_bps": shape.rate_bps, "queue_bytes": shape.queue_bytes}
         return queue | asdict(delay)
+
+    def offered(self, first: str, second: str) -> tuple[int, int]:
+        """The packets that a direction's queue has sent, and those that it has dropped, so far."""
+        _, port = self._require(first, second)
+        return link_counters.offered(port["interface"], port["pid"])
 
     def change(self, first: str, second: str, settings: Mapping[str, float]) -> None:
         """Change several settings of a direction, by name; those that are not given stay.

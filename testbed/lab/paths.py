@@ -8,7 +8,7 @@ a flow's share of the rate that is the hash's worst case.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from math import prod
 from typing import Any, NamedTuple
 
@@ -53,6 +53,40 @@ def path(network: Mapping[str, Any], first: str, second: str) -> list[DirectedLi
             raise ValueError(f"no path from {first!r} to {second!r}")
         found.insert(0, came_by[node])
         node = came_by[node].sender
+    return found
+
+
+def paths_to(
+    network: Mapping[str, Any], firsts: Iterable[str], second: str
+) -> dict[str, list[DirectedLink]]:
+    """For each of `firsts`, what `path` gives for it and `second`; one search serves them all.
+
+    Raises:
+        ValueError: there is no path from one of them.
+    """
+    neighbours = _neighbours(network)
+    distance, waiting = {second: 0}, deque([second])
+    onward: dict[str, DirectedLink] = {}
+    while waiting:
+        node = waiting.popleft()
+        for back in neighbours[node]:
+            if back.receiver not in distance:
+                distance[back.receiver] = distance[node] + 1
+                waiting.append(back.receiver)
+    for node, hops in distance.items():
+        # They are in the order of their receivers' names.
+        nearer = (each for each in neighbours[node] if distance[each.receiver] == hops - 1)
+        if (first_by_name := next(nearer, None)) is not None:
+            onward[node] = first_by_name
+    found: dict[str, list[DirectedLink]] = {}
+    for first in firsts:
+        if first not in distance:
+            raise ValueError(f"no path from {first!r} to {second!r}")
+        node, way = first, list[DirectedLink]()
+        while node != second:
+            way.append(onward[node])
+            node = way[-1].receiver
+        found[first] = way
     return found
 
 
@@ -117,7 +151,7 @@ def _shares(network: Mapping[str, Any], option: str, workers: list[str] | None) 
     if workers is None:
         workers = [name for name in network["hosts"] if name != SERVER]
     whole = {link["name"]: int(link[option]) for link in network["links"]}
-    ways = {name: path(network, name, SERVER) for name in workers}
+    ways = paths_to(network, workers, SERVER)
     flows = Counter(link.name for way in ways.values() for link in way)
     return {
         name: min(whole[link.name] / flows[link.name] for link in way) for name, way in ways.items()

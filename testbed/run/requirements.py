@@ -17,6 +17,7 @@ from testbed.shared.registry import did_you_mean
 from testbed.transport.net.tcp_socket import available_congestion_controls
 from testbed.transport.policies.congestion import CONGESTION_CONTROLS
 from testbed.workload import command_files, interpreter
+from topologies.settings import MOST_LAB_WORKERS
 
 if TYPE_CHECKING:  # the lab's own process need not import it
     from testbed.experiment import Run
@@ -56,6 +57,21 @@ def lacking(
         if entry.of_our_transport and config.get("protocol", {}).get("carrier") == "tcp":
             return f"{entry.kind}: the kernel sends the packets of TCP; only UDP arms leave any out"
     return None
+
+
+def refuse_too_many_workers(runs: Iterable[Run]) -> None:
+    """Refuse runs with more workers than a lab has room for.
+
+    Raises:
+        InputError: one line with the experiment's file, the key and the value.
+    """
+    for run in runs:
+        if (workers := run.experiment.topology.workers) > MOST_LAB_WORKERS:
+            said = (
+                f"topology.workers: {workers}: must be a whole number from 1 to {MOST_LAB_WORKERS}"
+            )
+            place = ": ".join(filter(None, (str(run.source or ""), said)))
+            raise InputError(f"{place} in a lab; './lab simulate' takes more")
 
 
 def refuse_missing_files(runs: Iterable[Run]) -> None:

@@ -1,18 +1,20 @@
-"""The network of a run in virtual time: the topology's links, with their rates and queues."""
+"""The network of a run in virtual time: the topology's links and switches, and routes over them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 import topologies
-from testbed.lab import paths
 from testbed.lab.network import HostInfo, LabInfo, LinkEnds, Port
+from testbed.run.simulated_routes import Routes
 from testbed.simulate.arrivals import Arrivals
 from testbed.simulate.engine import Simulation
+from testbed.simulate.gate import Gate
 from testbed.simulate.link import Link
 from testbed.simulate.party import Way
 
@@ -25,14 +27,15 @@ def describe(parameters: topologies.TopologyParameters) -> LabInfo:
     """
     topology = topologies.build(parameters)
     hosts, links = {}, []
+    numbers = {name: number for number, name in enumerate(topology.hosts(), start=1)}
     options = topology.link_options()
     for name in topology.link_names():
-        ends = [_port(topology, node, other) for node, other in _both(name.split("--"))]
+        ends = _ports(topology, *name.split("--"))
         kept = {key: each for key, each in options[name].items() if each is not None}
         links.append(LinkEnds(name=name, first=ends[0], second=ends[1], **kept))
         for own, other in _both(ends):
             if not topology.isSwitch(own.node):
-                hosts[own.node] = _host(own, other, links[-1], topology.hosts())
+                hosts[own.node] = _host(own, other, links[-1], numbers[own.node])
     switches = {name: int(topology.nodeInfo(name)["dpid"], 16) for name in topology.switches()}
     return LabInfo(hosts=hosts, switches=switches, links=links)
 
@@ -42,18 +45,21 @@ def _both(ends: Sequence[Any]) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
     return (first, second), (second, first)
 
 
-def _port(topology: Any, node: str, other: str) -> Port:
-    number = topology.port(node, other)[0]
-    return Port(
-        node=node,
-        interface=f"{node}-eth{number}",
-        number=number,
-        pid=None if topology.isSwitch(node) else 0,
-    )
+def _ports(topology: Any, first: str, second: str) -> list[Port]:
+    info = topology.linkInfo(first, second)
+    numbers = {info[f"node{end}"]: info[f"port{end}"] for end in (1, 2)}
+    return [
+        Port(
+            node=node,
+            interface=f"{node}-eth{numbers[node]}",
+            number=numbers[node],
+            pid=None if topology.isSwitch(node) else 0,
+        )
+        for node in (first, second)
+    ]
 
 
-def _host(own: Port, other: Port, link: LinkEnds, names: Sequence[str]) -> HostInfo:
-    number = list(names).index(own.node) + 1
+def _host(own: Port, other: Port, link: LinkEnds, number: int) -> HostInfo:
     return HostInfo(
         name=own.node,
         address=f"10.0.{number >> 8}.{number & 255}",
@@ -68,8 +74,42 @@ def _host(own: Port, other: Port, link: LinkEnds, names: Sequence[str]) -> HostI
     )
 
 
+@dataclass
+class RoutedWay(Way):
+    """A way that follows the network's routes.
+
+    Attributes:
+        broken: whether no path is left. Control messages then wait until there is one; on a real
+            network TCP sends them again, some time later still.
+    """
+
+    broken: bool = field(default=False, init=False)
+    _held: list[Callable[[], None]] = field(default_factory=list, init=False)
+
+    def say(self, simulation: Simulation, arrive: Callable[[], None]) -> None:
+        if self.broken:
+            self._held.append(arrive)
+        else:
+            super().say(simulation, arrive)
+
+    def lead(self, simulation: Simulation, links: Sequence[Link]) -> None:
+        """Over these links from now on."""
+        if not self.broken and list(links) == list(self.links):
+            return
+        self.links, self.broken = links, False
+        held, self._held = self._held, []
+        for arrive in held:
+            super().say(simulation, arrive)
+        for changed in self.on_change:
+            changed()
+
+
 class SimulatedNetwork:
     """The links of a described network, and who is joined by which of them.
+
+    A direction of a link is its sender's output: a queue in bytes for this port alone, then the
+    rate, then the delay. Switches store and forward: a datagram enters the next queue once all of
+    it has come.
 
     Attributes:
         info: its description, as `LabInfo.as_json`.
@@ -77,21 +117,33 @@ class SimulatedNetwork:
         arrivals: by host, its interface.
     """
 
-    def __init__(self, simulation: Simulation, info: LabInfo, *, seed: int) -> None:
-        """`seed` is that of random loss and jitter."""
+    def __init__(
+        self, simulation: Simulation, info: LabInfo, *, seed: int, delays_change: bool = False
+    ) -> None:
+        """`seed` is that of random loss and jitter, and of the switches' hash.
+
+        `delays_change` is whether anybody is going to change delays of links.
+        """
         self.info = info.as_json()
         self.links: dict[tuple[str, str], Link] = {}
+        self._simulation = simulation
+        self._routes = Routes(self.info, seed=seed)
+        self._ways: dict[tuple[str, str], RoutedWay] = {}
+        self._before: dict[tuple[str, str], Gate] = {}
+        self._behind: dict[tuple[str, str], Gate] = {}
         draws = iter(np.random.SeedSequence([seed, 7]).generate_state(2 * len(info.links)).tolist())
         for link in info.links:
             for sender, receiver in _both([link.first.node, link.second.node]):
                 self.links[sender, receiver] = Link(
                     simulation,
                     rate_bps=link.rate_bps,
-                    delay_s=link.delay_s,
+                    # As in the lab: evenly from delay_s - jitter_s to delay_s + jitter_s.
+                    delay_s=link.delay_s - link.jitter_s,
                     queue_bytes=link.queue_bytes,
                     mark_bytes=math.inf,
                     loss=link.loss,
-                    jitter_s=link.jitter_s,
+                    jitter_s=2 * link.jitter_s,
+                    in_order=delays_change or link.jitter_s > 0,
                     seed=next(draws),
                 )
         self.arrivals = {name: Arrivals(simulation) for name in info.hosts}
@@ -101,5 +153,65 @@ class SimulatedNetwork:
         return {name: (self._way(name, "server"), self._way("server", name)) for name in workers}
 
     def _way(self, first: str, second: str) -> Way:
-        hops = paths.path(self.info, first, second)
-        return Way([self.links[hop.sender, hop.receiver] for hop in hops])
+        way = self._ways[first, second] = RoutedWay(self._passed(first, second) or ())
+        return way
+
+    def path(self, first: str, second: str) -> list[Link]:
+        """The links from one host to another, without gates; none where no path is left."""
+        return [self.links[hop] for hop in self._routes.path(first, second) or ()]
+
+    def _passed(self, first: str, second: str) -> list[Link] | None:
+        """What the transport's datagrams pass; None where no path is left."""
+        hops = self._routes.path(first, second)
+        if hops is None:
+            return None
+        found: list[Link | None] = []
+        for hop in hops:
+            found += [self._before.get(hop), self.links[hop], self._behind.get(hop)]
+        return [each for each in found if each is not None]
+
+    def gate_before(self, sender: str, receiver: str) -> Gate:
+        """What datagrams pass before a direction's queue; ask for it before anything is sent."""
+        return self._gate(self._before, (sender, receiver))
+
+    def gate_behind(self, sender: str, receiver: str) -> Gate:
+        """What datagrams pass as they come into a switch; ask for it before anything is sent."""
+        return self._gate(self._behind, (sender, receiver))
+
+    def _gate(self, gates: dict[tuple[str, str], Gate], hop: tuple[str, str]) -> Gate:
+        if hop not in gates:
+            gates[hop] = Gate(self._simulation)
+            self._reroute()
+        return gates[hop]
+
+    def prepare_cut(self, first: str, second: str) -> None:
+        """Makes what `set_link` needs, before anything is sent."""
+        for sender, receiver in _both([first, second]):
+            if receiver in self.info["switches"]:
+                self.gate_behind(sender, receiver)
+
+    def set_link(self, first: str, second: str, *, up: bool) -> None:
+        """A link goes down, with all that waits for it or travels on it, or comes up.
+
+        Routes follow at once.
+        """
+        for sender, receiver in _both([first, second]):
+            link = self.links[sender, receiver]
+            if up:
+                link.mend()
+                continue
+            link.cut()
+            if receiver in self.arrivals:
+                self.arrivals[receiver].drop_announced()
+            else:
+                self._behind[sender, receiver].drop()
+        self._routes.set_link(first, second, up=up)
+        self._reroute()
+
+    def _reroute(self) -> None:
+        for ends, way in self._ways.items():
+            links = self._passed(*ends)
+            if links is None:
+                way.broken = True
+            else:
+                way.lead(self._simulation, links)

@@ -17,9 +17,11 @@ from typing import Any, cast
 from controllers.controller_socket import ControllerClient
 from testbed.experiment import Run
 from testbed.lab import paths
-from testbed.run import manifest, simulated_impairments
+from testbed.run import manifest, simulated_kinds
 from testbed.run.runner import OnProgress, Outcome, directory_of
-from testbed.run.simulated_impairments import SimulatedAccess, SimulatedController
+from testbed.run.simulated_access import SimulatedAccess
+from testbed.run.simulated_impairments import SimulatedController
+from testbed.run.simulated_learning import OwnRandomNumbers, torch_as_in_a_lab
 from testbed.run.simulated_network import SimulatedNetwork, describe
 from testbed.shared import failure, jsonl, own_code, run_directory
 from testbed.shared.input_error import InputError
@@ -32,11 +34,14 @@ from testbed.training import server, worker
 from testbed.training.model_and_data import ModelAndData
 from testbed.training.run_context import RunContext
 from testbed.training.surroundings import Surroundings
+from testbed.training.vectors import SharedVectors
 from testbed.verdict import gates, impairments_met
 from testbed.verdict.gate import Gate
 
 _MOST_EVENTS = 10**12
 _SESSION = 1  # nobody else is on the network
+# They do not look at gradients.
+_INDIFFERENT_DETECTORS = ("schedule", "always-critical", "never-critical", "accuracy-gain")
 
 
 def refuse(run: Run) -> None:
@@ -48,9 +53,8 @@ def refuse(run: Run) -> None:
     config, file = run.config(), f"{run.source or run.experiment.name}"
     for key, value, valid in _lacking(config, run):
         raise InputError(f"{file}: {key}: {value} is not simulated; valid: {valid}")
-    network = describe(run.experiment.topology).as_json()
     for number, entry in enumerate(config["impairments"]):
-        if wrong := simulated_impairments.lacking(entry, network):
+        if wrong := simulated_kinds.lacking(entry):
             raise InputError(f"{file}: impairments.{number}: {wrong}")
 
 
@@ -62,13 +66,13 @@ def _lacking(config: Mapping[str, Any], run: Run) -> list[tuple[str, str, str]]:
     if config["protocol"]["carrier"] != "udp":
         others = "other arms, with --arms A,B"
         found.append((f"arms.{run.arm}", "kernel TCP", others))
-    if (kind := training["pace"]["kind"]) != "payload-only":
-        found.append(("training.pace.kind", repr(kind), "payload-only"))
+    if training["pace"]["kind"] == "real":
+        # What this machine needs says nothing of a host that is simulated.
+        found.append(("training.pace.kind", "'real'", "paced, payload-only"))
     if (after := training["on_worker_loss"]) == "rejoin":
         found.append(("training.on_worker_loss", repr(after), "fail, continue"))
-    for key in ("measure_every", "checkpoint_every"):
-        if training[key]:
-            found.append((f"training.{key}", str(training[key]), "0"))
+    if every := training["checkpoint_every"]:
+        found.append(("training.checkpoint_every", str(every), "0"))
     if topology.get("host_cpu"):
         found.append(("topology.host_cpu", "a share of the processors", "none"))
     for link in describe(run.experiment.topology).links:
@@ -121,7 +125,10 @@ def simulate(run: Run, directory: Path, on_progress: OnProgress) -> list[Gate]:
     own_code.expect(config.get("code", {}))
     simulation = Simulation()
     info = describe(run.experiment.topology)
-    network = SimulatedNetwork(simulation, info, seed=config["seed"])
+    kinds = {each["kind"] for each in config["impairments"]}
+    network = SimulatedNetwork(
+        simulation, info, seed=config["seed"], delays_change="trace" in kinds
+    )
     names = run.experiment.topology.host_names()
     description = info.as_json()
     facts = manifest.of_machine() | {"simulated": True, "seed": config["seed"]}
@@ -129,17 +136,23 @@ def simulate(run: Run, directory: Path, on_progress: OnProgress) -> list[Gate]:
     run_directory.write_json(directory / "manifest.json", facts)
     run_directory.write_json(directory / "calibration.json", {"schema": run_directory.SCHEMA})
     tasks = Tasks(simulation)
-    world = World(simulation, tasks, network.ways(names[1:]), network.arrivals)
+    world = World(
+        simulation,
+        tasks,
+        network.ways(names[1:]),
+        network.arrivals,
+        contents=_computes_with(config),
+    )
     listener = Listener(tasks)
     with tempfile.TemporaryDirectory(prefix="lab-simulate-") as private:
         # Its folder is what the controller shares with the senders.
         controller_socket = Path(private, "controller.sock")
         log = directory / "events" / "impairments.jsonl"
         access = SimulatedAccess(
-            network=description,
+            clock=simulation,
+            simulated=network,
             records=log.parent,
             shared=controller_socket.parent,
-            arrivals=network.arrivals,
         )
         controller = SimulatedController(simulation, config["impairments"], access, log)
         model_and_data = ModelAndData(config)
@@ -153,12 +166,18 @@ def simulate(run: Run, directory: Path, on_progress: OnProgress) -> list[Gate]:
             coordination_socket=controller_socket,
             session=_SESSION,
             model_and_data=model_and_data,
-            surroundings=_surroundings(simulation, tasks, world, listener),
+            surroundings=_surroundings(
+                simulation, tasks, world, listener, contents=_computes_with(config)
+            ),
         )
+        model_and_data.load()
         training_facts = model_and_data.facts(len(context.workers))
         run_directory.write_json(
             directory / "training.json", {"schema": run_directory.SCHEMA, **training_facts}
         )
+        vectors = None
+        if config["training"]["measure_every"]:
+            vectors = SharedVectors(context.workers, context.layout.element_count)
         progress = cast(ProgressWriter, _Progress(on_progress))
         serve = functools.partial(
             server.run,
@@ -166,13 +185,14 @@ def simulate(run: Run, directory: Path, on_progress: OnProgress) -> list[Gate]:
             cast(Any, listener),
             cast(ControllerClient, controller),
             progress,
-            None,
+            vectors,
             None,
         )
         tasks.start("server", serve)
         for name in context.workers:
-            tasks.start(name, functools.partial(worker.run, context, name, None, None))
-        _run(simulation, tasks)
+            tasks.start(name, functools.partial(worker.run, context, name, vectors, None))
+        with torch_as_in_a_lab():
+            _run(simulation, tasks)
     return impairments_met.gates(jsonl.read(log), config["limits"])
 
 
@@ -180,19 +200,28 @@ def _run(simulation: Simulation, tasks: Tasks) -> None:
     try:
         simulation.run(done=lambda: tasks.over, limit=_MOST_EVENTS)
         if not tasks.over:
-            raise RuntimeError(f"nothing is left to happen at {simulation.now_s:g} s of its clock")
+            waiting, now_s = ", ".join(list(tasks.left)[:5]), simulation.now_s
+            raise RuntimeError(f"nothing is left to happen at {now_s:g} s, and these wait: {waiting}")
     finally:
         tasks.cancel()
 
 
+def _computes_with(config: Mapping[str, Any]) -> bool:
+    """Whether anybody computes with what payloads hold."""
+    asked = config["phases"]["detector"] in _INDIFFERENT_DETECTORS
+    return not (asked and config["training"]["pace"]["kind"] == "payload-only")
+
+
 def _surroundings(
-    simulation: Simulation, tasks: Tasks, world: World, listener: Listener
+    simulation: Simulation, tasks: Tasks, world: World, listener: Listener, *, contents: bool
 ) -> Surroundings:
     return Surroundings(
         now_s=lambda: simulation.now_s,
         sleep=tasks.sleep,
         open_endpoint=cast(Callable[..., Any], world.open_endpoint),
         connect=cast(Callable[..., Any], lambda path, timeout_s: listener.connect()),
+        contents=contents,
+        learner=OwnRandomNumbers,
     )
 
 

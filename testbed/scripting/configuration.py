@@ -15,6 +15,7 @@ from controllers.impairments import AnyImpairment, ImpairmentParameters
 from testbed.shared import own_code, problems, units
 from testbed.shared.input_error import InputError, shown
 from testbed.verdict.limits import Limits
+from topologies.settings import MOST_LAB_WORKERS
 
 if TYPE_CHECKING:
     from mininet.topo import Topo
@@ -142,7 +143,11 @@ def _parameters(
                     "parameters of a topology, or a name"
                 )
             given = graph.described(given)
-        return topologies.parse(units.converted(given))
+        parameters = topologies.parse(units.converted(given))
+        if parameters.workers > MOST_LAB_WORKERS:
+            wrong = f"topology.workers: {parameters.workers}"
+            raise InputError(f"{wrong}; valid: 1 to {MOST_LAB_WORKERS}")
+        return parameters
     except ValidationError as error:
         found = problems.of(error, topologies.TopologyParameters)
         raise InputError(f"topology.{problems.explain(found)}") from None

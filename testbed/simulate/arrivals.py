@@ -1,112 +1,96 @@
-"""What arrives at a host: datagrams of all its connections, in the order of their arrival.
+"""What arrives at a host, where it matters in which order datagrams of all its connections come.
 
-Trains are announced before they arrive. Nobody needs to wake for each datagram: whoever looks, at
-whatever time, finds what has arrived by then.
+Trains are announced before they arrive, to who waits for them. Only what filters datagrams has to
+see those of all connections in the order of their arrival.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from testbed.simulate.engine import Simulation
 from testbed.simulate.link import Link
-from testbed.simulate.train import Train
+from testbed.simulate.train import Pool, Train
 
-Index = NDArray[np.int64]
 # Of so many datagrams that arrive one after another: which are kept, shape (count,).
 Filter = Callable[[int], NDArray[np.bool_]]
 
 
-@dataclass(eq=False)
-class _Announced:
-    train: Train
-    take: Callable[[Index], None]
-    hear_by: Callable[[float], None]
-
-
 class Arrivals:
-    """A host's network interface.
-
-    Attributes:
-        arrived: datagrams so far.
-    """
+    """A host's network interface."""
 
     def __init__(self, simulation: Simulation) -> None:
-        self.arrived = 0
         self._simulation = simulation
         self._links: list[Link] = []
-        self._announced: list[_Announced] = []
+        self._pools: list[Pool] = []
         self._filters: list[Filter] = []
+        self._filtered = Pool()  # what is going to pass the filters, and its place behind them
 
-    def come_by(self, links: Sequence[Link]) -> None:
-        """The last one of these leads here."""
+    def come_by(self, links: Sequence[Link], pool: Pool) -> None:
+        """The last one of these leads here; what comes waits in `pool` for who takes it."""
+        self._pools.append(pool)
         for link in links[-1:]:
             if link not in self._links:
                 self._links.append(link)
 
-    def expect(
-        self, train: Train, take: Callable[[Index], None], hear_by: Callable[[float], None]
-    ) -> None:
-        """A train is going to arrive.
-
-        `take` gets the numbers of those of its batch's datagrams that have; `hear_by` is told when
-        the next one does.
-        """
-        self._announced.append(_Announced(train, take, hear_by))
-        hear_by(float(train.times_s[0]))
+    def expect(self, train: Train, pool: Pool, note: object) -> None:
+        """A train is going to arrive, which belongs into this pool, with this note."""
+        if self._filters:
+            self._filtered.add(train, (pool, note))
+        else:
+            pool.add(train, note)
 
     def lose(self, keeps: Filter) -> None:
         """From now on, what arrives passes this filter behind those that are there."""
         self.catch_up()
-        self.expect_waiting()
+        if not self._filters:
+            for pool in self._pools:
+                for train, note in pool.empty():
+                    if len((here := train.take(self._simulation.now_s)).times_s):
+                        _put(here, pool, note)
+                    if len(train.times_s):
+                        self._filtered.add(train, (pool, note))
         self._filters.append(keeps)
 
     def lose_no_longer(self, keeps: Filter) -> None:
         self.catch_up()
-        self.expect_waiting()
         self._filters.remove(keeps)
+        if not self._filters:
+            for train, (pool, note) in self._filtered.empty():
+                pool.add(train, note)
 
-    def expect_waiting(self) -> None:
-        """Is told of arrivals again; call it after `catch_up`, once it is known who looks when."""
-        for link in self._links:
-            link.expect_waiting()
+    def drop_announced(self) -> None:
+        """Forgets what has been announced and has not arrived."""
+        self.catch_up()
+        for pool in [*self._pools, self._filtered]:
+            for train, note in pool.empty():
+                if len((here := train.take(self._simulation.now_s)).times_s):
+                    _put(here, pool, note)
+                train.keep(0)
 
     def catch_up(self) -> None:
-        """Hands over all that has arrived by now."""
+        """From now on, all that has arrived by now is where it belongs."""
         for link in self._links:
             link.catch_up()
-        now_s = self._simulation.now_s
-        here: list[tuple[Train, _Announced]] = []
-        left: list[_Announced] = []
-        for each in self._announced:
-            come, later = each.train.until(now_s)
-            if come is not None:
-                here.append((come, each))
-            if later is not None:
-                left.append(_Announced(later, each.take, each.hear_by))
-        self._announced = left
-        if here:
-            self._hand_over(here)
-        for each in left:
-            each.hear_by(float(each.train.times_s[0]))
-
-    def _hand_over(self, here: list[tuple[Train, _Announced]]) -> None:
-        if len(here) == 1 and not self._filters:
-            ((train, of),) = here
-            self.arrived += len(train.index)
-            of.take(train.index)
+        parts = self._filtered.take(self._simulation.now_s)
+        if not parts:
             return
-        times_s = np.concatenate([train.times_s for train, _ in here])
-        order = np.argsort(times_s, kind="stable")
-        index = np.concatenate([train.index for train, _ in here])[order]
-        lengths = [len(train.index) for train, _ in here]
-        owners = np.repeat(np.arange(len(here)), lengths)[order]
-        self.arrived += len(index)
+        trains = [train for train, _ in parts]
+        lengths = [len(train.times_s) for train in trains]
+        order = np.argsort(np.concatenate([train.times_s for train in trains]), kind="stable")
+        kept = np.ones(len(order), np.bool_)
         for keeps in self._filters:
-            kept = keeps(len(index))
-            index, owners = index[kept], owners[kept]
-        for number, (_, of) in enumerate(here):
-            if len(mine := index[owners == number]):
-                of.take(mine)
+            kept[kept] = keeps(int(np.count_nonzero(kept)))
+        stays = np.empty(len(order), np.bool_)
+        stays[order] = kept
+        for (train, (pool, note)), mine in zip(
+            parts, np.split(stays, np.cumsum(lengths)[:-1]), strict=True
+        ):
+            if mine.any():
+                _put(train.of(mine), pool, note)
+
+
+def _put(train: Train, pool: Pool, note: object) -> None:
+    train.batch.trains[train] = None
+    pool.add(train, note)

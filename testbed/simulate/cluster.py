@@ -66,7 +66,7 @@ class Cluster:
         there, _ = self._ways[name]
         party = self.workers[name] = self._party(name, connection, there)
         said = connection.control()
-        self.simulation.at(there.control_arrival_s(now_s), lambda: self._newcomer(party, said))
+        there.say(self.simulation, lambda: self._newcomer(party, said))
         return party
 
     def _newcomer(self, worker: Party, said: bytes) -> None:
@@ -98,6 +98,8 @@ class Cluster:
 
     def _start(self, now_s: float) -> None:
         """Says READY to all who wait, once all have come."""
+        if not self._started and len(self.servers) < len(self._ways):
+            return
         present = [p for p in self.servers.values() if p.connection.lost is None]
         self._started = self._started or len(present) == len(self._ways)
         for party in present if self._started else []:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from testbed.simulate import headers
 from testbed.simulate.arrivals import Arrivals
 from testbed.simulate.cluster import Cluster
 from testbed.simulate.engine import Simulation
@@ -21,6 +22,7 @@ from testbed.transport.core.connection import Connection, ConnectionState
 from testbed.transport.core.connection_settings import ConnectionSettings
 from testbed.transport.core.errors import PeerLost
 from testbed.transport.core.events import Announced, Event, PeerGone, TransferDone
+from testbed.transport.core.hot_path import HotPath
 from testbed.transport.core.joining import SERVER
 from testbed.transport.core.repair import Arrange
 from testbed.transport.core.reports import TransferReport
@@ -45,12 +47,22 @@ class World:
         tasks: Tasks,
         ways: Mapping[str, tuple[Way, Way]],
         arrivals: Mapping[str, Arrivals],
+        *,
+        contents: bool = True,
+        ahead: bool = True,
     ) -> None:
-        """`ways`: worker -> its way to the server, and back; `arrivals`: host -> its interface."""
+        """`ways`: worker -> its way to the server, and back; `arrivals`: host -> its interface.
+
+        Without `contents` datagrams are headers alone, and no buffer is read or written. Without
+        `ahead` each batch and each arrival is an event of its own, which changes nothing but the
+        time that it takes.
+        """
+        self._ahead = ahead
         self.simulation = simulation
         self.tasks = tasks
         self._ways = ways
         self._arrivals = arrivals
+        self._hot_path = HOT_PATH if contents else headers.HEADERS_ALONE or HOT_PATH
         self._endpoints: dict[str, Endpoint] = {}
         self._settings: dict[str, ConnectionSettings] = {}
         self._opened: list[Signal] = []
@@ -66,13 +78,13 @@ class World:
         """The server waits for all workers, a worker joins the server."""
         name, config = endpoint.config.name, endpoint.config
         self._endpoints[name] = endpoint
-        self._settings[name] = _settings(config)
+        self._settings[name] = _settings(config, self._hot_path)
         if name == SERVER:
             self.cluster = Cluster(
                 self.simulation,
                 self._ways,
                 settings=self._settings.__getitem__,
-                path=lambda side: _path(self._endpoints[side].config),
+                path=self._path,
                 terms=config.terms,
                 party=self._party,
             )
@@ -84,6 +96,13 @@ class World:
         assert self.cluster is not None
         self.cluster.join(name)
 
+    def _path(self, side: str) -> SendingPath:
+        config = self._endpoints[side].config
+        path = _path(config)
+        if self._hot_path is headers.HEADERS_ALONE:
+            path.frames = headers.room(len(path.frames), config.layout.chunk_bytes)
+        return path
+
     def _party(self, side: str, connection: Connection, way: Way) -> Party:
         endpoint = self._endpoints[side]
         party = Party(
@@ -93,6 +112,7 @@ class World:
             gather_s=math.inf,
             measured=endpoint.measured,
             arrivals=self._arrivals[side],
+            routine=self._ahead,
         )
         endpoint.add(party)
         # The server is told of no event when all have come, which this may be.
@@ -100,7 +120,7 @@ class World:
         return party
 
 
-def _settings(config: EndpointConfig) -> ConnectionSettings:
+def _settings(config: EndpointConfig, hot_path: HotPath) -> ConnectionSettings:
     return ConnectionSettings(
         session=config.session,
         layout=config.layout,
@@ -109,7 +129,7 @@ def _settings(config: EndpointConfig) -> ConnectionSettings:
         peer_timeout_s=config.peer_timeout_s,
         late_s=config.late_s,
         transfers_in_flight=config.transfers_in_flight,
-        hot_path=HOT_PATH,
+        hot_path=hot_path,
     )
 
 
@@ -157,8 +177,10 @@ class Endpoint:
     @property
     def _open(self) -> bool:
         """Whether all peers have joined."""
-        here = [p for p in self._parties.values() if p.connection.state is ConnectionState.OPEN]
-        return len(here) == len(self.config.peers)
+        parties = self._parties.values()
+        return len(parties) == len(self.config.peers) and all(
+            party.connection.state is ConnectionState.OPEN for party in parties
+        )
 
     def __exit__(
         self,
@@ -236,6 +258,7 @@ class Endpoint:
         self._active.append(handle)
         for peer in buffers:
             handle.await_peer(peer)
+            self._parties[peer].look()
             begin(self._parties[peer].connection, self._world.simulation.now_s)
         for peer in buffers:
             self._parties[peer].work()
@@ -248,6 +271,7 @@ class Endpoint:
     def announce(self, body: bytes) -> None:
         """Server: as the transport's."""
         for party in self._parties.values():
+            party.look()
             party.connection.announce(body)
             party.work()
 
@@ -255,6 +279,7 @@ class Endpoint:
         """Worker: as the transport's."""
         party = self._parties[SERVER]
         if not self._announcements:
+            party.look()
             party.connection.await_announcement(self._world.simulation.now_s)
             party.work()
         self._wait(lambda: bool(self._announcements))

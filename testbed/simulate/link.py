@@ -1,13 +1,16 @@
 """Links in virtual time: a rate, a delay, a queue, and whatever else befalls datagrams.
 
 A link takes trains and passes trains on. Of a first-in-first-out queue it is known when a datagram
-leaves it once all that came before are known. So a link lets arrivals gather until the first of
-them is about to come out at the other end: by then whoever comes in between has been announced,
-and nothing of what they do is late. The last link of a way can wait longer where it is known that
-nobody looks at its other end. Every random choice has a seed and is drawn per datagram in
-the order of service, so it does not depend on where trains were cut.
+leaves it once all that came before are known. So a link lets arrivals gather until someone wants to
+know: who looks at the other end for what has come by now, or asks how long the queue is. Then it
+has the links before it do the same, merges what has come by now, and passes it on with the times
+at which it comes out. Trains that nobody looks for it serves before their first datagram comes out.
+Every random choice has a seed and is drawn per datagram in the order of service, so it does not
+depend on where trains were cut.
 """
 
+import heapq
+import itertools
 import math
 from collections.abc import Callable, Sequence
 
@@ -15,13 +18,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.simulate.engine import Alarm, Simulation
-from testbed.simulate.train import Train
+from testbed.simulate.train import Entrance, Pool, Train
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
+_Queued = tuple[Flags | None, Flags | None, Floats]
 
 # Up to so many datagrams, a loop is faster than arrays.
 _FEW = 12
+# Where the queue overflows a loop decides, in blocks of so many.
+_BLOCK = 1024
 # Lengths follow from times, which are rounded; a datagram that fits to the byte must fit.
 _ROUNDING_BYTES = 0.01
 
@@ -34,6 +40,7 @@ class Link:
             lost at random after the queue, and that were marked, of those that have been served.
         most_queued_bytes: the longest that the queue ever was.
         idle_s: how long it has had nothing to send between its first datagram and its last.
+        on_change: called when its rate or its delay has changed.
     """
 
     def __init__(
@@ -47,6 +54,7 @@ class Link:
         loss: float | Callable[[], bool] = 0.0,
         jitter_s: float = 0.0,
         duplicate: float = 0.0,
+        in_order: bool = False,
         seed: int = 0,
     ) -> None:
         """A link of `rate_bps` (math.inf: without a queue) and `delay_s`.
@@ -54,21 +62,31 @@ class Link:
         `mark_bytes` is the queue length from which on arriving datagrams are marked. `loss` is a
         probability, or says of each datagram whether it is lost; the link has then served it.
         `jitter_s` is the most that is added to the delay, at random, so that datagrams overtake
-        each other. `duplicate` is the probability that one arrives twice.
+        each other, unless they stay `in_order`: one that catches up then comes out with that before
+        it. `duplicate` is the probability that one arrives twice.
         """
         self.rate_bps = rate_bps
-        self.delay_s = delay_s
         self.jitter_s = jitter_s
         self.duplicate = duplicate
         self.sent = self.dropped = self.lost = self.marked = 0
         self.most_queued_bytes = self.idle_s = 0.0
+        self.on_change: list[Callable[[], None]] = []
+        self._delay_s = delay_s
         self._loss = loss
         self._simulation = simulation
         self._queue_bytes = queue_bytes
+        self._in_order = in_order
+        self._out_s = -math.inf  # when the latest comes out, where order is kept
+        self._is_cut = False
         self._mark_bytes = mark_bytes
         self._free_s = -math.inf  # when the queue is empty
         self._work_s = 0.0  # service given or promised
-        self._waiting: list[Train] = []  # announced, in the order of that
+        self._waiting = Pool()
+        self._pushed: list[Train] = []  # those of them that nobody looks for
+        # Where more may come from: by time, and the time of each.
+        self._feeders: list[tuple[float, int, Entrance]] = []
+        self._fed_s: dict[Entrance, float] = {}
+        self._number = itertools.count()
         self._alarm = Alarm(simulation, self.serve)
         # One generator for each sort of harm: what one draws changes nothing of the others.
         self._losing, self._delaying, self._doubling = (
@@ -85,6 +103,17 @@ class Link:
         self.serve()
         self._loss = loss
 
+    @property
+    def delay_s(self) -> float:
+        """Of propagation; may be changed for what is served from now on."""
+        return self._delay_s
+
+    @delay_s.setter
+    def delay_s(self, delay_s: float) -> None:
+        self.serve()
+        self._delay_s = delay_s
+        self._changed()
+
     def set_rate(self, rate_bps: float) -> None:
         """Serves at this rate from now on, what waits included.
 
@@ -97,6 +126,33 @@ class Link:
         self._work_s += left_s * (self.rate_bps / rate_bps - 1)
         self._free_s = max(self._free_s, now_s + left_s * self.rate_bps / rate_bps)
         self.rate_bps = rate_bps
+        self._changed()
+
+    def set_queue(self, queue_bytes: float) -> None:
+        """Another limit; what waits beyond it is still sent."""
+        self.catch_up()
+        self._queue_bytes = queue_bytes
+
+    def cut(self) -> None:
+        """From now on whatever comes is lost; what waits is no longer sent.
+
+        What follows has been told of the latter, and is to forget it.
+        """
+        self._work_s -= self._left_s()
+        self._free_s = min(self._free_s, self._simulation.now_s)
+        self._is_cut = True
+
+    def mend(self) -> None:
+        """Sends again."""
+        self.catch_up()
+        self._is_cut = False
+
+    def _changed(self) -> None:
+        """Something may come out sooner than was expected."""
+        for train in self._pushed:
+            self._expect(train)
+        for changed in self.on_change:
+            changed()
 
     @property
     def queued_bytes(self) -> float:
@@ -115,56 +171,78 @@ class Link:
     def coming(self) -> int:
         """Datagrams that have been announced and are not here yet."""
         self.serve()
-        return sum(len(train.times_s) for train in self._waiting)
+        return sum(len(train.times_s) for train in self._waiting.trains)
 
     def passage_s(self) -> float:
         """How long something without size would take now."""
-        return self._left_s() + self.delay_s
+        return self._left_s() + self._delay_s
+
+    def out_s(self) -> float:
+        """When something without size comes out that comes now: with what came just before."""
+        self.serve()
+        return max(self._free_s, self._simulation.now_s) + self._delay_s
 
     def _left_s(self) -> float:
         self.serve()
         return max(0.0, self._free_s - self._simulation.now_s)
 
+    @property
+    def free_s(self) -> float:
+        """When the queue is empty, as far as it has been served."""
+        return self._free_s
+
+    def least_s(self, size_bytes: int) -> float:
+        """How long a datagram takes where nobody is before it."""
+        return size_bytes * 8 / self.rate_bps + self._delay_s
+
     def send(self, train: Train) -> None:
         """Takes a train whose times of arrival are not over."""
-        at_once = not self._waiting and train.times_s[-1] <= self._simulation.now_s
-        self._waiting.append(train)
-        if at_once:
-            self.serve()
+        self._waiting.add(train)
+        if train.batch.pulled:
+            return
+        self._pushed.append(train)
+        # From another link it comes while that one, and others, may have more.
+        if train.hop == 0 and train.times_s[-1] <= self._simulation.now_s:
+            self.catch_up()
         else:
             self._expect(train)
 
     def _expect(self, train: Train) -> None:
         """Serves it before its first datagram could come out."""
-        first_s = float(train.times_s[0])
-        service_s = train.batch.size_bytes * 8 / self.rate_bps
-        out_s = max(first_s, self._free_s) + service_s + self.delay_s
-        if train.hop == len(train.batch.links) - 1:
-            out_s = max(out_s, train.batch.unread_until_s())
-        self._alarm.by(out_s)
+        self._alarm.by(float(train.earliest_s(slice(1))[0]))
+
+    def fed_by(self, feeder: Entrance, first_s: float) -> None:
+        """From then on something may come from another link, or pass it."""
+        if first_s < self._fed_s.get(feeder, math.inf):
+            self._fed_s[feeder] = first_s
+            heapq.heappush(self._feeders, (first_s, next(self._number), feeder))
+
+    @property
+    def next_s(self) -> float:
+        """Nothing can come in before that is not known to be served."""
+        return min(self._waiting.first_s, self._feeders[0][0] if self._feeders else math.inf)
 
     def serve(self) -> None:
         """Lets in all that has come by now. It is done as it is due; more often changes nothing."""
         self.catch_up()
-        self.expect_waiting()
-
-    def expect_waiting(self) -> None:
-        """Serves what waits when it is due; call it after `catch_up`."""
-        for train in self._waiting:
-            self._expect(train)
 
     def catch_up(self) -> None:
-        """Lets in all that has come by now, and leaves open when the others are served."""
-        now_s = self._simulation.now_s
-        parts: list[Train] = []
-        left: list[Train] = []
-        for train in self._waiting:
-            here, later = train.until(now_s)
-            parts += [] if here is None else [here]
-            left += [] if later is None else [later]
-        self._waiting = left
+        """Lets in all that has come by now, here and before."""
+        now_s, feeders = self._simulation.now_s, self._feeders
+        while feeders and feeders[0][0] <= now_s:
+            first_s, _, feeder = heapq.heappop(feeders)
+            if self._fed_s.get(feeder) == first_s:
+                del self._fed_s[feeder]
+                feeder.catch_up()
+                if (next_s := feeder.next_s) < math.inf:
+                    self.fed_by(feeder, next_s)
+        parts = self._waiting.take(now_s)
         if parts:
-            self._let_in(parts)
+            self._let_in([part for part, _ in parts])
+        if self._pushed:
+            self._pushed = [train for train in self._pushed if len(train.times_s)]
+            for train in self._pushed:
+                self._expect(train)
 
     def _let_in(self, parts: Sequence[Train]) -> None:
         """Serves datagrams in the order of their arrival, and passes on what comes out."""
@@ -178,35 +256,51 @@ class Link:
             index = np.concatenate([each.index for each in parts])[order]
             marked = np.concatenate([each.marked for each in parts])[order]
             lengths = [len(each.times_s) for each in parts]
-            owners = np.repeat(np.arange(len(parts)), lengths)[order]
+            owners = np.repeat(np.arange(len(parts), dtype=np.uint32), lengths)[order]
             if len({each.batch.size_bytes for each in parts}) > 1:
                 sizes = np.array([float(each.batch.size_bytes) for each in parts])[owners]
         self.sent += len(arrivals_s)
+        if self._is_cut:
+            self.dropped += len(arrivals_s)
+            return
         entered, marks, leaves_s = self._queue(arrivals_s, sizes)
-        marked = marked | marks
-        places = self._duplicated(self._not_lost(np.flatnonzero(entered)))
-        times_s = leaves_s[places] + self.delay_s
+        if marks is not None:
+            marked = marked | marks
+        places = np.arange(len(leaves_s)) if entered is None else np.flatnonzero(entered)
+        places = self._duplicated(self._not_lost(places))
+        times_s = leaves_s[places] + self._delay_s
         if self.jitter_s:
             times_s += self.jitter_s * self._delaying.random(len(places))
+        if self._in_order and len(places):
+            times_s = np.maximum.accumulate(np.maximum(times_s, self._out_s))
+            self._out_s = float(times_s[-1])
+        elif self.jitter_s:
             order = np.argsort(times_s, kind="stable")
             places, times_s = places[order], times_s[order]
-        for number, part in enumerate(parts):
-            out, out_s = places, times_s
-            if owners is not None:
-                mine = owners[places] == number
-                out, out_s = places[mine], times_s[mine]
-            if len(out):
-                Train(part.batch, index[out], out_s, marked[out], hop=part.hop + 1).go_on()
+        if owners is not None:
+            # Sorted by owner, each one's are a slice.
+            whose = owners[places]
+            order = np.argsort(whose, kind="stable")
+            places, times_s = places[order], times_s[order]
+            ends = np.searchsorted(whose[order], np.arange(len(parts)), side="right").tolist()
+        else:
+            ends = [len(places)]
+        index, marked, begin = index[places], marked[places], 0
+        for part, end in zip(parts, ends, strict=True):
+            if end > begin:
+                mine = slice(begin, end)
+                Train(part.batch, index[mine], times_s[mine], marked[mine], part.hop + 1).go_on()
+            begin = end
 
-    def _queue(self, arrivals_s: Floats, sizes: float | Floats) -> tuple[Flags, Flags, Floats]:
-        """Which datagrams enter, which are marked, and when each leaves."""
+    def _queue(self, arrivals_s: Floats, sizes: float | Floats) -> _Queued:
+        """Which datagrams enter, which are marked, and when each leaves; None for all and none."""
         count = len(arrivals_s)
         if math.isinf(self.rate_bps):
             marks = np.full(count, self._mark_bytes <= 0)
             self.marked += int(np.count_nonzero(marks))
             self._free_s = float(arrivals_s[-1])
             self.most_queued_bytes = max(self.most_queued_bytes, float(np.max(sizes)))
-            return np.ones(count, np.bool_), marks, arrivals_s
+            return None, marks, arrivals_s
         if count <= _FEW:
             return self._queue_one_by_one(arrivals_s, sizes)
         bytes_per_s = self.rate_bps / 8
@@ -221,19 +315,28 @@ class Link:
         queued = np.maximum(0.0, before_s - arrivals_s) * bytes_per_s
         most = float(np.max(queued + sizes))
         if most > self._queue_bytes + _ROUNDING_BYTES:
-            return self._queue_one_by_one(arrivals_s, sizes)
+            if count <= _BLOCK:
+                return self._queue_one_by_one(arrivals_s, sizes)
+            entered, marks = np.ones(count, np.bool_), np.zeros(count, np.bool_)
+            for begin in range(0, count, _BLOCK):
+                part = slice(begin, begin + _BLOCK)
+                size = sizes if isinstance(sizes, float) else sizes[part]
+                enter, mark, leaves_s[part] = self._queue(arrivals_s[part], size)
+                entered[part] = True if enter is None else enter
+                marks[part] = False if mark is None else mark
+            return entered, marks, leaves_s
         pauses_s = np.maximum(0.0, arrivals_s - before_s)
         self.idle_s += float(np.sum(pauses_s[np.isfinite(pauses_s)]))
         self.most_queued_bytes = max(self.most_queued_bytes, most)
         self._work_s += float(work_s[-1])
         self._free_s = float(leaves_s[-1])
+        if math.isinf(self._mark_bytes):
+            return None, None, leaves_s
         marks = queued >= self._mark_bytes
         self.marked += int(np.count_nonzero(marks))
-        return np.ones(count, np.bool_), marks, leaves_s
+        return None, marks, leaves_s
 
-    def _queue_one_by_one(
-        self, arrivals_s: Floats, sizes: float | Floats
-    ) -> tuple[Flags, Flags, Floats]:
+    def _queue_one_by_one(self, arrivals_s: Floats, sizes: float | Floats) -> _Queued:
         """The same where datagrams are dropped: each decides about the next."""
         bytes_per_s, room = self.rate_bps / 8, self._queue_bytes + _ROUNDING_BYTES
         count = len(arrivals_s)
@@ -254,8 +357,8 @@ class Link:
             leaves_s[number] = free_s = max(free_s, at_s) + service_s
         self._free_s, self.most_queued_bytes = free_s, most
         self.marked += sum(marks)
-        self.dropped += count - sum(entered)
-        return np.array(entered), np.array(marks), np.array(leaves_s)
+        self.dropped += (dropped := count - sum(entered))
+        return np.array(entered) if dropped else None, np.array(marks), np.array(leaves_s)
 
     def _not_lost(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
         """Those that are not lost behind the queue."""

@@ -1,5 +1,6 @@
 """Drives one side of a connection in virtual time, over links to the other side."""
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -7,17 +8,21 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from testbed.simulate import headers
 from testbed.simulate.arrivals import Arrivals
+from testbed.simulate.departing import Ahead
 from testbed.simulate.engine import Alarm, Simulation
 from testbed.simulate.link import Link
-from testbed.simulate.train import Batch, Train, depart
+from testbed.simulate.train import Batch, Pool, Train, depart
 from testbed.transport.core.connection import Connection
 from testbed.transport.core.connection_settings import LeaveOut
 from testbed.transport.core.events import Event
-from testbed.transport.core.wire import WIRE_OVERHEAD_BYTES
+from testbed.transport.core.wire import HEADER_BYTES, WIRE_OVERHEAD_BYTES
 
 Frame = NDArray[np.uint8]  # one datagram, shape (datagram bytes,)
 Frames = NDArray[np.uint8]  # several, shape (k, datagram bytes)
+
+_NOTHING, _NEVER = np.empty((0, 0), np.uint8), np.empty(0)
 
 
 @dataclass
@@ -33,6 +38,7 @@ class Way:
         blocked: whether the path swallows all datagrams, while control messages pass.
         survives: asked of each datagram as it is sent; what does not is lost behind the links.
         altered: what becomes of each datagram that survives.
+        on_change: called when it has got other links.
     """
 
     links: Sequence[Link]
@@ -40,15 +46,25 @@ class Way:
     blocked: bool = False
     survives: Callable[[Frame], bool] | None = None
     altered: Callable[[Frame], Frame] | None = None
+    on_change: list[Callable[[], None]] = field(default_factory=list, init=False)
     _last_control_s: float = field(default=-math.inf, init=False)
 
-    def control_arrival_s(self, now_s: float) -> float:
-        """When a control message arrives that is sent now."""
-        passage_s = self.control_delay_s
-        if passage_s is None:
-            passage_s = sum(link.passage_s() for link in self.links)
-        self._last_control_s = max(self._last_control_s, now_s + passage_s)
-        return self._last_control_s
+    def say(self, simulation: Simulation, arrive: Callable[[], None]) -> None:
+        """Sends a control message now; `arrive` is called when it is there."""
+        links = () if self.control_delay_s is not None else tuple(self.links)
+        self._pass(simulation, links, arrive)
+
+    def _pass(
+        self, simulation: Simulation, links: Sequence[Link], arrive: Callable[[], None]
+    ) -> None:
+        """It comes to the first of these links now."""
+        if len(links) > 1:
+            further = functools.partial(self._pass, simulation, links[1:], arrive)
+            simulation.at(links[0].out_s(), further)
+            return
+        out_s = links[0].out_s() if links else simulation.now_s + (self.control_delay_s or 0.0)
+        self._last_control_s = max(self._last_control_s, out_s)
+        simulation.at(self._last_control_s, arrive)
 
 
 class Party:
@@ -64,6 +80,8 @@ class Party:
         overflows: datagrams that found the receive buffer full while this side was busy.
         batches: when how many datagrams were offered.
         unread_until_s: until when arrivals gather; -math.inf: each is read as it comes.
+        rank: as in `Batch`, of what it sends.
+        inbox: what arrives, until it is read.
     """
 
     def __init__(
@@ -76,9 +94,11 @@ class Party:
         gather_s: float = 0.0,
         measured: bool = False,
         arrivals: Arrivals | None = None,
+        routine: bool = False,
     ) -> None:
         """`gather_s` and `measured` are for how long arrivals may gather, as for `gather_s` of a
-        connection. `arrivals` is the host's, where it has several connections."""
+        connection. `arrivals` is the host's, where it has several connections. With `routine` its
+        routine costs no event: what is sent goes ahead, and what comes is read when it counts."""
         self.connection = connection
         self.way = way
         self.other: Party | None = None
@@ -87,21 +107,27 @@ class Party:
         self.overflows = 0
         self.leave_out: LeaveOut | None = None
         self.batches: list[tuple[float, int]] = []
+        self.unread_until_s = -math.inf
+        self.rank = simulation.number()
+        self.inbox = Pool()
+        self.arrivals = arrivals or Arrivals(simulation)
         self._simulation = simulation
         self._buffer_bytes = receive_buffer_bytes
         self._gather_s = gather_s
         self._measured = measured
-        self.arrivals = arrivals or Arrivals(simulation)
+        self._routine = routine
         self._busy_until_s = -math.inf
-        self.unread_until_s = -math.inf
-        self._inbox: list[Frames] = []
+        self._deadline_s = -math.inf
+        self._ahead: Ahead | None = None
+        self._coming: list[Batch] = []  # of the other side
         self._control: list[bytes] = []
         self._alarm = Alarm(simulation, self.work)
         self._ear = Alarm(simulation, self._listen)
+        way.on_change.append(self.work)
 
     def be_busy(self, until_s: float) -> None:
         """Does nothing until then; what arrives meanwhile waits."""
-        self._hear()
+        self.look()
         self._busy_until_s = until_s
         self._simulation.at(until_s, self._wake)
 
@@ -118,16 +144,32 @@ class Party:
             self.connection.on_control(data, self._simulation.now_s, waited=True)
         self.work()
 
+    def look(self) -> None:
+        """Tells the connection what has been going on; do it before anything is asked of it."""
+        self._hear()
+        self._settle()
+
+    def _settle(self) -> None:
+        """What was sent ahead has departed, or does not."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            ahead.settle(self.connection, self._simulation.now_s)
+
     def work(self) -> None:
         """Does what is due; call it after anything was asked of the connection."""
         if self._busy:
             return
         connection, now_s = self.connection, self._simulation.now_s
-        connection.on_deadline(now_s)
+        self._settle()
+        if now_s >= self._deadline_s:
+            self._hear()
+            connection.on_deadline(now_s)
         while len(frames := connection.offer(now_s)):
             self.batches.append((now_s, len(frames)))
             left_out = self.leave_out(len(frames)) if self.leave_out is not None else None
-            self._carry(frames if left_out is None else frames[~left_out])
+            gone = headers.kept(frames)  # the offer's memory is used again
+            gone = gone if left_out is None else gone[~left_out]
+            self._carry(gone, frames.shape[1], np.full(len(gone), now_s))
             connection.sent(len(frames), now_s, left_out)
         data = connection.control()
         if data and self.other is not None:
@@ -136,110 +178,190 @@ class Party:
         for event in told:
             self.events.append(event)
             self.on_event(event)
-        if told:  # what was done about them is due now
-            self._simulation.at(now_s, self.work)
-        deadline_s = connection.next_deadline_s(now_s)
+        self._settle()  # who was told may have given it work, and let it work
+        going = self._go_ahead()
+        deadline_s = connection.next_deadline_s(now_s, departing=going)
+        self._deadline_s = math.inf if deadline_s is None else deadline_s
         if deadline_s is not None:
             self._alarm.by(deadline_s)
+        self.hurry()
 
-    def _carry(self, frames: Frames) -> None:
-        way = self.way
-        if way.blocked:
-            return
-        survives = None
+    def _go_ahead(self) -> bool:
+        """Sends ahead what goes if nothing happens; returns whether there is any."""
+        way, now_s = self.way, self._simulation.now_s
+        plain = way.survives is None and way.altered is None and self.leave_out is None
+        if not (self._routine and plain) or self.other is None:
+            return False
+        departures = self.connection.departures()
+        if departures is None:
+            return False
+        ahead = Ahead(departures, now_s)
+        if not len(ahead.times_s):
+            return False
+        self._ahead = ahead
+        ahead.batch = self._carry(ahead.frames, ahead.size_bytes, ahead.times_s)
+        self._alarm.by(ahead.over_s)
+        return True
+
+    def _carry(
+        self, frames: Frames, datagram_bytes: int, times_s: NDArray[np.float64]
+    ) -> Batch:
+        """Sends these at these times."""
+        way, other, survives = self.way, self.other, None
         if way.survives is not None:
             survives = np.array([way.survives(frame) for frame in frames], np.bool_)
 
         def arrive(train: Train) -> None:
-            if self.other is not None:
-                self.other.expect(self, train, survives)
+            assert other is not None
+            other.arrivals.expect(train, other.inbox, (self, survives))
 
         batch = Batch(
-            size_bytes=frames.shape[1] + WIRE_OVERHEAD_BYTES,
+            size_bytes=datagram_bytes + WIRE_OVERHEAD_BYTES,
             links=way.links,
             deliver=arrive,
-            frames=frames.copy(),  # the offer's memory is used again
-            unread_until_s=lambda: -math.inf if self.other is None else self.other.unread_until_s,
+            frames=frames,
+            pulled=True,
+            rank=self.rank,
         )
-        depart(batch, np.full(len(frames), self._simulation.now_s))
+        if other is not None and not way.blocked:
+            depart(batch, times_s)
+            other.expect(batch)
+        return batch
 
     # What arrives.
 
-    def expect(self, sender: "Party", train: Train, survives: NDArray[np.bool_] | None) -> None:
-        """Datagrams of the other side are going to arrive."""
+    def expect(self, batch: Batch) -> None:
+        """Datagrams of the other side are on their way."""
+        self._coming.append(batch)
+        self.hurry()
 
-        def take(index: NDArray[np.int64]) -> None:
-            if sender.other is not self or train.batch.frames is None:
-                return
-            kept = index if survives is None else index[survives[index]]
-            frames, altered = train.batch.frames[kept], sender.way.altered
-            if altered is not None and len(frames):
-                frames = np.stack([altered(frame) for frame in frames])
-            self._store(frames)
+    @property
+    def _needed(self) -> float:
+        """How many datagrams may come until one counts, if it is not known that all do."""
+        alone = self._routine and math.isinf(self._buffer_bytes)
+        return max(1.0, self.connection.indifferent) if alone else 1.0
 
-        self.arrivals.expect(train, take, self._hear_by)
+    def _due_s(self) -> float:
+        """Before this time nothing comes that counts, or nobody reads it."""
+        self._coming = [batch for batch in self._coming if batch.trains]
+        if not self._coming:
+            return math.inf
+        return max(self._comes_s(self._needed), self.unread_until_s)
 
-    def _hear_by(self, arrival_s: float) -> None:
-        """The next datagram arrives then."""
-        if not self._busy:
-            self._ear.by(max(arrival_s, self.unread_until_s))
+    def _comes_s(self, needed: float) -> float:
+        """Before this time fewer than `needed` have come."""
+        trains = [train for batch in self._coming for train in batch.trains]
+        if needed == 1:
+            return min(float(train.earliest_s(slice(1))[0]) for train in trains)
+        if sum(len(train.times_s) for train in trains) < needed:
+            return math.inf
+        last = int(needed) - 1
+        times_s = [train.earliest_s(slice(last + 1)) for train in trains]
+        if len(times_s) == 1:
+            return float(times_s[0][last])
+        return float(np.partition(np.concatenate(times_s), last)[last])
 
-    def _store(self, frames: Frames) -> None:
-        if not len(frames):
-            return
-        held = sum(len(each) for each in self._inbox)
-        if not math.isinf(self._buffer_bytes):
-            room = max(0, int(self._buffer_bytes // frames.shape[1]) - held)
-            self.overflows += max(0, len(frames) - room)
-            frames = frames[:room]
-        if len(frames):
-            self._inbox.append(frames)
+    def heed(self, way: Way) -> None:
+        """Hurries when something changes on this way of the other side."""
+        heeded: set[Link] = set()
+
+        def heed_links() -> None:
+            for link in set(way.links) - heeded:
+                link.on_change.append(self.hurry)
+            heeded.update(way.links)
+
+        way.on_change.append(heed_links)
+        heed_links()
+
+    def hurry(self) -> None:
+        """Reads when something comes that may count, at the latest."""
+        if not self._busy and (due_s := self._due_s()) < math.inf:
+            self._ear.by(due_s)
 
     def _listen(self) -> None:
-        if self._busy or self._simulation.now_s < self.unread_until_s:
-            self._hear_by(self._simulation.now_s)
+        """Has something come that may count?"""
+        now_s = self._simulation.now_s
+        if self._busy:
             return
-        self._hear()
-        self.work()
+        if self._due_s() <= now_s:
+            self.arrivals.catch_up()
+            if self._due_s() <= now_s:
+                self._hear()
+                self.work()
+                return
+        self.hurry()
 
     def _hear(self, *, waited: bool = False) -> None:
         """Hands over all datagrams that have arrived by now."""
         if self._busy:
             return
-        now_s = self._simulation.now_s
-        resting = self.unread_until_s > -math.inf
+        now_s, connection = self._simulation.now_s, self.connection
+        waited |= self.unread_until_s > -math.inf
         self.unread_until_s = -math.inf  # whoever looks reads all
         self.arrivals.catch_up()
-        if self._inbox:
-            frames = self._inbox[0] if len(self._inbox) == 1 else np.concatenate(self._inbox)
-            self._inbox = []
-            # Without gathering, each is read as it comes, also of those that come at once.
-            at_once = len(frames) if waited or self._gather_s else 1
-            for first in range(0, len(frames), at_once):
-                part = frames[first : first + at_once]
-                self.connection.on_datagrams(part, now_s, waited=waited or resting)
-            if rest_s := self.connection.gather_s(self._gather_s, measured=self._measured):
-                self.unread_until_s = now_s + rest_s
-        self.arrivals.expect_waiting()
+        frames, times_s = self._take(now_s)
+        if not len(frames):
+            return
+        if self._needed > 1:
+            # Nothing is answered, but it is noted when the first one and the last one came.
+            connection.on_datagrams(frames[:1], float(times_s[0]))
+            connection.on_datagrams(frames[1:], float(times_s[-1]))
+            return
+        # Without gathering, each is read as it comes, also of those that come at once.
+        at_once = len(frames) if waited or self._gather_s else 1
+        for first in range(0, len(frames), at_once):
+            connection.on_datagrams(frames[first : first + at_once], now_s, waited=waited)
+        if rest_s := connection.gather_s(self._gather_s, measured=self._measured):
+            self.unread_until_s = now_s + rest_s
+
+    def _take(self, now_s: float) -> tuple[Frames, NDArray[np.float64]]:
+        """The datagrams that have come by now and when they did, as far as there was room."""
+        found, times_s = [], []
+        for train, (sender, survives) in self.inbox.take(now_s):
+            batch, index = train.batch, train.index
+            if sender.other is not self or batch.frames is None:
+                continue
+            kept = slice(None) if survives is None else survives[index]
+            frames, altered = batch.frames[index[kept]], sender.way.altered
+            if altered is not None and len(frames):
+                frames = np.stack([altered(frame) for frame in frames])
+            found.append(frames)
+            times_s.append(train.times_s[kept])
+        if not found:
+            return _NOTHING, _NEVER
+        size_bytes = batch.size_bytes - WIRE_OVERHEAD_BYTES
+        frames, when_s = found[0], times_s[0]
+        if len(found) > 1:
+            when_s = np.concatenate(times_s)
+            order = np.argsort(when_s, kind="stable")
+            frames, when_s = np.concatenate(found)[order], when_s[order]
+        if not math.isinf(self._buffer_bytes):
+            room = int(self._buffer_bytes // size_bytes)
+            self.overflows += max(0, len(frames) - room)
+            frames, when_s = frames[:room], when_s[:room]
+        if frames.shape[1] < size_bytes:
+            frames = headers.as_frames(frames, size_bytes - HEADER_BYTES)
+        return frames, when_s
 
     def _say(self, data: bytes, other: "Party") -> None:
         def arrive() -> None:
             if self.other is other:
                 other.listen(data)
 
-        self._simulation.at(self.way.control_arrival_s(self._simulation.now_s), arrive)
+        self.way.say(self._simulation, arrive)
 
     def listen(self, data: bytes) -> None:
         """Bytes of the control stream have arrived."""
         if self._busy:
             self._control.append(data)
         else:
-            self._hear()  # what was sent before must not be reported as missing
+            self.look()  # what was sent before must not be reported as missing
             self.connection.on_control(data, self._simulation.now_s)
             self.work()
 
     def cut(self, reason: str = "the connection was closed") -> None:
         """Ends the control stream, here at once and on the other side after the way's delay."""
+        self._settle()
         other, self.other = self.other, None
         self.connection.on_control_closed(reason)
         self.work()
@@ -250,13 +372,14 @@ class Party:
             if other.other is self:
                 other.cut(reason)
 
-        self._simulation.at(self.way.control_arrival_s(self._simulation.now_s), arrive)
+        self.way.say(self._simulation, arrive)
 
 
 def link_up(one: Party, two: Party) -> None:
     """Joins two parties; both begin to work."""
     one.other, two.other = two, one
     for here, there in ((one, two), (two, one)):
-        here.arrivals.come_by(there.way.links)
+        here.heed(there.way)
+        here.arrivals.come_by(there.way.links, here.inbox)
     one.work()
     two.work()

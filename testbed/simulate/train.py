@@ -1,13 +1,15 @@
 """Trains: datagrams that travel together, as arrays of when each of them is where.
 
-A train is handed to its next link as soon as its times there are known, which lie ahead. A link
-cuts it wherever datagrams of others come in between. So nothing depends on how long trains are.
+A train waits at a link until someone wants to know what has become of it, and a link cuts it
+wherever datagrams of others come in between. So nothing depends on how long trains are.
 """
 
+import heapq
+import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +18,30 @@ from testbed.simulate.engine import Simulation
 
 
 class Entrance(Protocol):
-    """What trains can be sent over."""
+    """What trains can be sent over.
+
+    Attributes:
+        least_s: what nothing can pass it faster than, of so many bytes.
+        free_s: before this time nothing else leaves its queue.
+        next_s: before this time nothing comes in that it does not know of.
+    """
+
+    @property
+    def free_s(self) -> float: ...
+
+    def least_s(self, size_bytes: int) -> float: ...
+
+    @property
+    def next_s(self) -> float: ...
+
+    def catch_up(self) -> None:
+        """Passes on what has come by now."""
 
     def send(self, train: "Train") -> None:
         """Takes a train whose times of arrival are not over."""
+
+    def fed_by(self, feeder: "Entrance", first_s: float) -> None:
+        """From then on something may come from another one."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -30,26 +52,36 @@ class Batch:
         size_bytes: of each datagram on the wire.
         links: what they pass, one after the other.
         deliver: is called with each train that comes out of the last link, when it is known when:
-            its times lie ahead.
-        frames: the datagrams themselves, shape (k, datagram bytes), where they matter.
-        unread_until_s: until when nobody looks for them at their end, unless he has the last link
-            serve before.
+            its times may lie ahead.
+        frames: the datagrams themselves, shape (k, bytes that matter), where they do.
+        pulled: whether someone at their end looks for them. Otherwise they are delivered unasked,
+            each before its time.
+        rank: of datagrams that come to a link at the same time the lowest goes first, and of those
+            with the same rank who was announced first.
+        trains: those under way, and those that nobody has taken at their end.
     """
 
     size_bytes: int
     links: Sequence[Entrance]
     deliver: "Callable[[Train], None]"
     frames: NDArray[np.uint8] | None = None
-    unread_until_s: Callable[[], float] = lambda: -math.inf
+    pulled: bool = False
+    rank: int = 0
+    trains: "dict[Train, None]" = field(default_factory=dict)
+
+    def recall(self, now_s: float) -> None:
+        """What has not departed by now does not depart at all."""
+        for train in [each for each in self.trains if each.hop == 0]:
+            train.keep(int(np.searchsorted(train.times_s, now_s, side="right")))
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Train:
     """Some datagrams of a batch, in order, at the entrance of a link or at their end.
 
     Attributes:
         batch: of which they are.
-        index: their numbers in it, shape (n,), n > 0.
+        index: their numbers in it, shape (n,).
         times_s: when each is there, ascending.
         marked: which of them a queue has marked.
         hop: how many links they have passed.
@@ -61,30 +93,107 @@ class Train:
     marked: NDArray[np.bool_]
     hop: int = 0
 
-    def until(self, now_s: float) -> "tuple[Train | None, Train | None]":
-        """What is there by now, and what is not yet."""
+    def take(self, now_s: float) -> "Train":
+        """Cuts off what is there by now."""
         if self.times_s[-1] <= now_s:
-            return self, None
-        count = int(np.searchsorted(self.times_s, now_s, side="right"))
-        return (self._cut(slice(None, count)) if count else None), self._cut(slice(count, None))
-
-    def _cut(self, part: slice) -> "Train":
-        return Train(
-            self.batch, self.index[part], self.times_s[part], self.marked[part], hop=self.hop
+            count = len(self.times_s)
+        else:
+            count = int(np.searchsorted(self.times_s, now_s, side="right"))
+        here = Train(
+            self.batch, self.index[:count], self.times_s[:count], self.marked[:count], self.hop
         )
+        self.index = self.index[count:]
+        self.times_s, self.marked = self.times_s[count:], self.marked[count:]
+        if not len(self.times_s):
+            self.batch.trains.pop(self, None)
+        return here
+
+    def of(self, kept: NDArray[np.bool_]) -> "Train":
+        """Those that are kept."""
+        return Train(
+            self.batch, self.index[kept], self.times_s[kept], self.marked[kept], self.hop
+        )
+
+    def keep(self, count: int) -> None:
+        """Forgets all but the first ones."""
+        if count < len(self.times_s):
+            self.index = self.index[:count]
+            self.times_s, self.marked = self.times_s[:count], self.marked[:count]
+            if not count:
+                self.batch.trains.pop(self, None)
+
+    def earliest_s(self, which: slice) -> NDArray[np.float64]:
+        """When those could come out of the last link, if nothing held them up on their way."""
+        times_s, links = self.times_s[which], self.batch.links
+        if self.hop < len(links):
+            rest = links[self.hop :]
+            least_s = sum(link.least_s(self.batch.size_bytes) for link in rest)
+            times_s = np.maximum(times_s, rest[0].free_s) + least_s
+        return times_s
 
     def go_on(self) -> None:
         """To the next link, or to the end."""
-        if self.hop < len(self.batch.links):
-            self.batch.links[self.hop].send(self)
+        batch = self.batch
+        if self.hop < len(batch.links):
+            batch.trains[self] = None
+            batch.links[self.hop].send(self)
         else:
-            self.batch.deliver(self)
+            if batch.pulled:
+                batch.trains[self] = None
+            batch.deliver(self)
+
+
+class Pool:
+    """Trains that wait at one place, each with whatever its place needs to know of it."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, Train, Any]] = []
+        self._number = itertools.count()
+
+    @property
+    def first_s(self) -> float:
+        """Nothing is there before."""
+        return self._heap[0][0] if self._heap else math.inf
+
+    @property
+    def trains(self) -> list[Train]:
+        """All of them, in no order."""
+        return [train for _, _, train, _ in self._heap if len(train.times_s)]
+
+    def add(self, train: Train, note: object = None) -> None:
+        heapq.heappush(
+            self._heap, (float(train.times_s[0]), next(self._number), train, note)
+        )
+
+    def take(self, now_s: float) -> list[tuple[Train, Any]]:
+        """Cuts off what is there by now, in the order in which equal times count."""
+        heap, parts = self._heap, []
+        while heap and heap[0][0] <= now_s:
+            _, number, train, note = heap[0]
+            if len(train.times_s):  # it may have been recalled
+                parts.append((train.batch.rank, number, train.take(now_s), note))
+            if len(train.times_s):
+                heapq.heapreplace(heap, (float(train.times_s[0]), number, train, note))
+            else:
+                heapq.heappop(heap)
+        if len(parts) > 1:
+            parts.sort(key=lambda part: part[:2])
+        return [(part, note) for _, _, part, note in parts]
+
+    def empty(self) -> list[tuple[Train, Any]]:
+        """Takes all trains as they are."""
+        heap, self._heap = sorted(self._heap, key=lambda entry: entry[:2]), []
+        return [(train, note) for _, _, train, note in heap if len(train.times_s)]
 
 
 def depart(batch: Batch, times_s: NDArray[np.float64]) -> None:
     """Sends a batch on its way: its datagrams come to the first link at these times, ascending."""
-    if count := len(times_s):
-        Train(batch, np.arange(count), times_s, np.zeros(count, np.bool_)).go_on()
+    if not (count := len(times_s)):
+        return
+    links, first_s = batch.links, float(times_s[0])
+    for before, link in itertools.pairwise(links):
+        link.fed_by(before, first_s)
+    Train(batch, np.arange(count), times_s, np.zeros(count, np.bool_)).go_on()
 
 
 def send_along(

@@ -162,6 +162,13 @@ def flatten_gradient(trained: Sequence[nn.Parameter], into: Vector) -> None:
         part[:] = 0 if tensor.grad is None else tensor.grad.cpu().numpy().reshape(-1)
 
 
+class NoGradients(Learner):
+    """For payloads that nobody computes with."""
+
+    def gradient(self, into: Vector) -> None:
+        """They are as they are."""
+
+
 class PayloadOnly(Learner):
     """Gives random numbers of a model's size as gradients, and learns nothing."""
 

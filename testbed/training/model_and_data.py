@@ -60,7 +60,8 @@ class ModelAndData:
         """The indices of each worker's training examples, in rank order."""
         split = _SPLIT.validate_python(self._training.get("split", "equal"))
         found = datasets.shares(split, self.dataset.groups, workers, int(self.config["seed"]))
-        datasets.require_batches(found, self._training["batch_size"], split)
+        if self._computes:
+            datasets.require_batches(found, self._training["batch_size"], split)
         return found
 
     @cached_property

@@ -20,6 +20,7 @@ class Need(NamedTuple):
     folder: Path | None
     device: str = "cpu"
     validates: bool = False
+    computes: bool = True
 
     @property
     def data(self) -> datasets.DatasetParameters:
@@ -40,7 +41,7 @@ def check(need: Need) -> None:
     count = need.dataset.train_count()
     if count is not None and need.validates:
         count -= datasets.validation.most_held_out(count)
-    if count is None or not isinstance(need.split, datasets.Equal):
+    if count is None or not isinstance(need.split, datasets.Equal) or not need.computes:
         return
     smallest = count // need.workers
     if need.batch_size > smallest:
@@ -79,7 +80,8 @@ def prepare(needs: Iterable[Need], report: Report) -> None:
         if need.validates:
             dataset = datasets.validation.in_place_of_test(dataset, need.seed)
         found = datasets.shares(need.split, dataset.groups, need.workers, need.seed)
-        datasets.require_batches(found, need.batch_size, need.split)
+        if need.computes:
+            datasets.require_batches(found, need.batch_size, need.split)
         if by_user and (need.model, *key) not in built:
             built.add((need.model, *key))
             _try_model(need, dataset)

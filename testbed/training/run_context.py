@@ -14,8 +14,8 @@ from pydantic import TypeAdapter
 
 from testbed.shared import drop_order, own_code
 from testbed.training import datasets, models
-from testbed.training.filling import FILLINGS, Filling
-from testbed.training.learner import Learner, PayloadOnly, Replica
+from testbed.training.filling import FILLINGS, Filling, Unread
+from testbed.training.learner import Learner, NoGradients, PayloadOnly, Replica
 from testbed.training.learning_rate import AnySchedule, Position, Schedule
 from testbed.training.model_and_data import ModelAndData
 from testbed.training.phases import AnyPhases, Detector, DetectorParameters
@@ -100,6 +100,8 @@ class RunContext:
         return ProtocolConfig(**self.config["protocol"])
 
     def filling(self, leg: Leg) -> Filling:
+        if not self.surroundings.contents:
+            return Unread()
         return FILLINGS.create(self.config["filling"][leg.name.lower()])
 
     @cached_property
@@ -110,12 +112,21 @@ class RunContext:
     @property
     def rounds_per_epoch(self) -> int:
         """Rounds in which the smallest share is seen once."""
-        return min(map(len, self.shares)) // int(self.training["batch_size"])
+        # Where nothing is computed, there may be more workers than examples.
+        return max(1, min(map(len, self.shares)) // int(self.training["batch_size"]))
 
     @cached_property
     def layout(self) -> PayloadLayout:
         chunk_bytes = self.config["transport"]["chunk_bytes"]
         return PayloadLayout(models.layer_sizes(self.model_and_data.layers), chunk_bytes)
+
+    def new_buffer(self) -> NDArray[np.uint8]:
+        """A zeroed buffer of the layout; always the same one where nobody computes with them."""
+        return self.layout.new_buffer() if self.surroundings.contents else self._any_buffer
+
+    @cached_property
+    def _any_buffer(self) -> NDArray[np.uint8]:
+        return self.layout.new_buffer()
 
     @property
     def logged_layout(self) -> PayloadLayout | None:
@@ -146,18 +157,26 @@ class RunContext:
         """The learner of worker `name`, with the run's initial weights."""
         rank = self.workers.index(name)
         training = self.training
+        if not self.surroundings.contents:
+            return NoGradients()
         if training["pace"]["kind"] == "payload-only":
             return PayloadOnly(self.seed + rank)
-        return Replica(
-            self.model_and_data.model(rank),
-            dataset=self.model_and_data.dataset,
-            batches=datasets.batches(self.shares[rank], training["batch_size"], self.seed, rank),
-            optimiser={
-                "name": training["optimiser"],
-                **{key: training[key] for key in ("learning_rate", "momentum", "weight_decay")},
-            },
-            device=training["device"],
-        )
+
+        def replica() -> Learner:
+            shares, keys = self.shares[rank], ("learning_rate", "momentum", "weight_decay")
+            return Replica(
+                self.model_and_data.model(rank),
+                dataset=self.model_and_data.dataset,
+                batches=datasets.batches(shares, training["batch_size"], self.seed, rank),
+                optimiser={
+                    "name": training["optimiser"],
+                    **{key: training[key] for key in keys},
+                },
+                device=training["device"],
+            )
+
+        made: Learner = self.surroundings.learner(replica)
+        return made
 
     def detector(self) -> Detector:
         parameters: DetectorParameters = _PHASES.validate_python(self.config["phases"])

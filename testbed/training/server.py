@@ -59,9 +59,9 @@ class _Server:
         self._transfers = TransferLog(context.directory, "server", context.logged_layout)
         self._congestion = CongestionLog(context.directory, "server", context.round_of)
         self._effects = JsonLinesWriter(events / "effects.jsonl") if vectors is not None else None
-        layout = self._layout = context.layout
-        self._gathered = {name: layout.new_buffer() for name in context.workers}
-        self._averaged = layout.new_buffer()
+        self._layout = context.layout
+        self._gathered = {name: context.new_buffer() for name in context.workers}
+        self._averaged = context.new_buffer()
         self._filling = context.filling(Leg.GATHER)
         self._debts = broadcasts.Debts(context.filling(Leg.BROADCAST), layout, context.workers)
         self._detector = context.detector()
@@ -100,7 +100,7 @@ class _Server:
 
     def _round(self, number: int, metric: float | None) -> None:
         context, layout, coordinator = self._context, self._layout, self._coordinator
-        policies = context.protocol.policy
+        policies, contents = context.protocol.policy, context.surroundings.contents
         self._controller.begin(number, "round")
         began_s = self._now_s()
         exchange = self._exchange(number)
@@ -161,8 +161,8 @@ class _Server:
             {
                 "round": number,
                 "critical": after,
-                "gradient_norm": finite(float(np.linalg.norm(averaged))),
-                "nonfinite": nonfinite(averaged),
+                "gradient_norm": finite(float(np.linalg.norm(averaged))) if contents else None,
+                "nonfinite": nonfinite(averaged) if contents else 0,
                 "learning_rate": context.learning_rate(number),
                 "tolerance_gather": policies(Leg.GATHER).tolerance(critical),
                 "tolerance_broadcast": policies(Leg.BROADCAST).tolerance(after),

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from testbed.training import coordination
 from testbed.transport import Endpoint, EndpointConfig, open_endpoint
@@ -18,12 +19,17 @@ class Surroundings:
         sleep: waits for so many seconds.
         open_endpoint: joins the peers.
         connect: makes a worker's connection to the barriers.
+        contents: whether anybody computes with what payloads hold. Otherwise nobody does, and all
+            buffers may be the same one.
+        learner: of a worker, for the function that makes it.
     """
 
     now_s: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     open_endpoint: Callable[[EndpointConfig, DataSockets | None], Endpoint] = open_endpoint
     connect: coordination.Connect = coordination.connect
+    contents: bool = True
+    learner: Callable[[Callable[[], Any]], Any] = lambda make: make()
 
 
 THIS_MACHINE = Surroundings()

@@ -34,7 +34,7 @@ class _Worker:
         self._now_s = context.surroundings.now_s
         self._vectors = vectors
         layout = self._layout = context.layout
-        self._outgoing, self._incoming, self._update = (layout.new_buffer() for _ in range(3))
+        self._outgoing, self._incoming, self._update = (context.new_buffer() for _ in range(3))
         self._memory = context.filling(Leg.GATHER).sender_memory(layout)
         self._filling = context.filling(Leg.BROADCAST)
         self._learner = context.learner(name)
@@ -126,7 +126,7 @@ class _Worker:
                 "round": number,
                 "host": self._name,
                 "loss": None if loss is None else finite(loss),
-                "nonfinite": nonfinite(gradient),
+                "nonfinite": nonfinite(gradient) if context.surroundings.contents else 0,
                 "compute_s": computed_s - began_s,
                 "compute_overrun_s": overrun_s,
                 context.metric: None if self._metric is None else finite(self._metric),

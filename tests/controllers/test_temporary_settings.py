@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,11 +22,12 @@ class Links(LinkControl):
     def _kernel(self, pid: int | None) -> Any:
         return SimpleNamespace(index=lambda name: 1, send=lambda messages: None)
 
+    def offered(self, first: str, second: str) -> tuple[int, int]:
+        return 0, 0
+
 
 @pytest.fixture
-def lab(monkeypatch, tmp_path):
-    for module in (queue, straggler, trace):
-        monkeypatch.setattr(module, "offered", lambda interface, pid: (0, 0))
+def lab(tmp_path):
     ends = {
         end: {"node": node, "interface": f"{node}-eth", "number": 1, "pid": None}
         for end, node in (("first", "a"), ("second", "s1"))
@@ -34,7 +36,9 @@ def lab(monkeypatch, tmp_path):
     way = {"delay_s": 0.0, "jitter_s": 0.0, "loss": 0.0, "middle": None}
     link = {"name": "a--s1", **ends, **shape, **way}
     network = {"links": [link], "switches": {"s1": 1}, "hosts": {"a": {}}}
-    return SimpleNamespace(network=network, links=Links(network), records=tmp_path)
+    return SimpleNamespace(
+        network=network, links=Links(network), records=tmp_path, now_s=time.monotonic
+    )
 
 
 def of_queue(lab):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from testbed.lab import paths
 
@@ -58,6 +60,21 @@ def test_of_several_shortest_paths_it_is_always_the_first_by_name():
         way = paths.path(LEAF_SPINE, first, second)
         assert len(way) == 4
         assert way[1].receiver == "spine-1"
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=30))
+def test_one_search_for_many_finds_what_a_search_for_each_finds(edges):
+    names = sorted({(f"n{min(e)}", f"n{max(e)}") for e in edges if e[0] != e[1]} | {("n0", "n1")})
+    network = description(*((first, second, 1, 0) for first, second in names))
+    alone, reached = {}, []
+    for node in sorted({node for name in names for node in name}):
+        try:
+            alone[node] = paths.path(network, node, "n0")
+            reached.append(node)
+        except ValueError:
+            with pytest.raises(ValueError, match=f"no path from '{node}' to 'n0'"):
+                paths.paths_to(network, [node], "n0")
+    assert paths.paths_to(network, reached, "n0") == alone
 
 
 def test_rate_and_round_trip_of_a_path():

@@ -114,6 +114,7 @@ def test_it_is_said_wherever_a_reader_may_take_it_for_a_lab(chosen, tmp_path):
 def test_the_report_reads_them_and_says_so(chosen, tmp_path):
     from analysis.data.load import load
     from analysis.summary.document import summarise
+    from analysis.report import kept_results
     from analysis.words import cautions
 
     (run,) = chosen()
@@ -124,6 +125,9 @@ def test_the_report_reads_them_and_says_so(chosen, tmp_path):
     assert not results.runs[0].problems
     found = cautions.sentences(results, summarise(results))
     assert found[0].startswith("These runs are simulated: ")
+    with pytest.raises(ValueError, match="small are simulated, and what is kept is measured in labs"):
+        kept_results.keep(tmp_path / "out", "small", root=tmp_path / "kept")
+    assert not (tmp_path / "kept").exists()
 
 
 @pytest.mark.parametrize(
@@ -133,8 +137,18 @@ def test_the_report_reads_them_and_says_so(chosen, tmp_path):
         ("dblp", ("training.pace={kind: real}",), "training.pace.kind: 'real' is not simulated"),
         (
             "dblp",
-            ("impairments=[{kind: burst, host: server, rounds: [1]}]",),
-            "impairments.0: kind 'burst' is not simulated; valid: loss, sender-drop",
+            ("impairments=[{kind: police, host: server, rounds: [1], rate_bps: 1000000}]",),
+            "impairments.0: kind 'police' is not simulated; valid: loss, sender-drop, burst",
+        ),
+        (
+            "dblp",
+            ("impairments=[{kind: loss, q: 0.1, rounds: [1], spare_control: false}]",),
+            "impairments.0: spare_control: control messages are never lost when simulated",
+        ),
+        (
+            "dblp",
+            ("impairments=[{kind: straggler, host: worker-1, rounds: [1], factor: 2}]",),
+            "impairments.0: resource: 'cpu' is not simulated; valid: link",
         ),
         ("dblp", ("topology.ecn_threshold_bytes=30000",), "ecn_threshold_bytes: ECN on link"),
     ],

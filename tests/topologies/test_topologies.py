@@ -21,6 +21,7 @@ def built(**given):
         ({"name": "dumbbell", "workers": 3}, 2, 5),
         ({"name": "leaf-spine", "workers": 3, "leaves": 3, "spines": 2}, 5, 3 * 2 + 4),
         ({"name": "fat-tree", "k": 4, "workers": 15}, 20, 32 + 16),
+        ({"name": "clos", "workers": 16, "hosts_per_leaf": 4, "spines": 3}, 5 + 3, 5 * 3 + 17),
         ({"name": "two-datacentres", "workers": 4}, 2, 6),
         ({"name": "star", "workers": 2, "extra_hosts": 2}, 1, 5),
     ],
@@ -30,6 +31,52 @@ def test_has_the_nodes_and_links_that_its_name_promises(given, switches, links):
     assert len(topology.switches()) == switches
     assert len(topology.links()) == links
     assert networkx.is_connected(topology.as_graph())
+
+
+def test_a_clos_network_has_the_rates_of_its_oversubscription():
+    """Four leaves of 8 hosts with 100 Mbit/s each; 4 to 1: 200 Mbit/s of each leaf over 5 links."""
+    topology = built(name="clos", workers=31, hosts_per_leaf=8, spines=5, oversubscription=4)
+    options = topology.link_options()
+    assert options["leaf-1--spine-1"]["rate_bps"] == 40_000_000
+    assert options["worker-31--leaf-4"]["rate_bps"] == 100_000_000
+    assert {name for name in options if name.startswith(("server", "worker-7-"))} == {
+        "server--leaf-1",
+        "worker-7--leaf-1",
+    }
+    with pytest.raises(ValidationError, match=r"core.rate_bps\s+follows from oversubscription"):
+        built(name="clos", core={"rate_bps": 1_000_000})
+    assert built(name="clos", core={"delay_s": 0.02}).link_options()["leaf-1--spine-2"] == {
+        "rate_bps": 400_000_000,
+        "queue_bytes": 150_000,
+        "delay_s": 0.02,
+        "jitter_s": 0.0,
+        "loss": 0.0,
+        "ecn_threshold_bytes": None,
+    }
+
+
+def test_the_longest_round_trip_is_that_of_the_farthest_two_hosts():
+    """Compared with a search from every host."""
+    given = {"name": "leaf-spine", "workers": 7, "leaves": 3, "spines": 2, "delay_s": 0.001}
+    links = {"worker-3--leaf-1": {"delay_s": 0.02}, "leaf-2--spine-1": {"delay_s": 0.007}}
+    links |= {"worker-6--leaf-1": {"delay_s": 0.05}}
+    for changes in ({}, {"links": links}, {"workers": 1, "delay_s": 0.0}):
+        topology = built(**{**given, **changes})
+        graph = topology.as_graph()
+        for _, _, edge in graph.edges(data=True):
+            edge["cost"] = 1e6 + edge["delay_s"]
+        longest_s = 0.0
+        for host in topology.hosts():
+            costs = networkx.single_source_dijkstra_path_length(graph, host, weight="cost")
+            longest_s = max(longest_s, *(costs[other] % 1e6 for other in topology.hosts()))
+        assert topology.longest_rtt_s() == pytest.approx(2 * longest_s, abs=1e-9)
+
+
+def test_thousands_of_hosts_are_built_in_seconds():
+    """Nothing about it may take a time that grows with the square of their number."""
+    topology = built(name="clos", workers=10_000, hosts_per_leaf=40, spines=4)
+    assert len(topology.hosts()) == 10_001
+    assert len(topology.switches()) == 251 + 4
 
 
 @pytest.mark.parametrize("name", sorted(set(topologies.TOPOLOGIES) - {"graph"}))

@@ -83,6 +83,19 @@ class Filling(ABC):
         return SenderMemory()
 
 
+class Unread(Filling):
+    """For payloads that nobody computes with."""
+
+    def estimate_mean(
+        self,
+        layout: PayloadLayout,
+        buffers: Sequence[Buffer],
+        received: Sequence[Mask],
+        out: Buffer,
+    ) -> None:
+        """There is nothing to estimate."""
+
+
 def zero_missing(
     layout: PayloadLayout, buffers: Sequence[Buffer], received: Sequence[Mask]
 ) -> None:

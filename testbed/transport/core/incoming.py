@@ -179,6 +179,19 @@ class Incoming:
             if count := int(np.count_nonzero(guilty)):
                 self._counters[reason] += count
 
+    @property
+    def indifferent(self) -> float:
+        """`Connection.indifferent`."""
+        if self._settings.chunk_events:
+            return 0.0
+        return min(
+            (
+                receiver.missing if math.isinf(receiver.quiet.budget) else 0.0
+                for receiver in self.receivers.values()
+            ),
+            default=math.inf,
+        )
+
     def gather_s(self, most_s: float, *, measured: bool) -> float:
         """For how long the next datagrams may gather in the socket; 0 while each counts."""
         if len(self.receivers) != 1 or self._settings.chunk_events:

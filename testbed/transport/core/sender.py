@@ -14,6 +14,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -175,7 +176,7 @@ class Sender:
 
     def departed(self, departures: Departures, batches: Sequence[tuple[int, float]]) -> None:
         """These batches of `departures` were sent: how many datagrams, and when."""
-        count = sum(size for size, _ in batches)
+        count = sum(map(itemgetter(0), batches))
         sent_bytes = count * self._path.datagram_wire_bytes
         self._ever_sent[departures.chunks[:count]] = True
         self._datagrams_sent += count

@@ -65,11 +65,12 @@ API int compose(const struct composing *it, const int64_t *chunks, int64_t count
                 int ask)
 {
     uint8_t *frame = it->frames;
-    for (int64_t i = 0; i < count; i++, frame += HEADER_BYTES + it->chunk_bytes) {
+    uint32_t copied = it->rows ? it->chunk_bytes : 0;
+    for (int64_t i = 0; i < count; i++, frame += HEADER_BYTES + copied) {
         int64_t chunk = chunks[i];
         if (chunk < 0 || chunk >= it->chunk_count)
             return -1;
-        if (i + AHEAD < count) {
+        if (copied && i + AHEAD < count) {
             int64_t soon = chunks[i + AHEAD];
             if (soon != chunk + AHEAD && soon >= 0 && soon < it->chunk_count)
                 fetch(it->rows + soon * it->chunk_bytes, it->chunk_bytes, 0);
@@ -81,7 +82,8 @@ API int compose(const struct composing *it, const int64_t *chunks, int64_t count
         int asks = (ask & ASK_FIRST && i == 0) || (ask & ASK_LAST && i + 1 == count);
         write16(frame + 14,
                 ((uint32_t)(first + i) & SEND_INDEX_MASK) | (asks ? ACK_REQUESTED : 0));
-        memcpy(frame + HEADER_BYTES, it->rows + chunk * it->chunk_bytes, it->chunk_bytes);
+        if (copied)
+            memcpy(frame + HEADER_BYTES, it->rows + chunk * copied, copied);
     }
     return 0;
 }
@@ -120,7 +122,7 @@ API int64_t place(struct placing *it, const uint8_t *frames, int64_t count, int6
         if (!writing)
             continue;
         uint32_t chunk = read32(frame + 4);
-        if (i + AHEAD < count) {
+        if (it->rows && i + AHEAD < count) {
             uint32_t soon = read32(frame + AHEAD * stride + 4);
             if (soon != chunk + AHEAD && soon < it->chunk_count)
                 fetch(it->rows + (int64_t)soon * it->chunk_bytes, it->chunk_bytes, 1);
@@ -131,7 +133,9 @@ API int64_t place(struct placing *it, const uint8_t *frames, int64_t count, int6
         }
         it->received[chunk] = 1;
         it->chunks[gained++] = chunk;
-        memcpy(it->rows + (int64_t)chunk * it->chunk_bytes, frame + HEADER_BYTES, it->chunk_bytes);
+        if (it->rows)
+            memcpy(it->rows + (int64_t)chunk * it->chunk_bytes, frame + HEADER_BYTES,
+                   it->chunk_bytes);
     }
     it->gained = (uint32_t)gained;
     return valid;

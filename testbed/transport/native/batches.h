@@ -16,7 +16,8 @@
 #define ACK_REQUESTED 0x8000
 #define TAG_BYTES 16
 
-/* One transfer's side; hot_path.py, beside this file, has the same structures. */
+/* One transfer's side; hot_path.py, beside this file, has the same structures. Without `rows` the
+   datagrams are headers alone, HEADER_BYTES apart. */
 struct composing {
     uint8_t *frames;
     const uint8_t *rows;

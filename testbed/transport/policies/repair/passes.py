@@ -16,6 +16,7 @@ with `overlaps` False the walk rests while the link carries what was sent, and b
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -121,7 +122,7 @@ class PassesSender(SenderRepair):
         return 0 if self._walking else self.remaining
 
     def on_sent_all(self, batches: Sequence[tuple[int, float]]) -> None:
-        self.on_sent(sum(count for count, _ in batches), batches[-1][1])
+        self.on_sent(sum(map(itemgetter(0), batches)), batches[-1][1])
 
     def on_link_time(self, link_s: float) -> None:
         if not self._overlaps and self._walking and self._walk_began_s is not None:

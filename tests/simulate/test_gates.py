@@ -1,0 +1,128 @@
+"""Gates: who is taken is decided by what is in force when each datagram passes, in order."""
+
+import functools
+
+import numpy as np
+import pytest
+
+from testbed.simulate.engine import Simulation
+from testbed.simulate.gate import Gate
+from testbed.simulate.link import Link
+from testbed.simulate.train import Batch, depart
+from tests.simulate.trains import SIZE_BYTES, Sinks, feed, poisson
+
+SERVICE_S = SIZE_BYTES * 8 / 8e6  # at 8 Mbit/s: a millisecond
+
+
+class Nth:
+    """Takes every n-th that it meets, counted from 1."""
+
+    def __init__(self, nth):
+        self.nth, self.met, self.taken = nth, 0, 0
+
+    def __call__(self, count):
+        numbers = self.met + 1 + np.arange(count)
+        kept = numbers % self.nth != 0
+        self.met += count
+        self.taken += int(np.count_nonzero(~kept))
+        return kept
+
+
+def scene(*, length, gates=1, senders=2, count=200):
+    """Senders that share a link, then gates, then a link of each; in trains of `length`."""
+    simulation, sinks = Simulation(), Sinks()
+    shared = Link(simulation, rate_bps=8e6, delay_s=0.003, queue_bytes=20 * SIZE_BYTES)
+    between = [Gate(simulation) for _ in range(gates)]
+    own = [Link(simulation, rate_bps=6e6, delay_s=0.001) for _ in range(senders)]
+    for source, link in enumerate(own):
+        times_s = poisson((3, source), count, 700)
+        feed(simulation, [shared, *between, link], times_s, sinks, source=source, length=length)
+    return simulation, shared, between, own, sinks
+
+
+def without(sinks):
+    return set(sinks.in_order[0])
+
+
+@pytest.mark.parametrize("length", [1, 7, 64, 400])
+def test_a_filter_counts_what_passes_between_its_begin_and_its_end(length):
+    """The reference: what has passed the gate, by the times at which it leaves the link before."""
+    simulation, shared, (gate,), _, sinks = scene(length=1)
+    passed = []
+    send = gate.send
+    gate.send = lambda train: (passed.append(float(train.times_s[0])), send(train))
+    simulation.run()
+    everybody = without(sinks)
+    begin_s, end_s = 0.0501, 0.1503
+    met = sum(begin_s < time_s <= end_s for time_s in passed)
+
+    simulation, shared, (gate,), _, sinks = scene(length=length)
+    by = Nth(3)
+    simulation.at(begin_s, lambda: gate.lose(by))
+    simulation.at(end_s, lambda: gate.lose_no_longer(by))
+    simulation.run()
+    assert (by.met, by.taken) == (met, met // 3)
+    assert len(everybody - without(sinks)) == met // 3
+    assert shared.sent - shared.dropped == sinks.announced + by.taken
+
+
+def test_it_makes_no_difference_how_long_trains_are():
+    outcomes = []
+    for length in (1, 7, 64, 400):
+        simulation, _, gates, _, sinks = scene(length=length, gates=2)
+        one, two = Nth(2), Nth(3)
+        simulation.at(0.04, lambda gates=gates, one=one: gates[0].lose(one))
+        simulation.at(0.06, lambda gates=gates, two=two: gates[1].lose(two))
+        simulation.at(0.11, lambda gates=gates, one=one: gates[0].lose_no_longer(one))
+        simulation.at(0.17, lambda gates=gates, two=two: gates[1].lose_no_longer(two))
+        simulation.run()
+        outcomes.append((sinks.in_order, (one.met, one.taken, two.met, two.taken)))
+    (who, when_s), counted = outcomes[0]
+    assert counted[0] > 20 and counted[2] > 20
+    for (others, times_s), others_counted in outcomes[1:]:
+        assert others == who
+        assert others_counted == counted
+        assert np.allclose(times_s, when_s, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("length", [1, 64])
+def test_a_link_that_is_cut_loses_what_waits_and_what_comes(length):
+    """100 datagrams at once, 1 ms each: cut after 30.5 ms, mended after 60, 20 more later."""
+    simulation, sinks = Simulation(), Sinks()
+    link, gate = Link(simulation, rate_bps=8e6, delay_s=0.002), Gate(simulation)
+    last = Link(simulation, rate_bps=80e6, delay_s=0.001)
+    feed(simulation, [link, gate, last], np.zeros(100), sinks, length=length)
+    feed(simulation, [link, gate, last], np.full(10, 0.055), sinks, source=1, length=length)
+    feed(simulation, [link, gate, last], np.full(20, 0.065), sinks, source=2, length=length)
+
+    def cut():
+        link.cut()
+        gate.drop()
+
+    simulation.at(0.0305, cut)
+    simulation.at(0.06, link.mend)
+    simulation.run()
+    who, when_s = sinks.in_order
+    # Those have passed whose last bit came to the gate: after 3, 4, ... 30 ms.
+    assert [number for source, number in who if source == 0] == list(range(28))
+    assert [number for source, number in who if source == 1] == []
+    assert [number for source, number in who if source == 2] == list(range(20))
+    # The queue was emptied: the first of the last ones waits for nobody.
+    first_s = when_s[[source for source, _ in who].index(2)]
+    assert first_s == pytest.approx(0.065 + SERVICE_S + 0.002 + SERVICE_S / 10 + 0.001)
+    assert link.dropped == 10
+
+
+@pytest.mark.parametrize("gap_s", [0.002, 0.001, 0.000121, 0.0])
+def test_jitter_in_order_waits_as_the_lab_s_pages_say(gap_s):
+    """docs/how-to/topology.md, with a jitter of 1 ms: mean waits beyond delay_s, in ms."""
+    expected_ms = {0.002: 0.0, 0.001: 0.04, 0.000121: 0.48, 0.0: 1.0}[gap_s]
+    simulation, sinks = Simulation(), Sinks()
+    link = Link(simulation, rate_bps=1e15, delay_s=0.004, jitter_s=0.002, in_order=True, seed=1)
+    batch = Batch(size_bytes=SIZE_BYTES, links=[link], deliver=sinks.of(0, 0))
+    sent_s = np.arange(20000) * gap_s
+    simulation.at(0.0, functools.partial(depart, batch, sent_s))
+    simulation.run()
+    _, came_s = sinks.in_order
+    assert np.all(np.diff(came_s) >= 0)
+    assert np.mean(came_s - sent_s - 0.005) * 1e3 == pytest.approx(expected_ms, abs=0.015)

@@ -1,0 +1,303 @@
+"""Impairments in virtual time: what they do to packets whose fate can be counted by hand."""
+
+import json
+
+import numpy as np
+import pytest
+
+import topologies
+from controllers import impairments
+from testbed.run.simulated_access import SimulatedAccess
+from testbed.run.simulated_impairments import SimulatedController
+from testbed.run.simulated_network import SimulatedNetwork, describe
+from testbed.simulate.engine import Simulation
+from tests.simulate.trains import SIZE_BYTES, Sinks, feed
+
+RATE_BPS, DELAY_S = 8_000_000, 0.001
+SERVICE_S = SIZE_BYTES * 8 / RATE_BPS  # a millisecond
+STAR = {
+    "name": "star",
+    "workers": 2,
+    "rate_bps": RATE_BPS,
+    "delay_s": DELAY_S,
+    "queue_bytes": 50 * SIZE_BYTES,
+}
+DUMBBELL = {**STAR, "name": "dumbbell"}
+LEAF_SPINE = {**STAR, "name": "leaf-spine", "leaves": 2, "spines": 2}
+
+
+BEGINS_S = 1.0
+
+
+class Scene:
+    """A network with impairments, which all begin with round 0's gather, at `BEGINS_S`.
+
+    Other times count from there.
+    """
+
+    def __init__(self, folder, topology, *entries, rounds=1):
+        self.simulation = Simulation()
+        self.network = SimulatedNetwork(
+            self.simulation, describe(topologies.parse(topology)), seed=1, delays_change=True
+        )
+        resolved = [
+            impairments.parameters_of(each["kind"])
+            .model_validate({"rounds": [0], **each} if "at_s" not in each else each)
+            .resolved(seed=1, rounds=rounds)
+            for each in entries
+        ]
+        (folder / "events").mkdir()
+        access = SimulatedAccess(
+            clock=self.simulation,
+            simulated=self.network,
+            records=folder / "events",
+            shared=folder,
+        )
+        self._log = folder / "events" / "impairments.jsonl"
+        self.ways = self.network.ways(["worker-1", "worker-2"])
+        self.controller = SimulatedController(self.simulation, resolved, access, self._log)
+        self.sinks = Sinks()
+
+    def feed(self, worker, count, *, back=False, gap_s=SERVICE_S, at_s=0.0, source=0, length=16):
+        links = self.ways[worker][back].links
+        times_s = BEGINS_S + at_s + np.arange(count) * gap_s
+        feed(self.simulation, links, times_s, self.sinks, source=source, length=length)
+
+    def at(self, time_s, action):
+        self.simulation.at(BEGINS_S + time_s, action)
+
+    def run(self, *, ends_s=10.0):
+        self.at(0, lambda: self.controller.begin(0, "gather"))
+        self.at(ends_s, lambda: self.controller.end(0, "gather"))
+        self.simulation.run()
+        self.controller.finish()
+        self.controller.close()
+        return self
+
+    def came(self, source=0):
+        return [number for of, number in self.sinks.in_order[0] if of == source]
+
+    def times_s(self, source=0):
+        """When each came."""
+        everybody = zip(*self.sinks.in_order, strict=True)
+        return np.array([time_s - BEGINS_S for (of, _), time_s in everybody if of == source])
+
+    @property
+    def ended(self):
+        records = [json.loads(line) for line in self._log.read_text().splitlines()]
+        return {each["name"]: each for each in records if each["action"] == "end"}
+
+
+@pytest.mark.parametrize("length", [1, 16, 100])
+def test_a_mask_takes_these_and_no_others(tmp_path, length):
+    entry = {"kind": "loss", "lost_packets": "3,7-9,50", "name": "masked"}
+    entry["link"] = ["worker-1", "s1"]
+    scene = Scene(tmp_path, STAR, entry)
+    scene.feed("worker-1", 60, length=length)
+    scene.run()
+    assert scene.came() == [number for number in range(60) if number not in (3, 7, 8, 9, 50)]
+    assert (scene.ended["masked"]["met"], scene.ended["masked"]["dropped"]) == (60, 5)
+
+
+@pytest.mark.parametrize("length", [1, 16])
+def test_a_loss_at_a_switch_port_hits_all_that_passes_it_in_order(tmp_path, length):
+    """Both workers' datagrams cross the middle; they are counted together, as they come."""
+    entry = {"kind": "loss", "lost_packets": "0,1,4-5,21", "link": ["left", "right"]}
+    scene = Scene(tmp_path, DUMBBELL, entry)
+    scene.feed("worker-1", 20, gap_s=2 * SERVICE_S, length=length)
+    scene.feed("worker-2", 20, gap_s=2 * SERVICE_S, at_s=SERVICE_S, source=1, length=length)
+    scene.feed("worker-1", 20, back=True, source=2)  # the other direction meets nothing
+    scene.run()
+    # They alternate: of the first worker are the 0th, 2nd, ... to pass.
+    assert scene.came(0) == [number for number in range(20) if 2 * number not in (0, 4)]
+    assert scene.came(1) == [number for number in range(20) if 2 * number + 1 not in (1, 5, 21)]
+    assert scene.came(2) == list(range(20))
+    (record,) = scene.ended.values()
+    assert (record["met"], record["dropped"], record["details"]["planned"]) == (40, 5, 5)
+
+
+def test_bursts_of_loss_come_from_the_lab_s_own_table(tmp_path):
+    entry = {
+        "kind": "loss",
+        "p_good_to_bad": 0.05,
+        "p_bad_to_good": 0.3,
+        "link": ["left", "right"],
+    }
+    scene = Scene(tmp_path, DUMBBELL, entry)
+    scene.feed("worker-1", 900, length=64)
+    scene.run()
+    resolved = impairments.parameters_of("loss").model_validate({"rounds": [0], **entry})
+    table = impairments.read(resolved.resolved(seed=1, rounds=1)).table
+    lost = set(table.losses(0, 900).tolist())
+    assert len(lost) > 50
+    assert scene.came() == [number for number in range(900) if number not in lost]
+
+
+def test_a_burst_fills_the_port_to_its_last_byte(tmp_path):
+    """A frame a millisecond would pass; the burst brings two in that time, a clump at once."""
+    entry = {"kind": "burst", "host": "server", "rate_factor": 2.0, "duration_s": 0.2}
+    scene = Scene(tmp_path, STAR, {**entry, "frame_bytes": SIZE_BYTES})
+    scene.feed("worker-1", 150, gap_s=2 * SERVICE_S, at_s=-0.0013)
+    scene.run()
+    record = scene.ended["burst-server"]
+    assert record["frames_sent"] == record["met"] == 399
+    # A ledger: arrivals at the port, datagrams from 0.7 ms on every 2 ms, clumps of three.
+    came = [(0.0007 + 0.002 * number, 1) for number in range(150)]
+    came += [(number * 0.0015, 3) for number in range(133)]
+    free_s, passed = 0.0, {1: 0, 3: 0}
+    for at_s, count in sorted(came):
+        for _ in range(count):
+            if max(0.0, free_s - at_s) / SERVICE_S + 1 <= 50 + 1e-9:
+                free_s = max(free_s, at_s) + SERVICE_S
+                passed[count] += 1
+    port = scene.network.links["s1", "server"]
+    assert record["dropped"] == 399 - passed[3] > 100
+    assert len(scene.came()) == passed[1] < 150
+    assert port.dropped == 399 - passed[3] + 150 - passed[1]
+    assert port.most_queued_bytes == pytest.approx(50 * SIZE_BYTES)
+
+
+def test_traffic_between_hosts_shares_all_queues_on_its_way(tmp_path):
+    entry = {"kind": "host-burst", "from": "traffic-1", "host": "server", "rate_bps": 6_000_000}
+    scene = Scene(
+        tmp_path,
+        {**STAR, "extra_hosts": 1},
+        {**entry, "duration_s": 1.0, "frame_bytes": SIZE_BYTES},
+    )
+    scene.feed("worker-1", 1000)
+    scene.run()
+    record = scene.ended["host-burst-server"]
+    assert record["frames_sent"] == 750
+    # 1750 want to leave in the second in which 1000 can, and 50 wait; some 2 ms pass before.
+    port = scene.network.links["s1", "server"]
+    assert port.sent == 1750
+    assert port.dropped == pytest.approx(700, abs=4)
+    assert record["dropped"] + 1000 - len(scene.came()) == port.dropped
+    assert scene.network.links["traffic-1", "s1"].dropped == 0
+
+
+def test_a_sender_s_own_link_limits_its_burst(tmp_path):
+    entry = {"kind": "host-burst", "from": "traffic-1", "host": "server", "rate_factor": 5.0}
+    scene = Scene(
+        tmp_path,
+        {**STAR, "extra_hosts": 1},
+        {**entry, "duration_s": 0.5, "frame_bytes": SIZE_BYTES},
+    )
+    scene.run()
+    record = scene.ended["host-burst-server"]
+    assert (record["frames_sent"], record["dropped"]) == (500, 0)
+
+
+def test_a_queue_s_rate_and_limit_change_for_a_while(tmp_path):
+    entry = {"kind": "queue", "host": "server", "rate_factor": 0.25, "duration_s": 0.1}
+    scene = Scene(tmp_path, STAR, {**entry, "queue_bytes": 4 * SIZE_BYTES})
+    scene.feed("worker-1", 200, at_s=-0.002)  # the first is at the port at time 0
+    scene.run()
+    port = scene.network.links["s1", "server"]
+    # In 100 ms, 100 come; 25 leave, and three wait beside the one in service.
+    record = scene.ended["queue-server"]
+    assert record["met"] == pytest.approx(100, abs=1)
+    assert record["dropped"] == pytest.approx(100 - 25 - 3, abs=1)
+    assert port.dropped == record["dropped"]
+    assert len(scene.came()) == 200 - port.dropped
+    assert record["details"] == {"rate_bps": RATE_BPS // 4, "queue_bytes": 4 * SIZE_BYTES}
+    assert port.rate_bps == RATE_BPS
+
+
+def test_a_trace_is_played_change_by_change(tmp_path):
+    changes = {
+        "t_s": [0.0, 0.1, 0.2],
+        "rate_bps": [RATE_BPS, RATE_BPS // 2, RATE_BPS],
+        "delay_s": [0.001, 0.02, 0.005],
+    }
+    entry = {"kind": "trace", "link": ["s1", "server"], "changes": changes, "length_s": 0.3}
+    scene = Scene(tmp_path, STAR, {**entry, "at_s": [0.0]})
+    scene.feed("worker-1", 350, gap_s=2 * SERVICE_S, at_s=-0.002)
+    scene.run()
+    assert len(scene.came()) == 350
+    when_s = scene.times_s()
+    sent_s = np.arange(350) * 0.002  # when each is at the port
+    waited_ms = np.round((when_s - sent_s) * 1e3, 3)
+    assert set(waited_ms[1:50]) == {1 + 1.0}
+    assert set(waited_ms[51:90]) == {2 + 20.0}
+    # Those of the shorter delay do not overtake the last of the longer one.
+    assert np.all(np.diff(when_s) >= 0)
+    assert set(waited_ms[115:150]) == {1 + 5.0}
+    assert set(waited_ms[175:]) == {1 + 1.0}  # it is over after 0.3 s
+    lines = (tmp_path / "events" / "traces.jsonl").read_text().splitlines()
+    records = [json.loads(line) for line in lines]
+    assert [each["made_s"] for each in records] == pytest.approx([1.0, 1.1, 1.2, 1.3])
+    assert [each["rate_bps"] for each in records] == [RATE_BPS, RATE_BPS // 2, RATE_BPS, RATE_BPS]
+
+
+def test_a_straggler_s_link_is_slow_both_ways(tmp_path):
+    entry = {"kind": "straggler", "host": "worker-1", "resource": "link", "factor": 4}
+    scene = Scene(tmp_path, STAR, {**entry, "leg": "gather"})
+    scene.feed("worker-1", 20, at_s=1e-9)
+    scene.feed("worker-1", 20, back=True, source=1, at_s=1e-9)
+    scene.feed("worker-2", 20, source=2, at_s=1e-9)
+    scene.run(ends_s=0.5)
+    slow_s = 20 * 4 * SERVICE_S + SERVICE_S + 2 * DELAY_S
+    assert scene.times_s(0)[-1] == pytest.approx(slow_s, abs=SERVICE_S)
+    assert scene.times_s(1)[-1] == pytest.approx(slow_s, abs=1e-8)
+    assert scene.times_s(2)[-1] < slow_s / 2
+    assert scene.ended["straggler-worker-1"]["met"] == 40
+
+
+def test_a_blackout_takes_all_of_one_direction(tmp_path):
+    entry = {"kind": "blackout", "host": "worker-1", "duration_s": 0.05, "spare_control": True}
+    scene = Scene(tmp_path, STAR, entry)
+    for source, (worker, back) in enumerate([("worker-1", 1), ("worker-1", 0), ("worker-2", 1)]):
+        scene.feed(worker, 50, back=bool(back), source=source, at_s=-0.0105, gap_s=2 * SERVICE_S)
+    scene.run()
+    # At the switch from 0 to 50 ms; it takes 2 ms to there.
+    gone = set(range(50)) - set(scene.came(0))
+    assert len(gone) == 25
+    assert gone == set(range(min(gone), min(gone) + 25))
+    assert scene.came(1) == scene.came(2) == list(range(50))
+    assert scene.ended["blackout-worker-1"]["dropped"] == 25
+    # They did not wait for the port.
+    assert scene.network.links["s1", "worker-1"].sent == 25
+
+
+def test_a_link_that_goes_down_loses_both_directions_and_routes_lead_around(tmp_path):
+    routes = {}
+    scene = Scene(tmp_path, LEAF_SPINE)
+    hops = [
+        pair
+        for pair in scene.network.links
+        if scene.network.links[pair] in scene.ways["worker-1"][0].links
+    ]
+    leaf, spine = next(pair for pair in hops if pair[1].startswith("spine"))
+    entry = {"kind": "link-down", "link": [leaf, spine], "at_s": [0.0], "duration_s": 0.05}
+    (tmp_path / "down").mkdir()
+    scene = Scene(tmp_path / "down", LEAF_SPINE, entry)
+    way = scene.ways["worker-1"][0]
+    scene.feed("worker-1", 30, at_s=-0.02)
+    for name, at_s in (("down", 0.01), ("up", 0.08)):
+        scene.at(at_s, lambda name=name: routes.update({name: list(way.links)}))
+    heard = []
+    scene.at(0.01, lambda: way.say(scene.simulation, lambda: heard.append("around")))
+    before = list(way.links)
+    scene.run()
+    through = scene.network.links[leaf, spine]
+    assert through in before
+    assert through not in routes["down"]
+    assert routes["up"] == before
+    assert heard == ["around"]
+    # The first came through the link by time 0: 2 ms to the leaf, 2 over the link, since -20 ms.
+    assert scene.came() == list(range(17))
+    assert scene.ended["link-down-" + f"{leaf}->{spine}"]["details"]["ports"].startswith(leaf)
+
+
+def test_control_waits_for_a_host_s_link_to_come_back(tmp_path):
+    entry = {"kind": "link-down", "host": "worker-1", "at_s": [0.0], "duration_s": 0.05}
+    scene = Scene(tmp_path, STAR, entry)
+    heard_s = []
+    way = scene.ways["worker-1"][1]
+    scene.feed("worker-1", 100, back=True, at_s=-0.0105)
+    clock = scene.simulation
+    scene.at(0.01, lambda: way.say(clock, lambda: heard_s.append(clock.now_s - BEGINS_S)))
+    scene.run()
+    assert heard_s == pytest.approx([0.05 + 2 * DELAY_S + SERVICE_S], abs=SERVICE_S)
+    assert scene.network.links["s1", "worker-1"].dropped == 50

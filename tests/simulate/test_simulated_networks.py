@@ -1,0 +1,162 @@
+"""Networks of several switches in virtual time: store and forward, queues per port, and routes."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+import topologies
+from testbed.run.simulated_network import SimulatedNetwork, describe
+from testbed.run.simulated_routes import Routes
+from testbed.simulate.engine import Simulation
+from tests.simulate.trains import SIZE_BYTES, Sinks, feed
+
+RATE_BPS, CORE_BPS, DELAY_S, CORE_DELAY_S = 80_000_000, 40_000_000, 0.001, 0.005
+BITS = SIZE_BYTES * 8
+DUMBBELL = {
+    "name": "dumbbell",
+    "workers": 2,
+    "rate_bps": RATE_BPS,
+    "delay_s": DELAY_S,
+    "queue_bytes": 150_000,
+    "core": {"rate_bps": CORE_BPS, "delay_s": CORE_DELAY_S, "queue_bytes": 5 * SIZE_BYTES},
+}
+LEAF_SPINE = {"name": "leaf-spine", "workers": 64, "leaves": 4, "spines": 4}
+FAT_TREE = {"name": "fat-tree", "k": 4, "workers": 15}
+
+
+def network(seed=1, **keys):
+    simulation = Simulation()
+    info = describe(topologies.parse(keys))
+    return simulation, SimulatedNetwork(simulation, info, seed=seed)
+
+
+def names(simulated, way):
+    """The directions of a way's links."""
+    ends = {id(link): name for name, link in simulated.links.items()}
+    return [ends[id(link)] for link in way.links]
+
+
+@pytest.mark.parametrize("length", [1, 64])
+def test_each_switch_stores_and_forwards(length):
+    """One datagram, and three in a row: the second and third wait for the slow link's rate."""
+    simulation, simulated = network(**DUMBBELL)
+    there, _ = simulated.ways(["worker-1", "worker-2"])["worker-1"]
+    assert names(simulated, there) == [
+        ("worker-1", "left"),
+        ("left", "right"),
+        ("right", "server"),
+    ]
+    sinks = Sinks()
+    feed(simulation, there.links, np.zeros(3), sinks, length=length)
+    simulation.run()
+    first_s = 2 * (BITS / RATE_BPS + DELAY_S) + BITS / CORE_BPS + CORE_DELAY_S
+    assert sinks.in_order[1] == pytest.approx(first_s + np.arange(3) * BITS / CORE_BPS)
+
+
+@pytest.mark.parametrize("length", [1, 64])
+def test_two_senders_share_a_port_to_the_byte(length):
+    """Both send 20 at once. The port gets one of each every 0.1 ms and sends one every 0.2 ms.
+
+    After the k-th pair has come, 2k have come and floor((k - 1) / 2) have left, as far as all find
+    room. The queue holds five, with the one in service.
+    """
+    simulation, simulated = network(**DUMBBELL)
+    ways = simulated.ways(["worker-1", "worker-2"])
+    sinks = Sinks()
+    for source, name in enumerate(ways):
+        feed(simulation, ways[name][0].links, np.zeros(20), sinks, source=source, length=length)
+    simulation.run()
+    queue, free_s, entered = [], 0.0, 0
+    for pair in range(1, 21):
+        at_s = pair * BITS / RATE_BPS + DELAY_S
+        for _ in range(2):
+            queue = [left_s for left_s in queue if left_s > at_s + 1e-12]
+            if len(queue) < 5:
+                free_s = max(free_s, at_s) + BITS / CORE_BPS
+                queue.append(free_s)
+                entered += 1
+    port = simulated.links["left", "right"]
+    assert entered < 40
+    assert (port.sent, port.dropped) == (40, 40 - entered)
+    assert sinks.announced == entered
+    assert max(sinks.in_order[1]) == pytest.approx(
+        free_s + CORE_DELAY_S + BITS / RATE_BPS + DELAY_S
+    )
+    assert simulated.links["right", "server"].dropped == 0
+
+
+def test_a_port_s_queue_is_its_own():
+    """What fills the port to one host delays nobody on the way to another."""
+    simulation, simulated = network(name="star", workers=3, rate_bps=RATE_BPS, delay_s=DELAY_S)
+    ways = simulated.ways(["worker-1", "worker-2", "worker-3"])
+    sinks = Sinks()
+    for source, name in enumerate(("worker-1", "worker-2")):
+        feed(simulation, ways[name][0].links, np.zeros(50), sinks, source=source)
+    feed(simulation, simulated.path("worker-3", "worker-1"), np.zeros(1), sinks, source=2)
+    simulation.run()
+    assert max(sinks.in_order[1]) > 100 * BITS / RATE_BPS
+    assert sinks.in_order[1][-1] == pytest.approx(2 * (BITS / RATE_BPS + DELAY_S))
+
+
+def test_flows_spread_over_paths_of_equal_length_by_the_seed():
+    _, simulated = network(**LEAF_SPINE)
+    workers = [f"worker-{rank}" for rank in range(1, 65)]
+    ways = simulated.ways(workers)
+    spines = Counter()
+    for there, back in ways.values():
+        for way in (there, back):
+            hops = names(simulated, way)
+            assert len(hops) in (2, 4)
+            spines.update(hops[1][1] for hops in [hops] if len(hops) == 4)
+    assert len(spines) == 4
+    assert sum(spines.values()) == 2 * 48  # a quarter is at the server's own leaf
+    assert min(spines.values()) > 10  # 24 in the mean
+    taken = {name: names(simulated, ways[name][0]) for name in workers}
+
+    def others(seed):
+        _, other = network(seed=seed, **LEAF_SPINE)
+        return {name: names(other, each[0]) for name, each in other.ways(workers).items()}
+
+    assert others(1) == taken
+    assert others(2) != taken
+
+
+def test_a_fat_tree_s_ways_are_shortest_and_use_all_cores():
+    info = describe(topologies.parse(FAT_TREE)).as_json()
+    routes = Routes(info, seed=3)
+    hosts = list(info["hosts"])
+    cores, lengths = Counter(), Counter()
+    for first in hosts:
+        for second in hosts:
+            if first == second:
+                continue
+            hops = routes.path(first, second)
+            assert [hop[0] for hop in hops[1:]] == [hop[1] for hop in hops[:-1]]
+            assert (hops[0][0], hops[-1][1]) == (first, second)
+            lengths[len(hops)] += 1
+            cores.update(hop[1] for hop in hops if hop[1].startswith("core"))
+    assert dict(lengths) == {2: 16, 4: 32, 6: 192}  # one edge, one pod, two pods
+    assert len(cores) == 4
+    assert min(cores.values()) > 25  # 48 in the mean
+
+
+def test_routes_avoid_what_is_down_and_come_back():
+    info = describe(topologies.parse(LEAF_SPINE)).as_json()
+    routes = Routes(info, seed=1)
+    before = routes.path("worker-1", "server")
+    leaf, spine = before[1]
+    routes.set_link(leaf, spine, up=False)
+    around = routes.path("worker-1", "server")
+    assert len(around) == 4
+    assert around[1][1] != spine
+    for number in range(1, 5):
+        routes.set_link(leaf, f"spine-{number}", up=False)
+    # There is a longer way over another leaf, but none is left from this one.
+    assert routes.path("worker-1", "server") is None
+    for number in range(1, 5):
+        routes.set_link(leaf, f"spine-{number}", up=True)
+    assert routes.path("worker-1", "server") == before
+    routes.set_link("worker-1", leaf, up=False)
+    assert routes.path("worker-1", "server") is None
+    assert routes.path("server", "worker-2") is not None

@@ -1,0 +1,105 @@
+"""Training that computes, in virtual time: the lab's own learning, to the last bit."""
+
+import functools
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from testbed.cli.options import Selection
+from testbed.run import simulating
+from testbed.run.simulated_learning import OwnRandomNumbers
+from testbed.training.learner import Learner
+from tests.training.single_process import single_process_weights
+
+EXPERIMENT = """
+name: learning
+rounds: 4
+seeds: [1]
+topology: { name: star, workers: 8, rate_bps: 100_000_000, delay_s: 0.001 }
+training:
+  batch_size: 16
+  pace: { kind: paced, compute_s: 0.5 }
+  evaluate_every: 2
+  measure_every: 2
+arms:
+  reliable: { protocol: dblp, low: 0, high: 0 }
+  lossy: { protocol: dblp, low: 0.3, high: 0.3 }
+impairments:
+  - { kind: loss, host: server, rounds: [1, 2, 3], q: 0.3 }
+"""
+
+
+@pytest.fixture
+def trained(tmp_path):
+    def train(arm):
+        path = tmp_path / "learning.yaml"
+        path.write_text(EXPERIMENT)
+        (run,) = (each.in_virtual_time() for each in Selection(name=str(path), arms=arm).loaded())
+        simulating.refuse(run)
+        outcome = simulating.execute(tmp_path / "out", run, lambda record: None)
+        assert (outcome.verdict, outcome.reason) == ("ok", "")
+        return outcome.directory
+
+    return train
+
+
+def records(directory, name):
+    return [json.loads(line) for line in (directory / "events" / name).read_text().splitlines()]
+
+
+@functools.cache
+def expected():
+    torch.set_num_threads(1)
+    return single_process_weights(
+        rounds=4, workers=8, seed=1, batch_size=16, learning_rate=0.05, momentum=0.9
+    )
+
+
+def test_without_tolerance_it_learns_what_one_process_learns(trained):
+    directory = trained("reliable")
+    for rank in (1, 8):
+        found = torch.load(directory / f"weights-worker-{rank}.pt", weights_only=True)
+        for name, tensor in found.items():
+            assert torch.equal(tensor, expected()[name]), name
+    for each in records(directory, "training-worker-3.jsonl"):
+        assert each["compute_s"] == pytest.approx(0.5)
+        assert each["compute_overrun_s"] == 0
+        assert (each["accuracy"] is not None) == (each["round"] in (0, 2, 3))
+
+
+def test_with_tolerance_it_learns_something_else_and_losses_are_measured(trained):
+    directory = trained("lossy")
+    effects = records(directory, "effects.jsonl")
+    assert [each["round"] for each in effects] == [0, 2, 3]
+    assert effects[1]["gathered"] != effects[0]["gathered"]
+    found = torch.load(directory / "weights-worker-1.pt", weights_only=True)
+    assert any(not torch.equal(tensor, expected()[name]) for name, tensor in found.items())
+
+
+class Drawing(Learner):
+    def __init__(self, seed):
+        torch.manual_seed(seed)
+
+    def gradient(self, into):
+        into[:] = torch.rand(len(into)).numpy()
+
+
+def test_learners_of_one_process_draw_as_in_processes_of_their_own():
+    def alone(seed):
+        learner, into = Drawing(seed), np.zeros((2, 5), np.float32)
+        for row in into:
+            learner.gradient(row)
+        return into
+
+    expected = [alone(seed) for seed in (1, 2)]
+    torch.manual_seed(7)
+    others = torch.get_rng_state()
+    learners = [OwnRandomNumbers(lambda seed=seed: Drawing(seed)) for seed in (1, 2)]
+    found = np.zeros((2, 2, 5), np.float32)
+    for number in range(2):
+        for learner, into in zip(learners, found, strict=True):
+            learner.gradient(into[number])
+    assert np.array_equal(found, expected)
+    assert torch.equal(torch.get_rng_state(), others)
