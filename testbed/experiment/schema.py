@@ -121,6 +121,23 @@ def _rounds(given: Any, check: ValidatorFunctionWrapHandler, info: ValidationInf
     raise problems.raised([Problem((), "this key is missing", problems.MISSING)])
 
 
+class Simulation(Section):
+    """What hosts need in virtual time; in a lab they need what they need.
+
+    `./lab bench transport` measures `cpu_s_per_gb_wire_sender` and `_receiver`: divided by the
+    660,502 full-size frames of a GB, what a datagram costs, its share of a batch included.
+    """
+
+    sent_s: float = Field(default=0.0, ge=0, le=1, description="for each datagram that it sends")
+    received_s: float = Field(default=0.0, ge=0, le=1, description="for each that it receives")
+    batch_s: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="for each batch of datagrams that it sends or receives at once, beside these",
+    )
+
+
 class Experiment(Section):
     """One YAML file: one of `experiments/`, or any other by its path.
 
@@ -141,6 +158,7 @@ class Experiment(Section):
             levels, each of which replaces several key paths.
         profiles: the same experiment at other sizes: by the profile's name, key paths with values.
         limits: the limits of the gates; a run that exceeds one of them is invalid.
+        simulation: what hosts cost in `./lab simulate`; without meaning in a lab.
     """
 
     name: Name
@@ -165,6 +183,11 @@ class Experiment(Section):
         default=None, description="ids of published numbers to show beside ours; none: all that fit"
     )
     limits: Limits = Limits()
+    simulation: Simulation = Field(
+        default=Simulation(),
+        # Without it, runs have the keys that they had before there was this key.
+        exclude_if=lambda value: value == Simulation(),
+    )
     controller: Framework = Field(
         default_factory=framework_choice.preferred,
         json_schema_extra={"default": "ryu"},

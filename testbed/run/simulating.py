@@ -28,6 +28,7 @@ from testbed.shared.input_error import InputError
 from testbed.shared.progress_pipe import ProgressWriter
 from testbed.simulate.endpoint import World
 from testbed.simulate.engine import Simulation
+from testbed.simulate.processor import Costs
 from testbed.simulate.streams import Listener
 from testbed.simulate.tasks import Tasks
 from testbed.training import server, worker
@@ -142,6 +143,7 @@ def simulate(run: Run, directory: Path, on_progress: OnProgress) -> list[Gate]:
         network.ways(names[1:]),
         network.arrivals,
         contents=_computes_with(config),
+        costs=Costs(**config["simulation"]) if "simulation" in config else None,
     )
     listener = Listener(tasks)
     with tempfile.TemporaryDirectory(prefix="lab-simulate-") as private:

@@ -1,6 +1,7 @@
 """The endpoint that training uses, in virtual time: the same methods, without sockets.
 
-A host computes in no time: what arrives is taken when its connection wants it.
+A host computes in no time, unless it has a processor: what arrives is taken when its connection
+wants it.
 """
 
 import math
@@ -17,6 +18,7 @@ from testbed.simulate.arrivals import Arrivals
 from testbed.simulate.cluster import Cluster
 from testbed.simulate.engine import Simulation
 from testbed.simulate.party import Party, Way
+from testbed.simulate.processor import Costs, Processor
 from testbed.simulate.tasks import Signal, Tasks
 from testbed.transport.core.connection import Connection, ConnectionState
 from testbed.transport.core.connection_settings import ConnectionSettings
@@ -50,18 +52,23 @@ class World:
         *,
         contents: bool = True,
         ahead: bool = True,
+        costs: Costs | None = None,
     ) -> None:
         """`ways`: worker -> its way to the server, and back; `arrivals`: host -> its interface.
 
         Without `contents` datagrams are headers alone, and no buffer is read or written. Without
         `ahead` each batch and each arrival is an event of its own, which changes nothing but the
-        time that it takes.
+        time that it takes. Without
+        `costs` hosts need no time.
         """
         self._ahead = ahead
         self.simulation = simulation
         self.tasks = tasks
         self._ways = ways
         self._arrivals = arrivals
+        self._processors: dict[str, Processor] = {}
+        if costs is not None:
+            self._processors = {host: Processor(simulation, costs) for host in arrivals}
         self._hot_path = HOT_PATH if contents else headers.HEADERS_ALONE or HOT_PATH
         self._endpoints: dict[str, Endpoint] = {}
         self._settings: dict[str, ConnectionSettings] = {}
@@ -113,6 +120,7 @@ class World:
             measured=endpoint.measured,
             arrivals=self._arrivals[side],
             routine=self._ahead,
+            processor=self._processors.get(side),
         )
         endpoint.add(party)
         # The server is told of no event when all have come, which this may be.

@@ -13,6 +13,7 @@ from testbed.simulate.arrivals import Arrivals
 from testbed.simulate.departing import Ahead
 from testbed.simulate.engine import Alarm, Simulation
 from testbed.simulate.link import Link
+from testbed.simulate.processor import Processor
 from testbed.simulate.train import Batch, Pool, Train, depart
 from testbed.transport.core.connection import Connection
 from testbed.transport.core.connection_settings import LeaveOut
@@ -95,10 +96,12 @@ class Party:
         measured: bool = False,
         arrivals: Arrivals | None = None,
         routine: bool = False,
+        processor: Processor | None = None,
     ) -> None:
         """`gather_s` and `measured` are for how long arrivals may gather, as for `gather_s` of a
         connection. `arrivals` is the host's, where it has several connections. With `routine` its
-        routine costs no event: what is sent goes ahead, and what comes is read when it counts."""
+        routine costs no event: what is sent goes ahead, and what comes is read when it counts. That
+        is for hosts that need no time: one with a `processor` does it batch by batch."""
         self.connection = connection
         self.way = way
         self.other: Party | None = None
@@ -115,7 +118,8 @@ class Party:
         self._buffer_bytes = receive_buffer_bytes
         self._gather_s = gather_s
         self._measured = measured
-        self._routine = routine
+        self._routine = routine and processor is None
+        self._processor = processor
         self._busy_until_s = -math.inf
         self._deadline_s = -math.inf
         self._ahead: Ahead | None = None
@@ -133,7 +137,17 @@ class Party:
 
     @property
     def _busy(self) -> bool:
-        return self._simulation.now_s < self._busy_until_s
+        """It is woken afterwards."""
+        if self._simulation.now_s < self._busy_until_s:
+            return True
+        return self._processor is not None and self._processor.keeps_waiting(self._wake)
+
+    def _done_s(self, *, sent: int = 0, received: int = 0) -> float:
+        """Works on a batch; when that is done."""
+        if self._processor is None:
+            return self._simulation.now_s
+        self._processor.spend(sent=sent, received=received)
+        return self._processor.free_s
 
     def _wake(self) -> None:
         if self._busy:
@@ -169,7 +183,8 @@ class Party:
             left_out = self.leave_out(len(frames)) if self.leave_out is not None else None
             gone = headers.kept(frames)  # the offer's memory is used again
             gone = gone if left_out is None else gone[~left_out]
-            self._carry(gone, frames.shape[1], np.full(len(gone), now_s))
+            done_s = self._done_s(sent=len(gone))
+            self._carry(gone, frames.shape[1], np.full(len(gone), done_s))
             connection.sent(len(frames), now_s, left_out)
         data = connection.control()
         if data and self.other is not None:
@@ -203,9 +218,7 @@ class Party:
         self._alarm.by(ahead.over_s)
         return True
 
-    def _carry(
-        self, frames: Frames, datagram_bytes: int, times_s: NDArray[np.float64]
-    ) -> Batch:
+    def _carry(self, frames: Frames, datagram_bytes: int, times_s: NDArray[np.float64]) -> Batch:
         """Sends these at these times."""
         way, other, survives = self.way, self.other, None
         if way.survives is not None:
@@ -310,7 +323,9 @@ class Party:
         # Without gathering, each is read as it comes, also of those that come at once.
         at_once = len(frames) if waited or self._gather_s else 1
         for first in range(0, len(frames), at_once):
-            connection.on_datagrams(frames[first : first + at_once], now_s, waited=waited)
+            part = frames[first : first + at_once]
+            self._done_s(received=len(part))
+            connection.on_datagrams(part, now_s, waited=waited)
         if rest_s := connection.gather_s(self._gather_s, measured=self._measured):
             self.unread_until_s = now_s + rest_s
 
@@ -348,7 +363,11 @@ class Party:
             if self.other is other:
                 other.listen(data)
 
-        self.way.say(self._simulation, arrive)
+        processor, now_s = self._processor, self._simulation.now_s
+        if processor is None or processor.free_s <= now_s:
+            self.way.say(self._simulation, arrive)
+        else:  # once what it answers has been read
+            self._simulation.at(processor.free_s, lambda: self.way.say(self._simulation, arrive))
 
     def listen(self, data: bytes) -> None:
         """Bytes of the control stream have arrived."""

@@ -110,9 +110,7 @@ class Train:
 
     def of(self, kept: NDArray[np.bool_]) -> "Train":
         """Those that are kept."""
-        return Train(
-            self.batch, self.index[kept], self.times_s[kept], self.marked[kept], self.hop
-        )
+        return Train(self.batch, self.index[kept], self.times_s[kept], self.marked[kept], self.hop)
 
     def keep(self, count: int) -> None:
         """Forgets all but the first ones."""
@@ -161,9 +159,7 @@ class Pool:
         return [train for _, _, train, _ in self._heap if len(train.times_s)]
 
     def add(self, train: Train, note: object = None) -> None:
-        heapq.heappush(
-            self._heap, (float(train.times_s[0]), next(self._number), train, note)
-        )
+        heapq.heappush(self._heap, (float(train.times_s[0]), next(self._number), train, note))
 
     def take(self, now_s: float) -> list[tuple[Train, Any]]:
         """Cuts off what is there by now, in the order in which equal times count."""

@@ -113,8 +113,8 @@ def test_it_is_said_wherever_a_reader_may_take_it_for_a_lab(chosen, tmp_path):
 
 def test_the_report_reads_them_and_says_so(chosen, tmp_path):
     from analysis.data.load import load
-    from analysis.summary.document import summarise
     from analysis.report import kept_results
+    from analysis.summary.document import summarise
     from analysis.words import cautions
 
     (run,) = chosen()
@@ -125,7 +125,9 @@ def test_the_report_reads_them_and_says_so(chosen, tmp_path):
     assert not results.runs[0].problems
     found = cautions.sentences(results, summarise(results))
     assert found[0].startswith("These runs are simulated: ")
-    with pytest.raises(ValueError, match="small are simulated, and what is kept is measured in labs"):
+    with pytest.raises(
+        ValueError, match="small are simulated, and what is kept is measured in labs"
+    ):
         kept_results.keep(tmp_path / "out", "small", root=tmp_path / "kept")
     assert not (tmp_path / "kept").exists()
 

@@ -1,0 +1,75 @@
+"""Hosts that cost time: one thing after another, in the order of asking."""
+
+import pytest
+
+from testbed.cli.options import Selection
+from testbed.run import simulating
+from testbed.simulate.engine import Simulation
+from testbed.simulate.processor import Costs, Processor
+from tests.simulate.test_simulated_runs import EXPERIMENT, records
+
+
+def test_a_processor_does_one_thing_after_another_and_wakes_who_waits_in_order():
+    simulation = Simulation()
+    processor = Processor(simulation, Costs(sent_s=0.001, received_s=0.002, batch_s=0.01))
+    done, wakers = [], {}
+
+    def worker(name, **amounts):
+        def work():
+            if not processor.keeps_waiting(wakers[name]):
+                processor.spend(**amounts)
+                done.append((name, round(simulation.now_s, 9), round(processor.free_s, 9)))
+
+        wakers[name] = work
+        return work
+
+    simulation.at(0.0, worker("one", sent=10))  # 20 ms
+    simulation.at(0.001, worker("two", received=5))  # 20 ms
+    simulation.at(0.002, worker("three", sent=1, received=1))  # 13 ms
+    simulation.at(0.003, wakers["two"])  # asks again, and still does it once
+    simulation.run()
+    assert done == [("one", 0.0, 0.02), ("two", 0.02, 0.04), ("three", 0.04, 0.053)]
+    assert processor.busy_s == pytest.approx(0.053)
+
+
+@pytest.fixture
+def gathered_s(tmp_path):
+    def simulate(*settings, arm="reliable"):
+        path = tmp_path / "small.yaml"
+        path.write_text(EXPERIMENT)
+        given = ["impairments=[]", "rounds=2", "training.pace.scale=0.02", *settings]
+        selection = Selection(name=str(path), arms=arm, settings=given)
+        (run,) = (each.in_virtual_time() for each in selection.loaded())
+        outcome = simulating.execute(tmp_path / run.key, run, lambda record: None)
+        assert outcome.verdict == "ok"
+        server = records(outcome.directory, "transfers-server.jsonl")
+        chunks = sum(each["chunk_count"] for each in server if each["leg"] == "gather") / 2
+        return records(outcome.directory, "rounds.jsonl")[1]["gather_s"], chunks
+
+    return simulate
+
+
+def test_a_server_that_is_slower_than_its_link_sets_the_pace_of_all_workers(gathered_s):
+    """Three workers share its link; each datagram takes 0.12 ms there, and twice that at it."""
+    free_s, _ = gathered_s()
+    slow_s, chunks = gathered_s("simulation={received_s: 0.00024}")
+    assert slow_s > 1.5 * free_s
+    assert slow_s == pytest.approx(chunks * 0.00024, rel=0.1)
+
+
+def test_costs_below_the_link_s_own_time_delay_little(gathered_s):
+    free_s, _ = gathered_s()
+    busy_s, _ = gathered_s("simulation={received_s: 0.00001, sent_s: 0.00001, batch_s: 0.00002}")
+    assert free_s < busy_s < 1.1 * free_s
+
+
+def test_costs_are_in_a_run_s_key_only_where_there_are_any(tmp_path):
+    path = tmp_path / "small.yaml"
+    path.write_text(EXPERIMENT)
+
+    def key(*settings):
+        (run,) = Selection(name=str(path), arms="dblp", settings=list(settings)).loaded()
+        return run.key
+
+    assert key("simulation={batch_s: 0}") == key()
+    assert key("simulation={batch_s: 0.001}") != key()
