@@ -11,8 +11,9 @@ Under a text that states numbers stands a comment, a line for each number:
     -->
 
 The first part names the experiment and, in brackets, its point or two; the second the entry, with
-`x FACTOR` for another unit (of a bench, a case or the ratio of two, and what of it); the third is the text, which must stand above, word for word. Its
-numbers are the kept value, the interval, or both, to the digits that are shown.
+`x FACTOR` for another unit (of a bench it names a case, or two for their ratio); the third is the
+text, which must stand above, word for word. Its numbers are the kept value, the interval, or both,
+to the digits that are shown.
 """
 
 from __future__ import annotations

@@ -203,7 +203,9 @@ def _run(simulation: Simulation, tasks: Tasks) -> None:
         simulation.run(done=lambda: tasks.over, limit=_MOST_EVENTS)
         if not tasks.over:
             waiting, now_s = ", ".join(list(tasks.left)[:5]), simulation.now_s
-            raise RuntimeError(f"nothing is left to happen at {now_s:g} s, and these wait: {waiting}")
+            raise RuntimeError(
+                f"nothing is left to happen at {now_s:g} s, and these wait: {waiting}"
+            )
     finally:
         tasks.cancel()
 

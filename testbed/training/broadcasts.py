@@ -43,7 +43,7 @@ class Debts:
         return {name: made[id(self._memories[name])] for name in present}
 
     def common(self, sent: Mapping[str, TransferReport]) -> Mask | None:
-        """Which chunks of a broadcast all have got, shape (chunk_count,); None: that is not told."""
+        """Which chunks of a broadcast all have got, shape (chunk_count,); None: it is not told."""
         if not self._filling.common:
             return None
         common = np.ones(self._layout.chunk_count, dtype=np.bool_)

@@ -63,7 +63,9 @@ class _Server:
         self._gathered = {name: context.new_buffer() for name in context.workers}
         self._averaged = context.new_buffer()
         self._filling = context.filling(Leg.GATHER)
-        self._debts = broadcasts.Debts(context.filling(Leg.BROADCAST), layout, context.workers)
+        self._debts = broadcasts.Debts(
+            context.filling(Leg.BROADCAST), self._layout, context.workers
+        )
         self._detector = context.detector()
         self._state_exchanges = 0  # those in which workers that came back got their state
         self._returned: list[str] = []  # before this round

@@ -80,4 +80,5 @@ def test_acks_to_a_rate_are_at_least_an_interval_apart(repair):
     times = [each.now_s for each in heard]
     gaps = [later - earlier for earlier, later in pairwise(times)]
     assert gaps
-    assert all(gap >= 1e-3 - 1e-9 for gap in gaps[:-1])  # the last one is asked for when nothing is left
+    # The last one is asked for when nothing is left.
+    assert all(gap >= 1e-3 - 1e-9 for gap in gaps[:-1])
