@@ -167,12 +167,9 @@ def _bounds(
         known = [
             (x, c["limits"][key]) for x, c in zip(at, cells, strict=True) if key in c["limits"]
         ]
-        if not joined:
-            ends = [([x - 0.3, x + 0.3], [y, y]) for x, y in known]
-        else:
-            ends = [tuple(zip(*known, strict=True))] if known else []
-        for across, up in ends:
-            axes.plot(across, up, color=style.MUTED.light, linestyle=line)
+        stretches = [known] if joined else [[(x - 0.3, y), (x + 0.3, y)] for x, y in known]
+        for stretch in filter(None, stretches):
+            axes.plot(*zip(*stretch, strict=True), color=style.MUTED.light, linestyle=line)
 
 
 def _paper(axes: Axes, cells: list[dict[str, Any]], metric: str) -> set[tuple[float, float]]:
