@@ -157,5 +157,5 @@ class Star:
     def _work(self, name: str, rounds: int) -> None:
         with self._world.open_endpoint(self._config(name)) as endpoint:
             for number in range(rounds):
-                endpoint.send(2 * number, {"server": self.payload(-1)})
+                endpoint.send(2 * number, {"server": self.payload(10**6)})
                 endpoint.receive(2 * number + 1, self.tolerance, {"server": self.buffers[name]})

@@ -1,0 +1,151 @@
+"""Rounds of a server and workers in virtual time: closed forms, accounts, memory, repetition."""
+
+import math
+import os
+import subprocess
+import sys
+import tracemalloc
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+
+from testbed.transport.core.wire import wire_bytes
+from tests.simulate.rounds import CHUNK_BYTES, Star
+
+LOSSY = {"workers": 4, "chunks": 300, "loss": 0.02, "rate_bps": 1e8, "queue_bytes": 60_000}
+
+
+def told(star):
+    """What its rounds came to, as text."""
+    found = []
+    for each in star.rounds:
+        for reports in (each.gathered, each.broadcast):
+            for name in sorted(reports):
+                report = asdict(reports[name])
+                found.append({key: report[key] for key in report if key != "received"})
+                found.append(np.flatnonzero(report["received"]).tolist())
+        found.append((each.gather_s, each.broadcast_s))
+    return repr(found)
+
+
+def chunk_times(star, chunks):
+    return wire_bytes(chunks, CHUNK_BYTES) * 8 / star.links["server", "switch"].rate_bps
+
+
+@pytest.mark.parametrize(("chunks", "tolerance"), [(200, 0.0), (200, 0.3), (1, 0.0)])
+def test_without_loss_a_leg_takes_what_its_chunks_take_on_the_link_and_a_round_trip(
+    chunks, tolerance
+):
+    star = Star(workers=3, chunks=chunks, tolerance=tolerance, delay_s=0.002)
+    (first,) = star.run(1)
+    link_s = chunk_times(star, 3 * math.ceil(chunks * (1 - tolerance)))
+    # Two links each way; the pace is 98 % of the link's share, in quanta of a twentieth.
+    for leg_s in (first.gather_s, first.broadcast_s):
+        assert link_s <= leg_s - 4 * 0.002 <= link_s / 0.98 + chunk_times(star, 9)
+    assert {each.passes for each in first.gathered.values()} == {1}
+
+
+@pytest.mark.parametrize("loss", [0.0, 0.1, 0.5])
+@pytest.mark.parametrize("tolerance", [0.0, 0.2])
+def test_no_leg_beats_the_byte_bound_and_passes_take_a_round_trip_each(loss, tolerance):
+    delay_s, chunks = 0.002, 1500
+    star = Star(workers=1, chunks=chunks, tolerance=tolerance, delay_s=delay_s)
+    star.links["worker-1", "switch"].loss = loss
+    (first,) = star.run(1)
+    report = first.gathered["worker-1"]
+    needed = math.ceil(chunks * (1 - tolerance))
+    byte_bound_s = chunk_times(star, needed) / (1 - loss)
+    assert report.passes is not None
+    # Between two passes: a question and its answer; then the first chunk of the next one.
+    pass_bound_s = byte_bound_s + (report.passes - 1) * 4 * delay_s
+    spread = 1 - 4 * math.sqrt(max(loss, 1e-9) / chunks)  # of how many are lost
+    assert report.ended_s - report.began_s >= spread * pass_bound_s - chunk_times(star, 2)
+    assert first.gather_s <= 1.1 * pass_bound_s / 0.98 + 8 * delay_s
+    assert (report.passes > 1) == (loss > tolerance)
+
+
+def test_datagrams_without_contents_fare_as_those_with_them():
+    whole, heads = (Star(contents=each, **LOSSY) for each in (True, False))
+    whole.run(3)
+    heads.run(3)
+    assert told(whole) == told(heads)
+    for buffer in whole.buffers.values():
+        assert np.array_equal(buffer, whole.payload(2))
+    assert not heads.buffers["worker-1"].any()
+
+
+def test_it_makes_no_difference_whether_each_batch_and_each_arrival_is_an_event():
+    ahead, stepwise = Star(**LOSSY), Star(ahead=False, **LOSSY)
+    ahead.run(3)
+    stepwise.run(3)
+    assert ahead.simulation.events < 0.5 * stepwise.simulation.events
+    for one, two in zip(ahead.rounds, stepwise.rounds, strict=True):
+        assert one.gather_s == pytest.approx(two.gather_s, rel=0.02)
+        assert one.broadcast_s == pytest.approx(two.broadcast_s, rel=0.02)
+
+
+@pytest.mark.parametrize("until_s", [0.013, 0.031, 0.05, 0.08, 0.1])
+def test_every_datagram_is_somewhere_at_every_horizon(until_s):
+    star = Star(**LOSSY)
+    star.run(99, until_s=until_s)
+    links = star.links
+    into_switch = [links[name, "switch"] for name in star.names]
+    for link in links.values():
+        link.serve()
+    port = links["switch", "server"]
+    passed = sum(link.sent - link.dropped - link.lost for link in into_switch)
+    assert passed == port.sent + port.coming
+    passed = links["server", "switch"].sent
+    passed -= links["server", "switch"].dropped + links["server", "switch"].lost
+    out = [links["switch", name] for name in star.names]
+    assert passed == sum(link.sent + link.coming for link in out)
+    # What senders say that they have sent has come to their links, and nothing else.
+    if len(star.rounds) == 1 and star.rounds[0].gather_s + star.rounds[0].broadcast_s > until_s:
+        sent = sum(each.chunks_sent for each in star.rounds[0].broadcast.values())
+        assert sent <= links["server", "switch"].sent
+
+
+def test_rounds_leave_nothing_behind_in_memory():
+    star = Star(workers=4, chunks=200, loss=0.01)
+    sizes = []
+
+    def note():
+        star.rounds.clear()
+        sizes.append(tracemalloc.get_traced_memory()[0])
+        star.simulation.at(star.simulation.now_s + 0.04, note)
+
+    tracemalloc.start()
+    try:
+        star.simulation.at(0.04, note)
+        star.run(10**9, until_s=0.85)
+    finally:
+        tracemalloc.stop()
+    assert len(sizes) >= 20
+    early, late = np.mean(sizes[3:7]), np.mean(sizes[-4:])
+    assert late - early < 100_000
+
+
+_PROGRAM = """
+from tests.simulate.rounds import Star
+from tests.simulate.test_rounds import LOSSY, told
+star = Star(**LOSSY)
+star.run(2)
+print(told(star))
+"""
+
+
+def test_another_process_gets_the_same():
+    said = {
+        subprocess.run(
+            [sys.executable, "-c", _PROGRAM],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    star = Star(**LOSSY)
+    star.run(2)
+    assert said == {told(star) + "\n"}
