@@ -65,8 +65,8 @@ def keep(
         raise ValueError(f"{results_dir}: no ok run of {results.experiment}; valid: one or more")
     if any(run.manifest.get("simulated") for run in results.ok_runs):
         raise ValueError(
-            f"{results_dir}: runs of {results.experiment} are simulated, and what is kept is measured "
-            "in labs; valid: results of './lab run'"
+            f"{results_dir}: runs of {results.experiment} are simulated, and what is kept is "
+            "measured in labs; valid: results of './lab run'"
         )
     report = write_report(results_dir, results.experiment, detect)
     folder = root / RESULTS / results.experiment
