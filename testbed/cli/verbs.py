@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from testbed.cli import benchmarks
+from testbed.cli import benchmarks, comparing
 from testbed.cli.benchmarks import Benchmark
 from testbed.cli.options import Execution, Out, Pcap, Selection, What, grouped
 from testbed.cli.terminal import PlainTable, console, say
@@ -181,6 +181,9 @@ def report(
     report_view.write(place)
     if readme:
         report_view.keep(place)
+
+
+app.command(epilog=comparing.EXAMPLE)(comparing.compare)
 
 
 @app.command(epilog="Example: ./lab verify-results")

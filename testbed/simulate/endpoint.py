@@ -58,8 +58,7 @@ class World:
 
         Without `contents` datagrams are headers alone, and no buffer is read or written. Without
         `ahead` each batch and each arrival is an event of its own, which changes nothing but the
-        time that it takes. Without
-        `costs` hosts need no time.
+        time that it takes. Without `costs` hosts need no time.
         """
         self._ahead = ahead
         self.simulation = simulation

@@ -8,9 +8,10 @@ iteration has taken the given time.
 import math
 import time
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+import numpy as np
+from pydantic import Field, model_validator
 
 from testbed.shared.named_sections import OneOf
 from testbed.shared.registry import Registry
@@ -23,14 +24,41 @@ class RealPace(Section):
     kind: Literal["real"] = "real"
 
 
-class PacedIterations(Section):
+class _Varying(Section):
+    """Iterations whose times differ, from worker to worker and round to round."""
+
+    spread: float = Field(
+        default=0.0,
+        ge=0,
+        le=3,
+        # Without it, runs have the keys that they had before there was this key.
+        exclude_if=lambda value: value == 0,
+        description="standard deviation of the logarithm of each iteration's time, whose median is "
+        "compute_s; drawn by the seed",
+    )
+    trace_s: list[Annotated[float, Field(ge=0, le=3600)]] = Field(
+        default=[],
+        max_length=100_000,
+        exclude_if=lambda value: not value,
+        description="recorded times in place of compute_s: the first one for worker-1 in round 0, "
+        "the next for worker-2, and so on; after the last, the first again",
+    )
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if self.spread and self.trace_s:
+            raise ValueError("spread: excludes trace_s")
+        return self
+
+
+class PacedIterations(_Varying):
     """Every iteration computes for `compute_s`; a slower machine overruns, which is reported."""
 
     kind: Literal["paced"]
     compute_s: float = Field(gt=0, le=3600, description="computing time of each iteration")
 
 
-class PayloadOnly(Section):
+class PayloadOnly(_Varying):
     """Nothing is computed: payloads have the model's exact size and layers, and random content.
 
     Every iteration lasts `compute_s` all the same. For latencies with models that are too large to
@@ -76,10 +104,31 @@ AnyPace = Annotated[
 ]
 
 
+def computing_s(
+    pace: dict[str, Any], *, seed: int, rank: int, workers: int, round_number: int
+) -> float:
+    """How long a worker's iteration is to take.
+
+    Args:
+        pace: the pace section as in `config.json`.
+        seed: the run's; all arms of a seed get the same times.
+        rank, workers: the worker's, from 0, and how many there are.
+        round_number: counted from 0.
+    """
+    if trace_s := pace.get("trace_s"):
+        return float(trace_s[(round_number * workers + rank) % len(trace_s)])
+    median_s, spread = float(pace.get("compute_s", 0.0)), float(pace.get("spread", 0.0))
+    if not spread:
+        return median_s
+    draw = np.random.default_rng([seed, 8, rank, round_number]).standard_normal()
+    return median_s * math.exp(spread * draw)
+
+
 def wait_until_computed(
     pace: dict[str, Any],
     began_s: float,
     *,
+    lasts_s: float | None = None,
     now_s: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> float:
@@ -88,12 +137,13 @@ def wait_until_computed(
     Args:
         pace: the pace section as in `config.json`.
         began_s: on the clock that `now_s` reads.
+        lasts_s: its time, where it is not `compute_s` of the section.
         now_s, sleep: of this machine unless others are given.
 
     Returns:
         By how many seconds computing exceeded its time; 0 where no time is given.
     """
-    ends_s = began_s + float(pace.get("compute_s", 0.0))
+    ends_s = began_s + (float(pace.get("compute_s", 0.0)) if lasts_s is None else lasts_s)
     late_s = now_s() - ends_s
     if pace["kind"] == "real":
         return 0.0

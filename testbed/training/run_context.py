@@ -96,6 +96,11 @@ class RunContext:
         return [name for name in self.addresses if name != "server"]
 
     @cached_property
+    def ranks(self) -> dict[str, int]:
+        """Each worker's place among them, from 0."""
+        return {name: rank for rank, name in enumerate(self.workers)}
+
+    @cached_property
     def protocol(self) -> ProtocolConfig:
         return ProtocolConfig(**self.config["protocol"])
 
@@ -155,7 +160,7 @@ class RunContext:
 
     def learner(self, name: str) -> Learner:
         """The learner of worker `name`, with the run's initial weights."""
-        rank = self.workers.index(name)
+        rank = self.ranks[name]
         training = self.training
         if not self.surroundings.contents:
             return NoGradients()

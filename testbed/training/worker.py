@@ -84,6 +84,13 @@ class _Worker:
         overrun_s = pace.wait_until_computed(
             context.training["pace"],
             began_s,
+            lasts_s=pace.computing_s(
+                context.training["pace"],
+                seed=context.seed,
+                rank=context.ranks[self._name],
+                workers=len(context.ranks),
+                round_number=number,
+            ),
             now_s=self._now_s,
             sleep=context.surroundings.sleep,
         )

@@ -2,6 +2,7 @@
 
 import time
 
+import numpy as np
 import pytest
 import torch
 from pydantic import TypeAdapter, ValidationError
@@ -79,6 +80,29 @@ def test_weight_decay_and_contradictions():
 def paced(section, began_s):
     resolved = TypeAdapter(AnyPace).validate_python(section).model_dump(mode="json")
     return pace.wait_until_computed(resolved, began_s)
+
+
+def test_computing_times_vary_by_the_seed_or_as_recorded():
+    def times_s(seed=1, rank=0, rounds=4000, **section):
+        resolved = TypeAdapter(AnyPace).validate_python({"kind": "payload-only", **section})
+        given = resolved.model_dump(mode="json")
+        return [
+            pace.computing_s(given, seed=seed, rank=rank, workers=2, round_number=number)
+            for number in range(rounds)
+        ]
+
+    assert set(times_s(compute_s=0.5)) == {0.5}
+    drawn = times_s(compute_s=0.5, spread=0.4)
+    assert drawn == times_s(compute_s=0.5, spread=0.4)
+    assert drawn[0] not in times_s(compute_s=0.5, spread=0.4, rank=1)
+    logarithms = np.log(drawn)
+    assert np.median(drawn) == pytest.approx(0.5, rel=0.03)
+    assert np.std(logarithms) == pytest.approx(0.4, rel=0.05)
+    trace = [0.1, 0.2, 0.3]
+    assert times_s(trace_s=trace, rounds=4) == [0.1, 0.3, 0.2, 0.1]
+    assert times_s(trace_s=trace, rank=1, rounds=3) == [0.2, 0.1, 0.3]
+    with pytest.raises(ValidationError, match="excludes trace_s"):
+        times_s(trace_s=trace, spread=0.1)
 
 
 def test_a_paced_iteration_takes_its_time_and_says_when_it_took_more():

@@ -1,0 +1,116 @@
+"""Two results of one experiment side by side: for each arm and metric their ratio.
+
+Each is a folder of runs, of a lab or simulated, or a folder of kept results. Runs are paired by
+arm, point of the factors and seed: a seed draws the same impairments in both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from analysis.data import kept_rows
+from analysis.data.evidence import FACTOR_PREFIX, Evidence
+from analysis.data.load import load
+from analysis.data.per_run import metric_names, per_run
+from analysis.statistics.intervals import Estimate, mean_interval, ratio_interval
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compared:
+    """One metric of one arm at one point.
+
+    Attributes:
+        arm, metric: their names.
+        factors: the point, by name.
+        first, second: means over the pairs, in the metric's unit.
+        ratio: second over first.
+    """
+
+    arm: str
+    metric: str
+    factors: dict[str, str | None]
+    first: float
+    second: float
+    ratio: Estimate
+
+    def as_json(self) -> dict[str, Any]:
+        """For a program."""
+        return {**vars(self), "ratio": self.ratio.as_json()}
+
+
+def evidence(folder: Path) -> Evidence:
+    """What a folder of runs or of kept results holds.
+
+    Raises:
+        ValueError: it holds neither, or something of it is damaged: one line.
+    """
+    if (folder / kept_rows.ROWS).is_file():
+        return kept_rows.read(folder)
+    return load(folder)
+
+
+def compare(first: Evidence, second: Evidence) -> list[Compared]:
+    """All metrics that both have, in the order of the first one's arms and points.
+
+    Raises:
+        ValueError: no run of one has a counterpart in the other.
+    """
+    columns = [each for each in first.factor_columns if each in second.factor_columns]
+    on = ["arm", *columns, "seed"]
+    one, two = per_run(first), per_run(second)
+    metrics = [name for name in metric_names(one) if name in two.columns]
+    paired = one.select(*on, *metrics).join(
+        two.select(*on, *metrics), on=on, suffix="|", nulls_equal=True, maintain_order="left"
+    )
+    if not paired.height:
+        raise ValueError(
+            f"{first.experiment} and {second.experiment}: no ok run of one has the arm, point and "
+            "seed of one of the other"
+        )
+    points = paired.select(*on[:-1]).unique(maintain_order=True).rows(named=True)
+    found = []
+    for point in sorted(points, key=lambda each: first.arms.index(each["arm"])):
+        here = paired.filter(
+            pl.all_horizontal(pl.col(key).eq_missing(value) for key, value in point.items())
+        )
+        factors = {key.removeprefix(FACTOR_PREFIX): point[key] for key in columns}
+        for name in metrics:
+            both = here.select(pl.col(name), pl.col(f"{name}|")).drop_nulls().cast(pl.Float64)
+            if both.height:
+                left, right = (each.to_list() for each in both.get_columns())
+                found.append(_compared(point["arm"], name, factors, left, right))
+    return found
+
+
+def _compared(
+    arm: str,
+    metric: str,
+    factors: dict[str, str | None],
+    left: Sequence[float],
+    right: Sequence[float],
+) -> Compared:
+    return Compared(
+        arm=arm,
+        metric=metric,
+        factors=factors,
+        first=mean_interval(left).value or 0.0,
+        second=mean_interval(right).value or 0.0,
+        ratio=ratio_interval(right, left),
+    )
+
+
+def document(first: str, second: str, found: Sequence[Compared]) -> dict[str, Any]:
+    """The comparison for a program; `first` and `second` name the folders."""
+    return {
+        "schema": SCHEMA,
+        "first": first,
+        "second": second,
+        "compared": [each.as_json() for each in found],
+    }

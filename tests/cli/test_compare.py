@@ -1,0 +1,70 @@
+"""`./lab compare`: two results of one experiment, seed by seed."""
+
+import json
+import math
+
+import pytest
+from typer.testing import CliRunner
+
+from testbed.cli.verbs import app
+from testbed.shared.input_error import InputError
+from tests.analysis.build import ResultsBuilder
+
+SEEDS = range(1, 7)
+
+
+def built(folder, factor, *, seeds=SEEDS, arms=("dblp", "tcp")):
+    """Runs whose rounds take `factor` times as long, each seed with noise of its own."""
+    results = ResultsBuilder(folder, arms=arms)
+    for arm in arms:
+        for seed in seeds:
+            noise = 1.02 if seed % 2 and factor != 1 else 1.0
+            took_s = factor * noise * (1 + seed / 10)
+            results.run(arm=arm, seed=seed, calm_s=0.1 * took_s, burst_s=took_s)
+    return results.folder
+
+
+def compare(*arguments):
+    done = CliRunner().invoke(app, ["compare", *map(str, arguments)], catch_exceptions=False)
+    assert done.exit_code == 0
+    return done.output
+
+
+def test_ratios_are_paired_by_seed_and_have_an_interval(tmp_path):
+    one, two = built(tmp_path / "one", 1.0), built(tmp_path / "two", 1.25, arms=("dblp",))
+    told = compare(one, two, "--json", tmp_path / "found.json")
+    document = json.loads((tmp_path / "found.json").read_text())
+    found = {each["metric"]: each for each in document["compared"]}
+    assert {each["arm"] for each in document["compared"]} == {"dblp"}
+    ratio = found["round_latency_s.burst_mean"]["ratio"]
+    assert ratio["n"] == 6
+    assert ratio["value"] == pytest.approx(1.25 * math.sqrt(1.02))
+    # Seeds differ by up to half, and pairs by 2 %: the interval is that of pairs.
+    assert ratio["low"] == pytest.approx(ratio["value"], rel=0.015) and ratio["low"] > 1.24
+    assert found["round_latency_s.burst_mean"]["first"] == pytest.approx(1.35)
+    assert found["round_latency_s.p50"]["ratio"]["value"] == pytest.approx(1.25 * math.sqrt(1.02))
+    assert "1.262 [1.248, 1.277]" in told
+
+
+def test_only_seeds_that_both_have_count(tmp_path):
+    one, two = built(tmp_path / "one", 1.0), built(tmp_path / "two", 2.0, seeds=(2, 4, 9))
+    compare(one, two, "--json", tmp_path / "found.json")
+    document = json.loads((tmp_path / "found.json").read_text())
+    (burst,) = (
+        each["ratio"]
+        for each in document["compared"]
+        if (each["arm"], each["metric"]) == ("tcp", "round_latency_s.burst_mean")
+    )
+    assert (burst["n"], burst["low"]) == (2, None)  # too few for an interval
+    assert burst["values"] == pytest.approx([2.0, 2.0])
+
+
+def test_what_does_not_fit_together_is_told_in_one_line(tmp_path):
+    one, two = (
+        built(tmp_path / "one", 1.0, arms=("dblp",)),
+        built(tmp_path / "two", 1.0, seeds=(9,)),
+    )
+    with pytest.raises(InputError, match="no ok run of one has the arm, point and seed"):
+        compare(one, two)
+    with pytest.raises(InputError, match="nowhere"):
+        compare(tmp_path / "nowhere", two)
