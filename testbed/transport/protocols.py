@@ -267,7 +267,7 @@ def _bounded_energy(
     floor: float = 0.05,
     share: float = 0.95,
     patience: float = 1.2,
-    within_rounds: int = 31,
+    within_rounds: int = 61,
     **settings: Any,
 ) -> ProtocolConfig:
     """Ours: the most energetic chunks first, until enough of the energy is there or it is late.

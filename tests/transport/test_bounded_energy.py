@@ -141,6 +141,7 @@ def test_it_never_stops_above_its_bound(seed, share, late):
             last_arrival_s=0.0,
             probes=0,
             worth=told,
+            first_sign_s=0.0,
             recent_s=[10.0] * 9 + [99.0] * 3,
         )
         least = rule.missing(progress)

@@ -78,6 +78,7 @@ class Receiver:
         self._began_s = now_s
         self._ended_s = now_s
         self._first_arrival_s: float | None = None
+        self._worth_s: float | None = None  # when it was told what chunks are worth
         self._last_arrival_s: float | None = None
         self._asked = False
         self._probes = 0
@@ -171,7 +172,7 @@ class Receiver:
             raise ProtocolError(
                 f"WORTH with a body of {len(worth)} bytes; valid: {count}, once a transfer"
             )
-        self._worth = np.frombuffer(worth, dtype=np.uint8)
+        self._worth, self._worth_s = np.frombuffer(worth, dtype=np.uint8), self._now_s
         if not self.stopped:
             self._stop_or(self._repair.on_data)
 
@@ -203,9 +204,14 @@ class Receiver:
         return self._began_s if self._last_arrival_s is None else self._last_arrival_s
 
     @property
+    def _first_sign_s(self) -> float | None:
+        known_s = [each for each in (self._first_arrival_s, self._worth_s) if each is not None]
+        return min(known_s, default=None)
+
+    @property
     def took_s(self) -> float | None:
-        """How long it took from the first chunk until there was enough; None if none came."""
-        first_s = self._first_arrival_s
+        """How long it took from its first sign until there was enough; None if none came."""
+        first_s = self._first_sign_s
         return None if first_s is None or not self.stopped else self._ended_s - first_s
 
     @property
@@ -291,6 +297,7 @@ class Receiver:
             last_arrival_s=self._last_arrival_s,
             probes=self._probes,
             worth=self._worth,
+            first_sign_s=self._first_sign_s,
             recent_s=self._recent_s,
         )
 

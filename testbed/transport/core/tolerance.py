@@ -39,7 +39,9 @@ class Progress:
             many PROBEs have arrived.
         worth: what the sender says that each chunk is worth, shape (chunk_count,), in the bytes of
             `worth`; None before that is known, and where the sender's order does not tell.
-        recent_s: how long the latest transfers from this peer took, from the first chunk until the
+        first_sign_s: when the first chunk arrived, or before that what chunks are worth; None
+            before both.
+        recent_s: how long the latest transfers from this peer took, from the first sign until the
             receiver had enough; the oldest first.
     """
 
@@ -50,6 +52,7 @@ class Progress:
     last_arrival_s: float | None
     probes: int
     worth: NDArray[np.uint8] | None = None
+    first_sign_s: float | None = None
     recent_s: Sequence[float] = ()
 
 

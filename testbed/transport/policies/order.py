@@ -140,7 +140,7 @@ class ByEnergy(ChunkOrder):
     """
 
     floor: float = 0.05
-    within_rounds: int = 31
+    within_rounds: int = 61
     tells_worth = True
 
     def __post_init__(self) -> None:

@@ -32,7 +32,7 @@ class BoundedEnergy(TolerancePolicy):
     Args:
         share: the share of the energy at which a transfer ends that is not late; above 0.
         patience: a transfer is late after so many times what calm ones took recently, from its
-            first chunk on; at least 1.
+            first sign on; at least 1.
     """
 
     share: float = 0.95
@@ -93,10 +93,10 @@ class EnergyRule(StopRule):
 
     def _late_from(self, progress: Progress) -> float | None:
         """From when on the transfer is late; None while that is unknown."""
-        if self._late_s is None and progress.recent_s and progress.first_arrival_s is not None:
+        if self._late_s is None and progress.recent_s and progress.first_sign_s is not None:
             recent_s = sorted(progress.recent_s)
             calm_s = recent_s[int(len(recent_s) * _CALM)]
-            self._late_s = progress.first_arrival_s + self._policy.patience * calm_s
+            self._late_s = progress.first_sign_s + self._policy.patience * calm_s
         return self._late_s
 
     def _lacking(self, progress: Progress) -> int:
