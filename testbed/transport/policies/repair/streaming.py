@@ -187,8 +187,7 @@ class Streaming(Repair):
         overhead: the largest fraction of the bytes sent that these ACKs may cost. One ACK for
             about 300 datagrams is enough, because the sender asks when it runs dry: until then a
             lost chunk waits behind those that were sent less often, whenever its loss is known.
-            One for 100 ended no transfer of 1 MB sooner, and at 100 Mbit/s without loss each side
-            took half as much processor time again.
+            One for 100 ended no transfer of 1 MB sooner, and each wakes both sides.
         loss_overhead: the same fraction for the bytes of the first 256 lost datagrams, since
             short transfers end with them.
         later_loss_overhead: the same fraction for the bytes of the lost datagrams after these. In
