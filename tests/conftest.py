@@ -27,8 +27,10 @@ from testbed.lab.kernel import machine_ticks
 from testbed.machine import steadiness
 from tests.stalls import Witness
 
-# A busy machine may take any time for an example.
-hypothesis.settings.register_profile("patient", deadline=None)
+# A busy machine may take any time to draw an example and to try it.
+hypothesis.settings.register_profile(
+    "patient", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
 hypothesis.settings.load_profile("patient")
 
 _TESTS = Path(__file__).parent

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
@@ -33,6 +35,34 @@ _TITLES = {
     "passes": "passes in a burst",
     "round_bytes": "bytes per round, without repeats",
 }
+
+
+def show_shipped(console: Console, *, as_json: bool) -> None:
+    """Print the experiments that come with the project."""
+    found = [experiment.summary(name) for name in experiment.names()]
+    if as_json:
+        print(json.dumps([dataclasses.asdict(each) for each in found], indent=1))
+        return
+    table = PlainTable("experiment", "runs", "what it shows")
+    for each in found:
+        table.add_row(each.name, str(each.runs), each.description)
+    console.print(table)
+
+
+def records(results: Path, runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """What `show_runs` prints, for programs; a verdict is null where there is none yet."""
+    lacking = _lacking(runs)
+    return [
+        {
+            "run": run.key,
+            "arm": run.arm,
+            "seed": run.seed,
+            "factors": run.factors,
+            "verdict": runner.directory_of(results, run).verdict(),
+            "lacking": lacking.get(run.key),
+        }
+        for run in runs
+    ]
 
 
 def show_runs(results: Path, runs: Sequence[Run], console: Console) -> None:

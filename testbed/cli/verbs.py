@@ -9,8 +9,8 @@ import typer
 
 from testbed.cli import benchmarks, comparing
 from testbed.cli.benchmarks import Benchmark
-from testbed.cli.options import Execution, Out, Pcap, Selection, What, grouped
-from testbed.cli.terminal import PlainTable, console, say
+from testbed.cli.options import AsJson, Execution, Out, Pcap, Selection, What, grouped
+from testbed.cli.terminal import console, say
 from testbed.shared.run_directory import RESULTS
 from testbed.shared.yaml_input import InputError
 
@@ -46,7 +46,7 @@ def options(
 
 @app.command(epilog="Example: ./lab check --deep")
 def check(
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+    as_json: AsJson = False,
     deep: Annotated[
         bool, typer.Option("--deep", help="find the highest link rate that 4 hosts hold (a minute)")
     ] = False,
@@ -73,36 +73,37 @@ def check(
 
 
 @app.command("list", epilog="Example: ./lab list")
-def list_experiments() -> None:
+def list_experiments(as_json: AsJson = False) -> None:
     """List the experiments that come with the lab."""
-    from testbed import experiment
+    from testbed.cli import plan_view
 
-    table = PlainTable("experiment", "runs", "what it shows")
-    for name in experiment.names():
-        found = experiment.summary(name)
-        table.add_row(name, str(found.runs), found.description)
-    console().print(table)
+    plan_view.show_shipped(console(), as_json=as_json)
 
 
 @app.command(epilog="Example: ./lab plan quick --arms dblp,fixed-low --seeds 5")
 @grouped
-def plan(selection: Selection, out: Out = RESULTS, pcap: Pcap = None) -> None:
+def plan(
+    selection: Selection, out: Out = RESULTS, pcap: Pcap = None, as_json: AsJson = False
+) -> None:
     """Print an experiment's runs and numbers, draw its topologies; execute nothing."""
     from testbed.cli import choosing, execution, plan_view
     from testbed.run import planning, runner
 
-    chosen, screen = choosing.chosen(selection, out), console()
+    chosen, screen = choosing.chosen(selection, out), console(stderr=as_json)
     runner.require_writable(chosen.results)
     remarks = planning.check(chosen.results, chosen.runs)
     execution.hosts_to_capture(chosen.runs, pcap)
-    from testbed.cli import plan_topology_view  # draws, and so imports much
+    if as_json:
+        print(json.dumps({"runs": plan_view.records(chosen.results, chosen.runs)}, indent=1))
+    else:
+        from testbed.cli import plan_topology_view  # draws, and so imports much
 
-    folder = chosen.results / chosen.runs[0].experiment.name
-    plan_view.show_runs(chosen.results, chosen.runs, screen)
-    plan_view.show_unsupported(chosen.runs, screen)
-    plan_view.show_rounds(chosen.runs, screen)
-    plan_view.show_numbers(chosen.selections, chosen.results, screen)
-    plan_topology_view.show(chosen.runs, folder, screen)
+        plan_view.show_runs(chosen.results, chosen.runs, screen)
+        plan_view.show_unsupported(chosen.runs, screen)
+        plan_view.show_rounds(chosen.runs, screen)
+        plan_view.show_numbers(chosen.selections, chosen.results, screen)
+        folder = chosen.results / chosen.runs[0].experiment.name
+        plan_topology_view.show(chosen.runs, folder, screen)
     for remark in remarks:
         say(screen, remark)
 
@@ -254,7 +255,7 @@ def dissect(
         int | None, typer.Option("--transfer", min=0, help="tell this transfer in detail")
     ] = None,
     out: Out = RESULTS,
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Tell from a capture what transfers did: passes, holes, Stop, strangers' datagrams."""
     from testbed.capture import rendering

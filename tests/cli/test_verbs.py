@@ -66,6 +66,22 @@ def test_plan_prints_the_runs_and_makes_nothing_but_a_drawing(tmp_path):
     assert made == ["x/quick/topology.png", "x/quick/topology.svg"]
 
 
+def test_plans_and_the_list_are_there_for_programs_too(tmp_path):
+    listed = {each["name"]: each for each in json.loads(lab("list", "--json").stdout)}
+    assert listed["quick"]["runs"] == 6 and listed["quick"]["description"]
+    out = ("--out", str(tmp_path / "x"))
+    done = lab("plan", "quick", "--arms", "dblp", "--seeds", "2", *out, "--json")
+    assert done.returncode == 0, done
+    runs = json.loads(done.stdout)["runs"]
+    assert [(each["arm"], each["seed"], each["factors"]) for each in runs] == [
+        ("dblp", 1, {}),
+        ("dblp", 2, {}),
+    ]
+    assert [(each["verdict"], each["lacking"]) for each in runs] == [(None, None)] * 2
+    assert runs[0]["run"].startswith("dblp-s1-")
+    assert not (tmp_path / "x").exists()
+
+
 def test_plan_prints_the_numbers_and_what_the_profile_keeps_of_the_paper(tmp_path):
     words = ("plan", "training-time", "--seeds", "1", "--arms", "dblp", "--out", str(tmp_path))
     done = lab(*words, env={**os.environ, "COLUMNS": "200"})

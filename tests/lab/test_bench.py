@@ -69,6 +69,7 @@ def test_a_quick_benchmark_writes_the_contracts_records(tmp_path):
     assert path.with_suffix(".png").stat().st_size > 1000
 
 
+@pytest.mark.long  # repetition and comparison: tests/bench
 def test_cases_are_repeated_until_narrow_and_compared_with_an_earlier_run(tmp_path):
     path = tmp_path / "before.json"
     pattern = ("transport", "--cases", "100M/loss-0%/P-0%/passes*")
@@ -129,6 +130,7 @@ def test_another_implementation_is_measured_on_the_same_links(tmp_path):
     assert theirs["cpu_s_per_gb_wire_receiver"] > 0
 
 
+@pytest.mark.long  # by itself: tests/bench/test_peer.py
 def test_one_that_crashes_is_named_and_the_rest_goes_on(tmp_path):
     path = tmp_path / "peer.json"
     crashes = other_implementation(tmp_path / "theirs", crash="True")

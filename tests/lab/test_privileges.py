@@ -117,7 +117,7 @@ def test_a_link_in_place_of_a_folder_leads_root_nowhere(reachable):  # noqa: F81
     training = {**SMALL["training"], "model": "./net.py"}
     path.write_text(yaml.safe_dump({**SMALL, "training": training}))
     done = subprocess.run(
-        [sys.executable, "-m", "tests.lab.execute", str(path), str(out)],
+        [sys.executable, "-m", "testbed", "run", str(path), "--out", str(out), "--retries", "0"],
         env=os.environ | {"SUDO_UID": str(NOBODY), "SUDO_GID": str(NOBODY)},
         capture_output=True,
         text=True,
