@@ -128,6 +128,7 @@ class _Receiving(_Transfer):
     """Reads one payload from the connection straight into its buffer, then sends STOP."""
 
     probes = 0
+    took_s = None  # it has no rule that looks back at what recent ones took
 
     def __init__(self, into: NDArray[np.uint8], *common: Any) -> None:
         super().__init__(*common)
