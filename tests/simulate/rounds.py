@@ -1,6 +1,7 @@
 """Rounds of payloads over a star in virtual time: server and workers that do nothing else."""
 
 import functools
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -92,7 +93,7 @@ class Star:
         )
 
     def _way(self, *nodes: str) -> Way:
-        return Way([self.links[ends] for ends in zip(nodes, nodes[1:], strict=False)])
+        return Way([self.links[ends] for ends in itertools.pairwise(nodes)])
 
     def _buffer(self) -> np.ndarray:
         return self.layout.new_buffer() if self._contents else self._any

@@ -95,11 +95,10 @@ class Two:
         self.simulation.run(limit=200_000)
         self.simulation.at(self.simulation.now_s + 1, self.link.serve)  # nobody looks any more
         self.simulation.run()
-        ends = [
+        return [
             next(event.report for event in party.events if isinstance(event, TransferDone))
             for party in (self.worker, self.server)
         ]
-        return ends
 
 
 CASES = [
