@@ -7,7 +7,6 @@ anything is written.
 from __future__ import annotations
 
 import functools
-import resource
 import tempfile
 import time
 import traceback
@@ -41,7 +40,6 @@ from testbed.verdict import gates, impairments_met
 from testbed.verdict.gate import Gate
 
 _MOST_EVENTS = 10**12
-_FILES, _FILES_PER_WORKER = 256, 2  # that are open
 _SESSION = 1  # nobody else is on the network
 # They do not look at gradients.
 _INDIFFERENT_DETECTORS = ("schedule", "always-critical", "never-critical", "accuracy-gain")
@@ -138,7 +136,6 @@ def simulate(run: Run, directory: Path, on_progress: OnProgress) -> list[Gate]:
     facts["code"] = config.get("code", {})
     run_directory.write_json(directory / "manifest.json", facts)
     run_directory.write_json(directory / "calibration.json", {"schema": run_directory.SCHEMA})
-    _allow_files(len(names) - 1)
     tasks = Tasks(simulation)
     world = World(
         simulation,
@@ -199,22 +196,6 @@ def simulate(run: Run, directory: Path, on_progress: OnProgress) -> list[Gate]:
         with torch_as_in_a_lab():
             _run(simulation, tasks)
     return impairments_met.gates(jsonl.read(log), config["limits"])
-
-
-def _allow_files(workers: int) -> None:
-    """Lets this process have the logs of so many workers open; InputError if it cannot."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = _FILES + _FILES_PER_WORKER * workers
-    if soft == resource.RLIM_INFINITY or soft >= needed:
-        return
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, max(hard, needed)))
-    except (ValueError, OSError):  # only root may have more than the hard limit
-        raise InputError(
-            f"topology.workers: {workers}: their logs are {needed} open files, and this system "
-            f"allows {hard}; valid: up to {(hard - _FILES) // _FILES_PER_WORKER} workers, or a "
-            "higher limit, as ulimit -Hn sets it"
-        ) from None
 
 
 def _run(simulation: Simulation, tasks: Tasks) -> None:

@@ -161,14 +161,3 @@ def test_what_the_simulator_lacks_is_refused_in_one_line(chosen, arms, settings,
         simulating.refuse(run)
     assert said in str(refused.value)
     assert "\n" not in str(refused.value)
-
-
-def test_too_many_open_files_are_refused_in_one_line(monkeypatch):
-    def denied(*limits):
-        raise ValueError("not allowed to raise maximum limit")
-
-    monkeypatch.setattr(simulating.resource, "getrlimit", lambda kind: (1024, 4096))
-    monkeypatch.setattr(simulating.resource, "setrlimit", denied)
-    simulating._allow_files(384)
-    with pytest.raises(InputError, match=r"workers: 5000: .* 10256 .*valid: up to 1920 workers"):
-        simulating._allow_files(5000)
