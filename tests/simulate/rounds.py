@@ -10,8 +10,8 @@ from testbed.simulate.arrivals import Arrivals
 from testbed.simulate.endpoint import World
 from testbed.simulate.engine import Simulation
 from testbed.simulate.link import Link
-from testbed.simulate.party import Way
 from testbed.simulate.tasks import Tasks
+from testbed.simulate.way import Way
 from testbed.transport import EndpointConfig, PayloadLayout, TransferReport, preset
 
 CHUNK_BYTES = 1456
