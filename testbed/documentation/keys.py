@@ -21,6 +21,7 @@ from controllers.impairments.repetition import (
 from testbed.documentation import markup
 from testbed.experiment import Experiment, Limits, Transport, json_schema
 from testbed.experiment.arm import Filling
+from testbed.experiment.schema import Simulation
 from testbed.shared import docstrings, units
 from testbed.shared.named_sections import OneOf, all_sections
 from testbed.training.learning_rate import Schedule
@@ -98,6 +99,7 @@ def reference() -> str:
             *map(_repetition, _REPETITIONS),
             variants["impairments[]"],
             _section("limits", Limits, level=2),
+            _section("simulation", Simulation, level=2),
         ]
     )
 

@@ -16,7 +16,7 @@ from testbed.simulate.arrivals import Arrivals
 from testbed.simulate.engine import Simulation
 from testbed.simulate.gate import Gate
 from testbed.simulate.link import Link
-from testbed.simulate.party import Way
+from testbed.simulate.way import Way
 
 
 def describe(parameters: topologies.TopologyParameters) -> LabInfo:

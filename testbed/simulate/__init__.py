@@ -1,10 +1,14 @@
 """The transport in virtual time: its own `Connection` objects, driven over links that misbehave.
 
-`engine` has the clock, `train` what travels, `link` what carries it and `arrivals` where it ends.
-`party` drives one connection as `testbed.transport.net` does with sockets, and `cluster` joins a
-server and its workers. `endpoint` is the transport's for programs that block: `tasks` runs these,
-one at a time, and `streams` are their other sockets. A run repeats itself exactly, and takes as
-long as its events take to compute.
+`engine` has the clock, `train` what travels, `link` what carries it, `way` a path of links and
+`arrivals` its end. `party` drives one connection as `testbed.transport.net` does with sockets, and
+`cluster` joins a server and its workers. `endpoint` is the transport's for programs that block:
+`tasks` runs these, one at a time, and `streams` are their other sockets. A run repeats itself
+exactly, and takes as long as its events take to compute.
 
-Imports the transport alone. Add a kind of link to `link`, never a second engine.
+Three things keep events few. A sender's routine goes ahead as one train (`departing`), until
+something happens to it. A link serves what has come when someone looks at what lies behind it. A
+receiver looks when something may have come that counts. `headers` are datagrams without contents.
+
+Imports numpy, greenlet and the transport. Add a kind of link to `link`, never a second engine.
 """

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Mapping
 
 from testbed.simulate.engine import Simulation
-from testbed.simulate.party import Party, Way, link_up
+from testbed.simulate.party import Party, link_up
+from testbed.simulate.way import Way
 from testbed.transport.core.connection import Connection, ConnectionState
 from testbed.transport.core.connection_settings import ConnectionSettings
 from testbed.transport.core.errors import ProtocolError

@@ -17,9 +17,10 @@ from testbed.simulate import headers
 from testbed.simulate.arrivals import Arrivals
 from testbed.simulate.cluster import Cluster
 from testbed.simulate.engine import Simulation
-from testbed.simulate.party import Party, Way
+from testbed.simulate.party import Party
 from testbed.simulate.processor import Costs, Processor
 from testbed.simulate.tasks import Signal, Tasks
+from testbed.simulate.way import Way
 from testbed.transport.core.connection import Connection, ConnectionState
 from testbed.transport.core.connection_settings import ConnectionSettings
 from testbed.transport.core.errors import PeerLost

@@ -1,12 +1,19 @@
-"""How many datagrams a second of processor time simulates, on one core.
+"""How fast simulated rounds are, on one core, and how much memory they take.
 
-    python -m tests.benchmarks.simulation_speed
+    python -m tests.benchmarks.simulation_speed [--large]
 
-Payload-only rounds over a star of 1 Gbit/s links, of several sizes. It prints datagrams that were
-sent, the processor time of one core, their ratio, and how much faster than real time it was.
+Payload-only rounds over a star of 1 Gbit/s links, of several sizes, each in a process of its own.
+It prints the processor time to the end of the first round and of each round after that, the
+datagrams that were sent in a second of the latter, the virtual time of a round over its processor
+time, and the most memory. With `--large` also 10,000 workers. Its times are those of a process:
+others on the machine, caches and clock rates count all the same.
 """
 
+import concurrent.futures
 import json
+import multiprocessing
+import resource
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -22,41 +29,69 @@ topology:
   {{ name: star, workers: {workers}, rate_bps: 1e9, queue_bytes: 1500000, delay_s: {delay_s} }}
 training:
   model: resnet50
-  pace: {{ kind: payload-only, scale: 0.05 }}
+  batch_size: 1
+  pace: {{ kind: payload-only, scale: {scale} }}
 phases: {{ detector: schedule, critical_rounds: [[0, 0]] }}
 arms:
   reliable: {{ protocol: none }}
 """
+# Workers, delay of a link in seconds, megabytes of a payload, rounds.
+_CASES = [
+    (1, 0.0, 5.0, 8),
+    (1, 0.001, 50.0, 8),
+    (4, 0.001, 5.0, 8),
+    (16, 0.001, 5.0, 4),
+    (16, 0.001, 50.0, 4),
+    (128, 0.001, 1.0, 4),
+    (1000, 0.001, 1.0, 3),
+]
+_LARGE = (10_000, 0.001, 0.146, 3)
+_MODEL_MB = 102.2
+_HEADER = (
+    f"{'workers':>7} {'delay':>8} {'payload':>9} {'set-up':>8} {'a round':>9} {'datagrams':>11} "
+    f"{'real time':>9} {'memory':>8}"
+)
 
 
-def measure(folder: Path, *, workers: int, delay_s: float, rounds: int = 4) -> str:
+def measure(workers: int, delay_s: float, megabytes: float, rounds: int) -> str:
     """One row: of so many workers, on links of this delay."""
-    path = folder / "simulation-speed.yaml"
-    path.write_text(_EXPERIMENT.format(workers=workers, delay_s=delay_s, rounds=rounds))
-    (run,) = Selection(name=str(path)).loaded()
-    began_s = time.process_time()
-    outcome = simulating.execute(folder / f"{workers}-{delay_s}", run.in_virtual_time(), print_none)
-    took_s = time.process_time() - began_s
-    assert outcome.verdict == "ok", outcome.reason
-    lines = [
-        json.loads(line)
-        for file in (outcome.directory / "events").glob("transfers-*.jsonl")
-        for line in file.read_text().splitlines()
-    ]
-    sent = sum(each["chunks_sent"] for each in lines if each["role"] == "sender")
-    virtual_s = max(each["ended_s"] for each in lines)
+    with tempfile.TemporaryDirectory() as made:
+        path = Path(made, "simulation-speed.yaml")
+        scale = megabytes / _MODEL_MB
+        path.write_text(
+            _EXPERIMENT.format(workers=workers, delay_s=delay_s, rounds=rounds, scale=scale)
+        )
+        (run,) = Selection(name=str(path)).loaded()
+        times_s = [time.process_time()]
+        outcome = simulating.execute(
+            Path(made, "out"),
+            run.in_virtual_time(),
+            lambda record: times_s.append(time.process_time()),
+        )
+        assert outcome.verdict == "ok", outcome.reason
+        lines = [
+            json.loads(line)
+            for file in (outcome.directory / "events").glob("transfers-*.jsonl")
+            for line in file.read_text().splitlines()
+        ]
+        written = (outcome.directory / "events" / "rounds.jsonl").read_text().splitlines()
+    sent = sum(
+        each["chunks_sent"] for each in lines if each["role"] == "sender" and each["round"] > 0
+    )
+    virtual_s = sum(json.loads(line)["latency_s"] for line in written[1:])
+    took_s = times_s[rounds] - times_s[1]
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    set_up_s = times_s[1] - times_s[0]  # with the first round, in which some is made
     return (
-        f"{workers:7d} {delay_s * 1e3:8.1f} ms {sent:9d} {took_s:8.2f} s {sent / took_s:10.0f}/s "
-        f"{virtual_s / took_s:8.2f}"
+        f"{workers:7d} {delay_s * 1e3:5.1f} ms {megabytes:6.2f} MB {set_up_s:6.2f} s "
+        f"{took_s / (rounds - 1):7.3f} s {sent / took_s:9.0f}/s {virtual_s / took_s:9.2f} "
+        f"{memory / 1024:5.0f} MB"
     )
 
 
-def print_none(record: object) -> None:
-    """Progress is of no interest."""
-
-
 if __name__ == "__main__":
-    print("workers       delay      sent     took       speed  times real time")
-    with tempfile.TemporaryDirectory() as made:
-        for count, delay in ((1, 0.0), (4, 0.0), (4, 0.001), (16, 0.001)):
-            print(measure(Path(made), workers=count, delay_s=delay), flush=True)
+    print(_HEADER)
+    alone = multiprocessing.get_context("spawn")
+    for case in [*_CASES, _LARGE] if "--large" in sys.argv else _CASES:
+        with concurrent.futures.ProcessPoolExecutor(1, mp_context=alone) as pool:
+            print(pool.submit(measure, *case).result(), flush=True)

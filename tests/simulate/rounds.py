@@ -1,6 +1,7 @@
 """Rounds of payloads over a star in virtual time: server and workers that do nothing else."""
 
 import functools
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,8 +10,8 @@ from testbed.simulate.arrivals import Arrivals
 from testbed.simulate.endpoint import World
 from testbed.simulate.engine import Simulation
 from testbed.simulate.link import Link
-from testbed.simulate.party import Way
 from testbed.simulate.tasks import Tasks
+from testbed.simulate.way import Way
 from testbed.transport import EndpointConfig, PayloadLayout, TransferReport, preset
 
 CHUNK_BYTES = 1456
@@ -92,7 +93,7 @@ class Star:
         )
 
     def _way(self, *nodes: str) -> Way:
-        return Way([self.links[ends] for ends in zip(nodes, nodes[1:], strict=False)])
+        return Way([self.links[ends] for ends in itertools.pairwise(nodes)])
 
     def _buffer(self) -> np.ndarray:
         return self.layout.new_buffer() if self._contents else self._any

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from testbed.simulate.departing import schedule
 from testbed.simulate.engine import Simulation
 from testbed.simulate.link import Link
-from testbed.simulate.party import Party, Way, link_up
+from testbed.simulate.party import Party, link_up
+from testbed.simulate.way import Way
 from testbed.transport import SendingPath
 from testbed.transport.core.events import TransferDone
 from testbed.transport.core.pacing import Pacer
@@ -95,11 +96,10 @@ class Two:
         self.simulation.run(limit=200_000)
         self.simulation.at(self.simulation.now_s + 1, self.link.serve)  # nobody looks any more
         self.simulation.run()
-        ends = [
+        return [
             next(event.report for event in party.events if isinstance(event, TransferDone))
             for party in (self.worker, self.server)
         ]
-        return ends
 
 
 CASES = [

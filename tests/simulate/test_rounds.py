@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tracemalloc
 from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,12 +14,18 @@ import pytest
 from testbed.transport.core.wire import wire_bytes
 from tests.simulate.rounds import CHUNK_BYTES, Star
 
-LOSSY = {"workers": 4, "chunks": 300, "loss": 0.02, "rate_bps": 1e8, "queue_bytes": 60_000}
+LOSSY: dict[str, Any] = {
+    "workers": 4,
+    "chunks": 300,
+    "loss": 0.02,
+    "rate_bps": 1e8,
+    "queue_bytes": 60_000,
+}
 
 
 def told(star):
     """What its rounds came to, as text."""
-    found = []
+    found: list[object] = []
     for each in star.rounds:
         for reports in (each.gathered, each.broadcast):
             for name in sorted(reports):

@@ -5,7 +5,7 @@ import math
 from testbed.simulate.cluster import Cluster
 from testbed.simulate.engine import Simulation
 from testbed.simulate.link import Link
-from testbed.simulate.party import Way
+from testbed.simulate.way import Way
 from testbed.transport import SendingPath
 from testbed.transport.core.connection_settings import ConnectionSettings
 from testbed.transport.policies.congestion import CONGESTION_CONTROLS

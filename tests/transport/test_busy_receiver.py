@@ -12,7 +12,8 @@ import pytest
 
 from testbed.simulate.engine import Simulation
 from testbed.simulate.link import Link
-from testbed.simulate.party import Way, link_up
+from testbed.simulate.party import link_up
+from testbed.simulate.way import Way
 from testbed.transport import SendingPath
 from testbed.transport.core.congestion import Feedback
 from testbed.transport.core.events import TransferDone

@@ -7,7 +7,8 @@ import pytest
 
 from testbed.simulate.engine import Simulation
 from testbed.simulate.link import Link
-from testbed.simulate.party import Way, link_up
+from testbed.simulate.party import link_up
+from testbed.simulate.way import Way
 from testbed.transport.core.layout import PayloadLayout
 from testbed.transport.core.pacing import CATCH_UP_S, QUANTUM_S, Pacer
 from testbed.transport.core.sending_path import SendingPath

@@ -6,7 +6,8 @@ import numpy as np
 
 from testbed.simulate.engine import Simulation
 from testbed.simulate.link import Link
-from testbed.simulate.party import Party, Way, link_up
+from testbed.simulate.party import Party, link_up
+from testbed.simulate.way import Way
 from testbed.transport import SendingPath
 from testbed.transport.core.events import PeerGone, TransferDone
 from testbed.transport.core.tolerance import FractionRule

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from testbed.simulate.engine import Simulation
 from testbed.simulate.link import Link
-from testbed.simulate.party import Party, Way, link_up
+from testbed.simulate.party import Party, link_up
+from testbed.simulate.way import Way
 from testbed.transport import PayloadLayout, Receiver, Sender, SendingPath, StopRule
 from testbed.transport.core.congestion import CongestionControl
 from testbed.transport.core.connection import Connection

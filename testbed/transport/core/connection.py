@@ -218,15 +218,6 @@ class Connection:
         """
         return 0.0 if self.lost is not None else self.incoming.gather_s(most_s, measured=measured)
 
-    @property
-    def indifferent(self) -> float:
-        """How many datagrams may come before one can make a difference; 0 where that is unknown.
-
-        Until then they may be handed over later, with the times at which they came; before anything
-        else happens to the connection in any case.
-        """
-        return math.inf if self.lost is not None else self.incoming.indifferent
-
     def expected(self, most_s: float = math.inf, *, measured: bool = False) -> Expected | None:
         """What may be taken as it comes, or when it has gathered as `gather_s` says; or None."""
         if self.lost is not None:

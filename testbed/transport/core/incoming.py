@@ -181,16 +181,14 @@ class Incoming:
 
     @property
     def indifferent(self) -> float:
-        """`Connection.indifferent`."""
-        if self._settings.chunk_events:
+        """How many datagrams may come before one can make a difference; 0 where that is unknown.
+
+        Until then they may be handed over later, with their times, before anything else happens.
+        """
+        receivers = self.receivers.values()
+        if self._settings.chunk_events or any(each.quiet.budget < math.inf for each in receivers):
             return 0.0
-        return min(
-            (
-                receiver.missing if math.isinf(receiver.quiet.budget) else 0.0
-                for receiver in self.receivers.values()
-            ),
-            default=math.inf,
-        )
+        return min((each.missing for each in receivers), default=math.inf)
 
     def gather_s(self, most_s: float, *, measured: bool) -> float:
         """For how long the next datagrams may gather in the socket; 0 while each counts."""

@@ -115,7 +115,7 @@ class Admission:
             raise ProtocolError(
                 f"the transports differ: the server has {self._terms}, {hello.name} {hello.terms}"
             )
-        if self._layout is None:
+        if self._layout is None or hello.layout == self._layout.encode():
             return
         theirs = PayloadLayout.decode(hello.layout)
         difference = self._layout.difference(theirs, ("the server", hello.name))

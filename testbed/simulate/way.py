@@ -1,0 +1,56 @@
+"""One direction between two parties: the links that datagrams pass, and control messages."""
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from testbed.simulate.engine import Simulation
+from testbed.simulate.link import Link
+
+Frame = NDArray[np.uint8]  # one datagram, shape (datagram bytes,)
+
+
+@dataclass
+class Way:
+    """One direction between two parties.
+
+    Control messages are reliable and in order, as on TCP; they wait in the links' queues like
+    anything else, and are not slowed down by losses.
+
+    Attributes:
+        links: what datagrams pass, one after the other.
+        control_delay_s: what control messages need; None for what the links need.
+        blocked: whether the path swallows all datagrams, while control messages pass.
+        survives: asked of each datagram as it is sent; what does not is lost behind the links.
+        altered: what becomes of each datagram that survives.
+        on_change: called when it has got other links.
+    """
+
+    links: Sequence[Link]
+    control_delay_s: float | None = None
+    blocked: bool = False
+    survives: Callable[[Frame], bool] | None = None
+    altered: Callable[[Frame], Frame] | None = None
+    on_change: list[Callable[[], None]] = field(default_factory=list, init=False)
+    _last_control_s: float = field(default=-math.inf, init=False)
+
+    def say(self, simulation: Simulation, arrive: Callable[[], None]) -> None:
+        """Sends a control message now; `arrive` is called when it is there."""
+        links = () if self.control_delay_s is not None else tuple(self.links)
+        self._pass(simulation, links, arrive)
+
+    def _pass(
+        self, simulation: Simulation, links: Sequence[Link], arrive: Callable[[], None]
+    ) -> None:
+        """It comes to the first of these links now."""
+        if len(links) > 1:
+            further = functools.partial(self._pass, simulation, links[1:], arrive)
+            simulation.at(links[0].out_s(), further)
+            return
+        out_s = links[0].out_s() if links else simulation.now_s + (self.control_delay_s or 0.0)
+        self._last_control_s = max(self._last_control_s, out_s)
+        simulation.at(self._last_control_s, arrive)
