@@ -14,7 +14,13 @@ import pytest
 from testbed.transport.core.wire import wire_bytes
 from tests.simulate.rounds import CHUNK_BYTES, Star
 
-LOSSY: dict[str, Any] = {"workers": 4, "chunks": 300, "loss": 0.02, "rate_bps": 1e8, "queue_bytes": 60_000}
+LOSSY: dict[str, Any] = {
+    "workers": 4,
+    "chunks": 300,
+    "loss": 0.02,
+    "rate_bps": 1e8,
+    "queue_bytes": 60_000,
+}
 
 
 def told(star):
