@@ -218,7 +218,8 @@ class SimulatedHostBurst(Impairment[HostBurstParameters]):
         )
         self._traffic = _Traffic(links, wanted.frame_bytes)
         count = max(1, int(wanted.duration_s / self._gap_s))
-        self._traffic.send(self.lab.now_s() + np.arange(count) * self._gap_s)
+        sent_s: NDArray[np.float64] = np.arange(count, dtype=np.float64) * self._gap_s
+        self._traffic.send(self.lab.now_s() + sent_s)
 
     def end(self) -> None:
         """All has been sent."""

@@ -50,7 +50,12 @@ def test_a_filter_counts_what_passes_between_its_begin_and_its_end(length):
     simulation, shared, (gate,), _, sinks = scene(length=1)
     passed = []
     send = gate.send
-    gate.send = lambda train: (passed.append(float(train.times_s[0])), send(train))
+
+    def noted(train):
+        passed.append(float(train.times_s[0]))
+        send(train)
+
+    gate.send = noted
     simulation.run()
     everybody = without(sinks)
     begin_s, end_s = 0.0501, 0.1503

@@ -1,5 +1,7 @@
 """Hosts that cost time: one thing after another, in the order of asking."""
 
+from collections.abc import Callable
+
 import pytest
 
 from testbed.cli.options import Selection
@@ -12,7 +14,8 @@ from tests.simulate.test_simulated_runs import EXPERIMENT, records
 def test_a_processor_does_one_thing_after_another_and_wakes_who_waits_in_order():
     simulation = Simulation()
     processor = Processor(simulation, Costs(sent_s=0.001, received_s=0.002, batch_s=0.01))
-    done, wakers = [], {}
+    done: list[tuple[str, float, float]] = []
+    wakers: dict[str, Callable[[], None]] = {}
 
     def worker(name, **amounts):
         def work():

@@ -7,6 +7,7 @@ import pytest
 
 import topologies
 from controllers import impairments
+from controllers.impairments.loss import LossParameters
 from testbed.run.simulated_access import SimulatedAccess
 from testbed.run.simulated_impairments import SimulatedController
 from testbed.run.simulated_network import SimulatedNetwork, describe
@@ -90,8 +91,8 @@ class Scene:
 
 @pytest.mark.parametrize("length", [1, 16, 100])
 def test_a_mask_takes_these_and_no_others(tmp_path, length):
-    entry = {"kind": "loss", "lost_packets": "3,7-9,50", "name": "masked"}
-    entry["link"] = ["worker-1", "s1"]
+    losses = {"kind": "loss", "lost_packets": "3,7-9,50", "name": "masked"}
+    entry = {**losses, "link": ["worker-1", "s1"]}
     scene = Scene(tmp_path, STAR, entry)
     scene.feed("worker-1", 60, length=length)
     scene.run()
@@ -126,8 +127,8 @@ def test_bursts_of_loss_come_from_the_lab_s_own_table(tmp_path):
     scene = Scene(tmp_path, DUMBBELL, entry)
     scene.feed("worker-1", 900, length=64)
     scene.run()
-    resolved = impairments.parameters_of("loss").model_validate({"rounds": [0], **entry})
-    table = impairments.read(resolved.resolved(seed=1, rounds=1)).table
+    resolved = LossParameters.model_validate({"rounds": [0], **entry}).resolved(seed=1, rounds=1)
+    table = LossParameters.model_validate(resolved).table
     lost = set(table.losses(0, 900).tolist())
     assert len(lost) > 50
     assert scene.came() == [number for number in range(900) if number not in lost]

@@ -67,7 +67,8 @@ def test_two_senders_share_a_port_to_the_byte(length):
     for source, name in enumerate(ways):
         feed(simulation, ways[name][0].links, np.zeros(20), sinks, source=source, length=length)
     simulation.run()
-    queue, free_s, entered = [], 0.0, 0
+    queue: list[float] = []
+    free_s, entered = 0.0, 0
     for pair in range(1, 21):
         at_s = pair * BITS / RATE_BPS + DELAY_S
         for _ in range(2):
@@ -103,7 +104,7 @@ def test_flows_spread_over_paths_of_equal_length_by_the_seed():
     _, simulated = network(**LEAF_SPINE)
     workers = [f"worker-{rank}" for rank in range(1, 65)]
     ways = simulated.ways(workers)
-    spines = Counter()
+    spines: Counter[str] = Counter()
     for there, back in ways.values():
         for way in (there, back):
             hops = names(simulated, way)
@@ -126,12 +127,14 @@ def test_a_fat_tree_s_ways_are_shortest_and_use_all_cores():
     info = describe(topologies.parse(FAT_TREE)).as_json()
     routes = Routes(info, seed=3)
     hosts = list(info["hosts"])
-    cores, lengths = Counter(), Counter()
+    cores: Counter[str] = Counter()
+    lengths: Counter[int] = Counter()
     for first in hosts:
         for second in hosts:
             if first == second:
                 continue
             hops = routes.path(first, second)
+            assert hops is not None
             assert [hop[0] for hop in hops[1:]] == [hop[1] for hop in hops[:-1]]
             assert (hops[0][0], hops[-1][1]) == (first, second)
             lengths[len(hops)] += 1
@@ -145,9 +148,11 @@ def test_routes_avoid_what_is_down_and_come_back():
     info = describe(topologies.parse(LEAF_SPINE)).as_json()
     routes = Routes(info, seed=1)
     before = routes.path("worker-1", "server")
+    assert before is not None
     leaf, spine = before[1]
     routes.set_link(leaf, spine, up=False)
     around = routes.path("worker-1", "server")
+    assert around is not None
     assert len(around) == 4
     assert around[1][1] != spine
     for number in range(1, 5):

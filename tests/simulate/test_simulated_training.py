@@ -96,7 +96,7 @@ def test_learners_of_one_process_draw_as_in_processes_of_their_own():
     expected = [alone(seed) for seed in (1, 2)]
     torch.manual_seed(7)
     others = torch.get_rng_state()
-    learners = [OwnRandomNumbers(lambda seed=seed: Drawing(seed)) for seed in (1, 2)]
+    learners = [OwnRandomNumbers(functools.partial(Drawing, seed)) for seed in (1, 2)]
     found = np.zeros((2, 2, 5), np.float32)
     for number in range(2):
         for learner, into in zip(learners, found, strict=True):
