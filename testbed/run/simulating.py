@@ -36,6 +36,7 @@ from testbed.training.model_and_data import ModelAndData
 from testbed.training.run_context import RunContext
 from testbed.training.surroundings import Surroundings
 from testbed.training.vectors import SharedVectors
+from testbed.transport.policies.order import ORDERS
 from testbed.verdict import gates, impairments_met
 from testbed.verdict.gate import Gate
 
@@ -212,6 +213,8 @@ def _run(simulation: Simulation, tasks: Tasks) -> None:
 
 def _computes_with(config: Mapping[str, Any]) -> bool:
     """Whether anybody computes with what payloads hold."""
+    if ORDERS.create(config["protocol"]["order"], seed=0).tells_worth:
+        return True
     asked = config["phases"]["detector"] in _INDIFFERENT_DETECTORS
     return not (asked and config["training"]["pace"]["kind"] == "payload-only")
 

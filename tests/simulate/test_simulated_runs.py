@@ -22,6 +22,7 @@ arms:
   dblp: { protocol: dblp }
   reliable: { protocol: none }
   tcp: { protocol: tcp-cubic }
+  ours: { protocol: bounded-energy }
 impairments:
   - { kind: loss, host: server, leg: gather, rounds: [2], q: 0.7, at_most_s: 1.0 }
   - { kind: sender-drop, host: workers, rounds: [3], q: 0.5 }
@@ -61,6 +62,14 @@ def test_rounds_last_what_links_and_computing_take(chosen, tmp_path):
     assert rounds[2]["gather_s"] > 1.5 * rounds[1]["gather_s"]
     assert rounds[2]["impairments"] == ["loss-server"]
     assert rounds[3]["impairments"] == ["sender-drop-workers"]
+
+
+def test_payloads_have_contents_where_the_order_looks_at_them(chosen, tmp_path):
+    (run,) = chosen("ours")
+    outcome = simulating.execute(tmp_path / "out", run, lambda record: None)
+    assert (outcome.verdict, outcome.reason) == ("ok", "")
+    first = records(outcome.directory, "transfers-server.jsonl")[:3]
+    assert all(each["chunks_received"] > 0.8 * each["chunk_count"] for each in first)
 
 
 def test_impairments_take_their_share(chosen, tmp_path):

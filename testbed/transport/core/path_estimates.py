@@ -11,8 +11,8 @@ FALLEN = 0.25
 # How many datagrams the loss estimate remembers: enough to be steady, few enough to follow a
 # microburst.
 _LOSS_MEMORY = 64
-# The losses of earlier transfers weigh no more than so many datagrams: a microburst may be over, and
-# the first answers tell.
+# The losses of earlier transfers weigh no more than so many datagrams: a microburst may be over,
+# and the first answers tell.
 _EARLIER = 8
 # How many places later an arriving datagram must have been sent to prove a loss. RFC 9002, section
 # 6.1.1, has 3; Linux raises its threshold up to 300 when it sees reordering.

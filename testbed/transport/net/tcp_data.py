@@ -128,7 +128,7 @@ class _Receiving(_Transfer):
     """Reads one payload from the connection straight into its buffer, then sends STOP."""
 
     probes = 0
-    took_s = None  # it has no rule that looks back at what recent ones took
+    took_s: float | None = None  # no stop rule looks back on it
 
     def __init__(self, into: NDArray[np.uint8], *common: Any) -> None:
         super().__init__(*common)
@@ -228,8 +228,8 @@ class _TcpIncoming(Incoming):
         """The peer has sent what nobody receives yet; it stays in the socket."""
         self._unasked_s = now_s
 
-    def on_probe(self, message: ControlMessage, now_s: float, *, waited: bool) -> None:
-        raise ProtocolError("PROBE is not allowed at a TCP receiver")
+    def on_message(self, message: ControlMessage, now_s: float, *, waited: bool) -> None:
+        raise ProtocolError(f"{message.type.name} is not allowed at a TCP receiver")
 
     def read(self, now_s: float) -> str | None:
         """Reads for the transfers in flight, the lowest first; returns why nothing can come."""
