@@ -126,7 +126,9 @@ class WorthiestFirstSender(StreamingSender):
     def _planned(self) -> NDArray[np.int64] | None:
         """What to send next while much is lost; None otherwise."""
         known = self.estimates
-        pressed = self._answered and known.loss > _FIRST_RISK and not known.queueing
+        # While others wait, copies go in their place and feed no queue.
+        harmless = self._due.waiting > 0 or not known.queueing
+        pressed = self._answered and known.loss > _FIRST_RISK and harmless
         if self._plan is None and pressed:
             self._plan = self._make_plan()
         return self._plan if self._plan is not None and len(self._plan) else None
