@@ -26,7 +26,11 @@ name: simulation-speed
 rounds: {rounds}
 seeds: [1]
 topology:
-  {{ name: star, workers: {workers}, rate_bps: 1e9, queue_bytes: 1500000, delay_s: {delay_s} }}
+  name: star
+  workers: {workers}
+  rate_bps: 1e9
+  queue_bytes: {queue_bytes}
+  delay_s: {delay_s}
 training:
   model: resnet50
   batch_size: 1
@@ -58,8 +62,16 @@ def measure(workers: int, delay_s: float, megabytes: float, rounds: int) -> str:
     with tempfile.TemporaryDirectory() as made:
         path = Path(made, "simulation-speed.yaml")
         scale = megabytes / _MODEL_MB
+        # All begin at the same moment, and a queue must hold a datagram or two of each.
+        queue_bytes = max(1_500_000, 4000 * workers)
         path.write_text(
-            _EXPERIMENT.format(workers=workers, delay_s=delay_s, rounds=rounds, scale=scale)
+            _EXPERIMENT.format(
+                workers=workers,
+                delay_s=delay_s,
+                rounds=rounds,
+                scale=scale,
+                queue_bytes=queue_bytes,
+            )
         )
         (run,) = Selection(name=str(path)).loaded()
         times_s = [time.process_time()]
