@@ -35,7 +35,9 @@ def find_experiment(results_dir: Path, experiment: str | None = None) -> Path:
         ValueError: there is no such folder or nothing in it.
     """
     if not results_dir.is_dir():
-        raise ValueError(f"{results_dir}: no such folder; valid: the folder given to ./lab run")
+        raise ValueError(
+            f"{results_dir}: no such folder; valid: one given to ./lab run, or of kept results"
+        )
     if experiment is None and (results_dir / CONFIG).is_file():
         return results_dir
     unplanned = any(results_dir.glob("*/config.json"))  # such as repetitions

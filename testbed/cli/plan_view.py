@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -35,18 +33,6 @@ _TITLES = {
     "passes": "passes in a burst",
     "round_bytes": "bytes per round, without repeats",
 }
-
-
-def show_shipped(console: Console, *, as_json: bool) -> None:
-    """Print the experiments that come with the project."""
-    found = [experiment.summary(name) for name in experiment.names()]
-    if as_json:
-        print(json.dumps([dataclasses.asdict(each) for each in found], indent=1))
-        return
-    table = PlainTable("experiment", "runs", "what it shows")
-    for each in found:
-        table.add_row(each.name, str(each.runs), each.description)
-    console.print(table)
 
 
 def records(results: Path, runs: Sequence[Run]) -> list[dict[str, Any]]:

@@ -75,9 +75,9 @@ def check(
 @app.command("list", epilog="Example: ./lab list")
 def list_experiments(as_json: AsJson = False) -> None:
     """List the experiments that come with the lab."""
-    from testbed.cli import plan_view
+    from testbed.cli import shipped_view
 
-    plan_view.show_shipped(console(), as_json=as_json)
+    shipped_view.show_shipped(console(), as_json=as_json)
 
 
 @app.command(epilog="Example: ./lab plan quick --arms dblp,fixed-low --seeds 5")

@@ -118,9 +118,10 @@ class ProtocolConfig:
         if not ORDERS.create(self.order, seed=0).tells_worth:
             for leg in Leg:
                 if self.policy(leg).needs_worth:
+                    policy = str(self.policy(leg)).partition(":")[0]
                     raise ValueError(
-                        f"{leg.name.lower()}: {self.policy(leg)} needs an order that tells what "
-                        f"chunks are worth, and {self.order} does not; valid: by-energy"
+                        f"{leg.name.lower()}: {policy} needs an order that tells what chunks are "
+                        f"worth, and {self.order} does not; valid: by-energy"
                     )
 
     @property
