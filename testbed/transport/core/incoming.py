@@ -63,7 +63,8 @@ class Incoming:
         self._early: dict[int, Receiver] = {}
         self._early_probes: dict[int, ControlMessage] = {}  # the latest of each transfer
         self._early_worth: dict[int, ControlMessage] = {}
-        self._recent_s: deque[float] = deque(maxlen=_LOOKED_BACK)  # what transfers took
+        # What transfers took: seconds, and for how many chunks.
+        self._recent: deque[tuple[float, int]] = deque(maxlen=_LOOKED_BACK)
         self._unasked_s: float | None = None  # since when there are any
         self._spares: list[NDArray[np.uint8]] = []
         self._lent: dict[int, NDArray[np.uint8]] = {}  # the spares that hold early transfers
@@ -114,7 +115,7 @@ class Incoming:
             repair=settings.repair,
             now_s=now_s,
             hot_path=settings.hot_path,
-            recent_s=self._recent_s,
+            recent=self._recent,
         )
 
     def on_datagrams(
@@ -316,7 +317,7 @@ class Incoming:
                 self._awaited_s[behind] = max(since_s, receiver.progress_s or since_s)
         self._numbers.finish(transfer)
         self._counters.update(receiver.ignored)
-        self._recent_s += [] if receiver.took_s is None else [receiver.took_s]
+        self._recent += [] if receiver.took is None else [receiver.took]
         self._events.append(TransferDone(transfer, False, receiver.report(self._peer)))
 
     def on_deadline(self, now_s: float) -> None:

@@ -23,6 +23,7 @@ class OrderContext:
 
     Attributes:
         transfer: the transfer's number; `Leg.round_of` gives its round.
+        layouts: how many layouts take turns from round to round, each in every so many rounds.
         layout: the places of the tensors.
         rows: the payload, shape (chunk_count, chunk_bytes); must not be modified.
     """
@@ -30,6 +31,7 @@ class OrderContext:
     transfer: int
     layout: PayloadLayout
     rows: NDArray[np.uint8]
+    layouts: int = 1
 
 
 class Arranger:

@@ -51,12 +51,12 @@ class Receiver:
         repair: Repair,
         now_s: float,
         hot_path: HotPath = NUMPY,
-        recent_s: Sequence[float] = (),
+        recent: Sequence[tuple[float, int]] = (),
     ) -> None:
         """`into` is a buffer of the layout; arriving chunks are written to their place in it.
 
         Without a rule the receiver collects data early, and says nothing until `adopt`.
-        `recent_s` is for the rule: how long earlier transfers took.
+        `recent` is for the rule: how long earlier transfers took, for how many chunks.
         """
         self.transfer = transfer
         self.placement = hot_path.placement(
@@ -85,7 +85,9 @@ class Receiver:
         self._pass = 1
         self._datagrams = 0
         self._control_bytes = 0
-        self._recent_s = recent_s
+        self._recent = recent
+        self._posted_s = now_s  # when this side asked for it
+        self._early_count = 0  # chunks that came before
         self._worth: NDArray[np.uint8] | None = None
 
     @property
@@ -180,6 +182,7 @@ class Receiver:
         """Gives data that came early its buffer and its rule."""
         self.placement.move(self._layout.rows(into, written=True))
         self._rule, self._now_s = rule, now_s
+        self._posted_s, self._early_count = now_s, self.received_count
         if self.received_count:
             self._stop_or(self._repair.on_data)
 
@@ -206,13 +209,18 @@ class Receiver:
     @property
     def _first_sign_s(self) -> float | None:
         known_s = [each for each in (self._first_arrival_s, self._worth_s) if each is not None]
-        return min(known_s, default=None)
+        return max(min(known_s), self._posted_s) if known_s else None
 
     @property
-    def took_s(self) -> float | None:
-        """How long it took from its first sign until there was enough; None if none came."""
+    def took(self) -> tuple[float, int] | None:
+        """The seconds from its first sign until there was enough, and the chunks that came in them.
+
+        None where they tell nothing of the path: some chunks came before this side asked for them.
+        """
         first_s = self._first_sign_s
-        return None if first_s is None or not self.stopped else self._ended_s - first_s
+        if first_s is None or not self.stopped or self._early_count:
+            return None
+        return self._ended_s - first_s, self.received_count
 
     @property
     def missing(self) -> int:
@@ -298,7 +306,7 @@ class Receiver:
             probes=self._probes,
             worth=self._worth,
             first_sign_s=self._first_sign_s,
-            recent_s=self._recent_s,
+            recent=self._recent,
         )
 
     def poll_messages(self) -> list[ControlMessage]:

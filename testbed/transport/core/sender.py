@@ -63,18 +63,19 @@ class Sender:
         now_s: float,
         hot_path: HotPath = NUMPY,
         arrangers: dict[int, Arrange] | None = None,
+        layouts: int = 1,
     ) -> None:
         """`payload` is a buffer of the layout; it must not change before the transfer ends.
 
         `arrangers` are the order's for payloads that are sent to several peers at once, by their
-        addresses: that of this one is taken from there, or added.
+        addresses: that of this one is taken from there, or added. `layouts`: see `OrderContext`.
         """
         self.transfer = transfer
         self._layout = layout
         rows = layout.rows(payload)
         arrangers = {} if arrangers is None else arrangers
         if (place := rows.ctypes.data) not in arrangers:
-            context = OrderContext(transfer=transfer, layout=layout, rows=rows)
+            context = OrderContext(transfer=transfer, layout=layout, rows=rows, layouts=layouts)
             arrangers[place] = order.arranger(context)
         self._repair = repair.sender(
             transfer=transfer,

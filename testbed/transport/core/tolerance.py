@@ -39,10 +39,10 @@ class Progress:
             many PROBEs have arrived.
         worth: what the sender says that each chunk is worth, shape (chunk_count,), in the bytes of
             `worth`; None before that is known, and where the sender's order does not tell.
-        first_sign_s: when the first chunk arrived, or before that what chunks are worth; None
-            before both.
-        recent_s: how long the latest transfers from this peer took, from the first sign until the
-            receiver had enough; the oldest first.
+        first_sign_s: when the first chunk arrived, or before that what chunks are worth, but not
+            before this side asked for the transfer; None before both.
+        recent: of the latest transfers from this peer, the oldest first, the seconds from the first
+            sign until the receiver had enough, and how many chunks it had then.
     """
 
     received: NDArray[np.bool_]
@@ -53,7 +53,7 @@ class Progress:
     probes: int
     worth: NDArray[np.uint8] | None = None
     first_sign_s: float | None = None
-    recent_s: Sequence[float] = ()
+    recent: Sequence[tuple[float, int]] = ()
 
 
 class StopRule(ABC):

@@ -128,7 +128,7 @@ class _Receiving(_Transfer):
     """Reads one payload from the connection straight into its buffer, then sends STOP."""
 
     probes = 0
-    took_s: float | None = None  # no stop rule looks back on it
+    took: tuple[float, int] | None = None  # no stop rule looks back on it
 
     def __init__(self, into: NDArray[np.uint8], *common: Any) -> None:
         super().__init__(*common)

@@ -164,7 +164,8 @@ class ByEnergy(ChunkOrder):
         held = np.cumsum(energy[first])
         enough = np.searchsorted(held, self.floor * held[-1]) + 1
         found[first[:enough]] |= worth.MUST
-        turn = Leg.round_of(context.transfer) % self.within_rounds
+        step = Leg.round_of(context.transfer) // context.layouts
+        turn = step % self.within_rounds
         found[turn :: self.within_rounds] |= worth.MUST
         return found
 

@@ -8,6 +8,7 @@ for all contractions). It does not matter how the chunks were chosen, so the net
 of them. That is why the floor holds in all rounds; what comes above it is what the time allows.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +21,8 @@ from testbed.transport.core.worth import LEAST, MOST, MUST, by_worth
 # The time of a calm transfer: a quarter of the latest ones were faster. It stays that of calm ones
 # while up to three quarters are hit, and follows a path that becomes slower for good.
 _CALM = 0.25
+# Transfers are of like size up to this factor between the numbers of their chunks.
+_ALIKE = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,11 +96,25 @@ class EnergyRule(StopRule):
 
     def _late_from(self, progress: Progress) -> float | None:
         """From when on the transfer is late; None while that is unknown."""
-        if self._late_s is None and progress.recent_s and progress.first_sign_s is not None:
-            recent_s = sorted(progress.recent_s)
-            calm_s = recent_s[int(len(recent_s) * _CALM)]
-            self._late_s = progress.first_sign_s + self._policy.patience * calm_s
+        first_s = progress.first_sign_s
+        if self._late_s is None and first_s is not None and self._knows(progress):
+            calm_s = self._calm_s(progress.recent)
+            self._late_s = None if calm_s is None else first_s + self._policy.patience * calm_s
         return self._late_s
+
+    def _calm_s(self, recent: Sequence[tuple[float, int]]) -> float | None:
+        """What a calm transfer takes that needs as many chunks as this one; None for unknown.
+
+        Payloads differ: in size, and in how many chunks hold their energy. So only transfers of
+        like size count, and one that had fewer chunks as if it had gone on at its pace.
+        """
+        fewest = self._fewest
+        alike_s = sorted(
+            took_s * max(1.0, fewest / count)
+            for took_s, count in recent
+            if fewest <= _ALIKE * count and count <= _ALIKE * fewest
+        )
+        return alike_s[int(len(alike_s) * _CALM)] if alike_s else None
 
     def _lacking(self, progress: Progress) -> int:
         assert self._needed is not None
