@@ -203,6 +203,24 @@ def test_payloads_that_end_early_make_no_others_late():
     assert min(rounds.round() for _ in range(10)) >= SHARE
 
 
+def test_worth_that_comes_before_it_is_asked_for_reaches_the_receiver():
+    rounds = Rounds(spread=2.0, rate_bps=1e6)
+    transfer, payload = Leg.GATHER.transfer(0), random_payload(rounds.layout, 1)
+    rows = rounds.layout.rows(payload).view("<f4")
+    rows *= np.exp(2 * np.random.default_rng(1).standard_normal(CHUNKS))[:, np.newaxis]
+    rounds.sent[transfer], rounds.into[transfer] = payload, rounds.layout.new_buffer()
+    rounds.worker.connection.post_send(transfer, payload, rounds.simulation.now_s)
+    rounds.worker.work()
+    rounds.simulation.run(until_s=rounds.simulation.now_s + 0.01)
+    rule = ARM.gather.stop_rule(False)(rounds.layout)
+    now_s = rounds.simulation.now_s
+    rounds.server.connection.post_receive(transfer, rule, rounds.into[transfer], now_s)
+    rounds.server.work()
+    rounds.simulation.run(done=lambda: transfer in ended(rounds.server), limit=400_000)
+    (done,) = [each for each in rounds.server.events if isinstance(each, TransferDone)]
+    assert done.report.chunks_received < 0.9 * CHUNKS  # without it, all are waited for
+
+
 def test_what_came_before_it_was_asked_for_tells_nothing_of_the_path():
     layout = layout_of(4)
     told = np.array([worth.MUST, 90, 90, 90], np.uint8)
