@@ -201,7 +201,7 @@ class Victim:
                 for number, each in held.items()
             ],
             [rows.tobytes() for rows in self.into.values()],
-            (incoming._numbers.last, len(incoming._spares), sorted(incoming._early_probes)),
+            (incoming._numbers.last, len(incoming._spares), sorted(incoming._unasked.probes)),
             [(number, each.state, each.asked_s) for number, each in outgoing.senders.items()],
         )
 
@@ -232,7 +232,8 @@ class Victim:
         assert len(incoming.receivers) <= IN_FLIGHT
         assert len(incoming._early) <= IN_FLIGHT
         assert len(incoming._spares) <= 2 * IN_FLIGHT
-        assert len(incoming._early_probes) <= REMEMBERED
+        assert len(incoming._unasked.probes) <= REMEMBERED
+        assert len(incoming._unasked._worth) <= IN_FLIGHT
         assert len(outgoing.senders) <= IN_FLIGHT
         for receiver in (*incoming.receivers.values(), *incoming._early.values()):
             repair = receiver._repair

@@ -9,7 +9,7 @@ from testbed.transport import SendingPath
 from testbed.transport.core.wire import SEND_INDEX_MODULUS
 from testbed.transport.policies.congestion import FixedRate
 from testbed.transport.policies.repair import REPAIRS, PathEstimates, Streaming
-from testbed.transport.policies.repair.scoreboard import ChunkQueue, Scoreboard
+from testbed.transport.policies.repair.scoreboard import ChunkQueue, Scoreboard, SendQueue
 from tests.transport.virtual import Network, layout_of, random_payload, transfer
 
 
@@ -95,6 +95,16 @@ def test_the_queue_keeps_its_order_whatever_its_size(steps):
             model = [chunk for chunk in model if chunk % 7]
         assert len(queue) == len(model)
     assert queue.peek(10**6).tolist() == model
+
+
+@pytest.mark.parametrize("lost_first", [True, False])
+def test_what_is_taken_out_of_turn_waits_no_more_lost_or_not(lost_first):
+    queue = SendQueue(np.arange(6), lost_first=lost_first)
+    queue.drop(3)
+    queue.push_lost(np.array([2, 0]))
+    queue.take(np.array([0, 4, 1]))  # lost, never sent, and in flight
+    assert queue.waiting == 3
+    assert sorted(queue.peek(10).tolist()) == [2, 3, 5]
 
 
 # What is learnt about the path.

@@ -1,21 +1,31 @@
 """The protocol `bounded-energy`: what its receivers have when they stop, and when they do."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from testbed.transport import Leg, OrderContext, ProtocolError, preset
+from testbed.transport import (
+    Leg,
+    OrderContext,
+    PayloadLayout,
+    ProtocolError,
+    Receiver,
+    preset,
+)
 from testbed.transport.core import worth
 from testbed.transport.core.events import TransferDone
 from testbed.transport.core.messages import ControlMessage, MessageType
 from testbed.transport.core.tolerance import Progress
 from testbed.transport.policies.congestion import FixedRate
 from testbed.transport.policies.order import ORDERS, ByEnergy
+from testbed.transport.policies.repair import Passes
 from testbed.transport.policies.tolerance.by_energy import BoundedEnergy
 from tests.transport.transfer_parts import all_frames, new_receiver
 from tests.transport.two_parties import Two, ended, gone
-from tests.transport.virtual import layout_of, random_payload
+from tests.transport.virtual import SESSION, layout_of, random_payload
 
 CHUNKS, FLOOR, SHARE, ROUNDS = 100, 0.05, 0.9, 7
 ARM = preset("bounded-energy", floor=FLOOR, share=SHARE, within_rounds=ROUNDS)
@@ -241,6 +251,82 @@ def test_what_came_before_it_was_asked_for_tells_nothing_of_the_path():
     assert rule.deadline_s(progress) is None
 
 
+def test_when_it_is_late_is_decided_once():
+    rule = BoundedEnergy(share=0.9, patience=2.0).stop_rule(False)(layout_of(4))
+    recent: list[tuple[float, int]] = []
+    progress = Progress(
+        received=np.array([True, False, False, False]),
+        received_count=1,
+        now_s=4.0,
+        first_arrival_s=4.0,
+        last_arrival_s=4.0,
+        probes=0,
+        worth=np.array([worth.MUST | 90, 90, 90, 90], np.uint8),
+        first_sign_s=4.0,
+        recent=recent,
+    )
+    assert rule.deadline_s(progress) is None
+    recent.append((1.0, 4))
+    assert rule.deadline_s(progress) == 6.0
+    recent[:] = [(9.0, 4)]  # others that end meanwhile change nothing
+    assert rule.deadline_s(progress) == 6.0
+    assert rule.satisfied(replace(progress, now_s=6.0))
+
+
+def test_a_transfer_is_not_late_because_it_was_asked_for_late():
+    layout = layout_of(4)
+    rule = BoundedEnergy(share=0.9, patience=2.0).stop_rule(False)(layout)
+    receiver = Receiver(
+        session=SESSION,
+        transfer=6,
+        layout=layout,
+        into=layout.new_buffer(),
+        rule=None,
+        repair=Passes(),
+        now_s=0.0,
+        recent=[(1.0, 4)],
+    )
+    receiver.on_datagrams(all_frames(layout)[:1], 0.0)
+    receiver.adopt(layout.new_buffer(), rule, 10.0)
+    body = bytes([worth.MUST | 90, 90, 90, 90])
+    receiver.on_message(ControlMessage(MessageType.WORTH, 6, body), 10.0)
+    assert not receiver.stopped
+    assert receiver.next_deadline_s() == 12.0
+    receiver.on_deadline(12.0)
+    assert receiver.stopped
+    assert receiver.took is None  # nor does it tell how long others take
+
+
+@pytest.mark.parametrize("sizes", [(4, 100), (25, 100)])
+def test_buckets_of_all_sizes_keep_the_share(sizes):
+    buckets = PayloadLayout([(str(each), 4 * each) for each in sizes], 16)
+    arm, layouts = preset("bounded-energy"), []
+
+    class Noting(ByEnergy):
+        def arranger(self, context):
+            layouts.append(context.layouts)
+            return super().arranger(context)
+
+    two = Two(
+        layout=buckets, repair=arm.repair, order=Noting(), tensor_by_tensor=True, rate_bps=1e6
+    )
+    for number in range(40):
+        layout, transfer = buckets.each[number % len(sizes)], Leg.GATHER.transfer(number)
+        payload, into = random_payload(layout, number), layout.new_buffer()
+        rule, now_s = arm.gather.stop_rule(False)(layout), two.simulation.now_s
+        two.server.connection.post_receive(transfer, rule, into, now_s)
+        two.worker.connection.post_send(transfer, payload, now_s)
+        two.server.work()
+        two.worker.work()
+        two.run()
+        done = [each for each in two.server.events if isinstance(each, TransferDone)]
+        report = done[-1].report
+        energy = energies(layout, payload)
+        assert report.transfer == transfer
+        assert energy[report.received].sum() >= 0.95 * energy.sum()
+    assert set(layouts) == {len(sizes)}
+
+
 @pytest.mark.parametrize(("loss", "spread"), [(0.6, 0.0), (0.6, 1.0), (0.9, 0.0), (0.9, 1.5)])
 def test_the_floor_holds_under_loss_and_the_share_without(loss, spread):
     rounds, seen = Rounds(spread=spread, seed=3), []
@@ -328,6 +414,48 @@ def test_it_is_said_once_and_of_each_chunk():
         receiver.on_message(ControlMessage(MessageType.WORTH, 6, b"\177\177\377"), 0.0)
     receiver.on_datagrams(all_frames(layout), 0.0)
     assert receiver.stopped
+
+
+def unasked(*bodies, **settings):
+    """A server that was told of so many transfers what nobody has asked for: transfer and body."""
+    rounds = Rounds(**settings)
+    for transfer, body in bodies:
+        message = ControlMessage(MessageType.WORTH, transfer, body)
+        rounds.server.connection.on_control(message.encode(), 0.0)
+    return rounds.server.connection
+
+
+def post(connection, transfer):
+    layout = layout_of(CHUNKS)
+    connection.post_receive(transfer, ARM.gather.stop_rule(False)(layout), layout.new_buffer(), 0.0)
+
+
+TOLD = b"\177" * CHUNKS
+
+
+def test_worth_of_a_transfer_that_is_skipped_is_refused():
+    connection = unasked((2, TOLD))
+    assert connection.lost is None
+    post(connection, 4)
+    assert "it sends transfer 2, which this side has skipped: it is at 4" in str(connection.lost)
+
+
+@pytest.mark.parametrize("bodies", [[TOLD, TOLD], [TOLD[1:]]])
+def test_worth_that_no_transfer_would_take_is_refused_before_it_is_asked_for(bodies):
+    connection = unasked(*((2, body) for body in bodies))
+    assert f"bytes; valid: {CHUNKS}, once a transfer" in str(connection.lost)
+
+
+def test_a_peer_may_tell_ahead_of_no_more_transfers_than_may_be_in_flight():
+    told = [(number, TOLD) for number in (2, 4, 6)]
+    connection = unasked(*told[:2], transfers_in_flight=2)
+    assert connection.lost is None
+    connection = unasked(*told, transfers_in_flight=2)
+    assert "WORTHs for 3 transfers that nobody asked for; valid: at most 2" in str(connection.lost)
+    connection = unasked(*told[:2], transfers_in_flight=2)
+    post(connection, 2)  # which makes room
+    connection.on_control(ControlMessage(MessageType.WORTH, 6, TOLD).encode(), 0.0)
+    assert connection.lost is None
 
 
 @pytest.mark.parametrize(

@@ -34,10 +34,11 @@ class Two:
         seed=0,
         delay_s=DELAY_S,
         chunk_bytes=16,
+        layout=None,
         **settings,
     ) -> None:
         self.simulation = Simulation()
-        self.layout = layout_of(chunks, chunk_bytes=chunk_bytes)
+        self.layout = layout or layout_of(chunks, chunk_bytes=chunk_bytes)
         self.link = Link(self.simulation, rate_bps=math.inf, delay_s=delay_s, loss=loss, seed=seed)
         there, back = Way([self.link]), Way([], control_delay_s=delay_s)
         self.path = SendingPath(

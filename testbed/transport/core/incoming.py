@@ -26,10 +26,11 @@ from testbed.transport.core.events import ChunkBatch, Event, TransferDone
 from testbed.transport.core.gathering import GATHERED, Gathering
 from testbed.transport.core.hot_path import Arrivals
 from testbed.transport.core.messages import ControlMessage, MessageType
-from testbed.transport.core.numbering import REMEMBERED, Numbers
+from testbed.transport.core.numbering import Numbers
 from testbed.transport.core.receiver import Receiver
 from testbed.transport.core.routine import Expected
 from testbed.transport.core.tolerance import StopRule
+from testbed.transport.core.unasked import Unasked
 from testbed.transport.core.wire import fields
 
 # Fewer datagrams that come before the receiver speaks are not worth being taken without it, nor
@@ -61,11 +62,9 @@ class Incoming:
         self._numbers = Numbers(peer, settings.transfers_in_flight)
         self._awaited_s: dict[int, float] = {}  # since when each was, before its latest progress
         self._early: dict[int, Receiver] = {}
-        self._early_probes: dict[int, ControlMessage] = {}  # the latest of each transfer
-        self._early_worth: dict[int, ControlMessage] = {}
+        self._unasked = Unasked(settings)
         # What transfers took: seconds, and for how many chunks.
         self._recent: deque[tuple[float, int]] = deque(maxlen=_LOOKED_BACK)
-        self._unasked_s: float | None = None  # since when there are any
         self._spares: list[NDArray[np.uint8]] = []
         self._lent: dict[int, NDArray[np.uint8]] = {}  # the spares that hold early transfers
         self._outbox: list[ControlMessage] = []
@@ -80,8 +79,7 @@ class Incoming:
         self.check(transfer)
         self._settings.layout_of(transfer).rows(into, written=True)
         self._numbers.begin(transfer)
-        skipped = min((*self._early_probes, *self._early_worth), default=transfer)
-        if skipped < transfer:
+        if (skipped := self._unasked.lowest(otherwise=transfer)) < transfer:
             raise ProtocolError(self._mismatch(skipped))
         for number in [each for each in self._early if each < transfer]:
             self._drop_early(number)  # no PROBE has confirmed it
@@ -93,13 +91,9 @@ class Incoming:
             self._spares.append(self._lent.pop(transfer))
             receiver.adopt(into, rule, now_s)
         self.receivers[transfer] = receiver
-        if (worth := self._early_worth.pop(transfer, None)) is not None:
-            receiver.on_message(worth, now_s)
-        probe = self._early_probes.pop(transfer, None)
-        self._unasked_s = now_s if self._early_probes else None
-        if probe is not None:
+        for message in self._unasked.pop(transfer, now_s):
             receiver.attentive = False
-            receiver.on_message(probe, now_s)
+            receiver.on_message(message, now_s)
         self._harvest(receiver)
 
     def _new(
@@ -196,7 +190,7 @@ class Incoming:
         if len(self.receivers) != 1 or self._settings.chunk_events:
             return 0.0
         if any(
-            number in self._early_probes or not self._gathering.ceased(receiver.still_s)
+            number in self._unasked.probes or not self._gathering.ceased(receiver.still_s)
             for number, receiver in self._early.items()
         ):
             return 0.0
@@ -273,13 +267,12 @@ class Incoming:
         return {
             number: receiver.still_s
             for number, receiver in self._early.items()
-            if number not in self._early_probes
+            if number not in self._unasked.probes
         }
 
     def on_message(self, message: ControlMessage, now_s: float, *, waited: bool) -> None:
         """Takes a sender's PROBE or WORTH; ProtocolError when it makes no sense."""
-        transfer, asks = message.transfer, message.type is MessageType.PROBE
-        early = self._early_probes if asks else self._early_worth
+        transfer = message.transfer
         receiver = self.receivers.get(transfer)
         if receiver is not None:
             receiver.attentive = not waited
@@ -289,14 +282,9 @@ class Incoming:
             self._counters["stale-control"] += 1  # it crossed the STOP, which answers it
         elif transfer <= self._numbers.last:
             raise ProtocolError(self._mismatch(transfer))
-        elif transfer not in early and len(early) >= REMEMBERED:
-            raise ProtocolError(
-                f"{message.type.name}s for {REMEMBERED + 1} transfers that nobody asked for"
-            )
         else:
-            early[transfer] = message
-            if asks:
-                self._unasked_s = now_s if self._unasked_s is None else self._unasked_s
+            self._unasked.take(message, now_s)
+            if message.type is MessageType.PROBE:
                 self._outbox.append(ControlMessage(MessageType.HOLD, transfer))
 
     def _mismatch(self, transfer: int) -> str:
@@ -341,7 +329,7 @@ class Incoming:
 
     def begun(self, transfer: int) -> bool:
         """Whether the peer has begun with a transfer that was not posted here."""
-        return transfer in self._early or transfer in self._early_probes
+        return transfer in self._early or transfer in self._unasked.probes
 
     def poll_messages(self) -> list[ControlMessage]:
         """The control messages to send now, in order."""
@@ -353,7 +341,7 @@ class Incoming:
     @property
     def unasked_s(self) -> float | None:
         """Since when the peer has waited with transfers while nothing is received; or None."""
-        return None if self.receivers else self._unasked_s
+        return None if self.receivers else self._unasked.since_s
 
     def _standing(self) -> Iterator[tuple[Receiver, float]]:
         """The transfers, each with since when the peer could have brought something new of it.
@@ -397,7 +385,7 @@ class Incoming:
         return ends
 
     def _why_nothing_comes(self, receiver: Receiver, heard: bool) -> str:
-        others = self._early.keys() | self._early_probes.keys()
+        others = self._early.keys() | self._unasked.probes.keys()
         if not heard:
             return "silent"
         if receiver.asked:

@@ -27,6 +27,7 @@ from testbed.transport.core.states import (
 )
 from testbed.transport.core.tolerance import Progress, StopRule
 from testbed.transport.core.wire import HEADER_BYTES, wire_bytes
+from testbed.transport.core.worth import decode
 
 
 class Receiver:
@@ -169,12 +170,9 @@ class Receiver:
 
     def _learn(self, worth: bytes) -> None:
         """The sender has said what its chunks are worth."""
-        if self._worth is not None or len(worth) != self._layout.chunk_count:
-            count = self._layout.chunk_count
-            raise ProtocolError(
-                f"WORTH with a body of {len(worth)} bytes; valid: {count}, once a transfer"
-            )
-        self._worth, self._worth_s = np.frombuffer(worth, dtype=np.uint8), self._now_s
+        known, count = self._worth is not None, self._layout.chunk_count
+        self._worth = decode(worth, chunk_count=count, known=known)
+        self._worth_s = self._now_s
         if not self.stopped:
             self._stop_or(self._repair.on_data)
 

@@ -15,6 +15,8 @@ uses the bound at which it is hardest to keep.
 import numpy as np
 from numpy.typing import NDArray
 
+from testbed.transport.core.errors import ProtocolError
+
 MUST = 128
 _LARGEST = MUST - 1
 _STEPS = 6  # to a power of two
@@ -60,6 +62,18 @@ def encode(energy: NDArray[np.float64]) -> NDArray[np.uint8]:
         worth[some] = np.clip(steps, 1, _LARGEST)
     worth[~np.isfinite(energy)] = MUST
     return worth
+
+
+def decode(body: bytes, *, chunk_count: int, known: bool) -> NDArray[np.uint8]:
+    """What a WORTH says, shape (chunk_count,); `known`: whether one has said so before.
+
+    Raises ProtocolError for a second one, and unless it has a byte for each chunk.
+    """
+    if known or len(body) != chunk_count:
+        raise ProtocolError(
+            f"WORTH with a body of {len(body)} bytes; valid: {chunk_count}, once a transfer"
+        )
+    return np.frombuffer(body, dtype=np.uint8)
 
 
 def by_worth(worth: NDArray[np.uint8]) -> NDArray[np.int64]:

@@ -90,6 +90,7 @@ class EndpointConfig:
         connect_timeout_s: how long `open` waits for the peers, and the server for the data
             connection of a worker that joins again.
         transfers_in_flight: how many transfers may be under way with a peer in each direction.
+            With an order that tells what chunks are worth, a peer may have no more of them.
         tensor_by_tensor: whether each transfer carries one tensor of the layout alone, in turn:
             that of round n (`Leg.round_of`) the one of index n modulo their number. Buffers are
             then of `layout.each[index]`. Equal on all sides.
