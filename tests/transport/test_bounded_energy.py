@@ -11,7 +11,6 @@ from testbed.transport import (
     Leg,
     OrderContext,
     PayloadLayout,
-    ProtocolError,
     Receiver,
     preset,
 )
@@ -20,84 +19,22 @@ from testbed.transport.core.events import TransferDone
 from testbed.transport.core.messages import ControlMessage, MessageType
 from testbed.transport.core.tolerance import Progress
 from testbed.transport.policies.congestion import FixedRate
-from testbed.transport.policies.order import ORDERS, ByEnergy
+from testbed.transport.policies.order import ByEnergy
 from testbed.transport.policies.repair import Passes
 from testbed.transport.policies.tolerance.by_energy import BoundedEnergy
-from tests.transport.transfer_parts import all_frames, new_receiver
-from tests.transport.two_parties import Two, ended, gone
+from tests.transport.energy_rounds import (
+    ARM,
+    CHUNKS,
+    FLOOR,
+    ROUNDS,
+    SHARE,
+    Rounds,
+    energies,
+    must_of,
+)
+from tests.transport.transfer_parts import all_frames
+from tests.transport.two_parties import Two, gone
 from tests.transport.virtual import SESSION, layout_of, random_payload
-
-CHUNKS, FLOOR, SHARE, ROUNDS = 100, 0.05, 0.9, 7
-ARM = preset("bounded-energy", floor=FLOOR, share=SHARE, within_rounds=ROUNDS)
-
-
-def energies(layout, payload):
-    return np.square(layout.rows(payload).view("<f4").astype(np.float64)).sum(axis=1)
-
-
-def must_of(arranger):
-    assert arranger.worth is not None
-    return arranger.worth >= worth.MUST
-
-
-class Rounds(Two):
-    """One gather after another; payloads whose chunks differ in energy as widely as `spread`."""
-
-    def __init__(self, *, spread=1.0, arm=ARM, **settings):
-        order = ORDERS.create(arm.order)
-        super().__init__(chunks=CHUNKS, repair=arm.repair, order=order, **settings)
-        self.spread = spread
-        self.reports = []
-        self.took_s = []
-
-    def round(self, loss=0.0, *, policy=ARM.gather, number=None, scale=1.0):
-        number = len(self.reports) if number is None else number
-        transfer, began_s = Leg.GATHER.transfer(number), self.simulation.now_s
-        self.link.loss = loss
-        payload = random_payload(self.layout, transfer)
-        factors = np.random.default_rng(transfer).standard_normal(CHUNKS) * self.spread
-        rows = self.layout.rows(payload).view("<f4")
-        rows *= scale * np.exp(factors)[:, np.newaxis].astype(np.float32)
-        self.sent[transfer], self.into[transfer] = payload, self.layout.new_buffer()
-        rule = policy.stop_rule(False)(self.layout)
-        self.server.connection.post_receive(transfer, rule, self.into[transfer], began_s)
-        self.worker.connection.post_send(transfer, payload, began_s)
-        self.server.work()
-        self.worker.work()
-        both = (self.worker, self.server)
-        self.simulation.run(
-            done=lambda: all(transfer in ended(party) for party in both), limit=400_000
-        )
-        told = [each for each in self.server.events if isinstance(each, TransferDone)]
-        self.took_s.append(told[-1].report.ended_s - began_s)
-        self.reports.append(
-            next(
-                each.report
-                for each in self.worker.events
-                if isinstance(each, TransferDone) and each.transfer == transfer
-            )
-        )
-        energy = energies(self.layout, payload)
-        return float(energy[self.reports[-1].received].sum() / max(energy.sum(), 1e-300))
-
-
-# What chunks are worth.
-
-
-@given(st.lists(st.floats(0, 1e12, allow_subnormal=False), min_size=1, max_size=50))
-def test_an_energy_lies_between_the_bounds_of_its_byte(found):
-    energy = np.array(found)
-    told = worth.encode(energy)
-    assert (worth.LEAST[told] * energy.max() <= energy).all()
-    assert (energy <= worth.MOST[told] * energy.max()).all()
-    assert (told < worth.MUST).all()
-
-
-def test_what_is_no_number_must_arrive_and_zeros_are_worth_nothing():
-    rows = np.ones((4, 8), "<f4")
-    rows[1], rows[2, 3], rows[3, 0] = 0, np.nan, 3e38
-    told = worth.encode(worth.energies(rows.view(np.uint8)))
-    assert told.tolist() == [1, 0, worth.MUST, worth.MUST - 1]
 
 
 @given(st.integers(0, 1000), st.integers(1, 40))
@@ -213,25 +150,6 @@ def test_payloads_that_end_early_make_no_others_late():
     assert min(rounds.round() for _ in range(10)) >= SHARE
 
 
-def test_worth_that_comes_before_it_is_asked_for_reaches_the_receiver():
-    rounds = Rounds(spread=2.0, rate_bps=1e6)
-    transfer, payload = Leg.GATHER.transfer(0), random_payload(rounds.layout, 1)
-    rows = rounds.layout.rows(payload).view("<f4")
-    rows *= np.exp(2 * np.random.default_rng(1).standard_normal(CHUNKS))[:, np.newaxis]
-    rounds.sent[transfer], rounds.into[transfer] = payload, rounds.layout.new_buffer()
-    rounds.worker.connection.post_send(transfer, payload, rounds.simulation.now_s)
-    rounds.worker.work()
-    rounds.simulation.run(until_s=rounds.simulation.now_s + 0.01)
-    rule = ARM.gather.stop_rule(False)(rounds.layout)
-    now_s = rounds.simulation.now_s
-    rounds.server.connection.post_receive(transfer, rule, rounds.into[transfer], now_s)
-    rounds.server.work()
-    rounds.simulation.run(done=lambda: transfer in ended(rounds.server), limit=400_000)
-    (done,) = [each for each in rounds.server.events if isinstance(each, TransferDone)]
-    arrived = done.report.chunks_received
-    assert arrived is not None and arrived < 0.9 * CHUNKS  # without it, all are waited for
-
-
 def test_what_came_before_it_was_asked_for_tells_nothing_of_the_path():
     layout = layout_of(4)
     told = np.array([worth.MUST, 90, 90, 90], np.uint8)
@@ -251,10 +169,9 @@ def test_what_came_before_it_was_asked_for_tells_nothing_of_the_path():
     assert rule.deadline_s(progress) is None
 
 
-def test_when_it_is_late_is_decided_once():
-    rule = BoundedEnergy(share=0.9, patience=2.0).stop_rule(False)(layout_of(4))
-    recent: list[tuple[float, int]] = []
-    progress = Progress(
+def late_progress(recent):
+    """Of four chunks that all hold as much and are needed; the first came at 4.0 s."""
+    return Progress(
         received=np.array([True, False, False, False]),
         received_count=1,
         now_s=4.0,
@@ -265,12 +182,27 @@ def test_when_it_is_late_is_decided_once():
         first_sign_s=4.0,
         recent=recent,
     )
+
+
+def test_when_it_is_late_is_decided_once():
+    rule = BoundedEnergy(share=0.9, patience=2.0).stop_rule(False)(layout_of(4))
+    recent: list[tuple[float, int]] = []
+    progress = late_progress(recent)
     assert rule.deadline_s(progress) is None
     recent.append((1.0, 4))
     assert rule.deadline_s(progress) == 6.0
     recent[:] = [(9.0, 4)]  # others that end meanwhile change nothing
     assert rule.deadline_s(progress) == 6.0
     assert rule.satisfied(replace(progress, now_s=6.0))
+
+
+@pytest.mark.parametrize(
+    ("took", "late_s"),
+    [((1.0, 2), 8.0), ((1.0, 4), 6.0), ((1.0, 8), 6.0), ((1.0, 1), None), ((1.0, 9), None)],
+)
+def test_one_that_had_fewer_chunks_counts_as_if_it_had_gone_on(took, late_s):
+    rule = BoundedEnergy(share=0.9, patience=2.0).stop_rule(False)(layout_of(4))
+    assert rule.deadline_s(late_progress([took])) == late_s
 
 
 def test_a_transfer_is_not_late_because_it_was_asked_for_late():
@@ -386,76 +318,6 @@ def test_the_round_after_a_burst_sends_hardly_more_than_it_needs():
     for loss in (0.0, 0.9, 0.9, 0.9, 0.0):
         rounds.round(loss)
     assert rounds.reports[-1].chunks_sent <= 1.1 * CHUNKS
-
-
-# The messages.
-
-
-def test_what_chunks_are_worth_may_come_before_it_is_asked_for():
-    rounds = Rounds()
-    transfer, payload = 0, random_payload(rounds.layout)
-    rounds.worker.connection.post_send(transfer, payload, 0.0)
-    rounds.worker.work()
-    rounds.run(until_s=1.0)
-    into = rounds.layout.new_buffer()
-    rule = ARM.gather.stop_rule(False)(rounds.layout)
-    rounds.server.connection.post_receive(transfer, rule, into, 1.0)
-    rounds.server.work()
-    assert ended(rounds.server) == [transfer]  # at once: all that is needed lay there
-
-
-def test_it_is_said_once_and_of_each_chunk():
-    layout = layout_of(3)
-    receiver, _ = new_receiver(layout, rule=BoundedEnergy().stop_rule(False)(layout))
-    with pytest.raises(ProtocolError, match="WORTH with a body of 2 bytes; valid: 3"):
-        receiver.on_message(ControlMessage(MessageType.WORTH, 6, b"\1\1"), 0.0)
-    receiver.on_message(ControlMessage(MessageType.WORTH, 6, b"\177\177\377"), 0.0)
-    with pytest.raises(ProtocolError, match="valid: 3, once a transfer"):
-        receiver.on_message(ControlMessage(MessageType.WORTH, 6, b"\177\177\377"), 0.0)
-    receiver.on_datagrams(all_frames(layout), 0.0)
-    assert receiver.stopped
-
-
-def unasked(*bodies, **settings):
-    """A server that was told of so many transfers what nobody has asked for: transfer and body."""
-    rounds = Rounds(**settings)
-    for transfer, body in bodies:
-        message = ControlMessage(MessageType.WORTH, transfer, body)
-        rounds.server.connection.on_control(message.encode(), 0.0)
-    return rounds.server.connection
-
-
-def post(connection, transfer):
-    layout = layout_of(CHUNKS)
-    connection.post_receive(transfer, ARM.gather.stop_rule(False)(layout), layout.new_buffer(), 0.0)
-
-
-TOLD = b"\177" * CHUNKS
-
-
-def test_worth_of_a_transfer_that_is_skipped_is_refused():
-    connection = unasked((2, TOLD))
-    assert connection.lost is None
-    post(connection, 4)
-    assert "it sends transfer 2, which this side has skipped: it is at 4" in str(connection.lost)
-
-
-@pytest.mark.parametrize("bodies", [[TOLD, TOLD], [TOLD[1:]]])
-def test_worth_that_no_transfer_would_take_is_refused_before_it_is_asked_for(bodies):
-    connection = unasked(*((2, body) for body in bodies))
-    assert f"bytes; valid: {CHUNKS}, once a transfer" in str(connection.lost)
-
-
-def test_a_peer_may_tell_ahead_of_no_more_transfers_than_may_be_in_flight():
-    told = [(number, TOLD) for number in (2, 4, 6)]
-    connection = unasked(*told[:2], transfers_in_flight=2)
-    assert connection.lost is None
-    connection = unasked(*told, transfers_in_flight=2)
-    assert "WORTHs for 3 transfers that nobody asked for; valid: at most 2" in str(connection.lost)
-    connection = unasked(*told[:2], transfers_in_flight=2)
-    post(connection, 2)  # which makes room
-    connection.on_control(ControlMessage(MessageType.WORTH, 6, TOLD).encode(), 0.0)
-    assert connection.lost is None
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,122 @@
+"""What chunks are worth: the bytes, and the message that says them."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from testbed.transport import Leg, ProtocolError
+from testbed.transport.core import worth
+from testbed.transport.core.events import TransferDone
+from testbed.transport.core.messages import ControlMessage, MessageType
+from testbed.transport.policies.tolerance.by_energy import BoundedEnergy
+from tests.transport.energy_rounds import (
+    ARM,
+    CHUNKS,
+    Rounds,
+)
+from tests.transport.transfer_parts import all_frames, new_receiver
+from tests.transport.two_parties import ended
+from tests.transport.virtual import layout_of, random_payload
+
+
+@given(st.lists(st.floats(0, 1e12, allow_subnormal=False), min_size=1, max_size=50))
+def test_an_energy_lies_between_the_bounds_of_its_byte(found):
+    energy = np.array(found)
+    told = worth.encode(energy)
+    assert (worth.LEAST[told] * energy.max() <= energy).all()
+    assert (energy <= worth.MOST[told] * energy.max()).all()
+    assert (told < worth.MUST).all()
+
+
+def test_what_is_no_number_must_arrive_and_zeros_are_worth_nothing():
+    rows = np.ones((4, 8), "<f4")
+    rows[1], rows[2, 3], rows[3, 0] = 0, np.nan, 3e38
+    told = worth.encode(worth.energies(rows.view(np.uint8)))
+    assert told.tolist() == [1, 0, worth.MUST, worth.MUST - 1]
+
+
+def test_what_chunks_are_worth_may_come_before_it_is_asked_for():
+    rounds = Rounds()
+    transfer, payload = 0, random_payload(rounds.layout)
+    rounds.worker.connection.post_send(transfer, payload, 0.0)
+    rounds.worker.work()
+    rounds.run(until_s=1.0)
+    into = rounds.layout.new_buffer()
+    rule = ARM.gather.stop_rule(False)(rounds.layout)
+    rounds.server.connection.post_receive(transfer, rule, into, 1.0)
+    rounds.server.work()
+    assert ended(rounds.server) == [transfer]  # at once: all that is needed lay there
+
+
+def test_it_is_said_once_and_of_each_chunk():
+    layout = layout_of(3)
+    receiver, _ = new_receiver(layout, rule=BoundedEnergy().stop_rule(False)(layout))
+    with pytest.raises(ProtocolError, match="WORTH with a body of 2 bytes; valid: 3"):
+        receiver.on_message(ControlMessage(MessageType.WORTH, 6, b"\1\1"), 0.0)
+    receiver.on_message(ControlMessage(MessageType.WORTH, 6, b"\177\177\377"), 0.0)
+    with pytest.raises(ProtocolError, match="valid: 3, once a transfer"):
+        receiver.on_message(ControlMessage(MessageType.WORTH, 6, b"\177\177\377"), 0.0)
+    receiver.on_datagrams(all_frames(layout), 0.0)
+    assert receiver.stopped
+
+
+def unasked(*bodies, **settings):
+    """A server that was told of so many transfers what nobody has asked for: transfer and body."""
+    rounds = Rounds(**settings)
+    for transfer, body in bodies:
+        message = ControlMessage(MessageType.WORTH, transfer, body)
+        rounds.server.connection.on_control(message.encode(), 0.0)
+    return rounds.server.connection
+
+
+def post(connection, transfer):
+    layout = layout_of(CHUNKS)
+    connection.post_receive(transfer, ARM.gather.stop_rule(False)(layout), layout.new_buffer(), 0.0)
+
+
+TOLD = b"\177" * CHUNKS
+
+
+def test_worth_of_a_transfer_that_is_skipped_is_refused():
+    connection = unasked((2, TOLD))
+    assert connection.lost is None
+    post(connection, 4)
+    assert "it sends transfer 2, which this side has skipped: it is at 4" in str(connection.lost)
+
+
+@pytest.mark.parametrize("bodies", [[TOLD, TOLD], [TOLD[1:]]])
+def test_worth_that_no_transfer_would_take_is_refused_before_it_is_asked_for(bodies):
+    connection = unasked(*((2, body) for body in bodies))
+    assert f"bytes; valid: {CHUNKS}, once a transfer" in str(connection.lost)
+
+
+def test_a_peer_may_tell_ahead_of_no_more_transfers_than_may_be_in_flight():
+    told = [(number, TOLD) for number in (2, 4, 6)]
+    connection = unasked(*told[:2], transfers_in_flight=2)
+    assert connection.lost is None
+    connection = unasked(*told, transfers_in_flight=2)
+    assert "WORTHs for 3 transfers that nobody asked for; valid: at most 2" in str(connection.lost)
+    connection = unasked(*told[:2], transfers_in_flight=2)
+    post(connection, 2)  # which makes room
+    connection.on_control(ControlMessage(MessageType.WORTH, 6, TOLD).encode(), 0.0)
+    assert connection.lost is None
+
+
+def test_worth_that_comes_before_it_is_asked_for_reaches_the_receiver():
+    rounds = Rounds(spread=2.0, rate_bps=1e6)
+    transfer, payload = Leg.GATHER.transfer(0), random_payload(rounds.layout, 1)
+    rows = rounds.layout.rows(payload).view("<f4")
+    rows *= np.exp(2 * np.random.default_rng(1).standard_normal(CHUNKS))[:, np.newaxis]
+    rounds.sent[transfer], rounds.into[transfer] = payload, rounds.layout.new_buffer()
+    rounds.worker.connection.post_send(transfer, payload, rounds.simulation.now_s)
+    rounds.worker.work()
+    rounds.simulation.run(until_s=rounds.simulation.now_s + 0.01)
+    rule = ARM.gather.stop_rule(False)(rounds.layout)
+    now_s = rounds.simulation.now_s
+    rounds.server.connection.post_receive(transfer, rule, rounds.into[transfer], now_s)
+    rounds.server.work()
+    rounds.simulation.run(done=lambda: transfer in ended(rounds.server), limit=400_000)
+    (done,) = [each for each in rounds.server.events if isinstance(each, TransferDone)]
+    arrived = done.report.chunks_received
+    assert arrived is not None and arrived < 0.9 * CHUNKS  # without it, all are waited for
